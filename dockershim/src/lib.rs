@@ -1,0 +1,1 @@
+//! CRI v1 on top of a Docker engine.

@@ -1,0 +1,62 @@
+//! What flags and `KubeletConfiguration` amount to: the values that the parts of
+//! the kubelet are built from.
+
+use std::{net::IpAddr, path::PathBuf, time::Duration};
+
+/// Values of one run of the kubelet, after flags, file and defaults are merged.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Name of this node: `--hostname-override` or the host's name in lower case.
+    pub node_name: String,
+    /// Addresses of this node, at most one of each family, the primary first.
+    pub node_ips: Vec<IpAddr>,
+    /// The kubelet's own files (`--root-dir`).
+    pub root_dir: PathBuf,
+    /// Directory of the pods' log directories (`podLogsDir`).
+    pub pod_logs_dir: PathBuf,
+    /// `unix://` endpoint of the CRI runtime service.
+    pub container_runtime_endpoint: String,
+    /// `unix://` endpoint of the CRI image service; the runtime's when unset.
+    pub image_service_endpoint: String,
+    /// Deadline of CRI calls other than pulls and stops (`runtimeRequestTimeout`).
+    pub runtime_request_timeout: Duration,
+    /// How often a pod is synced when nothing happens to it (`syncFrequency`).
+    pub sync_frequency: Duration,
+    /// The `resolv.conf` that `dnsPolicy: Default` hands to pods; none when empty.
+    pub resolv_conf: Option<PathBuf>,
+    /// Name servers of the cluster (`clusterDNS`), for `dnsPolicy: ClusterFirst`.
+    pub cluster_dns: Vec<IpAddr>,
+    /// Domain of the cluster (`clusterDomain`).
+    pub cluster_domain: String,
+    /// One pull at a time (`serializeImagePulls`).
+    pub serialize_image_pulls: bool,
+    /// Pulls at the same time when they are not serialised; no limit when unset.
+    pub max_parallel_image_pulls: Option<u32>,
+    /// Upper bound of the crash-loop back-off (`crashLoopBackOff.maxContainerRestartPeriod`).
+    pub max_container_restart_period: Duration,
+    /// Most pods that this node runs (`maxPods`).
+    pub max_pods: u32,
+}
+
+impl Default for Options {
+    /// Upstream's defaults, on a node named `localhost` without addresses.
+    fn default() -> Self {
+        Self {
+            node_name: "localhost".to_owned(),
+            node_ips: Vec::new(),
+            root_dir: PathBuf::from("/var/lib/kubelet"),
+            pod_logs_dir: PathBuf::from("/var/log/pods"),
+            container_runtime_endpoint: "unix:///run/containerd/containerd.sock".to_owned(),
+            image_service_endpoint: String::new(),
+            runtime_request_timeout: Duration::from_secs(120),
+            sync_frequency: Duration::from_secs(60),
+            resolv_conf: Some(PathBuf::from("/etc/resolv.conf")),
+            cluster_dns: Vec::new(),
+            cluster_domain: String::new(),
+            serialize_image_pulls: true,
+            max_parallel_image_pulls: None,
+            max_container_restart_period: Duration::from_secs(300),
+            max_pods: 110,
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! What tells pods apart, and static pods from the API server's.
+
+use std::{fmt, sync::Arc};
+
+use k8s_openapi::api::core::v1::Pod;
+
+/// Annotation: where the pod was read from (`file`, `http`, `api`).
+pub const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
+/// Annotation: hash of the manifest of a static pod; equals its first UID.
+pub const CONFIG_HASH: &str = "kubernetes.io/config.hash";
+/// Annotation: when the kubelet first saw the pod, RFC 3339.
+pub const CONFIG_SEEN: &str = "kubernetes.io/config.seen";
+/// Annotation: on mirror pods, the hash of the static pod that they mirror.
+pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// UID of a pod. Cheap to clone.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PodUid(Arc<str>);
+
+impl PodUid {
+    /// The UID of `pod`; empty when it has none.
+    pub fn of(pod: &Pod) -> Self {
+        Self::from(pod.metadata.uid.as_deref().unwrap_or_default())
+    }
+
+    /// The UID as it is written.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for PodUid {
+    fn from(uid: &str) -> Self {
+        Self(Arc::from(uid))
+    }
+}
+
+impl fmt::Display for PodUid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for PodUid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// `name_namespace`: unique among the pods that may run at the same time.
+pub fn full_name(pod: &Pod) -> String {
+    format!("{}_{}", name(pod), namespace(pod))
+}
+
+/// The pod's name; empty when it has none.
+pub fn name(pod: &Pod) -> &str {
+    pod.metadata.name.as_deref().unwrap_or_default()
+}
+
+/// The pod's namespace; empty when it has none.
+pub fn namespace(pod: &Pod) -> &str {
+    pod.metadata.namespace.as_deref().unwrap_or_default()
+}
+
+/// The value of an annotation.
+pub fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
+    pod.metadata
+        .annotations
+        .as_ref()?
+        .get(key)
+        .map(String::as_str)
+}
+
+/// Whether the pod comes from a file or URL rather than the API server.
+pub fn is_static(pod: &Pod) -> bool {
+    annotation(pod, CONFIG_SOURCE).is_some_and(|source| source != "api")
+}

@@ -1,0 +1,3 @@
+//! Pods as the kubelet holds them: who they are.
+
+pub mod identity;

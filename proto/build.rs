@@ -1,0 +1,66 @@
+//! Compiles the `.proto` files with protox, so that no protoc is needed, and
+//! lists every message for the round-trip test.
+
+use std::{env, fmt::Write as _, fs, path::PathBuf};
+
+use prost::Message as _;
+use prost_types::{DescriptorProto, FileDescriptorSet};
+
+/// Every `.proto` file, relative to `proto/`.
+const FILES: &[&str] = &["cri/runtime_v1.proto"];
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!("cargo:rerun-if-changed=proto");
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    let descriptors = protox::compile(FILES, ["proto"])?;
+    fs::write(out.join("descriptors.bin"), descriptors.encode_to_vec())?;
+    fs::write(out.join("messages.rs"), messages(&descriptors)?)?;
+    tonic_prost_build::configure()
+        .btree_map(".")
+        .compile_fds(descriptors)?;
+    Ok(())
+}
+
+/// A Rust expression: an array of (full proto name, re-encoding function), one
+/// for each message of each file.
+fn messages(descriptors: &FileDescriptorSet) -> Result<String, std::fmt::Error> {
+    let mut list = String::from("[\n");
+    for file in &descriptors.file {
+        let package = file.package();
+        let module = package.replace('.', "::");
+        for name in file
+            .message_type
+            .iter()
+            .filter(|message| !is_map_entry(message))
+            .map(DescriptorProto::name)
+        {
+            writeln!(
+                list,
+                "(\"{package}.{name}\", reencode::<cri_proto::{module}::{}> as Reencode),",
+                rust_name(name)
+            )?;
+        }
+    }
+    list.push_str("]\n");
+    Ok(list)
+}
+
+fn is_map_entry(message: &DescriptorProto) -> bool {
+    message.options.as_ref().is_some_and(|o| o.map_entry())
+}
+
+/// The name that prost gives a message: upper camel case, runs of capitals folded.
+fn rust_name(name: &str) -> String {
+    let chars: Vec<char> = name.chars().collect();
+    let mut out = String::with_capacity(name.len());
+    for (i, c) in chars.iter().enumerate() {
+        let after_capital = i > 0 && chars[i - 1].is_ascii_uppercase();
+        let before_lower = chars.get(i + 1).is_some_and(char::is_ascii_lowercase);
+        if after_capital && !before_lower {
+            out.push(c.to_ascii_lowercase());
+        } else {
+            out.push(*c);
+        }
+    }
+    out
+}

@@ -1,0 +1,20 @@
+//! The gRPC APIs of a Kubernetes node, as generated from the `.proto` files of
+//! this crate: messages, clients and servers.
+
+#![forbid(unsafe_code)]
+
+/// CRI: between the kubelet and a container runtime.
+pub mod runtime {
+    /// The Container Runtime Interface, v1.
+    #[allow(
+        missing_docs,
+        clippy::all,
+        reason = "generated; the .proto file documents what needs it"
+    )]
+    pub mod v1 {
+        tonic::include_proto!("runtime.v1");
+    }
+}
+
+/// The encoded `google.protobuf.FileDescriptorSet` of every `.proto` file.
+pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

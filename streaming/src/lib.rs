@@ -1,0 +1,4 @@
+//! The streaming server of a container runtime: exec, attach and port-forward
+//! as Kubernetes clients speak them, over SPDY/3.1 and WebSocket.
+
+#![forbid(unsafe_code)]
