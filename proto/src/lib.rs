@@ -9,6 +9,7 @@ pub mod runtime {
     #[allow(
         missing_docs,
         clippy::all,
+        clippy::allow_attributes_without_reason,
         reason = "generated; the .proto file documents what needs it"
     )]
     pub mod v1 {

@@ -2,3 +2,5 @@
 //! both binaries.
 
 #![forbid(unsafe_code)]
+
+pub mod fake_runtime;

@@ -1,0 +1,205 @@
+//! From the fake runtime's world to CRI messages, and CRI filters applied to it.
+
+use std::collections::BTreeMap;
+
+use cri_proto::runtime::v1 as cri;
+
+use super::world::{Container, Sandbox, World};
+
+pub(super) fn sandbox_status(sandbox: &Sandbox) -> cri::PodSandboxStatus {
+    cri::PodSandboxStatus {
+        id: sandbox.id.clone(),
+        metadata: sandbox.config.metadata.clone(),
+        state: sandbox.state.into(),
+        created_at: sandbox.created_at,
+        network: Some(cri::PodSandboxNetworkStatus {
+            ip: sandbox.ip.clone(),
+            additional_ips: Vec::new(),
+        }),
+        linux: Some(cri::LinuxPodSandboxStatus {
+            namespaces: Some(cri::Namespace {
+                options: sandbox
+                    .config
+                    .linux
+                    .as_ref()
+                    .and_then(|l| l.security_context.as_ref())
+                    .and_then(|s| s.namespace_options.clone()),
+            }),
+        }),
+        labels: sandbox.config.labels.clone(),
+        annotations: sandbox.config.annotations.clone(),
+        runtime_handler: sandbox.runtime_handler.clone(),
+    }
+}
+
+pub(super) fn listed_sandbox(sandbox: &Sandbox) -> cri::PodSandbox {
+    cri::PodSandbox {
+        id: sandbox.id.clone(),
+        metadata: sandbox.config.metadata.clone(),
+        state: sandbox.state.into(),
+        created_at: sandbox.created_at,
+        labels: sandbox.config.labels.clone(),
+        annotations: sandbox.config.annotations.clone(),
+        runtime_handler: sandbox.runtime_handler.clone(),
+    }
+}
+
+pub(super) fn container_status(container: &Container, world: &World) -> cri::ContainerStatus {
+    let config = &container.config;
+    let log_path = world
+        .sandboxes
+        .get(&container.sandbox_id)
+        .map(|s| format!("{}/{}", s.config.log_directory, config.log_path))
+        .unwrap_or_default();
+    cri::ContainerStatus {
+        id: container.id.clone(),
+        metadata: config.metadata.clone(),
+        state: container.state.into(),
+        created_at: container.created_at,
+        started_at: container.started_at,
+        finished_at: container.finished_at,
+        exit_code: container.exit_code,
+        image: config.image.clone(),
+        image_ref: container.image_id.clone(),
+        reason: container.reason.clone(),
+        message: String::new(),
+        labels: config.labels.clone(),
+        annotations: config.annotations.clone(),
+        mounts: config.mounts.clone(),
+        log_path,
+        resources: Some(cri::ContainerResources {
+            linux: config.linux.as_ref().and_then(|l| l.resources.clone()),
+            windows: None,
+        }),
+        image_id: container.image_id.clone(),
+        user: None,
+        stop_signal: config.stop_signal,
+    }
+}
+
+pub(super) fn listed_container(container: &Container) -> cri::Container {
+    let config = &container.config;
+    cri::Container {
+        id: container.id.clone(),
+        pod_sandbox_id: container.sandbox_id.clone(),
+        metadata: config.metadata.clone(),
+        image: config.image.clone(),
+        image_ref: container.image_id.clone(),
+        state: container.state.into(),
+        created_at: container.created_at,
+        labels: config.labels.clone(),
+        annotations: config.annotations.clone(),
+        image_id: container.image_id.clone(),
+    }
+}
+
+pub(super) fn container_stats(container: &Container, now: i64) -> cri::ContainerStats {
+    let value = |value| Some(cri::UInt64Value { value });
+    cri::ContainerStats {
+        attributes: Some(cri::ContainerAttributes {
+            id: container.id.clone(),
+            metadata: container.config.metadata.clone(),
+            labels: container.config.labels.clone(),
+            annotations: container.config.annotations.clone(),
+        }),
+        cpu: Some(cri::CpuUsage {
+            timestamp: now,
+            usage_core_nano_seconds: value(container.usage.cpu_nanos),
+            ..cri::CpuUsage::default()
+        }),
+        memory: Some(cri::MemoryUsage {
+            timestamp: now,
+            working_set_bytes: value(container.usage.memory_bytes),
+            ..cri::MemoryUsage::default()
+        }),
+        ..cri::ContainerStats::default()
+    }
+}
+
+pub(super) fn sandbox_stats(sandbox: &Sandbox, world: &World) -> cri::PodSandboxStats {
+    let now = world.now();
+    let of_sandbox = || {
+        world
+            .containers
+            .values()
+            .filter(|c| c.sandbox_id == sandbox.id)
+    };
+    let value = |value| Some(cri::UInt64Value { value });
+    cri::PodSandboxStats {
+        attributes: Some(cri::PodSandboxAttributes {
+            id: sandbox.id.clone(),
+            metadata: sandbox.config.metadata.clone(),
+            labels: sandbox.config.labels.clone(),
+            annotations: sandbox.config.annotations.clone(),
+        }),
+        linux: Some(cri::LinuxPodSandboxStats {
+            cpu: Some(cri::CpuUsage {
+                timestamp: now,
+                usage_core_nano_seconds: value(of_sandbox().map(|c| c.usage.cpu_nanos).sum()),
+                ..cri::CpuUsage::default()
+            }),
+            memory: Some(cri::MemoryUsage {
+                timestamp: now,
+                working_set_bytes: value(of_sandbox().map(|c| c.usage.memory_bytes).sum()),
+                ..cri::MemoryUsage::default()
+            }),
+            containers: of_sandbox().map(|c| container_stats(c, now)).collect(),
+            ..cri::LinuxPodSandboxStats::default()
+        }),
+        windows: None,
+    }
+}
+
+pub(super) fn sandbox_metrics(sandbox: &Sandbox, world: &World) -> cri::PodSandboxMetrics {
+    let now = world.now();
+    cri::PodSandboxMetrics {
+        pod_sandbox_id: sandbox.id.clone(),
+        metrics: Vec::new(),
+        container_metrics: world
+            .containers
+            .values()
+            .filter(|c| c.sandbox_id == sandbox.id)
+            .map(|c| cri::ContainerMetrics {
+                container_id: c.id.clone(),
+                metrics: vec![cri::Metric {
+                    name: METRIC.to_owned(),
+                    timestamp: now,
+                    metric_type: cri::MetricType::Gauge.into(),
+                    label_values: vec![c.name().to_owned()],
+                    value: Some(cri::UInt64Value {
+                        value: c.usage.memory_bytes,
+                    }),
+                }],
+            })
+            .collect(),
+    }
+}
+
+/// The one metric that the fake runtime has.
+pub(super) const METRIC: &str = "container_memory_working_set_bytes";
+
+pub(super) fn sandbox_matches(sandbox: &Sandbox, filter: &cri::PodSandboxFilter) -> bool {
+    sandbox.id.starts_with(&filter.id)
+        && filter
+            .state
+            .is_none_or(|wanted| wanted.state() == sandbox.state)
+        && labels_match(&sandbox.config.labels, &filter.label_selector)
+}
+
+pub(super) fn container_matches(container: &Container, filter: &cri::ContainerFilter) -> bool {
+    container.id.starts_with(&filter.id)
+        && container.sandbox_id.starts_with(&filter.pod_sandbox_id)
+        && filter
+            .state
+            .is_none_or(|wanted| wanted.state() == container.state)
+        && labels_match(&container.config.labels, &filter.label_selector)
+}
+
+pub(super) fn labels_match(
+    labels: &BTreeMap<String, String>,
+    wanted: &BTreeMap<String, String>,
+) -> bool {
+    wanted
+        .iter()
+        .all(|(key, value)| labels.get(key) == Some(value))
+}

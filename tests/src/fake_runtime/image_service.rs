@@ -1,0 +1,129 @@
+//! `ImageService` of the fake runtime.
+
+use std::pin::Pin;
+
+use cri_proto::runtime::v1::{self as cri, image_service_server::ImageService};
+use futures::{Stream, stream};
+use tonic::{Request, Response, Status};
+
+use super::{FakeRuntime, Verb, world::World};
+
+#[tonic::async_trait]
+impl ImageService for FakeRuntime {
+    async fn list_images(
+        &self,
+        request: Request<cri::ListImagesRequest>,
+    ) -> Result<Response<cri::ListImagesResponse>, Status> {
+        let filter = request.into_inner().filter;
+        self.call(Verb::ListImages, |world| {
+            Ok(cri::ListImagesResponse {
+                images: list(world, filter),
+            })
+        })
+        .await
+    }
+
+    type StreamImagesStream =
+        Pin<Box<dyn Stream<Item = Result<cri::StreamImagesResponse, Status>> + Send>>;
+
+    async fn stream_images(
+        &self,
+        request: Request<cri::StreamImagesRequest>,
+    ) -> Result<Response<Self::StreamImagesStream>, Status> {
+        let filter = request.into_inner().filter;
+        self.call(Verb::StreamImages, |world| {
+            let parts: Vec<_> = list(world, filter)
+                .chunks(super::runtime_service::PART)
+                .map(|part| {
+                    Ok(cri::StreamImagesResponse {
+                        images: part.to_vec(),
+                    })
+                })
+                .collect();
+            Ok(Box::pin(stream::iter(parts)) as Self::StreamImagesStream)
+        })
+        .await
+    }
+
+    async fn image_status(
+        &self,
+        request: Request<cri::ImageStatusRequest>,
+    ) -> Result<Response<cri::ImageStatusResponse>, Status> {
+        let name = reference(request.into_inner().image)?;
+        self.call(Verb::ImageStatus, |world| {
+            Ok(cri::ImageStatusResponse {
+                image: world.image(&name).cloned(),
+                ..cri::ImageStatusResponse::default()
+            })
+        })
+        .await
+    }
+
+    async fn pull_image(
+        &self,
+        request: Request<cri::PullImageRequest>,
+    ) -> Result<Response<cri::PullImageResponse>, Status> {
+        let request = request.into_inner();
+        let name = reference(request.image.clone())?;
+        self.call(Verb::PullImage, |world| {
+            world.pulls.push(request);
+            if !world.pullable.contains(&name) {
+                return Err(Status::not_found(format!("no registry has {name}")));
+            }
+            Ok(cri::PullImageResponse {
+                image_ref: world.add_image(&name),
+            })
+        })
+        .await
+    }
+
+    async fn remove_image(
+        &self,
+        request: Request<cri::RemoveImageRequest>,
+    ) -> Result<Response<cri::RemoveImageResponse>, Status> {
+        let name = reference(request.into_inner().image)?;
+        self.call(Verb::RemoveImage, |world| {
+            if let Some(id) = world.image(&name).map(|image| image.id.clone()) {
+                world.images.remove(&id);
+            }
+            Ok(cri::RemoveImageResponse {})
+        })
+        .await
+    }
+
+    async fn image_fs_info(
+        &self,
+        _: Request<cri::ImageFsInfoRequest>,
+    ) -> Result<Response<cri::ImageFsInfoResponse>, Status> {
+        self.call(Verb::ImageFsInfo, |world| {
+            let value = |value| Some(cri::UInt64Value { value });
+            let usage = cri::FilesystemUsage {
+                timestamp: world.now(),
+                fs_id: Some(cri::FilesystemIdentifier {
+                    mountpoint: "/".to_owned(),
+                }),
+                used_bytes: value(world.images.values().map(|image| image.size).sum()),
+                inodes_used: value(world.images.len() as u64),
+            };
+            Ok(cri::ImageFsInfoResponse {
+                image_filesystems: vec![usage.clone()],
+                container_filesystems: vec![usage],
+            })
+        })
+        .await
+    }
+}
+
+fn reference(image: Option<cri::ImageSpec>) -> Result<String, Status> {
+    match image {
+        Some(spec) if !spec.image.is_empty() => Ok(spec.image),
+        _ => Err(Status::invalid_argument("image.image is not set")),
+    }
+}
+
+fn list(world: &World, filter: Option<cri::ImageFilter>) -> Vec<cri::Image> {
+    match filter.and_then(|f| f.image).filter(|i| !i.image.is_empty()) {
+        Some(spec) => world.image(&spec.image).cloned().into_iter().collect(),
+        None => world.images.values().cloned().collect(),
+    }
+}

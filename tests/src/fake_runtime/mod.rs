@@ -1,0 +1,324 @@
+//! A CRI v1 runtime in memory: every verb of `RuntimeService` and
+//! `ImageService`, with errors, delays, hangs and exits at a test's will.
+//!
+//! It is served over an in-process transport, so that a kubelet's tests run on
+//! tokio's paused time, or over a unix socket for tests across processes.
+
+mod convert;
+mod fault;
+mod image_service;
+mod runtime_service;
+mod world;
+
+use std::{io, path::Path, sync::Arc, time::Duration};
+
+use cri_proto::runtime::v1::{
+    self as cri, image_service_server::ImageServiceServer,
+    runtime_service_server::RuntimeServiceServer,
+};
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use tokio::{net::UnixListener, sync::mpsc, task::JoinHandle};
+use tokio_stream::wrappers::{UnboundedReceiverStream, UnixListenerStream};
+use tonic::{
+    Status,
+    transport::{Channel, Endpoint, Server, server::Router},
+};
+
+pub use fault::{Fault, Times, Verb};
+pub use world::{Behaviour, Container, Sandbox, Usage};
+
+/// Bytes in flight each way on an in-process connection.
+const PIPE: usize = 64 * 1024;
+/// Largest message taken or given, as the kubelet's own limit.
+const MESSAGE: usize = 16 * 1024 * 1024;
+
+/// What `ExecSync` answers in the fake runtime.
+pub type ExecHandler = dyn Fn(&Container, &[String]) -> cri::ExecSyncResponse + Send + Sync;
+
+/// The fake runtime. Clones share one world.
+#[derive(Clone)]
+pub struct FakeRuntime(Arc<Inner>);
+
+struct Inner {
+    world: Mutex<World>,
+    faults: fault::Faults,
+    exec: Mutex<Arc<ExecHandler>>,
+    streaming_url: Mutex<Option<String>>,
+}
+
+use world::World;
+
+impl Default for FakeRuntime {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl FakeRuntime {
+    /// A runtime without sandboxes, containers or images. Must be made inside a
+    /// tokio runtime, whose clock it lives by.
+    pub fn new() -> Self {
+        Self(Arc::new(Inner {
+            world: Mutex::new(World::new()),
+            faults: fault::Faults::default(),
+            exec: Mutex::new(Arc::new(|_, _| cri::ExecSyncResponse::default())),
+            streaming_url: Mutex::new(None),
+        }))
+    }
+
+    // === transports ===
+
+    /// A client channel over in-process pipes, connected when first used.
+    pub fn channel(&self) -> Channel {
+        let (dial, accepted) = mpsc::unbounded_channel::<io::Result<tokio::io::DuplexStream>>();
+        let server = self
+            .router()
+            .serve_with_incoming(UnboundedReceiverStream::new(accepted));
+        tokio::spawn(server);
+        Endpoint::from_static("http://fake-runtime").connect_with_connector_lazy(tower::service_fn(
+            move |_| {
+                let (near, far) = tokio::io::duplex(PIPE);
+                let sent = dial.send(Ok(far));
+                async move {
+                    sent.map(|()| TokioIo::new(near))
+                        .map_err(|_| io::Error::from(io::ErrorKind::ConnectionRefused))
+                }
+            },
+        ))
+    }
+
+    /// Serves on a unix socket until the returned task is dropped or aborted.
+    pub fn serve(&self, socket: &Path) -> io::Result<Serving> {
+        let listener = UnixListener::bind(socket)?;
+        let server = self
+            .router()
+            .serve_with_incoming(UnixListenerStream::new(listener));
+        Ok(Serving(tokio::spawn(async move {
+            if let Err(error) = server.await {
+                panic!("the fake runtime's server ended: {error}");
+            }
+        })))
+    }
+
+    fn router(&self) -> Router {
+        Server::builder()
+            .add_service(
+                RuntimeServiceServer::new(self.clone())
+                    .max_decoding_message_size(MESSAGE)
+                    .max_encoding_message_size(MESSAGE),
+            )
+            .add_service(
+                ImageServiceServer::new(self.clone())
+                    .max_decoding_message_size(MESSAGE)
+                    .max_encoding_message_size(MESSAGE),
+            )
+    }
+
+    // === faults ===
+
+    /// Puts a fault in the way of a verb. Faults of one verb are met in the order
+    /// in which they were added.
+    pub fn fault(&self, verb: Verb, fault: Fault, times: Times) {
+        self.0.faults.add(verb, fault, times);
+    }
+
+    /// Puts the same fault in the way of every verb, as a runtime that is away.
+    pub fn fault_all(&self, fault: &Fault, times: Times) {
+        for verb in Verb::ALL {
+            self.0.faults.add(*verb, fault.clone(), times);
+        }
+    }
+
+    /// Takes all faults away. Calls that hang go on hanging.
+    pub fn clear_faults(&self) {
+        self.0.faults.clear();
+    }
+
+    /// How often a verb was called, faults included.
+    pub fn calls(&self, verb: Verb) -> usize {
+        self.0.faults.calls(verb)
+    }
+
+    // === the world ===
+
+    /// Puts an image on the node; returns its id. A pull finds it too.
+    pub fn add_image(&self, reference: &str) -> String {
+        let mut world = self.0.world.lock();
+        world.pullable.insert(reference.to_owned());
+        world.add_image(reference)
+    }
+
+    /// Gives an image on the node the user that it runs as.
+    pub fn set_image_user(&self, id: &str, uid: Option<i64>, username: &str) {
+        if let Some(image) = self.0.world.lock().images.get_mut(id) {
+            image.uid = uid.map(|value| cri::Int64Value { value });
+            username.clone_into(&mut image.username);
+        }
+    }
+
+    /// Makes a reference pullable without putting the image on the node.
+    pub fn add_pullable_image(&self, reference: &str) {
+        self.0.world.lock().pullable.insert(reference.to_owned());
+    }
+
+    /// Every pull that got past its faults, in order.
+    pub fn pulls(&self) -> Vec<cri::PullImageRequest> {
+        self.0.world.lock().pulls.clone()
+    }
+
+    /// The images on the node.
+    pub fn images(&self) -> Vec<cri::Image> {
+        self.0.world.lock().images.values().cloned().collect()
+    }
+
+    /// The sandboxes, oldest first.
+    pub fn sandboxes(&self) -> Vec<Sandbox> {
+        let mut all: Vec<_> = self.0.world.lock().sandboxes.values().cloned().collect();
+        all.sort_by(|a, b| (a.created_at, &a.id[16..]).cmp(&(b.created_at, &b.id[16..])));
+        all
+    }
+
+    /// The containers, oldest first.
+    pub fn containers(&self) -> Vec<Container> {
+        let mut all: Vec<_> = self.0.world.lock().containers.values().cloned().collect();
+        all.sort_by(|a, b| (a.created_at, &a.id[16..]).cmp(&(b.created_at, &b.id[16..])));
+        all
+    }
+
+    /// The running containers of a name, oldest first.
+    pub fn running(&self, name: &str) -> Vec<Container> {
+        let mut all = self.containers();
+        all.retain(|c| c.name() == name && c.state == cri::ContainerState::ContainerRunning);
+        all
+    }
+
+    /// Ends a running container, named by id or by its name in the pod spec
+    /// (then every running one of that name). Returns how many ended.
+    pub fn exit_container(&self, id_or_name: &str, code: i32) -> usize {
+        let reason = if code == 0 { "Completed" } else { "Error" };
+        self.exit_container_because(id_or_name, code, reason)
+    }
+
+    /// [`Self::exit_container`] with the reason that its status gives.
+    pub fn exit_container_because(&self, id_or_name: &str, code: i32, reason: &str) -> usize {
+        let mut world = self.0.world.lock();
+        let ended: Vec<String> = world
+            .containers
+            .values()
+            .filter(|c| c.state == cri::ContainerState::ContainerRunning)
+            .filter(|c| c.id == id_or_name || c.name() == id_or_name)
+            .map(|c| c.id.clone())
+            .collect();
+        for id in &ended {
+            world.exit_because(id, code, reason);
+        }
+        ended.len()
+    }
+
+    /// Ends everything that runs, sandboxes included, as a reboot does.
+    pub fn reboot(&self) {
+        let mut world = self.0.world.lock();
+        let ids: Vec<String> = world.sandboxes.keys().cloned().collect();
+        for id in ids {
+            world.stop_sandbox(&id);
+        }
+    }
+
+    /// Ends a sandbox and what runs in it, as when its first process is killed.
+    pub fn exit_sandbox(&self, id: &str) {
+        self.0.world.lock().stop_sandbox(id);
+    }
+
+    /// How containers of a name behave from their next start on.
+    pub fn behave(&self, container: &str, behaviour: Behaviour) {
+        self.0
+            .world
+            .lock()
+            .behaviours
+            .insert(container.to_owned(), behaviour);
+    }
+
+    /// What stats verbs report of a container.
+    pub fn set_usage(&self, id: &str, usage: Usage) {
+        if let Ok(container) = self.0.world.lock().container_mut(id) {
+            container.usage = usage;
+        }
+    }
+
+    /// Answers `ExecSync` with `handler`; without one every command succeeds and
+    /// prints nothing.
+    pub fn on_exec<F>(&self, handler: F)
+    where
+        F: Fn(&Container, &[String]) -> cri::ExecSyncResponse + Send + Sync + 'static,
+    {
+        *self.0.exec.lock() = Arc::new(handler);
+    }
+
+    /// The base URL of the streaming server that `Exec`, `Attach` and
+    /// `PortForward` hand out; they fail without one.
+    pub fn set_streaming_url(&self, url: &str) {
+        *self.0.streaming_url.lock() = Some(url.to_owned());
+    }
+
+    /// The pod CIDR that `UpdateRuntimeConfig` last set.
+    pub fn pod_cidr(&self) -> String {
+        self.0.world.lock().pod_cidr.clone()
+    }
+
+    /// Runs `serve` on the world when the verb's fault, if any, lets it.
+    async fn call<T>(
+        &self,
+        verb: Verb,
+        serve: impl FnOnce(&mut World) -> Result<T, Status>,
+    ) -> Result<tonic::Response<T>, Status> {
+        let lost = self.0.faults.meet(verb).await?;
+        let served = serve(&mut self.0.world.lock());
+        match lost {
+            Some(status) => Err(status),
+            None => served.map(tonic::Response::new),
+        }
+    }
+
+    /// Stops a container: waits for as long as it takes to end, and kills it
+    /// after `timeout`.
+    async fn stop(&self, id: &str, timeout: Duration) {
+        let behaviour = {
+            let world = self.0.world.lock();
+            match world.running(id) {
+                Ok(container) => world.behaviour(container.name()),
+                Err(_) => return,
+            }
+        };
+        let (takes, code) = match behaviour.stops_after {
+            Some(takes) if takes <= timeout => (takes, 143),
+            _ => (timeout, 137),
+        };
+        tokio::time::sleep(takes).await;
+        self.0.world.lock().exit(id, code);
+    }
+
+    /// Lets a started container end by itself when it is to.
+    fn run_behaviour(&self, id: String, behaviour: &Behaviour) {
+        let Some((after, code)) = behaviour.exits_after else {
+            return;
+        };
+        let world = Arc::downgrade(&self.0);
+        tokio::spawn(async move {
+            tokio::time::sleep(after).await;
+            if let Some(inner) = world.upgrade() {
+                inner.world.lock().exit(&id, code);
+            }
+        });
+    }
+}
+
+/// A server of the fake runtime; dropped, it stops.
+#[derive(Debug)]
+pub struct Serving(JoinHandle<()>);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

@@ -1,0 +1,470 @@
+//! The world of the fake runtime: sandboxes, containers and images in memory,
+//! and the rules by which they change.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use cri_proto::runtime::v1 as cri;
+use tokio::{sync::broadcast, time::Instant};
+use tonic::Status;
+
+/// Events that a listener may fall behind before it is cut off.
+const EVENT_BACKLOG: usize = 1024;
+
+/// A sandbox of the fake runtime.
+#[derive(Clone, Debug)]
+pub struct Sandbox {
+    /// Its id: 64 hexadecimal digits.
+    pub id: String,
+    /// What it was made with.
+    pub config: cri::PodSandboxConfig,
+    /// The handler it was made with.
+    pub runtime_handler: String,
+    /// Whether it runs.
+    pub state: cri::PodSandboxState,
+    /// Nanoseconds since the epoch.
+    pub created_at: i64,
+    /// Empty on the host network.
+    pub ip: String,
+}
+
+/// A container of the fake runtime.
+#[derive(Clone, Debug)]
+pub struct Container {
+    /// Its id: 64 hexadecimal digits.
+    pub id: String,
+    /// The sandbox it lives in.
+    pub sandbox_id: String,
+    /// What it was made with.
+    pub config: cri::ContainerConfig,
+    /// Where it is in its life.
+    pub state: cri::ContainerState,
+    /// Nanoseconds since the epoch.
+    pub created_at: i64,
+    /// Nanoseconds since the epoch; 0 before the start.
+    pub started_at: i64,
+    /// Nanoseconds since the epoch; 0 before the exit.
+    pub finished_at: i64,
+    /// Meaningful once it has exited.
+    pub exit_code: i32,
+    /// `Completed`, `Error`, `OOMKilled`, once it has exited.
+    pub reason: String,
+    /// Id of its image.
+    pub image_id: String,
+    /// What stats verbs report.
+    pub usage: Usage,
+}
+
+impl Container {
+    /// Its name in the pod spec.
+    pub fn name(&self) -> &str {
+        self.config.metadata.as_ref().map_or("", |m| &m.name)
+    }
+
+    /// Its attempt: how often a container of this name was made before.
+    pub fn attempt(&self) -> u32 {
+        self.config.metadata.as_ref().map_or(0, |m| m.attempt)
+    }
+}
+
+/// Resource usage of a container.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// CPU time in nanoseconds.
+    pub cpu_nanos: u64,
+    /// Working set in bytes.
+    pub memory_bytes: u64,
+}
+
+/// How containers of one name behave.
+#[derive(Clone, Debug)]
+pub struct Behaviour {
+    /// They exit by themselves this long after the start, with this code.
+    pub exits_after: Option<(Duration, i32)>,
+    /// How long they take to end after the stop signal; `None`: they ignore it.
+    pub stops_after: Option<Duration>,
+}
+
+impl Default for Behaviour {
+    /// Runs until stopped, and stops at once.
+    fn default() -> Self {
+        Self {
+            exits_after: None,
+            stops_after: Some(Duration::ZERO),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct World {
+    pub(super) sandboxes: BTreeMap<String, Sandbox>,
+    pub(super) containers: BTreeMap<String, Container>,
+    /// Images on the node, by id.
+    pub(super) images: BTreeMap<String, cri::Image>,
+    /// References that a pull finds.
+    pub(super) pullable: BTreeSet<String>,
+    pub(super) pulls: Vec<cri::PullImageRequest>,
+    pub(super) behaviours: BTreeMap<String, Behaviour>,
+    pub(super) checkpoints: BTreeMap<String, Checkpoint>,
+    pub(super) pod_cidr: String,
+    pub(super) events: broadcast::Sender<cri::ContainerEventResponse>,
+    made: u64,
+    epoch: (Instant, Duration),
+}
+
+/// What `CheckpointPod` kept.
+#[derive(Clone, Debug)]
+pub(super) struct Checkpoint {
+    pub(super) containers: Vec<cri::ContainerConfig>,
+}
+
+impl World {
+    pub(super) fn new() -> Self {
+        let since_epoch = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        Self {
+            sandboxes: BTreeMap::new(),
+            containers: BTreeMap::new(),
+            images: BTreeMap::new(),
+            pullable: BTreeSet::new(),
+            pulls: Vec::new(),
+            behaviours: BTreeMap::new(),
+            checkpoints: BTreeMap::new(),
+            pod_cidr: String::new(),
+            events: broadcast::channel(EVENT_BACKLOG).0,
+            made: 0,
+            epoch: (Instant::now(), since_epoch),
+        }
+    }
+
+    /// Wall-clock time in nanoseconds since the epoch, moved by tokio's clock so
+    /// that it stands still when that is paused.
+    pub(super) fn now(&self) -> i64 {
+        let (start, since_epoch) = self.epoch;
+        i64::try_from((since_epoch + start.elapsed()).as_nanos()).unwrap_or(i64::MAX)
+    }
+
+    fn next_id(&mut self) -> String {
+        self.made += 1;
+        format!("{:016x}{:048x}", scatter(self.made), self.made)
+    }
+
+    // === images ===
+
+    pub(super) fn add_image(&mut self, reference: &str) -> String {
+        let id = image_id(reference);
+        let image = self.images.entry(id.clone()).or_insert_with(|| cri::Image {
+            id: id.clone(),
+            size: 1 << 20,
+            ..cri::Image::default()
+        });
+        let names = if reference.contains('@') {
+            &mut image.repo_digests
+        } else {
+            &mut image.repo_tags
+        };
+        if !names.iter().any(|name| name == reference) {
+            names.push(reference.to_owned());
+        }
+        id
+    }
+
+    /// The image that an id or reference names.
+    pub(super) fn image(&self, name: &str) -> Option<&cri::Image> {
+        self.images.get(name).or_else(|| {
+            self.images.values().find(|image| {
+                image.repo_tags.iter().any(|tag| tag == name)
+                    || image.repo_digests.iter().any(|digest| digest == name)
+            })
+        })
+    }
+
+    // === sandboxes ===
+
+    pub(super) fn run_sandbox(
+        &mut self,
+        config: cri::PodSandboxConfig,
+        runtime_handler: String,
+    ) -> Result<String, Status> {
+        let Some(metadata) = config.metadata.clone() else {
+            return Err(Status::invalid_argument("config.metadata is not set"));
+        };
+        if self
+            .sandboxes
+            .values()
+            .any(|s| s.config.metadata.as_ref() == Some(&metadata))
+        {
+            return Err(Status::already_exists(format!(
+                "sandbox {}_{}_{}_{} is there already",
+                metadata.name, metadata.namespace, metadata.uid, metadata.attempt
+            )));
+        }
+        let id = self.next_id();
+        let n = self.made;
+        let on_host = config
+            .linux
+            .as_ref()
+            .and_then(|l| l.security_context.as_ref())
+            .and_then(|s| s.namespace_options.as_ref())
+            .is_some_and(|n| n.network() == cri::NamespaceMode::Node);
+        let ip = if on_host {
+            String::new()
+        } else {
+            format!("10.88.{}.{}", (n / 250) % 250, n % 250 + 2)
+        };
+        let sandbox = Sandbox {
+            id: id.clone(),
+            config,
+            runtime_handler,
+            state: cri::PodSandboxState::SandboxReady,
+            created_at: self.now(),
+            ip,
+        };
+        self.sandboxes.insert(id.clone(), sandbox);
+        self.publish(&id, &id, cri::ContainerEventType::ContainerCreatedEvent);
+        self.publish(&id, &id, cri::ContainerEventType::ContainerStartedEvent);
+        Ok(id)
+    }
+
+    pub(super) fn stop_sandbox(&mut self, id: &str) {
+        let running: Vec<String> = self.running_in(id);
+        for container in running {
+            self.exit(&container, 137);
+        }
+        let Some(sandbox) = self.sandboxes.get_mut(id) else {
+            return;
+        };
+        if sandbox.state == cri::PodSandboxState::SandboxReady {
+            sandbox.state = cri::PodSandboxState::SandboxNotready;
+            self.publish(id, id, cri::ContainerEventType::ContainerStoppedEvent);
+        }
+    }
+
+    pub(super) fn remove_sandbox(&mut self, id: &str) {
+        self.stop_sandbox(id);
+        let of_sandbox: Vec<String> = self
+            .containers
+            .values()
+            .filter(|c| c.sandbox_id == id)
+            .map(|c| c.id.clone())
+            .collect();
+        for container in of_sandbox {
+            self.remove_container(&container);
+        }
+        if self.sandboxes.contains_key(id) {
+            self.publish(id, id, cri::ContainerEventType::ContainerDeletedEvent);
+            self.sandboxes.remove(id);
+        }
+    }
+
+    /// Looks a sandbox up by id or by an unambiguous prefix of it.
+    pub(super) fn sandbox_id(&self, id: &str) -> Option<String> {
+        unambiguous(&self.sandboxes, id)
+    }
+
+    pub(super) fn running_in(&self, sandbox: &str) -> Vec<String> {
+        self.containers
+            .values()
+            .filter(|c| c.sandbox_id == sandbox)
+            .filter(|c| c.state == cri::ContainerState::ContainerRunning)
+            .map(|c| c.id.clone())
+            .collect()
+    }
+
+    // === containers ===
+
+    pub(super) fn create_container(
+        &mut self,
+        sandbox: &str,
+        config: cri::ContainerConfig,
+    ) -> Result<String, Status> {
+        let Some(in_sandbox) = self.sandbox_id(sandbox) else {
+            return Err(Status::not_found(format!("no sandbox {sandbox}")));
+        };
+        if self.sandboxes[&in_sandbox].state != cri::PodSandboxState::SandboxReady {
+            return Err(Status::failed_precondition(format!(
+                "sandbox {in_sandbox} does not run"
+            )));
+        }
+        let Some(metadata) = config.metadata.clone() else {
+            return Err(Status::invalid_argument("config.metadata is not set"));
+        };
+        let image = config
+            .image
+            .as_ref()
+            .map_or("", |spec| spec.image.as_str())
+            .to_owned();
+        let Some(image_id) = self.image(&image).map(|image| image.id.clone()) else {
+            return Err(Status::not_found(format!("no image {image:?}")));
+        };
+        if self
+            .containers
+            .values()
+            .any(|c| c.sandbox_id == in_sandbox && c.config.metadata.as_ref() == Some(&metadata))
+        {
+            return Err(Status::already_exists(format!(
+                "container {} (attempt {}) is there already in sandbox {in_sandbox}",
+                metadata.name, metadata.attempt
+            )));
+        }
+        let id = self.next_id();
+        let container = Container {
+            id: id.clone(),
+            sandbox_id: in_sandbox.clone(),
+            config,
+            state: cri::ContainerState::ContainerCreated,
+            created_at: self.now(),
+            started_at: 0,
+            finished_at: 0,
+            exit_code: 0,
+            reason: String::new(),
+            image_id,
+            usage: Usage::default(),
+        };
+        self.containers.insert(id.clone(), container);
+        self.publish(
+            &in_sandbox,
+            &id,
+            cri::ContainerEventType::ContainerCreatedEvent,
+        );
+        Ok(id)
+    }
+
+    /// Starts a container; returns how it is to behave.
+    pub(super) fn start_container(&mut self, id: &str) -> Result<Behaviour, Status> {
+        let now = self.now();
+        let container = self.container_mut(id)?;
+        if container.state != cri::ContainerState::ContainerCreated {
+            return Err(Status::failed_precondition(format!(
+                "container {id} was started before"
+            )));
+        }
+        container.state = cri::ContainerState::ContainerRunning;
+        container.started_at = now;
+        let (sandbox, name) = (container.sandbox_id.clone(), container.name().to_owned());
+        self.publish(&sandbox, id, cri::ContainerEventType::ContainerStartedEvent);
+        Ok(self.behaviour(&name))
+    }
+
+    pub(super) fn behaviour(&self, name: &str) -> Behaviour {
+        self.behaviours.get(name).cloned().unwrap_or_default()
+    }
+
+    /// Ends a running container; one that does not run is left as it is.
+    pub(super) fn exit(&mut self, id: &str, code: i32) {
+        let reason = if code == 0 { "Completed" } else { "Error" };
+        self.exit_because(id, code, reason);
+    }
+
+    pub(super) fn exit_because(&mut self, id: &str, code: i32, reason: &str) {
+        let now = self.now();
+        let Some(container) = self.containers.get_mut(id) else {
+            return;
+        };
+        if container.state != cri::ContainerState::ContainerRunning {
+            return;
+        }
+        container.state = cri::ContainerState::ContainerExited;
+        container.exit_code = code;
+        container.finished_at = now;
+        container.reason = reason.to_owned();
+        let sandbox = container.sandbox_id.clone();
+        self.publish(&sandbox, id, cri::ContainerEventType::ContainerStoppedEvent);
+    }
+
+    pub(super) fn remove_container(&mut self, id: &str) {
+        self.exit(id, 137);
+        if let Some(container) = self.containers.get(id) {
+            let sandbox = container.sandbox_id.clone();
+            self.publish(&sandbox, id, cri::ContainerEventType::ContainerDeletedEvent);
+            self.containers.remove(id);
+        }
+    }
+
+    /// Looks a container up by id, or by an unambiguous prefix of it.
+    pub(super) fn container_id(&self, id: &str) -> Option<String> {
+        unambiguous(&self.containers, id)
+    }
+
+    pub(super) fn container(&self, id: &str) -> Result<&Container, Status> {
+        self.container_id(id)
+            .and_then(|id| self.containers.get(&id))
+            .ok_or_else(|| Status::not_found(format!("no container {id}")))
+    }
+
+    pub(super) fn container_mut(&mut self, id: &str) -> Result<&mut Container, Status> {
+        self.container_id(id)
+            .and_then(|id| self.containers.get_mut(&id))
+            .ok_or_else(|| Status::not_found(format!("no container {id}")))
+    }
+
+    pub(super) fn running(&self, id: &str) -> Result<&Container, Status> {
+        let container = self.container(id)?;
+        if container.state == cri::ContainerState::ContainerRunning {
+            Ok(container)
+        } else {
+            Err(Status::failed_precondition(format!(
+                "container {id} does not run"
+            )))
+        }
+    }
+
+    // === events ===
+
+    fn publish(&self, sandbox: &str, id: &str, kind: cri::ContainerEventType) {
+        let event = cri::ContainerEventResponse {
+            container_id: id.to_owned(),
+            container_event_type: kind.into(),
+            created_at: self.now(),
+            pod_sandbox_status: self
+                .sandboxes
+                .get(sandbox)
+                .map(super::convert::sandbox_status),
+            containers_statuses: self
+                .containers
+                .values()
+                .filter(|c| c.sandbox_id == sandbox)
+                .map(|c| super::convert::container_status(c, self))
+                .collect(),
+        };
+        // An error only says that nobody listens.
+        let _ = self.events.send(event);
+    }
+}
+
+/// The id of the one key that `prefix` begins.
+fn unambiguous<T>(map: &BTreeMap<String, T>, prefix: &str) -> Option<String> {
+    if prefix.is_empty() {
+        return None;
+    }
+    let mut matches = map
+        .range(prefix.to_owned()..)
+        .map(|(id, _)| id)
+        .take_while(|id| id.starts_with(prefix));
+    let first = matches.next()?;
+    matches.next().is_none().then(|| first.clone())
+}
+
+fn image_id(reference: &str) -> String {
+    let seed = reference.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| {
+        (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!(
+        "sha256:{:016x}{:016x}{:016x}{:016x}",
+        scatter(seed),
+        scatter(seed ^ 1),
+        scatter(seed ^ 2),
+        scatter(seed ^ 3)
+    )
+}
+
+/// Spreads counters over the whole range, so that short prefixes of ids differ.
+fn scatter(n: u64) -> u64 {
+    let mut x = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
