@@ -2,6 +2,8 @@
 //! every field set is built from the descriptors alone, decoded into the
 //! generated type, encoded again and compared byte for byte.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::collections::BTreeMap;
 
 use prost::{

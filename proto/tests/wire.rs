@@ -1,6 +1,8 @@
 //! The `.proto` files say exactly what the table of wire facts says: no name,
 //! number, type or label more or less.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::collections::BTreeSet;
 
 use prost::Message as _;
