@@ -3,4 +3,10 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cri;
+pub mod engine;
 pub mod fake_runtime;
+pub mod images;
+pub mod node;
+pub mod process;
+pub mod registry;

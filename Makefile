@@ -1,0 +1,35 @@
+# The two commands are `make run` and `make test`; each installs what it needs
+# on a fresh Debian machine that has cargo and root.
+
+.PHONY: build run test lint deny bench clean
+
+build:
+	deploy/install.sh build
+	cargo build --release --bins
+
+# Both binaries on an engine, with an example pod, until Ctrl-C.
+run: build
+	deploy/run.sh
+
+# Every test, those on a real engine included.
+test:
+	tests/install.sh
+	cargo build --workspace --bins
+	cargo test --workspace --no-fail-fast
+
+lint:
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+
+# Licences, sources and bans; advisories need the network.
+deny:
+	cargo deny check bans licenses sources
+
+# The figures of the README, measured on this machine.
+bench: build
+	tests/install.sh
+	cargo bench -p e2e --bench figures
+
+clean:
+	cargo clean
+	rm -rf .run

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Installs what is missing for a purpose: build (a linker), engine (Docker and
+# what the example image is made of).
+# usage: install.sh build|engine...
+set -euo pipefail
+
+need() { # command, package
+  command -v "$1" >/dev/null 2>&1 || packages+=("$2")
+}
+
+packages=()
+for purpose in "$@"; do
+  case $purpose in
+  build)
+    need cc gcc
+    ;;
+  engine)
+    need dockerd docker.io
+    need busybox busybox-static
+    need curl curl
+    need ip iproute2
+    # docker.io's containers need it; Debian only recommends it.
+    need iptables iptables
+    ;;
+  *)
+    echo "install.sh: no purpose $purpose (build, engine)" >&2
+    exit 2
+    ;;
+  esac
+done
+[ ${#packages[@]} -eq 0 ] && exit 0
+
+if ! command -v apt-get >/dev/null 2>&1; then
+  echo "install.sh: please install: ${packages[*]} (only apt-get is known here)" >&2
+  exit 1
+fi
+if [ "$(id -u)" -ne 0 ]; then
+  echo "install.sh: root is needed to install: ${packages[*]}" >&2
+  exit 1
+fi
+echo "installing ${packages[*]}"
+export DEBIAN_FRONTEND=noninteractive
+apt-get install -y -q "${packages[@]}" >/dev/null 2>&1 || {
+  apt-get update -q >/dev/null
+  apt-get install -y -q "${packages[@]}" >/dev/null
+}

@@ -1,0 +1,236 @@
+//! The design's figures, measured: `make bench`. Prints a table and asserts
+//! nothing about speed: a machine may be slow.
+
+#![allow(clippy::unwrap_used, reason = "a benchmark may panic")]
+
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+use cri_proto::runtime::v1 as cri;
+use e2e::{cri::Cri, node::Node};
+
+/// Pods in front of the shim, and under the kubelet.
+const SHIM_PODS: usize = 50;
+const KUBELET_PODS: usize = 30;
+/// Calls behind each median.
+const CALLS: usize = 300;
+/// For how long CPU time is counted.
+const WATCH: Duration = Duration::from_secs(30);
+/// Ticks a second of the times in /proc/PID/stat.
+const TICKS: f64 = 100.0;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
+    // `cargo test --benches` passes other flags; there is nothing to test here.
+    if !std::env::args().any(|argument| argument == "--bench") {
+        return;
+    }
+    println!("{:<44} {:>12} {:>10}", "figure", "measured", "target");
+    shim().await;
+    kubelet().await;
+}
+
+fn row(figure: &str, measured: String, target: &str) {
+    println!("{figure:<44} {measured:>12} {target:>10}");
+}
+
+async fn shim() {
+    let node = Node::with_shim().await.unwrap();
+    let cri = Cri::of(&node).await.unwrap();
+
+    let started = Instant::now();
+    let mut pods = Vec::new();
+    for batch in (0..SHIM_PODS).collect::<Vec<_>>().chunks(4) {
+        let runs = batch.iter().map(|n| {
+            let mut cri = cri.clone();
+            async move {
+                let before = Instant::now();
+                let name = format!("pod-{n}");
+                let pod = cri.run_pod(&name, &["sleep", "100000"]).await.unwrap();
+                (pod, before.elapsed())
+            }
+        });
+        pods.extend(futures::future::join_all(runs).await);
+    }
+    let total = started.elapsed();
+    let mut times: Vec<_> = pods.iter().map(|(_, time)| *time).collect();
+    row(
+        "run + create + start, 4 in parallel, p50",
+        seconds(median(&mut times)),
+        "<= 0.77 s",
+    );
+    row(&format!("{SHIM_PODS} pods started"), seconds(total), "");
+
+    let pid = node.shim_pid().unwrap();
+    let mut client = cri.clone();
+    let (pod, container) = pods[SHIM_PODS / 2].0.clone();
+    let mut times = Vec::new();
+    for _ in 0..CALLS {
+        let before = Instant::now();
+        let listed = client.pods(cri::PodSandboxFilter::default()).await.unwrap();
+        times.push(before.elapsed());
+        assert_eq!(listed.len(), SHIM_PODS);
+    }
+    row(
+        "ListPodSandbox p50",
+        millis(median(&mut times)),
+        "<= 0.6 ms",
+    );
+    times.clear();
+    for _ in 0..CALLS {
+        let before = Instant::now();
+        let listed = client.containers(cri::ContainerFilter::default()).await;
+        times.push(before.elapsed());
+        assert_eq!(listed.unwrap().len(), SHIM_PODS);
+    }
+    row(
+        "ListContainers p50",
+        millis(median(&mut times)),
+        "<= 0.6 ms",
+    );
+    times.clear();
+    for _ in 0..CALLS {
+        let before = Instant::now();
+        client.status(&container).await.unwrap();
+        times.push(before.elapsed());
+    }
+    row(
+        "ContainerStatus p50",
+        millis(median(&mut times)),
+        "<= 0.5 ms",
+    );
+    times.clear();
+    for _ in 0..CALLS {
+        let before = Instant::now();
+        client.pod_status(&pod).await.unwrap();
+        times.push(before.elapsed());
+    }
+    row(
+        "PodSandboxStatus p50",
+        millis(median(&mut times)),
+        "<= 0.5 ms",
+    );
+    times.clear();
+    for _ in 0..20 {
+        let before = Instant::now();
+        client.exec(&container, &["true"], 30).await.unwrap();
+        times.push(before.elapsed());
+    }
+    row("ExecSync p50", millis(median(&mut times)), "<= 60 ms");
+    row(
+        "shim memory (RSS), 50 pods",
+        mebibytes(rss(pid)),
+        "<= 12 MiB",
+    );
+
+    let (before, used) = (Instant::now(), cpu(pid));
+    while before.elapsed() < WATCH {
+        client.pods(cri::PodSandboxFilter::default()).await.unwrap();
+        client
+            .containers(cri::ContainerFilter::default())
+            .await
+            .unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    row(
+        "shim CPU under a 1 Hz relist",
+        percent(cpu(pid) - used, before.elapsed()),
+        "<= 0.1 %",
+    );
+}
+
+async fn kubelet() {
+    let node = Node::with_kubelet().await.unwrap();
+    let manifest = |n: usize| {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: pod-{n}}}\nspec:\n  \
+             terminationGracePeriodSeconds: 1\n  containers:\n  - name: main\n    \
+             image: e2e.local/busybox:1\n    command: [sleep, '100000']\n"
+        )
+    };
+    let started = Instant::now();
+    for n in 0..KUBELET_PODS {
+        node.write_manifest(&format!("{n}.yaml"), &manifest(n))
+            .unwrap();
+    }
+    node.await_until("all run", Duration::from_secs(300), async |node| {
+        let pods = node.pods().await?;
+        Ok(pods.len() == KUBELET_PODS && pods.iter().all(e2e::node::is_ready))
+    })
+    .await
+    .unwrap();
+    row(
+        &format!("{KUBELET_PODS} static pods, files written to Running"),
+        seconds(started.elapsed()),
+        "",
+    );
+    let pid = node.kubelet_pid().unwrap();
+    // What the start has left to do is done by then.
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let (before, used) = (Instant::now(), cpu(pid));
+    tokio::time::sleep(WATCH).await;
+    row(
+        "kubelet idle CPU, 30 pods",
+        percent(cpu(pid) - used, before.elapsed()),
+        "<= 0.3 %",
+    );
+    row(
+        "kubelet memory (RSS), 30 pods",
+        mebibytes(rss(pid)),
+        "<= 20 MiB",
+    );
+    let mut times = Vec::new();
+    for n in 100..105 {
+        let before = Instant::now();
+        node.write_manifest(&format!("{n}.yaml"), &manifest(n))
+            .unwrap();
+        node.await_running(&format!("pod-{n}"), Duration::from_secs(60))
+            .await
+            .unwrap();
+        times.push(before.elapsed());
+    }
+    row(
+        "static pod, file written to Running, p50",
+        seconds(median(&mut times)),
+        "<= 0.35 s",
+    );
+}
+
+fn median(times: &mut [Duration]) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+/// CPU seconds that a process has used.
+fn cpu(pid: u32) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    // The command, in parentheses, may hold spaces.
+    let fields: Vec<_> = stat.rsplit(')').next().unwrap().split(' ').collect();
+    let ticks: f64 = fields[12].parse::<f64>().unwrap() + fields[13].parse::<f64>().unwrap();
+    ticks / TICKS
+}
+
+/// Resident memory of a process in KiB.
+fn rss(pid: u32) -> f64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|l| l.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+fn millis(time: Duration) -> String {
+    format!("{:.2} ms", time.as_secs_f64() * 1e3)
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.2} s", time.as_secs_f64())
+}
+
+fn mebibytes(kib: f64) -> String {
+    format!("{:.1} MiB", kib / 1024.0)
+}
+
+fn percent(cpu: f64, time: Duration) -> String {
+    format!("{:.2} %", cpu / time.as_secs_f64() * 100.0)
+}

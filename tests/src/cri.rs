@@ -1,0 +1,245 @@
+//! Short forms of CRI calls that tests make over and over.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result};
+use cri_proto::runtime::v1::{
+    self as cri, image_service_client::ImageServiceClient,
+    runtime_service_client::RuntimeServiceClient,
+};
+use tonic::{Status, transport::Channel};
+
+use crate::{images::BUSYBOX, node::Node};
+
+/// Both services of the shim, with shorthands that return what tests look at.
+#[derive(Clone, Debug)]
+pub struct Cri {
+    /// The generated client, for what has no shorthand.
+    pub runtime: RuntimeServiceClient<Channel>,
+    /// The generated client, for what has no shorthand.
+    pub images: ImageServiceClient<Channel>,
+}
+
+impl Cri {
+    /// Connects to the shim of a node.
+    pub async fn of(node: &Node) -> Result<Self> {
+        Ok(Self {
+            runtime: node.runtime().await?,
+            images: node.images().await?,
+        })
+    }
+
+    /// `RunPodSandbox`.
+    pub async fn run(&mut self, config: &cri::PodSandboxConfig) -> Result<String, Status> {
+        let request = cri::RunPodSandboxRequest {
+            config: Some(config.clone()),
+            ..Default::default()
+        };
+        let response = self.runtime.run_pod_sandbox(request).await?;
+        Ok(response.into_inner().pod_sandbox_id)
+    }
+
+    /// `CreateContainer`.
+    pub async fn create(
+        &mut self,
+        pod_sandbox_id: &str,
+        config: cri::ContainerConfig,
+        sandbox: &cri::PodSandboxConfig,
+    ) -> Result<String, Status> {
+        let request = cri::CreateContainerRequest {
+            pod_sandbox_id: pod_sandbox_id.to_owned(),
+            config: Some(config),
+            sandbox_config: Some(sandbox.clone()),
+        };
+        let response = self.runtime.create_container(request).await?;
+        Ok(response.into_inner().container_id)
+    }
+
+    /// `StartContainer`.
+    pub async fn start(&mut self, id: &str) -> Result<(), Status> {
+        let container_id = id.to_owned();
+        let request = cri::StartContainerRequest { container_id };
+        self.runtime.start_container(request).await?;
+        Ok(())
+    }
+
+    /// `StopContainer`.
+    pub async fn stop(&mut self, id: &str, timeout: i64) -> Result<(), Status> {
+        let container_id = id.to_owned();
+        let request = cri::StopContainerRequest {
+            container_id,
+            timeout,
+        };
+        self.runtime.stop_container(request).await?;
+        Ok(())
+    }
+
+    /// `RemoveContainer`.
+    pub async fn remove(&mut self, id: &str) -> Result<(), Status> {
+        let container_id = id.to_owned();
+        let request = cri::RemoveContainerRequest { container_id };
+        self.runtime.remove_container(request).await?;
+        Ok(())
+    }
+
+    /// `StopPodSandbox`.
+    pub async fn stop_pod(&mut self, id: &str) -> Result<(), Status> {
+        let pod_sandbox_id = id.to_owned();
+        let request = cri::StopPodSandboxRequest { pod_sandbox_id };
+        self.runtime.stop_pod_sandbox(request).await?;
+        Ok(())
+    }
+
+    /// `RemovePodSandbox`.
+    pub async fn remove_pod(&mut self, id: &str) -> Result<(), Status> {
+        let pod_sandbox_id = id.to_owned();
+        let request = cri::RemovePodSandboxRequest { pod_sandbox_id };
+        self.runtime.remove_pod_sandbox(request).await?;
+        Ok(())
+    }
+
+    /// `ListPodSandbox`.
+    pub async fn pods(
+        &mut self,
+        filter: cri::PodSandboxFilter,
+    ) -> Result<Vec<cri::PodSandbox>, Status> {
+        let filter = Some(filter);
+        let request = cri::ListPodSandboxRequest { filter };
+        Ok(self
+            .runtime
+            .list_pod_sandbox(request)
+            .await?
+            .into_inner()
+            .items)
+    }
+
+    /// `ListContainers`.
+    pub async fn containers(
+        &mut self,
+        filter: cri::ContainerFilter,
+    ) -> Result<Vec<cri::Container>, Status> {
+        let filter = Some(filter);
+        let request = cri::ListContainersRequest { filter };
+        let response = self.runtime.list_containers(request).await?;
+        Ok(response.into_inner().containers)
+    }
+
+    /// `PodSandboxStatus`.
+    pub async fn pod_status(&mut self, id: &str) -> Result<cri::PodSandboxStatus, Status> {
+        let request = cri::PodSandboxStatusRequest {
+            pod_sandbox_id: id.to_owned(),
+            verbose: false,
+        };
+        let response = self.runtime.pod_sandbox_status(request).await?;
+        Ok(response.into_inner().status.unwrap_or_default())
+    }
+
+    /// `ContainerStatus`.
+    pub async fn status(&mut self, id: &str) -> Result<cri::ContainerStatus, Status> {
+        let request = cri::ContainerStatusRequest {
+            container_id: id.to_owned(),
+            verbose: false,
+        };
+        let response = self.runtime.container_status(request).await?;
+        Ok(response.into_inner().status.unwrap_or_default())
+    }
+
+    /// `ExecSync`.
+    pub async fn exec(
+        &mut self,
+        id: &str,
+        command: &[&str],
+        timeout: i64,
+    ) -> Result<cri::ExecSyncResponse, Status> {
+        let request = cri::ExecSyncRequest {
+            container_id: id.to_owned(),
+            cmd: command.iter().map(|&word| word.to_owned()).collect(),
+            timeout,
+        };
+        Ok(self.runtime.exec_sync(request).await?.into_inner())
+    }
+
+    /// `PullImage`; returns the image's id.
+    pub async fn pull(
+        &mut self,
+        image: &str,
+        auth: Option<cri::AuthConfig>,
+    ) -> Result<String, Status> {
+        let request = cri::PullImageRequest {
+            image: Some(image_spec(image)),
+            auth,
+            sandbox_config: None,
+        };
+        let response = self.images.pull_image(request).await?;
+        Ok(response.into_inner().image_ref)
+    }
+
+    /// `ImageStatus`; `None` when the image is not there.
+    pub async fn image(&mut self, image: &str) -> Result<Option<cri::Image>, Status> {
+        let request = cri::ImageStatusRequest {
+            image: Some(image_spec(image)),
+            verbose: false,
+        };
+        Ok(self.images.image_status(request).await?.into_inner().image)
+    }
+
+    /// `RemoveImage`.
+    pub async fn remove_image(&mut self, image: &str) -> Result<(), Status> {
+        let request = cri::RemoveImageRequest {
+            image: Some(image_spec(image)),
+        };
+        self.images.remove_image(request).await?;
+        Ok(())
+    }
+
+    /// Runs a pod of one container, from sandbox to start.
+    pub async fn run_pod(&mut self, name: &str, command: &[&str]) -> Result<(String, String)> {
+        let config = sandbox(name);
+        let pod = self.run(&config).await.context("RunPodSandbox")?;
+        let container = self
+            .create(&pod, container("main", command), &config)
+            .await
+            .context("CreateContainer")?;
+        self.start(&container).await.context("StartContainer")?;
+        Ok((pod, container))
+    }
+}
+
+/// A sandbox on the pod network.
+pub fn sandbox(name: &str) -> cri::PodSandboxConfig {
+    cri::PodSandboxConfig {
+        metadata: Some(cri::PodSandboxMetadata {
+            name: name.to_owned(),
+            uid: format!("uid-{name}"),
+            namespace: "default".to_owned(),
+            attempt: 0,
+        }),
+        hostname: name.to_owned(),
+        labels: BTreeMap::from([("app".to_owned(), name.to_owned())]),
+        linux: Some(cri::LinuxPodSandboxConfig::default()),
+        ..Default::default()
+    }
+}
+
+/// A container of the test image.
+pub fn container(name: &str, command: &[&str]) -> cri::ContainerConfig {
+    cri::ContainerConfig {
+        metadata: Some(cri::ContainerMetadata {
+            name: name.to_owned(),
+            attempt: 0,
+        }),
+        image: Some(image_spec(BUSYBOX)),
+        command: command.iter().map(|&word| word.to_owned()).collect(),
+        labels: BTreeMap::from([("app".to_owned(), name.to_owned())]),
+        linux: Some(cri::LinuxContainerConfig::default()),
+        ..Default::default()
+    }
+}
+
+/// A reference as CRI carries it.
+pub fn image_spec(image: &str) -> cri::ImageSpec {
+    cri::ImageSpec {
+        image: image.to_owned(),
+        ..Default::default()
+    }
+}

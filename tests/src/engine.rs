@@ -1,0 +1,179 @@
+//! A Docker engine of a test's own: its own data, socket and network namespace,
+//! so that tests run side by side and may restart it.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+use bollard::{API_DEFAULT_VERSION, Docker};
+use rustix::process::Signal;
+use tokio::time::{Instant, sleep};
+
+use crate::process::{Process, signal};
+
+/// How long an engine may take to answer after its start.
+const STARTUP: Duration = Duration::from_secs(60);
+
+/// A running engine, in a network namespace that lives as long as this value.
+#[derive(Debug)]
+pub struct Engine {
+    dir: PathBuf,
+    // Dropped first: it lives in the namespace that the other holds.
+    dockerd: Option<Process>,
+    netns: Process,
+}
+
+impl Engine {
+    /// Starts an engine that keeps everything under `dir`.
+    ///
+    /// # Errors
+    /// When no `dockerd` is installed or it does not answer: tests on a real
+    /// engine fail then, they are not skipped.
+    pub async fn start(dir: &Path) -> Result<Self> {
+        std::fs::create_dir_all(dir)?;
+        let holder = Process::start(
+            "network namespace",
+            None,
+            Path::new("unshare"),
+            &["--net", "--", "sleep", "infinity"],
+            &dir.join("netns.log"),
+        )?;
+        let mut engine = Self {
+            dir: dir.to_owned(),
+            dockerd: None,
+            netns: holder,
+        };
+        engine.await_netns().await?;
+        engine.in_net(&["ip", "link", "set", "lo", "up"])?;
+        engine.start_dockerd().await?;
+        Ok(engine)
+    }
+
+    /// Waits until `unshare` has made the namespace that others are to enter.
+    async fn await_netns(&self) -> Result<()> {
+        let own = std::fs::read_link("/proc/self/ns/net")?;
+        let theirs = format!("/proc/{}/ns/net", self.netns.pid());
+        let deadline = Instant::now() + STARTUP;
+        while std::fs::read_link(&theirs).map_or(true, |ns| ns == own) {
+            if Instant::now() > deadline {
+                bail!("no network namespace: {}", self.netns.output());
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+        Ok(())
+    }
+
+    async fn start_dockerd(&mut self) -> Result<()> {
+        let path = |name: &str| self.dir.join(name).display().to_string();
+        let namespace = format!("e2e-{}", self.netns.pid());
+        let dockerd = Process::start(
+            "dockerd",
+            Some(self.netns.pid()),
+            Path::new("dockerd"),
+            &[
+                "--data-root",
+                &path("data"),
+                "--exec-root",
+                &path("exec"),
+                "--pidfile",
+                &path("dockerd.pid"),
+                "--host",
+                &self.endpoint(),
+                "--shutdown-timeout",
+                "1",
+                "--containerd-namespace",
+                &namespace,
+                "--containerd-plugins-namespace",
+                &format!("{namespace}-plugins"),
+            ],
+            &self.dir.join("dockerd.log"),
+        )
+        .context("tests need a Docker engine: apt-get install docker.io")?;
+        self.dockerd = Some(dockerd);
+        let deadline = Instant::now() + STARTUP;
+        loop {
+            if let Ok(docker) = self.client()
+                && docker.ping().await.is_ok()
+            {
+                return Ok(());
+            }
+            if let Some(dockerd) = &mut self.dockerd {
+                dockerd.check_runs().context("no engine")?;
+                if Instant::now() > deadline {
+                    bail!("the engine does not answer:\n{}", dockerd.output());
+                }
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// The engine's API as an endpoint: `unix://...`.
+    pub fn endpoint(&self) -> String {
+        format!("unix://{}", self.dir.join("docker.sock").display())
+    }
+
+    /// A client of the engine's API.
+    pub fn client(&self) -> Result<Docker> {
+        let endpoint = self.endpoint();
+        Ok(Docker::connect_with_unix(
+            &endpoint,
+            120,
+            API_DEFAULT_VERSION,
+        )?)
+    }
+
+    /// A process in whose network namespace the engine and its pods live.
+    pub fn netns(&self) -> u32 {
+        self.netns.pid()
+    }
+
+    /// Runs a command in the engine's network namespace.
+    pub fn in_net(&self, command: &[&str]) -> Result<Output> {
+        let netns = self.netns.pid().to_string();
+        Command::new("nsenter")
+            .args(["--target", &netns, "--net", "--"])
+            .args(command)
+            .output()
+            .with_context(|| format!("cannot run {command:?}"))
+    }
+
+    /// Stops the engine; its containers end with it.
+    pub fn stop(&mut self) -> Result<()> {
+        if let Some(dockerd) = self.dockerd.take() {
+            dockerd.stop()?;
+        }
+        Ok(())
+    }
+
+    /// Starts the engine after [`Self::stop`].
+    pub async fn start_again(&mut self) -> Result<()> {
+        self.start_dockerd().await
+    }
+
+    /// SIGSTOP: the engine hangs, its socket still takes connections.
+    pub fn pause(&self) -> Result<()> {
+        self.signal(Signal::STOP)
+    }
+
+    /// SIGCONT after [`Self::pause`].
+    pub fn resume(&self) -> Result<()> {
+        self.signal(Signal::CONT)
+    }
+
+    fn signal(&self, what: Signal) -> Result<()> {
+        let dockerd = self.dockerd.as_ref().context("the engine does not run")?;
+        Ok(signal(dockerd.pid(), what)?)
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        // A paused engine would not see its SIGTERM.
+        if self.dockerd.is_some() {
+            let _ = self.resume();
+        }
+    }
+}

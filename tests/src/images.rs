@@ -1,0 +1,106 @@
+//! Test images, made out of Debian's busybox-static: no registry is needed.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context as _, Result};
+use bollard::{
+    Docker, auth::DockerCredentials, body_full, query_parameters::CreateImageOptionsBuilder,
+    query_parameters::PushImageOptionsBuilder, query_parameters::TagImageOptionsBuilder,
+};
+use bytes::Bytes;
+use futures::TryStreamExt as _;
+
+/// An image with every applet of busybox; runs `sh` unless told otherwise.
+pub const BUSYBOX: &str = "e2e.local/busybox:1";
+
+/// Applets of the test image, linked to `/bin/busybox`.
+const APPLETS: &[&str] = &[
+    "cat", "date", "echo", "env", "false", "hostname", "httpd", "id", "kill", "ls", "mount", "nc",
+    "printf", "ps", "pwd", "rm", "sh", "sleep", "stat", "touch", "true", "wc", "wget", "yes",
+];
+
+const BUSYBOX_BINARY: &str = "/bin/busybox";
+
+/// Puts [`BUSYBOX`] into an engine.
+pub async fn load_busybox(docker: &Docker) -> Result<()> {
+    load(docker, BUSYBOX, &["CMD [\"sh\"]"]).await
+}
+
+/// Puts a busybox image named `reference` into an engine; `changes` are lines as
+/// a Dockerfile has them.
+pub async fn load(docker: &Docker, reference: &str, changes: &[&str]) -> Result<()> {
+    let (repo, tag) = reference
+        .rsplit_once(':')
+        .with_context(|| format!("{reference} has no tag"))?;
+    let mut lines = vec!["ENV PATH=/bin".to_owned()];
+    lines.extend(changes.iter().map(|&line| line.to_owned()));
+    let options = CreateImageOptionsBuilder::new()
+        .from_src("-")
+        .repo(repo)
+        .tag(tag)
+        .changes(lines)
+        .build();
+    docker
+        .create_image(Some(options), Some(body_full(root_filesystem()?)), None)
+        .try_for_each(|_| async { Ok(()) })
+        .await
+        .with_context(|| format!("cannot import {reference}"))
+}
+
+/// Tags an image of the engine for a registry and pushes it there.
+pub async fn push(
+    docker: &Docker,
+    image: &str,
+    to: &str,
+    credentials: Option<DockerCredentials>,
+) -> Result<()> {
+    let (repo, tag) = to
+        .rsplit_once(':')
+        .with_context(|| format!("{to} has no tag"))?;
+    let target = TagImageOptionsBuilder::new().repo(repo).tag(tag).build();
+    docker.tag_image(image, Some(target)).await?;
+    let options = PushImageOptionsBuilder::new().tag(tag).build();
+    docker
+        .push_image(repo, Some(options), credentials)
+        .try_for_each(|_| async { Ok(()) })
+        .await
+        .with_context(|| format!("cannot push {to}"))
+}
+
+/// A tar archive of the image's root filesystem.
+fn root_filesystem() -> Result<Bytes> {
+    let busybox = fs::read(Path::new(BUSYBOX_BINARY))
+        .with_context(|| format!("no {BUSYBOX_BINARY}: apt-get install busybox-static"))?;
+    let mut archive = tar::Builder::new(Vec::new());
+    for dir in ["bin/", "dev/", "etc/", "proc/", "sys/", "tmp/", "www/"] {
+        let mut header = header(tar::EntryType::Directory, 0o755, 0);
+        archive.append_data(&mut header, dir, std::io::empty())?;
+    }
+    let files: [(&str, u32, &[u8]); 4] = [
+        ("bin/busybox", 0o755, &busybox),
+        (
+            "etc/passwd",
+            0o644,
+            b"root:x:0:0::/:/bin/sh\nuser:x:1000:1000::/:/bin/sh\n",
+        ),
+        ("etc/group", 0o644, b"root:x:0:\nuser:x:1000:\n"),
+        ("www/index.html", 0o644, b"hello from the pod\n"),
+    ];
+    for (path, mode, content) in files {
+        let mut header = header(tar::EntryType::Regular, mode, content.len() as u64);
+        archive.append_data(&mut header, path, content)?;
+    }
+    for applet in APPLETS {
+        let mut header = header(tar::EntryType::Symlink, 0o777, 0);
+        archive.append_link(&mut header, format!("bin/{applet}"), "busybox")?;
+    }
+    Ok(Bytes::from(archive.into_inner()?))
+}
+
+fn header(kind: tar::EntryType, mode: u32, size: u64) -> tar::Header {
+    let mut header = tar::Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_mode(mode);
+    header.set_size(size);
+    header
+}

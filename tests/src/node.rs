@@ -1,0 +1,368 @@
+//! A node of a test's own: an engine, the shim and the kubelet on temporary
+//! directories and sockets, in one network namespace.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+use bollard::Docker;
+use cri_proto::runtime::v1::{
+    VersionRequest, image_service_client::ImageServiceClient,
+    runtime_service_client::RuntimeServiceClient,
+};
+use http_body_util::{BodyExt as _, Empty};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::{
+    net::UnixStream,
+    time::{Instant, sleep},
+};
+use tonic::transport::{Channel, Endpoint};
+
+use crate::{engine::Engine, images, process::Process};
+
+/// How long one of the binaries may take to answer after its start.
+const STARTUP: Duration = Duration::from_secs(30);
+
+/// A node. Dropped, also by a panic, everything it started ends and its
+/// directory is removed.
+#[derive(Debug)]
+pub struct Node {
+    // In the order in which they have to end.
+    kubelet: Option<Process>,
+    shim: Option<Process>,
+    engine: Engine,
+    dir: TempDir,
+}
+
+impl Node {
+    /// An engine with the test image, and the shim in front of it.
+    pub async fn with_shim() -> Result<Self> {
+        let dir = tempfile::Builder::new().prefix("e2e-").tempdir()?;
+        let engine = Engine::start(&dir.path().join("engine")).await?;
+        images::load_busybox(&engine.client()?).await?;
+        let mut node = Self {
+            kubelet: None,
+            shim: None,
+            engine,
+            dir,
+        };
+        fs::create_dir_all(node.manifests())?;
+        node.start_shim().await?;
+        Ok(node)
+    }
+
+    /// [`Self::with_shim`] and a kubelet on an empty manifest directory.
+    pub async fn with_kubelet() -> Result<Self> {
+        let mut node = Self::with_shim().await?;
+        node.start_kubelet().await?;
+        Ok(node)
+    }
+
+    // === the parts ===
+
+    /// The engine.
+    pub const fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// The engine, to stop and start it.
+    pub const fn engine_mut(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+
+    /// A client of the engine.
+    pub fn docker(&self) -> Result<Docker> {
+        self.engine.client()
+    }
+
+    /// Starts the shim and waits until it answers.
+    pub async fn start_shim(&mut self) -> Result<()> {
+        let path = |name: &str| self.path(name).display().to_string();
+        let shim = Process::start(
+            "dockershim",
+            Some(self.engine.netns()),
+            &binary("dockershim")?,
+            &[
+                "--container-runtime-endpoint",
+                &self.cri_endpoint(),
+                "--docker-endpoint",
+                &self.engine.endpoint(),
+                "--network-plugin",
+                "docker",
+                "--root-directory",
+                &path("shim"),
+            ],
+            &self.path("dockershim.log"),
+        )?;
+        self.shim = Some(shim);
+        let deadline = Instant::now() + STARTUP;
+        loop {
+            if let Ok(mut runtime) = self.runtime().await
+                && runtime.version(VersionRequest::default()).await.is_ok()
+            {
+                return Ok(());
+            }
+            alive(&mut self.shim, deadline, "the shim does not answer")?;
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Starts the kubelet and waits until it serves.
+    pub async fn start_kubelet(&mut self) -> Result<()> {
+        let path = |name: &str| self.path(name).display().to_string();
+        let config = self.path("kubelet.yaml");
+        fs::write(
+            &config,
+            format!(
+                "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
+                 staticPodPath: {}\npodLogsDir: {}\nreadOnlyPort: 10255\nfileCheckFrequency: 2s\n\
+                 containerRuntimeEndpoint: {}\n",
+                path("manifests"),
+                path("logs"),
+                self.cri_endpoint(),
+            ),
+        )?;
+        let (config, root) = (config.display().to_string(), path("kubelet"));
+        let args = [
+            "--config",
+            &config,
+            "--root-dir",
+            &root,
+            "--hostname-override",
+            "node",
+        ];
+        let kubelet = Process::start(
+            "kubelet",
+            Some(self.engine.netns()),
+            &binary("kubelet")?,
+            &args,
+            &self.path("kubelet.log"),
+        )?;
+        self.kubelet = Some(kubelet);
+        let deadline = Instant::now() + STARTUP;
+        while self.pods().await.is_err() {
+            alive(&mut self.kubelet, deadline, "the kubelet does not answer")?;
+            sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+
+    /// `kill -9` of the shim.
+    pub fn kill_shim(&mut self) -> Result<()> {
+        self.shim.take().context("no shim runs")?.kill()
+    }
+
+    /// `kill -9` of the kubelet.
+    pub fn kill_kubelet(&mut self) -> Result<()> {
+        self.kubelet.take().context("no kubelet runs")?.kill()
+    }
+
+    /// SIGTERM of the shim, and its end.
+    pub fn stop_shim(&mut self) -> Result<()> {
+        let status = self.shim.take().context("no shim runs")?.stop()?;
+        anyhow::ensure!(status.success(), "the shim ended with {status}");
+        Ok(())
+    }
+
+    /// SIGTERM of the kubelet, and its end.
+    pub fn stop_kubelet(&mut self) -> Result<()> {
+        let status = self.kubelet.take().context("no kubelet runs")?.stop()?;
+        anyhow::ensure!(status.success(), "the kubelet ended with {status}");
+        Ok(())
+    }
+
+    /// The shim's process id.
+    pub fn shim_pid(&self) -> Option<u32> {
+        self.shim.as_ref().map(Process::pid)
+    }
+
+    /// The kubelet's process id.
+    pub fn kubelet_pid(&self) -> Option<u32> {
+        self.kubelet.as_ref().map(Process::pid)
+    }
+
+    /// What the shim has logged.
+    pub fn shim_log(&self) -> String {
+        fs::read_to_string(self.path("dockershim.log")).unwrap_or_default()
+    }
+
+    /// What the kubelet has logged.
+    pub fn kubelet_log(&self) -> String {
+        fs::read_to_string(self.path("kubelet.log")).unwrap_or_default()
+    }
+
+    /// A path in the node's own directory.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    // === CRI ===
+
+    /// The shim's socket as an endpoint: `unix://...`.
+    pub fn cri_endpoint(&self) -> String {
+        format!("unix://{}", self.path("cri.sock").display())
+    }
+
+    async fn channel(&self) -> Result<Channel> {
+        Ok(Endpoint::new(self.cri_endpoint())?.connect().await?)
+    }
+
+    /// A client of the shim's `RuntimeService`.
+    pub async fn runtime(&self) -> Result<RuntimeServiceClient<Channel>> {
+        Ok(RuntimeServiceClient::new(self.channel().await?))
+    }
+
+    /// A client of the shim's `ImageService`.
+    pub async fn images(&self) -> Result<ImageServiceClient<Channel>> {
+        Ok(ImageServiceClient::new(self.channel().await?))
+    }
+
+    // === pods ===
+
+    /// The directory of static pod manifests.
+    pub fn manifests(&self) -> PathBuf {
+        self.path("manifests")
+    }
+
+    /// Writes a manifest, as an editor does: to a new file, then renamed.
+    pub fn write_manifest(&self, file: &str, manifest: &str) -> Result<()> {
+        let new = self.path("manifest.new");
+        fs::write(&new, manifest)?;
+        Ok(fs::rename(new, self.manifests().join(file))?)
+    }
+
+    /// Deletes a manifest.
+    pub fn remove_manifest(&self, file: &str) -> Result<()> {
+        Ok(fs::remove_file(self.manifests().join(file))?)
+    }
+
+    /// The pods that the kubelet reports, as `/pods` serves them.
+    pub async fn pods(&self) -> Result<Vec<Value>> {
+        let body = get(&self.path("kubelet").join("kubelet.sock"), "/pods").await?;
+        let mut list: Value = serde_json::from_slice(&body)?;
+        match list["items"].take() {
+            Value::Array(items) => Ok(items),
+            other => bail!("/pods has no items but {other}"),
+        }
+    }
+
+    /// The pod of this name; without the suffix of the node's name.
+    pub async fn pod(&self, name: &str) -> Result<Option<Value>> {
+        let full = format!("{name}-node");
+        let pods = self.pods().await?;
+        Ok(pods.into_iter().find(|p| p["metadata"]["name"] == full))
+    }
+
+    /// Waits until the pod is there and `wanted` of it, or fails with what it was
+    /// last and what the kubelet said.
+    pub async fn await_pod(
+        &self,
+        name: &str,
+        within: Duration,
+        wanted: impl Fn(&Value) -> bool,
+    ) -> Result<Value> {
+        let deadline = Instant::now() + within;
+        loop {
+            let pod = self.pod(name).await?;
+            if let Some(pod) = &pod
+                && wanted(pod)
+            {
+                return Ok(pod.clone());
+            }
+            if Instant::now() > deadline {
+                let log = self.kubelet_log();
+                bail!("after {within:?} {name} is {pod:#?}\nkubelet:\n{log}");
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Waits until the pod runs with all its containers ready.
+    pub async fn await_running(&self, name: &str, within: Duration) -> Result<Value> {
+        self.await_pod(name, within, is_ready).await
+    }
+
+    /// Waits until `done`; `what` says for what, when it takes too long.
+    pub async fn await_until<F>(&self, what: &str, within: Duration, done: F) -> Result<()>
+    where
+        F: AsyncFn(&Self) -> Result<bool>,
+    {
+        let deadline = Instant::now() + within;
+        while !done(self).await? {
+            if Instant::now() > deadline {
+                let (kubelet, shim) = (self.kubelet_log(), self.shim_log());
+                bail!("after {within:?} not yet: {what}\nkubelet:\n{kubelet}\nshim:\n{shim}");
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+        Ok(())
+    }
+
+    /// Runs a command in the node's network namespace, where its pods are.
+    pub fn in_net(&self, command: &[&str]) -> Result<Output> {
+        self.engine.in_net(command)
+    }
+
+    /// Runs `kubelet` with these arguments beside the running one.
+    pub fn kubelet_command(&self, args: &[&str]) -> Result<Output> {
+        let root = self.path("kubelet").display().to_string();
+        Ok(Command::new(binary("kubelet")?)
+            .args(args)
+            .args(["--root-dir", &root])
+            .output()?)
+    }
+}
+
+/// Whether a pod runs with all its containers ready.
+pub fn is_ready(pod: &Value) -> bool {
+    pod["status"]["phase"] == "Running"
+        && pod["status"]["conditions"].as_array().is_some_and(|all| {
+            all.iter()
+                .any(|c| c["type"] == "Ready" && c["status"] == "True")
+        })
+}
+
+/// A binary of this workspace, from the profile that the tests were built in.
+pub fn binary(name: &str) -> Result<PathBuf> {
+    let test = std::env::current_exe()?;
+    let profile = test.parent().and_then(Path::parent);
+    let binary = profile.context("no target directory")?.join(name);
+    if !binary.is_file() {
+        bail!("{} is not built: make test", binary.display());
+    }
+    Ok(binary)
+}
+
+fn alive(process: &mut Option<Process>, deadline: Instant, problem: &str) -> Result<()> {
+    let process = process.as_mut().context("nothing was started")?;
+    process.check_runs()?;
+    if Instant::now() > deadline {
+        bail!("{problem}:\n{}", process.output());
+    }
+    Ok(())
+}
+
+/// The body of a GET over a unix socket.
+async fn get(socket: &Path, path: &str) -> Result<Vec<u8>> {
+    let stream = UnixStream::connect(socket).await?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let connection = tokio::spawn(connection);
+    let request = hyper::Request::get(path)
+        .header("Host", "kubelet")
+        .body(Empty::<bytes::Bytes>::new())?;
+    let response = sender.send_request(request).await?;
+    let status = response.status();
+    let body = response.into_body().collect().await?.to_bytes();
+    connection.abort();
+    if !status.is_success() {
+        bail!("GET {path}: {status}: {}", String::from_utf8_lossy(&body));
+    }
+    Ok(body.into())
+}
