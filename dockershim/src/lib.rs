@@ -1,1 +1,29 @@
 //! CRI v1 on top of a Docker engine.
+//!
+//! The shim keeps a live [`model`] of what the engine runs, fed by the engine's
+//! event stream; lists and statuses are answered from it, and every verb that
+//! changes something updates it before it returns. One CRI verb is one file under
+//! [`sandbox`], [`container`] and [`image`].
+
+#![forbid(unsafe_code)]
+
+pub mod cli;
+pub mod config;
+pub mod container;
+pub mod engine;
+pub mod error;
+pub mod image;
+pub mod labels;
+pub mod logs;
+pub mod model;
+pub mod naming;
+pub mod network;
+pub mod sandbox;
+pub mod security;
+pub mod server;
+pub mod service;
+pub mod shim;
+
+pub use config::Config;
+pub use error::Error;
+pub use shim::Shim;

@@ -1,0 +1,125 @@
+//! The flags. Names, and defaults where they make sense here, are cri-dockerd's.
+
+use clap::{ArgAction, Parser};
+
+use crate::image::pause;
+
+const NO_EFFECT: &str = "Accepted for compatibility; without effect";
+
+/// Serves CRI v1 on a unix socket, on top of a Docker engine.
+#[derive(Debug, Parser)]
+#[command(
+    name = "dockershim",
+    version,
+    disable_version_flag = true,
+    after_help = "Takes the place of cri-dockerd: flags have the same names."
+)]
+pub struct Cli {
+    /// The socket to serve CRI on: unix://<absolute path>
+    #[arg(
+        long,
+        value_name = "ENDPOINT",
+        default_value = "unix:///run/cri-dockerd.sock"
+    )]
+    pub container_runtime_endpoint: String,
+
+    /// The Docker engine: unix://<absolute path> or tcp://<host>:<port>
+    #[arg(
+        long,
+        value_name = "ENDPOINT",
+        default_value = "unix:///var/run/docker.sock"
+    )]
+    pub docker_endpoint: String,
+
+    /// Who gives pods their network: "docker", the engine's own bridge; "cni" is not built yet
+    #[arg(long, value_name = "NAME", default_value = "docker")]
+    pub network_plugin: String,
+
+    /// The image that every sandbox runs; the default is built in and needs no registry
+    #[arg(long, value_name = "IMAGE", default_value = pause::BUILT_IN)]
+    pub pod_infra_container_image: String,
+
+    /// A pull that makes no progress for this long is given up
+    #[arg(long, value_name = "DURATION", default_value = "1m0s")]
+    pub image_pull_progress_deadline: String,
+
+    /// When to raise a negative oom_score_adj to what the engine may set: "auto", if it
+    /// lacks CAP_SYS_RESOURCE; "always"; "never"
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pub clamp_oom_score_adj: String,
+
+    /// Least severity that is logged: panic, fatal, error, warn, info, debug, trace
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    pub log_level: String,
+
+    /// Where the shim keeps what the engine cannot remember; nothing so far
+    #[arg(
+        long,
+        visible_alias = "cri-dockerd-root-directory",
+        value_name = "PATH",
+        default_value = "/var/lib/cri-dockerd"
+    )]
+    pub root_directory: String,
+
+    /// Address of the streaming server for exec, attach and port-forward; it is not built yet
+    #[arg(long, value_name = "ADDRESS", default_value = "localhost:0")]
+    pub streaming_bind_addr: String,
+
+    /// Directories with CNI plugins, comma-separated; for --network-plugin=cni
+    #[arg(long, value_name = "PATHS", default_value = "/opt/cni/bin")]
+    pub cni_bin_dir: String,
+
+    /// Directory with CNI configurations; for --network-plugin=cni
+    #[arg(long, value_name = "PATH", default_value = "/etc/cni/net.d")]
+    pub cni_conf_dir: String,
+
+    /// Directory of CNI's cache; for --network-plugin=cni
+    #[arg(long, value_name = "PATH", default_value = "/var/lib/cni/cache")]
+    pub cni_cache_dir: String,
+
+    #[arg(long, value_name = "CIDR", default_value = "", help = NO_EFFECT)]
+    pub pod_cidr: String,
+
+    #[arg(long, value_name = "CGROUP", default_value = "", help = NO_EFFECT)]
+    pub runtime_cgroups: String,
+
+    #[arg(long, value_name = "DURATION", default_value = "2m0s", help = NO_EFFECT)]
+    pub runtime_request_timeout: String,
+
+    #[arg(long, value_name = "MTU", default_value_t = 0, help = NO_EFFECT)]
+    pub network_plugin_mtu: i32,
+
+    #[arg(long, value_name = "MODE", default_value = "none", help = NO_EFFECT)]
+    pub hairpin_mode: String,
+
+    #[arg(
+        long,
+        value_name = "BOOL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_value_t = false,
+        default_missing_value = "true",
+        help = NO_EFFECT
+    )]
+    pub ipv6_dual_stack: bool,
+
+    /// Prints the version
+    #[arg(long, action = ArgAction::Version)]
+    version: (),
+
+    /// Prints how this binary was built
+    #[arg(long)]
+    pub buildinfo: bool,
+}
+
+/// How this binary was built, for people.
+pub fn build_info() -> String {
+    format!(
+        "dockershim {} ({} {}, CRI v1, Docker Engine API {}.{} or newer)",
+        env!("CARGO_PKG_VERSION"),
+        std::env::consts::OS,
+        std::env::consts::ARCH,
+        crate::engine::OLDEST_API.0,
+        crate::engine::OLDEST_API.1,
+    )
+}

@@ -1,0 +1,251 @@
+//! The flags, checked: a bad value names its flag and what is allowed.
+
+use std::{fmt, path::PathBuf, time::Duration};
+
+use tracing::level_filters::LevelFilter;
+
+use crate::{cli::Cli, engine::Endpoint, image::Reference, security::Clamp};
+
+/// What the shim runs by.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The CRI socket.
+    pub listen: PathBuf,
+    /// The Docker engine.
+    pub docker_endpoint: Endpoint,
+    /// Who gives pods their network.
+    pub network_plugin: NetworkPlugin,
+    /// The image of every sandbox, as it was written.
+    pub pod_infra_container_image: String,
+    /// The same, normalised.
+    pub pause_reference: Reference,
+    /// A pull that makes no progress for this long is given up.
+    pub image_pull_progress_deadline: Duration,
+    /// When a negative `oom_score_adj` is raised.
+    pub clamp_oom_score_adj: Clamp,
+    /// What is logged.
+    pub log_level: LevelFilter,
+}
+
+/// Who gives pods their network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NetworkPlugin {
+    /// The engine's own bridge.
+    Docker,
+}
+
+impl fmt::Display for NetworkPlugin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Docker => f.write_str("docker"),
+        }
+    }
+}
+
+/// A flag whose value cannot be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("--{flag}: {reason}")]
+pub struct ConfigError {
+    flag: &'static str,
+    reason: String,
+}
+
+impl TryFrom<&Cli> for Config {
+    type Error = ConfigError;
+
+    fn try_from(cli: &Cli) -> Result<Self, ConfigError> {
+        fn bad<E: fmt::Display>(flag: &'static str) -> impl Fn(E) -> ConfigError {
+            move |error| ConfigError {
+                flag,
+                reason: error.to_string(),
+            }
+        }
+        parse_duration(&cli.runtime_request_timeout).map_err(bad("runtime-request-timeout"))?;
+        parse_hairpin(&cli.hairpin_mode).map_err(bad("hairpin-mode"))?;
+        let image = &cli.pod_infra_container_image;
+        Ok(Self {
+            listen: parse_listen(&cli.container_runtime_endpoint)
+                .map_err(bad("container-runtime-endpoint"))?,
+            docker_endpoint: cli
+                .docker_endpoint
+                .parse()
+                .map_err(bad("docker-endpoint"))?,
+            network_plugin: parse_network(&cli.network_plugin).map_err(bad("network-plugin"))?,
+            pause_reference: image.parse().map_err(bad("pod-infra-container-image"))?,
+            pod_infra_container_image: image.clone(),
+            image_pull_progress_deadline: parse_duration(&cli.image_pull_progress_deadline)
+                .map_err(bad("image-pull-progress-deadline"))?,
+            clamp_oom_score_adj: cli
+                .clamp_oom_score_adj
+                .parse()
+                .map_err(bad("clamp-oom-score-adj"))?,
+            log_level: parse_level(&cli.log_level).map_err(bad("log-level"))?,
+        })
+    }
+}
+
+fn parse_listen(endpoint: &str) -> Result<PathBuf, String> {
+    let allowed = "allowed: unix://<absolute path>";
+    match endpoint.split_once("://") {
+        Some(("unix", path)) if path.starts_with('/') => Ok(path.into()),
+        Some(("fd", _)) => Err(format!("socket activation is not built; {allowed}")),
+        Some(("tcp" | "npipe", _)) => Err(format!(
+            "{endpoint:?}: CRI is served to this node alone; {allowed}"
+        )),
+        None if endpoint.starts_with('/') => Ok(endpoint.into()),
+        _ => Err(format!("{endpoint:?}; {allowed}")),
+    }
+}
+
+fn parse_network(name: &str) -> Result<NetworkPlugin, String> {
+    match name {
+        "docker" => Ok(NetworkPlugin::Docker),
+        "cni" => Err("\"cni\" is not built yet; allowed: docker".into()),
+        other => Err(format!("{other:?}; allowed: docker")),
+    }
+}
+
+fn parse_hairpin(mode: &str) -> Result<(), String> {
+    match mode {
+        "promiscuous-bridge" | "hairpin-veth" | "none" => Ok(()),
+        other => Err(format!(
+            "{other:?}; allowed: promiscuous-bridge, hairpin-veth, none"
+        )),
+    }
+}
+
+fn parse_level(level: &str) -> Result<LevelFilter, String> {
+    match level.to_ascii_lowercase().as_str() {
+        "panic" | "fatal" | "error" => Ok(LevelFilter::ERROR),
+        "warn" | "warning" => Ok(LevelFilter::WARN),
+        "info" => Ok(LevelFilter::INFO),
+        "debug" => Ok(LevelFilter::DEBUG),
+        "trace" => Ok(LevelFilter::TRACE),
+        _ => Err(format!(
+            "{level:?}; allowed: panic, fatal, error, warn, info, debug, trace"
+        )),
+    }
+}
+
+/// A duration as Go writes them: `1m30s`, `500ms`, `1.5h`.
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let bad = || format!("{text:?} is no duration, such as 1m30s; allowed units: h, m, s, ms, us");
+    let mut rest = text;
+    let mut total = Duration::ZERO;
+    if rest == "0" {
+        return Ok(total);
+    }
+    if rest.is_empty() {
+        return Err(bad());
+    }
+    while !rest.is_empty() {
+        let end = rest
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .ok_or_else(bad)?;
+        let (number, after) = rest.split_at(end);
+        let number: f64 = number.parse().map_err(|_| bad())?;
+        let end = after
+            .find(|c: char| c.is_ascii_digit() || c == '.')
+            .unwrap_or(after.len());
+        let (unit, after) = after.split_at(end);
+        let seconds = match unit {
+            "h" => 3600.0,
+            "m" => 60.0,
+            "s" => 1.0,
+            "ms" => 1e-3,
+            "us" | "µs" => 1e-6,
+            _ => return Err(bad()),
+        };
+        let part = Duration::try_from_secs_f64(number * seconds).map_err(|_| bad())?;
+        total = total.checked_add(part).ok_or_else(bad)?;
+        rest = after;
+    }
+    Ok(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory as _, Parser as _};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn config(flags: &[&str]) -> Result<Config, ConfigError> {
+        let cli = Cli::parse_from(std::iter::once("dockershim").chain(flags.iter().copied()));
+        Config::try_from(&cli)
+    }
+
+    #[test]
+    fn the_flags_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn flags_of_a_cri_dockerd_unit_are_taken() {
+        let config = config(&[
+            "--container-runtime-endpoint=unix:///run/x.sock",
+            "--cri-dockerd-root-directory=/var/lib/x",
+            "--pod-infra-container-image=registry.k8s.io/pause:3.10",
+            "--ipv6-dual-stack",
+            "--runtime-cgroups=/system.slice/x",
+            "--hairpin-mode=hairpin-veth",
+            "--network-plugin-mtu=1400",
+            "--log-level=warning",
+        ]);
+        let config = config.unwrap();
+        assert_eq!(config.listen, PathBuf::from("/run/x.sock"));
+        assert_eq!(
+            config.pause_reference.to_string(),
+            "registry.k8s.io/pause:3.10"
+        );
+        assert_eq!(config.image_pull_progress_deadline, Duration::from_secs(60));
+    }
+
+    #[test]
+    fn a_bad_value_names_flag_and_what_is_allowed() {
+        for (flag, value) in [
+            ("container-runtime-endpoint", "fd://"),
+            ("container-runtime-endpoint", "run/x.sock"),
+            ("docker-endpoint", "docker.sock"),
+            ("network-plugin", "cni"),
+            ("network-plugin", "kubenet"),
+            ("image-pull-progress-deadline", "soon"),
+            ("clamp-oom-score-adj", "maybe"),
+            ("log-level", "loud"),
+            ("hairpin-mode", "yes"),
+        ] {
+            let error = config(&[&format!("--{flag}={value}")])
+                .unwrap_err()
+                .to_string();
+            assert!(error.starts_with(&format!("--{flag}: ")), "{error}");
+            assert!(error.contains("allowed"), "{error}");
+        }
+    }
+
+    #[test]
+    fn durations() {
+        for (text, expected) in [
+            ("1m0s", 60_000),
+            ("1h2m3s", 3_723_000),
+            ("1.5h", 5_400_000),
+            ("250ms", 250),
+            ("0", 0),
+        ] {
+            assert_eq!(
+                parse_duration(text),
+                Ok(Duration::from_millis(expected)),
+                "{text}"
+            );
+        }
+        for bad in ["", "5", "s", "-1s", "1d", "1m s", "1..5s"] {
+            assert!(parse_duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_duration_or_refused(text in ".{0,20}") {
+            let _ = parse_duration(&text);
+        }
+    }
+}

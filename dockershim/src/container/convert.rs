@@ -1,0 +1,272 @@
+//! The engine's containers in CRI's terms.
+
+use bollard::models::{
+    ContainerInspectResponse, ContainerSummary, ContainerSummaryStateEnum, HostConfig, MountPoint,
+};
+use cri_proto::runtime::v1::{
+    self as cri, ContainerResources, ContainerState, ContainerStatus, ImageSpec,
+    LinuxContainerResources, Mount, MountPropagation,
+};
+
+use super::{stop_signal, unified};
+use crate::{labels, model::Container, naming};
+
+/// A container out of an inspect; `None` when its name is not one of ours.
+pub fn from_inspect(inspect: ContainerInspectResponse) -> Option<Container> {
+    let metadata = naming::parse_container_name(inspect.name.as_deref()?)?;
+    let config = inspect.config?;
+    let docker_labels = config.labels?;
+    let (labels, annotations) = labels::from_docker(&docker_labels);
+    let label = |key: &str| docker_labels.get(key).cloned().unwrap_or_default();
+    let state = inspect.state.unwrap_or_default();
+    let created_at = nanoseconds(inspect.created.as_deref()).unwrap_or_default();
+    let exit_code = state.exit_code.unwrap_or_default();
+    let life = Life::of(&state, created_at);
+    Some(Container {
+        status: ContainerStatus {
+            id: inspect.id?,
+            metadata: Some(metadata),
+            state: life.state.into(),
+            created_at,
+            started_at: life.started_at,
+            finished_at: life.finished_at,
+            exit_code: i32::try_from(exit_code).unwrap_or(i32::MAX),
+            image: Some(ImageSpec {
+                image: config.image.unwrap_or_default(),
+                user_specified_image: label(labels::USER_SPECIFIED_IMAGE),
+                ..Default::default()
+            }),
+            reason: life.reason.into(),
+            message: life.message,
+            labels,
+            annotations,
+            mounts: inspect
+                .mounts
+                .unwrap_or_default()
+                .into_iter()
+                .map(mount)
+                .collect(),
+            log_path: label(labels::LOG_PATH),
+            resources: inspect.host_config.as_ref().map(resources),
+            image_id: inspect.image.unwrap_or_default(),
+            stop_signal: stop_signal::from_docker(config.stop_signal.as_deref()).into(),
+            ..Default::default()
+        },
+        sandbox_id: label(labels::SANDBOX_ID),
+        pid: state.pid.unwrap_or_default(),
+        engine_log: inspect.log_path.unwrap_or_default(),
+        unified: unified::from_label(docker_labels.get(labels::UNIFIED)),
+        provisional: false,
+    })
+}
+
+/// Where a container is in its life, and what its end was like.
+struct Life {
+    state: ContainerState,
+    started_at: i64,
+    finished_at: i64,
+    reason: &'static str,
+    message: String,
+}
+
+impl Life {
+    fn of(state: &bollard::models::ContainerState, created_at: i64) -> Self {
+        let finished_at = nanoseconds(state.finished_at.as_deref());
+        let exit_code = state.exit_code.unwrap_or_default();
+        let mut life = Self {
+            state: ContainerState::ContainerRunning,
+            started_at: nanoseconds(state.started_at.as_deref()).unwrap_or_default(),
+            finished_at: 0,
+            reason: "",
+            message: String::new(),
+        };
+        // A paused or restarting container runs, as the engine has it.
+        if state.running.unwrap_or_default() {
+            return life;
+        }
+        life.message = state.error.clone().unwrap_or_default();
+        life.state = ContainerState::ContainerExited;
+        match finished_at {
+            Some(finished_at) => {
+                life.finished_at = finished_at;
+                life.reason = match exit_code {
+                    // A program that survives the kill of a child may still exit with 0.
+                    _ if state.oom_killed.unwrap_or_default() => "OOMKilled",
+                    0 => "Completed",
+                    _ => "Error",
+                };
+            }
+            // The engine failed to start it.
+            None if exit_code != 0 => {
+                (life.started_at, life.finished_at) = (created_at, created_at);
+                life.reason = "ContainerCannotRun";
+            }
+            None => life.state = ContainerState::ContainerCreated,
+        }
+        life
+    }
+}
+
+/// A container out of the engine's list; `None` when its name is not one of ours.
+pub fn from_summary(summary: ContainerSummary) -> Option<Container> {
+    let metadata = naming::parse_container_name(summary.names?.first()?)?;
+    let docker_labels = summary.labels?;
+    let (labels, annotations) = labels::from_docker(&docker_labels);
+    let label = |key: &str| docker_labels.get(key).cloned().unwrap_or_default();
+    use ContainerSummaryStateEnum as Listed;
+    let state = match summary.state {
+        Some(Listed::CREATED) => ContainerState::ContainerCreated,
+        Some(Listed::RUNNING | Listed::PAUSED | Listed::RESTARTING) => {
+            ContainerState::ContainerRunning
+        }
+        Some(Listed::EXITED | Listed::DEAD | Listed::REMOVING) => ContainerState::ContainerExited,
+        _ => ContainerState::ContainerUnknown,
+    };
+    Some(Container {
+        status: ContainerStatus {
+            id: summary.id?,
+            metadata: Some(metadata),
+            state: state.into(),
+            created_at: summary.created.unwrap_or_default() * 1_000_000_000,
+            image: Some(ImageSpec {
+                image: summary.image.unwrap_or_default(),
+                user_specified_image: label(labels::USER_SPECIFIED_IMAGE),
+                ..Default::default()
+            }),
+            image_id: summary.image_id.unwrap_or_default(),
+            log_path: label(labels::LOG_PATH),
+            labels,
+            annotations,
+            ..Default::default()
+        },
+        sandbox_id: label(labels::SANDBOX_ID),
+        pid: 0,
+        engine_log: String::new(),
+        unified: Default::default(),
+        provisional: true,
+    })
+}
+
+/// The line of a list for a container.
+pub fn list_item(container: &Container) -> cri::Container {
+    let status = &container.status;
+    cri::Container {
+        id: status.id.clone(),
+        pod_sandbox_id: container.sandbox_id.clone(),
+        metadata: status.metadata.clone(),
+        image: status.image.clone(),
+        image_ref: status.image_id.clone(),
+        state: status.state,
+        created_at: status.created_at,
+        labels: status.labels.clone(),
+        annotations: status.annotations.clone(),
+        image_id: status.image_id.clone(),
+    }
+}
+
+fn mount(point: MountPoint) -> Mount {
+    let propagation = match point.propagation.as_deref() {
+        Some("rshared" | "shared") => MountPropagation::PropagationBidirectional,
+        Some("rslave" | "slave") => MountPropagation::PropagationHostToContainer,
+        _ => MountPropagation::PropagationPrivate,
+    };
+    Mount {
+        container_path: point.destination.unwrap_or_default(),
+        host_path: point.source.unwrap_or_default(),
+        readonly: !point.rw.unwrap_or(true),
+        propagation: propagation.into(),
+        ..Default::default()
+    }
+}
+
+fn resources(host: &HostConfig) -> ContainerResources {
+    ContainerResources {
+        linux: Some(LinuxContainerResources {
+            cpu_period: host.cpu_period.unwrap_or_default(),
+            cpu_quota: host.cpu_quota.unwrap_or_default(),
+            cpu_shares: host.cpu_shares.unwrap_or_default(),
+            memory_limit_in_bytes: host.memory.unwrap_or_default(),
+            oom_score_adj: host.oom_score_adj.unwrap_or_default(),
+            cpuset_cpus: host.cpuset_cpus.clone().unwrap_or_default(),
+            cpuset_mems: host.cpuset_mems.clone().unwrap_or_default(),
+            memory_swap_limit_in_bytes: host.memory_swap.unwrap_or_default(),
+            ..Default::default()
+        }),
+        windows: None,
+    }
+}
+
+/// Unix time in nanoseconds out of the engine's RFC 3339; `None` for a moment that has
+/// not come, which the engine writes as the year 1.
+pub fn nanoseconds(time: Option<&str>) -> Option<i64> {
+    let time: jiff::Timestamp = time?.parse().ok()?;
+    i64::try_from(time.as_nanosecond())
+        .ok()
+        .filter(|nanos| *nanos > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ZERO: &str = "0001-01-01T00:00:00Z";
+    const START: &str = "2026-01-01T00:00:01.000000001Z";
+    const END: &str = "2026-01-01T00:00:02Z";
+    const CREATED: i64 = 7;
+
+    fn life(running: bool, code: i64, started: &str, finished: &str, oom: bool) -> Life {
+        let state = bollard::models::ContainerState {
+            running: Some(running),
+            exit_code: Some(code),
+            started_at: Some(started.into()),
+            finished_at: Some(finished.into()),
+            oom_killed: Some(oom),
+            error: Some("why".into()),
+            ..Default::default()
+        };
+        Life::of(&state, CREATED)
+    }
+
+    #[test]
+    fn a_containers_life() {
+        use ContainerState::*;
+        let cases = [
+            (life(false, 0, ZERO, ZERO, false), ContainerCreated, ""),
+            (life(true, 0, START, ZERO, false), ContainerRunning, ""),
+            (
+                life(false, 0, START, END, false),
+                ContainerExited,
+                "Completed",
+            ),
+            (life(false, 3, START, END, false), ContainerExited, "Error"),
+            (
+                life(false, 137, START, END, true),
+                ContainerExited,
+                "OOMKilled",
+            ),
+            (
+                life(false, 127, ZERO, ZERO, false),
+                ContainerExited,
+                "ContainerCannotRun",
+            ),
+        ];
+        for (life, state, reason) in cases {
+            assert_eq!((life.state, life.reason), (state, reason));
+        }
+        let failed = life(false, 127, ZERO, ZERO, false);
+        assert_eq!((failed.started_at, failed.finished_at), (CREATED, CREATED));
+        assert_eq!(failed.message, "why");
+    }
+
+    #[test]
+    fn times() {
+        assert_eq!(nanoseconds(Some(START)), Some(1_767_225_601_000_000_001));
+        assert_eq!(
+            nanoseconds(Some("2026-01-01T01:00:02+01:00")),
+            Some(1_767_225_602_000_000_000)
+        );
+        for none in [Some(ZERO), Some("soon"), None] {
+            assert_eq!(nanoseconds(none), None);
+        }
+    }
+}

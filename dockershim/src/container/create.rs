@@ -1,0 +1,302 @@
+//! `CreateContainer`.
+
+use std::{path::Path, sync::Arc};
+
+use bollard::models::{
+    ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, RestartPolicy,
+    RestartPolicyNameEnum,
+};
+use cri_proto::runtime::v1::{
+    ContainerConfig, CreateContainerRequest, CreateContainerResponse, KeyValue, NamespaceMode,
+    PodSandboxConfig, PodSandboxState,
+};
+
+use super::{mounts, resources, stop_signal, unified};
+use crate::{
+    Error, Shim,
+    engine::{Connection, NewContainer},
+    labels, model,
+    model::{LookupError, Sandbox},
+    naming,
+    sandbox::{self, cgroup_parent},
+    security,
+};
+
+/// Makes a container in a sandbox that is ready.
+///
+/// # Errors
+/// `InvalidArgument` or `Unsupported` naming the field, `NotFound` for the sandbox or the
+/// image, `AlreadyExists` when a container of this name runs, or what the engine said.
+pub async fn create(
+    shim: &Arc<Shim>,
+    request: CreateContainerRequest,
+) -> Result<CreateContainerResponse, Error> {
+    let config = request
+        .config
+        .ok_or_else(|| Error::invalid("config", "must be given"))?;
+    let sandbox = sandbox::status::find(shim, &request.pod_sandbox_id).await?;
+    if sandbox.status.state() != PodSandboxState::SandboxReady {
+        return Err(Error::FailedPrecondition(format!(
+            "sandbox {} is not ready",
+            sandbox.id()
+        )));
+    }
+    let metadata = config.metadata.clone().unwrap_or_default();
+    let pod = sandbox.status.metadata.clone().unwrap_or_default();
+    let name = naming::container_name(&pod, &metadata)?;
+    let _reserved = shim.reserve(&name)?;
+    let engine = shim.engine.connection()?;
+    let pod_config = request.sandbox_config.unwrap_or_default();
+    let body = create_body(shim, &engine, &sandbox, config, pod_config).await?;
+    let container_id = create_named(shim, NewContainer { name, body }).await?;
+    if let Err(error) = model::refresh(&shim.engine, &shim.model, &container_id).await {
+        // It cannot be answered for, and must not stay behind under its name.
+        if shim
+            .engine
+            .remove_container(&container_id, true)
+            .await
+            .is_ok()
+        {
+            shim.model.remove(&container_id);
+        }
+        return Err(error.into());
+    }
+    Ok(CreateContainerResponse { container_id })
+}
+
+/// Creates under a name of ours. Where the name is taken by what an earlier attempt left
+/// behind and that does not run, the left-over is removed first.
+///
+/// # Errors
+/// `AlreadyExists` when what has the name runs, or what the engine said.
+pub(crate) async fn create_named(shim: &Shim, mut new: NewContainer) -> Result<String, Error> {
+    let conflict = match shim.engine.create_container(new.clone()).await {
+        Err(error) if error.is_conflict() => error,
+        other => return Ok(other?),
+    };
+    match shim.engine.inspect_container(&new.name).await {
+        Ok(found) => {
+            let id = found.id.unwrap_or_default();
+            let running = found
+                .state
+                .and_then(|state| state.running)
+                .unwrap_or_default();
+            if running {
+                return Err(Error::AlreadyExists(format!(
+                    "{:?} exists already, and runs, as {id}",
+                    new.name
+                )));
+            }
+            tracing::info!(
+                name = new.name,
+                container_id = id,
+                "removing a left-over of this name"
+            );
+            match shim.engine.remove_container(&id, false).await {
+                Err(error) if !error.is_not_found() => return Err(error.into()),
+                _ => shim.model.remove(&id),
+            }
+        }
+        // The engine holds on to the name of a container that it does not have (a crash
+        // of its own): only another name helps, and names may have a random suffix.
+        Err(error) if error.is_not_found() => {
+            tracing::warn!(name = new.name, %conflict, "the engine keeps a name without a container");
+            let nanos = jiff::Timestamp::now().subsec_nanosecond().unsigned_abs();
+            new.name = format!("{}_{nanos:08x}", new.name);
+        }
+        Err(error) => return Err(error.into()),
+    }
+    Ok(shim.engine.create_container(new).await?)
+}
+
+async fn create_body(
+    shim: &Shim,
+    engine: &Connection,
+    sandbox: &Sandbox,
+    config: ContainerConfig,
+    pod: PodSandboxConfig,
+) -> Result<ContainerCreateBody, Error> {
+    refuse_unsupported(&config)?;
+    let stop_signal = stop_signal::to_docker(config.stop_signal());
+    let (image, user_specified_image) = find_image(shim, &config)?;
+    let mut docker_labels =
+        labels::to_docker(labels::TYPE_CONTAINER, &config.labels, &config.annotations);
+    docker_labels.insert(labels::SANDBOX_ID.into(), sandbox.id().into());
+    docker_labels.insert(labels::USER_SPECIFIED_IMAGE.into(), user_specified_image);
+    docker_labels.insert(
+        labels::LOG_PATH.into(),
+        log_path(&pod.log_directory, &config.log_path)?,
+    );
+
+    let linux = config.linux.unwrap_or_default();
+    let mut host = HostConfig {
+        restart_policy: Some(RestartPolicy {
+            name: Some(RestartPolicyNameEnum::NO),
+            maximum_retry_count: None,
+        }),
+        // Whatever the engine's default is: the log link needs a file. The engine still
+        // adds its own options for this driver.
+        log_config: Some(HostConfigLogConfig {
+            typ: Some("json-file".into()),
+            config: None,
+        }),
+        runtime: Some(sandbox.runtime.clone()).filter(|runtime| !runtime.is_empty()),
+        devices: Some(mounts::devices(config.devices)?),
+        ..Default::default()
+    };
+    if let Some(pod) = pod.linux {
+        host.cgroup_parent = cgroup_parent(engine.info.cgroup_driver, &pod.cgroup_parent)?;
+    }
+    if let Some(limits) = linux.resources {
+        host.oom_score_adj = Some(shim.oom_score.fit(limits.oom_score_adj, engine));
+        docker_labels.extend(unified::label(&resources::apply(limits, &mut host)?)?);
+    }
+    let mut body = ContainerCreateBody {
+        image: Some(image),
+        entrypoint: given(config.command),
+        cmd: given(config.args),
+        env: Some(environment(config.envs)?),
+        working_dir: Some(config.working_dir).filter(|directory| !directory.is_empty()),
+        labels: Some(docker_labels),
+        open_stdin: Some(config.stdin),
+        stdin_once: Some(config.stdin_once),
+        tty: Some(config.tty),
+        stop_signal,
+        // Probing is the kubelet's.
+        healthcheck: Some(HealthConfig {
+            test: Some(vec!["NONE".into()]),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let context = linux.security_context;
+    let options = context.as_ref().and_then(|c| c.namespace_options.as_ref());
+    let target = match options {
+        Some(options) if options.pid() == NamespaceMode::Target => {
+            Some(find_target(shim, sandbox, &options.target_id)?)
+        }
+        _ => None,
+    };
+    let relabel = context
+        .as_ref()
+        .is_some_and(|c| c.selinux_options.is_some());
+    mounts::apply_mounts(config.mounts, relabel, engine, &mut host).await?;
+    let (id, target) = (sandbox.id(), target.as_deref());
+    security::apply_to_container(context, id, target, &mut body, &mut host).await?;
+    body.host_config = Some(host);
+    Ok(body)
+}
+
+fn refuse_unsupported(config: &ContainerConfig) -> Result<(), Error> {
+    if config.windows.is_some() {
+        return Err(Error::unsupported(
+            "config.windows",
+            "this is a Linux runtime",
+        ));
+    }
+    if !config.cdi_devices.is_empty() {
+        return Err(Error::unsupported(
+            "config.CDI_devices",
+            "CDI devices are not built yet",
+        ));
+    }
+    Ok(())
+}
+
+/// The image's id, which cannot change its meaning before the engine uses it, and the
+/// image as the pod's author wrote it.
+fn find_image(shim: &Shim, config: &ContainerConfig) -> Result<(String, String), Error> {
+    let spec = config.image.clone().unwrap_or_default();
+    if spec.image.is_empty() {
+        return Err(Error::invalid("config.image.image", "must not be empty"));
+    }
+    let snapshot = shim.images.snapshot();
+    let image = match snapshot.find(&spec.image) {
+        Ok(image) => image,
+        Err(error) => return Err(error.of("image", &spec.image)),
+    };
+    let written = match spec.user_specified_image {
+        none if none.is_empty() => spec.image,
+        some => some,
+    };
+    Ok((image.id.clone(), written))
+}
+
+/// The full id of the container whose processes are to be seen.
+fn find_target(shim: &Shim, sandbox: &Sandbox, id: &str) -> Result<String, Error> {
+    const FIELD: &str = "config.linux.security_context.namespace_options.target_id";
+    let target = shim.model.snapshot().container(id);
+    let target = target.map_err(|error| match error {
+        LookupError::Missing => Error::invalid(FIELD, format!("no such container: {id:?}")),
+        LookupError::Ambiguous => error.of("container", id),
+    })?;
+    if target.sandbox_id != sandbox.id() {
+        return Err(Error::invalid(FIELD, format!("{id:?} is in another pod")));
+    }
+    Ok(target.id().to_owned())
+}
+
+fn log_path(directory: &str, path: &str) -> Result<String, Error> {
+    if directory.is_empty() || path.is_empty() {
+        return Ok(String::new());
+    }
+    let inside = Path::new(path)
+        .components()
+        .all(|component| matches!(component, std::path::Component::Normal(_)));
+    if !inside {
+        return Err(Error::invalid(
+            "config.log_path",
+            format!("{path:?} leaves the pod's log directory"),
+        ));
+    }
+    Ok(Path::new(directory)
+        .join(path)
+        .to_string_lossy()
+        .into_owned())
+}
+
+fn environment(envs: Vec<KeyValue>) -> Result<Vec<String>, Error> {
+    let pair = |(index, env): (usize, KeyValue)| {
+        let value = String::from_utf8(env.value).map_err(|_| {
+            Error::invalid(
+                format!("config.envs[{index}].value"),
+                format!("{} is no UTF-8, which the engine's API needs", env.key),
+            )
+        })?;
+        Ok(format!("{}={value}", env.key))
+    };
+    envs.into_iter().enumerate().map(pair).collect()
+}
+
+/// The image's own where nothing is given.
+fn given(words: Vec<String>) -> Option<Vec<String>> {
+    (!words.is_empty()).then_some(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_stays_in_its_directory() {
+        assert_eq!(
+            log_path("/var/log/pods/p", "app/0.log").unwrap(),
+            "/var/log/pods/p/app/0.log"
+        );
+        assert_eq!(log_path("", "app/0.log").unwrap(), "");
+        for bad in ["../x", "/etc/passwd", "a/../../x"] {
+            assert!(log_path("/var/log/pods/p", bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_variable_that_is_no_text_is_named() {
+        let env = |value: &[u8]| KeyValue {
+            key: "K".into(),
+            value: value.to_vec(),
+        };
+        assert_eq!(environment(vec![env(b"a=b")]).unwrap(), ["K=a=b"]);
+        let error = environment(vec![env(b"x"), env(b"\xff")]).unwrap_err();
+        assert!(error.to_string().contains("envs[1]"), "{error}");
+    }
+}

@@ -1,0 +1,14 @@
+//! Containers: one file per CRI verb.
+
+pub mod convert;
+pub mod create;
+pub mod exec_sync;
+pub mod list;
+mod mounts;
+pub mod remove;
+mod resources;
+pub mod start;
+pub mod status;
+pub mod stop;
+mod stop_signal;
+mod unified;

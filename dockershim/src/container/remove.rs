@@ -1,0 +1,58 @@
+//! `RemoveContainer`.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use cri_proto::runtime::v1::{RemoveContainerRequest, RemoveContainerResponse};
+
+use crate::{
+    Error, Shim,
+    logs::symlink,
+    model::{Container, LookupError},
+};
+
+/// How long a removal that someone else began may take.
+const REMOVAL: Duration = Duration::from_secs(60);
+
+/// Removes a container, by force if it runs, and the link to its log. One that is not
+/// there is removed.
+///
+/// # Errors
+/// What the engine said; `Unavailable` while it is away.
+pub async fn remove(
+    shim: &Arc<Shim>,
+    request: RemoveContainerRequest,
+) -> Result<RemoveContainerResponse, Error> {
+    match shim.model.snapshot().container(&request.container_id) {
+        Ok(container) => remove_found(shim, &container).await?,
+        Err(LookupError::Missing) => {}
+        Err(error) => return Err(error.of("container", &request.container_id)),
+    }
+    Ok(RemoveContainerResponse {})
+}
+
+/// Removes `container` and the link to its log.
+pub(crate) async fn remove_found(shim: &Shim, container: &Container) -> Result<(), Error> {
+    let log_path = &container.status.log_path;
+    if !log_path.is_empty()
+        && let Err(error) = symlink::remove(Path::new(log_path)).await
+    {
+        tracing::warn!(container_id = container.id(), %error, "a link is left over");
+    }
+    remove_docker(shim, container.id()).await
+}
+
+/// Removes the Docker container with the full id `id`, sandbox or container.
+pub(crate) async fn remove_docker(shim: &Shim, id: &str) -> Result<(), Error> {
+    match shim.engine.remove_container(id, true).await {
+        // Someone else is at it: what counts is that it goes.
+        Err(error) if error.is_conflict() => {
+            let gone = shim.model.wait_for(|snapshot| !snapshot.contains(id));
+            tokio::time::timeout(REMOVAL, gone)
+                .await
+                .map_err(|_| error)?;
+        }
+        Err(error) if !error.is_not_found() => return Err(error.into()),
+        _ => shim.model.remove(id),
+    }
+    Ok(())
+}

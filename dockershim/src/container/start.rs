@@ -1,0 +1,58 @@
+//! `StartContainer`.
+
+use std::{path::Path, sync::Arc};
+
+use cri_proto::runtime::v1::{ContainerState, StartContainerRequest, StartContainerResponse};
+
+use super::{status::find, unified};
+use crate::{Error, Shim, logs::symlink, model};
+
+/// Starts a created container, and links its log.
+///
+/// # Errors
+/// `NotFound`, `FailedPrecondition` when it was started before, or what the engine said.
+pub async fn start(
+    shim: &Arc<Shim>,
+    request: StartContainerRequest,
+) -> Result<StartContainerResponse, Error> {
+    let container = find(shim, &request.container_id).await?;
+    let id = container.id();
+    if container.status.state() != ContainerState::ContainerCreated {
+        return Err(Error::FailedPrecondition(format!(
+            "container {id} is {}; only a created one can be started",
+            container.status.state().as_str_name()
+        )));
+    }
+    let started = shim.engine.start_container(id).await;
+    // Even of a container that failed to start the record and the log are of use.
+    let refreshed = model::refresh(&shim.engine, &shim.model, id).await;
+    link_log(shim, id).await;
+    started?;
+    if let Err(error) = refreshed {
+        tracing::warn!(container_id = id, %error, "started, but cannot be looked at");
+        shim.model.amend_container(id, |container| {
+            container.status.state = ContainerState::ContainerRunning.into();
+            container.status.started_at = jiff::Timestamp::now().as_nanosecond() as i64;
+            container.provisional = true;
+        });
+        shim.refresher.wish(id.into());
+    }
+    if let Ok(running) = shim.model.snapshot().container(id) {
+        unified::apply(&running).await?;
+    }
+    Ok(StartContainerResponse {})
+}
+
+/// A container without a log is better than none.
+async fn link_log(shim: &Shim, id: &str) {
+    let Ok(container) = shim.model.snapshot().container(id) else {
+        return;
+    };
+    let (log_path, engine_log) = (&container.status.log_path, &container.engine_log);
+    if log_path.is_empty() || engine_log.is_empty() {
+        return;
+    }
+    if let Err(error) = symlink::create(Path::new(log_path), Path::new(engine_log)).await {
+        tracing::warn!(container_id = id, %error, "no log");
+    }
+}

@@ -1,0 +1,68 @@
+//! `ContainerStatus`.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use cri_proto::runtime::v1::{ContainerStatus, ContainerStatusRequest, ContainerStatusResponse};
+
+use crate::{
+    Error, Shim,
+    image::{ImageSnapshot, Reference, convert::image_ref},
+    model::{self, Container},
+};
+
+/// The container in memory.
+///
+/// # Errors
+/// `NotFound` when there is none, `Unavailable` before the first sync.
+pub async fn status(
+    shim: &Shim,
+    request: ContainerStatusRequest,
+) -> Result<ContainerStatusResponse, Error> {
+    let container = find(shim, &request.container_id).await?;
+    let mut info = BTreeMap::new();
+    if request.verbose {
+        let text = serde_json::json!({ "sandboxID": container.sandbox_id, "pid": container.pid });
+        info.insert("info".to_owned(), text.to_string());
+    }
+    let mut status = container.status.clone();
+    name_image(&mut status, &shim.images.snapshot());
+    Ok(ContainerStatusResponse {
+        status: Some(status),
+        info,
+    })
+}
+
+/// The container with this id or unique prefix, fully known.
+///
+/// # Errors
+/// `NotFound` when there is none, `Unavailable` before the first sync.
+pub async fn find(shim: &Shim, id: &str) -> Result<Arc<Container>, Error> {
+    shim.require_sync()?;
+    let look = || {
+        let found = shim.model.snapshot().container(id);
+        found.map_err(|error| error.of("container", id))
+    };
+    let container = look()?;
+    if !container.provisional {
+        return Ok(container);
+    }
+    model::refresh(&shim.engine, &shim.model, container.id()).await?;
+    look()
+}
+
+/// Fills in what depends on the images that there are now. A container is made from an
+/// image's id; people want to see the name that they wrote, as long as the image has it.
+fn name_image(status: &mut ContainerStatus, images: &ImageSnapshot) {
+    let Some(image) = images.by_id(&status.image_id) else {
+        status.image_ref.clone_from(&status.image_id);
+        return;
+    };
+    status.image_ref = image_ref(image).to_owned();
+    let spec = status.image.get_or_insert_default();
+    let wanted: Option<Reference> = spec.user_specified_image.parse().ok();
+    let mut names = image.repo_tags.iter().chain(&image.repo_digests);
+    let written = names.find(|name| wanted.is_some() && name.parse().ok() == wanted);
+    if let Some(name) = written.or(image.repo_tags.first()) {
+        spec.image.clone_from(name);
+    }
+}

@@ -1,0 +1,56 @@
+//! `StopContainer`.
+
+use std::{sync::Arc, time::Duration};
+
+use cri_proto::runtime::v1::{ContainerState, StopContainerRequest, StopContainerResponse};
+
+use crate::{
+    Error, Shim,
+    model::{self, LookupError, Snapshot},
+};
+
+/// Sends the stop signal, after `timeout` seconds SIGKILL, and returns when the
+/// container has ended. One that is not there, or does not run, is stopped.
+///
+/// # Errors
+/// What the engine said; `Unavailable` while it is away.
+pub async fn stop(
+    shim: &Arc<Shim>,
+    request: StopContainerRequest,
+) -> Result<StopContainerResponse, Error> {
+    let grace = Duration::from_secs(u64::try_from(request.timeout).unwrap_or_default());
+    match shim.model.snapshot().container(&request.container_id) {
+        Ok(container) => match container.status.state() {
+            ContainerState::ContainerCreated | ContainerState::ContainerExited => {}
+            _ => stop_running(shim, container.id(), grace).await?,
+        },
+        Err(LookupError::Missing) => {}
+        Err(error) => return Err(error.of("container", &request.container_id)),
+    }
+    Ok(StopContainerResponse {})
+}
+
+/// Stops what runs under the full id `id`, sandbox or container, and waits for the end:
+/// as the engine's answer or, should that hang, as the engine's event tells it.
+pub(crate) async fn stop_running(shim: &Shim, id: &str, grace: Duration) -> Result<(), Error> {
+    let stopped = tokio::select! {
+        stopped = shim.engine.stop_container(id, grace) => stopped,
+        () = shim.model.wait_for(|snapshot| !runs(snapshot, id)) => return Ok(()),
+    };
+    match stopped {
+        Err(error) if error.is_not_found() => shim.model.remove(id),
+        Err(error) => return Err(error.into()),
+        Ok(()) => model::refresh(&shim.engine, &shim.model, id).await?,
+    }
+    Ok(())
+}
+
+fn runs(snapshot: &Snapshot, id: &str) -> bool {
+    if let Ok(sandbox) = snapshot.sandbox(id) {
+        return sandbox.pid != 0 || sandbox.provisional;
+    }
+    match snapshot.container(id) {
+        Ok(container) => container.status.state() == ContainerState::ContainerRunning,
+        Err(_) => false,
+    }
+}

@@ -1,0 +1,98 @@
+//! `LinuxContainerResources.unified`: files of the container's cgroup v2, which the
+//! engine has no parameter for. They are remembered in a label by Create and written by
+//! Start, as the cgroup exists only while the container runs.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use crate::{Error, labels, model::Container};
+
+const FIELD: &str = "config.linux.resources.unified";
+const ROOT: &str = "/sys/fs/cgroup";
+
+/// The label that remembers `unified`; none for none.
+///
+/// # Errors
+/// `InvalidArgument` for a key that is no file name of a cgroup; `Unsupported` on cgroup v1.
+pub fn label(unified: &BTreeMap<String, String>) -> Result<Option<(String, String)>, Error> {
+    if unified.is_empty() {
+        return Ok(None);
+    }
+    if !Path::new(ROOT).join("cgroup.controllers").exists() {
+        return Err(Error::unsupported(FIELD, "this node has cgroup v1"));
+    }
+    if let Some(key) = unified.keys().find(|key| !is_file_name(key)) {
+        return Err(Error::invalid(FIELD, format!("{key:?} is no cgroup file")));
+    }
+    let json = serde_json::json!(unified).to_string();
+    Ok(Some((labels::UNIFIED.to_owned(), json)))
+}
+
+fn is_file_name(key: &str) -> bool {
+    key.contains('.') && !key.starts_with('.') && !key.contains('/')
+}
+
+/// What a container's labels remember.
+pub fn from_label(value: Option<&String>) -> BTreeMap<String, String> {
+    value
+        .and_then(|json| serde_json::from_str(json).ok())
+        .unwrap_or_default()
+}
+
+/// Writes what `container`, which runs, remembers.
+///
+/// # Errors
+/// [`Error::File`] naming the cgroup's file.
+pub async fn apply(container: &Container) -> Result<(), Error> {
+    if container.unified.is_empty() || container.pid == 0 {
+        return Ok(());
+    }
+    let table = PathBuf::from(format!("/proc/{}/cgroup", container.pid));
+    let text = match tokio::fs::read_to_string(&table).await {
+        Ok(text) => text,
+        // It has ended already.
+        Err(_) => return Ok(()),
+    };
+    let Some(group) = group_of(&text) else {
+        return Ok(());
+    };
+    let directory = Path::new(ROOT).join(group);
+    for (key, value) in &container.unified {
+        let path = directory.join(key);
+        tokio::fs::write(&path, value)
+            .await
+            .map_err(|source| Error::File {
+                action: "write",
+                path,
+                source,
+            })?;
+    }
+    Ok(())
+}
+
+/// The process's cgroup v2, relative to the root, out of `/proc/<pid>/cgroup`.
+fn group_of(table: &str) -> Option<&str> {
+    table.lines().find_map(|line| line.strip_prefix("0::/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_files_of_the_cgroup_itself() {
+        assert!(is_file_name("memory.oom.group"));
+        for bad in ["", ".", "..", "../memory.max", "memory", "a/b.c"] {
+            assert!(!is_file_name(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_group_of_a_process() {
+        let hybrid = "12:cpu:/x\n0::/kubepods/pod1/abc\n";
+        assert_eq!(group_of(hybrid), Some("kubepods/pod1/abc"));
+        assert_eq!(group_of("12:cpu:/x\n"), None);
+    }
+}

@@ -1,0 +1,132 @@
+//! Calls on containers.
+
+use std::{collections::HashMap, time::Duration};
+
+use bollard::{
+    models::{ContainerCreateBody, ContainerInspectResponse, ContainerSummary},
+    query_parameters::{
+        CreateContainerOptions, InspectContainerOptions, KillContainerOptions,
+        ListContainersOptions, RemoveContainerOptions, StartContainerOptions, StopContainerOptions,
+    },
+};
+
+use super::{CHANGE, Call, Engine, EngineError, READ};
+
+/// What the engine needs beyond the grace period: the kill, and its own bookkeeping.
+const STOP_MARGIN: Duration = Duration::from_secs(30);
+
+/// A container to create.
+#[derive(Debug, Clone)]
+pub struct NewContainer {
+    /// Its Docker name.
+    pub name: String,
+    /// Everything else.
+    pub body: ContainerCreateBody,
+}
+
+impl Engine {
+    /// Every container, running or not, that carries the label key `label`.
+    ///
+    /// # Errors
+    /// Any [`Cause`](super::Cause).
+    pub async fn list_containers(&self, label: &str) -> Result<Vec<ContainerSummary>, EngineError> {
+        let call = Call::new("list", "containers", READ);
+        let docker = call.docker(self)?;
+        let options = ListContainersOptions {
+            all: true,
+            filters: Some(HashMap::from([("label".into(), vec![label.to_owned()])])),
+            ..Default::default()
+        };
+        call.run(docker.list_containers(Some(options))).await
+    }
+
+    /// Everything about one container, by id or name.
+    ///
+    /// # Errors
+    /// Any [`Cause`](super::Cause); `NotFound` when there is none.
+    pub async fn inspect_container(
+        &self,
+        id: &str,
+    ) -> Result<ContainerInspectResponse, EngineError> {
+        let call = Call::new("inspect container", id, READ);
+        let docker = call.docker(self)?;
+        call.run(docker.inspect_container(id, None::<InspectContainerOptions>))
+            .await
+    }
+
+    /// Creates a container and returns its id.
+    ///
+    /// # Errors
+    /// Any [`Cause`](super::Cause); `NotFound` when its image does not exist,
+    /// `Conflict` when its name is taken.
+    pub async fn create_container(&self, new: NewContainer) -> Result<String, EngineError> {
+        let name = new.name.clone();
+        let call = Call::new("create container", &name, CHANGE);
+        let docker = call.docker(self)?;
+        let options = CreateContainerOptions {
+            name: Some(new.name),
+            ..Default::default()
+        };
+        let created = call
+            .run(docker.create_container(Some(options), new.body))
+            .await?;
+        for warning in &created.warnings {
+            tracing::warn!(container_id = created.id, warning, "the engine warns");
+        }
+        Ok(created.id)
+    }
+
+    /// Starts a created container.
+    ///
+    /// # Errors
+    /// Any [`Cause`](super::Cause).
+    pub async fn start_container(&self, id: &str) -> Result<(), EngineError> {
+        let call = Call::new("start container", id, CHANGE);
+        let docker = call.docker(self)?;
+        call.run(docker.start_container(id, None::<StartContainerOptions>))
+            .await
+    }
+
+    /// Sends the stop signal, after `grace` SIGKILL, and waits for the end.
+    ///
+    /// # Errors
+    /// Any [`Cause`](super::Cause).
+    pub async fn stop_container(&self, id: &str, grace: Duration) -> Result<(), EngineError> {
+        let deadline = grace.saturating_add(STOP_MARGIN);
+        let call = Call::new("stop container", id, deadline);
+        let docker = call.docker(self)?;
+        let options = StopContainerOptions {
+            signal: None,
+            t: Some(i32::try_from(grace.as_secs()).unwrap_or(i32::MAX)),
+        };
+        call.run(docker.stop_container(id, Some(options))).await
+    }
+
+    /// Sends SIGKILL.
+    ///
+    /// # Errors
+    /// Any [`Cause`](super::Cause); `Conflict` when it does not run.
+    pub async fn kill_container(&self, id: &str) -> Result<(), EngineError> {
+        let call = Call::new("kill container", id, STOP_MARGIN);
+        let docker = call.docker(self)?;
+        let options = KillContainerOptions {
+            signal: "SIGKILL".into(),
+        };
+        call.run(docker.kill_container(id, Some(options))).await
+    }
+
+    /// Removes a container with its anonymous volumes; one that runs only by `force`.
+    ///
+    /// # Errors
+    /// Any [`Cause`](super::Cause); `Conflict` when it runs or is being removed.
+    pub async fn remove_container(&self, id: &str, force: bool) -> Result<(), EngineError> {
+        let call = Call::new("remove container", id, CHANGE);
+        let docker = call.docker(self)?;
+        let options = RemoveContainerOptions {
+            v: true,
+            force,
+            link: false,
+        };
+        call.run(docker.remove_container(id, Some(options))).await
+    }
+}

@@ -1,0 +1,56 @@
+//! What the engine says of itself, as far as the shim needs it.
+
+use bollard::models::{SystemInfo, SystemInfoCgroupDriverEnum};
+use cri_proto::runtime::v1::CgroupDriver;
+
+/// The engine's own description, read at every connect.
+#[derive(Debug, Clone)]
+pub struct EngineInfo {
+    /// The engine's version, such as `28.3.0`.
+    pub version: String,
+    /// Who makes the containers' cgroups.
+    pub cgroup_driver: CgroupDriver,
+    /// Where the engine keeps images and containers.
+    pub root_dir: String,
+    /// The low-level runtimes that a sandbox may ask for by name.
+    pub runtimes: Vec<String>,
+    /// The security features that are on: `seccomp`, `apparmor`, `selinux`, ...
+    pub security: Vec<String>,
+    /// The engine's clock, as Unix time in nanoseconds.
+    pub time: i128,
+    /// Whether containers outlive the engine.
+    pub live_restore: bool,
+}
+
+impl From<SystemInfo> for EngineInfo {
+    fn from(info: SystemInfo) -> Self {
+        let mut runtimes: Vec<String> = info.runtimes.unwrap_or_default().into_keys().collect();
+        runtimes.sort_unstable();
+        Self {
+            version: info.server_version.unwrap_or_default(),
+            cgroup_driver: match info.cgroup_driver {
+                Some(SystemInfoCgroupDriverEnum::SYSTEMD) => CgroupDriver::Systemd,
+                _ => CgroupDriver::Cgroupfs,
+            },
+            root_dir: info.docker_root_dir.unwrap_or_default(),
+            runtimes,
+            security: info
+                .security_options
+                .unwrap_or_default()
+                .iter()
+                .filter_map(|option| {
+                    let name = option
+                        .split(',')
+                        .find_map(|pair| pair.strip_prefix("name="))?;
+                    Some(name.to_owned())
+                })
+                .collect(),
+            time: info
+                .system_time
+                .and_then(|time| time.parse::<jiff::Timestamp>().ok())
+                .unwrap_or_else(jiff::Timestamp::now)
+                .as_nanosecond(),
+            live_restore: info.live_restore_enabled.unwrap_or_default(),
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! The Docker engine: a thin client around bollard. Every call has a deadline by its
+//! kind, and an error that says what was attempted on which object.
+//!
+//! The engine may be away, at start or at any time later: a call then fails at once,
+//! and [`model::sync`](crate::model::sync) is the one that keeps trying.
+
+mod containers;
+mod endpoint;
+mod error;
+mod exec;
+mod images;
+mod info;
+mod probe;
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use arc_swap::ArcSwap;
+use bollard::{
+    API_DEFAULT_VERSION, BollardRequest, ClientVersion, Docker, errors::Error as BollardError,
+    models::EventMessage, query_parameters::EventsOptions,
+};
+use futures::Stream;
+use rustix::process::Pid;
+
+pub use containers::NewContainer;
+pub use endpoint::Endpoint;
+pub use error::{Cause, EngineError};
+pub use exec::ExecOutput;
+pub use images::Credentials;
+pub use info::EngineInfo;
+pub use probe::{OLDEST_API, Probe, ProbeError};
+
+/// For calls that only read.
+const READ: Duration = Duration::from_secs(15);
+/// For calls that change something and are not bound by a grace period.
+const CHANGE: Duration = Duration::from_secs(120);
+/// bollard's own limit is the same for all calls, so it must exceed the longest
+/// grace period; the limits that matter are the ones per call.
+const CLIENT_LIMIT_SECONDS: u64 = 7 * 24 * 3600;
+
+/// A connection to the engine that is live or was lost.
+#[derive(Debug)]
+pub struct Engine {
+    endpoint: Endpoint,
+    state: ArcSwap<State>,
+}
+
+/// What is known of the engine.
+#[derive(Debug)]
+pub enum State {
+    /// It does not answer; the reason is for people.
+    Away(String),
+    /// It answers.
+    Connected(Arc<Connection>),
+}
+
+/// An engine that answers.
+#[derive(Debug)]
+pub struct Connection {
+    docker: Docker,
+    /// The API version that both sides speak.
+    pub api: (usize, usize),
+    /// What the engine says of itself.
+    pub info: EngineInfo,
+    /// The engine's process, where it can be told.
+    pub pid: Option<Pid>,
+}
+
+/// One call: what is attempted, on what, and for how long at most.
+struct Call<'a> {
+    action: &'static str,
+    object: &'a str,
+    deadline: Duration,
+}
+
+// === impl Engine ===
+
+impl Engine {
+    /// An engine that has not been reached yet.
+    pub fn new(endpoint: Endpoint) -> Self {
+        Self {
+            endpoint,
+            state: ArcSwap::from_pointee(State::Away("not reached since the start".into())),
+        }
+    }
+
+    /// The engine's address.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// What is known of the engine now.
+    pub fn state(&self) -> Arc<State> {
+        self.state.load_full()
+    }
+
+    /// The live connection.
+    ///
+    /// # Errors
+    /// [`Cause::Unreachable`] at once when there is none.
+    pub fn connection(&self) -> Result<Arc<Connection>, EngineError> {
+        Call::new("use", "the engine", READ).connection(self)
+    }
+
+    /// Reaches the engine, negotiates the API version and asks it about itself.
+    ///
+    /// # Errors
+    /// Any [`Cause`]; the state is left as it was.
+    pub async fn connect(&self) -> Result<Arc<Connection>, EngineError> {
+        let address = self.endpoint.to_string();
+        let call = Call::new("connect to", &address, READ);
+        let probe = tokio::time::timeout(READ, probe::probe(&self.endpoint))
+            .await
+            .map_err(|_| call.failed(Cause::Deadline(READ)))?
+            .map_err(|error| call.failed(Cause::Unreachable(error.to_string())))?;
+        let newest = (
+            API_DEFAULT_VERSION.major_version,
+            API_DEFAULT_VERSION.minor_version,
+        );
+        let api = probe.api.min(newest);
+        let version = ClientVersion {
+            major_version: api.0,
+            minor_version: api.1,
+        };
+        let docker = match &self.endpoint {
+            Endpoint::Unix(path) => {
+                Docker::connect_with_unix(&path.to_string_lossy(), CLIENT_LIMIT_SECONDS, &version)
+            }
+            Endpoint::Tcp(address) => {
+                Docker::connect_with_http(address, CLIENT_LIMIT_SECONDS, &version)
+            }
+        }
+        .map_err(|error| call.failed(error.into()))?
+        .with_request_modifier(url_safe_registry_auth);
+        let info = call.run(docker.info()).await?;
+        let connection = Arc::new(Connection {
+            api,
+            info: EngineInfo::from(info),
+            pid: probe.pid,
+            docker,
+        });
+        self.state
+            .store(Arc::new(State::Connected(Arc::clone(&connection))));
+        Ok(connection)
+    }
+
+    /// Marks the engine as away; calls fail at once until [`Engine::connect`] succeeds.
+    pub fn set_away(&self, reason: String) {
+        self.state.store(Arc::new(State::Away(reason)));
+    }
+
+    /// Whether the engine answers at all.
+    ///
+    /// # Errors
+    /// Any [`Cause`].
+    pub async fn ping(&self) -> Result<(), EngineError> {
+        let call = Call::new("ping", "the engine", READ);
+        let docker = call.docker(self)?;
+        call.run(docker.ping()).await.map(drop)
+    }
+
+    /// The engine's events that pass `options`; ends with the first error.
+    ///
+    /// # Errors
+    /// [`Cause::Unreachable`] when there is no connection.
+    pub fn events(
+        &self,
+        options: EventsOptions,
+    ) -> Result<impl Stream<Item = Result<EventMessage, BollardError>> + use<>, EngineError> {
+        let docker = Call::new("watch", "the engine's events", READ).docker(self)?;
+        Ok(async_events(docker, options))
+    }
+}
+
+fn async_events(
+    docker: Docker,
+    options: EventsOptions,
+) -> impl Stream<Item = Result<EventMessage, BollardError>> {
+    // bollard's stream borrows nothing at run time but says so in its type; the
+    // client moves along to satisfy it.
+    use futures::StreamExt as _;
+    futures::stream::once(async move { docker.events(Some(options)).boxed() }).flatten()
+}
+
+/// bollard encodes `X-Registry-Auth` in standard base64, the engine decodes base64url
+/// and takes what it cannot decode for "no credentials".
+fn url_safe_registry_auth(mut request: BollardRequest) -> BollardRequest {
+    if let Some(value) = request.headers_mut().get_mut("x-registry-auth") {
+        let safe: Vec<u8> = value
+            .as_bytes()
+            .iter()
+            .map(|byte| match byte {
+                b'+' => b'-',
+                b'/' => b'_',
+                other => *other,
+            })
+            .collect();
+        if let Ok(mut safe) = hyper::header::HeaderValue::from_bytes(&safe) {
+            safe.set_sensitive(true);
+            *value = safe;
+        }
+    }
+    request
+}
+
+// === impl Connection ===
+
+impl Connection {
+    /// Whether the negotiated API is at least `major.minor`.
+    pub fn serves(&self, major: usize, minor: usize) -> bool {
+        self.api >= (major, minor)
+    }
+}
+
+// === impl Call ===
+
+impl<'a> Call<'a> {
+    fn new(action: &'static str, object: &'a str, deadline: Duration) -> Self {
+        Self {
+            action,
+            object,
+            deadline,
+        }
+    }
+
+    fn connection(&self, engine: &Engine) -> Result<Arc<Connection>, EngineError> {
+        match &**engine.state.load() {
+            State::Connected(connection) => Ok(Arc::clone(connection)),
+            State::Away(reason) => Err(self.failed(Cause::Unreachable(reason.clone()))),
+        }
+    }
+
+    fn docker(&self, engine: &Engine) -> Result<Docker, EngineError> {
+        Ok(self.connection(engine)?.docker.clone())
+    }
+
+    async fn run<T>(
+        &self,
+        call: impl Future<Output = Result<T, BollardError>>,
+    ) -> Result<T, EngineError> {
+        match tokio::time::timeout(self.deadline, call).await {
+            Ok(result) => result.map_err(|error| self.failed(error.into())),
+            Err(_) => Err(self.failed(Cause::Deadline(self.deadline))),
+        }
+    }
+
+    fn failed(&self, cause: Cause) -> EngineError {
+        EngineError {
+            action: self.action,
+            object: self.object.to_owned(),
+            cause,
+        }
+    }
+}

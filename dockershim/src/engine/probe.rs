@@ -1,0 +1,158 @@
+//! The first contact with an engine: which API version it speaks, and which process
+//! it is. Made without bollard, whose every path carries a version, and an engine
+//! refuses a version outside its own range before it can be asked for that range.
+
+use std::{io, path::Path};
+
+use http_body_util::Empty;
+use hyper_util::rt::TokioIo;
+use rustix::process::Pid;
+use tokio::net::{TcpStream, UnixStream};
+
+use super::endpoint::Endpoint;
+
+/// The oldest API that this shim works with (Docker 20.10).
+pub const OLDEST_API: (usize, usize) = (1, 41);
+
+/// What the first contact tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Probe {
+    /// The newest API version that the engine serves: major, minor.
+    pub api: (usize, usize),
+    /// The engine's process, where the transport tells and it is visible from here.
+    pub pid: Option<Pid>,
+}
+
+/// Why the first contact failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    /// No connection.
+    #[error("connect to {endpoint}: {source}")]
+    Connect {
+        /// The engine's address.
+        endpoint: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The connection does not speak HTTP.
+    #[error("ping {endpoint}: {source}")]
+    Http {
+        /// The engine's address.
+        endpoint: String,
+        /// Why.
+        source: hyper::Error,
+    },
+    /// The answer has no usable `Api-Version`.
+    #[error("{endpoint} does not answer like a Docker engine: {reason}")]
+    NoVersion {
+        /// The engine's address.
+        endpoint: String,
+        /// What came instead.
+        reason: String,
+    },
+    /// Older than [`OLDEST_API`].
+    #[error("{endpoint} serves API {}.{}, but {}.{} or newer is needed", api.0, api.1, OLDEST_API.0, OLDEST_API.1)]
+    TooOld {
+        /// The engine's address.
+        endpoint: String,
+        /// What it serves.
+        api: (usize, usize),
+    },
+}
+
+/// Pings the engine at `endpoint`.
+///
+/// # Errors
+/// See [`ProbeError`].
+pub async fn probe(endpoint: &Endpoint) -> Result<Probe, ProbeError> {
+    let connect = |source| ProbeError::Connect {
+        endpoint: endpoint.to_string(),
+        source,
+    };
+    match endpoint {
+        Endpoint::Unix(path) => {
+            let stream = UnixStream::connect(path).await.map_err(connect)?;
+            let pid = peer(&stream, path);
+            ping(endpoint, stream, pid).await
+        }
+        Endpoint::Tcp(address) => {
+            let stream = TcpStream::connect(address.as_str())
+                .await
+                .map_err(connect)?;
+            ping(endpoint, stream, None).await
+        }
+    }
+}
+
+/// The process behind the socket. Under socket activation the kernel tells the
+/// process that created the socket (systemd, pid 1), not the one that serves it;
+/// that one is no use here.
+fn peer(stream: &UnixStream, path: &Path) -> Option<Pid> {
+    let pid = stream
+        .peer_cred()
+        .inspect_err(
+            |error| tracing::debug!(socket = %path.display(), %error, "no peer credentials"),
+        )
+        .ok()?
+        .pid()?;
+    Pid::from_raw(pid).filter(|pid| *pid != Pid::INIT)
+}
+
+async fn ping(
+    endpoint: &Endpoint,
+    stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+    pid: Option<Pid>,
+) -> Result<Probe, ProbeError> {
+    let http = |source| ProbeError::Http {
+        endpoint: endpoint.to_string(),
+        source,
+    };
+    let no_version = |reason: String| ProbeError::NoVersion {
+        endpoint: endpoint.to_string(),
+        reason,
+    };
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+        .await
+        .map_err(http)?;
+    let request = hyper::Request::get("/_ping")
+        .header(hyper::header::HOST, "docker")
+        .body(Empty::<bytes::Bytes>::new())
+        .map_err(|error| no_version(error.to_string()))?;
+    let connection = tokio::spawn(connection);
+    let response = sender.send_request(request).await;
+    connection.abort();
+    let response = response.map_err(http)?;
+    let header = response
+        .headers()
+        .get("api-version")
+        .ok_or_else(|| no_version(format!("HTTP {} without Api-Version", response.status())))?;
+    let api = header
+        .to_str()
+        .ok()
+        .and_then(parse_version)
+        .ok_or_else(|| no_version(format!("Api-Version {header:?}")))?;
+    if api < OLDEST_API {
+        return Err(ProbeError::TooOld {
+            endpoint: endpoint.to_string(),
+            api,
+        });
+    }
+    Ok(Probe { api, pid })
+}
+
+fn parse_version(text: &str) -> Option<(usize, usize)> {
+    let (major, minor) = text.trim().split_once('.')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions() {
+        assert_eq!(parse_version("1.41"), Some((1, 41)));
+        assert_eq!(parse_version("1.x"), None);
+        assert_eq!(parse_version(""), None);
+    }
+}

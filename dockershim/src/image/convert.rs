@@ -1,0 +1,97 @@
+//! The engine's images in CRI's terms.
+
+use bollard::models::{ImageInspect, ImageSummary};
+use cri_proto::runtime::v1::Int64Value;
+
+use super::Image;
+
+/// What the engine writes where a name is missing.
+const NONE: &str = "<none>";
+
+/// The user that an image runs as, when it says so.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum User {
+    /// Nothing said: root.
+    Unset,
+    /// By number.
+    Uid(i64),
+    /// By name, to be looked up in the image.
+    Name(String),
+}
+
+impl User {
+    /// Reads `user[:group]`.
+    pub fn parse(text: &str) -> Self {
+        let user = text.split(':').next().unwrap_or_default();
+        match user.parse() {
+            _ if user.is_empty() => Self::Unset,
+            Ok(uid) => Self::Uid(uid),
+            Err(_) => Self::Name(user.to_owned()),
+        }
+    }
+
+    /// The user that an inspected image is configured with.
+    pub fn configured(inspect: &ImageInspect) -> Self {
+        let config = inspect.config.as_ref();
+        Self::parse(config.and_then(|c| c.user.as_deref()).unwrap_or_default())
+    }
+
+    /// The user of an image that is known.
+    pub fn of(image: &Image) -> Self {
+        match &image.uid {
+            Some(uid) => Self::Uid(uid.value),
+            None if image.username.is_empty() => Self::Unset,
+            None => Self::Name(image.username.clone()),
+        }
+    }
+}
+
+/// A line of the engine's list, in CRI's terms.
+pub fn from_summary(summary: ImageSummary, user: User) -> Image {
+    let named = |names: Vec<String>| names.into_iter().filter(|n| !n.contains(NONE)).collect();
+    let (uid, username) = match user {
+        User::Unset => (None, String::new()),
+        User::Uid(value) => (Some(Int64Value { value }), String::new()),
+        User::Name(name) => (None, name),
+    };
+    Image {
+        id: summary.id,
+        repo_tags: named(summary.repo_tags),
+        repo_digests: named(summary.repo_digests),
+        size: u64::try_from(summary.size).unwrap_or_default(),
+        uid,
+        username,
+        spec: None,
+        pinned: false,
+    }
+}
+
+/// The identifier under which a container reports its image: by digest where the
+/// image came from a registry, else its id.
+pub fn image_ref(image: &Image) -> &str {
+    image.repo_digests.first().unwrap_or(&image.id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users() {
+        assert_eq!(User::parse(""), User::Unset);
+        assert_eq!(User::parse(":0"), User::Unset);
+        assert_eq!(User::parse("65535:65535"), User::Uid(65535));
+        assert_eq!(User::parse("nobody:nogroup"), User::Name("nobody".into()));
+    }
+
+    #[test]
+    fn a_dangling_image_has_no_names() {
+        let summary = ImageSummary {
+            repo_tags: vec!["<none>:<none>".into()],
+            repo_digests: vec!["app@<none>".into()],
+            ..Default::default()
+        };
+        let image = from_summary(summary, User::Unset);
+        assert!(image.repo_tags.is_empty() && image.repo_digests.is_empty());
+    }
+}

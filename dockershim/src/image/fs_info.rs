@@ -1,0 +1,54 @@
+//! `ImageFsInfo`.
+
+use std::{path::PathBuf, time::Duration};
+
+use cri_proto::runtime::v1::{
+    FilesystemIdentifier, FilesystemUsage, ImageFsInfoResponse, UInt64Value,
+};
+
+use crate::{Error, Shim};
+
+/// A file system that does not answer in this time hangs.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// What the images use of the file system that the engine keeps them on.
+///
+/// The bytes are the sum over the images in memory; a layer that several share is
+/// counted for each, as no engine tells what they share without reading it all. The
+/// inodes are those in use on the file system.
+///
+/// # Errors
+/// `Unavailable` before the first sync, `DeadlineExceeded` when the file system hangs.
+pub async fn fs_info(shim: &Shim) -> Result<ImageFsInfoResponse, Error> {
+    shim.require_sync()?;
+    let mountpoint = shim.root_dir()?;
+    let path = PathBuf::from(&mountpoint);
+    let stat = tokio::task::spawn_blocking(move || {
+        rustix::fs::statvfs(&path).map_err(|error| Error::File {
+            action: "ask for the file system of",
+            path,
+            source: error.into(),
+        })
+    });
+    let stat = tokio::time::timeout(LIMIT, stat)
+        .await
+        .map_err(|_| Error::Deadline {
+            action: "ask for the file system of",
+            object: mountpoint.clone(),
+            limit: LIMIT,
+        })?
+        .map_err(|_| Error::Panicked("ImageFsInfo"))??;
+    let used = shim.images.snapshot().iter().map(|image| image.size).sum();
+    let usage = FilesystemUsage {
+        timestamp: jiff::Timestamp::now().as_nanosecond() as i64,
+        fs_id: Some(FilesystemIdentifier { mountpoint }),
+        used_bytes: Some(UInt64Value { value: used }),
+        inodes_used: Some(UInt64Value {
+            value: stat.f_files.saturating_sub(stat.f_ffree),
+        }),
+    };
+    Ok(ImageFsInfoResponse {
+        image_filesystems: vec![usage.clone()],
+        container_filesystems: vec![usage],
+    })
+}

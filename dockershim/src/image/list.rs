@@ -1,0 +1,25 @@
+//! `ListImages`.
+
+use cri_proto::runtime::v1::{ListImagesRequest, ListImagesResponse};
+
+use super::Image;
+use crate::{Error, Shim};
+
+/// The images in memory, all or the one that the filter names.
+///
+/// # Errors
+/// `Unavailable` before the first sync.
+pub fn list(shim: &Shim, request: ListImagesRequest) -> Result<ListImagesResponse, Error> {
+    shim.require_sync()?;
+    let snapshot = shim.images.snapshot();
+    let wanted = request.filter.and_then(|f| f.image).map(|i| i.image);
+    let images = match wanted.filter(|name| !name.is_empty()) {
+        None => snapshot.iter().map(|image| Image::clone(image)).collect(),
+        Some(name) => snapshot
+            .find(&name)
+            .map(|image| Image::clone(image))
+            .into_iter()
+            .collect(),
+    };
+    Ok(ListImagesResponse { images })
+}

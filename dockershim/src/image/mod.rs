@@ -1,0 +1,15 @@
+//! Images: one file per CRI verb, and the memory that answers lists and statuses.
+
+pub mod convert;
+pub mod fs_info;
+pub mod list;
+pub mod pause;
+pub mod pull;
+pub mod reference;
+pub mod remove;
+pub mod status;
+mod store;
+
+pub use pull::Pulls;
+pub use reference::Reference;
+pub use store::{Image, ImageSnapshot, Images};

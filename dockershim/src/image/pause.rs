@@ -1,0 +1,156 @@
+//! The image that sandboxes run: the built-in one, loaded into the engine when it is
+//! missing, or another that is pulled.
+
+use std::io;
+
+use sha2::{Digest as _, Sha256};
+
+use super::pull;
+use crate::{
+    Error, Shim,
+    engine::{Cause, EngineError},
+    model::LookupError,
+};
+
+/// The name of the built-in image. Its tag goes up when its content changes, so that an
+/// older shim's image is not taken for it.
+pub const BUILT_IN: &str = "dockershim.local/pause:1";
+
+/// The pause program, built by `build.rs` from `pause/pause.rs`.
+const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pause"));
+/// As the upstream pause image: no user of the host has it.
+const USER: &str = "65535:65535";
+
+/// Returns the id of the pause image, after loading or pulling it if it is missing:
+/// someone may have pruned it at any time.
+///
+/// # Errors
+/// What the engine or the registry says.
+pub async fn ensure(shim: &std::sync::Arc<Shim>) -> Result<String, Error> {
+    let name = &shim.config.pod_infra_container_image;
+    match shim.images.snapshot().find(name) {
+        Ok(image) => return Ok(image.id.clone()),
+        Err(LookupError::Missing) => {}
+        Err(error) => return Err(error.of("image", name)),
+    }
+    if name != BUILT_IN {
+        return pull::by_name(shim, name, None).await;
+    }
+    let _one_at_a_time = shim.loading_pause.lock().await;
+    if let Ok(image) = shim.images.snapshot().find(name) {
+        return Ok(image.id.clone());
+    }
+    let archive = archive(name, PROGRAM).map_err(|source| Error::File {
+        action: "make an image of",
+        path: "pause".into(),
+        source,
+    })?;
+    shim.engine.load_image(name, archive.into()).await?;
+    shim.images.refresh(&shim.engine).await?;
+    let snapshot = shim.images.snapshot();
+    let image = snapshot.find(name).map_err(|_| EngineError {
+        action: "load image",
+        object: name.clone(),
+        cause: Cause::Protocol("the engine took it but does not list it".into()),
+    })?;
+    tracing::info!(
+        image = name,
+        id = image.id,
+        "loaded the built-in pause image"
+    );
+    Ok(image.id.clone())
+}
+
+/// A `docker save` archive of an image that holds `program` alone. The same input gives
+/// the same bytes, and so the same image id, on every machine.
+fn archive(name: &str, program: &[u8]) -> io::Result<Vec<u8>> {
+    let layer = tar([("pause", program, 0o755)])?;
+    let config = serde_json::json!({
+        "architecture": architecture(),
+        "os": "linux",
+        "created": "1970-01-01T00:00:00Z",
+        "config": {
+            "Entrypoint": ["/pause"],
+            "User": USER,
+            "WorkingDir": "/",
+            "Labels": { "org.opencontainers.image.title": "pause" },
+        },
+        "rootfs": { "type": "layers", "diff_ids": [format!("sha256:{}", hex(&layer))] },
+        "history": [{ "created": "1970-01-01T00:00:00Z", "created_by": "dockershim" }],
+    })
+    .to_string();
+    let config_name = format!("{}.json", hex(config.as_bytes()));
+    let layer_name = format!("{}/layer.tar", hex(&layer));
+    let manifest = serde_json::json!([{
+        "Config": config_name,
+        "RepoTags": [name],
+        "Layers": [layer_name],
+    }])
+    .to_string();
+    tar([
+        (layer_name.as_str(), layer.as_slice(), 0o644),
+        (config_name.as_str(), config.as_bytes(), 0o644),
+        ("manifest.json", manifest.as_bytes(), 0o644),
+    ])
+}
+
+fn tar<'a>(files: impl IntoIterator<Item = (&'a str, &'a [u8], u32)>) -> io::Result<Vec<u8>> {
+    let mut tar = tar::Builder::new(Vec::new());
+    for (name, content, mode) in files {
+        let mut header = tar::Header::new_ustar();
+        header.set_mode(mode);
+        header.set_size(content.len() as u64);
+        header.set_mtime(0);
+        tar.append_data(&mut header, name, content)?;
+    }
+    tar.into_inner()
+}
+
+fn hex(content: &[u8]) -> String {
+    format!("{:x}", Sha256::digest(content))
+}
+
+/// This machine's, by Go's name for it.
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::HashMap, io::Read as _};
+
+    use super::*;
+
+    #[test]
+    fn the_program_is_static_and_small() {
+        assert_eq!(&PROGRAM[..4], b"\x7fELF");
+        assert!(PROGRAM.len() < 16 * 1024, "{} bytes", PROGRAM.len());
+    }
+
+    #[test]
+    fn the_archive_is_a_loadable_image() {
+        let archive = super::archive(BUILT_IN, PROGRAM).unwrap();
+        assert_eq!(archive, super::archive(BUILT_IN, PROGRAM).unwrap());
+        let mut files = HashMap::new();
+        for entry in tar::Archive::new(&archive[..]).entries().unwrap() {
+            let mut entry = entry.unwrap();
+            let name = entry.path().unwrap().to_string_lossy().into_owned();
+            let mut content = Vec::new();
+            entry.read_to_end(&mut content).unwrap();
+            files.insert(name, content);
+        }
+        let manifest: serde_json::Value = serde_json::from_slice(&files["manifest.json"]).unwrap();
+        assert_eq!(manifest[0]["RepoTags"][0], BUILT_IN);
+        let config = &files[manifest[0]["Config"].as_str().unwrap()];
+        let layer = &files[manifest[0]["Layers"][0].as_str().unwrap()];
+        let config: serde_json::Value = serde_json::from_slice(config).unwrap();
+        assert_eq!(
+            config["rootfs"]["diff_ids"][0],
+            format!("sha256:{}", hex(layer))
+        );
+    }
+}

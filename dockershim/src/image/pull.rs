@@ -1,0 +1,269 @@
+//! `PullImage`.
+
+use std::{collections::HashMap, sync::Arc};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use cri_proto::runtime::v1::{AuthConfig, PullImageRequest, PullImageResponse};
+use futures::{
+    FutureExt as _,
+    future::{BoxFuture, Shared},
+};
+use parking_lot::Mutex;
+use tonic::Code;
+
+use super::{Reference, status::named};
+use crate::{
+    Error, Shim,
+    engine::{Cause, Credentials, EngineError},
+};
+
+/// Pulls that are under way: who asks for the same with the same credentials joins.
+#[derive(Debug, Default)]
+pub struct Pulls(Mutex<HashMap<PullKey, Pull>>);
+
+type PullKey = (Reference, AuthKey);
+type AuthKey = Option<[String; 6]>;
+type Pull = Shared<BoxFuture<'static, Result<String, PullFailure>>>;
+
+/// A failure that several requests can be told of.
+#[derive(Debug, Clone)]
+struct PullFailure {
+    code: Code,
+    message: String,
+}
+
+/// Pulls the image by tag or digest and returns its id.
+///
+/// # Errors
+/// `InvalidArgument` for a reference or credentials that cannot be read, else what the
+/// registry or the engine said, with the gRPC code that fits.
+pub async fn pull(shim: &Arc<Shim>, request: PullImageRequest) -> Result<PullImageResponse, Error> {
+    shim.require_sync()?;
+    let name = named(request.image, "image.image")?;
+    let image_ref = by_name(shim, &name, request.auth).await?;
+    Ok(PullImageResponse { image_ref })
+}
+
+/// Pulls `name` and returns the image's id.
+///
+/// # Errors
+/// As [`pull`].
+pub async fn by_name(
+    shim: &Arc<Shim>,
+    name: &str,
+    auth: Option<AuthConfig>,
+) -> Result<String, Error> {
+    let reference: Reference = name
+        .parse()
+        .map_err(|error| Error::invalid("image.image", format!("{error}")))?;
+    let auth = auth.filter(|auth| *auth != AuthConfig::default());
+    let key = (reference, auth.clone().map(auth_key));
+    let credentials = auth.map(credentials).transpose()?;
+    let pull = {
+        let mut pulls = shim.pulls.0.lock();
+        let start = || start(Arc::clone(shim), key.clone(), credentials);
+        pulls.entry(key.clone()).or_insert_with(start).clone()
+    };
+    pull.await.map_err(|failure| Error::Pull {
+        image: name.to_owned(),
+        code: failure.code,
+        message: failure.message,
+    })
+}
+
+/// In a task of its own, so that it ends, and its result is known, even when nobody
+/// waits for it any more.
+fn start(shim: Arc<Shim>, key: PullKey, credentials: Option<Credentials>) -> Pull {
+    let tasks = shim.tasks.clone();
+    let task = tasks.spawn(async move {
+        let result = run(&shim, &key.0, credentials).await;
+        shim.pulls.0.lock().remove(&key);
+        result
+    });
+    async move {
+        task.await.unwrap_or_else(|_| {
+            Err(PullFailure {
+                code: Code::Internal,
+                message: "the pull failed inside the shim; its log says more".into(),
+            })
+        })
+    }
+    .boxed()
+    .shared()
+}
+
+async fn run(
+    shim: &Shim,
+    reference: &Reference,
+    credentials: Option<Credentials>,
+) -> Result<String, PullFailure> {
+    tracing::info!(image = %reference, "pulling image");
+    let progress = shim.config.image_pull_progress_deadline;
+    let began = tokio::time::Instant::now();
+    let (repository, target) = (reference.repository(), reference.tag_or_digest());
+    shim.engine
+        .pull_image(&repository, target, credentials, progress)
+        .await?;
+    shim.images.refresh(&shim.engine).await?;
+    let snapshot = shim.images.snapshot();
+    let image = snapshot
+        .find(&reference.to_string())
+        .map_err(|_| PullFailure {
+            code: Code::NotFound,
+            message: "the image was removed again as soon as it was pulled".into(),
+        })?;
+    tracing::info!(image = %reference, id = image.id, took = ?began.elapsed(), "image pulled");
+    Ok(image.id.clone())
+}
+
+impl From<EngineError> for PullFailure {
+    fn from(error: EngineError) -> Self {
+        let message = error.cause.to_string();
+        let code = match &error.cause {
+            Cause::Refused { .. } | Cause::NotFound(_) | Cause::Conflict(_) => code_of(&message),
+            _ => Error::from(error).code(),
+        };
+        Self { code, message }
+    }
+}
+
+/// The engine passes on what the registry said as text, whatever the engine's version
+/// or image store; these are the words that both use.
+fn code_of(message: &str) -> Code {
+    let message = message.to_ascii_lowercase();
+    let says = |words: &[&str]| words.iter().any(|word| message.contains(word));
+    if says(&["toomanyrequests", "too many requests"]) {
+        Code::ResourceExhausted
+    } else if says(&[
+        "unauthorized",
+        "authentication required",
+        "no basic auth",
+        "incorrect username",
+    ]) {
+        Code::Unauthenticated
+    } else if says(&["denied", "forbidden"]) {
+        Code::PermissionDenied
+    } else if says(&[
+        "manifest unknown",
+        "not found",
+        "no matching manifest",
+        "does not exist",
+        "name unknown",
+    ]) {
+        Code::NotFound
+    } else if says(&[
+        "connection refused",
+        "no such host",
+        "timeout",
+        "network is unreachable",
+        "no route to host",
+        "i/o timeout",
+        "server misbehaving",
+        "connection reset",
+        "service unavailable",
+        "bad gateway",
+        "eof",
+    ]) {
+        Code::Unavailable
+    } else {
+        Code::Unknown
+    }
+}
+
+fn auth_key(auth: AuthConfig) -> [String; 6] {
+    [
+        auth.username,
+        auth.password,
+        auth.auth,
+        auth.server_address,
+        auth.identity_token,
+        auth.registry_token,
+    ]
+}
+
+/// CRI's credentials in the engine's form. The engine ignores `auth`, which holds
+/// `username:password` in base64, so it is taken apart here.
+fn credentials(auth: AuthConfig) -> Result<Credentials, Error> {
+    let (mut username, mut password) = (auth.username, auth.password);
+    if username.is_empty() && !auth.auth.is_empty() {
+        // What is wrong with it is said without showing it: it is a secret.
+        let bad = || Error::invalid("auth.auth", "is not <username>:<password> in base64");
+        let plain = STANDARD.decode(auth.auth.trim()).map_err(|_| bad())?;
+        let plain = String::from_utf8(plain).map_err(|_| bad())?;
+        let (user, pass) = plain.split_once(':').ok_or_else(bad)?;
+        username = user.to_owned();
+        password = pass.trim_end_matches('\0').to_owned();
+    }
+    let given = |text: String| (!text.is_empty()).then_some(text);
+    Ok(Credentials {
+        username: given(username),
+        password: given(password),
+        serveraddress: given(auth.server_address),
+        identitytoken: given(auth.identity_token),
+        registrytoken: given(auth.registry_token),
+        ..Default::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_registrys_words_become_codes() {
+        let cases = [
+            (
+                "manifest for 127.0.0.1:5000/a:b not found: manifest unknown: manifest unknown",
+                Code::NotFound,
+            ),
+            (
+                "Head \"http://127.0.0.1:5000/v2/a/manifests/b\": no basic auth credentials",
+                Code::Unauthenticated,
+            ),
+            (
+                "unauthorized: authentication required",
+                Code::Unauthenticated,
+            ),
+            (
+                "pull access denied for x, repository does not exist or may require 'docker login'",
+                Code::PermissionDenied,
+            ),
+            (
+                "Get \"http://127.0.0.1:9/v2/\": dial tcp 127.0.0.1:9: connect: connection refused",
+                Code::Unavailable,
+            ),
+            (
+                "toomanyrequests: You have reached your pull rate limit",
+                Code::ResourceExhausted,
+            ),
+            ("no space left on device", Code::Unknown),
+        ];
+        for (message, code) in cases {
+            assert_eq!(code_of(message), code, "{message}");
+        }
+    }
+
+    #[test]
+    fn auth_in_base64_is_taken_apart() {
+        let auth = AuthConfig {
+            auth: STANDARD.encode("me:se:cret"),
+            ..Default::default()
+        };
+        let found = credentials(auth).unwrap();
+        assert_eq!(found.username.as_deref(), Some("me"));
+        assert_eq!(found.password.as_deref(), Some("se:cret"));
+    }
+
+    #[test]
+    fn a_secret_that_cannot_be_read_is_not_shown() {
+        let auth = AuthConfig {
+            auth: "!!hunter2!!".into(),
+            ..Default::default()
+        };
+        let error = credentials(auth).unwrap_err().to_string();
+        assert!(
+            error.contains("auth.auth") && !error.contains("hunter2"),
+            "{error}"
+        );
+    }
+}

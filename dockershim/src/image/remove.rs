@@ -1,0 +1,40 @@
+//! `RemoveImage`.
+
+use cri_proto::runtime::v1::{RemoveImageRequest, RemoveImageResponse};
+
+use super::{Image, status::named};
+use crate::{Error, Shim, model::LookupError};
+
+/// Removes the image under all its names. One that is not there is removed.
+///
+/// # Errors
+/// `FailedPrecondition` when a container uses it; `Unavailable` before the first sync.
+pub async fn remove(
+    shim: &Shim,
+    request: RemoveImageRequest,
+) -> Result<RemoveImageResponse, Error> {
+    shim.require_sync()?;
+    let name = named(request.image, "image.image")?;
+    let image = match shim.images.snapshot().find(&name) {
+        Ok(image) => Image::clone(image),
+        Err(LookupError::Missing) => return Ok(RemoveImageResponse {}),
+        Err(error) => return Err(error.of("image", &name)),
+    };
+    let result = remove_names(shim, &image).await;
+    shim.images.refresh(&shim.engine).await?;
+    result?;
+    tracing::info!(image = image.id, tags = ?image.repo_tags, "image removed");
+    Ok(RemoveImageResponse {})
+}
+
+/// The engine removes the image with its last name, so whatever follows may be gone.
+async fn remove_names(shim: &Shim, image: &Image) -> Result<(), Error> {
+    let names = image.repo_tags.iter().chain(&image.repo_digests);
+    for name in names.chain([&image.id]) {
+        match shim.engine.remove_image(name).await {
+            Err(error) if !error.is_not_found() => return Err(error.into()),
+            _ => {}
+        }
+    }
+    Ok(())
+}

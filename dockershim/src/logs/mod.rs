@@ -1,0 +1,3 @@
+//! Where the kubelet finds a container's log.
+
+pub mod symlink;

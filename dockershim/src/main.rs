@@ -1,0 +1,49 @@
+//! `dockershim`: parses the flags, builds the shim and runs it.
+
+#![forbid(unsafe_code)]
+
+use std::io::IsTerminal as _;
+
+use anyhow::Context as _;
+use clap::Parser as _;
+use dockershim::{Config, Shim, cli::Cli, server};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+fn main() -> anyhow::Result<()> {
+    let cli = Cli::parse();
+    if cli.buildinfo {
+        println!("{}", dockershim::cli::build_info());
+        return Ok(());
+    }
+    let config = Config::try_from(&cli)?;
+    tracing_subscriber::fmt()
+        .with_max_level(config.log_level)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("start the async runtime")?
+        .block_on(run(config))
+}
+
+async fn run(config: Config) -> anyhow::Result<()> {
+    let stop = CancellationToken::new();
+    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+    let on_signal = stop.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        on_signal.cancel();
+    });
+    let listener = server::listen(&config.listen)?;
+    let shim = Shim::start(config, stop.clone());
+    server::serve(shim, listener, stop).await?;
+    Ok(())
+}

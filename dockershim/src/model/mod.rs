@@ -1,0 +1,212 @@
+//! The live model: what the engine runs, as immutable records.
+//!
+//! A reader takes a [`Snapshot`] and is never blocked by a writer nor by the engine.
+//! A writer is either [`sync`], which follows the engine's events, or a verb, which
+//! updates the record of what it changed before it returns. Both put what an inspect
+//! told under a [`Ticket`] that was drawn before the inspect began; a record never
+//! gives way to one with an older ticket, so a slow inspect can neither undo a later
+//! change nor bring back what was removed.
+
+mod record;
+mod refresh;
+mod snapshot;
+pub mod sync;
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::{Arc, OnceLock},
+};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+pub use record::{Container, Record, Sandbox};
+pub use refresh::{Refresher, refresh};
+pub use snapshot::{Id, LookupError, Snapshot};
+
+/// The live model of the engine's sandboxes and containers.
+#[derive(Debug)]
+pub struct Model {
+    current: ArcSwap<Snapshot>,
+    writer: Mutex<Writer>,
+    changes: watch::Sender<u64>,
+    synced: OnceLock<()>,
+}
+
+/// What orders the writes. The clock is a counter; it has nothing to do with time.
+#[derive(Debug, Default)]
+struct Writer {
+    clock: u64,
+    /// Tickets that are still out: what they learn may arrive yet.
+    open: BTreeSet<u64>,
+    /// For each id the ticket of the newest word on it, kept after a removal for as
+    /// long as an older ticket is out.
+    as_of: HashMap<Id, u64>,
+}
+
+/// The moment at which a look at the engine began.
+#[derive(Debug)]
+pub struct Ticket<'a> {
+    model: &'a Model,
+    began: u64,
+}
+
+// === impl Model ===
+
+impl Model {
+    /// An empty model that has not been synced.
+    #[expect(
+        clippy::new_without_default,
+        reason = "an unsynced model is no default value"
+    )]
+    pub fn new() -> Self {
+        Self {
+            current: ArcSwap::default(),
+            writer: Mutex::default(),
+            changes: watch::Sender::new(0),
+            synced: OnceLock::new(),
+        }
+    }
+
+    /// What is known now.
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.current.load_full()
+    }
+
+    /// Whether the engine's containers were seen at least once since the start.
+    pub fn synced(&self) -> bool {
+        self.synced.get().is_some()
+    }
+
+    fn set_synced(&self) {
+        // A later resync changes nothing: the first is the one that counts.
+        let _ = self.synced.set(());
+    }
+
+    /// Draws a ticket. To be drawn before the engine is asked.
+    pub fn ticket(&self) -> Ticket<'_> {
+        let mut writer = self.writer.lock();
+        writer.clock += 1;
+        let began = writer.clock;
+        writer.open.insert(began);
+        Ticket { model: self, began }
+    }
+
+    /// Puts what an inspect under `ticket` told of `id`; `None` when it does not exist.
+    /// Returns whether it was news: an older ticket than the record's changes nothing.
+    pub fn put(&self, ticket: &Ticket<'_>, id: &str, record: Option<Record>) -> bool {
+        let mut writer = self.writer.lock();
+        if writer
+            .as_of
+            .get(id)
+            .is_some_and(|newest| *newest > ticket.began)
+        {
+            return false;
+        }
+        let id: Id = id.into();
+        writer.as_of.insert(Arc::clone(&id), ticket.began);
+        self.write(&id, record);
+        true
+    }
+
+    /// Like [`Model::put`], but only where nothing is known of `id` yet.
+    pub fn put_if_absent(&self, ticket: &Ticket<'_>, id: &str, record: Record) -> bool {
+        let known = self.writer.lock().as_of.contains_key(id);
+        !known && self.put(ticket, id, Some(record))
+    }
+
+    /// Records that `id` was removed, as of now.
+    pub fn remove(&self, id: &str) {
+        self.put(&self.ticket(), id, None);
+    }
+
+    /// Changes what is known of a container, as of now: for a change that was made but
+    /// could not be looked at.
+    pub fn amend_container(&self, id: &str, change: impl FnOnce(&mut Container)) {
+        let ticket = self.ticket();
+        if let Ok(container) = self.snapshot().container(id) {
+            let mut changed = Container::clone(&container);
+            change(&mut changed);
+            self.put(&ticket, id, Some(Record::Container(changed)));
+        }
+    }
+
+    /// Waits until the model satisfies `condition`.
+    pub async fn wait_for(&self, mut condition: impl FnMut(&Snapshot) -> bool) {
+        let mut changes = self.changes.subscribe();
+        while !condition(&self.snapshot()) {
+            // The sender lives in `self`, so it cannot be gone.
+            if changes.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// With the writer's lock held, which is what makes read-copy-update safe.
+    fn write(&self, id: &Id, record: Option<Record>) {
+        let current = self.current.load();
+        if current.holds(id, record.as_ref()) {
+            return;
+        }
+        let mut next = Snapshot::clone(&current);
+        log_change(&current, id, record.as_ref());
+        next.set(id, record);
+        self.current.store(Arc::new(next));
+        self.changes.send_modify(|revision| *revision += 1);
+    }
+}
+
+fn log_change(current: &Snapshot, id: &Id, record: Option<&Record>) {
+    match record {
+        Some(Record::Sandbox(new)) => {
+            let before = current.sandbox(id).ok().map(|old| old.status.state());
+            if before != Some(new.status.state()) {
+                let state = new.status.state().as_str_name();
+                tracing::info!(
+                    pod = new.pod(),
+                    pod_uid = new.uid(),
+                    sandbox_id = &**id,
+                    state,
+                    "sandbox"
+                );
+            }
+        }
+        Some(Record::Container(new)) => {
+            let before = current.container(id).ok().map(|old| old.status.state());
+            if before != Some(new.status.state()) {
+                let state = new.status.state().as_str_name();
+                let exit_code = new.status.exit_code;
+                tracing::info!(
+                    container = new.name(),
+                    container_id = &**id,
+                    sandbox_id = new.sandbox_id,
+                    state,
+                    exit_code,
+                    "container"
+                );
+            }
+        }
+        None if current.sandbox(id).is_ok() => {
+            tracing::info!(sandbox_id = &**id, "sandbox removed");
+        }
+        None => tracing::info!(container_id = &**id, "container removed"),
+    }
+}
+
+// === impl Ticket ===
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        let mut writer = self.model.writer.lock();
+        writer.open.remove(&self.began);
+        let oldest = writer.open.first().copied().unwrap_or(u64::MAX);
+        let live = self.model.current.load();
+        writer
+            .as_of
+            .retain(|id, newest| live.contains(id) || *newest > oldest);
+    }
+}
+
+#[cfg(test)]
+mod tests;

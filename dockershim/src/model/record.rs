@@ -1,0 +1,105 @@
+//! Records: what the engine told of one container, already in CRI's terms.
+
+use std::collections::{BTreeMap, HashMap};
+
+use bollard::models::{ContainerInspectResponse, ContainerSummary};
+use cri_proto::runtime::v1::{ContainerStatus, PodSandboxStatus};
+
+use crate::{container, labels, sandbox};
+
+/// What the engine told of one of our Docker containers.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Record {
+    /// It is a sandbox.
+    Sandbox(Sandbox),
+    /// It is a container in one.
+    Container(Container),
+}
+
+/// A sandbox.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sandbox {
+    /// As CRI has it.
+    pub status: PodSandboxStatus,
+    /// Its first process; 0 when it does not run.
+    pub pid: i64,
+    /// Whether it was ever started.
+    pub started: bool,
+    /// The low-level runtime that its containers must share.
+    pub runtime: String,
+    /// Known from the engine's list only, which says less than an inspect.
+    pub provisional: bool,
+}
+
+/// A container in a sandbox.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Container {
+    /// As CRI has it, but for what depends on the images: `image` is what the
+    /// container was created from, `image_ref` is empty.
+    pub status: ContainerStatus,
+    /// Its sandbox.
+    pub sandbox_id: String,
+    /// Its first process; 0 when it does not run.
+    pub pid: i64,
+    /// The file that the engine logs to; empty when it has none.
+    pub engine_log: String,
+    /// Files of its cgroup v2 that are to be written when it starts.
+    pub unified: BTreeMap<String, String>,
+    /// Known from the engine's list only, which says less than an inspect.
+    pub provisional: bool,
+}
+
+impl Record {
+    /// Reads an inspect; `None` when the Docker container is not ours.
+    pub fn from_inspect(inspect: ContainerInspectResponse) -> Option<Self> {
+        match kind(inspect.config.as_ref()?.labels.as_ref()?)? {
+            labels::TYPE_SANDBOX => sandbox::convert::from_inspect(inspect).map(Self::Sandbox),
+            _ => container::convert::from_inspect(inspect).map(Self::Container),
+        }
+    }
+
+    /// Reads a line of the engine's list; `None` when the Docker container is not ours.
+    pub fn from_summary(summary: ContainerSummary) -> Option<Self> {
+        match kind(summary.labels.as_ref()?)? {
+            labels::TYPE_SANDBOX => sandbox::convert::from_summary(summary).map(Self::Sandbox),
+            _ => container::convert::from_summary(summary).map(Self::Container),
+        }
+    }
+}
+
+fn kind(labels: &HashMap<String, String>) -> Option<&'static str> {
+    match labels.get(labels::TYPE)?.as_str() {
+        labels::TYPE_SANDBOX => Some(labels::TYPE_SANDBOX),
+        labels::TYPE_CONTAINER => Some(labels::TYPE_CONTAINER),
+        _ => None,
+    }
+}
+
+impl Sandbox {
+    /// The sandbox's id.
+    pub fn id(&self) -> &str {
+        &self.status.id
+    }
+
+    /// The pod's name.
+    pub fn pod(&self) -> &str {
+        self.status.metadata.as_ref().map_or("", |m| &m.name)
+    }
+
+    /// The pod's UID.
+    pub fn uid(&self) -> &str {
+        self.status.metadata.as_ref().map_or("", |m| &m.uid)
+    }
+}
+
+impl Container {
+    /// The container's id.
+    pub fn id(&self) -> &str {
+        &self.status.id
+    }
+
+    /// The container's name in its pod.
+    pub fn name(&self) -> &str {
+        self.status.metadata.as_ref().map_or("", |m| &m.name)
+    }
+}

@@ -1,0 +1,107 @@
+//! Looks at single containers and puts what they are into the model.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use tokio::{
+    sync::{Semaphore, mpsc},
+    task::JoinSet,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{Id, Model, Record};
+use crate::engine::{Engine, EngineError};
+
+/// Inspects in flight at most.
+const CONCURRENCY: usize = 16;
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LAST_RETRY: Duration = Duration::from_secs(30);
+
+/// Inspects `id` and puts what it is, or that it is gone, into the model.
+///
+/// # Errors
+/// Any [`Cause`](crate::engine::Cause) but `NotFound`, which is an answer.
+pub async fn refresh(engine: &Engine, model: &Model, id: &str) -> Result<(), EngineError> {
+    let ticket = model.ticket();
+    let record = match engine.inspect_container(id).await {
+        Ok(inspect) => Record::from_inspect(inspect),
+        Err(error) if error.is_not_found() => None,
+        Err(error) => return Err(error),
+    };
+    model.put(&ticket, id, record);
+    Ok(())
+}
+
+/// Where ids are handed in to be looked at soon. Several wishes for one id while it
+/// waits, or is being looked at, make one more look; an inspect that hangs holds up
+/// its own id alone.
+#[derive(Debug, Clone)]
+pub struct Refresher {
+    wishes: mpsc::UnboundedSender<Id>,
+}
+
+impl Refresher {
+    /// Starts the task that does the work; it ends with `stop`.
+    pub fn start(engine: Arc<Engine>, model: Arc<Model>, stop: CancellationToken) -> Self {
+        let (wishes, inbox) = mpsc::unbounded_channel();
+        tokio::spawn(stop.run_until_cancelled_owned(work(engine, model, inbox)));
+        Self { wishes }
+    }
+
+    /// Wishes for a look at `id`.
+    pub fn wish(&self, id: Id) {
+        // The task ends only with the process; a wish after that is of no use.
+        let _ = self.wishes.send(id);
+    }
+}
+
+async fn work(engine: Arc<Engine>, model: Arc<Model>, mut inbox: mpsc::UnboundedReceiver<Id>) {
+    let permits = Arc::new(Semaphore::new(CONCURRENCY));
+    // True: wished for again since the look began.
+    let mut busy: HashMap<Id, bool> = HashMap::new();
+    let mut failures: HashMap<Id, u32> = HashMap::new();
+    let mut looks = JoinSet::new();
+    let look = |id: Id, delay: Duration| {
+        let (engine, model, permits) = (engine.clone(), model.clone(), permits.clone());
+        async move {
+            tokio::time::sleep(delay).await;
+            let _permit = permits.acquire_owned().await;
+            let result = refresh(&engine, &model, &id).await;
+            (id, result)
+        }
+    };
+    loop {
+        tokio::select! {
+            wish = inbox.recv() => {
+                let Some(id) = wish else { return };
+                if let Some(again) = busy.get_mut(&id) {
+                    *again = true;
+                } else {
+                    busy.insert(Arc::clone(&id), false);
+                    looks.spawn(look(id, Duration::ZERO));
+                }
+            }
+            Some(done) = looks.join_next() => {
+                // A look that panicked leaves its id busy: it is a bug, and was logged.
+                let Ok((id, result)) = done else { continue };
+                let again = busy.remove(&id).unwrap_or_default();
+                let delay = match result {
+                    Ok(()) => {
+                        failures.remove(&id);
+                        again.then_some(Duration::ZERO)
+                    }
+                    Err(error) => {
+                        let count = failures.entry(Arc::clone(&id)).or_default();
+                        let delay = (FIRST_RETRY * 2_u32.pow((*count).min(5))).min(LAST_RETRY);
+                        *count += 1;
+                        tracing::warn!(container_id = &*id, %error, retry = ?delay, "record is stale");
+                        Some(delay)
+                    }
+                };
+                if let Some(delay) = delay {
+                    busy.insert(Arc::clone(&id), false);
+                    looks.spawn(look(id, delay));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Keeps the model, and the images, equal to what the engine has: connects, follows
+//! its events, and looks at everything again after each connect.
+
+use std::{collections::HashMap, convert::Infallible, sync::Arc, time::Duration};
+
+use bollard::{
+    models::{EventMessage, EventMessageTypeEnum},
+    query_parameters::EventsOptions,
+};
+use futures::{Stream, StreamExt as _};
+use tokio_util::sync::CancellationToken;
+
+use super::{Id, Model, Record, Refresher, refresh};
+use crate::{
+    engine::{Engine, EngineError},
+    image::Images,
+    labels,
+};
+
+const FIRST_BACKOFF: Duration = Duration::from_millis(100);
+const LAST_BACKOFF: Duration = Duration::from_secs(5);
+/// How often a quiet engine is asked whether it is still there.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+/// Looks in flight at most while everything is looked at.
+const CONCURRENCY: usize = 8;
+/// The first sync waits this long for looks that hang; their records stay provisional.
+const FIRST_SYNC_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What changes a container's record. `exec_*` and `health_status` do not, and would
+/// make an inspect out of every probe.
+const CONTAINER_EVENTS: &[&str] = &[
+    "create", "start", "restart", "die", "oom", "pause", "unpause", "rename", "update", "destroy",
+];
+const IMAGE_EVENTS: &[&str] = &["pull", "load", "import", "tag", "untag", "delete", "prune"];
+
+/// Keeps the model in sync with the engine.
+#[derive(Debug)]
+pub struct Sync {
+    engine: Arc<Engine>,
+    model: Arc<Model>,
+    images: Arc<Images>,
+    refresher: Refresher,
+}
+
+/// Why a session with the engine ended.
+#[derive(Debug, thiserror::Error)]
+enum SessionEnd {
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error("the engine's event stream ended")]
+    StreamEnded,
+    #[error("the engine's event stream broke: {0}")]
+    StreamBroke(bollard::errors::Error),
+}
+
+impl Sync {
+    /// A sync that is not running yet.
+    pub fn new(
+        engine: Arc<Engine>,
+        model: Arc<Model>,
+        images: Arc<Images>,
+        refresher: Refresher,
+    ) -> Self {
+        Self {
+            engine,
+            model,
+            images,
+            refresher,
+        }
+    }
+
+    /// Runs until `stop`, connecting anew with back-off whenever the session ends.
+    pub async fn run(self, stop: CancellationToken) {
+        let mut backoff = FIRST_BACKOFF;
+        let work = async {
+            loop {
+                let began = tokio::time::Instant::now();
+                let Err(end) = self.session().await;
+                let reason = end.to_string();
+                if began.elapsed() > LAST_BACKOFF {
+                    backoff = FIRST_BACKOFF;
+                }
+                tracing::warn!(engine = %self.engine.endpoint(), reason, retry = ?backoff, "no session with the engine");
+                self.engine.set_away(reason);
+                tokio::time::sleep(backoff).await;
+                backoff = (backoff * 2).min(LAST_BACKOFF);
+            }
+        };
+        stop.run_until_cancelled(work).await;
+    }
+
+    /// One connection: from connect to the first failure.
+    async fn session(&self) -> Result<Infallible, SessionEnd> {
+        let connection = self.engine.connect().await?;
+        let (major, minor) = connection.api;
+        tracing::info!(
+            engine = %self.engine.endpoint(),
+            version = connection.info.version,
+            api = format!("{major}.{minor}"),
+            cgroup_driver = connection.info.cgroup_driver.as_str_name(),
+            "connected to the engine"
+        );
+        // Events since the engine's own now: nothing is lost between this line and the
+        // moment at which the engine begins to send.
+        let events = self.engine.events(subscription(connection.info.time))?;
+        tokio::select! {
+            end = self.follow(events) => end,
+            end = self.watch_health() => end,
+            end = self.resync() => end,
+        }
+    }
+
+    async fn follow(
+        &self,
+        events: impl Stream<Item = Result<EventMessage, bollard::errors::Error>>,
+    ) -> Result<Infallible, SessionEnd> {
+        let mut events = std::pin::pin!(events);
+        while let Some(event) = events.next().await {
+            let event = event.map_err(SessionEnd::StreamBroke)?;
+            match event.typ {
+                Some(EventMessageTypeEnum::CONTAINER) => self.on_container_event(event),
+                Some(EventMessageTypeEnum::IMAGE) => self.images.wish_refresh(),
+                _ => {}
+            }
+        }
+        Err(SessionEnd::StreamEnded)
+    }
+
+    fn on_container_event(&self, event: EventMessage) {
+        let Some(actor) = event.actor else { return };
+        let Some(id) = actor.id else { return };
+        let ours = actor
+            .attributes
+            .is_some_and(|attributes| attributes.contains_key(labels::TYPE));
+        if !ours && !self.model.snapshot().contains(&id) {
+            return;
+        }
+        if event.action.as_deref() == Some("destroy") {
+            self.model.remove(&id);
+        } else {
+            self.refresher.wish(id.into());
+        }
+    }
+
+    async fn watch_health(&self) -> Result<Infallible, SessionEnd> {
+        loop {
+            tokio::time::sleep(HEARTBEAT).await;
+            self.engine.ping().await?;
+        }
+    }
+
+    /// Looks at everything once, then never returns: only a failure is an answer.
+    async fn resync(&self) -> Result<Infallible, SessionEnd> {
+        self.images.refresh(&self.engine).await?;
+        let ticket = self.model.ticket();
+        let listed = self.engine.list_containers(labels::TYPE).await?;
+        let mut ids: HashMap<Id, ()> = HashMap::with_capacity(listed.len());
+        for summary in listed {
+            let Some(id) = summary.id.clone() else {
+                continue;
+            };
+            ids.insert(id.as_str().into(), ());
+            // Until its inspect has answered, what the list says has to do.
+            if let Some(record) = Record::from_summary(summary) {
+                self.model.put_if_absent(&ticket, &id, record);
+            }
+        }
+        for id in self.model.snapshot().ids() {
+            if !ids.contains_key(id) {
+                self.model.put(&ticket, id, None);
+            }
+        }
+        drop(ticket);
+        let count = ids.len();
+        let looks =
+            futures::stream::iter(ids.into_keys()).for_each_concurrent(CONCURRENCY, async |id| {
+                if refresh(&self.engine, &self.model, &id).await.is_err() {
+                    self.refresher.wish(id);
+                }
+            });
+        let mut looks = std::pin::pin!(looks);
+        if self.model.synced() {
+            looks.await;
+        } else {
+            let in_time = tokio::time::timeout(FIRST_SYNC_PATIENCE, &mut looks).await;
+            self.remove_half_made().await;
+            self.model.set_synced();
+            if in_time.is_err() {
+                tracing::warn!("the engine is slow to describe some containers; going on without");
+                looks.await;
+            }
+        }
+        tracing::info!(containers = count, "in sync with the engine");
+        futures::future::pending().await
+    }
+
+    /// A sandbox that was created but never started was being made when the shim last
+    /// ended; nobody knows its id. To be called before any verb may make one.
+    async fn remove_half_made(&self) {
+        let snapshot = self.model.snapshot();
+        for sandbox in snapshot
+            .sandboxes()
+            .filter(|s| !s.started && !s.provisional)
+        {
+            match self.engine.remove_container(sandbox.id(), false).await {
+                Ok(()) => {
+                    self.model.remove(sandbox.id());
+                    tracing::info!(
+                        pod = sandbox.pod(),
+                        pod_uid = sandbox.uid(),
+                        sandbox_id = sandbox.id(),
+                        "removed a half-made sandbox"
+                    );
+                }
+                Err(error) => {
+                    tracing::warn!(sandbox_id = sandbox.id(), %error, "cannot remove a half-made sandbox");
+                }
+            }
+        }
+    }
+}
+
+fn subscription(since: i128) -> EventsOptions {
+    let nanos = 1_000_000_000;
+    let list = |values: &[&str]| values.iter().map(|v| (*v).to_owned()).collect::<Vec<_>>();
+    EventsOptions {
+        since: Some(format!("{}.{:09}", since / nanos, since % nanos)),
+        until: None,
+        filters: Some(HashMap::from([
+            ("type".into(), list(&["container", "image"])),
+            (
+                "event".into(),
+                list(&[CONTAINER_EVENTS, IMAGE_EVENTS].concat()),
+            ),
+        ])),
+    }
+}

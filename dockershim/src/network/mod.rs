@@ -1,0 +1,3 @@
+//! The network of a sandbox.
+
+pub mod docker;

@@ -1,0 +1,11 @@
+//! Sandboxes: one file per CRI verb.
+
+mod cgroup_parent;
+pub mod convert;
+pub mod list;
+pub mod remove;
+pub mod run;
+pub mod status;
+pub mod stop;
+
+pub use cgroup_parent::cgroup_parent;

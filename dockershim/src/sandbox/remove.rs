@@ -1,0 +1,35 @@
+//! `RemovePodSandbox`.
+
+use std::sync::Arc;
+
+use cri_proto::runtime::v1::{RemovePodSandboxRequest, RemovePodSandboxResponse};
+
+use super::stop::stop_whole;
+use crate::{
+    Error, Shim,
+    container::remove::{remove_docker, remove_found},
+    model::LookupError,
+};
+
+/// Removes the sandbox and what is left of its containers, stopping what runs. One that
+/// is not there is removed.
+///
+/// # Errors
+/// What the engine said; `Unavailable` while it is away.
+pub async fn remove(
+    shim: &Arc<Shim>,
+    request: RemovePodSandboxRequest,
+) -> Result<RemovePodSandboxResponse, Error> {
+    let snapshot = shim.model.snapshot();
+    let sandbox = match snapshot.sandbox(&request.pod_sandbox_id) {
+        Ok(sandbox) => sandbox,
+        Err(LookupError::Missing) => return Ok(RemovePodSandboxResponse {}),
+        Err(error) => return Err(error.of("sandbox", &request.pod_sandbox_id)),
+    };
+    stop_whole(shim, &sandbox).await?;
+    for container in snapshot.containers_of(sandbox.id()) {
+        remove_found(shim, container).await?;
+    }
+    remove_docker(shim, sandbox.id()).await?;
+    Ok(RemovePodSandboxResponse {})
+}

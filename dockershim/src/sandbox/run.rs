@@ -1,0 +1,187 @@
+//! `RunPodSandbox`.
+
+use std::{path::Path, sync::Arc};
+
+use bollard::models::{
+    ContainerCreateBody, HostConfig, HostConfigLogConfig, RestartPolicy, RestartPolicyNameEnum,
+};
+use cri_proto::runtime::v1::{
+    NamespaceMode, PodSandboxConfig, RunPodSandboxRequest, RunPodSandboxResponse,
+};
+
+use super::cgroup_parent;
+use crate::{
+    Error, Shim,
+    container::create::create_named,
+    engine::{Connection, NewContainer},
+    image::pause,
+    labels, model, naming,
+    network::docker,
+    security,
+};
+
+/// The score of a sandbox: the last that the kernel should kill in its pod.
+const OOM_SCORE_ADJ: i64 = -998;
+/// Shares of a sandbox: as few as there are.
+const CPU_SHARES: i64 = 2;
+/// The longest host name that Linux takes.
+const MAX_HOSTNAME: usize = 64;
+
+/// Makes and starts a sandbox; on any failure nothing of it is left.
+///
+/// # Errors
+/// `InvalidArgument` or `Unsupported` naming the field, `AlreadyExists` when a sandbox
+/// of this name runs, or what the engine said.
+pub async fn run(
+    shim: &Arc<Shim>,
+    request: RunPodSandboxRequest,
+) -> Result<RunPodSandboxResponse, Error> {
+    let config = request
+        .config
+        .ok_or_else(|| Error::invalid("config", "must be given"))?;
+    let metadata = config.metadata.clone().unwrap_or_default();
+    let name = naming::sandbox_name(&metadata)?;
+    let _reserved = shim.reserve(&name)?;
+    let engine = shim.engine.connection()?;
+    let log_directory = config.log_directory.clone();
+    let mut new = NewContainer {
+        name,
+        body: create_body(config, &request.runtime_handler, &engine)?,
+    };
+    make_log_directory(&log_directory).await?;
+    new.body.image = Some(pause::ensure(shim).await?);
+
+    fit_oom_score(shim, &mut new, &engine);
+    let mut started = create_and_start(shim, new.clone()).await;
+    if let Err(Error::Engine(error)) = &started
+        && shim.oom_score.learn(error)
+    {
+        fit_oom_score(shim, &mut new, &engine);
+        started = create_and_start(shim, new).await;
+    }
+    let pod_sandbox_id = started?;
+    Ok(RunPodSandboxResponse { pod_sandbox_id })
+}
+
+async fn create_and_start(shim: &Shim, new: NewContainer) -> Result<String, Error> {
+    let id = create_named(shim, new).await?;
+    let started = async {
+        shim.engine.start_container(&id).await?;
+        model::refresh(&shim.engine, &shim.model, &id).await
+    };
+    if let Err(error) = started.await {
+        undo(shim, &id).await;
+        return Err(error.into());
+    }
+    Ok(id)
+}
+
+async fn undo(shim: &Shim, id: &str) {
+    match shim.engine.remove_container(id, true).await {
+        Err(error) if !error.is_not_found() => {
+            tracing::warn!(sandbox_id = id, %error, "a sandbox that failed to start is left over");
+            shim.refresher.wish(id.into());
+        }
+        _ => shim.model.remove(id),
+    }
+}
+
+fn fit_oom_score(shim: &Shim, new: &mut NewContainer, engine: &Connection) {
+    if let Some(host) = &mut new.body.host_config {
+        host.oom_score_adj = Some(shim.oom_score.fit(OOM_SCORE_ADJ, engine));
+    }
+}
+
+fn create_body(
+    config: PodSandboxConfig,
+    runtime_handler: &str,
+    engine: &Connection,
+) -> Result<ContainerCreateBody, Error> {
+    if config.windows.is_some() {
+        return Err(Error::unsupported(
+            "config.windows",
+            "this is a Linux runtime",
+        ));
+    }
+    if config.hostname.len() > MAX_HOSTNAME {
+        let reason = format!("{:?} is longer than {MAX_HOSTNAME} bytes", config.hostname);
+        return Err(Error::invalid("config.hostname", reason));
+    }
+    let mut docker_labels =
+        labels::to_docker(labels::TYPE_SANDBOX, &config.labels, &config.annotations);
+    if !runtime_handler.is_empty() {
+        docker_labels.insert(labels::RUNTIME_HANDLER.into(), runtime_handler.into());
+    }
+    // `linux.overhead` and `linux.resources` tell a runtime that makes a virtual machine
+    // of the pod how big to make it; they limit nothing.
+    let linux = config.linux.unwrap_or_default();
+    let context = linux.security_context.unwrap_or_default();
+    let network = context
+        .namespace_options
+        .as_ref()
+        .map_or(NamespaceMode::Pod, |options| options.network());
+    let mut body = ContainerCreateBody {
+        labels: Some(docker_labels),
+        ..Default::default()
+    };
+    let mut host = HostConfig {
+        cgroup_parent: cgroup_parent(engine.info.cgroup_driver, &linux.cgroup_parent)?,
+        cpu_shares: Some(CPU_SHARES),
+        sysctls: Some(linux.sysctls.into_iter().collect()),
+        runtime: runtime(runtime_handler, engine)?,
+        restart_policy: Some(RestartPolicy {
+            name: Some(RestartPolicyNameEnum::NO),
+            maximum_retry_count: None,
+        }),
+        // The pause program writes nothing.
+        log_config: Some(HostConfigLogConfig {
+            typ: Some("none".into()),
+            config: None,
+        }),
+        ..Default::default()
+    };
+    security::apply_to_sandbox(context, &mut body, &mut host)?;
+    docker::apply(
+        network,
+        config.hostname,
+        &config.port_mappings,
+        config.dns_config,
+        &mut body,
+        &mut host,
+    )?;
+    body.host_config = Some(host);
+    Ok(body)
+}
+
+fn runtime(handler: &str, engine: &Connection) -> Result<Option<String>, Error> {
+    if handler.is_empty() {
+        return Ok(None);
+    }
+    if engine.info.runtimes.iter().any(|name| name == handler) {
+        return Ok(Some(handler.to_owned()));
+    }
+    Err(Error::invalid(
+        "runtime_handler",
+        format!(
+            "{handler:?}; the engine has: {}",
+            engine.info.runtimes.join(", ")
+        ),
+    ))
+}
+
+async fn make_log_directory(directory: &str) -> Result<(), Error> {
+    if directory.is_empty() {
+        return Ok(());
+    }
+    if !Path::new(directory).is_absolute() {
+        let reason = format!("{directory:?} is no absolute path");
+        return Err(Error::invalid("config.log_directory", reason));
+    }
+    tokio::fs::create_dir_all(directory)
+        .await
+        .map_err(|source| Error::File {
+            action: "make the log directory",
+            path: directory.into(),
+            source,
+        })
+}

@@ -1,0 +1,141 @@
+//! `oom_score_adj` on a host whose engine may not lower it.
+//!
+//! Without CAP_SYS_RESOURCE a process cannot set a score below its own, and the engine
+//! then fails the start of every container that asks for it, which is each sandbox
+//! (-998). Such a score is raised to the engine's own, with one warning.
+
+use std::{fs, str::FromStr};
+
+use parking_lot::Mutex;
+use rustix::process::Pid;
+
+use crate::engine::{Connection, EngineError};
+
+/// Bit of CAP_SYS_RESOURCE in a capability set (`capabilities(7)`).
+const CAP_SYS_RESOURCE: u64 = 1 << 24;
+/// The engine's own score where it is unknown: what a process has that nobody adjusted.
+const UNADJUSTED: i64 = 0;
+
+/// When scores are clamped: the flag `--clamp-oom-score-adj`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Clamp {
+    /// When the engine lacks the capability.
+    #[default]
+    Auto,
+    /// To what the engine may set without the capability.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// What the engine may set.
+#[derive(Debug)]
+pub struct OomScorePolicy {
+    clamp: Clamp,
+    /// The lowest score that can be set, once it is known that there is one.
+    floor: Mutex<Option<i64>>,
+}
+
+impl FromStr for Clamp {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "always" => Ok(Self::Always),
+            "never" => Ok(Self::Never),
+            other => Err(format!("{other:?}; allowed: auto, always, never")),
+        }
+    }
+}
+
+impl OomScorePolicy {
+    /// A policy that knows nothing of the engine yet.
+    pub fn new(clamp: Clamp) -> Self {
+        Self {
+            clamp,
+            floor: Mutex::new(None),
+        }
+    }
+
+    /// The score to ask the engine for in place of `wanted`.
+    pub fn fit(&self, wanted: i64, engine: &Connection) -> i64 {
+        if wanted >= 0 || self.clamp == Clamp::Never {
+            return wanted;
+        }
+        let mut floor = self.floor.lock();
+        if floor.is_none() {
+            *floor = match (self.clamp, engine.pid) {
+                (Clamp::Always, pid) => Some(pid.and_then(score).unwrap_or(UNADJUSTED)),
+                (_, Some(pid)) if lacks_capability(pid) => Some(score(pid).unwrap_or(UNADJUSTED)),
+                _ => None,
+            };
+            floor.inspect(|floor| warn(*floor));
+        }
+        floor.map_or(wanted, |floor| wanted.max(floor))
+    }
+
+    /// Learns from a start that failed: returns whether it failed for the score, and
+    /// with another one may succeed.
+    pub fn learn(&self, error: &EngineError) -> bool {
+        let about_score = error.cause.to_string().contains("oom_score_adj");
+        let mut floor = self.floor.lock();
+        if !about_score || self.clamp != Clamp::Auto || floor.is_some_and(|f| f >= UNADJUSTED) {
+            return false;
+        }
+        *floor = Some(UNADJUSTED);
+        warn(UNADJUSTED);
+        true
+    }
+}
+
+fn warn(floor: i64) {
+    tracing::warn!(
+        floor,
+        "the engine may not lower oom_score_adj (it lacks CAP_SYS_RESOURCE): lower scores are raised"
+    );
+}
+
+fn lacks_capability(engine: Pid) -> bool {
+    effective_capabilities(engine).is_some_and(|set| set & CAP_SYS_RESOURCE == 0)
+}
+
+fn effective_capabilities(pid: Pid) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).ok()?;
+    let set = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))?;
+    u64::from_str_radix(set.trim(), 16).ok()
+}
+
+fn score(pid: Pid) -> Option<i64> {
+    let path = format!("/proc/{}/oom_score_adj", pid.as_raw_nonzero());
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Cause;
+
+    fn refused(message: &str) -> EngineError {
+        EngineError {
+            action: "start container",
+            object: "c".into(),
+            cause: Cause::Refused {
+                status: 500,
+                message: message.into(),
+            },
+        }
+    }
+
+    #[test]
+    fn a_failed_start_teaches_once_and_only_in_auto() {
+        let about = refused("write /proc/self/oom_score_adj: permission denied: unknown");
+        let policy = OomScorePolicy::new(Clamp::Auto);
+        assert!(!policy.learn(&refused("exec format error")));
+        assert!(policy.learn(&about));
+        assert!(!policy.learn(&about));
+        assert!(!OomScorePolicy::new(Clamp::Never).learn(&about));
+    }
+}

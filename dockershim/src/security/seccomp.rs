@@ -1,0 +1,92 @@
+//! Seccomp profiles as engine options.
+
+use cri_proto::runtime::v1::{SecurityProfile, security_profile::ProfileType};
+
+use crate::Error;
+
+const FIELD: &str = "linux.security_context.seccomp";
+const LOCALHOST_PREFIX: &str = "localhost/";
+
+/// The option for a profile; `None` leaves the engine's default, which is CRI's
+/// `RuntimeDefault`. No profile at all means unconfined, as Kubernetes has it.
+///
+/// # Errors
+/// `InvalidArgument` for a local profile that is not named by an absolute path, cannot
+/// be read, or is no JSON object.
+pub async fn option(profile: Option<&SecurityProfile>) -> Result<Option<String>, Error> {
+    let unconfined = Ok(Some("seccomp=unconfined".to_owned()));
+    let Some(profile) = profile else {
+        return unconfined;
+    };
+    match profile.profile_type() {
+        ProfileType::RuntimeDefault => Ok(None),
+        ProfileType::Unconfined => unconfined,
+        ProfileType::Localhost => {
+            let path = &profile.localhost_ref;
+            let path = path.strip_prefix(LOCALHOST_PREFIX).unwrap_or(path);
+            if !path.starts_with('/') {
+                return Err(Error::invalid(
+                    format!("{FIELD}.localhost_ref"),
+                    format!("{path:?} is no absolute path"),
+                ));
+            }
+            let text = tokio::fs::read(path).await.map_err(|source| Error::File {
+                action: "read the seccomp profile",
+                path: path.into(),
+                source,
+            })?;
+            // The engine takes the profile itself, on one line.
+            let json: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(&text)
+                .map_err(|error| {
+                    Error::invalid(format!("{FIELD}.localhost_ref"), format!("{path}: {error}"))
+                })?;
+            Ok(Some(format!("seccomp={}", serde_json::Value::Object(json))))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn local(path: &str) -> SecurityProfile {
+        SecurityProfile {
+            profile_type: ProfileType::Localhost.into(),
+            localhost_ref: path.into(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_local_profile_is_read_into_the_option() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, "{\n \"defaultAction\": \"SCMP_ACT_ALLOW\"\n}").unwrap();
+        let path = file.path().to_str().unwrap();
+        let option = option(Some(&local(&format!("localhost/{path}"))))
+            .await
+            .unwrap();
+        assert_eq!(
+            option.as_deref(),
+            Some(r#"seccomp={"defaultAction":"SCMP_ACT_ALLOW"}"#)
+        );
+    }
+
+    #[tokio::test]
+    async fn a_local_profile_that_cannot_be_used_is_named() {
+        let error = option(Some(&local("profiles/x.json"))).await.unwrap_err();
+        assert!(error.to_string().contains("profiles/x.json"), "{error}");
+        let error = option(Some(&local("/nonexistent/x.json")))
+            .await
+            .unwrap_err();
+        assert!(error.to_string().contains("/nonexistent/x.json"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn no_profile_is_unconfined() {
+        assert_eq!(
+            option(None).await.unwrap().as_deref(),
+            Some("seccomp=unconfined")
+        );
+        let default = SecurityProfile::default();
+        assert_eq!(option(Some(&default)).await.unwrap(), None);
+    }
+}

@@ -1,0 +1,164 @@
+//! The CRI socket.
+
+use std::{
+    fs, io,
+    os::unix::{
+        fs::{FileTypeExt as _, PermissionsExt as _},
+        net::{UnixListener as StdListener, UnixStream},
+    },
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use cri_proto::runtime::v1::{
+    image_service_server::ImageServiceServer, runtime_service_server::RuntimeServiceServer,
+};
+use tokio::net::UnixListener;
+use tokio_stream::wrappers::UnixListenerStream;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Server;
+
+use crate::{Shim, service::Service};
+
+/// As the kubelet has it for its own side.
+const MAX_MESSAGE: usize = 16 * 1024 * 1024;
+/// Of the socket: for root and its group.
+const MODE: u32 = 0o660;
+/// What work in flight gets at the end. The engine finishes by itself what it was asked.
+const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Why the CRI socket cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// Another process answers there.
+    #[error("{} is served by another process already", .0.display())]
+    InUse(PathBuf),
+    /// What is at the path is no socket, and is left alone.
+    #[error("{} exists and is no socket", .0.display())]
+    NoSocket(PathBuf),
+    /// The system refused.
+    #[error("{action} {}: {source}", path.display())]
+    Io {
+        /// What was attempted.
+        action: &'static str,
+        /// On which path.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// The gRPC server failed.
+    #[error("serve CRI: {0}")]
+    Serve(#[from] tonic::transport::Error),
+}
+
+/// Listens on a unix socket at `path`, in place of one that nobody serves any more.
+///
+/// # Errors
+/// See [`ServerError`].
+pub fn listen(path: &Path) -> Result<UnixListener, ServerError> {
+    let failed = |action| {
+        move |source| ServerError::Io {
+            action,
+            path: path.to_owned(),
+            source,
+        }
+    };
+    if let Some(directory) = path.parent() {
+        fs::create_dir_all(directory).map_err(failed("make the directory of"))?;
+    }
+    match fs::symlink_metadata(path) {
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(ServerError::NoSocket(path.to_owned()));
+        }
+        Ok(_) if UnixStream::connect(path).is_ok() => {
+            return Err(ServerError::InUse(path.to_owned()));
+        }
+        Ok(_) => fs::remove_file(path).map_err(failed("remove the stale socket"))?,
+        Err(_) => {}
+    }
+    let listener = StdListener::bind(path).map_err(failed("listen on"))?;
+    fs::set_permissions(path, fs::Permissions::from_mode(MODE)).map_err(failed("set mode of"))?;
+    listener
+        .set_nonblocking(true)
+        .and_then(|()| UnixListener::from_std(listener))
+        .map_err(failed("listen on"))
+}
+
+/// Serves CRI until `stop`; then takes no more, and waits for what is in flight. Pods
+/// keep running.
+///
+/// # Errors
+/// [`ServerError::Serve`].
+pub async fn serve(
+    shim: Arc<Shim>,
+    listener: UnixListener,
+    stop: CancellationToken,
+) -> Result<(), ServerError> {
+    let service = Service::new(Arc::clone(&shim));
+    let runtime = RuntimeServiceServer::new(service.clone())
+        .max_decoding_message_size(MAX_MESSAGE)
+        .max_encoding_message_size(usize::MAX);
+    let images = ImageServiceServer::new(service)
+        .max_decoding_message_size(MAX_MESSAGE)
+        .max_encoding_message_size(usize::MAX);
+    let server = Server::builder()
+        .add_service(runtime)
+        .add_service(images)
+        .serve_with_incoming_shutdown(
+            UnixListenerStream::new(listener),
+            stop.clone().cancelled_owned(),
+        );
+    // systemd's, where it started this; elsewhere there is nobody to tell.
+    if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
+        tracing::debug!(%error, "cannot notify the service manager");
+    }
+    tracing::info!(socket = %shim.config.listen.display(), "serving CRI v1");
+    let patience = async {
+        stop.cancelled().await;
+        tracing::info!("shutting down; pods keep running");
+        shim.tasks.close();
+        tokio::time::sleep(SHUTDOWN_PATIENCE).await;
+    };
+    tokio::select! {
+        served = served(server, &shim) => served?,
+        () = patience => tracing::warn!("some requests are cut off"),
+    }
+    Ok(())
+}
+
+async fn served(
+    server: impl Future<Output = Result<(), tonic::transport::Error>>,
+    shim: &Shim,
+) -> Result<(), ServerError> {
+    server.await?;
+    shim.tasks.close();
+    shim.tasks.wait().await;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_stale_socket_is_replaced_and_a_live_one_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run/cri.sock");
+        let first = listen(&path).unwrap();
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            MODE
+        );
+        assert!(matches!(listen(&path), Err(ServerError::InUse(_))));
+        drop(first);
+        listen(&path).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_file_is_not_taken_for_a_socket() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert!(matches!(listen(file.path()), Err(ServerError::NoSocket(_))));
+        assert!(file.path().exists());
+    }
+}

@@ -1,0 +1,60 @@
+//! `ImageService`.
+
+use cri_proto::runtime::v1::{
+    ImageFsInfoRequest, ImageFsInfoResponse, ImageStatusRequest, ImageStatusResponse,
+    ListImagesRequest, ListImagesResponse, PullImageRequest, PullImageResponse, RemoveImageRequest,
+    RemoveImageResponse, StreamImagesRequest, StreamImagesResponse,
+    image_service_server::ImageService,
+};
+use tonic::{Request, Response, Status};
+
+use super::{Parts, Service, unimplemented};
+use crate::image;
+
+type Answer<T> = Result<Response<T>, Status>;
+
+#[tonic::async_trait]
+impl ImageService for Service {
+    async fn list_images(&self, request: Request<ListImagesRequest>) -> Answer<ListImagesResponse> {
+        Ok(Response::new(image::list::list(
+            &self.shim,
+            request.into_inner(),
+        )?))
+    }
+
+    async fn image_status(
+        &self,
+        request: Request<ImageStatusRequest>,
+    ) -> Answer<ImageStatusResponse> {
+        let status = image::status::status(&self.shim, request.into_inner()).await?;
+        Ok(Response::new(status))
+    }
+
+    async fn pull_image(&self, request: Request<PullImageRequest>) -> Answer<PullImageResponse> {
+        let pulled = image::pull::pull(&self.shim, request.into_inner()).await?;
+        Ok(Response::new(pulled))
+    }
+
+    async fn remove_image(
+        &self,
+        request: Request<RemoveImageRequest>,
+    ) -> Answer<RemoveImageResponse> {
+        let (shim, request) = (self.shim.clone(), request.into_inner());
+        let removal = async move { image::remove::remove(&shim, request).await };
+        let removed = self.shim.complete("RemoveImage", removal).await?;
+        Ok(Response::new(removed))
+    }
+
+    async fn image_fs_info(&self, _: Request<ImageFsInfoRequest>) -> Answer<ImageFsInfoResponse> {
+        Ok(Response::new(image::fs_info::fs_info(&self.shim).await?))
+    }
+
+    type StreamImagesStream = Parts<StreamImagesResponse>;
+
+    async fn stream_images(
+        &self,
+        _: Request<StreamImagesRequest>,
+    ) -> Answer<Self::StreamImagesStream> {
+        Err(unimplemented("StreamImages"))
+    }
+}

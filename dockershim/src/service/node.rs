@@ -1,0 +1,98 @@
+//! The verbs about the runtime itself: `Version`, `Status`, `RuntimeConfig`.
+
+use std::collections::BTreeMap;
+
+use cri_proto::runtime::v1::{
+    LinuxRuntimeConfiguration, RuntimeCondition, RuntimeConfigResponse, RuntimeFeatures,
+    RuntimeHandler, RuntimeHandlerFeatures, RuntimeStatus, StatusResponse, VersionResponse,
+};
+
+use crate::{Error, Shim, engine::State};
+
+/// The version of the kubelet's side of the interface that this answers.
+const KUBELET_API: &str = "0.1.0";
+const CRI_API: &str = "v1";
+/// The runtime is Docker; what stands between is of no interest to who asks.
+const RUNTIME_NAME: &str = "docker";
+
+/// `Version`.
+///
+/// # Errors
+/// `Unavailable` while the engine is away.
+pub fn version(shim: &Shim) -> Result<VersionResponse, Error> {
+    Ok(VersionResponse {
+        version: KUBELET_API.into(),
+        runtime_name: RUNTIME_NAME.into(),
+        runtime_version: shim.engine.connection()?.info.version.clone(),
+        runtime_api_version: CRI_API.into(),
+    })
+}
+
+/// `Status`: never an error, as what is wrong is the answer.
+pub fn status(shim: &Shim, verbose: bool) -> StatusResponse {
+    let state = shim.engine.state();
+    let (ready, reason, message) = match &*state {
+        State::Connected(_) if shim.model.synced() => (true, "", String::new()),
+        State::Connected(_) => (
+            false,
+            "ContainersNotRead",
+            "the engine's containers are being read".into(),
+        ),
+        State::Away(why) => (
+            false,
+            "EngineUnreachable",
+            format!("{}: {why}", shim.engine.endpoint()),
+        ),
+    };
+    let condition = |kind: &str| RuntimeCondition {
+        r#type: kind.into(),
+        status: ready,
+        reason: reason.into(),
+        message: message.clone(),
+    };
+    let mut info = BTreeMap::new();
+    let mut runtime_handlers = Vec::new();
+    if let State::Connected(engine) = &*state {
+        let names = std::iter::once("").chain(engine.info.runtimes.iter().map(String::as_str));
+        runtime_handlers.extend(names.map(|name| RuntimeHandler {
+            name: name.into(),
+            features: Some(RuntimeHandlerFeatures::default()),
+        }));
+        if verbose {
+            let (major, minor) = engine.api;
+            let about = serde_json::json!({
+                "endpoint": shim.engine.endpoint().to_string(),
+                "engineVersion": engine.info.version,
+                "apiVersion": format!("{major}.{minor}"),
+                "rootDir": engine.info.root_dir,
+                "securityOptions": engine.info.security,
+                "liveRestore": engine.info.live_restore,
+                "sandboxImage": shim.config.pod_infra_container_image,
+                "networkPlugin": shim.config.network_plugin.to_string(),
+            });
+            info.insert("config".to_owned(), about.to_string());
+        }
+    }
+    StatusResponse {
+        status: Some(RuntimeStatus {
+            // The engine's own bridge is there whenever the engine is.
+            conditions: vec![condition("RuntimeReady"), condition("NetworkReady")],
+        }),
+        info,
+        runtime_handlers,
+        features: Some(RuntimeFeatures::default()),
+    }
+}
+
+/// `RuntimeConfig`.
+///
+/// # Errors
+/// `Unavailable` while the engine is away.
+pub fn runtime_config(shim: &Shim) -> Result<RuntimeConfigResponse, Error> {
+    let driver = shim.engine.connection()?.info.cgroup_driver;
+    Ok(RuntimeConfigResponse {
+        linux: Some(LinuxRuntimeConfiguration {
+            cgroup_driver: driver.into(),
+        }),
+    })
+}

@@ -1,0 +1,315 @@
+//! `RuntimeService`.
+
+use cri_proto::runtime::v1::{
+    AttachRequest, AttachResponse, CheckpointContainerRequest, CheckpointContainerResponse,
+    CheckpointPodRequest, CheckpointPodResponse, ContainerEventResponse, ContainerStatsRequest,
+    ContainerStatsResponse, ContainerStatusRequest, ContainerStatusResponse,
+    CreateContainerRequest, CreateContainerResponse, ExecRequest, ExecResponse, ExecSyncRequest,
+    ExecSyncResponse, GetEventsRequest, ListContainerStatsRequest, ListContainerStatsResponse,
+    ListContainersRequest, ListContainersResponse, ListMetricDescriptorsRequest,
+    ListMetricDescriptorsResponse, ListPodSandboxMetricsRequest, ListPodSandboxMetricsResponse,
+    ListPodSandboxRequest, ListPodSandboxResponse, ListPodSandboxStatsRequest,
+    ListPodSandboxStatsResponse, PodSandboxStatsRequest, PodSandboxStatsResponse,
+    PodSandboxStatusRequest, PodSandboxStatusResponse, PortForwardRequest, PortForwardResponse,
+    RemoveContainerRequest, RemoveContainerResponse, RemovePodSandboxRequest,
+    RemovePodSandboxResponse, ReopenContainerLogRequest, ReopenContainerLogResponse,
+    RestorePodRequest, RestorePodResponse, RunPodSandboxRequest, RunPodSandboxResponse,
+    RuntimeConfigRequest, RuntimeConfigResponse, StartContainerRequest, StartContainerResponse,
+    StatusRequest, StatusResponse, StopContainerRequest, StopContainerResponse,
+    StopPodSandboxRequest, StopPodSandboxResponse, StreamContainerStatsRequest,
+    StreamContainerStatsResponse, StreamContainersRequest, StreamContainersResponse,
+    StreamPodSandboxMetricsRequest, StreamPodSandboxMetricsResponse, StreamPodSandboxStatsRequest,
+    StreamPodSandboxStatsResponse, StreamPodSandboxesRequest, StreamPodSandboxesResponse,
+    UpdateContainerResourcesRequest, UpdateContainerResourcesResponse,
+    UpdatePodSandboxResourcesRequest, UpdatePodSandboxResourcesResponse,
+    UpdateRuntimeConfigRequest, UpdateRuntimeConfigResponse, VersionRequest, VersionResponse,
+    runtime_service_server::RuntimeService,
+};
+use tonic::{Request, Response, Status};
+
+use super::{Parts, Service, node, unimplemented};
+use crate::{container, sandbox};
+
+type Answer<T> = Result<Response<T>, Status>;
+
+#[tonic::async_trait]
+impl RuntimeService for Service {
+    async fn version(&self, _: Request<VersionRequest>) -> Answer<VersionResponse> {
+        Ok(Response::new(node::version(&self.shim)?))
+    }
+
+    async fn status(&self, request: Request<StatusRequest>) -> Answer<StatusResponse> {
+        let verbose = request.into_inner().verbose;
+        Ok(Response::new(node::status(&self.shim, verbose)))
+    }
+
+    async fn runtime_config(
+        &self,
+        _: Request<RuntimeConfigRequest>,
+    ) -> Answer<RuntimeConfigResponse> {
+        Ok(Response::new(node::runtime_config(&self.shim)?))
+    }
+
+    async fn list_pod_sandbox(
+        &self,
+        request: Request<ListPodSandboxRequest>,
+    ) -> Answer<ListPodSandboxResponse> {
+        let answer = sandbox::list::list(&self.shim, request.into_inner())?;
+        Ok(Response::new(answer))
+    }
+
+    async fn pod_sandbox_status(
+        &self,
+        request: Request<PodSandboxStatusRequest>,
+    ) -> Answer<PodSandboxStatusResponse> {
+        let answer = sandbox::status::status(&self.shim, request.into_inner()).await?;
+        Ok(Response::new(answer))
+    }
+
+    async fn run_pod_sandbox(
+        &self,
+        request: Request<RunPodSandboxRequest>,
+    ) -> Answer<RunPodSandboxResponse> {
+        let (shim, request) = (self.shim.clone(), request.into_inner());
+        let work = async move { sandbox::run::run(&shim, request).await };
+        let answer = self.shim.complete("RunPodSandbox", work).await?;
+        Ok(Response::new(answer))
+    }
+
+    async fn stop_pod_sandbox(
+        &self,
+        request: Request<StopPodSandboxRequest>,
+    ) -> Answer<StopPodSandboxResponse> {
+        let (shim, request) = (self.shim.clone(), request.into_inner());
+        let work = async move { sandbox::stop::stop(&shim, request).await };
+        let answer = self.shim.complete("StopPodSandbox", work).await?;
+        Ok(Response::new(answer))
+    }
+
+    async fn remove_pod_sandbox(
+        &self,
+        request: Request<RemovePodSandboxRequest>,
+    ) -> Answer<RemovePodSandboxResponse> {
+        let (shim, request) = (self.shim.clone(), request.into_inner());
+        let work = async move { sandbox::remove::remove(&shim, request).await };
+        let answer = self.shim.complete("RemovePodSandbox", work).await?;
+        Ok(Response::new(answer))
+    }
+
+    async fn list_containers(
+        &self,
+        request: Request<ListContainersRequest>,
+    ) -> Answer<ListContainersResponse> {
+        let answer = container::list::list(&self.shim, request.into_inner())?;
+        Ok(Response::new(answer))
+    }
+
+    async fn container_status(
+        &self,
+        request: Request<ContainerStatusRequest>,
+    ) -> Answer<ContainerStatusResponse> {
+        let answer = container::status::status(&self.shim, request.into_inner()).await?;
+        Ok(Response::new(answer))
+    }
+
+    async fn create_container(
+        &self,
+        request: Request<CreateContainerRequest>,
+    ) -> Answer<CreateContainerResponse> {
+        let (shim, request) = (self.shim.clone(), request.into_inner());
+        let work = async move { container::create::create(&shim, request).await };
+        let answer = self.shim.complete("CreateContainer", work).await?;
+        Ok(Response::new(answer))
+    }
+
+    async fn start_container(
+        &self,
+        request: Request<StartContainerRequest>,
+    ) -> Answer<StartContainerResponse> {
+        let (shim, request) = (self.shim.clone(), request.into_inner());
+        let work = async move { container::start::start(&shim, request).await };
+        let answer = self.shim.complete("StartContainer", work).await?;
+        Ok(Response::new(answer))
+    }
+
+    async fn stop_container(
+        &self,
+        request: Request<StopContainerRequest>,
+    ) -> Answer<StopContainerResponse> {
+        let (shim, request) = (self.shim.clone(), request.into_inner());
+        let work = async move { container::stop::stop(&shim, request).await };
+        let answer = self.shim.complete("StopContainer", work).await?;
+        Ok(Response::new(answer))
+    }
+
+    async fn remove_container(
+        &self,
+        request: Request<RemoveContainerRequest>,
+    ) -> Answer<RemoveContainerResponse> {
+        let (shim, request) = (self.shim.clone(), request.into_inner());
+        let work = async move { container::remove::remove(&shim, request).await };
+        let answer = self.shim.complete("RemoveContainer", work).await?;
+        Ok(Response::new(answer))
+    }
+
+    async fn exec_sync(&self, request: Request<ExecSyncRequest>) -> Answer<ExecSyncResponse> {
+        let (shim, request) = (self.shim.clone(), request.into_inner());
+        let work = async move { container::exec_sync::exec_sync(&shim, request).await };
+        let answer = self.shim.complete("ExecSync", work).await?;
+        Ok(Response::new(answer))
+    }
+
+    async fn update_container_resources(
+        &self,
+        _: Request<UpdateContainerResourcesRequest>,
+    ) -> Answer<UpdateContainerResourcesResponse> {
+        Err(unimplemented("UpdateContainerResources"))
+    }
+
+    async fn reopen_container_log(
+        &self,
+        _: Request<ReopenContainerLogRequest>,
+    ) -> Answer<ReopenContainerLogResponse> {
+        Err(unimplemented("ReopenContainerLog"))
+    }
+
+    async fn exec(&self, _: Request<ExecRequest>) -> Answer<ExecResponse> {
+        Err(unimplemented("Exec"))
+    }
+
+    async fn attach(&self, _: Request<AttachRequest>) -> Answer<AttachResponse> {
+        Err(unimplemented("Attach"))
+    }
+
+    async fn port_forward(&self, _: Request<PortForwardRequest>) -> Answer<PortForwardResponse> {
+        Err(unimplemented("PortForward"))
+    }
+
+    async fn container_stats(
+        &self,
+        _: Request<ContainerStatsRequest>,
+    ) -> Answer<ContainerStatsResponse> {
+        Err(unimplemented("ContainerStats"))
+    }
+
+    async fn list_container_stats(
+        &self,
+        _: Request<ListContainerStatsRequest>,
+    ) -> Answer<ListContainerStatsResponse> {
+        Err(unimplemented("ListContainerStats"))
+    }
+
+    async fn pod_sandbox_stats(
+        &self,
+        _: Request<PodSandboxStatsRequest>,
+    ) -> Answer<PodSandboxStatsResponse> {
+        Err(unimplemented("PodSandboxStats"))
+    }
+
+    async fn list_pod_sandbox_stats(
+        &self,
+        _: Request<ListPodSandboxStatsRequest>,
+    ) -> Answer<ListPodSandboxStatsResponse> {
+        Err(unimplemented("ListPodSandboxStats"))
+    }
+
+    async fn update_runtime_config(
+        &self,
+        _: Request<UpdateRuntimeConfigRequest>,
+    ) -> Answer<UpdateRuntimeConfigResponse> {
+        Err(unimplemented("UpdateRuntimeConfig"))
+    }
+
+    async fn checkpoint_container(
+        &self,
+        _: Request<CheckpointContainerRequest>,
+    ) -> Answer<CheckpointContainerResponse> {
+        Err(unimplemented("CheckpointContainer"))
+    }
+
+    async fn checkpoint_pod(
+        &self,
+        _: Request<CheckpointPodRequest>,
+    ) -> Answer<CheckpointPodResponse> {
+        Err(unimplemented("CheckpointPod"))
+    }
+
+    async fn restore_pod(&self, _: Request<RestorePodRequest>) -> Answer<RestorePodResponse> {
+        Err(unimplemented("RestorePod"))
+    }
+
+    async fn list_metric_descriptors(
+        &self,
+        _: Request<ListMetricDescriptorsRequest>,
+    ) -> Answer<ListMetricDescriptorsResponse> {
+        Err(unimplemented("ListMetricDescriptors"))
+    }
+
+    async fn list_pod_sandbox_metrics(
+        &self,
+        _: Request<ListPodSandboxMetricsRequest>,
+    ) -> Answer<ListPodSandboxMetricsResponse> {
+        Err(unimplemented("ListPodSandboxMetrics"))
+    }
+
+    async fn update_pod_sandbox_resources(
+        &self,
+        _: Request<UpdatePodSandboxResourcesRequest>,
+    ) -> Answer<UpdatePodSandboxResourcesResponse> {
+        Err(unimplemented("UpdatePodSandboxResources"))
+    }
+
+    type StreamPodSandboxesStream = Parts<StreamPodSandboxesResponse>;
+
+    async fn stream_pod_sandboxes(
+        &self,
+        _: Request<StreamPodSandboxesRequest>,
+    ) -> Answer<Self::StreamPodSandboxesStream> {
+        Err(unimplemented("StreamPodSandboxes"))
+    }
+
+    type StreamContainersStream = Parts<StreamContainersResponse>;
+
+    async fn stream_containers(
+        &self,
+        _: Request<StreamContainersRequest>,
+    ) -> Answer<Self::StreamContainersStream> {
+        Err(unimplemented("StreamContainers"))
+    }
+
+    type StreamContainerStatsStream = Parts<StreamContainerStatsResponse>;
+
+    async fn stream_container_stats(
+        &self,
+        _: Request<StreamContainerStatsRequest>,
+    ) -> Answer<Self::StreamContainerStatsStream> {
+        Err(unimplemented("StreamContainerStats"))
+    }
+
+    type StreamPodSandboxStatsStream = Parts<StreamPodSandboxStatsResponse>;
+
+    async fn stream_pod_sandbox_stats(
+        &self,
+        _: Request<StreamPodSandboxStatsRequest>,
+    ) -> Answer<Self::StreamPodSandboxStatsStream> {
+        Err(unimplemented("StreamPodSandboxStats"))
+    }
+
+    type GetContainerEventsStream = Parts<ContainerEventResponse>;
+
+    async fn get_container_events(
+        &self,
+        _: Request<GetEventsRequest>,
+    ) -> Answer<Self::GetContainerEventsStream> {
+        Err(unimplemented("GetContainerEvents"))
+    }
+
+    type StreamPodSandboxMetricsStream = Parts<StreamPodSandboxMetricsResponse>;
+
+    async fn stream_pod_sandbox_metrics(
+        &self,
+        _: Request<StreamPodSandboxMetricsRequest>,
+    ) -> Answer<Self::StreamPodSandboxMetricsStream> {
+        Err(unimplemented("StreamPodSandboxMetrics"))
+    }
+}

@@ -1,0 +1,140 @@
+//! The shim as a whole: what every verb works with.
+
+use std::{collections::HashSet, future::Future, sync::Arc};
+
+use parking_lot::Mutex;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    Config, Error,
+    engine::{Engine, State},
+    image::{Images, Pulls},
+    model::{Model, Refresher, sync::Sync},
+    security::OomScorePolicy,
+};
+
+/// What every verb works with.
+#[derive(Debug)]
+pub struct Shim {
+    /// The flags, checked.
+    pub config: Config,
+    /// The Docker engine.
+    pub engine: Arc<Engine>,
+    /// What the engine runs.
+    pub model: Arc<Model>,
+    /// What images the engine has.
+    pub images: Arc<Images>,
+    /// Where stale records are handed in.
+    pub refresher: Refresher,
+    /// Pulls under way.
+    pub pulls: Pulls,
+    /// What the engine may set as `oom_score_adj`.
+    pub oom_score: OomScorePolicy,
+    /// Mutations under way; a shutdown waits for them.
+    pub tasks: TaskTracker,
+    /// Held while the built-in pause image is loaded.
+    pub(crate) loading_pause: tokio::sync::Mutex<()>,
+    names: Mutex<HashSet<String>>,
+}
+
+/// A name of a Docker container that is being made; free again when dropped.
+#[derive(Debug)]
+pub struct Reservation<'a> {
+    names: &'a Mutex<HashSet<String>>,
+    name: String,
+}
+
+impl Shim {
+    /// Builds the shim and starts what keeps its model live, until `stop`.
+    pub fn start(config: Config, stop: CancellationToken) -> Arc<Self> {
+        let engine = Arc::new(Engine::new(config.docker_endpoint.clone()));
+        let model = Arc::new(Model::new());
+        let images = Arc::new(Images::new(config.pause_reference.clone()));
+        let refresher = Refresher::start(engine.clone(), model.clone(), stop.clone());
+        let sync = Sync::new(
+            engine.clone(),
+            model.clone(),
+            images.clone(),
+            refresher.clone(),
+        );
+        tokio::spawn(sync.run(stop.clone()));
+        tokio::spawn(images.clone().run(engine.clone(), stop));
+        Arc::new(Self {
+            oom_score: OomScorePolicy::new(config.clamp_oom_score_adj),
+            config,
+            engine,
+            model,
+            images,
+            refresher,
+            pulls: Pulls::default(),
+            tasks: TaskTracker::new(),
+            loading_pause: tokio::sync::Mutex::default(),
+            names: Mutex::default(),
+        })
+    }
+
+    /// Fails until the engine's containers were seen once: an empty list that is not
+    /// true would make the kubelet start everything a second time.
+    ///
+    /// # Errors
+    /// [`Error::NotSynced`] with the reason.
+    pub fn require_sync(&self) -> Result<(), Error> {
+        if self.model.synced() {
+            return Ok(());
+        }
+        let reason = match &*self.engine.state() {
+            State::Connected(_) => "its containers are being read".to_owned(),
+            State::Away(reason) => reason.clone(),
+        };
+        Err(Error::NotSynced(format!(
+            "not in sync with the Docker engine yet: {reason}"
+        )))
+    }
+
+    /// Where the engine keeps its data.
+    ///
+    /// # Errors
+    /// `Unavailable` while the engine is away.
+    pub fn root_dir(&self) -> Result<String, Error> {
+        Ok(self.engine.connection()?.info.root_dir.clone())
+    }
+
+    /// Runs a mutation to its end in a task of its own: when the client hangs up in the
+    /// middle, nothing stays half-made.
+    ///
+    /// # Errors
+    /// The mutation's own, or [`Error::Panicked`].
+    pub async fn complete<T: Send + 'static>(
+        self: &Arc<Self>,
+        verb: &'static str,
+        mutation: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> Result<T, Error> {
+        self.require_sync()?;
+        self.engine.connection()?;
+        let task = self.tasks.spawn(mutation);
+        task.await.unwrap_or(Err(Error::Panicked(verb)))
+    }
+
+    /// Reserves a Docker name while a container is made under it. Without this, a retry
+    /// by an impatient client would take the first request's work for a left-over.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while another request holds it.
+    pub fn reserve(&self, name: &str) -> Result<Reservation<'_>, Error> {
+        if !self.names.lock().insert(name.to_owned()) {
+            return Err(Error::Busy(format!(
+                "another request is making {name:?}; try again later"
+            )));
+        }
+        Ok(Reservation {
+            names: &self.names,
+            name: name.to_owned(),
+        })
+    }
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        self.names.lock().remove(&self.name);
+    }
+}
