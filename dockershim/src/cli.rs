@@ -1,17 +1,14 @@
 //! The flags. Names, and defaults where they make sense here, are cri-dockerd's.
 
-use clap::{ArgAction, Parser};
+use clap::Parser;
 
 use crate::image::pause;
-
-const NO_EFFECT: &str = "Accepted for compatibility; without effect";
 
 /// Serves CRI v1 on a unix socket, on top of a Docker engine.
 #[derive(Debug, Parser)]
 #[command(
     name = "dockershim",
     version,
-    disable_version_flag = true,
     after_help = "Takes the place of cri-dockerd: flags have the same names."
 )]
 pub struct Cli {
@@ -77,35 +74,35 @@ pub struct Cli {
     #[arg(long, value_name = "PATH", default_value = "/var/lib/cni/cache")]
     pub cni_cache_dir: String,
 
-    #[arg(long, value_name = "CIDR", default_value = "", help = NO_EFFECT)]
+    /// Accepted for compatibility; without effect
+    #[arg(long, value_name = "CIDR", default_value = "")]
     pub pod_cidr: String,
 
-    #[arg(long, value_name = "CGROUP", default_value = "", help = NO_EFFECT)]
+    /// Accepted for compatibility; without effect
+    #[arg(long, value_name = "CGROUP", default_value = "")]
     pub runtime_cgroups: String,
 
-    #[arg(long, value_name = "DURATION", default_value = "2m0s", help = NO_EFFECT)]
+    /// Accepted for compatibility; without effect
+    #[arg(long, value_name = "DURATION", default_value = "2m0s")]
     pub runtime_request_timeout: String,
 
-    #[arg(long, value_name = "MTU", default_value_t = 0, help = NO_EFFECT)]
+    /// Accepted for compatibility; without effect
+    #[arg(long, value_name = "MTU", default_value_t = 0)]
     pub network_plugin_mtu: i32,
 
-    #[arg(long, value_name = "MODE", default_value = "none", help = NO_EFFECT)]
+    /// Accepted for compatibility; without effect
+    #[arg(long, value_name = "MODE", default_value = "none")]
     pub hairpin_mode: String,
 
+    /// Accepted for compatibility; without effect
     #[arg(
         long,
         value_name = "BOOL",
         num_args = 0..=1,
         require_equals = true,
         default_value_t = false,
-        default_missing_value = "true",
-        help = NO_EFFECT
-    )]
+        default_missing_value = "true")]
     pub ipv6_dual_stack: bool,
-
-    /// Prints the version
-    #[arg(long, action = ArgAction::Version)]
-    version: (),
 
     /// Prints how this binary was built
     #[arg(long)]

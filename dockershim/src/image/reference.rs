@@ -82,8 +82,9 @@ impl FromStr for Reference {
         if name.len() > MAX_NAME {
             return Err(fail("the name is longer than 255 characters"));
         }
-        if digest.is_none() && tag.is_none() && is_hex(name) && name.len() == 64 {
-            return Err(fail("64 hexadecimal digits are an image id"));
+        let is_id = |text: &str| text.len() == 64 && is_hex(text);
+        if digest.is_none() && (is_id(name) || (name == "sha256" && tag.is_some_and(is_id))) {
+            return Err(fail("it is an image id"));
         }
         let (domain, path) = match name.split_once('/') {
             Some((first, rest)) if looks_like_domain(first) => (first, rest),
@@ -258,7 +259,7 @@ mod tests {
         #[test]
         fn normalising_twice_is_normalising_once(
             domain in proptest::option::of("[a-z]{1,8}\\.[a-z]{2,3}(:[0-9]{1,5})?"),
-            path in "[a-z0-9]{1,8}((\\.|_|__|-{1,2})[a-z0-9]{1,4}){0,2}(/[a-z0-9]{1,8}){0,2}",
+            path in "[a-z0-9]{1,8}((_|__|-{1,2})[a-z0-9]{1,4}){0,2}(/[a-z0-9]{1,8}(\\.[a-z0-9])?){0,2}",
             tag in proptest::option::of("[A-Za-z0-9_][A-Za-z0-9_.-]{0,20}"),
             digest in any::<bool>(),
         ) {

@@ -128,7 +128,7 @@ impl Model {
         if let Ok(container) = self.snapshot().container(id) {
             let mut changed = Container::clone(&container);
             change(&mut changed);
-            self.put(&ticket, id, Some(Record::Container(changed)));
+            self.put(&ticket, id, Some(Record::Container(Arc::new(changed))));
         }
     }
 

@@ -1,6 +1,9 @@
 //! Records: what the engine told of one container, already in CRI's terms.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use bollard::models::{ContainerInspectResponse, ContainerSummary};
 use cri_proto::runtime::v1::{ContainerStatus, PodSandboxStatus};
@@ -11,9 +14,9 @@ use crate::{container, labels, sandbox};
 #[derive(Debug, Clone, PartialEq)]
 pub enum Record {
     /// It is a sandbox.
-    Sandbox(Sandbox),
+    Sandbox(Arc<Sandbox>),
     /// It is a container in one.
-    Container(Container),
+    Container(Arc<Container>),
 }
 
 /// A sandbox.
@@ -53,16 +56,20 @@ impl Record {
     /// Reads an inspect; `None` when the Docker container is not ours.
     pub fn from_inspect(inspect: ContainerInspectResponse) -> Option<Self> {
         match kind(inspect.config.as_ref()?.labels.as_ref()?)? {
-            labels::TYPE_SANDBOX => sandbox::convert::from_inspect(inspect).map(Self::Sandbox),
-            _ => container::convert::from_inspect(inspect).map(Self::Container),
+            labels::TYPE_SANDBOX => sandbox::convert::from_inspect(inspect)
+                .map(|sandbox| Self::Sandbox(Arc::new(sandbox))),
+            _ => container::convert::from_inspect(inspect)
+                .map(|container| Self::Container(Arc::new(container))),
         }
     }
 
     /// Reads a line of the engine's list; `None` when the Docker container is not ours.
     pub fn from_summary(summary: ContainerSummary) -> Option<Self> {
         match kind(summary.labels.as_ref()?)? {
-            labels::TYPE_SANDBOX => sandbox::convert::from_summary(summary).map(Self::Sandbox),
-            _ => container::convert::from_summary(summary).map(Self::Container),
+            labels::TYPE_SANDBOX => sandbox::convert::from_summary(summary)
+                .map(|sandbox| Self::Sandbox(Arc::new(sandbox))),
+            _ => container::convert::from_summary(summary)
+                .map(|container| Self::Container(Arc::new(container))),
         }
     }
 }

@@ -80,10 +80,8 @@ impl Snapshot {
     /// Whether the record of `id` is `record` already.
     pub(super) fn holds(&self, id: &str, record: Option<&Record>) -> bool {
         match record {
-            Some(Record::Sandbox(new)) => self.sandboxes.get(id).is_some_and(|old| **old == *new),
-            Some(Record::Container(new)) => {
-                self.containers.get(id).is_some_and(|old| **old == *new)
-            }
+            Some(Record::Sandbox(new)) => self.sandboxes.get(id).is_some_and(|old| old == new),
+            Some(Record::Container(new)) => self.containers.get(id).is_some_and(|old| old == new),
             None => !self.contains(id),
         }
     }
@@ -91,12 +89,12 @@ impl Snapshot {
     pub(super) fn set(&mut self, id: &Id, record: Option<Record>) {
         match record {
             Some(Record::Sandbox(new)) => {
-                self.sandboxes.insert(Arc::clone(id), Arc::new(new));
+                self.sandboxes.insert(Arc::clone(id), new);
             }
             Some(Record::Container(new)) => {
                 self.by_sandbox
                     .insert((new.sandbox_id.as_str().into(), Arc::clone(id)));
-                self.containers.insert(Arc::clone(id), Arc::new(new));
+                self.containers.insert(Arc::clone(id), new);
             }
             None => {
                 self.sandboxes.remove(id);

@@ -5,7 +5,7 @@ use cri_proto::runtime::v1::{ContainerState, ContainerStatus};
 use super::*;
 
 fn container(id: &str, sandbox: &str, state: ContainerState) -> Record {
-    Record::Container(Container {
+    Record::Container(Arc::new(Container {
         status: ContainerStatus {
             id: id.into(),
             state: state.into(),
@@ -16,7 +16,7 @@ fn container(id: &str, sandbox: &str, state: ContainerState) -> Record {
         engine_log: String::new(),
         unified: Default::default(),
         provisional: false,
-    })
+    }))
 }
 
 fn state(model: &Model, id: &str) -> Option<ContainerState> {

@@ -1,9 +1,9 @@
 //! SELinux labels as engine options.
 
-use cri_proto::runtime::v1::SelinuxOption;
+use cri_proto::runtime::v1::SeLinuxOption;
 
 /// One option for each part of the label that is given.
-pub fn options(label: Option<&SelinuxOption>) -> impl Iterator<Item = String> {
+pub fn options(label: Option<&SeLinuxOption>) -> impl Iterator<Item = String> {
     let parts = label.map_or([const { ("", "") }; 4], |label| {
         [
             ("user", label.user.as_str()),
