@@ -24,6 +24,10 @@ pub const USER_SPECIFIED_IMAGE: &str = "dockershim.user-specified-image";
 /// On a container: `ContainerConfig.linux.resources.unified`, as JSON.
 pub const UNIFIED: &str = "dockershim.unified";
 
+/// Keys of labels that came with the image, as a JSON array: the engine puts an image's
+/// labels on its containers, among those of the container itself.
+pub const FROM_IMAGE: &str = "dockershim.labels-from-image";
+
 /// Set on a sandbox for tools that look at engines by Kubernetes' labels.
 const CONTAINER_NAME: &str = "io.kubernetes.container.name";
 const SANDBOX_CONTAINER_NAME: &str = "POD";
@@ -47,17 +51,34 @@ pub fn to_docker(
     docker
 }
 
+/// Notes down which labels of the image the engine will add to `docker`.
+pub fn mark_image_labels(image_keys: &[String], docker: &mut HashMap<String, String>) {
+    let foreign: Vec<_> = image_keys
+        .iter()
+        .filter(|key| !docker.contains_key(*key))
+        .collect();
+    if !foreign.is_empty() {
+        let json = serde_json::json!(foreign).to_string();
+        docker.insert(FROM_IMAGE.into(), json);
+    }
+}
+
 /// CRI labels and annotations out of Docker's, without the keys in between.
 pub fn from_docker(
     docker: &HashMap<String, String>,
 ) -> (BTreeMap<String, String>, BTreeMap<String, String>) {
     let sandbox = docker.get(TYPE).is_some_and(|kind| kind == TYPE_SANDBOX);
+    let from_image: Vec<String> = docker
+        .get(FROM_IMAGE)
+        .and_then(|json| serde_json::from_str(json).ok())
+        .unwrap_or_default();
     let mut labels = BTreeMap::new();
     let mut annotations = BTreeMap::new();
     for (key, value) in docker {
         let internal = matches!(key.as_str(), TYPE | SANDBOX_ID | LOG_PATH)
             || key.starts_with(OWN_PREFIX)
-            || (sandbox && key == CONTAINER_NAME);
+            || (sandbox && key == CONTAINER_NAME)
+            || from_image.contains(key);
         if internal {
             continue;
         }
@@ -97,6 +118,18 @@ mod tests {
                 prop_assert_eq!(from_docker(&docker), (labels.clone(), annotations.clone()));
             }
         }
+    }
+
+    #[test]
+    fn an_images_labels_are_not_the_pods() {
+        let labels = BTreeMap::from([("app".to_owned(), "web".to_owned())]);
+        let image = ["app", "vendor", "annotation.spoof"].map(str::to_owned);
+        let mut docker = to_docker(TYPE_CONTAINER, &labels, &BTreeMap::new());
+        mark_image_labels(&image, &mut docker);
+        for key in image {
+            docker.entry(key).or_insert_with(|| "of the image".into());
+        }
+        assert_eq!(from_docker(&docker), (labels, BTreeMap::new()));
     }
 
     #[test]

@@ -9,6 +9,11 @@ use clap::Parser as _;
 use dockershim::{Config, Shim, cli::Cli, server};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
+use tracing_subscriber::{
+    filter::{LevelFilter, Targets},
+    layer::SubscriberExt as _,
+    util::SubscriberInitExt as _,
+};
 
 fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
@@ -17,10 +22,16 @@ fn main() -> anyhow::Result<()> {
         return Ok(());
     }
     let config = Config::try_from(&cli)?;
+    // The libraries' own debug lines would be hundreds a request.
+    let levels = Targets::new()
+        .with_default(config.log_level.min(LevelFilter::WARN))
+        .with_target("dockershim", config.log_level);
     tracing_subscriber::fmt()
         .with_max_level(config.log_level)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
+        .finish()
+        .with(levels)
         .init();
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

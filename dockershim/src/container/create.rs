@@ -128,6 +128,11 @@ async fn create_body(
         log_path(&pod.log_directory, &config.log_path)?,
     );
 
+    labels::mark_image_labels(
+        shim.images.snapshot().label_keys(&image),
+        &mut docker_labels,
+    );
+
     let linux = config.linux.unwrap_or_default();
     let mut host = HostConfig {
         restart_policy: Some(RestartPolicy {

@@ -73,7 +73,6 @@ fn archive(name: &str, program: &[u8]) -> io::Result<Vec<u8>> {
             "Entrypoint": ["/pause"],
             "User": USER,
             "WorkingDir": "/",
-            "Labels": { "org.opencontainers.image.title": "pause" },
         },
         "rootfs": { "type": "layers", "diff_ids": [format!("sha256:{}", hex(&layer))] },
         "history": [{ "created": "1970-01-01T00:00:00Z", "created_by": "dockershim" }],

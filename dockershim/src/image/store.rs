@@ -27,6 +27,8 @@ const ID_PREFIX: &str = "sha256:";
 pub struct ImageSnapshot {
     by_id: BTreeMap<String, Arc<Image>>,
     by_reference: HashMap<Reference, String>,
+    /// Only for images that have labels.
+    label_keys: HashMap<String, Box<[String]>>,
 }
 
 /// The engine's images.
@@ -42,8 +44,14 @@ pub struct Images {
 // === impl ImageSnapshot ===
 
 impl ImageSnapshot {
-    fn new(images: impl IntoIterator<Item = Arc<Image>>) -> Self {
-        let mut snapshot = Self::default();
+    fn new(
+        images: impl IntoIterator<Item = Arc<Image>>,
+        label_keys: HashMap<String, Box<[String]>>,
+    ) -> Self {
+        let mut snapshot = Self {
+            label_keys,
+            ..Self::default()
+        };
         for image in images {
             for name in image.repo_tags.iter().chain(&image.repo_digests) {
                 if let Ok(reference) = name.parse() {
@@ -63,6 +71,11 @@ impl ImageSnapshot {
     /// The image with this full id.
     pub fn by_id(&self, id: &str) -> Option<&Arc<Image>> {
         self.by_id.get(id)
+    }
+
+    /// The keys of the labels that the image with this full id has.
+    pub fn label_keys(&self, id: &str) -> &[String] {
+        self.label_keys.get(id).map_or(&[], |keys| keys)
     }
 
     /// The image that `name` means: an id with or without `sha256:`, whole or a prefix
@@ -127,7 +140,8 @@ impl Images {
         let _one_at_a_time = self.refreshing.lock().await;
         let before = self.snapshot();
         let mut images = Vec::new();
-        for summary in engine.list_images().await? {
+        let mut label_keys = HashMap::new();
+        for mut summary in engine.list_images().await? {
             let known = before.by_id(&summary.id).cloned();
             let user = match known {
                 Some(known) => convert::User::of(&known),
@@ -138,6 +152,10 @@ impl Images {
                     Err(error) => return Err(error),
                 },
             };
+            let labels = std::mem::take(&mut summary.labels);
+            if !labels.is_empty() {
+                label_keys.insert(summary.id.clone(), labels.into_keys().collect());
+            }
             let mut image = convert::from_summary(summary, user);
             image.pinned = image
                 .repo_tags
@@ -146,7 +164,8 @@ impl Images {
                 .any(|name| name.parse().is_ok_and(|r: Reference| r == self.pinned));
             images.push(Arc::new(image));
         }
-        self.current.store(Arc::new(ImageSnapshot::new(images)));
+        let snapshot = ImageSnapshot::new(images, label_keys);
+        self.current.store(Arc::new(snapshot));
         Ok(())
     }
 
@@ -194,6 +213,7 @@ mod tests {
                     ..Default::default()
                 })
             }),
+            HashMap::new(),
         )
     }
 

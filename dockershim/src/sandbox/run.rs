@@ -49,7 +49,11 @@ pub async fn run(
         body: create_body(config, &request.runtime_handler, &engine)?,
     };
     make_log_directory(&log_directory).await?;
-    new.body.image = Some(pause::ensure(shim).await?);
+    let image = pause::ensure(shim).await?;
+    if let Some(labels) = &mut new.body.labels {
+        labels::mark_image_labels(shim.images.snapshot().label_keys(&image), labels);
+    }
+    new.body.image = Some(image);
 
     fit_oom_score(shim, &mut new, &engine);
     let mut started = create_and_start(shim, new.clone()).await;
