@@ -1,0 +1,268 @@
+//! What a CRI client sees of an engine that hangs, breaks, restarts, and changes.
+
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use std::{sync::Arc, time::Duration};
+
+use clap::Parser as _;
+use cri_proto::runtime::v1::{
+    ListPodSandboxRequest, PodSandboxConfig, PodSandboxMetadata, PodSandboxState,
+    RemovePodSandboxRequest, RunPodSandboxRequest, StatusRequest, StopPodSandboxRequest,
+    runtime_service_server::RuntimeService as _,
+};
+use dockershim::{Config, Shim, cli::Cli, service::Service};
+use support::{FakeEngine, Hang, eventually};
+use tokio_util::sync::CancellationToken;
+use tonic::{Code, Request};
+
+/// A shim on a fake engine; ends with the test.
+struct Node {
+    shim: Arc<Shim>,
+    service: Service,
+    stop: CancellationToken,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+impl Node {
+    fn start(engine: &FakeEngine) -> Self {
+        let endpoint = format!("--docker-endpoint=unix://{}", engine.socket.display());
+        let config = Config::try_from(&Cli::parse_from(["dockershim", &endpoint])).unwrap();
+        let stop = CancellationToken::new();
+        let shim = Shim::start(config, stop.clone());
+        let service = Service::new(Arc::clone(&shim));
+        Self {
+            shim,
+            service,
+            stop,
+        }
+    }
+
+    async fn synced(engine: &FakeEngine) -> Self {
+        let node = Self::start(engine);
+        eventually("the shim is in sync", || node.shim.model.synced()).await;
+        node
+    }
+
+    async fn list(&self) -> Result<Vec<(String, PodSandboxState)>, tonic::Status> {
+        let request = Request::new(ListPodSandboxRequest::default());
+        let items = self
+            .service
+            .list_pod_sandbox(request)
+            .await?
+            .into_inner()
+            .items;
+        Ok(items
+            .into_iter()
+            .map(|s| (s.id.clone(), s.state()))
+            .collect())
+    }
+
+    fn states(&self) -> Vec<(String, PodSandboxState)> {
+        let snapshot = self.shim.model.snapshot();
+        snapshot
+            .sandboxes()
+            .map(|s| (s.id().to_owned(), s.status.state()))
+            .collect()
+    }
+
+    async fn run(&self, pod: &str) -> Result<String, tonic::Status> {
+        let request = Request::new(run_request(pod));
+        Ok(self
+            .service
+            .run_pod_sandbox(request)
+            .await?
+            .into_inner()
+            .pod_sandbox_id)
+    }
+
+    /// Whether the runtime says it is ready, and the reason.
+    async fn ready(&self) -> (bool, String) {
+        let request = Request::new(StatusRequest::default());
+        let status = self
+            .service
+            .status(request)
+            .await
+            .unwrap()
+            .into_inner()
+            .status
+            .unwrap();
+        let runtime = status
+            .conditions
+            .into_iter()
+            .find(|c| c.r#type == "RuntimeReady")
+            .unwrap();
+        (runtime.status, runtime.reason)
+    }
+}
+
+fn run_request(pod: &str) -> RunPodSandboxRequest {
+    RunPodSandboxRequest {
+        config: Some(PodSandboxConfig {
+            metadata: Some(PodSandboxMetadata {
+                name: pod.into(),
+                uid: "uid".into(),
+                namespace: "default".into(),
+                attempt: 0,
+            }),
+            ..Default::default()
+        }),
+        runtime_handler: String::new(),
+    }
+}
+
+use PodSandboxState::{SandboxNotready as NotReady, SandboxReady as Ready};
+
+#[tokio::test]
+async fn a_mutation_is_in_the_next_list() {
+    let engine = FakeEngine::start();
+    let node = Node::synced(&engine).await;
+    let id = node.run("web").await.unwrap();
+    assert_eq!(node.list().await.unwrap(), [(id.clone(), Ready)]);
+    let stop = StopPodSandboxRequest {
+        pod_sandbox_id: id.clone(),
+    };
+    node.service
+        .stop_pod_sandbox(Request::new(stop))
+        .await
+        .unwrap();
+    assert_eq!(node.list().await.unwrap(), [(id.clone(), NotReady)]);
+    let remove = RemovePodSandboxRequest { pod_sandbox_id: id };
+    node.service
+        .remove_pod_sandbox(Request::new(remove))
+        .await
+        .unwrap();
+    assert_eq!(node.list().await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn what_happens_in_the_engine_is_followed() {
+    let engine = FakeEngine::start();
+    let node = Node::synced(&engine).await;
+    let id = engine.add_sandbox("web", true, true);
+    let is = |states: Vec<_>| move |node: &Node| node.states() == states;
+    let running = is(vec![(id.clone(), Ready)]);
+    eventually("the new sandbox is known", || running(&node)).await;
+    engine.end(&id);
+    let ended = is(vec![(id.clone(), NotReady)]);
+    eventually("its end is known", || ended(&node)).await;
+    engine.remove(&id, true);
+    eventually("its removal is known", || node.states().is_empty()).await;
+}
+
+#[tokio::test]
+async fn a_list_answers_while_an_inspect_hangs() {
+    let engine = FakeEngine::start();
+    let hung = engine.add_sandbox("hung", true, false);
+    let well = engine.add_sandbox("well", true, false);
+    engine.hang(Hang::Inspect(hung.clone()), true);
+    // From its start on: what the engine's list told has to do.
+    let node = Node::start(&engine);
+    tokio::time::timeout(Duration::from_secs(8), async {
+        while !node.shim.model.synced() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await
+    .unwrap();
+    let listed = node.list().await.unwrap();
+    assert_eq!(listed, [(hung.clone(), Ready), (well.clone(), Ready)]);
+    // Others are followed meanwhile.
+    engine.end(&well);
+    let both = [(hung.clone(), Ready), (well, NotReady)];
+    eventually("the other's end is known", || node.states() == both).await;
+}
+
+#[tokio::test]
+async fn what_was_missed_while_the_event_stream_was_broken_is_caught_up() {
+    let mut engine = FakeEngine::start();
+    let gone = engine.add_sandbox("gone", true, false);
+    let ended = engine.add_sandbox("ended", true, false);
+    let node = Node::synced(&engine).await;
+    assert_eq!(node.list().await.unwrap().len(), 2);
+
+    engine.stop();
+    for _ in 0..500 {
+        if !node.ready().await.0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(node.ready().await, (false, "EngineUnreachable".into()));
+    // Lists go on from memory; what would change something is refused at once.
+    assert_eq!(node.list().await.unwrap().len(), 2);
+    assert_eq!(node.run("web").await.unwrap_err().code(), Code::Unavailable);
+
+    engine.remove(&gone, false);
+    engine.end(&ended);
+    let new = engine.add_sandbox("new", true, false);
+    engine.restart();
+    let expected = [(ended, NotReady), (new, Ready)];
+    eventually("the model has caught up", || node.states() == expected).await;
+    assert!(node.ready().await.0);
+}
+
+#[tokio::test]
+async fn an_engine_that_comes_later_is_waited_for() {
+    let mut engine = FakeEngine::start();
+    engine.add_sandbox("web", true, false);
+    engine.stop();
+    let node = Node::start(&engine);
+    // An empty list would be a lie that makes a kubelet start everything again.
+    assert_eq!(node.list().await.unwrap_err().code(), Code::Unavailable);
+    assert!(!node.ready().await.0);
+    engine.restart();
+    eventually("the shim is in sync", || node.shim.model.synced()).await;
+    assert_eq!(node.list().await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_request_that_is_dropped_leaves_nothing_half_made() {
+    let engine = FakeEngine::start();
+    let node = Node::synced(&engine).await;
+    engine.hang(Hang::Start, true);
+    let dropped = tokio::time::timeout(Duration::from_millis(200), node.run("web")).await;
+    assert!(dropped.is_err());
+    assert_eq!(engine.names().len(), 1);
+    // A second try does not take the first one's work for a left-over.
+    assert_eq!(node.run("web").await.unwrap_err().code(), Code::Aborted);
+    engine.hang(Hang::Start, false);
+    eventually("the sandbox is whole", || {
+        matches!(node.states().as_slice(), [(_, Ready)])
+    })
+    .await;
+    assert_eq!(
+        node.run("web").await.unwrap_err().code(),
+        Code::AlreadyExists
+    );
+    assert_eq!(engine.names().len(), 1);
+}
+
+#[tokio::test]
+async fn what_a_crash_left_half_made_is_removed_and_nothing_else() {
+    let engine = FakeEngine::start();
+    engine.add_sandbox("half", false, false);
+    let running = engine.add_sandbox("running", true, false);
+    let node = Node::synced(&engine).await;
+    assert_eq!(node.list().await.unwrap(), [(running, Ready)]);
+    assert_eq!(engine.names(), ["/k8s_POD_running_default_uid_0"]);
+}
+
+#[tokio::test]
+async fn lists_do_not_ask_the_engine() {
+    let engine = FakeEngine::start();
+    engine.add_sandbox("web", true, false);
+    let node = Node::synced(&engine).await;
+    let calls = || engine.calls("GET json");
+    let before = calls();
+    for _ in 0..100 {
+        node.list().await.unwrap();
+    }
+    assert_eq!(calls(), before);
+}
