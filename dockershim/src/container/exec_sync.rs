@@ -11,8 +11,9 @@ use crate::{
     engine::{Cause, EngineError, ExecOutput},
 };
 
-/// What is kept of each output stream, as CRI demands.
-const OUTPUT_LIMIT: usize = 16 * 1024 * 1024;
+/// What is kept of the output. CRI allows 16 MiB for each stream, but the kubelet and
+/// crictl take no answer of more than 16 MiB, so that is what both share, less the frame.
+const OUTPUT_LIMIT: usize = 16 * 1024 * 1024 - 64;
 /// The engine learns of a command's end a moment after its output ended.
 const EXIT_POLL: Duration = Duration::from_millis(10);
 const EXIT_PATIENCE: Duration = Duration::from_secs(10);

@@ -10,7 +10,7 @@ use futures::StreamExt as _;
 
 use super::{CHANGE, Call, Cause, Engine, EngineError, READ};
 
-/// What a command wrote, each stream up to a limit.
+/// What a command wrote, both streams together up to a limit.
 #[derive(Debug, Default)]
 pub struct ExecOutput {
     /// Standard output.
@@ -40,8 +40,8 @@ impl Engine {
         Ok(call.run(docker.create_exec(container, config)).await?.id)
     }
 
-    /// Runs a prepared command and gathers its output, each stream up to `limit`
-    /// bytes; the rest is read and dropped, so that the command never blocks on it.
+    /// Runs a prepared command and gathers its output, up to `limit` bytes in
+    /// all; the rest is read and dropped, so that the command never blocks on it.
     /// Has no deadline of its own once the command runs.
     ///
     /// # Errors
@@ -63,9 +63,13 @@ impl Engine {
         while let Some(chunk) = output.next().await {
             match chunk.map_err(|error| call.failed(error.into()))? {
                 LogOutput::StdOut { message } | LogOutput::Console { message } => {
-                    append(&mut into.stdout, &message, limit);
+                    let room = into.room(limit);
+                    append(&mut into.stdout, &message, room);
                 }
-                LogOutput::StdErr { message } => append(&mut into.stderr, &message, limit),
+                LogOutput::StdErr { message } => {
+                    let room = into.room(limit);
+                    append(&mut into.stderr, &message, room);
+                }
                 LogOutput::StdIn { .. } => {}
             }
         }
@@ -83,8 +87,13 @@ impl Engine {
     }
 }
 
-fn append(buffer: &mut BytesMut, message: &Bytes, limit: usize) {
-    let room = limit.saturating_sub(buffer.len());
+impl ExecOutput {
+    fn room(&self, limit: usize) -> usize {
+        limit.saturating_sub(self.stdout.len() + self.stderr.len())
+    }
+}
+
+fn append(buffer: &mut BytesMut, message: &Bytes, room: usize) {
     buffer.extend_from_slice(&message[..message.len().min(room)]);
 }
 
@@ -94,10 +103,12 @@ mod tests {
 
     #[test]
     fn output_stops_at_the_limit() {
-        let mut buffer = BytesMut::new();
+        let mut output = ExecOutput::default();
+        output.stderr.extend_from_slice(b"err");
         for _ in 0..3 {
-            append(&mut buffer, &Bytes::from_static(b"abcd"), 10);
+            let room = output.room(10);
+            append(&mut output.stdout, &Bytes::from_static(b"abcd"), room);
         }
-        assert_eq!(&buffer[..], b"abcdabcdab");
+        assert_eq!(&output.stdout[..], b"abcdabc");
     }
 }
