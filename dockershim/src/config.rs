@@ -73,7 +73,7 @@ impl TryFrom<&Cli> for Config {
             network_plugin: parse_network(&cli.network_plugin).map_err(bad("network-plugin"))?,
             pause_reference: image.parse().map_err(bad("pod-infra-container-image"))?,
             pod_infra_container_image: image.clone(),
-            image_pull_progress_deadline: parse_duration(&cli.image_pull_progress_deadline)
+            image_pull_progress_deadline: parse_progress(&cli.image_pull_progress_deadline)
                 .map_err(bad("image-pull-progress-deadline"))?,
             clamp_oom_score_adj: cli
                 .clamp_oom_score_adj
@@ -124,6 +124,13 @@ fn parse_level(level: &str) -> Result<LevelFilter, String> {
         _ => Err(format!(
             "{level:?}; allowed: panic, fatal, error, warn, info, debug, trace"
         )),
+    }
+}
+
+fn parse_progress(text: &str) -> Result<Duration, String> {
+    match parse_duration(text)? {
+        Duration::ZERO => Err(format!("{text:?}; allowed: more than 0")),
+        deadline => Ok(deadline),
     }
 }
 
@@ -210,6 +217,7 @@ mod tests {
             ("network-plugin", "cni"),
             ("network-plugin", "kubenet"),
             ("image-pull-progress-deadline", "soon"),
+            ("image-pull-progress-deadline", "0s"),
             ("clamp-oom-score-adj", "maybe"),
             ("log-level", "loud"),
             ("hairpin-mode", "yes"),

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::io::IsTerminal as _;
+use std::{io::IsTerminal as _, process::ExitCode};
 
 use anyhow::Context as _;
 use clap::Parser as _;
@@ -15,7 +15,17 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
-fn main() -> anyhow::Result<()> {
+fn main() -> ExitCode {
+    match start() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("dockershim: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start() -> anyhow::Result<()> {
     let cli = Cli::parse();
     if cli.buildinfo {
         println!("{}", dockershim::cli::build_info());

@@ -116,14 +116,13 @@ pub async fn serve(
     tracing::info!(socket = %shim.config.listen.display(), "serving CRI v1");
     let patience = async {
         stop.cancelled().await;
-        tracing::info!("shutting down; pods keep running");
-        shim.tasks.close();
         tokio::time::sleep(SHUTDOWN_PATIENCE).await;
     };
     tokio::select! {
         served = served(server, &shim) => served?,
         () = patience => tracing::warn!("some requests are cut off"),
     }
+    tracing::info!("stopped; pods keep running");
     Ok(())
 }
 

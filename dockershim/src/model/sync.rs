@@ -1,7 +1,12 @@
 //! Keeps the model, and the images, equal to what the engine has: connects, follows
 //! its events, and looks at everything again after each connect.
 
-use std::{collections::HashMap, convert::Infallible, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    convert::Infallible,
+    sync::Arc,
+    time::Duration,
+};
 
 use bollard::{
     models::{EventMessage, EventMessageTypeEnum},
@@ -154,30 +159,29 @@ impl Sync {
         self.images.refresh(&self.engine).await?;
         let ticket = self.model.ticket();
         let listed = self.engine.list_containers(labels::TYPE).await?;
-        let mut ids: HashMap<Id, ()> = HashMap::with_capacity(listed.len());
+        let mut ids: HashSet<Id> = HashSet::with_capacity(listed.len());
         for summary in listed {
             let Some(id) = summary.id.clone() else {
                 continue;
             };
-            ids.insert(id.as_str().into(), ());
+            ids.insert(id.as_str().into());
             // Until its inspect has answered, what the list says has to do.
             if let Some(record) = Record::from_summary(summary) {
                 self.model.put_if_absent(&ticket, &id, record);
             }
         }
         for id in self.model.snapshot().ids() {
-            if !ids.contains_key(id) {
+            if !ids.contains(id) {
                 self.model.put(&ticket, id, None);
             }
         }
         drop(ticket);
         let count = ids.len();
-        let looks =
-            futures::stream::iter(ids.into_keys()).for_each_concurrent(CONCURRENCY, async |id| {
-                if refresh(&self.engine, &self.model, &id).await.is_err() {
-                    self.refresher.wish(id);
-                }
-            });
+        let looks = futures::stream::iter(ids).for_each_concurrent(CONCURRENCY, async |id| {
+            if refresh(&self.engine, &self.model, &id).await.is_err() {
+                self.refresher.wish(id);
+            }
+        });
         let mut looks = std::pin::pin!(looks);
         if self.model.synced() {
             looks.await;
