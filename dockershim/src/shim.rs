@@ -84,7 +84,7 @@ impl Shim {
         }
         let reason = match &*self.engine.state() {
             State::Connected(_) => "its containers are being read".to_owned(),
-            State::Away(reason) => reason.clone(),
+            State::Away(reason) => format!("{}: {reason}", self.engine.endpoint()),
         };
         Err(Error::NotSynced(format!(
             "not in sync with the Docker engine yet: {reason}"
@@ -94,9 +94,9 @@ impl Shim {
     /// Where the engine keeps its data.
     ///
     /// # Errors
-    /// `Unavailable` while the engine is away.
+    /// `Unavailable` until the engine was reached once.
     pub fn root_dir(&self) -> Result<String, Error> {
-        Ok(self.engine.connection()?.info.root_dir.clone())
+        Ok(self.engine.info()?.root_dir.clone())
     }
 
     /// Runs a mutation to its end in a task of its own: when the client hangs up in the

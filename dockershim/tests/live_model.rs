@@ -10,7 +10,7 @@ use clap::Parser as _;
 use cri_proto::runtime::v1::{
     ListPodSandboxRequest, PodSandboxConfig, PodSandboxMetadata, PodSandboxState,
     RemovePodSandboxRequest, RunPodSandboxRequest, StatusRequest, StopPodSandboxRequest,
-    runtime_service_server::RuntimeService as _,
+    VersionRequest, runtime_service_server::RuntimeService as _,
 };
 use dockershim::{Config, Shim, cli::Cli, service::Service};
 use support::{FakeEngine, Hang, eventually};
@@ -217,6 +217,8 @@ async fn an_engine_that_comes_later_is_waited_for() {
     // An empty list would be a lie that makes a kubelet start everything again.
     assert_eq!(node.list().await.unwrap_err().code(), Code::Unavailable);
     assert!(!node.ready().await.0);
+    let version = Request::new(VersionRequest::default());
+    assert!(node.service.version(version).await.is_ok());
     engine.restart();
     eventually("the shim is in sync", || node.shim.model.synced()).await;
     assert_eq!(node.list().await.unwrap().len(), 1);

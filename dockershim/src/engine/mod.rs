@@ -14,7 +14,7 @@ mod probe;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use bollard::{
     API_DEFAULT_VERSION, BollardRequest, ClientVersion, Docker, errors::Error as BollardError,
     models::EventMessage, query_parameters::EventsOptions,
@@ -43,6 +43,8 @@ const CLIENT_LIMIT_SECONDS: u64 = 7 * 24 * 3600;
 pub struct Engine {
     endpoint: Endpoint,
     state: ArcSwap<State>,
+    /// What the engine last said of itself; it holds on while the engine is away.
+    info: ArcSwapOption<EngineInfo>,
 }
 
 /// What is known of the engine.
@@ -61,7 +63,7 @@ pub struct Connection {
     /// The API version that both sides speak.
     pub api: (usize, usize),
     /// What the engine says of itself.
-    pub info: EngineInfo,
+    pub info: Arc<EngineInfo>,
     /// The engine's process, where it can be told.
     pub pid: Option<Pid>,
 }
@@ -81,6 +83,7 @@ impl Engine {
         Self {
             endpoint,
             state: ArcSwap::from_pointee(State::Away("not reached since the start".into())),
+            info: ArcSwapOption::empty(),
         }
     }
 
@@ -92,6 +95,17 @@ impl Engine {
     /// What is known of the engine now.
     pub fn state(&self) -> Arc<State> {
         self.state.load_full()
+    }
+
+    /// What the engine last said of itself, even if it is away by now.
+    ///
+    /// # Errors
+    /// [`Cause::Unreachable`] when it was never reached.
+    pub fn info(&self) -> Result<Arc<EngineInfo>, EngineError> {
+        match self.info.load_full() {
+            Some(info) => Ok(info),
+            None => Ok(Arc::clone(&self.connection()?.info)),
+        }
     }
 
     /// The live connection.
@@ -132,10 +146,11 @@ impl Engine {
         }
         .map_err(|error| call.failed(error.into()))?
         .with_request_modifier(url_safe_registry_auth);
-        let info = call.run(docker.info()).await?;
+        let info = Arc::new(EngineInfo::from(call.run(docker.info()).await?));
+        self.info.store(Some(Arc::clone(&info)));
         let connection = Arc::new(Connection {
             api,
-            info: EngineInfo::from(info),
+            info,
             pid: probe.pid,
             docker,
         });

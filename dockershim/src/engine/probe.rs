@@ -27,21 +27,11 @@ pub struct Probe {
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
     /// No connection.
-    #[error("connect to {endpoint}: {source}")]
-    Connect {
-        /// The engine's address.
-        endpoint: String,
-        /// Why.
-        source: io::Error,
-    },
+    #[error("{0}")]
+    Connect(io::Error),
     /// The connection does not speak HTTP.
-    #[error("ping {endpoint}: {source}")]
-    Http {
-        /// The engine's address.
-        endpoint: String,
-        /// Why.
-        source: hyper::Error,
-    },
+    #[error("ping: {0}")]
+    Http(hyper::Error),
     /// The answer has no usable `Api-Version`.
     #[error("{endpoint} does not answer like a Docker engine: {reason}")]
     NoVersion {
@@ -65,20 +55,18 @@ pub enum ProbeError {
 /// # Errors
 /// See [`ProbeError`].
 pub async fn probe(endpoint: &Endpoint) -> Result<Probe, ProbeError> {
-    let connect = |source| ProbeError::Connect {
-        endpoint: endpoint.to_string(),
-        source,
-    };
     match endpoint {
         Endpoint::Unix(path) => {
-            let stream = UnixStream::connect(path).await.map_err(connect)?;
+            let stream = UnixStream::connect(path)
+                .await
+                .map_err(ProbeError::Connect)?;
             let pid = peer(&stream, path);
             ping(endpoint, stream, pid).await
         }
         Endpoint::Tcp(address) => {
             let stream = TcpStream::connect(address.as_str())
                 .await
-                .map_err(connect)?;
+                .map_err(ProbeError::Connect)?;
             ping(endpoint, stream, None).await
         }
     }
@@ -103,17 +91,13 @@ async fn ping(
     stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
     pid: Option<Pid>,
 ) -> Result<Probe, ProbeError> {
-    let http = |source| ProbeError::Http {
-        endpoint: endpoint.to_string(),
-        source,
-    };
     let no_version = |reason: String| ProbeError::NoVersion {
         endpoint: endpoint.to_string(),
         reason,
     };
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
         .await
-        .map_err(http)?;
+        .map_err(ProbeError::Http)?;
     let request = hyper::Request::get("/_ping")
         .header(hyper::header::HOST, "docker")
         .body(Empty::<bytes::Bytes>::new())
@@ -121,7 +105,7 @@ async fn ping(
     let connection = tokio::spawn(connection);
     let response = sender.send_request(request).await;
     connection.abort();
-    let response = response.map_err(http)?;
+    let response = response.map_err(ProbeError::Http)?;
     let header = response
         .headers()
         .get("api-version")

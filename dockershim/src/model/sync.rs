@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Id, Model, Record, Refresher, refresh};
 use crate::{
-    engine::{Engine, EngineError},
+    engine::{Cause, Engine, EngineError},
     image::Images,
     labels,
 };
@@ -81,7 +81,13 @@ impl Sync {
             loop {
                 let began = tokio::time::Instant::now();
                 let Err(end) = self.session().await;
-                let reason = end.to_string();
+                let reason = match end {
+                    SessionEnd::Engine(EngineError {
+                        cause: Cause::Unreachable(why),
+                        ..
+                    }) => why,
+                    other => other.to_string(),
+                };
                 if began.elapsed() > LAST_BACKOFF {
                     backoff = FIRST_BACKOFF;
                 }

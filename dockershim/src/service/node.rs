@@ -14,18 +14,19 @@ const KUBELET_API: &str = "0.1.0";
 const CRI_API: &str = "v1";
 /// The runtime is Docker; what stands between is of no interest to who asks.
 const RUNTIME_NAME: &str = "docker";
+/// Of an engine that was never reached. Clients take nothing but a version here.
+const UNKNOWN_VERSION: &str = "0.0.0";
 
-/// `Version`.
-///
-/// # Errors
-/// `Unavailable` while the engine is away.
-pub fn version(shim: &Shim) -> Result<VersionResponse, Error> {
-    Ok(VersionResponse {
+/// `Version`: never an error, as clients ask it first to see whether anyone is there, and
+/// then `Status` whether all is well.
+pub fn version(shim: &Shim) -> VersionResponse {
+    let info = shim.engine.info();
+    VersionResponse {
         version: KUBELET_API.into(),
         runtime_name: RUNTIME_NAME.into(),
-        runtime_version: shim.engine.connection()?.info.version.clone(),
+        runtime_version: info.map_or(UNKNOWN_VERSION.into(), |info| info.version.clone()),
         runtime_api_version: CRI_API.into(),
-    })
+    }
 }
 
 /// `Status`: never an error, as what is wrong is the answer.
@@ -87,9 +88,9 @@ pub fn status(shim: &Shim, verbose: bool) -> StatusResponse {
 /// `RuntimeConfig`.
 ///
 /// # Errors
-/// `Unavailable` while the engine is away.
+/// `Unavailable` until the engine was reached once.
 pub fn runtime_config(shim: &Shim) -> Result<RuntimeConfigResponse, Error> {
-    let driver = shim.engine.connection()?.info.cgroup_driver;
+    let driver = shim.engine.info()?.cgroup_driver;
     Ok(RuntimeConfigResponse {
         linux: Some(LinuxRuntimeConfiguration {
             cgroup_driver: driver.into(),

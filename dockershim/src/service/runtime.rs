@@ -35,7 +35,7 @@ type Answer<T> = Result<Response<T>, Status>;
 #[tonic::async_trait]
 impl RuntimeService for Service {
     async fn version(&self, _: Request<VersionRequest>) -> Answer<VersionResponse> {
-        Ok(Response::new(node::version(&self.shim)?))
+        Ok(Response::new(node::version(&self.shim)))
     }
 
     async fn status(&self, request: Request<StatusRequest>) -> Answer<StatusResponse> {
