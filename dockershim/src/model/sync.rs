@@ -47,9 +47,9 @@ pub struct Sync {
     refresher: Refresher,
 }
 
-/// Why a session with the engine ended.
+/// Why a connection to the engine ended.
 #[derive(Debug, thiserror::Error)]
-enum SessionEnd {
+enum Disconnect {
     #[error(transparent)]
     Engine(#[from] EngineError),
     #[error("the engine's event stream ended")]
@@ -74,15 +74,15 @@ impl Sync {
         }
     }
 
-    /// Runs until `stop`, connecting anew with back-off whenever the session ends.
+    /// Runs until `stop`, connecting anew with back-off whenever the connection ends.
     pub async fn run(self, stop: CancellationToken) {
         let mut backoff = FIRST_BACKOFF;
         let work = async {
             loop {
                 let began = tokio::time::Instant::now();
-                let Err(end) = self.session().await;
+                let Err(end) = self.follow_engine().await;
                 let reason = match end {
-                    SessionEnd::Engine(EngineError {
+                    Disconnect::Engine(EngineError {
                         cause: Cause::Unreachable(why),
                         ..
                     }) => why,
@@ -91,7 +91,7 @@ impl Sync {
                 if began.elapsed() > LAST_BACKOFF {
                     backoff = FIRST_BACKOFF;
                 }
-                tracing::warn!(engine = %self.engine.endpoint(), reason, retry = ?backoff, "no session with the engine");
+                tracing::warn!(engine = %self.engine.endpoint(), reason, retry = ?backoff, "not connected to the engine");
                 self.engine.set_away(reason);
                 tokio::time::sleep(backoff).await;
                 backoff = (backoff * 2).min(LAST_BACKOFF);
@@ -101,7 +101,7 @@ impl Sync {
     }
 
     /// One connection: from connect to the first failure.
-    async fn session(&self) -> Result<Infallible, SessionEnd> {
+    async fn follow_engine(&self) -> Result<Infallible, Disconnect> {
         let connection = self.engine.connect().await?;
         let (major, minor) = connection.api;
         tracing::info!(
@@ -124,17 +124,17 @@ impl Sync {
     async fn follow(
         &self,
         events: impl Stream<Item = Result<EventMessage, bollard::errors::Error>>,
-    ) -> Result<Infallible, SessionEnd> {
+    ) -> Result<Infallible, Disconnect> {
         let mut events = std::pin::pin!(events);
         while let Some(event) = events.next().await {
-            let event = event.map_err(SessionEnd::StreamBroke)?;
+            let event = event.map_err(Disconnect::StreamBroke)?;
             match event.typ {
                 Some(EventMessageTypeEnum::CONTAINER) => self.on_container_event(event),
                 Some(EventMessageTypeEnum::IMAGE) => self.images.wish_refresh(),
                 _ => {}
             }
         }
-        Err(SessionEnd::StreamEnded)
+        Err(Disconnect::StreamEnded)
     }
 
     fn on_container_event(&self, event: EventMessage) {
@@ -153,7 +153,7 @@ impl Sync {
         }
     }
 
-    async fn watch_health(&self) -> Result<Infallible, SessionEnd> {
+    async fn watch_health(&self) -> Result<Infallible, Disconnect> {
         loop {
             tokio::time::sleep(HEARTBEAT).await;
             self.engine.ping().await?;
@@ -161,7 +161,7 @@ impl Sync {
     }
 
     /// Looks at everything once, then never returns: only a failure is an answer.
-    async fn resync(&self) -> Result<Infallible, SessionEnd> {
+    async fn resync(&self) -> Result<Infallible, Disconnect> {
         self.images.refresh(&self.engine).await?;
         let ticket = self.model.ticket();
         let listed = self.engine.list_containers(labels::TYPE).await?;

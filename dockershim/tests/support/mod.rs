@@ -52,7 +52,7 @@ pub struct FakeEngine {
 
 struct State {
     containers: Mutex<BTreeMap<String, Value>>,
-    /// One per session of the event stream; replaced when the stream is broken.
+    /// One per life of the event stream; replaced when the stream is broken.
     events: Mutex<broadcast::Sender<Value>>,
     hanging: watch::Sender<HashSet<Hang>>,
     calls: Mutex<HashMap<String, usize>>,
