@@ -1,4 +1,23 @@
 //! What the kubelet is told: its own configuration, and the pods to run.
+//!
+//! Configuration: flags ([`crate::cli`]) over drop-ins over the file over
+//! upstream's defaults make [`settings::Settings`]. Pods: [`source`]s read
+//! [`manifest`]s, set [`defaults`], check them ([`validation`]) and hand the whole
+//! set that they know to the mux ([`pod_config`]), which tells the kubelet what
+//! changed as [`update::PodUpdate`]s.
 
+pub mod defaults;
+pub mod duration;
+pub mod kubelet_configuration;
+pub mod kubelet_defaults;
+pub mod kubelet_validation;
+pub mod manifest;
 pub mod options;
+pub mod pod_config;
+pub mod quantity;
+pub mod settings;
+pub mod source;
+pub mod support;
 pub mod update;
+pub mod validation;
+pub mod yaml;

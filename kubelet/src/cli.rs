@@ -1,0 +1,409 @@
+//! The command line: upstream's kubelet flags by name, and `kubelet status`.
+
+mod table;
+mod value;
+
+use std::{ffi::OsString, net::IpAddr, path::PathBuf};
+
+use clap::{Arg, ArgAction, ArgMatches, builder::StyledStr, error::ErrorKind};
+use serde_json::{Map, Value};
+
+use crate::{
+    config::support,
+    status_command::{OutputFormat, StatusOptions},
+};
+use table::{Flag, GROUPS, Target};
+use value::Kind;
+
+/// What the command line asks for.
+#[derive(Clone, Debug)]
+pub enum Command {
+    /// Run the node agent.
+    Run(Box<Flags>),
+    /// Print the pods of the kubelet that runs.
+    Status(StatusOptions),
+    /// Print the version; with all its parts when `raw`.
+    Version {
+        /// `--version=raw`.
+        raw: bool,
+    },
+}
+
+/// The node agent's flags.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Flags {
+    /// `--config`.
+    pub config: Option<PathBuf>,
+    /// `--config-dir`.
+    pub config_dir: Option<PathBuf>,
+    /// `--root-dir`.
+    pub root_dir: PathBuf,
+    /// `--hostname-override`.
+    pub hostname_override: Option<String>,
+    /// `--node-ip`.
+    pub node_ips: Vec<IpAddr>,
+    /// Flags that stand for `KubeletConfiguration` fields, in the file's shape.
+    pub configuration: Map<String, Value>,
+    /// Given flags that have no effect yet, with their dashes.
+    pub without_effect: Vec<String>,
+}
+
+/// Reads a command line, the program's name first.
+///
+/// # Errors
+/// The flag, its value and what is allowed; also the text of `--help`.
+pub fn parse<I, T>(args: I) -> Result<Command, clap::Error>
+where
+    I: IntoIterator<Item = T>,
+    T: Into<OsString>,
+{
+    let args = args.into_iter().map(|arg| with_dashes(arg.into()));
+    let mut command = command();
+    let matches = command.try_get_matches_from_mut(args)?;
+    if let Some(version) = matches.get_one::<String>("version")
+        && version != "false"
+    {
+        return Ok(Command::Version {
+            raw: version == "raw",
+        });
+    }
+    match matches.subcommand() {
+        Some(("status", matches)) => Ok(Command::Status(status_options(matches))),
+        _ => flags(&matches)
+            .map(|flags| Command::Run(Box::new(flags)))
+            .map_err(|fault| command.error(ErrorKind::ValueValidation, fault)),
+    }
+}
+
+/// Upstream takes `_` for `-` in the names of flags.
+fn with_dashes(arg: OsString) -> OsString {
+    match arg.to_str() {
+        Some(text) if text.starts_with("--") => {
+            let (name, value) = match text.find('=') {
+                Some(at) => text.split_at(at),
+                None => (text, ""),
+            };
+            OsString::from(name.replace('_', "-") + value)
+        }
+        _ => arg,
+    }
+}
+
+fn command() -> clap::Command {
+    let mut command = clap::Command::new("kubelet")
+        .about("The Kubernetes node agent: runs the pods of manifests on a CRI v1 container runtime")
+        .after_help(
+            "The secure port (10250) and joining a cluster are not built yet: pods come from files.\n\
+             `kubelet status` shows the pods of the kubelet that runs.",
+        )
+        .args_conflicts_with_subcommands(true)
+        .args_override_self(true)
+        .subcommand(status_command())
+        .arg(
+            Arg::new("version")
+                .long("version")
+                .num_args(0..=1)
+                .require_equals(true)
+                .default_missing_value("true")
+                .value_parser(["true", "false", "raw"])
+                .help("Print the version and exit; =raw with all its parts"),
+        );
+    for (heading, flags) in GROUPS {
+        for flag in *flags {
+            command = command.arg(argument(flag).help_heading(*heading));
+        }
+    }
+    command
+}
+
+fn argument(flag: &'static Flag) -> Arg {
+    let kind = flag.kind;
+    let mut arg = Arg::new(flag.name)
+        .long(flag.name)
+        .value_name(kind.placeholder())
+        .value_parser(move |text: &str| kind.parse(text))
+        .allow_negative_numbers(true)
+        .help(help(flag));
+    if flag.name == "v" {
+        arg = arg.short('v');
+    }
+    if kind.accumulates() {
+        arg = arg.action(ArgAction::Append);
+    }
+    if kind == Kind::Bool {
+        arg = arg
+            .num_args(0..=1)
+            .require_equals(true)
+            .default_missing_value("true");
+    }
+    arg
+}
+
+fn help(flag: &Flag) -> StyledStr {
+    let note = match flag.target {
+        Target::Refused(_) => " (not built yet)",
+        Target::Unused => " (no effect)",
+        Target::Field(field) if !support::has_effect(field) => " (no effect yet)",
+        Target::Field(_) | Target::Node => "",
+    };
+    format!("{}{note}", flag.help).into()
+}
+
+fn flags(matches: &ArgMatches) -> Result<Flags, String> {
+    let text = |name: &str| {
+        matches
+            .get_one::<Value>(name)
+            .and_then(Value::as_str)
+            .filter(|text| !text.is_empty())
+            .map(str::to_owned)
+    };
+    let mut flags = Flags {
+        config: text("config").map(PathBuf::from),
+        config_dir: text("config-dir").map(PathBuf::from),
+        root_dir: PathBuf::from(text("root-dir").unwrap_or_else(|| "/var/lib/kubelet".to_owned())),
+        hostname_override: text("hostname-override"),
+        node_ips: node_ips(text("node-ip").as_deref().unwrap_or_default())?,
+        ..Flags::default()
+    };
+    for flag in GROUPS.iter().flat_map(|(_, flags)| *flags) {
+        let Some(value) = given(matches, flag) else {
+            continue;
+        };
+        match flag.target {
+            Target::Node => {}
+            Target::Unused => flags.without_effect.push(format!("--{}", flag.name)),
+            Target::Refused(_) if is_off(&value) => {}
+            Target::Refused(why) => return Err(format!("--{}: {why}", flag.name)),
+            Target::Field(field) => {
+                if !support::has_effect(field) {
+                    flags.without_effect.push(format!("--{}", flag.name));
+                }
+                set(&mut flags.configuration, field, value);
+            }
+        }
+    }
+    Ok(flags)
+}
+
+/// The value of a flag that the command line has; its occurrences taken together.
+fn given(matches: &ArgMatches, flag: &Flag) -> Option<Value> {
+    let mut values = matches.get_many::<Value>(flag.name)?.cloned();
+    let first = values.next()?;
+    Some(values.fold(first, |mut total, more| {
+        value::accumulate(&mut total, more);
+        total
+    }))
+}
+
+/// Whether a flag is given only to say that its function is not wanted.
+fn is_off(value: &Value) -> bool {
+    matches!(value, Value::Bool(false)) || value.as_str() == Some("")
+}
+
+/// Sets the field at a dotted path.
+fn set(object: &mut Map<String, Value>, path: &str, value: Value) {
+    match path.split_once('.') {
+        None => {
+            object.insert(path.to_owned(), value);
+        }
+        Some((parent, rest)) => {
+            if let Value::Object(child) = object
+                .entry(parent)
+                .or_insert_with(|| Value::Object(Map::new()))
+            {
+                set(child, rest, value);
+            }
+        }
+    }
+}
+
+fn node_ips(text: &str) -> Result<Vec<IpAddr>, String> {
+    let fault = |rule: &str| format!("--node-ip: invalid value {text:?}: {rule}");
+    let ips: Vec<IpAddr> = text
+        .split(',')
+        .map(str::trim)
+        .filter(|part| !part.is_empty())
+        .map(|part| part.parse().map_err(|_| fault("must be IP addresses")))
+        .collect::<Result<_, _>>()?;
+    match ips.as_slice() {
+        [] | [_] => Ok(ips),
+        [first, second] if first.is_ipv4() != second.is_ipv4() => Ok(ips),
+        _ => Err(fault(
+            "must be one address, or one IPv4 and one IPv6 address",
+        )),
+    }
+}
+
+fn status_command() -> clap::Command {
+    clap::Command::new("status")
+        .about("Print the pods of the kubelet that runs on this machine")
+        .arg(
+            Arg::new("root-dir")
+                .long("root-dir")
+                .value_name("DIR")
+                .default_value("/var/lib/kubelet")
+                .value_parser(clap::value_parser!(PathBuf))
+                .help("The --root-dir of the running kubelet"),
+        )
+        .arg(
+            Arg::new("kubelet-address")
+                .long("kubelet-address")
+                .value_name("URL")
+                .conflicts_with("root-dir")
+                .help("Ask the read-only port at this URL instead, such as http://127.0.0.1:10255"),
+        )
+        .arg(
+            Arg::new("namespace")
+                .long("namespace")
+                .short('n')
+                .value_name("NAMESPACE")
+                .help("Only pods of this namespace"),
+        )
+        .arg(
+            Arg::new("output")
+                .long("output")
+                .short('o')
+                .value_name("FORMAT")
+                .value_parser(["table", "wide", "json"])
+                .default_value("table")
+                .help("How to print"),
+        )
+}
+
+fn status_options(matches: &ArgMatches) -> StatusOptions {
+    StatusOptions {
+        root_dir: matches
+            .get_one::<PathBuf>("root-dir")
+            .cloned()
+            .unwrap_or_default(),
+        kubelet_address: matches.get_one::<String>("kubelet-address").cloned(),
+        namespace: matches.get_one::<String>("namespace").cloned(),
+        output: match matches.get_one::<String>("output").map(String::as_str) {
+            Some("wide") => OutputFormat::Wide,
+            Some("json") => OutputFormat::Json,
+            _ => OutputFormat::Table,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn run(args: &[&str]) -> Flags {
+        match parse(["kubelet"].iter().chain(args)).unwrap() {
+            Command::Run(flags) => *flags,
+            other => panic!("not a run: {other:?}"),
+        }
+    }
+
+    fn error(args: &[&str]) -> String {
+        parse(["kubelet"].iter().chain(args))
+            .unwrap_err()
+            .to_string()
+    }
+
+    #[test]
+    fn the_table_is_sound() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn flags_take_their_value_either_way() {
+        for args in [
+            &["--pod-manifest-path=/m", "-v", "4"][..],
+            &["--pod-manifest-path", "/m", "--v=4"],
+            &["--pod_manifest_path", "/m", "-v=4"],
+        ] {
+            assert_eq!(
+                Value::Object(run(args).configuration),
+                json!({"staticPodPath": "/m", "logging": {"verbosity": 4}}),
+                "{args:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn bools_need_no_value() {
+        for (arg, on) in [
+            ("--runonce", true),
+            ("--runonce=true", true),
+            ("--runonce=false", false),
+        ] {
+            assert_eq!(run(&[arg]).configuration["runOnce"], json!(on), "{arg}");
+        }
+    }
+
+    #[test]
+    fn the_last_of_a_flag_wins_and_lists_add_up() {
+        let flags = run(&[
+            "--max-pods=5",
+            "--max-pods=7",
+            "--cluster-dns=10.0.0.1",
+            "--cluster-dns=10.0.0.2",
+        ]);
+        assert_eq!(
+            Value::Object(flags.configuration),
+            json!({"maxPods": 7, "clusterDNS": ["10.0.0.1", "10.0.0.2"]})
+        );
+    }
+
+    #[test]
+    fn what_kubeadm_writes_is_taken() {
+        let flags = run(&[
+            "--config=/var/lib/kubelet/config.yaml",
+            "--container-runtime-endpoint=unix:///run/dockershim.sock",
+            "--pod-infra-container-image=registry.k8s.io/pause:3.10",
+        ]);
+        assert_eq!(flags.without_effect, ["--pod-infra-container-image"]);
+    }
+
+    #[test]
+    fn faults_name_flag_value_and_what_is_allowed() {
+        let text = error(&["--sync-frequency=5"]);
+        assert!(
+            text.contains("--sync-frequency") && text.contains("20s"),
+            "{text}"
+        );
+        let text = error(&["--address=localhost"]);
+        assert!(
+            text.contains("localhost") && text.contains("IP address"),
+            "{text}"
+        );
+        let text = error(&["--kubeconfig=/etc/kubernetes/kubelet.conf"]);
+        assert!(
+            text.contains("--kubeconfig: joining a cluster is not built yet"),
+            "{text}"
+        );
+        let text = error(&["--node-ip=10.0.0.1,10.0.0.2"]);
+        assert!(text.contains("one IPv4 and one IPv6"), "{text}");
+        assert!(error(&["--pod-manifest-pat=/m"]).contains("--pod-manifest-path"));
+    }
+
+    #[test]
+    fn versions_and_status() {
+        assert!(matches!(
+            parse(["kubelet", "--version"]),
+            Ok(Command::Version { raw: false })
+        ));
+        assert!(matches!(
+            parse(["kubelet", "--version=raw"]),
+            Ok(Command::Version { raw: true })
+        ));
+        let Ok(Command::Status(options)) = parse([
+            "kubelet",
+            "status",
+            "--root-dir=/r",
+            "-n",
+            "web",
+            "-o",
+            "wide",
+        ]) else {
+            panic!("not a status");
+        };
+        assert_eq!(options.root_dir, PathBuf::from("/r"));
+        assert_eq!(options.namespace.as_deref(), Some("web"));
+        assert_eq!(options.output, OutputFormat::Wide);
+    }
+}

@@ -1,0 +1,496 @@
+//! What a `KubeletConfiguration` may say: upstream's rules, all of its faults at
+//! once, each with the field's name and the values that are allowed.
+
+use std::{fmt::Display, net::IpAddr, path::Path};
+
+use super::{duration::GoDuration, kubelet_configuration::KubeletConfiguration, quantity};
+
+/// The faults of a configuration with its defaults set; empty when it is valid.
+pub fn validate(config: &KubeletConfiguration) -> Vec<String> {
+    let mut faults = Faults::default();
+    ports_and_addresses(config, &mut faults);
+    ranges(config, &mut faults);
+    choices(config, &mut faults);
+    node_allocatable(config, &mut faults);
+    shutdown(config, &mut faults);
+    logs_and_images(config, &mut faults);
+    faults.0
+}
+
+#[derive(Default)]
+struct Faults(Vec<String>);
+
+impl Faults {
+    fn add(&mut self, field: &str, value: impl Display, rule: impl Display) {
+        self.0
+            .push(format!("{field}: invalid value {value}: {rule}"));
+    }
+
+    fn port(&mut self, field: &str, port: i32) {
+        if !(1..=65535).contains(&port) {
+            self.add(field, port, "must be between 1 and 65535, inclusive");
+        }
+    }
+
+    fn address(&mut self, field: &str, address: &str) {
+        if address.parse::<IpAddr>().is_err() {
+            self.add(
+                field,
+                format_args!("{address:?}"),
+                "must be an IP address, such as 127.0.0.1 or ::1",
+            );
+        }
+    }
+
+    fn range<T: PartialOrd + Display>(
+        &mut self,
+        field: &str,
+        value: Option<T>,
+        (low, high): (T, T),
+    ) {
+        if let Some(value) = value
+            && !(value >= low && value <= high)
+        {
+            self.add(
+                field,
+                value,
+                format_args!("must be between {low} and {high}, inclusive"),
+            );
+        }
+    }
+
+    fn at_least<T: PartialOrd + Display>(&mut self, field: &str, value: Option<T>, least: T) {
+        if let Some(value) = value
+            && value < least
+        {
+            self.add(field, value, format_args!("must be {least} or greater"));
+        }
+    }
+
+    fn choice(&mut self, field: &str, value: &str, allowed: &[&str]) {
+        if !allowed.contains(&value) {
+            self.add(
+                field,
+                format_args!("{value:?}"),
+                format_args!("must be one of: {}", quoted(allowed)),
+            );
+        }
+    }
+}
+
+fn quoted(values: &[&str]) -> String {
+    let quoted: Vec<String> = values.iter().map(|value| format!("{value:?}")).collect();
+    quoted.join(", ")
+}
+
+fn ports_and_addresses(c: &KubeletConfiguration, faults: &mut Faults) {
+    faults.port("port", c.port);
+    faults.range("readOnlyPort", Some(c.read_only_port), (0, 65535));
+    faults.range("healthzPort", c.healthz_port, (0, 65535));
+    faults.address("address", &c.address);
+    faults.address("healthzBindAddress", &c.healthz_bind_address);
+    for (index, server) in c.cluster_dns.iter().enumerate() {
+        faults.address(&format!("clusterDNS[{index}]"), server);
+    }
+    for (field, endpoint) in [
+        ("containerRuntimeEndpoint", &c.container_runtime_endpoint),
+        ("imageServiceEndpoint", &c.image_service_endpoint),
+    ] {
+        if !endpoint.is_empty()
+            && let Err(rule) = unix_socket_path(endpoint)
+        {
+            faults.add(field, format_args!("{endpoint:?}"), rule);
+        }
+    }
+}
+
+/// The path of a runtime endpoint: `unix:///path` or a bare path.
+///
+/// # Errors
+/// What is wrong with the endpoint, and what would be right.
+pub fn unix_socket_path(endpoint: &str) -> Result<&Path, &'static str> {
+    const FORM: &str =
+        "must be a unix socket: unix:///path/to/runtime.sock or /path/to/runtime.sock";
+    let path = match endpoint.split_once("://") {
+        Some(("unix", path)) => path,
+        Some(_) => return Err(FORM),
+        None => endpoint.strip_prefix("unix:").unwrap_or(endpoint),
+    };
+    if path.starts_with('/') {
+        Ok(Path::new(path))
+    } else {
+        Err(FORM)
+    }
+}
+
+fn ranges(c: &KubeletConfiguration, faults: &mut Faults) {
+    faults.at_least(
+        "nodeLeaseDurationSeconds",
+        Some(c.node_lease_duration_seconds),
+        1,
+    );
+    for (field, value) in [
+        ("eventBurst", Some(c.event_burst)),
+        ("eventRecordQPS", c.event_record_qps),
+        ("kubeAPIBurst", Some(c.kube_api_burst)),
+        ("kubeAPIQPS", c.kube_api_qps),
+        ("maxPods", Some(c.max_pods)),
+        ("podsPerCore", Some(c.pods_per_core)),
+        ("registryBurst", Some(c.registry_burst)),
+        ("registryPullQPS", c.registry_pull_qps),
+    ] {
+        faults.at_least(field, value, 0);
+    }
+    faults.at_least("maxOpenFiles", Some(c.max_open_files), 0);
+    faults.at_least("nodeStatusMaxImages", c.node_status_max_images, -1);
+    faults.range("oomScoreAdj", c.oom_score_adj, (-1000, 1000));
+    faults.range("iptablesDropBit", c.iptables_drop_bit, (0, 31));
+    faults.range("iptablesMasqueradeBit", c.iptables_masquerade_bit, (0, 31));
+    faults.range(
+        "cpuCFSQuotaPeriod",
+        c.cpu_cfs_quota_period,
+        (GoDuration::from_millis(1), GoDuration::from_secs(1)),
+    );
+    faults.range(
+        "crashLoopBackOff.maxContainerRestartPeriod",
+        c.crash_loop_back_off.max_container_restart_period,
+        (GoDuration::from_secs(1), GoDuration::from_secs(300)),
+    );
+    for (field, value) in [
+        ("syncFrequency", c.sync_frequency),
+        ("fileCheckFrequency", c.file_check_frequency),
+        ("httpCheckFrequency", c.http_check_frequency),
+        ("runtimeRequestTimeout", c.runtime_request_timeout),
+    ] {
+        if value.is_negative() {
+            faults.add(field, value, "must be positive");
+        }
+    }
+    if let Some(factor) = c.memory_throttling_factor
+        && !(factor > 0.0 && factor <= 1.0)
+    {
+        faults.add(
+            "memoryThrottlingFactor",
+            factor,
+            "must be greater than 0 and at most 1.0",
+        );
+    }
+}
+
+fn choices(c: &KubeletConfiguration, faults: &mut Faults) {
+    faults.choice(
+        "authorization.mode",
+        &c.authorization.mode,
+        &["AlwaysAllow", "Webhook"],
+    );
+    faults.choice("cgroupDriver", &c.cgroup_driver, &["cgroupfs", "systemd"]);
+    faults.choice(
+        "cpuManagerPolicy",
+        &c.cpu_manager_policy,
+        &["none", "static"],
+    );
+    faults.choice(
+        "memoryManagerPolicy",
+        &c.memory_manager_policy,
+        &["None", "Static"],
+    );
+    faults.choice(
+        "topologyManagerPolicy",
+        &c.topology_manager_policy,
+        &["none", "best-effort", "restricted", "single-numa-node"],
+    );
+    faults.choice(
+        "topologyManagerScope",
+        &c.topology_manager_scope,
+        &["container", "pod"],
+    );
+    faults.choice(
+        "hairpinMode",
+        &c.hairpin_mode,
+        &["promiscuous-bridge", "hairpin-veth", "none"],
+    );
+    faults.choice(
+        "memorySwap.swapBehavior",
+        &c.memory_swap.swap_behavior,
+        &["", "LimitedSwap", "NoSwap"],
+    );
+    faults.choice(
+        "memoryReservationPolicy",
+        &c.memory_reservation_policy,
+        &["None", "TieredReservation"],
+    );
+    faults.choice(
+        "configMapAndSecretChangeDetectionStrategy",
+        &c.config_map_and_secret_change_detection_strategy,
+        &["Get", "Cache", "Watch"],
+    );
+    faults.choice(
+        "imagePullCredentialsVerificationPolicy",
+        &c.image_pull_credentials_verification_policy,
+        &[
+            "NeverVerify",
+            "NeverVerifyPreloadedImages",
+            "NeverVerifyAllowlistedImages",
+            "AlwaysVerify",
+        ],
+    );
+    faults.choice("logging.format", &c.logging.format, &["text"]);
+}
+
+fn node_allocatable(c: &KubeletConfiguration, faults: &mut Faults) {
+    const FIELD: &str = "enforceNodeAllocatable";
+    const ALLOWED: &[&str] = &[
+        "none",
+        "pods",
+        "system-reserved",
+        "system-reserved-compressible",
+        "kube-reserved",
+        "kube-reserved-compressible",
+    ];
+    if !c.system_cgroups.is_empty() && c.cgroup_root.is_empty() {
+        faults.add(
+            "systemCgroups",
+            format_args!("{:?}", c.system_cgroups),
+            "needs cgroupRoot to be set as well",
+        );
+    }
+    let levels = c.enforce_node_allocatable.as_deref().unwrap_or_default();
+    for (index, level) in levels.iter().enumerate() {
+        faults.choice(FIELD, level, ALLOWED);
+        if levels[..index].contains(level) {
+            faults.add(FIELD, format_args!("{level:?}"), "is given twice");
+        }
+        if level == "none" && levels.len() > 1 {
+            faults.add(FIELD, "\"none\"", "excludes every other level");
+        }
+        if let Some(base) = level.strip_suffix("-compressible")
+            && levels.iter().any(|other| other == base)
+        {
+            faults.add(
+                FIELD,
+                format_args!("{level:?}"),
+                format_args!("excludes {base:?}"),
+            );
+        }
+        let cgroup = match level.strip_suffix("-compressible").unwrap_or(level) {
+            "system-reserved" => Some(("systemReservedCgroup", &c.system_reserved_cgroup)),
+            "kube-reserved" => Some(("kubeReservedCgroup", &c.kube_reserved_cgroup)),
+            _ => None,
+        };
+        if let Some((name, value)) = cgroup
+            && value.is_empty()
+        {
+            faults.add(
+                FIELD,
+                format_args!("{level:?}"),
+                format_args!("needs {name} to be set as well"),
+            );
+        }
+        if level != "none" && c.cgroups_per_qos == Some(false) {
+            faults.add(
+                FIELD,
+                format_args!("{level:?}"),
+                "needs cgroupsPerQOS to be true",
+            );
+        }
+    }
+    if !c.reserved_system_cpus.is_empty()
+        && !(c.system_reserved_cgroup.is_empty() && c.kube_reserved_cgroup.is_empty())
+    {
+        faults.add(
+            "reservedSystemCPUs",
+            format_args!("{:?}", c.reserved_system_cpus),
+            "excludes systemReservedCgroup and kubeReservedCgroup",
+        );
+    }
+    for (field, reserved) in [
+        ("systemReserved", &c.system_reserved),
+        ("kubeReserved", &c.kube_reserved),
+    ] {
+        for (resource, amount) in reserved {
+            if let Err(error) = quantity::parse(amount) {
+                faults.add(
+                    &format!("{field}.{resource}"),
+                    format_args!("{amount:?}"),
+                    error,
+                );
+            }
+        }
+    }
+}
+
+fn shutdown(c: &KubeletConfiguration, faults: &mut Faults) {
+    let second = GoDuration::from_secs(1);
+    for (field, period) in [
+        ("shutdownGracePeriod", c.shutdown_grace_period),
+        (
+            "shutdownGracePeriodCriticalPods",
+            c.shutdown_grace_period_critical_pods,
+        ),
+    ] {
+        if !period.is_zero() && period < second {
+            faults.add(field, period, "must be zero, or 1s or longer");
+        }
+    }
+    if c.shutdown_grace_period_critical_pods > c.shutdown_grace_period {
+        faults.add(
+            "shutdownGracePeriodCriticalPods",
+            c.shutdown_grace_period_critical_pods,
+            format_args!(
+                "must not exceed shutdownGracePeriod, {}",
+                c.shutdown_grace_period
+            ),
+        );
+    }
+    if !c.shutdown_grace_period_by_pod_priority.is_empty() && !c.shutdown_grace_period.is_zero() {
+        faults.add(
+            "shutdownGracePeriodByPodPriority",
+            "(set)",
+            "excludes shutdownGracePeriod",
+        );
+    }
+}
+
+fn logs_and_images(c: &KubeletConfiguration, faults: &mut Faults) {
+    faults.at_least("containerLogMaxFiles", c.container_log_max_files, 2);
+    faults.at_least("containerLogMaxWorkers", c.container_log_max_workers, 1);
+    faults.at_least(
+        "containerLogMonitorInterval",
+        c.container_log_monitor_interval,
+        GoDuration::from_secs(3),
+    );
+    if let Err(error) = quantity::parse(&c.container_log_max_size) {
+        faults.add(
+            "containerLogMaxSize",
+            format_args!("{:?}", c.container_log_max_size),
+            error,
+        );
+    }
+    let logs = Path::new(&c.pod_logs_dir);
+    if !logs.is_absolute() || !is_normal(&c.pod_logs_dir) || !c.pod_logs_dir.is_ascii() {
+        faults.add(
+            "podLogsDir",
+            format_args!("{:?}", c.pod_logs_dir),
+            "must be an absolute, normalized path of ASCII characters",
+        );
+    }
+    faults.range(
+        "imageGCHighThresholdPercent",
+        c.image_gc_high_threshold_percent,
+        (0, 100),
+    );
+    faults.range(
+        "imageGCLowThresholdPercent",
+        c.image_gc_low_threshold_percent,
+        (0, 100),
+    );
+    if let (Some(low), Some(high)) = (
+        c.image_gc_low_threshold_percent,
+        c.image_gc_high_threshold_percent,
+    ) && low >= high
+    {
+        faults.add(
+            "imageGCLowThresholdPercent",
+            low,
+            format_args!("must be less than imageGCHighThresholdPercent, {high}"),
+        );
+    }
+    for (field, age) in [
+        ("imageMinimumGCAge", c.image_minimum_gc_age),
+        ("imageMaximumGCAge", c.image_maximum_gc_age),
+    ] {
+        if age.is_negative() {
+            faults.add(field, age, "must not be negative");
+        }
+    }
+    if !c.image_maximum_gc_age.is_zero() && c.image_maximum_gc_age <= c.image_minimum_gc_age {
+        faults.add(
+            "imageMaximumGCAge",
+            c.image_maximum_gc_age,
+            format_args!(
+                "must be greater than imageMinimumGCAge, {}",
+                c.image_minimum_gc_age
+            ),
+        );
+    }
+    faults.at_least("maxParallelImagePulls", c.max_parallel_image_pulls, 1);
+    if c.serialize_image_pulls == Some(true)
+        && let Some(pulls) = c.max_parallel_image_pulls
+        && pulls > 1
+    {
+        faults.add(
+            "maxParallelImagePulls",
+            pulls,
+            "must be 1 unless serializeImagePulls is false",
+        );
+    }
+}
+
+/// Whether a path is as short as it can be: no `.`, `..`, empty or trailing parts.
+fn is_normal(path: &str) -> bool {
+    path == "/"
+        || path
+            .split('/')
+            .skip(1)
+            .all(|part| !matches!(part, "" | "." | ".."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::kubelet_defaults::set_defaults;
+
+    fn faults(json: serde_json::Value) -> Vec<String> {
+        let mut config = serde_json::from_value(json).unwrap();
+        set_defaults(&mut config);
+        validate(&config)
+    }
+
+    #[test]
+    fn the_defaults_are_valid() {
+        assert_eq!(faults(serde_json::json!({})), Vec::<String>::new());
+    }
+
+    #[test]
+    fn every_fault_is_named_with_what_is_allowed() {
+        let found = faults(serde_json::json!({
+            "healthzPort": 70000,
+            "hairpinMode": "loop",
+            "imageGCLowThresholdPercent": 90,
+            "podLogsDir": "/var/log/../pods",
+            "maxParallelImagePulls": 3,
+            "serializeImagePulls": true,
+            "crashLoopBackOff": {"maxContainerRestartPeriod": "10m"},
+            "containerRuntimeEndpoint": "tcp://127.0.0.1:1234",
+        }));
+        for expected in [
+            "healthzPort: invalid value 70000: must be between 0 and 65535, inclusive",
+            "hairpinMode: invalid value \"loop\": must be one of: \"promiscuous-bridge\", \"hairpin-veth\", \"none\"",
+            "imageGCLowThresholdPercent: invalid value 90: must be less than imageGCHighThresholdPercent, 85",
+            "podLogsDir: invalid value \"/var/log/../pods\": must be an absolute, normalized path of ASCII characters",
+            "maxParallelImagePulls: invalid value 3: must be 1 unless serializeImagePulls is false",
+            "crashLoopBackOff.maxContainerRestartPeriod: invalid value 10m0s: must be between 1s and 5m0s, inclusive",
+            "containerRuntimeEndpoint: invalid value \"tcp://127.0.0.1:1234\": must be a unix socket: unix:///path/to/runtime.sock or /path/to/runtime.sock",
+        ] {
+            assert!(
+                found.iter().any(|fault| fault == expected),
+                "{expected}\n{found:#?}"
+            );
+        }
+        assert_eq!(found.len(), 7);
+    }
+
+    #[test]
+    fn runtime_endpoints_are_unix_sockets() {
+        assert_eq!(
+            unix_socket_path("unix:///run/cri.sock"),
+            Ok(Path::new("/run/cri.sock"))
+        );
+        assert_eq!(
+            unix_socket_path("/run/cri.sock"),
+            Ok(Path::new("/run/cri.sock"))
+        );
+        assert!(unix_socket_path("npipe:////./pipe/x").is_err());
+        assert!(unix_socket_path("run/cri.sock").is_err());
+    }
+}

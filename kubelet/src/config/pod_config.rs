@@ -1,0 +1,407 @@
+//! The mux: each source tells the whole set of pods that it knows, and the
+//! kubelet hears what changed.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
+use tokio::sync::{Mutex, mpsc};
+use tracing::warn;
+
+use super::update::{PodOperation, PodUpdate, Source};
+use crate::pod::identity::{self, CONFIG_MIRROR, CONFIG_SEEN, CONFIG_SOURCE, PodUid, full_name};
+
+/// Updates that may wait for the kubelet before a source has to.
+const UPDATES: usize = 50;
+
+/// Annotations that the kubelet sets itself: no news when they differ.
+const LOCAL_ANNOTATIONS: [&str; 3] = [CONFIG_SOURCE, CONFIG_SEEN, CONFIG_MIRROR];
+
+/// Merges the sources' pods into one ordered stream of changes.
+///
+/// Invariant: what was sent to the stream and never removed again is what the
+/// sources said last.
+#[derive(Clone, Debug)]
+pub struct PodConfig {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    updates: mpsc::Sender<PodUpdate>,
+    /// Held while a set is merged and its updates are sent: they stay in order.
+    sources: Mutex<HashMap<Source, HashMap<PodUid, Arc<Pod>>>>,
+    seen: parking_lot::Mutex<SeenSources>,
+    all_seen: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct SeenSources {
+    registered: HashSet<Source>,
+    complete: HashSet<Source>,
+}
+
+/// The handle by which one source tells its pods.
+#[derive(Clone, Debug)]
+pub struct SourceHandle {
+    source: Source,
+    shared: Arc<Shared>,
+}
+
+/// All pods of a source, as it knows them now.
+#[derive(Clone, Debug, Default)]
+pub struct PodSet {
+    /// The pods.
+    pub pods: Vec<Arc<Pod>>,
+    /// Whether there can be no others. A source that cannot read some of its
+    /// pods, and never could, does not know what they are.
+    pub complete: bool,
+}
+
+/// The kubelet that listened to the stream has gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("nobody listens to the pods of the sources any more")]
+pub struct Closed;
+
+impl PodConfig {
+    /// A mux without sources, and its stream of changes.
+    pub fn new() -> (Self, mpsc::Receiver<PodUpdate>) {
+        let (updates, receiver) = mpsc::channel(UPDATES);
+        let shared = Arc::new(Shared {
+            updates,
+            sources: Mutex::default(),
+            seen: parking_lot::Mutex::default(),
+            all_seen: AtomicBool::new(false),
+        });
+        (Self { shared }, receiver)
+    }
+
+    /// Adds a source. All sources are added before the kubelet starts.
+    pub fn source(&self, source: Source) -> SourceHandle {
+        self.shared.seen.lock().registered.insert(source);
+        SourceHandle {
+            source,
+            shared: self.shared.clone(),
+        }
+    }
+
+    /// Whether every source has told its complete set once, and the stream's
+    /// receiver has taken what came of it. Only then is a pod that runs and that
+    /// nobody told of a pod that should not run.
+    ///
+    /// True for good once it is true. Asked from the task that receives, it
+    /// speaks of updates that this task has taken.
+    pub fn seen_all_sources(&self) -> bool {
+        let shared = &self.shared;
+        if shared.all_seen.load(Ordering::Acquire) {
+            return true;
+        }
+        let complete = {
+            let seen = shared.seen.lock();
+            seen.registered.is_subset(&seen.complete)
+        };
+        let drained = shared.updates.capacity() == shared.updates.max_capacity();
+        if complete && drained {
+            shared.all_seen.store(true, Ordering::Release);
+        }
+        complete && drained
+    }
+}
+
+impl SourceHandle {
+    /// Replaces what the source told before, and sends what differs.
+    ///
+    /// # Errors
+    /// Nobody receives any more: the source can stop.
+    pub async fn set(&self, set: PodSet) -> Result<(), Closed> {
+        let mut sources = self.shared.sources.lock().await;
+        let pods = sources.entry(self.source).or_default();
+        let changes = merge(pods, set.pods, self.source);
+        let first_complete =
+            set.complete && !self.shared.seen.lock().complete.contains(&self.source);
+        // The receiver hears of a source's first set even if it is empty.
+        let say_nothing = changes.iter().all(|(_, pods)| pods.is_empty());
+        for (operation, pods) in changes {
+            let first = first_complete && say_nothing && operation == PodOperation::Add;
+            if !pods.is_empty() || first {
+                self.send(operation, pods).await?;
+            }
+        }
+        if first_complete {
+            self.shared.seen.lock().complete.insert(self.source);
+        }
+        Ok(())
+    }
+
+    async fn send(&self, operation: PodOperation, pods: Vec<Arc<Pod>>) -> Result<(), Closed> {
+        let update = PodUpdate {
+            pods,
+            operation,
+            source: self.source,
+        };
+        self.shared.updates.send(update).await.map_err(|_| Closed)
+    }
+}
+
+type Changes = [(PodOperation, Vec<Arc<Pod>>); 5];
+
+/// Makes `known` what `told` is, and returns the differences in the order in
+/// which they must be told.
+fn merge(known: &mut HashMap<PodUid, Arc<Pod>>, told: Vec<Arc<Pod>>, source: Source) -> Changes {
+    let (mut added, mut updated, mut deleted, mut reconciled) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut now = HashMap::with_capacity(told.len());
+    let mut names = HashSet::new();
+    for pod in told {
+        if !names.insert(full_name(&pod)) {
+            warn!(
+                pod = %full_name(&pod),
+                pod_uid = %PodUid::of(&pod),
+                %source,
+                "Pod ignored: the source has another one of the same name"
+            );
+            continue;
+        }
+        let uid = PodUid::of(&pod);
+        let pod = match known.remove(&uid) {
+            None => {
+                let pod = annotated(pod, source, &Timestamp::now().to_string());
+                added.push(pod.clone());
+                pod
+            }
+            Some(before) => match change(&before, &pod) {
+                None => before,
+                Some(operation) => {
+                    let seen = identity::annotation(&before, CONFIG_SEEN).unwrap_or_default();
+                    let pod = annotated(pod, source, seen);
+                    match operation {
+                        PodOperation::Delete => deleted.push(pod.clone()),
+                        PodOperation::Reconcile => reconciled.push(pod.clone()),
+                        _ => updated.push(pod.clone()),
+                    }
+                    pod
+                }
+            },
+        };
+        now.insert(uid, pod);
+    }
+    let removed = std::mem::replace(known, now).into_values().collect();
+    [
+        (PodOperation::Remove, removed),
+        (PodOperation::Add, added),
+        (PodOperation::Update, updated),
+        (PodOperation::Delete, deleted),
+        (PodOperation::Reconcile, reconciled),
+    ]
+}
+
+/// What happened to a pod between two tellings.
+fn change(before: &Pod, after: &Pod) -> Option<PodOperation> {
+    let (old, new) = (&before.metadata, &after.metadata);
+    let same = before.spec == after.spec
+        && old.labels == new.labels
+        && old.deletion_timestamp == new.deletion_timestamp
+        && old.deletion_grace_period_seconds == new.deletion_grace_period_seconds
+        && own_annotations(before).eq(own_annotations(after));
+    if !same && new.deletion_timestamp.is_some() {
+        Some(PodOperation::Delete)
+    } else if !same {
+        Some(PodOperation::Update)
+    } else if before.status != after.status {
+        Some(PodOperation::Reconcile)
+    } else {
+        None
+    }
+}
+
+/// A pod's annotations but for the kubelet's.
+fn own_annotations(pod: &Pod) -> impl Iterator<Item = (&String, &String)> {
+    pod.metadata
+        .annotations
+        .iter()
+        .flatten()
+        .filter(|(key, _)| !LOCAL_ANNOTATIONS.contains(&key.as_str()))
+}
+
+/// The pod with the annotations that say where it is from and since when.
+fn annotated(mut pod: Arc<Pod>, source: Source, seen: &str) -> Arc<Pod> {
+    let annotations = Arc::make_mut(&mut pod)
+        .metadata
+        .annotations
+        .get_or_insert_default();
+    annotations.insert(CONFIG_SOURCE.to_owned(), source.as_str().to_owned());
+    annotations.insert(CONFIG_SEEN.to_owned(), seen.to_owned());
+    pod
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod(name: &str, uid: &str, spec: serde_json::Value) -> Arc<Pod> {
+        Arc::new(
+            serde_json::from_value(json!({
+                "metadata": {"name": name, "namespace": "default", "uid": uid},
+                "spec": spec,
+            }))
+            .unwrap(),
+        )
+    }
+
+    fn set(pods: Vec<Arc<Pod>>) -> PodSet {
+        PodSet {
+            pods,
+            complete: true,
+        }
+    }
+
+    fn taken(receiver: &mut mpsc::Receiver<PodUpdate>) -> Vec<(PodOperation, Vec<String>)> {
+        std::iter::from_fn(|| receiver.try_recv().ok())
+            .map(|update| {
+                let mut names: Vec<String> = update
+                    .pods
+                    .iter()
+                    .map(|pod| identity::name(pod).to_owned())
+                    .collect();
+                names.sort();
+                (update.operation, names)
+            })
+            .collect()
+    }
+
+    #[tokio::test]
+    async fn a_set_becomes_what_changed() {
+        let (config, mut updates) = PodConfig::new();
+        let file = config.source(Source::File);
+        let (a, b) = (pod("a", "1", json!({})), pod("b", "2", json!({})));
+        file.set(set(vec![a.clone(), b.clone()])).await.unwrap();
+        assert_eq!(
+            taken(&mut updates),
+            [(PodOperation::Add, vec!["a".into(), "b".into()])]
+        );
+
+        file.set(set(vec![a.clone(), b.clone()])).await.unwrap();
+        assert_eq!(taken(&mut updates), []);
+
+        let changed = pod("b", "2", json!({"hostNetwork": true}));
+        let c = pod("c", "3", json!({}));
+        file.set(set(vec![c, changed])).await.unwrap();
+        assert_eq!(
+            taken(&mut updates),
+            [
+                (PodOperation::Remove, vec!["a".into()]),
+                (PodOperation::Add, vec!["c".into()]),
+                (PodOperation::Update, vec!["b".into()]),
+            ]
+        );
+    }
+
+    #[tokio::test]
+    async fn deletion_and_status_are_told_apart_from_updates() {
+        let (config, mut updates) = PodConfig::new();
+        let api = config.source(Source::Api);
+        let a = pod("a", "1", json!({}));
+        api.set(set(vec![a.clone()])).await.unwrap();
+        taken(&mut updates);
+
+        let mut running = Pod::clone(&a);
+        running.status.get_or_insert_default().phase = Some("Running".into());
+        api.set(set(vec![Arc::new(running.clone())])).await.unwrap();
+        assert_eq!(
+            taken(&mut updates),
+            [(PodOperation::Reconcile, vec!["a".into()])]
+        );
+
+        running.metadata.deletion_grace_period_seconds = Some(30);
+        running.metadata.deletion_timestamp = Some(
+            k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH),
+        );
+        api.set(set(vec![Arc::new(running)])).await.unwrap();
+        assert_eq!(
+            taken(&mut updates),
+            [(PodOperation::Delete, vec!["a".into()])]
+        );
+    }
+
+    #[tokio::test]
+    async fn pods_say_where_they_are_from_and_since_when() {
+        let (config, mut updates) = PodConfig::new();
+        let file = config.source(Source::File);
+        file.set(set(vec![pod("a", "1", json!({}))])).await.unwrap();
+        let first = updates.recv().await.unwrap().pods.remove(0);
+        assert_eq!(identity::annotation(&first, CONFIG_SOURCE), Some("file"));
+        let seen = identity::annotation(&first, CONFIG_SEEN).unwrap();
+        assert!(seen.parse::<Timestamp>().is_ok(), "{seen}");
+
+        file.set(set(vec![pod("a", "1", json!({"hostPID": true}))]))
+            .await
+            .unwrap();
+        let second = updates.recv().await.unwrap().pods.remove(0);
+        assert_eq!(identity::annotation(&second, CONFIG_SEEN), Some(seen));
+    }
+
+    #[tokio::test]
+    async fn the_second_of_a_name_is_left_out() {
+        let (config, mut updates) = PodConfig::new();
+        let file = config.source(Source::File);
+        file.set(set(vec![
+            pod("a", "1", json!({})),
+            pod("a", "2", json!({})),
+        ]))
+        .await
+        .unwrap();
+        let update = updates.recv().await.unwrap();
+        assert_eq!(update.pods.len(), 1);
+        assert_eq!(update.pods[0].metadata.uid.as_deref(), Some("1"));
+    }
+
+    #[tokio::test]
+    async fn sources_are_ready_when_all_are_complete_and_heard() {
+        let (config, mut updates) = PodConfig::new();
+        let file = config.source(Source::File);
+        let api = config.source(Source::Api);
+        api.set(set(Vec::new())).await.unwrap();
+        assert!(!config.seen_all_sources(), "the file source said nothing");
+
+        let a = pod("a", "1", json!({}));
+        file.set(PodSet {
+            pods: vec![a.clone()],
+            complete: false,
+        })
+        .await
+        .unwrap();
+        assert_eq!(taken(&mut updates).len(), 2);
+        assert!(
+            !config.seen_all_sources(),
+            "the file source does not know all"
+        );
+
+        file.set(set(vec![a])).await.unwrap();
+        assert!(!config.seen_all_sources(), "not heard yet");
+        assert_eq!(
+            taken(&mut updates),
+            [(PodOperation::Add, Vec::<String>::new())]
+        );
+        assert!(config.seen_all_sources());
+
+        file.set(PodSet::default()).await.unwrap();
+        assert!(config.seen_all_sources(), "stays so");
+    }
+
+    #[tokio::test]
+    async fn a_source_learns_that_nobody_listens() {
+        let (config, updates) = PodConfig::new();
+        drop(updates);
+        let file = config.source(Source::File);
+        assert_eq!(
+            file.set(set(vec![pod("a", "1", json!({}))])).await,
+            Err(Closed)
+        );
+    }
+}

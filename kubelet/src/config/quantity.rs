@@ -1,0 +1,150 @@
+//! Resource quantities, exactly: `500m`, `1.5Gi`, `12e6`.
+//!
+//! Comparisons of requests with limits need every digit, so amounts are whole
+//! billionths, not floats.
+
+/// Billionths in one.
+pub const NANOS: i128 = 1_000_000_000;
+
+/// Why a text is no quantity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "quantities must be a number with an optional suffix (n, u, m, k, M, G, T, P, E, Ki, Mi, Gi, Ti, Pi, Ei, or an exponent), such as 500m, 2 or 1.5Gi"
+)]
+pub struct QuantityError;
+
+/// The amount in billionths; what is finer is rounded up, what is beyond the
+/// range is the range's end, both as upstream does.
+///
+/// # Errors
+/// The text is no quantity.
+pub fn parse(text: &str) -> Result<i128, QuantityError> {
+    let (negative, unsigned) = match text.as_bytes().first() {
+        Some(b'-') => (true, &text[1..]),
+        Some(b'+') => (false, &text[1..]),
+        Some(_) => (false, text),
+        None => return Err(QuantityError),
+    };
+    let number_end = unsigned
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(unsigned.len());
+    let (number, suffix) = unsigned.split_at(number_end);
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
+        return Err(QuantityError);
+    }
+    let amount = amount(whole, fraction, scale(suffix)?);
+    Ok(if negative { -amount } else { amount })
+}
+
+/// What a suffix multiplies by: a power of ten, or a power of two.
+#[derive(Clone, Copy)]
+enum Scale {
+    Ten(i32),
+    Two(u32),
+}
+
+fn scale(suffix: &str) -> Result<Scale, QuantityError> {
+    Ok(match suffix {
+        "n" => Scale::Ten(-9),
+        "u" => Scale::Ten(-6),
+        "m" => Scale::Ten(-3),
+        "" => Scale::Ten(0),
+        "k" => Scale::Ten(3),
+        "M" => Scale::Ten(6),
+        "G" => Scale::Ten(9),
+        "T" => Scale::Ten(12),
+        "P" => Scale::Ten(15),
+        "E" => Scale::Ten(18),
+        "Ki" => Scale::Two(10),
+        "Mi" => Scale::Two(20),
+        "Gi" => Scale::Two(30),
+        "Ti" => Scale::Two(40),
+        "Pi" => Scale::Two(50),
+        "Ei" => Scale::Two(60),
+        exponent => {
+            let digits = exponent.strip_prefix(['e', 'E']).ok_or(QuantityError)?;
+            Scale::Ten(digits.parse().map_err(|_| QuantityError)?)
+        }
+    })
+}
+
+/// `whole.fraction` times `scale` in billionths, rounded up and saturated.
+fn amount(whole: &str, fraction: &str, scale: Scale) -> i128 {
+    // Digits are kept as one integer; the point moves by the scale.
+    let digits = format!("{whole}{fraction}");
+    let digits = digits.trim_start_matches('0');
+    if digits.is_empty() {
+        return 0;
+    }
+    let point = i32::try_from(fraction.len()).unwrap_or(i32::MAX);
+    let (ten, two) = match scale {
+        Scale::Ten(ten) => (ten, 0),
+        Scale::Two(two) => (0, two),
+    };
+    let ten = ten.saturating_sub(point).saturating_add(9);
+    let Ok(value) = digits.parse::<i128>() else {
+        return i128::MAX;
+    };
+    let Some(value) = value.checked_mul(1_i128 << two) else {
+        return i128::MAX;
+    };
+    let Some(power) = 10_i128.checked_pow(ten.unsigned_abs()) else {
+        return if ten > 0 { i128::MAX } else { 1 };
+    };
+    if ten >= 0 {
+        value.checked_mul(power).unwrap_or(i128::MAX)
+    } else {
+        value / power + i128::from(value % power != 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn reads_every_suffix() {
+        for (text, nanos) in [
+            ("0", 0),
+            ("1", NANOS),
+            ("500m", NANOS / 2),
+            ("0.1", NANOS / 10),
+            ("100m", NANOS / 10),
+            ("1.5Gi", 1_610_612_736 * NANOS),
+            ("12e6", 12_000_000 * NANOS),
+            ("12E6", 12_000_000 * NANOS),
+            ("2E", 2_000_000_000_000_000_000 * NANOS),
+            ("1Ki", 1024 * NANOS),
+            ("-5k", -5000 * NANOS),
+            (".5", NANOS / 2),
+            ("1.", NANOS),
+            ("0.1n", 1),
+        ] {
+            assert_eq!(parse(text), Ok(nanos), "{text}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_is_no_quantity() {
+        for text in [
+            "", "Mi", "1.2.3", "1 Gi", "1gi", "e3", "1e", "ten", "-", "1KiB",
+        ] {
+            assert_eq!(parse(text), Err(QuantityError), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn saturates_instead_of_wrapping() {
+        assert_eq!(parse("9e999"), Ok(i128::MAX));
+        assert_eq!(parse("99999999999999999999999999999999Ei"), Ok(i128::MAX));
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(text in "\\PC*|[-+]?[0-9.]{0,60}[eEinumkKMGTP]{0,2}[-+0-9]{0,12}") {
+            let _ = parse(&text);
+        }
+    }
+}

@@ -1,0 +1,521 @@
+//! Flags, configuration file, drop-ins and defaults, put together into what this
+//! run of the kubelet is made from.
+
+use std::{
+    fs, io,
+    net::{IpAddr, SocketAddr, UdpSocket},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use serde_json::{Map, Value};
+
+use super::{
+    duration::GoDuration,
+    kubelet_configuration::{API_VERSION, KIND, KubeletConfiguration},
+    kubelet_defaults::set_defaults,
+    kubelet_validation::{unix_socket_path, validate},
+    options::Options,
+    support,
+    validation::names,
+    yaml::{self, DuplicateKeys, SyntaxError},
+};
+use crate::cli::Flags;
+
+/// Fields of a file whose relative paths start at the file's own directory.
+const PATHS: &[&str] = &["staticPodPath", "resolvConf", "podLogsDir"];
+
+/// Everything that one run is made from.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// What the core of the kubelet is made from.
+    pub options: Options,
+    /// Where static pods come from.
+    pub manifests: Option<ManifestOptions>,
+    /// What is served.
+    pub server: ServerOptions,
+    /// Start the pods, report, and exit.
+    pub run_once: bool,
+    /// Verbosity of the log, as of `-v`.
+    pub verbosity: u32,
+    /// What the user should know: settings without effect.
+    pub warnings: Vec<String>,
+}
+
+/// Where static pods come from.
+#[derive(Clone, Debug)]
+pub struct ManifestOptions {
+    /// A manifest, or a directory of manifests (`staticPodPath`).
+    pub path: PathBuf,
+    /// How often everything is read again (`fileCheckFrequency`).
+    pub check_frequency: Duration,
+}
+
+/// Which addresses are served.
+#[derive(Clone, Debug, Default)]
+pub struct ServerOptions {
+    /// `/healthz` (`healthzBindAddress`, `healthzPort`).
+    pub healthz: Option<SocketAddr>,
+    /// `/healthz`, `/pods`, `/runningpods/` (`address`, `readOnlyPort`).
+    pub read_only: Option<SocketAddr>,
+}
+
+/// Why no settings come of flags and files.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// A file or directory cannot be read.
+    #[error("cannot read {role} {}: {source}", path.display())]
+    Read {
+        /// Which file it is meant to be.
+        role: &'static str,
+        /// Its path.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A file is no YAML, or has fields that the format does not know.
+    #[error("{}: {source}", path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Where and what.
+        source: SyntaxError,
+    },
+    /// A file is empty or of another kind.
+    #[error("{}: {field} is {found:?}; it must be {expected:?}", path.display())]
+    Kind {
+        /// The file.
+        path: PathBuf,
+        /// `apiVersion` or `kind`.
+        field: &'static str,
+        /// What it says.
+        found: String,
+        /// What it should say.
+        expected: &'static str,
+    },
+    /// A field has a value of another type.
+    #[error("invalid configuration: {field}: {message}")]
+    Type {
+        /// The field's path.
+        field: String,
+        /// What it should be.
+        message: String,
+    },
+    /// Fields have values that are not allowed.
+    #[error("invalid configuration:\n  {}", faults.join("\n  "))]
+    Invalid {
+        /// Each field, its value and what is allowed.
+        faults: Vec<String>,
+    },
+    /// The node has no usable name.
+    #[error("{name:?} cannot be the node's name: {rule}; set --hostname-override")]
+    NodeName {
+        /// The name.
+        name: String,
+        /// What a name must be.
+        rule: &'static str,
+    },
+    /// The host runs cgroup v1 and the configuration refuses that.
+    #[error("this host runs cgroup v1, and failCgroupV1 (--fail-cgroupv1) is true")]
+    CgroupV1,
+}
+
+impl Settings {
+    /// Reads the files that `flags` name and puts everything together: defaults,
+    /// under the file, under its drop-ins, under the flags.
+    ///
+    /// # Errors
+    /// The file, line and field at fault, and what is allowed.
+    pub fn load(flags: &Flags) -> Result<Self, SettingsError> {
+        let mut merged = match &flags.config {
+            Some(path) => read_file(path, "the configuration file (--config)")?,
+            None => Value::Object(Map::new()),
+        };
+        if let Some(dir) = &flags.config_dir {
+            for path in drop_ins(dir)? {
+                merge(&mut merged, read_file(&path, "the drop-in file")?);
+            }
+        }
+        let in_vain = support::without_effect(&merged);
+        merge(&mut merged, Value::Object(flags.configuration.clone()));
+
+        let mut config: KubeletConfiguration =
+            serde_path_to_error::deserialize(&merged).map_err(|error| SettingsError::Type {
+                field: error.path().to_string(),
+                message: error.inner().to_string(),
+            })?;
+        set_defaults(&mut config);
+        let mut faults = validate(&config);
+        faults.extend(support::not_built(&config));
+        if !faults.is_empty() {
+            return Err(SettingsError::Invalid { faults });
+        }
+        if config.fail_cgroup_v1 == Some(true) && !is_cgroup_v2() {
+            return Err(SettingsError::CgroupV1);
+        }
+
+        let mut warnings = Vec::new();
+        if !in_vain.is_empty() {
+            warnings.push(format!(
+                "fields of the configuration file without effect yet: {}",
+                in_vain.join(", ")
+            ));
+        }
+        if !flags.without_effect.is_empty() {
+            warnings.push(format!(
+                "flags without effect: {}",
+                flags.without_effect.join(", ")
+            ));
+        }
+        Ok(Self {
+            options: options(&config, flags)?,
+            manifests: (!config.static_pod_path.is_empty()).then(|| ManifestOptions {
+                path: PathBuf::from(&config.static_pod_path),
+                check_frequency: span(config.file_check_frequency),
+            }),
+            server: server_options(&config),
+            run_once: config.run_once,
+            verbosity: config.logging.verbosity,
+            warnings,
+        })
+    }
+}
+
+fn options(config: &KubeletConfiguration, flags: &Flags) -> Result<Options, SettingsError> {
+    let endpoint = |text: &str| {
+        unix_socket_path(text)
+            .map(|path| format!("unix://{}", path.display()))
+            .unwrap_or_default()
+    };
+    let runtime = endpoint(&config.container_runtime_endpoint);
+    let image = match config.image_service_endpoint.as_str() {
+        "" => runtime.clone(),
+        text => endpoint(text),
+    };
+    Ok(Options {
+        node_name: node_name(flags.hostname_override.as_deref())?,
+        node_ips: node_ips(&flags.node_ips),
+        root_dir: absolute(&flags.root_dir),
+        pod_logs_dir: PathBuf::from(&config.pod_logs_dir),
+        container_runtime_endpoint: runtime,
+        image_service_endpoint: image,
+        runtime_request_timeout: span(config.runtime_request_timeout),
+        sync_frequency: span(config.sync_frequency),
+        resolv_conf: config
+            .resolver_config
+            .as_deref()
+            .filter(|path| !path.is_empty())
+            .map(PathBuf::from),
+        cluster_dns: config
+            .cluster_dns
+            .iter()
+            .filter_map(|server| server.parse().ok())
+            .collect(),
+        cluster_domain: config.cluster_domain.clone(),
+        serialize_image_pulls: config.serialize_image_pulls.unwrap_or(true),
+        max_parallel_image_pulls: config
+            .max_parallel_image_pulls
+            .and_then(|pulls| u32::try_from(pulls).ok()),
+        max_container_restart_period: config
+            .crash_loop_back_off
+            .max_container_restart_period
+            .map_or(Duration::from_secs(300), span),
+        max_pods: u32::try_from(config.max_pods).unwrap_or_default(),
+    })
+}
+
+fn server_options(config: &KubeletConfiguration) -> ServerOptions {
+    let address = |address: &str, port: i32| {
+        let port = u16::try_from(port).ok().filter(|port| *port != 0)?;
+        Some(SocketAddr::new(address.parse().ok()?, port))
+    };
+    ServerOptions {
+        healthz: address(
+            &config.healthz_bind_address,
+            config.healthz_port.unwrap_or_default(),
+        ),
+        read_only: address(&config.address, config.read_only_port)
+            .filter(|_| config.enable_server != Some(false)),
+    }
+}
+
+/// A duration of a validated configuration, which is never negative.
+fn span(duration: GoDuration) -> Duration {
+    duration.to_std().unwrap_or_default()
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// Reads one configuration file, strictly.
+fn read_file(path: &Path, role: &'static str) -> Result<Value, SettingsError> {
+    let text = fs::read_to_string(path).map_err(|source| SettingsError::Read {
+        role,
+        path: path.to_owned(),
+        source,
+    })?;
+    let parse = |source| SettingsError::Parse {
+        path: path.to_owned(),
+        source,
+    };
+    let mut value = yaml::documents(&text, DuplicateKeys::Refuse)
+        .map_err(parse)?
+        .into_iter()
+        .next()
+        .unwrap_or(Value::Null);
+    for (field, expected) in [("apiVersion", API_VERSION), ("kind", KIND)] {
+        let found = value.get(field).and_then(Value::as_str).unwrap_or_default();
+        if found != expected {
+            return Err(SettingsError::Kind {
+                path: path.to_owned(),
+                field,
+                found: found.to_owned(),
+                expected,
+            });
+        }
+    }
+    // Only for its faults: read straight into the type, they have line and column.
+    yaml::from_str::<KubeletConfiguration>(&text).map_err(parse)?;
+    let dir = absolute(path).parent().map(Path::to_owned);
+    for field in PATHS {
+        if let (Some(dir), Some(Value::String(path))) = (&dir, value.get_mut(*field))
+            && !path.is_empty()
+        {
+            *path = dir.join(&path).to_string_lossy().into_owned();
+        }
+    }
+    Ok(value)
+}
+
+/// The `.conf` files of a directory and those below it, in the order of their paths.
+fn drop_ins(dir: &Path) -> Result<Vec<PathBuf>, SettingsError> {
+    let read = |source| SettingsError::Read {
+        role: "the drop-in directory (--config-dir)",
+        path: dir.to_owned(),
+        source,
+    };
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(dir).map_err(read)? {
+        let entry = entry.map_err(read)?;
+        let path = entry.path();
+        if entry.file_type().map_err(read)?.is_dir() {
+            paths.extend(drop_ins(&path)?);
+        } else if path
+            .extension()
+            .is_some_and(|extension| extension == "conf")
+        {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+/// Lays `over` on `base`: objects are merged, everything else is replaced, and
+/// `null` takes a field away (RFC 7396, as upstream merges drop-ins).
+fn merge(base: &mut Value, over: Value) {
+    match (base, over) {
+        (Value::Object(base), Value::Object(over)) => {
+            for (key, value) in over {
+                if value.is_null() {
+                    base.remove(&key);
+                } else {
+                    merge(base.entry(key).or_insert(Value::Null), value);
+                }
+            }
+        }
+        (base, over) => *base = over,
+    }
+}
+
+fn node_name(overridden: Option<&str>) -> Result<String, SettingsError> {
+    let host = rustix::system::uname();
+    let name = match overridden {
+        Some(name) => name.to_owned(),
+        None => host.nodename().to_string_lossy().into_owned(),
+    };
+    let name = name.trim().to_lowercase();
+    match names::dns1123_subdomain(&name) {
+        Ok(()) => Ok(name),
+        Err(rule) => Err(SettingsError::NodeName { name, rule }),
+    }
+}
+
+/// The addresses that were given, or else the one that reaches the default
+/// route, IPv4 before IPv6. The unspecified address of a family asks for that
+/// family's own.
+fn node_ips(given: &[IpAddr]) -> Vec<IpAddr> {
+    match given {
+        [] => source_address(false)
+            .or_else(|| source_address(true))
+            .into_iter()
+            .collect(),
+        [any] if any.is_unspecified() => source_address(any.is_ipv6())
+            .or_else(|| source_address(!any.is_ipv6()))
+            .into_iter()
+            .collect(),
+        given => given.to_vec(),
+    }
+}
+
+/// The address that this host would send from. Nothing is sent: connecting a
+/// datagram socket only picks the route. The targets are documentation addresses.
+fn source_address(ipv6: bool) -> Option<IpAddr> {
+    let (local, target) = if ipv6 {
+        ("[::]:0", "[2001:db8::1]:9")
+    } else {
+        ("0.0.0.0:0", "192.0.2.1:9")
+    };
+    let socket = UdpSocket::bind(local).ok()?;
+    socket.connect(target).ok()?;
+    Some(socket.local_addr().ok()?.ip()).filter(|ip| !ip.is_unspecified())
+}
+
+/// Whether the unified hierarchy is mounted where everybody expects it.
+fn is_cgroup_v2() -> bool {
+    Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Command, parse};
+
+    const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+
+    fn flags(args: &[&str]) -> Flags {
+        match parse(["kubelet", "--hostname-override=Node-1"].iter().chain(args)).unwrap() {
+            Command::Run(flags) => *flags,
+            other => panic!("not a run: {other:?}"),
+        }
+    }
+
+    fn with_file(body: &str, args: &[&str]) -> Result<Settings, SettingsError> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config.yaml");
+        fs::write(&path, format!("{HEAD}{body}")).unwrap();
+        let config = format!("--config={}", path.display());
+        let mut all = vec![config.as_str()];
+        all.extend(args);
+        Settings::load(&flags(&all))
+    }
+
+    #[test]
+    fn nothing_given_is_upstreams_defaults() {
+        let settings = Settings::load(&flags(&[])).unwrap();
+        assert_eq!(settings.options.node_name, "node-1");
+        assert_eq!(settings.options.max_pods, 110);
+        assert_eq!(
+            settings.server.healthz,
+            Some(([127, 0, 0, 1], 10248).into())
+        );
+        assert_eq!(settings.server.read_only, None);
+        assert!(settings.manifests.is_none());
+        assert_eq!(
+            settings.options.image_service_endpoint,
+            "unix:///run/containerd/containerd.sock"
+        );
+    }
+
+    #[test]
+    fn a_flag_wins_over_the_file() {
+        let settings = with_file(
+            "syncFrequency: 30s\nmaxPods: 20\nstaticPodPath: manifests\ncontainerRuntimeEndpoint: /run/a.sock\n",
+            &["--max-pods=30", "--read-only-port=10255"],
+        )
+        .unwrap();
+        assert_eq!(settings.options.sync_frequency, Duration::from_secs(30));
+        assert_eq!(settings.options.max_pods, 30);
+        assert_eq!(
+            settings.options.container_runtime_endpoint,
+            "unix:///run/a.sock"
+        );
+        assert_eq!(
+            settings.server.read_only,
+            Some(([0, 0, 0, 0], 10255).into())
+        );
+        let manifests = settings.manifests.unwrap().path;
+        assert!(manifests.is_absolute() && manifests.ends_with("manifests"));
+    }
+
+    #[test]
+    fn drop_ins_lie_over_the_file_in_order() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, body) in [
+            ("10.conf", "maxPods: 1\nlogging: {verbosity: 4}\n"),
+            ("20.conf", "maxPods: 2\n"),
+            ("30.yaml", "maxPods: 3\n"),
+        ] {
+            fs::write(dir.path().join(name), format!("{HEAD}{body}")).unwrap();
+        }
+        let drop_ins = format!("--config-dir={}", dir.path().display());
+        let settings = with_file("maxPods: 9\n", &[&drop_ins]).unwrap();
+        assert_eq!((settings.options.max_pods, settings.verbosity), (2, 4));
+    }
+
+    #[test]
+    fn faults_of_a_file_name_file_line_and_field() {
+        for (body, parts) in [
+            (
+                "maxpods: 5\n",
+                &[
+                    "config.yaml: line 3",
+                    "\"maxpods\"",
+                    "did you mean \"maxPods\"",
+                ][..],
+            ),
+            (
+                "maxPods: 5\nmaxPods: 6\n",
+                &["line 4", "\"maxPods\" is given twice"],
+            ),
+            ("syncFrequency: 10\n", &["syncFrequency"]),
+            (
+                "healthzPort: 99999\nhairpinMode: x\n",
+                &[
+                    "healthzPort: invalid value 99999",
+                    "hairpinMode: invalid value \"x\"",
+                ],
+            ),
+            (
+                "staticPodURL: http://example.com/\n",
+                &["staticPodURL (--manifest-url)", "not built yet"],
+            ),
+            ("maxPods: [\n", &["config.yaml: line"]),
+        ] {
+            let error = with_file(body, &[]).unwrap_err().to_string();
+            for part in parts {
+                assert!(error.contains(part), "{part:?} is not in {error:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn another_kind_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("c");
+        fs::write(&path, "apiVersion: v1\nkind: Pod\n").unwrap();
+        let config = format!("--config={}", path.display());
+        let error = Settings::load(&flags(&[&config])).unwrap_err().to_string();
+        assert!(
+            error.contains("apiVersion is \"v1\"; it must be \"kubelet.config.k8s.io/v1beta1\""),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn what_has_no_effect_is_said_in_one_line() {
+        let settings = with_file(
+            "rotateCertificates: true\nevictionHard: {memory.available: 5%}\n",
+            &["--pods-per-core=3"],
+        )
+        .unwrap();
+        assert_eq!(
+            settings.warnings,
+            [
+                "fields of the configuration file without effect yet: evictionHard, rotateCertificates",
+                "flags without effect: --pods-per-core",
+            ]
+        );
+    }
+}

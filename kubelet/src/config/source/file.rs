@@ -1,0 +1,104 @@
+//! The file source: pods from a manifest file or a directory of manifests.
+
+use std::{path::PathBuf, time::Duration};
+
+use tokio::{task, time};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info};
+
+use super::{manifests::Manifests, watch::Watch};
+use crate::config::pod_config::SourceHandle;
+
+/// A burst of changes is over when nothing happens for this long ...
+const QUIET: Duration = Duration::from_millis(25);
+/// ... and is not waited for longer than this.
+const MOST_QUIET: Duration = Duration::from_millis(250);
+/// How often a watch that could not be had is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Reads manifests when they change, and all of them every so often.
+///
+/// Level-triggered: whatever the reason to look, everything is looked at, and
+/// unchanged files are told by their metadata.
+#[derive(Debug)]
+pub struct FileSource {
+    /// A manifest, or a directory of manifests.
+    pub path: PathBuf,
+    /// Name of this node, which becomes part of the pods' names.
+    pub node_name: String,
+    /// How often everything is looked at without a change being noticed.
+    pub check_frequency: Duration,
+}
+
+impl FileSource {
+    /// Tells `mux` the pods until `cancel`, or until nobody listens.
+    pub async fn run(self, mux: SourceHandle, cancel: CancellationToken) {
+        info!(path = %self.path.display(), "Static pods are read from this path");
+        let mut manifests = Manifests::new(self.path.clone(), self.node_name.clone());
+        let mut watch = None;
+        loop {
+            // Watched before it is read: what changes in between is noticed.
+            if !watch
+                .as_ref()
+                .is_some_and(|watch: &Watch| watch.is_current(&self.path))
+            {
+                watch = Watch::new(&self.path).ok();
+            }
+            let scan = task::spawn_blocking(move || {
+                let set = manifests.scan();
+                (manifests, set)
+            });
+            let set = match scan.await {
+                Ok((scanned, set)) => {
+                    manifests = scanned;
+                    set
+                }
+                Err(fault) => {
+                    // All is read anew; what is good now is good then.
+                    error!(error = %fault, path = %self.path.display(), "Reading manifests failed");
+                    manifests = Manifests::new(self.path.clone(), self.node_name.clone());
+                    if cancelled_within(&cancel, RETRY).await {
+                        return;
+                    }
+                    continue;
+                }
+            };
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                told = mux.set(set) => if told.is_err() {
+                    return;
+                }
+            }
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                () = self.reason_to_look(&mut watch) => {}
+            }
+        }
+    }
+
+    /// Waits for a change, or for the time of the periodic look.
+    async fn reason_to_look(&self, watch: &mut Option<Watch>) {
+        let Some(watching) = watch else {
+            return time::sleep(self.check_frequency.min(RETRY)).await;
+        };
+        let Ok(mut goes_on) = time::timeout(self.check_frequency, watching.changed()).await else {
+            return;
+        };
+        let burst = async {
+            while goes_on && let Ok(more) = time::timeout(QUIET, watching.changed()).await {
+                goes_on = more;
+            }
+        };
+        // Cut off at the limit: the rest of the burst is the next reason.
+        let _ = time::timeout(MOST_QUIET, burst).await;
+        if !goes_on {
+            *watch = None;
+            // Whoever replaces a directory needs a moment to put the new one there.
+            time::sleep(QUIET).await;
+        }
+    }
+}
+
+async fn cancelled_within(cancel: &CancellationToken, time: Duration) -> bool {
+    time::timeout(time, cancel.cancelled()).await.is_ok()
+}

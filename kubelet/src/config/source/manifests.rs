@@ -1,0 +1,275 @@
+//! What the manifests of a file or directory say, as of the last scan.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs,
+    io::{self, Read},
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use k8s_openapi::api::core::v1::Pod;
+use tracing::{error, info, warn};
+
+use super::static_pod::static_pod;
+use crate::{
+    config::{
+        manifest::{ManifestError, decode},
+        pod_config::PodSet,
+    },
+    pod::identity::full_name,
+};
+
+/// Larger files are no manifests.
+const MAX_LENGTH: u64 = 10 << 20;
+
+/// Why a file gives no pods.
+#[derive(Debug, thiserror::Error)]
+enum FileError {
+    #[error("cannot read it: {0}")]
+    Read(#[from] io::Error),
+    #[error("is larger than {MAX_LENGTH} bytes")]
+    TooLarge,
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+}
+
+/// The pods of a manifest file or directory, and what is known of each file.
+///
+/// A file that cannot be read or is invalid keeps the pods that it had when it
+/// was last good: a slip of an editor kills nothing.
+#[derive(Debug)]
+pub(super) struct Manifests {
+    path: PathBuf,
+    node_name: String,
+    files: BTreeMap<PathBuf, File>,
+    /// Whether the path itself could ever be read.
+    read: bool,
+    /// What was last said of the path itself, to say it once.
+    said: Option<String>,
+    /// Pods that have lost their name to another file's.
+    shadowed: HashMap<PathBuf, String>,
+}
+
+#[derive(Debug, Default)]
+struct File {
+    /// The file when it was last read.
+    signature: Option<Signature>,
+    /// The pods of its last good content; none when it never was good.
+    pods: Option<Vec<Arc<Pod>>>,
+    /// What was last said of it, to say it once.
+    said: Option<String>,
+}
+
+/// Differs when a file's content may differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Signature {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Manifests {
+    pub(super) fn new(path: PathBuf, node_name: String) -> Self {
+        Self {
+            path,
+            node_name,
+            files: BTreeMap::new(),
+            read: false,
+            said: None,
+            shadowed: HashMap::new(),
+        }
+    }
+
+    /// Reads what has changed, and tells all pods.
+    pub(super) fn scan(&mut self) -> PodSet {
+        match list(&self.path) {
+            Ok(paths) => {
+                self.read = true;
+                self.said = None;
+                self.files.retain(|path, _| {
+                    let kept = paths.contains(path);
+                    if !kept {
+                        info!(file = %path.display(), "Manifest is gone");
+                    }
+                    kept
+                });
+                for path in paths {
+                    let file = self.files.entry(path.clone()).or_default();
+                    file.refresh(&path, &self.node_name);
+                }
+            }
+            // Nothing there is something known, as long as it can be told.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.read = true;
+                self.files.clear();
+                self.say(|path| {
+                    warn!(path = %path.display(), "The manifest path does not exist: no static pods until it does");
+                    "missing".to_owned()
+                });
+            }
+            Err(error) => self.say(|path| {
+                let message = error.to_string();
+                error!(path = %path.display(), error = message, "Cannot read the manifest path: its pods stay as they are");
+                message
+            }),
+        }
+        self.pods()
+    }
+
+    fn say(&mut self, say: impl FnOnce(&Path) -> String) {
+        if self.said.is_none() {
+            self.said = Some(say(&self.path));
+        }
+    }
+
+    /// The pods of all files; of those with the same name the first file's.
+    fn pods(&mut self) -> PodSet {
+        let mut complete = self.read;
+        let mut owners: HashMap<String, &Path> = HashMap::new();
+        let mut pods = Vec::new();
+        let mut shadowed = HashMap::new();
+        for (path, file) in &self.files {
+            let Some(of_file) = &file.pods else {
+                complete = false;
+                continue;
+            };
+            for pod in of_file {
+                let name = full_name(pod);
+                match owners.get(&name) {
+                    None => {
+                        owners.insert(name, path);
+                        pods.push(pod.clone());
+                    }
+                    Some(owner) => {
+                        let message = format!(
+                            "pod {name} is in {} as well, which comes first",
+                            owner.display()
+                        );
+                        if self.shadowed.get(path) != Some(&message) {
+                            error!(file = %path.display(), pod = name, "Pod ignored: {message}");
+                        }
+                        shadowed.insert(path.clone(), message);
+                    }
+                }
+            }
+        }
+        self.shadowed = shadowed;
+        PodSet { pods, complete }
+    }
+}
+
+impl File {
+    /// Reads the file if it may have changed.
+    fn refresh(&mut self, path: &Path, node_name: &str) {
+        let metadata = match fs::metadata(path) {
+            Ok(metadata) => metadata,
+            Err(error) => {
+                self.signature = None;
+                return self.fail(path, &FileError::Read(error));
+            }
+        };
+        if !metadata.is_file() {
+            self.pods = Some(Vec::new());
+            if self.said.is_none() {
+                let what = if metadata.is_dir() {
+                    "a directory: manifests are not searched for below it"
+                } else {
+                    "neither a file nor a directory"
+                };
+                warn!(file = %path.display(), "Skipped: it is {what}");
+                self.said = Some(what.to_owned());
+            }
+            return;
+        }
+        let signature = Signature::of(&metadata);
+        if self.signature == Some(signature) {
+            return;
+        }
+        // Taken before the file is read: what changes meanwhile is read again.
+        self.signature = Some(signature);
+        match read(path, node_name) {
+            Ok((pods, warnings)) => {
+                for warning in warnings {
+                    warn!(file = %path.display(), "{warning}");
+                }
+                for pod in &pods {
+                    info!(file = %path.display(), pod = full_name(pod), "Manifest read");
+                }
+                self.pods = Some(pods);
+                self.said = None;
+            }
+            Err(error) => {
+                if matches!(error, FileError::Read(_)) {
+                    self.signature = None;
+                }
+                self.fail(path, &error);
+            }
+        }
+    }
+
+    /// Says once what is wrong with the file and what becomes of its pods.
+    fn fail(&mut self, path: &Path, fault: &FileError) {
+        let message = fault.to_string();
+        if self.said.as_ref() == Some(&message) {
+            return;
+        }
+        let consequence = if self.pods.is_some() {
+            "the pods of its last good content stay"
+        } else {
+            "it never was good since the kubelet started: until it is, pods that no manifest names are left running"
+        };
+        error!(file = %path.display(), "Manifest is not used: {message} ({consequence})");
+        self.said = Some(message);
+    }
+}
+
+impl Signature {
+    fn of(metadata: &fs::Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            size: metadata.size(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+}
+
+/// The paths of the manifests: the path itself if it is a file, or what is in
+/// the directory but for names with a leading dot; sorted.
+fn list(path: &Path) -> io::Result<Vec<PathBuf>> {
+    if !fs::metadata(path)?.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        if !entry.file_name().as_encoded_bytes().starts_with(b".") {
+            paths.push(entry.path());
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+/// The static pods of a manifest file, and what its author should know.
+fn read(path: &Path, node_name: &str) -> Result<(Vec<Arc<Pod>>, Vec<String>), FileError> {
+    let mut bytes = Vec::new();
+    fs::File::open(path)?
+        .take(MAX_LENGTH + 1)
+        .read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_LENGTH {
+        return Err(FileError::TooLarge);
+    }
+    let manifest = decode(&bytes)?;
+    let pods = manifest
+        .pods
+        .into_iter()
+        .map(|pod| static_pod(pod, path, node_name).map(Arc::new))
+        .collect::<Result<_, _>>()?;
+    Ok((pods, manifest.warnings))
+}

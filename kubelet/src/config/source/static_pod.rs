@@ -1,0 +1,182 @@
+//! Static pods: pods without an API server, who get their identity from their
+//! manifest, its place and the node.
+
+use std::{io, path::Path};
+
+use k8s_openapi::api::core::v1::{Pod, PodStatus, Toleration};
+use sha2::{Digest, Sha256};
+
+use crate::{
+    config::{
+        defaults::set_defaults,
+        manifest::ManifestError,
+        validation::{static_pod::validate_references, validate_pod},
+    },
+    pod::identity::CONFIG_HASH,
+};
+
+/// Hexadecimal digits of a static pod's UID.
+const UID_DIGITS: usize = 32;
+
+/// Makes a static pod of one that `path` on this node describes: its UID, name,
+/// namespace and node, the defaults that it lacks.
+///
+/// The UID follows from what is written, not from the defaults, so that a later
+/// kubelet with other defaults does not replace running pods.
+///
+/// # Errors
+/// Everything that is wrong with the pod.
+pub fn static_pod(mut pod: Pod, path: &Path, node_name: &str) -> Result<Pod, ManifestError> {
+    let uid = match pod.metadata.uid.take().filter(|uid| !uid.is_empty()) {
+        Some(uid) => uid,
+        None => hash(&pod, path, node_name).map_err(|error| ManifestError::Type {
+            field: "metadata".to_owned(),
+            message: error.to_string(),
+        })?,
+    };
+    set_defaults(&mut pod);
+
+    let written_name = pod.metadata.name.take().unwrap_or_default();
+    if !written_name.is_empty() {
+        pod.metadata.name = Some(format!("{written_name}-{}", node_name.to_lowercase()));
+    }
+    let namespace = pod.metadata.namespace.get_or_insert_default();
+    if namespace.is_empty() {
+        "default".clone_into(namespace);
+    }
+    pod.metadata
+        .annotations
+        .get_or_insert_default()
+        .insert(CONFIG_HASH.to_owned(), uid.clone());
+    pod.metadata.uid = Some(uid);
+    if let Some(spec) = &mut pod.spec {
+        spec.node_name = Some(node_name.to_owned());
+        tolerate(spec.tolerations.get_or_insert_default());
+    }
+    pod.status = Some(PodStatus {
+        phase: Some("Pending".to_owned()),
+        ..PodStatus::default()
+    });
+
+    let mut faults = validate_pod(&pod);
+    faults.extend(validate_references(&pod));
+    if faults.is_empty() {
+        Ok(pod)
+    } else {
+        Err(ManifestError::Invalid {
+            name: written_name,
+            faults,
+        })
+    }
+}
+
+/// A static pod is not evicted for its node's troubles.
+fn tolerate(tolerations: &mut Vec<Toleration>) {
+    let any = Toleration {
+        operator: Some("Exists".to_owned()),
+        effect: Some("NoExecute".to_owned()),
+        ..Toleration::default()
+    };
+    if !tolerations.contains(&any) {
+        tolerations.push(any);
+    }
+}
+
+fn hash(pod: &Pod, path: &Path, node_name: &str) -> Result<String, serde_json::Error> {
+    struct Hasher(Sha256);
+    impl io::Write for Hasher {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.update(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut hasher = Hasher(Sha256::new());
+    serde_json::to_writer(&mut hasher, pod)?;
+    let place = format!("\0host:{node_name}\0file:{}", path.display());
+    hasher.0.update(place.as_bytes());
+    let mut hex = String::with_capacity(UID_DIGITS);
+    for byte in hasher.0.finalize().iter().take(UID_DIGITS / 2) {
+        hex.extend(
+            [byte >> 4, byte & 0xf]
+                .into_iter()
+                .filter_map(|digit| char::from_digit(u32::from(digit), 16)),
+        );
+    }
+    Ok(hex)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn written(image: &str) -> Pod {
+        serde_json::from_value(json!({
+            "metadata": {"name": "web"},
+            "spec": {"containers": [{"name": "web", "image": image}]},
+        }))
+        .unwrap()
+    }
+
+    fn uid(image: &str, path: &str, node: &str) -> String {
+        static_pod(written(image), Path::new(path), node)
+            .unwrap()
+            .metadata
+            .uid
+            .unwrap()
+    }
+
+    #[test]
+    fn identity_follows_from_manifest_place_and_node() {
+        let pod = static_pod(written("web:1"), Path::new("/m/web.yaml"), "Node-1").unwrap();
+        assert_eq!(pod.metadata.name.as_deref(), Some("web-node-1"));
+        assert_eq!(pod.metadata.namespace.as_deref(), Some("default"));
+        let annotations = pod.metadata.annotations.unwrap();
+        assert_eq!(annotations.get(CONFIG_HASH), pod.metadata.uid.as_ref());
+        let spec = pod.spec.unwrap();
+        assert_eq!(
+            spec.tolerations.unwrap()[0].effect.as_deref(),
+            Some("NoExecute")
+        );
+        assert_eq!(pod.status.unwrap().phase.as_deref(), Some("Pending"));
+
+        let one = uid("web:1", "/m/a", "n");
+        assert_eq!(one, uid("web:1", "/m/a", "n"));
+        assert_eq!(one.len(), 32);
+        assert!(one.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        for other in [
+            uid("web:2", "/m/a", "n"),
+            uid("web:1", "/m/b", "n"),
+            uid("web:1", "/m/a", "o"),
+        ] {
+            assert_ne!(one, other);
+        }
+    }
+
+    #[test]
+    fn a_uid_of_its_own_stays() {
+        let mut pod = written("web:1");
+        pod.metadata.uid = Some("mine".into());
+        let pod = static_pod(pod, Path::new("/m"), "n").unwrap();
+        assert_eq!(pod.metadata.uid.as_deref(), Some("mine"));
+    }
+
+    #[test]
+    fn all_faults_are_told_at_once() {
+        let mut pod = written("");
+        pod.metadata.name = None;
+        pod.spec.as_mut().unwrap().service_account_name = Some("robot".into());
+        let error = static_pod(pod, Path::new("/m"), "n")
+            .unwrap_err()
+            .to_string();
+        assert_eq!(
+            error,
+            "pod \"\" is invalid: metadata.name: Required value; \
+             spec.containers[0].image: Required value; \
+             spec.serviceAccountName: Forbidden: static pods may not reference serviceaccounts"
+        );
+    }
+}

@@ -1,0 +1,110 @@
+//! Being woken when something in a directory changes.
+
+use std::{
+    ffi::{OsStr, OsString},
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+use futures::StreamExt;
+use inotify::{Event, EventMask, EventStream, Inotify, WatchMask};
+
+/// A handful of events at a time; more wait in the kernel.
+const BUFFER: usize = 1024;
+
+/// An inotify watch of the directory that holds the manifests.
+///
+/// Writers are waited for until they close: half a file is no news.
+pub(super) struct Watch {
+    dir: PathBuf,
+    identity: (u64, u64),
+    /// The one name that matters, when the manifest path is a file.
+    only: Option<OsString>,
+    events: EventStream<[u8; BUFFER]>,
+}
+
+impl Watch {
+    /// Watches `path` if it is a directory, or else for changes of that one name
+    /// in its parent.
+    ///
+    /// # Errors
+    /// The directory is missing or cannot be watched.
+    pub(super) fn new(path: &Path) -> io::Result<Self> {
+        let (dir, only) = if path.is_dir() {
+            (path, None)
+        } else {
+            let parent = path
+                .parent()
+                .filter(|parent| !parent.as_os_str().is_empty());
+            (
+                parent.unwrap_or(Path::new(".")),
+                path.file_name().map(OsStr::to_owned),
+            )
+        };
+        let inotify = Inotify::init()?;
+        inotify.watches().add(
+            dir,
+            WatchMask::ATTRIB
+                | WatchMask::CLOSE_WRITE
+                | WatchMask::CREATE
+                | WatchMask::DELETE
+                | WatchMask::DELETE_SELF
+                | WatchMask::MOVE
+                | WatchMask::MOVE_SELF
+                | WatchMask::ONLYDIR,
+        )?;
+        Ok(Self {
+            dir: dir.to_owned(),
+            identity: identity(dir)?,
+            only,
+            events: inotify.into_event_stream([0; BUFFER])?,
+        })
+    }
+
+    /// Waits until something may have changed. Whether the watch goes on.
+    pub(super) async fn changed(&mut self) -> bool {
+        loop {
+            match self.events.next().await {
+                Some(Ok(event)) if self.concerns(&event) => return !is_end(&event),
+                Some(Ok(_)) => {}
+                Some(Err(_)) | None => return false,
+            }
+        }
+    }
+
+    fn concerns<S: AsRef<OsStr>>(&self, event: &Event<S>) -> bool {
+        let Some(name) = &event.name else {
+            return true;
+        };
+        let named = match &self.only {
+            Some(only) => name.as_ref() == only,
+            None => !name.as_ref().as_encoded_bytes().starts_with(b"."),
+        };
+        named && !(event.mask.contains(EventMask::CREATE) && self.is_being_written(name.as_ref()))
+    }
+
+    /// Whether a new name is a new file, not a link: its writer is still to close it.
+    fn is_being_written(&self, name: &OsStr) -> bool {
+        fs::symlink_metadata(self.dir.join(name))
+            .is_ok_and(|metadata| metadata.is_file() && metadata.nlink() == 1)
+    }
+
+    /// Whether `path` would still be watched by this watch: it is not when a
+    /// directory or link was put in its place.
+    pub(super) fn is_current(&self, path: &Path) -> bool {
+        path.is_dir() == self.only.is_none()
+            && identity(&self.dir).is_ok_and(|now| now == self.identity)
+    }
+}
+
+/// The watched directory itself is gone, or is elsewhere.
+fn is_end<S>(event: &Event<S>) -> bool {
+    event
+        .mask
+        .intersects(EventMask::DELETE_SELF | EventMask::MOVE_SELF | EventMask::IGNORED)
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    fs::metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
+}

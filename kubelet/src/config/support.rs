@@ -1,0 +1,123 @@
+//! Which fields of `KubeletConfiguration` this kubelet acts on: the one place
+//! that says so. The rest is accepted, and the log names what of it was set.
+
+use serde_json::Value;
+
+use super::kubelet_configuration::KubeletConfiguration;
+
+/// Fields, by dotted path, that have an effect.
+const EFFECTIVE: &[&str] = &[
+    "address",
+    "apiVersion",
+    "clusterDNS",
+    "clusterDomain",
+    "containerRuntimeEndpoint",
+    "crashLoopBackOff.maxContainerRestartPeriod",
+    "enableServer",
+    "failCgroupV1",
+    "fileCheckFrequency",
+    "healthzBindAddress",
+    "healthzPort",
+    "imageServiceEndpoint",
+    "kind",
+    "logging.format",
+    "logging.verbosity",
+    "maxParallelImagePulls",
+    "maxPods",
+    "podLogsDir",
+    "readOnlyPort",
+    "resolvConf",
+    "runOnce",
+    "runtimeRequestTimeout",
+    "serializeImagePulls",
+    "staticPodPath",
+    "syncFrequency",
+];
+
+/// Whether a field, by dotted path, has an effect.
+pub fn has_effect(field: &str) -> bool {
+    EFFECTIVE.contains(&field)
+}
+
+/// The fields that a configuration file sets to something, in vain.
+///
+/// A whole structure is named by its first part, unless some of it has an effect.
+pub fn without_effect(configuration: &Value) -> Vec<String> {
+    let mut fields = Vec::new();
+    collect(configuration, "", &mut fields);
+    fields
+}
+
+fn collect(value: &Value, path: &str, fields: &mut Vec<String>) {
+    let Value::Object(object) = value else {
+        return;
+    };
+    for (key, value) in object {
+        let field = if path.is_empty() {
+            key.clone()
+        } else {
+            format!("{path}.{key}")
+        };
+        let inside = format!("{field}.");
+        if has_effect(&field) || is_unset(value) {
+            continue;
+        }
+        if EFFECTIVE.iter().any(|known| known.starts_with(&inside)) {
+            collect(value, &field, fields);
+        } else {
+            fields.push(field);
+        }
+    }
+}
+
+/// Whether a value says the same as the field's absence. kubeadm writes many.
+fn is_unset(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(_) => false,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => matches!(text.as_str(), "" | "0" | "0s"),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.values().all(is_unset),
+    }
+}
+
+/// What a configuration asks for that cannot be left out silently: a start
+/// without it would run other pods, or less isolated ones, than its author wants.
+pub fn not_built(config: &KubeletConfiguration) -> Vec<String> {
+    let mut missing = Vec::new();
+    if !config.static_pod_url.is_empty() {
+        missing.push(
+            "staticPodURL (--manifest-url): pods from a URL are not built yet; use staticPodPath"
+                .to_owned(),
+        );
+    }
+    if config.seccomp_default == Some(true) {
+        missing.push(
+            "seccompDefault (--seccomp-default): not built yet; name a seccompProfile in the pods"
+                .to_owned(),
+        );
+    }
+    missing
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn names_what_is_set_in_vain_only() {
+        let file = json!({
+            "staticPodPath": "/m",
+            "rotateCertificates": true,
+            "evictionPressureTransitionPeriod": "0s",
+            "authentication": {"anonymous": {"enabled": false}, "x509": {}},
+            "logging": {"verbosity": 2, "vmodule": [{"filePattern": "a", "verbosity": 3}], "options": {"json": {"infoBufferSize": "0"}}},
+        });
+        assert_eq!(
+            without_effect(&file),
+            ["authentication", "logging.vmodule", "rotateCertificates"]
+        );
+    }
+}

@@ -1,0 +1,20 @@
+//! Whether a pod is one that the API server would take. Pods from files never
+//! pass the API server, so the kubelet checks them itself; all faults of a pod
+//! are found, and each is told in the API server's words.
+
+mod container;
+mod env;
+pub mod field;
+mod metadata;
+pub mod names;
+mod pod;
+mod probe;
+mod resources;
+mod security;
+pub mod static_pod;
+mod volume;
+
+pub use pod::validate_pod;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,164 @@
+//! YAML and JSON documents, read the way Kubernetes tools write them.
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use serde_saphyr::{DuplicateKeyPolicy, Error};
+
+/// Nesting beyond this is no manifest, and would cost stack.
+const MAX_DEPTH: usize = 100;
+
+/// Why a text cannot be read, and where.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}, column {column}: {message}")]
+pub struct SyntaxError {
+    /// Line of the fault, from 1; 0 when it has no place.
+    pub line: u64,
+    /// Column of the fault, from 1; 0 when it has no place.
+    pub column: u64,
+    /// What is wrong.
+    pub message: String,
+    /// Whether the only fault is a key that an object has twice.
+    pub duplicate_key: bool,
+}
+
+/// What a repeated key means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DuplicateKeys {
+    /// A fault.
+    Refuse,
+    /// The last one counts.
+    LastWins,
+}
+
+/// Reads one document into a type.
+///
+/// # Errors
+/// The syntax, an unknown or repeated field, or a value of the wrong type.
+pub fn from_str<T: DeserializeOwned>(text: &str) -> Result<T, SyntaxError> {
+    serde_saphyr::from_str_with_options(text, options(DuplicateKeys::Refuse))
+        .map_err(|error| syntax_error(&error))
+}
+
+/// Reads all documents of a text; empty ones are left out.
+///
+/// # Errors
+/// The syntax, or a key that an object has twice if that is refused.
+pub fn documents(text: &str, duplicates: DuplicateKeys) -> Result<Vec<Value>, SyntaxError> {
+    // JSON has better messages from its own parser, which takes the last of
+    // repeated keys as YAML's does when told to.
+    if text.trim_start().starts_with('{')
+        && duplicates == DuplicateKeys::LastWins
+        && let Ok(value) = serde_json::from_str(text)
+    {
+        return Ok(vec![value]);
+    }
+    let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options(duplicates))
+        .map_err(|error| syntax_error(&error))?;
+    Ok(documents
+        .into_iter()
+        .filter(|document| !document.is_null())
+        .collect())
+}
+
+fn options(duplicates: DuplicateKeys) -> serde_saphyr::Options {
+    serde_saphyr::options! {
+        budget: serde_saphyr::budget! { max_depth: MAX_DEPTH },
+        duplicate_keys: match duplicates {
+            DuplicateKeys::Refuse => DuplicateKeyPolicy::Error,
+            DuplicateKeys::LastWins => DuplicateKeyPolicy::LastWins,
+        },
+        // `defaultMode: 0644` is octal to every Kubernetes tool.
+        legacy_octal_numbers: true,
+        with_snippet: false,
+    }
+}
+
+fn syntax_error(error: &Error) -> SyntaxError {
+    let error = error.without_snippet();
+    let (line, column) = error
+        .location()
+        .map_or((0, 0), |at| (at.line(), at.column()));
+    let message = match error {
+        Error::SerdeUnknownField {
+            field, expected, ..
+        } => match expected
+            .iter()
+            .find(|known| known.eq_ignore_ascii_case(field))
+        {
+            Some(known) => format!("unknown field {field:?}; did you mean {known:?}?"),
+            None => format!("unknown field {field:?}"),
+        },
+        Error::DuplicateMappingKey { key: Some(key), .. } => {
+            format!("field {key:?} is given twice")
+        }
+        other => plain(&other.render()),
+    };
+    SyntaxError {
+        line,
+        column,
+        message,
+        duplicate_key: matches!(error, Error::DuplicateMappingKey { .. }),
+    }
+}
+
+/// A message without the place, which is told apart, and on one line.
+fn plain(message: &str) -> String {
+    let first = message.lines().next().unwrap_or_default();
+    let text = match first.split_once(": ") {
+        Some((head, rest)) if head.contains("line ") => rest,
+        _ => first,
+    };
+    match text.rfind(" at line ") {
+        Some(at) => text[..at].to_owned(),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn read(text: &str) -> Result<Vec<Value>, SyntaxError> {
+        documents(text, DuplicateKeys::Refuse)
+    }
+
+    #[test]
+    fn reads_what_kubernetes_tools_write() {
+        assert_eq!(
+            read("a: 0644\nb: yes\nc: \"yes\"\nd: 1.5\ne: 8080\n").unwrap(),
+            [json!({"a": 420, "b": true, "c": "yes", "d": 1.5, "e": 8080})]
+        );
+        assert_eq!(
+            read("---\n# nothing\n---\na: 1\n---\na: 2\n").unwrap(),
+            [json!({"a": 1}), json!({"a": 2})]
+        );
+        assert_eq!(read("{\n\t\"a\": [1]\n}").unwrap(), [json!({"a": [1]})]);
+        assert_eq!(
+            read("a: &x {b: 1}\nc:\n  <<: *x\n").unwrap(),
+            [json!({"a": {"b": 1}, "c": {"b": 1}})]
+        );
+    }
+
+    #[test]
+    fn faults_have_a_place() {
+        let error = read("a: 1\nb: [1,\nc: 2\n").unwrap_err();
+        assert!(error.line >= 2, "{error}");
+        let error = read("a: 1\na: 2\n").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "line 2, column 1: field \"a\" is given twice"
+        );
+        assert!(error.duplicate_key);
+        assert_eq!(
+            documents("a: 1\na: 2\n", DuplicateKeys::LastWins).unwrap(),
+            [json!({"a": 2})]
+        );
+    }
+
+    #[test]
+    fn deep_nesting_is_refused_not_run_into() {
+        assert!(read(&"[".repeat(100_000)).is_err());
+        assert!(read(&"{\"a\":".repeat(100_000)).is_err());
+    }
+}

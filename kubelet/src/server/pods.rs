@@ -1,0 +1,85 @@
+//! `/pods` and `/runningpods/`: pods in the API's own JSON.
+
+use axum::{
+    Router,
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use k8s_openapi::{
+    api::core::v1::{Pod, PodSpec, PodStatus},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use serde::Serialize;
+
+use super::NodeView;
+
+/// `/pods`: what this node should run. `/runningpods/`: what its runtime runs.
+pub(super) fn routes<V: NodeView>(view: V) -> Router {
+    let running = {
+        let view = view.clone();
+        move || async move {
+            match view.running_pods().await {
+                Ok(pods) => pod_list(&pods),
+                Err(reason) => (
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    format!("cannot list the running pods: {reason}\n"),
+                )
+                    .into_response(),
+            }
+        }
+    };
+    let pods = move || async move { pod_list(&view.pods()) };
+    Router::new()
+        .route("/pods", get(pods.clone()))
+        .route("/pods/", get(pods))
+        .route("/runningpods", get(running.clone()))
+        .route("/runningpods/", get(running))
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PodList<'a> {
+    kind: &'static str,
+    api_version: &'static str,
+    metadata: Empty,
+    items: Vec<Item<'a>>,
+}
+
+#[derive(Serialize)]
+struct Empty {}
+
+/// A pod in a list, which alone says kind and version.
+#[derive(Serialize)]
+struct Item<'a> {
+    metadata: &'a ObjectMeta,
+    spec: &'a Option<PodSpec>,
+    status: &'a Option<PodStatus>,
+}
+
+fn pod_list(pods: &[Pod]) -> Response {
+    let list = PodList {
+        kind: "PodList",
+        api_version: "v1",
+        metadata: Empty {},
+        items: pods
+            .iter()
+            .map(|pod| Item {
+                metadata: &pod.metadata,
+                spec: &pod.spec,
+                status: &pod.status,
+            })
+            .collect(),
+    };
+    match serde_json::to_vec(&list) {
+        Ok(body) => {
+            let json = HeaderValue::from_static("application/json");
+            ([(header::CONTENT_TYPE, json)], body).into_response()
+        }
+        Err(error) => (
+            StatusCode::INTERNAL_SERVER_ERROR,
+            format!("cannot write the pods: {error}\n"),
+        )
+            .into_response(),
+    }
+}

@@ -1,0 +1,21 @@
+//! What the servers need to know of the node.
+
+use std::future::Future;
+
+use k8s_openapi::api::core::v1::Pod;
+
+/// The node's pods and health, as the kubelet knows them.
+pub trait NodeView: Clone + Send + Sync + 'static {
+    /// The pods that this node should run, with the status that it found.
+    fn pods(&self) -> Vec<Pod>;
+
+    /// The pods of which the runtime runs something, whoever wants them or not.
+    /// In an error: why the runtime cannot tell.
+    fn running_pods(&self) -> impl Future<Output = Result<Vec<Pod>, String>> + Send;
+
+    /// Whether the sync loop still turns; if not, why it is thought to hang.
+    ///
+    /// # Errors
+    /// What has not happened for too long.
+    fn healthy(&self) -> Result<(), String>;
+}

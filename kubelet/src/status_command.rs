@@ -1,0 +1,194 @@
+//! `kubelet status`: the pods of the kubelet that runs, for people without an API
+//! server.
+
+mod pod_status;
+mod table;
+
+use std::{io, path::PathBuf, time::Duration};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::{Request, StatusCode, Uri, client::conn::http1, header::HOST};
+use hyper_util::rt::TokioIo;
+use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpStream, UnixStream},
+    time,
+};
+
+use crate::server::socket_path;
+
+/// How long the kubelet may take to answer.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// Larger answers are no list of pods.
+const MAX_BODY: usize = 256 << 20;
+
+/// What to print of whom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatusOptions {
+    /// Root directory of the kubelet to ask.
+    pub root_dir: PathBuf,
+    /// URL of its read-only port; its socket is asked when there is none.
+    pub kubelet_address: Option<String>,
+    /// Only pods of this namespace.
+    pub namespace: Option<String>,
+    /// How to print.
+    pub output: OutputFormat,
+}
+
+/// How pods are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutputFormat {
+    /// A line for each pod.
+    Table,
+    /// A longer line for each pod.
+    Wide,
+    /// The API's own JSON.
+    Json,
+}
+
+/// Why there is nothing to print.
+#[derive(Debug, thiserror::Error)]
+pub enum StatusError {
+    /// Nobody listens.
+    #[error("no kubelet answers at {address}: {source}\n{hint}")]
+    NotRunning {
+        /// The socket or address.
+        address: String,
+        /// Why not.
+        source: io::Error,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// The address is none that can be asked.
+    #[error(
+        "--kubelet-address: invalid value {address:?}: must be an http URL, such as http://127.0.0.1:10255"
+    )]
+    Address {
+        /// The address.
+        address: String,
+    },
+    /// Somebody answers, but not as a kubelet.
+    #[error("the kubelet at {address} does not answer as expected: {reason}")]
+    Answer {
+        /// The socket or address.
+        address: String,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+/// Asks the kubelet, and returns the text to print.
+///
+/// # Errors
+/// No kubelet answers, or not with pods; the error says what to do.
+pub async fn run(options: &StatusOptions) -> Result<String, StatusError> {
+    let address = options
+        .kubelet_address
+        .clone()
+        .unwrap_or_else(|| socket_path(&options.root_dir).display().to_string());
+    let answer = |reason: String| StatusError::Answer {
+        address: address.clone(),
+        reason,
+    };
+    let body = match &options.kubelet_address {
+        Some(url) => {
+            let authority = authority(url)?;
+            let stream = TcpStream::connect(&authority).await.map_err(|source| {
+                StatusError::NotRunning {
+                    address: address.clone(),
+                    source,
+                    hint: "Start the kubelet with --read-only-port to ask it there.",
+                }
+            })?;
+            get_pods(stream, &authority).await
+        }
+        None => {
+            let stream = UnixStream::connect(socket_path(&options.root_dir))
+                .await
+                .map_err(|source| StatusError::NotRunning {
+                    address: address.clone(),
+                    source,
+                    hint: "Start the kubelet, or name the --root-dir that it was started with; only its own user may ask.",
+                })?;
+            get_pods(stream, "localhost").await
+        }
+    }
+    .map_err(answer)?;
+    print(&body, options).map_err(|error| answer(error.to_string()))
+}
+
+fn authority(url: &str) -> Result<String, StatusError> {
+    let fault = || StatusError::Address {
+        address: url.to_owned(),
+    };
+    let uri: Uri = url.parse().map_err(|_| fault())?;
+    match (uri.scheme_str(), uri.host()) {
+        (Some("http"), Some(host)) => Ok(format!("{host}:{}", uri.port_u16().unwrap_or(10255))),
+        _ => Err(fault()),
+    }
+}
+
+async fn get_pods<S>(stream: S, host: &str) -> Result<Bytes, String>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let exchange = async {
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| error.to_string())?;
+        // Ends with the sender; what fails in it fails the request too.
+        tokio::spawn(async move {
+            let _ = connection.await;
+        });
+        let request = Request::get("/pods")
+            .header(HOST, host)
+            .body(Empty::<Bytes>::new())
+            .map_err(|error| error.to_string())?;
+        let response = sender
+            .send_request(request)
+            .await
+            .map_err(|error| error.to_string())?;
+        if response.status() != StatusCode::OK {
+            return Err(format!("HTTP status {}", response.status()));
+        }
+        Limited::new(response.into_body(), MAX_BODY)
+            .collect()
+            .await
+            .map(|body| body.to_bytes())
+            .map_err(|error| error.to_string())
+    };
+    time::timeout(DEADLINE, exchange)
+        .await
+        .unwrap_or_else(|_| Err(format!("no answer within {DEADLINE:?}")))
+}
+
+fn print(body: &[u8], options: &StatusOptions) -> Result<String, serde_json::Error> {
+    #[derive(Deserialize)]
+    struct PodList {
+        items: Vec<Pod>,
+    }
+    let wanted = |namespace: Option<&str>| {
+        options
+            .namespace
+            .as_deref()
+            .is_none_or(|wanted| namespace == Some(wanted))
+    };
+    if options.output == OutputFormat::Json {
+        let mut list: Value = serde_json::from_slice(body)?;
+        if let Some(items) = list["items"].as_array_mut() {
+            items.retain(|pod| wanted(pod["metadata"]["namespace"].as_str()));
+        }
+        return serde_json::to_string_pretty(&list).map(|text| text + "\n");
+    }
+    let mut pods = serde_json::from_slice::<PodList>(body)?.items;
+    pods.retain(|pod| wanted(pod.metadata.namespace.as_deref()));
+    Ok(table::table(
+        &mut pods,
+        options.output == OutputFormat::Wide,
+        Timestamp::now(),
+    ))
+}
