@@ -8,6 +8,9 @@
 
 pub mod cli;
 pub mod config;
+pub mod logging;
 pub mod pod;
+pub mod root_dir;
 pub mod server;
 pub mod status_command;
+pub mod version;

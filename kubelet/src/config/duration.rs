@@ -139,9 +139,9 @@ impl fmt::Display for GoDuration {
         }
         let nanos = self.nanos.unsigned_abs();
         let (unit, name) = match nanos {
-            ..1_000 => (1, "ns"),
-            ..1_000_000 => (1_000, "µs"),
-            ..1_000_000_000 => (1_000_000, "ms"),
+            0..1_000 => (1, "ns"),
+            1_000..1_000_000 => (1_000, "µs"),
+            1_000_000..1_000_000_000 => (1_000_000, "ms"),
             _ => {
                 let (hours, minutes) = (nanos / 3_600_000_000_000, nanos / 60_000_000_000 % 60);
                 if hours > 0 {

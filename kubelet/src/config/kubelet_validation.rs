@@ -294,8 +294,9 @@ fn node_allocatable(c: &KubeletConfiguration, faults: &mut Faults) {
             );
         }
     }
+    let reserved_cgroups = [&c.system_reserved_cgroup, &c.kube_reserved_cgroup];
     if !c.reserved_system_cpus.is_empty()
-        && !(c.system_reserved_cgroup.is_empty() && c.kube_reserved_cgroup.is_empty())
+        && reserved_cgroups.iter().any(|cgroup| !cgroup.is_empty())
     {
         faults.add(
             "reservedSystemCPUs",

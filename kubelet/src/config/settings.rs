@@ -469,7 +469,10 @@ mod tests {
                 "maxPods: 5\nmaxPods: 6\n",
                 &["line 4", "\"maxPods\" is given twice"],
             ),
-            ("syncFrequency: 10\n", &["syncFrequency"]),
+            (
+                "syncFrequency: 10\n",
+                &["line 3", "syncFrequency: \"10\" is not a duration"],
+            ),
             (
                 "healthzPort: 99999\nhairpinMode: x\n",
                 &[

@@ -4,8 +4,9 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_saphyr::{DuplicateKeyPolicy, Error};
 
-/// Nesting beyond this is no manifest, and would cost stack.
-const MAX_DEPTH: usize = 100;
+/// Nesting beyond this is no manifest. Each level costs stack, of which a thread
+/// of the runtime has 2 MiB: twice this depth is too much for unoptimised code.
+const MAX_DEPTH: usize = 64;
 
 /// Why a text cannot be read, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -19,6 +20,8 @@ pub struct SyntaxError {
     pub message: String,
     /// Whether the only fault is a key that an object has twice.
     pub duplicate_key: bool,
+    /// Whether the message names the field already.
+    names_field: bool,
 }
 
 /// What a repeated key means.
@@ -35,8 +38,24 @@ pub enum DuplicateKeys {
 /// # Errors
 /// The syntax, an unknown or repeated field, or a value of the wrong type.
 pub fn from_str<T: DeserializeOwned>(text: &str) -> Result<T, SyntaxError> {
-    serde_saphyr::from_str_with_options(text, options(DuplicateKeys::Refuse))
-        .map_err(|error| syntax_error(&error))
+    let mut path = None;
+    serde_saphyr::with_deserializer_from_str_with_options(
+        text,
+        options(DuplicateKeys::Refuse),
+        |deserializer| {
+            serde_path_to_error::deserialize(deserializer).map_err(|error| {
+                path = Some(error.path().to_string());
+                error.into_inner()
+            })
+        },
+    )
+    .map_err(|error| {
+        let mut error = syntax_error(&error);
+        if let Some(path) = path.filter(|path| !error.names_field && path != ".") {
+            error.message = format!("{path}: {}", error.message);
+        }
+        error
+    })
 }
 
 /// Reads all documents of a text; empty ones are left out.
@@ -62,7 +81,7 @@ pub fn documents(text: &str, duplicates: DuplicateKeys) -> Result<Vec<Value>, Sy
 
 fn options(duplicates: DuplicateKeys) -> serde_saphyr::Options {
     serde_saphyr::options! {
-        budget: serde_saphyr::budget! { max_depth: MAX_DEPTH },
+        budget: serde_saphyr::budget! { max_depth: MAX_DEPTH, flow_nesting_limit: MAX_DEPTH },
         duplicate_keys: match duplicates {
             DuplicateKeys::Refuse => DuplicateKeyPolicy::Error,
             DuplicateKeys::LastWins => DuplicateKeyPolicy::LastWins,
@@ -91,6 +110,7 @@ fn syntax_error(error: &Error) -> SyntaxError {
         Error::DuplicateMappingKey { key: Some(key), .. } => {
             format!("field {key:?} is given twice")
         }
+        Error::Budget { breach, .. } => format!("is nested too deeply, or too large ({breach:?})"),
         other => plain(&other.render()),
     };
     SyntaxError {
@@ -98,6 +118,10 @@ fn syntax_error(error: &Error) -> SyntaxError {
         column,
         message,
         duplicate_key: matches!(error, Error::DuplicateMappingKey { .. }),
+        names_field: matches!(
+            error,
+            Error::DuplicateMappingKey { .. } | Error::SerdeUnknownField { .. }
+        ),
     }
 }
 
@@ -158,7 +182,10 @@ mod tests {
 
     #[test]
     fn deep_nesting_is_refused_not_run_into() {
-        assert!(read(&"[".repeat(100_000)).is_err());
-        assert!(read(&"{\"a\":".repeat(100_000)).is_err());
+        for level in ["[", "{\"a\":", "- "] {
+            for depth in [65, 100, 10_000] {
+                assert!(read(&level.repeat(depth)).is_err(), "{level} {depth}");
+            }
+        }
     }
 }

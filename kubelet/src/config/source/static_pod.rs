@@ -38,7 +38,7 @@ pub fn static_pod(mut pod: Pod, path: &Path, node_name: &str) -> Result<Pod, Man
 
     let written_name = pod.metadata.name.take().unwrap_or_default();
     if !written_name.is_empty() {
-        pod.metadata.name = Some(format!("{written_name}-{}", node_name.to_lowercase()));
+        pod.metadata.name = Some(format!("{written_name}-{node_name}"));
     }
     let namespace = pod.metadata.namespace.get_or_insert_default();
     if namespace.is_empty() {
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn identity_follows_from_manifest_place_and_node() {
-        let pod = static_pod(written("web:1"), Path::new("/m/web.yaml"), "Node-1").unwrap();
+        let pod = static_pod(written("web:1"), Path::new("/m/web.yaml"), "node-1").unwrap();
         assert_eq!(pod.metadata.name.as_deref(), Some("web-node-1"));
         assert_eq!(pod.metadata.namespace.as_deref(), Some("default"));
         let annotations = pod.metadata.annotations.unwrap();

@@ -1,0 +1,87 @@
+//! The `kubelet` command: the node agent, and `kubelet status`.
+
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
+
+use anyhow::Context;
+use kubelet::{
+    cli::{self, Command, Flags},
+    config::settings::Settings,
+    logging,
+    pod::identity::full_name,
+    run, status_command, version,
+};
+use tokio::runtime::Builder;
+
+/// The node agent waits far more than it computes.
+const WORKERS: usize = 2;
+/// Threads for file system calls.
+const BLOCKING_THREADS: usize = 8;
+
+fn main() -> ExitCode {
+    let command = match cli::parse(std::env::args_os()) {
+        Ok(command) => command,
+        Err(error) => error.exit(),
+    };
+    let done = match command {
+        Command::Version { raw: false } => print(&(version::line() + "\n")),
+        Command::Version { raw: true } => print(&(version::raw() + "\n")),
+        Command::Status(options) => status(&options),
+        Command::Run(flags) => run_node(&flags),
+    };
+    match done {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("kubelet: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn status(options: &status_command::StatusOptions) -> anyhow::Result<ExitCode> {
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start")?;
+    print(&runtime.block_on(status_command::run(options))?)
+}
+
+fn run_node(flags: &Flags) -> anyhow::Result<ExitCode> {
+    let settings = Settings::load(flags)?;
+    logging::init(settings.verbosity);
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(WORKERS)
+        .max_blocking_threads(BLOCKING_THREADS)
+        .enable_all()
+        .build()
+        .context("cannot start")?;
+    let results = runtime.block_on(run::run(settings))?;
+    // Only --runonce has results.
+    let mut failed = false;
+    let mut lines = String::new();
+    for result in &results {
+        let outcome = match &result.result {
+            Ok(()) => "started",
+            Err(reason) => {
+                failed = true;
+                reason
+            }
+        };
+        lines += &format!("{}: {outcome}\n", full_name(&result.pod));
+    }
+    let code = print(&lines)?;
+    Ok(if failed { ExitCode::FAILURE } else { code })
+}
+
+/// Prints to standard output. Nobody reading it any more is no fault.
+fn print(text: &str) -> anyhow::Result<ExitCode> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(error).context("cannot print")
+        }
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}

@@ -1,0 +1,101 @@
+//! The root directory, which belongs to one kubelet at a time.
+
+use std::{
+    fs::{DirBuilder, File, OpenOptions},
+    io::{self, Read, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{FlockOperation, flock};
+
+/// Holds a root directory as long as it lives. A kubelet that dies, however it
+/// does, gives it up.
+#[derive(Debug)]
+pub struct RootDirLock {
+    _file: File,
+}
+
+/// Why a root directory cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum RootDirError {
+    /// It cannot be made or written to.
+    #[error("cannot use {} (below --root-dir): {source}", path.display())]
+    Io {
+        /// The directory, or the file in it.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Another kubelet holds it.
+    #[error("another kubelet (process {holder}) runs on {}; stop it, or give this one another --root-dir", path.display())]
+    Taken {
+        /// The root directory.
+        path: PathBuf,
+        /// The other process, as it says itself.
+        holder: String,
+    },
+}
+
+impl RootDirLock {
+    /// Makes the directory if it is missing, and takes it.
+    ///
+    /// # Errors
+    /// The directory cannot be used, or another kubelet uses it.
+    pub fn acquire(root_dir: &Path) -> Result<Self, RootDirError> {
+        let fault = |path: &Path| {
+            let path = path.to_owned();
+            move |source| RootDirError::Io { path, source }
+        };
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o750)
+            .create(root_dir)
+            .map_err(fault(root_dir))?;
+        let path = root_dir.join("kubelet.lock");
+        let mut file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .read(true)
+            .write(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(fault(&path))?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let mut holder = String::new();
+                // Only to be helpful: that it is held is known already.
+                let _ = file.read_to_string(&mut holder);
+                return Err(RootDirError::Taken {
+                    path: root_dir.to_owned(),
+                    holder: holder.trim().to_owned(),
+                });
+            }
+            Err(error) => return Err(fault(&path)(error.into())),
+        }
+        file.set_len(0)
+            .and_then(|()| writeln!(file, "{}", std::process::id()))
+            .map_err(fault(&path))?;
+        Ok(Self { _file: file })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_kubelet_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("var/lib/kubelet");
+        let first = RootDirLock::acquire(&root).unwrap();
+        let error = RootDirLock::acquire(&root).unwrap_err().to_string();
+        assert!(
+            error.contains(&format!("process {}", std::process::id())),
+            "{error}"
+        );
+        drop(first);
+        RootDirLock::acquire(&root).unwrap();
+    }
+}

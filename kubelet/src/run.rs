@@ -1,0 +1,172 @@
+//! One run of the node agent: its parts, put together.
+
+use std::{future::Future, io};
+
+use k8s_openapi::api::core::v1::Pod;
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::mpsc,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::{info, warn};
+
+use crate::{
+    config::{
+        pod_config::PodConfig,
+        settings::Settings,
+        source::file::FileSource,
+        update::{PodUpdate, Source},
+    },
+    kubelet::{Kubelet, KubeletError, RunOnceResult},
+    root_dir::{RootDirError, RootDirLock},
+    runtime::cri::{CriClient, CriError},
+    server::{NodeView, ServerError, Servers},
+    version,
+};
+
+/// Why the node agent does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// Its root directory cannot be had.
+    #[error(transparent)]
+    RootDir(#[from] RootDirError),
+    /// One of its servers cannot start.
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    /// The container runtime cannot be reached.
+    #[error("cannot reach the container runtime at {endpoint}: {source}")]
+    Runtime {
+        /// Its endpoint (`containerRuntimeEndpoint`).
+        endpoint: String,
+        /// Why not.
+        source: CriError,
+    },
+    /// Its core gave up.
+    #[error(transparent)]
+    Kubelet(#[from] KubeletError),
+    /// Signals cannot be heard.
+    #[error("cannot listen for signals: {0}")]
+    Signals(#[source] io::Error),
+    /// `--runonce` without anything to run.
+    #[error("--runonce needs pods: set --pod-manifest-path (staticPodPath)")]
+    NothingToRun,
+}
+
+/// Runs the node agent until SIGTERM or SIGINT; the pods run on. With
+/// `--runonce`: starts the pods and returns what became of each.
+///
+/// # Errors
+/// What could not be had at the start, or what the core gave up for.
+pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
+    for warning in &settings.warnings {
+        warn!("{warning}");
+    }
+    let options = &settings.options;
+    info!(
+        version = version::VERSION,
+        node = options.node_name,
+        root_dir = %options.root_dir.display(),
+        runtime = options.container_runtime_endpoint,
+        "Starting"
+    );
+    let cancel = CancellationToken::new();
+    cancel_on_signals(&cancel)?;
+    let _lock = RootDirLock::acquire(&options.root_dir)?;
+    let cri = CriClient::connect(
+        &options.container_runtime_endpoint,
+        &options.image_service_endpoint,
+        options.runtime_request_timeout,
+    )
+    .await
+    .map_err(|source| RunError::Runtime {
+        endpoint: options.container_runtime_endpoint.clone(),
+        source,
+    })?;
+
+    let tasks = TaskTracker::new();
+    let (pod_config, updates) = PodConfig::new();
+    if let Some(manifests) = &settings.manifests {
+        let source = FileSource {
+            path: manifests.path.clone(),
+            node_name: options.node_name.clone(),
+            check_frequency: manifests.check_frequency,
+        };
+        tasks.spawn(source.run(pod_config.source(Source::File), cancel.clone()));
+    }
+    let kubelet = Kubelet::new(options.clone(), cri, move || pod_config.seen_all_sources());
+
+    let result = if settings.run_once {
+        match settings.manifests {
+            Some(_) => kubelet
+                .run_once(updates, cancel.clone())
+                .await
+                .map_err(RunError::from),
+            None => Err(RunError::NothingToRun),
+        }
+    } else {
+        serve(&kubelet, &settings, updates, &tasks, &cancel)
+            .await
+            .map(|()| Vec::new())
+    };
+    cancel.cancel();
+    tasks.close();
+    tasks.wait().await;
+    info!("Stopped; the pods run on");
+    result
+}
+
+async fn serve(
+    kubelet: &Kubelet,
+    settings: &Settings,
+    updates: mpsc::Receiver<PodUpdate>,
+    tasks: &TaskTracker,
+    cancel: &CancellationToken,
+) -> Result<(), RunError> {
+    let servers = Servers::bind(&settings.server, &settings.options.root_dir).await?;
+    tasks.spawn(servers.serve(kubelet.clone(), cancel.clone()));
+    // Fails only when a service manager is there and does not listen.
+    if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
+        warn!(%error, "The service manager was not told that the kubelet is ready");
+    }
+    kubelet.run(updates, cancel.clone()).await?;
+    Ok(())
+}
+
+/// The first SIGTERM or SIGINT ends the run in good order, a second one at once.
+fn cancel_on_signals(cancel: &CancellationToken) -> Result<(), RunError> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(RunError::Signals)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(RunError::Signals)?;
+    let cancel = cancel.clone();
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            if cancel.is_cancelled() {
+                std::process::exit(1);
+            }
+            info!("Stopping on a signal");
+            cancel.cancel();
+        }
+    });
+    Ok(())
+}
+
+impl NodeView for Kubelet {
+    fn pods(&self) -> Vec<Pod> {
+        Self::pods(self)
+    }
+
+    fn running_pods(&self) -> impl Future<Output = Result<Vec<Pod>, String>> + Send {
+        async move {
+            Self::running_pods(self)
+                .await
+                .map_err(|error| error.to_string())
+        }
+    }
+
+    fn healthy(&self) -> Result<(), String> {
+        Self::healthy(self)
+    }
+}

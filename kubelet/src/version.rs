@@ -1,0 +1,23 @@
+//! The version, in the form that Kubernetes tools read.
+
+/// The Kubernetes version whose kubelet API and behaviour this one has, with its
+/// own version as build metadata: kubeadm compares the first part.
+pub const VERSION: &str = concat!("v1.36.0+", env!("CARGO_PKG_VERSION"));
+
+/// What `kubelet --version` prints.
+pub fn line() -> String {
+    format!("Kubernetes {VERSION}")
+}
+
+/// What `kubelet --version=raw` prints.
+pub fn raw() -> String {
+    format!(
+        "version.Info{{Major:\"1\", Minor:\"36\", GitVersion:\"{VERSION}\", Compiler:\"rustc\", Platform:\"{}/{}\"}}",
+        std::env::consts::OS,
+        match std::env::consts::ARCH {
+            "x86_64" => "amd64",
+            "aarch64" => "arm64",
+            other => other,
+        }
+    )
+}

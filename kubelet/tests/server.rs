@@ -1,0 +1,266 @@
+//! What people and tools read from the kubelet's servers.
+
+use std::{path::Path, time::Duration};
+
+use k8s_openapi::api::core::v1::Pod;
+use kubelet::{
+    config::settings::ServerOptions,
+    server::{NodeView, Servers, socket_path},
+    status_command::{self, OutputFormat, StatusOptions},
+};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time,
+};
+use tokio_util::sync::CancellationToken;
+
+/// A node with two pods.
+#[derive(Clone)]
+struct Node {
+    health: Result<(), String>,
+}
+
+impl NodeView for Node {
+    fn pods(&self) -> Vec<Pod> {
+        serde_json::from_value(json!([
+            {
+                "metadata": {"name": "web-node", "namespace": "default"},
+                "spec": {"containers": [{"name": "web"}]},
+                "status": {"phase": "Running", "podIP": "10.0.0.7", "containerStatuses": [{
+                    "name": "web", "image": "", "imageID": "", "ready": true, "restartCount": 0, "state": {"running": {}},
+                }]},
+            },
+            {"metadata": {"name": "db-node", "namespace": "data"}, "status": {"phase": "Pending"}},
+        ]))
+        .unwrap()
+    }
+
+    async fn running_pods(&self) -> Result<Vec<Pod>, String> {
+        Ok(self.pods().into_iter().take(1).collect())
+    }
+
+    fn healthy(&self) -> Result<(), String> {
+        self.health.clone()
+    }
+}
+
+struct Served {
+    root: tempfile::TempDir,
+    healthz: String,
+    read_only: String,
+    cancel: CancellationToken,
+    task: tokio::task::JoinHandle<()>,
+}
+
+async fn serve(health: Result<(), String>) -> Served {
+    let root = tempfile::tempdir().unwrap();
+    let any = "127.0.0.1:0".parse().ok();
+    let options = ServerOptions {
+        healthz: any,
+        read_only: any,
+    };
+    let servers = Servers::bind(&options, root.path()).await.unwrap();
+    let [healthz, read_only] = servers
+        .addresses()
+        .map(|address| address.unwrap().to_string());
+    let cancel = CancellationToken::new();
+    let task = tokio::spawn(servers.serve(Node { health }, cancel.clone()));
+    Served {
+        root,
+        healthz,
+        read_only,
+        cancel,
+        task,
+    }
+}
+
+/// The status and body of an answer.
+async fn request(address: &str, method: &str, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = format!("{method} {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, body.to_owned())
+}
+
+async fn get(address: &str, path: &str) -> (u16, String) {
+    request(address, "GET", path).await
+}
+
+#[tokio::test]
+async fn a_node_that_works_is_healthy() {
+    let served = serve(Ok(())).await;
+    for address in [&served.healthz, &served.read_only] {
+        for path in [
+            "/healthz",
+            "/healthz/ping",
+            "/healthz/log",
+            "/healthz/syncloop",
+        ] {
+            assert_eq!(get(address, path).await, (200, "ok".to_owned()), "{path}");
+        }
+    }
+    assert_eq!(
+        get(&served.healthz, "/healthz?verbose").await,
+        (
+            200,
+            "[+]ping ok\n[+]log ok\n[+]syncloop ok\nhealthz check passed\n".to_owned()
+        )
+    );
+    assert_eq!(get(&served.healthz, "/healthz/nothing").await.0, 404);
+    assert_eq!(
+        get(&served.healthz, "/pods").await.0,
+        404,
+        "not on this port"
+    );
+}
+
+#[tokio::test]
+async fn a_node_that_hangs_says_why() {
+    let served = serve(Err("the loop has not turned for 3m".to_owned())).await;
+    let (status, body) = get(&served.healthz, "/healthz").await;
+    assert_eq!(status, 500);
+    assert_eq!(
+        body,
+        "[+]ping ok\n[+]log ok\n[-]syncloop failed: the loop has not turned for 3m\nhealthz check failed\n"
+    );
+    assert_eq!(get(&served.healthz, "/healthz/syncloop").await.0, 500);
+    assert_eq!(
+        get(&served.healthz, "/healthz?exclude=syncloop").await.0,
+        200
+    );
+}
+
+#[tokio::test]
+async fn pods_are_in_the_apis_own_json() {
+    let served = serve(Ok(())).await;
+    let (status, body) = get(&served.read_only, "/pods").await;
+    let list: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(status, 200);
+    assert_eq!(
+        (&list["kind"], &list["apiVersion"], &list["metadata"]),
+        (&json!("PodList"), &json!("v1"), &json!({}))
+    );
+    assert_eq!(list["items"].as_array().unwrap().len(), 2);
+    assert_eq!(list["items"][0]["metadata"]["name"], "web-node");
+    assert_eq!(list["items"][0].get("kind"), None);
+
+    let (_, running) = get(&served.read_only, "/runningpods/").await;
+    let running: Value = serde_json::from_str(&running).unwrap();
+    assert_eq!(running["items"].as_array().unwrap().len(), 1);
+
+    assert_eq!(get(&served.read_only, "/nothing").await.0, 404);
+    assert_eq!(request(&served.read_only, "POST", "/pods").await.0, 405);
+}
+
+#[tokio::test]
+async fn a_port_that_is_taken_is_named_with_its_option() {
+    let served = serve(Ok(())).await;
+    let options = ServerOptions {
+        healthz: served.healthz.parse().ok(),
+        read_only: None,
+    };
+    let root = tempfile::tempdir().unwrap();
+    let error = Servers::bind(&options, root.path())
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains(&served.healthz) && error.contains("--healthz-port"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn an_oversized_head_is_refused() {
+    let served = serve(Ok(())).await;
+    let path = format!("/healthz?{}", "x".repeat(64 * 1024));
+    let mut stream = TcpStream::connect(&served.healthz).await.unwrap();
+    // The server may hang up before all of it is written.
+    let _ = stream
+        .write_all(format!("GET {path} HTTP/1.1\r\nHost: node\r\n\r\n").as_bytes())
+        .await;
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer).await;
+    let answer = String::from_utf8_lossy(&answer);
+    assert!(!answer.contains("200 OK"), "{answer}");
+    assert_eq!(
+        get(&served.healthz, "/healthz").await.0,
+        200,
+        "the others are served"
+    );
+}
+
+#[tokio::test]
+async fn an_end_waits_for_nobody_who_idles() {
+    let served = serve(Ok(())).await;
+    let _idle = TcpStream::connect(&served.healthz).await.unwrap();
+    time::sleep(Duration::from_millis(50)).await;
+    served.cancel.cancel();
+    time::timeout(Duration::from_secs(3), served.task)
+        .await
+        .expect("the servers end in time")
+        .unwrap();
+}
+
+fn status(root: &Path, output: OutputFormat) -> StatusOptions {
+    StatusOptions {
+        root_dir: root.to_owned(),
+        kubelet_address: None,
+        namespace: None,
+        output,
+    }
+}
+
+#[tokio::test]
+async fn status_reads_the_running_kubelet() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let served = serve(Ok(())).await;
+    let root = served.root.path();
+    let mode = std::fs::metadata(socket_path(root))
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o600, "only its owner may ask");
+
+    let expected = "\
+NAMESPACE   NAME       READY   STATUS    RESTARTS   IP         AGE
+data        db-node    0/0     Pending   0          <none>     <unknown>
+default     web-node   1/1     Running   0          10.0.0.7   <unknown>
+";
+    let table = status(root, OutputFormat::Table);
+    assert_eq!(status_command::run(&table).await.unwrap(), expected);
+
+    let by_port = StatusOptions {
+        kubelet_address: Some(format!("http://{}", served.read_only)),
+        ..table.clone()
+    };
+    assert_eq!(status_command::run(&by_port).await.unwrap(), expected);
+
+    let one = StatusOptions {
+        namespace: Some("data".to_owned()),
+        output: OutputFormat::Json,
+        ..table
+    };
+    let list: Value = serde_json::from_str(&status_command::run(&one).await.unwrap()).unwrap();
+    assert_eq!(list["items"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn status_without_a_kubelet_says_what_to_do() {
+    let root = tempfile::tempdir().unwrap();
+    let error = status_command::run(&status(root.path(), OutputFormat::Table))
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("no kubelet answers") && error.contains("--root-dir"),
+        "{error}"
+    );
+}
