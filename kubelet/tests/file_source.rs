@@ -1,5 +1,11 @@
 //! What the kubelet hears when manifests come, change and go.
 
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "a test fails by a panic"
+)]
+
 use std::{fs, path::Path, time::Duration};
 
 use kubelet::{

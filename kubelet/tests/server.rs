@@ -1,5 +1,11 @@
 //! What people and tools read from the kubelet's servers.
 
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "a test fails by a panic"
+)]
+
 use std::{path::Path, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
