@@ -102,6 +102,8 @@ fn command() -> clap::Command {
         .arg(
             Arg::new("version")
                 .long("version")
+                .value_name("true|false|raw")
+                .hide_possible_values(true)
                 .num_args(0..=1)
                 .require_equals(true)
                 .default_missing_value("true")
@@ -142,6 +144,7 @@ fn argument(flag: &'static Flag) -> Arg {
 fn help(flag: &Flag) -> StyledStr {
     let note = match flag.target {
         Target::Refused(_) => " (not built yet)",
+        Target::Field(field) if support::is_refused(field) => " (not built yet)",
         Target::Unused => " (no effect)",
         Target::Field(field) if !support::has_effect(field) => " (no effect yet)",
         Target::Field(_) | Target::Node => "",

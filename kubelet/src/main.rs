@@ -5,7 +5,7 @@ use std::{
     process::ExitCode,
 };
 
-use anyhow::Context;
+use anyhow::anyhow;
 use kubelet::{
     cli::{self, Command, Flags},
     config::settings::Settings,
@@ -34,7 +34,8 @@ fn main() -> ExitCode {
     match done {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("kubelet: {error:#}");
+            // Each error tells its causes itself.
+            eprintln!("kubelet: {error}");
             ExitCode::FAILURE
         }
     }
@@ -44,7 +45,7 @@ fn status(options: &status_command::StatusOptions) -> anyhow::Result<ExitCode> {
     let runtime = Builder::new_current_thread()
         .enable_all()
         .build()
-        .context("cannot start")?;
+        .map_err(|error| anyhow!("cannot start: {error}"))?;
     print(&runtime.block_on(status_command::run(options))?)
 }
 
@@ -56,7 +57,7 @@ fn run_node(flags: &Flags) -> anyhow::Result<ExitCode> {
         .max_blocking_threads(BLOCKING_THREADS)
         .enable_all()
         .build()
-        .context("cannot start")?;
+        .map_err(|error| anyhow!("cannot start: {error}"))?;
     let results = runtime.block_on(run::run(settings))?;
     // Only --runonce has results.
     let mut failed = false;
@@ -78,9 +79,12 @@ fn run_node(flags: &Flags) -> anyhow::Result<ExitCode> {
 /// Prints to standard output. Nobody reading it any more is no fault.
 fn print(text: &str) -> anyhow::Result<ExitCode> {
     let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+    match stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+    {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(error).context("cannot print")
+            Err(anyhow!("cannot print: {error}"))
         }
         _ => Ok(ExitCode::SUCCESS),
     }

@@ -1,6 +1,6 @@
 //! One run of the node agent: its parts, put together.
 
-use std::{future::Future, io};
+use std::io;
 
 use k8s_openapi::api::core::v1::Pod;
 use tokio::{
@@ -158,12 +158,10 @@ impl NodeView for Kubelet {
         Self::pods(self)
     }
 
-    fn running_pods(&self) -> impl Future<Output = Result<Vec<Pod>, String>> + Send {
-        async move {
-            Self::running_pods(self)
-                .await
-                .map_err(|error| error.to_string())
-        }
+    async fn running_pods(&self) -> Result<Vec<Pod>, String> {
+        Self::running_pods(self)
+            .await
+            .map_err(|error| error.to_string())
     }
 
     fn healthy(&self) -> Result<(), String> {

@@ -8,6 +8,7 @@
 
 pub mod defaults;
 pub mod duration;
+mod host;
 pub mod kubelet_configuration;
 pub mod kubelet_defaults;
 pub mod kubelet_validation;

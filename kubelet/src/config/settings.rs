@@ -3,7 +3,7 @@
 
 use std::{
     fs, io,
-    net::{IpAddr, SocketAddr, UdpSocket},
+    net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 
 use super::{
     duration::GoDuration,
+    host,
     kubelet_configuration::{API_VERSION, KIND, KubeletConfiguration},
     kubelet_defaults::set_defaults,
     kubelet_validation::{unix_socket_path, validate},
@@ -150,7 +151,7 @@ impl Settings {
         if !faults.is_empty() {
             return Err(SettingsError::Invalid { faults });
         }
-        if config.fail_cgroup_v1 == Some(true) && !is_cgroup_v2() {
+        if config.fail_cgroup_v1 == Some(true) && !host::is_cgroup_v2() {
             return Err(SettingsError::CgroupV1);
         }
 
@@ -170,7 +171,7 @@ impl Settings {
         Ok(Self {
             options: options(&config, flags)?,
             manifests: (!config.static_pod_path.is_empty()).then(|| ManifestOptions {
-                path: PathBuf::from(&config.static_pod_path),
+                path: absolute(Path::new(&config.static_pod_path)),
                 check_frequency: span(config.file_check_frequency),
             }),
             server: server_options(&config),
@@ -194,7 +195,7 @@ fn options(config: &KubeletConfiguration, flags: &Flags) -> Result<Options, Sett
     };
     Ok(Options {
         node_name: node_name(flags.hostname_override.as_deref())?,
-        node_ips: node_ips(&flags.node_ips),
+        node_ips: host::node_ips(&flags.node_ips),
         root_dir: absolute(&flags.root_dir),
         pod_logs_dir: PathBuf::from(&config.pod_logs_dir),
         container_runtime_endpoint: runtime,
@@ -330,51 +331,12 @@ fn merge(base: &mut Value, over: Value) {
 }
 
 fn node_name(overridden: Option<&str>) -> Result<String, SettingsError> {
-    let host = rustix::system::uname();
-    let name = match overridden {
-        Some(name) => name.to_owned(),
-        None => host.nodename().to_string_lossy().into_owned(),
-    };
+    let name = overridden.map_or_else(host::name, str::to_owned);
     let name = name.trim().to_lowercase();
     match names::dns1123_subdomain(&name) {
         Ok(()) => Ok(name),
         Err(rule) => Err(SettingsError::NodeName { name, rule }),
     }
-}
-
-/// The addresses that were given, or else the one that reaches the default
-/// route, IPv4 before IPv6. The unspecified address of a family asks for that
-/// family's own.
-fn node_ips(given: &[IpAddr]) -> Vec<IpAddr> {
-    match given {
-        [] => source_address(false)
-            .or_else(|| source_address(true))
-            .into_iter()
-            .collect(),
-        [any] if any.is_unspecified() => source_address(any.is_ipv6())
-            .or_else(|| source_address(!any.is_ipv6()))
-            .into_iter()
-            .collect(),
-        given => given.to_vec(),
-    }
-}
-
-/// The address that this host would send from. Nothing is sent: connecting a
-/// datagram socket only picks the route. The targets are documentation addresses.
-fn source_address(ipv6: bool) -> Option<IpAddr> {
-    let (local, target) = if ipv6 {
-        ("[::]:0", "[2001:db8::1]:9")
-    } else {
-        ("0.0.0.0:0", "192.0.2.1:9")
-    };
-    let socket = UdpSocket::bind(local).ok()?;
-    socket.connect(target).ok()?;
-    Some(socket.local_addr().ok()?.ip()).filter(|ip| !ip.is_unspecified())
-}
-
-/// Whether the unified hierarchy is mounted where everybody expects it.
-fn is_cgroup_v2() -> bool {
-    Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
 }
 
 #[cfg(test)]

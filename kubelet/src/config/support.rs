@@ -82,23 +82,50 @@ fn is_unset(value: &Value) -> bool {
     }
 }
 
-/// What a configuration asks for that cannot be left out silently: a start
-/// without it would run other pods, or less isolated ones, than its author wants.
+/// A field that cannot be left out silently: a start without it would run other
+/// pods, or less isolated ones, than its author wants.
+struct NotBuilt {
+    field: &'static str,
+    flag: &'static str,
+    instead: &'static str,
+    is_asked_for: fn(&KubeletConfiguration) -> bool,
+}
+
+const NOT_BUILT: &[NotBuilt] = &[
+    NotBuilt {
+        field: "staticPodURL",
+        flag: "--manifest-url",
+        instead: "write the manifests to staticPodPath",
+        is_asked_for: |config| !config.static_pod_url.is_empty(),
+    },
+    NotBuilt {
+        field: "seccompDefault",
+        flag: "--seccomp-default",
+        instead: "name a seccompProfile in the pods",
+        is_asked_for: |config| config.seccomp_default == Some(true),
+    },
+];
+
+/// Whether a field, by dotted path, is refused when it asks for something.
+pub fn is_refused(field: &str) -> bool {
+    NOT_BUILT.iter().any(|missing| missing.field == field)
+}
+
+/// What a configuration asks for and cannot have; each with what to do instead.
 pub fn not_built(config: &KubeletConfiguration) -> Vec<String> {
-    let mut missing = Vec::new();
-    if !config.static_pod_url.is_empty() {
-        missing.push(
-            "staticPodURL (--manifest-url): pods from a URL are not built yet; use staticPodPath"
-                .to_owned(),
-        );
-    }
-    if config.seccomp_default == Some(true) {
-        missing.push(
-            "seccompDefault (--seccomp-default): not built yet; name a seccompProfile in the pods"
-                .to_owned(),
-        );
-    }
-    missing
+    NOT_BUILT
+        .iter()
+        .filter(|missing| (missing.is_asked_for)(config))
+        .map(|missing| {
+            let NotBuilt {
+                field,
+                flag,
+                instead,
+                ..
+            } = missing;
+            format!("{field} ({flag}): is not built yet; {instead}")
+        })
+        .collect()
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! The file source: pods from a manifest file or a directory of manifests.
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::{task, time};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
@@ -34,7 +35,11 @@ impl FileSource {
     /// Tells `mux` the pods until `cancel`, or until nobody listens.
     pub async fn run(self, mux: SourceHandle, cancel: CancellationToken) {
         info!(path = %self.path.display(), "Static pods are read from this path");
-        let mut manifests = Manifests::new(self.path.clone(), self.node_name.clone());
+        // Lasts through a scan that fails: what was good is not forgotten.
+        let manifests = Arc::new(Mutex::new(Manifests::new(
+            self.path.clone(),
+            self.node_name.clone(),
+        )));
         let mut watch = None;
         loop {
             // Watched before it is read: what changes in between is noticed.
@@ -44,29 +49,16 @@ impl FileSource {
             {
                 watch = Watch::new(&self.path).ok();
             }
-            let scan = task::spawn_blocking(move || {
-                let set = manifests.scan();
-                (manifests, set)
-            });
-            let set = match scan.await {
-                Ok((scanned, set)) => {
-                    manifests = scanned;
-                    set
-                }
-                Err(fault) => {
-                    // All is read anew; what is good now is good then.
-                    error!(error = %fault, path = %self.path.display(), "Reading manifests failed");
-                    manifests = Manifests::new(self.path.clone(), self.node_name.clone());
-                    if cancelled_within(&cancel, RETRY).await {
+            let scanned = manifests.clone();
+            match task::spawn_blocking(move || scanned.lock().scan()).await {
+                Ok(set) => tokio::select! {
+                    () = cancel.cancelled() => return,
+                    told = mux.set(set) => if told.is_err() {
                         return;
                     }
-                    continue;
-                }
-            };
-            tokio::select! {
-                () = cancel.cancelled() => return,
-                told = mux.set(set) => if told.is_err() {
-                    return;
+                },
+                Err(error) => {
+                    error!(%error, path = %self.path.display(), "Reading manifests failed; trying again at the next reason to");
                 }
             }
             tokio::select! {
@@ -97,8 +89,4 @@ impl FileSource {
             time::sleep(QUIET).await;
         }
     }
-}
-
-async fn cancelled_within(cancel: &CancellationToken, time: Duration) -> bool {
-    time::timeout(time, cancel.cancelled()).await.is_ok()
 }

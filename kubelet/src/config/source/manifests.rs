@@ -192,10 +192,7 @@ impl File {
         // Taken before the file is read: what changes meanwhile is read again.
         self.signature = Some(signature);
         match read(path, node_name) {
-            Ok((pods, warnings)) => {
-                for warning in warnings {
-                    warn!(file = %path.display(), "{warning}");
-                }
+            Ok(pods) => {
                 for pod in &pods {
                     info!(file = %path.display(), pod = full_name(pod), "Manifest read");
                 }
@@ -256,8 +253,8 @@ fn list(path: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// The static pods of a manifest file, and what its author should know.
-fn read(path: &Path, node_name: &str) -> Result<(Vec<Arc<Pod>>, Vec<String>), FileError> {
+/// The static pods of a manifest file.
+fn read(path: &Path, node_name: &str) -> Result<Vec<Arc<Pod>>, FileError> {
     let mut bytes = Vec::new();
     fs::File::open(path)?
         .take(MAX_LENGTH + 1)
@@ -266,10 +263,14 @@ fn read(path: &Path, node_name: &str) -> Result<(Vec<Arc<Pod>>, Vec<String>), Fi
         return Err(FileError::TooLarge);
     }
     let manifest = decode(&bytes)?;
+    // Told of invalid manifests too: an unknown field is often the wanted one.
+    for warning in &manifest.warnings {
+        warn!(file = %path.display(), "{warning}");
+    }
     let pods = manifest
         .pods
         .into_iter()
         .map(|pod| static_pod(pod, path, node_name).map(Arc::new))
         .collect::<Result<_, _>>()?;
-    Ok((pods, manifest.warnings))
+    Ok(pods)
 }
