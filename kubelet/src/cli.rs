@@ -357,7 +357,7 @@ mod tests {
         let flags = run(&[
             "--config=/var/lib/kubelet/config.yaml",
             "--container-runtime-endpoint=unix:///run/dockershim.sock",
-            "--pod-infra-container-image=registry.k8s.io/pause:3.10",
+            "--pod-infra-container-image=pause:3.10",
         ]);
         assert_eq!(flags.without_effect, ["--pod-infra-container-image"]);
     }
