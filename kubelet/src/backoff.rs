@@ -1,0 +1,113 @@
+//! Delays that double.
+
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher as _, RandomState},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+/// Delays by key: the first is the base, each further one twice the last up to
+/// the maximum, and the base again after twice the maximum without trouble.
+#[derive(Debug)]
+pub struct Backoff {
+    base: Duration,
+    max: Duration,
+    entries: HashMap<String, Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    delay: Duration,
+    /// When the attempt was made after which `delay` holds.
+    attempted: Instant,
+}
+
+impl Backoff {
+    /// Delays between `base` and `max`.
+    pub fn new(base: Duration, max: Duration) -> Self {
+        Self {
+            base: base.min(max),
+            max,
+            entries: HashMap::new(),
+        }
+    }
+
+    /// How long is still to wait before the next attempt of `key`, which failed
+    /// at `failed`; `None` when it may be made now. The second value is the whole
+    /// delay.
+    pub fn remaining(&self, key: &str, failed: Instant) -> Option<(Duration, Duration)> {
+        let entry = self.entries.get(key)?;
+        if self.is_reset(entry, failed) {
+            return None;
+        }
+        let waited = failed.elapsed();
+        (waited < entry.delay).then(|| (entry.delay - waited, entry.delay))
+    }
+
+    /// Notes an attempt of `key`, made now after a failure at `failed`.
+    pub fn attempt(&mut self, key: &str, failed: Instant) {
+        let delay = match self.entries.get(key) {
+            Some(entry) if !self.is_reset(entry, failed) => (entry.delay * 2).min(self.max),
+            _ => self.base,
+        };
+        let attempted = Instant::now();
+        self.entries
+            .insert(key.to_owned(), Entry { delay, attempted });
+    }
+
+    /// Forgets `key`.
+    pub fn forget(&mut self, key: &str) {
+        self.entries.remove(key);
+    }
+
+    fn is_reset(&self, entry: &Entry, failed: Instant) -> bool {
+        failed.saturating_duration_since(entry.attempted) > self.max * 2
+    }
+}
+
+/// `delay`, lengthened at random by up to half, so that many pods that failed
+/// together are not tried again together.
+pub fn jittered(delay: Duration) -> Duration {
+    let random = RandomState::new().hash_one(()) % 512;
+    // Below 1024, so the conversion is exact.
+    let share = u32::try_from(random).unwrap_or_default();
+    delay + delay * share / 1024
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn doubles_up_to_the_maximum_and_resets() {
+        let mut backoff = Backoff::new(10 * SECOND, 40 * SECOND);
+        let mut delays = Vec::new();
+        for _ in 0..4 {
+            let failed = Instant::now();
+            assert_eq!(backoff.remaining("a", failed), None);
+            backoff.attempt("a", failed);
+            let (left, delay) = backoff.remaining("a", Instant::now()).unwrap();
+            assert_eq!(left, delay);
+            delays.push(delay.as_secs());
+            tokio::time::sleep(delay).await;
+        }
+        assert_eq!(delays, [10, 20, 40, 40]);
+        tokio::time::sleep(81 * SECOND).await;
+        let failed = Instant::now();
+        assert_eq!(backoff.remaining("a", failed), None);
+        backoff.attempt("a", failed);
+        assert_eq!(backoff.remaining("a", failed).unwrap().1, 10 * SECOND);
+    }
+
+    #[test]
+    fn jitter_adds_at_most_half() {
+        for _ in 0..100 {
+            let delay = jittered(10 * SECOND);
+            assert!((10 * SECOND..=15 * SECOND).contains(&delay), "{delay:?}");
+        }
+    }
+}

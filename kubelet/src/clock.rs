@@ -1,0 +1,60 @@
+//! Wall-clock time for what is shown to people, derived from tokio's clock.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use tokio::time::Instant;
+
+/// The wall-clock time, shifted by as much as tokio's clock is ahead of the
+/// system's monotonic one: nothing in a running kubelet, and what was skipped
+/// where time is paused.
+///
+/// Nothing may be scheduled by it: a wall clock jumps.
+pub fn now() -> Timestamp {
+    let tokio = Instant::now().into_std();
+    let system = std::time::Instant::now();
+    let wall = Timestamp::now();
+    let shifted = if tokio >= system {
+        wall.checked_add(tokio - system)
+    } else {
+        wall.checked_sub(system - tokio)
+    };
+    shifted.unwrap_or(wall)
+}
+
+/// The current time in whole seconds, as the API writes it.
+pub fn now_time() -> Time {
+    let now = now();
+    Time(Timestamp::from_second(now.as_second()).unwrap_or(now))
+}
+
+/// What CRI writes as nanoseconds since the epoch; `None` for zero, which means
+/// that it has not happened.
+pub fn from_nanos(nanos: i64) -> Option<Time> {
+    if nanos <= 0 {
+        return None;
+    }
+    let at = Timestamp::from_nanosecond(i128::from(nanos)).ok()?;
+    Timestamp::from_second(at.as_second()).ok().map(Time)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn follows_skipped_time() {
+        let before = now();
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        let seconds = now().duration_since(before).as_secs();
+        assert!((3599..=3601).contains(&seconds), "{seconds} s");
+    }
+
+    #[test]
+    fn zero_has_not_happened() {
+        assert_eq!(from_nanos(0), None);
+        let time = from_nanos(1_500_000_000).map(|time| time.0.as_second());
+        assert_eq!(time, Some(1));
+    }
+}

@@ -1,0 +1,186 @@
+//! The pod cache: what the runtime had of each pod, and how fresh that is.
+
+use std::{collections::HashMap, sync::Arc};
+
+use parking_lot::Mutex;
+use tokio::{sync::watch, time::Instant};
+
+use crate::{pod::identity::PodUid, runtime::pod_status::PodStatus};
+
+/// Why the status of a pod is not known.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("cannot read the pod's status from the runtime: {0}")]
+pub struct CacheError(pub Arc<str>);
+
+/// Statuses of pods by UID. A reader that changed something in the runtime asks
+/// for a status that is newer than its change.
+#[derive(Debug)]
+pub struct PodCache {
+    inner: Mutex<Inner>,
+    changed: watch::Sender<()>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    entries: HashMap<PodUid, Entry>,
+    /// When the last complete list of the runtime was begun: every entry that is
+    /// not being inspected was still right then.
+    listed_at: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    status: Result<Arc<PodStatus>, CacheError>,
+    /// When the list was begun from which the status comes.
+    at: Option<Instant>,
+    /// A list showed a change, and its details are being read.
+    inspecting: bool,
+}
+
+impl Default for PodCache {
+    fn default() -> Self {
+        Self {
+            inner: Mutex::default(),
+            changed: watch::Sender::new(()),
+        }
+    }
+}
+
+impl PodCache {
+    /// The last known status; the empty one for a pod that the runtime does not
+    /// know.
+    ///
+    /// # Errors
+    /// It could not be read.
+    pub fn get(&self, uid: &PodUid) -> Result<Arc<PodStatus>, CacheError> {
+        match self.inner.lock().entries.get(uid) {
+            Some(entry) => entry.status.clone(),
+            None => Ok(Arc::default()),
+        }
+    }
+
+    /// The status, once it is newer than `min`; the last known one for `None`,
+    /// after the runtime was listed at all.
+    ///
+    /// # Errors
+    /// It could not be read.
+    pub async fn get_newer_than(
+        &self,
+        uid: &PodUid,
+        min: Option<Instant>,
+    ) -> Result<Arc<PodStatus>, CacheError> {
+        let mut changed = self.changed.subscribe();
+        loop {
+            if let Some(status) = self.inner.lock().newer_than(uid, min) {
+                return status;
+            }
+            // The sender lives as long as `self`, so this cannot fail.
+            if changed.changed().await.is_err() {
+                return self.get(uid);
+            }
+        }
+    }
+
+    /// A change of the pod was seen and is being read.
+    pub(super) fn begin_inspection(&self, uid: &PodUid) {
+        let mut inner = self.inner.lock();
+        let entry = inner.entries.entry(uid.clone()).or_insert_with(|| Entry {
+            status: Ok(Arc::default()),
+            at: None,
+            inspecting: true,
+        });
+        entry.inspecting = true;
+    }
+
+    /// The pod as it was at `at`, or why that is not known.
+    pub(super) fn set(
+        &self,
+        uid: &PodUid,
+        status: Result<Arc<PodStatus>, CacheError>,
+        at: Instant,
+    ) {
+        self.inner.lock().entries.insert(
+            uid.clone(),
+            Entry {
+                status,
+                at: Some(at),
+                inspecting: false,
+            },
+        );
+        self.changed.send_replace(());
+    }
+
+    /// The runtime does not know the pod any more.
+    pub(super) fn remove(&self, uid: &PodUid) {
+        self.inner.lock().entries.remove(uid);
+    }
+
+    /// A complete list, begun at `at`, was compared.
+    pub(super) fn listed(&self, at: Instant) {
+        self.inner.lock().listed_at = Some(at);
+        self.changed.send_replace(());
+    }
+}
+
+impl Inner {
+    fn newer_than(
+        &self,
+        uid: &PodUid,
+        min: Option<Instant>,
+    ) -> Option<Result<Arc<PodStatus>, CacheError>> {
+        let is_newer = |at: Option<Instant>| match (at, min) {
+            (None, _) => false,
+            (Some(_), None) => true,
+            (Some(at), Some(min)) => at > min,
+        };
+        let Some(entry) = self.entries.get(uid) else {
+            return is_newer(self.listed_at).then(|| Ok(Arc::default()));
+        };
+        let fresh = is_newer(entry.at) || (!entry.inspecting && is_newer(self.listed_at));
+        fresh.then(|| entry.status.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_waits_for_what_is_newer_than_its_change() {
+        let cache = Arc::new(PodCache::default());
+        let uid = PodUid::from("a");
+        cache.listed(Instant::now());
+        assert!(cache.get_newer_than(&uid, None).await.is_ok());
+
+        tokio::time::advance(SECOND).await;
+        let change = Instant::now();
+        let reader = tokio::spawn({
+            let (cache, uid) = (Arc::clone(&cache), uid.clone());
+            async move { cache.get_newer_than(&uid, Some(change)).await }
+        });
+        tokio::time::sleep(SECOND).await;
+        assert!(!reader.is_finished());
+        cache.listed(Instant::now());
+        assert_eq!(*reader.await.unwrap().unwrap(), PodStatus::default());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_says_nothing_about_a_pod_that_is_being_inspected() {
+        let cache = PodCache::default();
+        let uid = PodUid::from("a");
+        let before = Instant::now();
+        tokio::time::advance(SECOND).await;
+        cache.begin_inspection(&uid);
+        cache.listed(Instant::now());
+        let read = cache.get_newer_than(&uid, Some(before));
+        assert!(tokio::time::timeout(SECOND, read).await.is_err());
+
+        cache.set(&uid, Err(CacheError(Arc::from("hung"))), Instant::now());
+        let error = cache.get_newer_than(&uid, Some(before)).await.unwrap_err();
+        assert!(error.to_string().ends_with("hung"));
+    }
+}

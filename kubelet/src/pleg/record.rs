@@ -1,0 +1,179 @@
+//! What a list of the runtime says of each pod, and what changed since the last.
+
+use std::collections::HashMap;
+
+use cri_proto::runtime::v1;
+
+use super::{ChangeKind, ContainerChange};
+use crate::{
+    pod::identity::PodUid,
+    runtime::pod_status::{self, ContainerState},
+};
+
+/// The pods of one list.
+pub type Records = HashMap<PodUid, PodRecord>;
+
+/// The part of a list that is one pod's, sorted by id.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PodRecord {
+    /// Name of the pod; empty when only containers are left.
+    pub name: String,
+    /// Namespace of the pod; empty when only containers are left.
+    pub namespace: String,
+    /// Id of each sandbox, and whether it is ready.
+    pub sandboxes: Vec<(String, bool)>,
+    /// Its containers.
+    pub containers: Vec<ContainerRecord>,
+}
+
+/// A container in a list.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ContainerRecord {
+    /// Id in the runtime.
+    pub id: String,
+    /// Sandbox that it was created in.
+    pub sandbox_id: String,
+    /// State in the list.
+    pub state: ContainerState,
+}
+
+/// Sorts a list of sandboxes and one of containers by pod. What names no pod is
+/// none of the kubelet's.
+pub fn group(sandboxes: Vec<v1::PodSandbox>, containers: Vec<v1::Container>) -> Records {
+    let mut records = Records::with_capacity(sandboxes.len());
+    let mut owners = HashMap::with_capacity(sandboxes.len());
+    for sandbox in sandboxes {
+        let ready = sandbox.state() == v1::PodSandboxState::SandboxReady;
+        let Some(metadata) = sandbox.metadata.filter(|m| !m.uid.is_empty()) else {
+            continue;
+        };
+        let uid = PodUid::from(metadata.uid.as_str());
+        owners.insert(sandbox.id.clone(), uid.clone());
+        let record = records.entry(uid).or_default();
+        record.name = metadata.name;
+        record.namespace = metadata.namespace;
+        record.sandboxes.push((sandbox.id, ready));
+    }
+    for container in containers {
+        let state = container.state().into();
+        let Some(uid) = pod_status::uid_of(&container.labels)
+            .or_else(|| owners.get(&container.pod_sandbox_id).cloned())
+        else {
+            continue;
+        };
+        let record = records.entry(uid).or_default();
+        record.containers.push(ContainerRecord {
+            id: container.id,
+            sandbox_id: container.pod_sandbox_id,
+            state,
+        });
+    }
+    for record in records.values_mut() {
+        record.sandboxes.sort_unstable();
+        record.containers.sort_unstable_by(|a, b| a.id.cmp(&b.id));
+    }
+    records
+}
+
+impl PodRecord {
+    /// What changed from `self` to `new`, sandboxes included.
+    pub(super) fn changes(&self, new: &Self) -> Vec<ContainerChange> {
+        let before: HashMap<&str, ContainerState> = self.states().collect();
+        let after: HashMap<&str, ContainerState> = new.states().collect();
+        let changed = after.iter().filter_map(|(id, state)| {
+            let old = before.get(id);
+            let kind = match state {
+                _ if old == Some(state) => return None,
+                ContainerState::Running => ChangeKind::Started,
+                ContainerState::Exited => ChangeKind::Died,
+                ContainerState::Created | ContainerState::Unknown => ChangeKind::Changed,
+            };
+            Some(ContainerChange {
+                id: (*id).to_owned(),
+                kind,
+            })
+        });
+        let removed = before
+            .keys()
+            .filter(|id| !after.contains_key(*id))
+            .map(|id| ContainerChange {
+                id: (*id).to_owned(),
+                kind: ChangeKind::Removed,
+            });
+        changed.chain(removed).collect()
+    }
+
+    fn states(&self) -> impl Iterator<Item = (&str, ContainerState)> {
+        let sandboxes = self.sandboxes.iter().map(|(id, ready)| {
+            let state = if *ready {
+                ContainerState::Running
+            } else {
+                ContainerState::Exited
+            };
+            (id.as_str(), state)
+        });
+        let containers = self.containers.iter().map(|c| (c.id.as_str(), c.state));
+        sandboxes.chain(containers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn sandbox(id: &str, uid: &str) -> v1::PodSandbox {
+        v1::PodSandbox {
+            id: id.to_owned(),
+            metadata: Some(v1::PodSandboxMetadata {
+                uid: uid.to_owned(),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }
+    }
+
+    fn container(id: &str, sandbox: &str, state: v1::ContainerState) -> v1::Container {
+        v1::Container {
+            id: id.to_owned(),
+            pod_sandbox_id: sandbox.to_owned(),
+            state: state.into(),
+            labels: BTreeMap::new(),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn containers_without_labels_belong_to_the_pod_of_their_sandbox() {
+        let records = group(
+            vec![sandbox("s", "pod")],
+            vec![
+                container("c", "s", v1::ContainerState::ContainerRunning),
+                container("stray", "gone", v1::ContainerState::ContainerRunning),
+            ],
+        );
+        assert_eq!(records.len(), 1);
+        assert_eq!(records[&PodUid::from("pod")].containers.len(), 1);
+    }
+
+    #[test]
+    fn changes_name_each_container_once() {
+        let list = |state| {
+            group(
+                vec![sandbox("s", "pod")],
+                vec![container("c", "s", state)],
+            )
+            .remove(&PodUid::from("pod"))
+            .unwrap()
+        };
+        let running = list(v1::ContainerState::ContainerRunning);
+        assert_eq!(running.changes(&running), []);
+        let died = running.changes(&list(v1::ContainerState::ContainerExited));
+        assert_eq!(died.len(), 1);
+        assert_eq!((died[0].id.as_str(), died[0].kind), ("c", ChangeKind::Died));
+        let gone = running.changes(&PodRecord::default());
+        assert!(gone.iter().all(|c| c.kind == ChangeKind::Removed));
+        assert_eq!(gone.len(), 2);
+    }
+}

@@ -1,0 +1,303 @@
+//! The CRI config of a container.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use cri_proto::runtime::v1::{
+    ContainerConfig, ContainerMetadata, ImageSpec, KeyValue, LinuxContainerConfig, Mount,
+    MountPropagation, Signal,
+};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, VolumeMount};
+
+use super::{
+    env::{self, EnvError, Placement},
+    expansion::expand,
+    hash::container_hash,
+    labels, resources,
+    sandbox_config::identity_labels,
+    security_context::{self, ImageUser, SecurityContextError},
+};
+use crate::volume::{MountedVolumes, VolumeError};
+
+/// Where the message goes when the spec does not say.
+const TERMINATION_MESSAGE_PATH: &str = "/dev/termination-log";
+
+/// Why a container cannot be configured.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// Its environment cannot be made.
+    #[error(transparent)]
+    Env(#[from] EnvError),
+    /// Its security context forbids it.
+    #[error(transparent)]
+    SecurityContext(#[from] SecurityContextError),
+    /// A volume that it mounts is not there.
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+}
+
+/// What the config of a container is made from, beside its spec.
+#[derive(Debug)]
+pub struct Parts<'a> {
+    /// How often it was restarted before.
+    pub restart_count: u32,
+    /// What the runtime names the image by.
+    pub image_ref: String,
+    /// The user that the image runs as.
+    pub image_user: ImageUser,
+    /// Where the pod runs.
+    pub placement: Placement<'a>,
+    /// The pod's volumes.
+    pub volumes: &'a MountedVolumes,
+    /// The pod's hosts file on the node; none when the container mounts its own.
+    pub hosts_file: Option<PathBuf>,
+    /// The file for the termination message on the node.
+    pub termination_message: Option<PathBuf>,
+    /// Directory of the localhost seccomp profiles.
+    pub seccomp_root: &'a Path,
+    /// Bytes of memory that the node has.
+    pub memory_capacity: i64,
+}
+
+/// The config of a container.
+///
+/// # Errors
+/// See [`ConfigError`].
+pub fn container_config(
+    pod: &Pod,
+    spec: &PodSpec,
+    container: &Container,
+    parts: Parts<'_>,
+) -> Result<ContainerConfig, ConfigError> {
+    let variables = env::environment(pod, container, &parts.placement)?;
+    let expanded = |list: &Option<Vec<String>>| -> Vec<String> {
+        list.iter()
+            .flatten()
+            .map(|item| expand(item, |name| env::lookup(&variables, name)))
+            .collect()
+    };
+    let security_context = security_context::container_security_context(
+        spec,
+        container,
+        &parts.image_user,
+        parts.seccomp_root,
+    )?;
+    let command = expanded(&container.command);
+    let args = expanded(&container.args);
+    let mounts = mounts(container, &parts)?;
+    Ok(ContainerConfig {
+        metadata: Some(ContainerMetadata {
+            name: container.name.clone(),
+            attempt: parts.restart_count,
+        }),
+        image: Some(ImageSpec {
+            image: parts.image_ref,
+            user_specified_image: container.image.clone().unwrap_or_default(),
+            ..ImageSpec::default()
+        }),
+        command,
+        args,
+        working_dir: container.working_dir.clone().unwrap_or_default(),
+        envs: variables
+            .into_iter()
+            .map(|(key, value)| KeyValue {
+                key,
+                value: value.into_bytes(),
+            })
+            .collect(),
+        mounts,
+        labels: container_labels(pod, container),
+        annotations: container_annotations(pod, spec, container, parts.restart_count),
+        log_path: format!("{}/{}.log", container.name, parts.restart_count),
+        stdin: container.stdin.unwrap_or_default(),
+        stdin_once: container.stdin_once.unwrap_or_default(),
+        tty: container.tty.unwrap_or_default(),
+        linux: Some(LinuxContainerConfig {
+            resources: Some(resources::container_resources(
+                pod,
+                container,
+                parts.memory_capacity,
+            )),
+            security_context: Some(security_context),
+        }),
+        stop_signal: stop_signal(container).into(),
+        ..ContainerConfig::default()
+    })
+}
+
+/// The signal that the spec asks for; the runtime's default for any other.
+fn stop_signal(container: &Container) -> Signal {
+    container
+        .lifecycle
+        .as_ref()
+        .and_then(|lifecycle| lifecycle.stop_signal.as_deref())
+        .and_then(|name| {
+            let name = name.replace('+', "PLUS").replace('-', "MINUS");
+            Signal::from_str_name(&format!("SIGNAL_{name}"))
+        })
+        .unwrap_or(Signal::RuntimeDefault)
+}
+
+fn container_labels(pod: &Pod, container: &Container) -> BTreeMap<String, String> {
+    let name = (labels::CONTAINER_NAME.to_owned(), container.name.clone());
+    identity_labels(pod).into_iter().chain([name]).collect()
+}
+
+fn container_annotations(
+    pod: &Pod,
+    spec: &PodSpec,
+    container: &Container,
+    restart_count: u32,
+) -> BTreeMap<String, String> {
+    let message_path = container.termination_message_path.as_deref();
+    let message_policy = container.termination_message_policy.as_deref();
+    let pre_stop = container
+        .lifecycle
+        .as_ref()
+        .and_then(|lifecycle| lifecycle.pre_stop.as_ref())
+        .and_then(|handler| serde_json::to_string(handler).ok());
+    let ports = container
+        .ports
+        .as_ref()
+        .filter(|ports| !ports.is_empty())
+        .and_then(|ports| serde_json::to_string(ports).ok());
+    let seconds = |seconds: Option<i64>| seconds.map(|seconds| seconds.to_string());
+    [
+        (
+            labels::CONTAINER_HASH,
+            Some(format!("{:x}", container_hash(container))),
+        ),
+        (
+            labels::CONTAINER_RESTART_COUNT,
+            Some(restart_count.to_string()),
+        ),
+        (
+            labels::CONTAINER_TERMINATION_MESSAGE_PATH,
+            Some(message_path.unwrap_or(TERMINATION_MESSAGE_PATH).to_owned()),
+        ),
+        (
+            labels::CONTAINER_TERMINATION_MESSAGE_POLICY,
+            Some(message_policy.unwrap_or("File").to_owned()),
+        ),
+        (labels::CONTAINER_PRE_STOP_HANDLER, pre_stop),
+        (labels::CONTAINER_PORTS, ports),
+        (
+            labels::POD_DELETION_GRACE_PERIOD,
+            seconds(pod.metadata.deletion_grace_period_seconds),
+        ),
+        (
+            labels::POD_TERMINATION_GRACE_PERIOD,
+            seconds(spec.termination_grace_period_seconds),
+        ),
+    ]
+    .into_iter()
+    .filter_map(|(key, value)| Some((key.to_owned(), value?)))
+    .collect()
+}
+
+/// Where the container's own spec mounts something.
+pub fn mounts_path(container: &Container, path: &str) -> bool {
+    let mut mounts = container.volume_mounts.iter().flatten();
+    mounts.any(|mount| mount.mount_path.trim_end_matches('/') == path)
+}
+
+fn mounts(container: &Container, parts: &Parts<'_>) -> Result<Vec<Mount>, VolumeError> {
+    let mut mounts = Vec::new();
+    for mount in container.volume_mounts.iter().flatten() {
+        let host_path = parts.volumes.path(&mount.name)?;
+        mounts.push(volume_mount(mount, host_path));
+    }
+    let file = |container_path: &str, host_path: &Path| Mount {
+        container_path: container_path.to_owned(),
+        host_path: host_path.to_string_lossy().into_owned(),
+        ..Mount::default()
+    };
+    if let Some(hosts) = &parts.hosts_file {
+        mounts.push(file("/etc/hosts", hosts));
+    }
+    if let Some(message) = &parts.termination_message {
+        let path = container.termination_message_path.as_deref();
+        mounts.push(file(path.unwrap_or(TERMINATION_MESSAGE_PATH), message));
+    }
+    Ok(mounts)
+}
+
+fn volume_mount(mount: &VolumeMount, host_path: &Path) -> Mount {
+    let propagation = match mount.mount_propagation.as_deref() {
+        Some("HostToContainer") => MountPropagation::PropagationHostToContainer,
+        Some("Bidirectional") => MountPropagation::PropagationBidirectional,
+        _ => MountPropagation::PropagationPrivate,
+    };
+    // Upstream: a relative path is one from the root of the container.
+    let container_path = Path::new("/").join(&mount.mount_path);
+    Mount {
+        container_path: container_path.to_string_lossy().into_owned(),
+        host_path: host_path.to_string_lossy().into_owned(),
+        readonly: mount.read_only.unwrap_or_default(),
+        propagation: propagation.into(),
+        ..Mount::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::{EnvVar, ExecAction, Lifecycle, LifecycleHandler};
+
+    use super::*;
+
+    #[test]
+    fn a_config_carries_what_a_later_kubelet_needs_to_know() {
+        let mut pod = Pod::default();
+        pod.metadata.name = Some("web".to_owned());
+        pod.metadata.uid = Some("u".to_owned());
+        let spec = PodSpec {
+            termination_grace_period_seconds: Some(7),
+            ..PodSpec::default()
+        };
+        let container = Container {
+            name: "c".to_owned(),
+            image: Some("image".to_owned()),
+            command: Some(vec!["sh".to_owned(), "$(X)".to_owned()]),
+            env: Some(vec![EnvVar {
+                name: "X".to_owned(),
+                value: Some("y".to_owned()),
+                value_from: None,
+            }]),
+            lifecycle: Some(Lifecycle {
+                pre_stop: Some(LifecycleHandler {
+                    exec: Some(ExecAction {
+                        command: Some(vec!["stop".to_owned()]),
+                    }),
+                    ..LifecycleHandler::default()
+                }),
+                stop_signal: Some("SIGRTMIN+3".to_owned()),
+                ..Lifecycle::default()
+            }),
+            ..Container::default()
+        };
+        let parts = Parts {
+            restart_count: 2,
+            image_ref: "sha256:1".to_owned(),
+            image_user: ImageUser::default(),
+            placement: Placement::default(),
+            volumes: &MountedVolumes::default(),
+            hosts_file: Some(PathBuf::from("/pods/u/etc-hosts")),
+            termination_message: None,
+            seccomp_root: Path::new("/s"),
+            memory_capacity: 1,
+        };
+        let config = container_config(&pod, &spec, &container, parts).unwrap();
+        assert_eq!(config.command, ["sh", "y"]);
+        assert_eq!(config.log_path, "c/2.log");
+        assert_eq!(config.annotations[labels::CONTAINER_RESTART_COUNT], "2");
+        assert_eq!(config.annotations[labels::POD_TERMINATION_GRACE_PERIOD], "7");
+        assert_eq!(
+            config.annotations[labels::CONTAINER_PRE_STOP_HANDLER],
+            r#"{"exec":{"command":["stop"]}}"#
+        );
+        assert_eq!(config.mounts[0].container_path, "/etc/hosts");
+        assert_eq!(config.stop_signal(), Signal::Sigrtminplus3);
+    }
+}

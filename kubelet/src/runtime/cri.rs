@@ -1,0 +1,454 @@
+//! The CRI client: the only door to the runtime.
+
+use std::{fmt, future::Future, time::Duration};
+
+use cri_proto::runtime::v1::{
+    AuthConfig, Container, ContainerConfig, ContainerStatus, ContainerStatusRequest,
+    CreateContainerRequest, ExecSyncRequest, ExecSyncResponse, Image, ImageSpec,
+    ImageStatusRequest, ListContainersRequest, ListPodSandboxRequest, PodSandbox,
+    PodSandboxConfig, PodSandboxStatus, PodSandboxStatusRequest, PullImageRequest,
+    RemoveContainerRequest, RemovePodSandboxRequest, RunPodSandboxRequest,
+    StartContainerRequest, StopContainerRequest, StopPodSandboxRequest, VersionRequest,
+    VersionResponse, image_service_client::ImageServiceClient,
+    runtime_service_client::RuntimeServiceClient,
+};
+use tonic::{
+    Code, Response, Status,
+    transport::{Channel, Endpoint},
+};
+
+/// Longest answer that is accepted, as upstream.
+const MAX_MESSAGE_SIZE: usize = 16 * 1024 * 1024;
+
+/// Why a call to the runtime failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CriError {
+    /// The endpoint is none that can be connected to.
+    #[error("runtime endpoint {endpoint:?}: {reason}; it must be unix:///path/of/the/socket")]
+    Endpoint {
+        /// The endpoint as it was given.
+        endpoint: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The runtime, or the connection to it, returned an error.
+    #[error("{verb}{}: {} ({:?})", Of(object), status.message(), status.code())]
+    Status {
+        /// The CRI verb.
+        verb: &'static str,
+        /// What it was called on; empty when it concerns no single object.
+        object: String,
+        /// What was returned.
+        status: Box<Status>,
+    },
+    /// The runtime did not answer in time.
+    #[error("{verb}{}: no answer from the runtime within {after:?}", Of(object))]
+    Deadline {
+        /// The CRI verb.
+        verb: &'static str,
+        /// What it was called on; empty when it concerns no single object.
+        object: String,
+        /// How long was waited.
+        after: Duration,
+    },
+    /// The runtime answered without what the answer is for.
+    #[error("{verb}{}: the runtime's answer lacks {missing}", Of(object))]
+    Incomplete {
+        /// The CRI verb.
+        verb: &'static str,
+        /// What it was called on.
+        object: String,
+        /// The field that is not set.
+        missing: &'static str,
+    },
+}
+
+impl CriError {
+    /// Whether the object does not exist (any more).
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::Status { status, .. } if status.code() == Code::NotFound)
+    }
+}
+
+/// ` <object>`, or nothing.
+struct Of<'a>(&'a str);
+
+impl fmt::Display for Of<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        write!(f, " {}", self.0)
+    }
+}
+
+/// A client of both CRI services. Cheap to clone. Connects when it is first
+/// used, and again by itself after the runtime was gone.
+#[derive(Clone, Debug)]
+pub struct CriClient {
+    runtime: RuntimeServiceClient<Channel>,
+    image: ImageServiceClient<Channel>,
+    timeout: Duration,
+}
+
+impl CriClient {
+    /// A client of the services at `unix://` endpoints; the runtime's serves
+    /// images too where `image_endpoint` is empty. `timeout` is the deadline of
+    /// calls that have none of their own.
+    ///
+    /// # Errors
+    /// [`CriError::Endpoint`]; a runtime that does not answer is no error.
+    pub async fn connect(
+        runtime_endpoint: &str,
+        image_endpoint: &str,
+        timeout: Duration,
+    ) -> Result<Self, CriError> {
+        let runtime = channel(runtime_endpoint)?;
+        let image = if image_endpoint.is_empty() || image_endpoint == runtime_endpoint {
+            runtime.clone()
+        } else {
+            channel(image_endpoint)?
+        };
+        Ok(Self::from_channels(runtime, image, timeout))
+    }
+
+    /// A client over channels that are there already.
+    pub fn from_channels(runtime: Channel, image: Channel, timeout: Duration) -> Self {
+        Self {
+            runtime: RuntimeServiceClient::new(runtime).max_decoding_message_size(MAX_MESSAGE_SIZE),
+            image: ImageServiceClient::new(image).max_decoding_message_size(MAX_MESSAGE_SIZE),
+            timeout,
+        }
+    }
+
+    /// Name and version of the runtime.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn version(&self) -> Result<VersionResponse, CriError> {
+        let mut client = self.runtime.clone();
+        let request = VersionRequest::default();
+        self.call("Version", "", client.version(request)).await
+    }
+
+    /// Every sandbox of the runtime.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn list_pod_sandboxes(&self) -> Result<Vec<PodSandbox>, CriError> {
+        let mut client = self.runtime.clone();
+        let call = client.list_pod_sandbox(ListPodSandboxRequest::default());
+        Ok(self.call("ListPodSandbox", "", call).await?.items)
+    }
+
+    /// Every container of the runtime, in any state.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn list_containers(&self) -> Result<Vec<Container>, CriError> {
+        let mut client = self.runtime.clone();
+        let call = client.list_containers(ListContainersRequest::default());
+        Ok(self.call("ListContainers", "", call).await?.containers)
+    }
+
+    /// Status of one sandbox.
+    ///
+    /// # Errors
+    /// The call failed, or there is no such sandbox ([`CriError::is_not_found`]).
+    pub async fn pod_sandbox_status(&self, id: &str) -> Result<PodSandboxStatus, CriError> {
+        const VERB: &str = "PodSandboxStatus";
+        let mut client = self.runtime.clone();
+        let call = client.pod_sandbox_status(PodSandboxStatusRequest {
+            pod_sandbox_id: id.to_owned(),
+            verbose: false,
+        });
+        let answer = self.call(VERB, id, call).await?;
+        answer.status.ok_or_else(|| incomplete(VERB, id, "status"))
+    }
+
+    /// Status of one container.
+    ///
+    /// # Errors
+    /// The call failed, or there is no such container ([`CriError::is_not_found`]).
+    pub async fn container_status(&self, id: &str) -> Result<ContainerStatus, CriError> {
+        const VERB: &str = "ContainerStatus";
+        let mut client = self.runtime.clone();
+        let call = client.container_status(ContainerStatusRequest {
+            container_id: id.to_owned(),
+            verbose: false,
+        });
+        let answer = self.call(VERB, id, call).await?;
+        answer.status.ok_or_else(|| incomplete(VERB, id, "status"))
+    }
+
+    /// Creates and starts a sandbox; returns its id. Its deadline is twice the
+    /// usual one, because the network is set up in it.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn run_pod_sandbox(&self, config: PodSandboxConfig) -> Result<String, CriError> {
+        const VERB: &str = "RunPodSandbox";
+        let name = config
+            .metadata
+            .as_ref()
+            .map_or_else(String::new, |m| format!("{}/{}", m.namespace, m.name));
+        let mut client = self.runtime.clone();
+        let call = client.run_pod_sandbox(RunPodSandboxRequest {
+            config: Some(config),
+            runtime_handler: String::new(),
+        });
+        let id = within(self.timeout * 2, VERB, &name, call)
+            .await?
+            .pod_sandbox_id;
+        if id.is_empty() {
+            return Err(incomplete(VERB, &name, "pod_sandbox_id"));
+        }
+        Ok(id)
+    }
+
+    /// Stops a sandbox with all its containers; one that is gone is no error.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn stop_pod_sandbox(&self, id: &str) -> Result<(), CriError> {
+        let mut client = self.runtime.clone();
+        let call = client.stop_pod_sandbox(StopPodSandboxRequest {
+            pod_sandbox_id: id.to_owned(),
+        });
+        gone_is_fine(self.call("StopPodSandbox", id, call).await)
+    }
+
+    /// Removes a sandbox; one that is gone is no error.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn remove_pod_sandbox(&self, id: &str) -> Result<(), CriError> {
+        let mut client = self.runtime.clone();
+        let call = client.remove_pod_sandbox(RemovePodSandboxRequest {
+            pod_sandbox_id: id.to_owned(),
+        });
+        gone_is_fine(self.call("RemovePodSandbox", id, call).await)
+    }
+
+    /// Creates a container in a sandbox; returns its id.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn create_container(
+        &self,
+        sandbox_id: &str,
+        config: ContainerConfig,
+        sandbox_config: PodSandboxConfig,
+    ) -> Result<String, CriError> {
+        const VERB: &str = "CreateContainer";
+        let name = config
+            .metadata
+            .as_ref()
+            .map_or_else(String::new, |m| m.name.clone());
+        let mut client = self.runtime.clone();
+        let call = client.create_container(CreateContainerRequest {
+            pod_sandbox_id: sandbox_id.to_owned(),
+            config: Some(config),
+            sandbox_config: Some(sandbox_config),
+        });
+        let id = self.call(VERB, &name, call).await?.container_id;
+        if id.is_empty() {
+            return Err(incomplete(VERB, &name, "container_id"));
+        }
+        Ok(id)
+    }
+
+    /// Starts a created container.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn start_container(&self, id: &str) -> Result<(), CriError> {
+        let mut client = self.runtime.clone();
+        let call = client.start_container(StartContainerRequest {
+            container_id: id.to_owned(),
+        });
+        self.call("StartContainer", id, call).await.map(drop)
+    }
+
+    /// Stops a container, by force after `grace` (whole seconds); one that is
+    /// gone is no error.
+    ///
+    /// # Errors
+    /// The call failed, or took longer than the grace period and the usual
+    /// deadline together.
+    pub async fn stop_container(&self, id: &str, grace: Duration) -> Result<(), CriError> {
+        let mut client = self.runtime.clone();
+        let call = client.stop_container(StopContainerRequest {
+            container_id: id.to_owned(),
+            timeout: i64::try_from(grace.as_secs()).unwrap_or(i64::MAX),
+        });
+        let deadline = self.timeout.saturating_add(grace);
+        gone_is_fine(within(deadline, "StopContainer", id, call).await)
+    }
+
+    /// Removes a container; one that is gone is no error.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn remove_container(&self, id: &str) -> Result<(), CriError> {
+        let mut client = self.runtime.clone();
+        let call = client.remove_container(RemoveContainerRequest {
+            container_id: id.to_owned(),
+        });
+        gone_is_fine(self.call("RemoveContainer", id, call).await)
+    }
+
+    /// Runs a command in a container, for at most `limit`.
+    ///
+    /// # Errors
+    /// The call failed; a command that fails is no error.
+    pub async fn exec_sync(
+        &self,
+        id: &str,
+        command: Vec<String>,
+        limit: Duration,
+    ) -> Result<ExecSyncResponse, CriError> {
+        let mut client = self.runtime.clone();
+        let call = client.exec_sync(ExecSyncRequest {
+            container_id: id.to_owned(),
+            cmd: command,
+            timeout: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+        });
+        within(self.timeout.saturating_add(limit), "ExecSync", id, call).await
+    }
+
+    /// The image that `image` names, or `None` when the runtime does not hold it.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn image_status(&self, image: ImageSpec) -> Result<Option<Image>, CriError> {
+        let name = image.image.clone();
+        let mut client = self.image.clone();
+        let call = client.image_status(ImageStatusRequest {
+            image: Some(image),
+            verbose: false,
+        });
+        Ok(self.call("ImageStatus", &name, call).await?.image)
+    }
+
+    /// Pulls an image; returns what to name it by. Has no deadline: the runtime
+    /// gives up on a pull without progress.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn pull_image(
+        &self,
+        image: ImageSpec,
+        auth: Option<AuthConfig>,
+        sandbox_config: PodSandboxConfig,
+    ) -> Result<String, CriError> {
+        let name = image.image.clone();
+        let mut client = self.image.clone();
+        client
+            .pull_image(PullImageRequest {
+                image: Some(image),
+                auth,
+                sandbox_config: Some(sandbox_config),
+            })
+            .await
+            .map(|response| response.into_inner().image_ref)
+            .map_err(|status| failed("PullImage", &name, status))
+    }
+
+    async fn call<T>(
+        &self,
+        verb: &'static str,
+        object: &str,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, CriError> {
+        within(self.timeout, verb, object, call).await
+    }
+}
+
+async fn within<T>(
+    after: Duration,
+    verb: &'static str,
+    object: &str,
+    call: impl Future<Output = Result<Response<T>, Status>>,
+) -> Result<T, CriError> {
+    match tokio::time::timeout(after, call).await {
+        Ok(Ok(response)) => Ok(response.into_inner()),
+        Ok(Err(status)) => Err(failed(verb, object, status)),
+        Err(_) => Err(CriError::Deadline {
+            verb,
+            object: object.to_owned(),
+            after,
+        }),
+    }
+}
+
+fn failed(verb: &'static str, object: &str, status: Status) -> CriError {
+    CriError::Status {
+        verb,
+        object: object.to_owned(),
+        status: Box::new(status),
+    }
+}
+
+fn incomplete(verb: &'static str, object: &str, missing: &'static str) -> CriError {
+    CriError::Incomplete {
+        verb,
+        object: object.to_owned(),
+        missing,
+    }
+}
+
+fn gone_is_fine<T>(result: Result<T, CriError>) -> Result<(), CriError> {
+    match result {
+        Err(error) if !error.is_not_found() => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn channel(endpoint: &str) -> Result<Channel, CriError> {
+    let invalid = |reason: String| CriError::Endpoint {
+        endpoint: endpoint.to_owned(),
+        reason,
+    };
+    let path = match endpoint.split_once("://") {
+        Some(("unix", path)) => path,
+        Some((scheme, _)) => return Err(invalid(format!("scheme {scheme:?} is not supported"))),
+        // Upstream takes a bare path for a socket too.
+        None => endpoint,
+    };
+    if !path.starts_with('/') {
+        return Err(invalid("the path of the socket is not absolute".to_owned()));
+    }
+    Ok(Endpoint::from_shared(format!("unix://{path}"))
+        .map_err(|error| invalid(error.to_string()))?
+        .connect_lazy())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_endpoint_that_is_no_socket_is_refused_by_name() {
+        for (endpoint, reason) in [
+            ("tcp://127.0.0.1:1", "scheme \"tcp\""),
+            ("run/containerd.sock", "not absolute"),
+            ("", "not absolute"),
+        ] {
+            let error = CriClient::connect(endpoint, "", Duration::from_secs(1))
+                .await
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains(reason), "{endpoint}: {error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_absent_runtime_is_an_error_of_the_call() {
+        let client = CriClient::connect("unix:///nonexistent.sock", "", Duration::from_secs(1))
+            .await
+            .unwrap();
+        let error = client.version().await.unwrap_err();
+        assert!(error.to_string().starts_with("Version: "), "{error}");
+    }
+}

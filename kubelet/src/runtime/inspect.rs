@@ -1,0 +1,70 @@
+//! Reads the details of one pod from the runtime.
+
+use super::{
+    cri::{CriClient, CriError},
+    pod_status::{ContainerState, ContainerStatus, PodStatus},
+    termination_message,
+};
+use crate::pleg::{ContainerRecord, PodRecord};
+
+/// The status of every sandbox and container in `record`. What `known` says of a
+/// container that had ended stays true, so it is not asked for again; what
+/// vanished since the list is left out.
+///
+/// # Errors
+/// A call failed.
+pub async fn inspect(
+    cri: &CriClient,
+    record: &PodRecord,
+    known: &PodStatus,
+) -> Result<PodStatus, CriError> {
+    let mut status = PodStatus::default();
+    for (id, _) in &record.sandboxes {
+        match cri.pod_sandbox_status(id).await {
+            Ok(sandbox) => status.sandboxes.push(sandbox.into()),
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    for container in &record.containers {
+        let ended = known
+            .containers
+            .iter()
+            .find(|c| c.id == container.id && c.state == ContainerState::Exited);
+        if let Some(ended) = ended {
+            status.containers.push(ended.clone());
+            continue;
+        }
+        match inspect_container(cri, container).await {
+            Ok(container) => status.containers.push(container),
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    status.sort();
+    Ok(status)
+}
+
+async fn inspect_container(
+    cri: &CriClient,
+    record: &ContainerRecord,
+) -> Result<ContainerStatus, CriError> {
+    let cri_status = cri.container_status(&record.id).await?;
+    let source = termination_message::Source::of(&cri_status);
+    let mut status = ContainerStatus::from_cri(cri_status, &record.sandbox_id);
+    if status.state == ContainerState::Exited {
+        if status.reason.is_empty() {
+            let reason = if status.exit_code == 0 {
+                "Completed"
+            } else {
+                "Error"
+            };
+            reason.clone_into(&mut status.reason);
+        }
+        let message = source.read(status.exit_code).await;
+        if !message.is_empty() {
+            status.message = message;
+        }
+    }
+    Ok(status)
+}

@@ -1,0 +1,198 @@
+//! The CRI config of a pod's sandbox.
+
+use std::collections::BTreeMap;
+
+use cri_proto::runtime::v1::{
+    DnsConfig, LinuxContainerResources, LinuxPodSandboxConfig, LinuxSandboxSecurityContext,
+    PodSandboxConfig, PodSandboxMetadata, PortMapping, Protocol, SecurityProfile,
+    security_profile::ProfileType,
+};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+
+use super::{hostname, labels, resources, security_context};
+use crate::{
+    config::options::Options,
+    pod::{directory, identity},
+};
+
+/// The config of the pod's sandbox, the `attempt`-th.
+pub fn sandbox_config(
+    pod: &Pod,
+    spec: &PodSpec,
+    attempt: u32,
+    dns: DnsConfig,
+    options: &Options,
+) -> PodSandboxConfig {
+    let host_network = spec.host_network.unwrap_or_default();
+    PodSandboxConfig {
+        metadata: Some(PodSandboxMetadata {
+            name: identity::name(pod).to_owned(),
+            uid: pod.metadata.uid.clone().unwrap_or_default(),
+            namespace: identity::namespace(pod).to_owned(),
+            attempt,
+        }),
+        // On the node's network the hostname is the node's.
+        hostname: if host_network {
+            String::new()
+        } else {
+            hostname_of(pod, spec, options)
+        },
+        log_directory: directory::log_dir(options, pod)
+            .to_string_lossy()
+            .into_owned(),
+        dns_config: Some(dns),
+        port_mappings: spec.containers.iter().flat_map(port_mappings).collect(),
+        labels: pod_labels(pod),
+        annotations: pod.metadata.annotations.clone().unwrap_or_default(),
+        linux: Some(linux_config(spec)),
+        windows: None,
+    }
+}
+
+fn hostname_of(pod: &Pod, spec: &PodSpec, options: &Options) -> String {
+    let (hostname, domain) = hostname::hostname_and_domain(pod, options);
+    if spec.set_hostname_as_fqdn == Some(true) && !domain.is_empty() {
+        format!("{hostname}.{domain}")
+    } else {
+        hostname
+    }
+}
+
+/// The pod's labels, and those that identify it.
+fn pod_labels(pod: &Pod) -> BTreeMap<String, String> {
+    let mut labels = pod.metadata.labels.clone().unwrap_or_default();
+    labels.extend(identity_labels(pod));
+    labels
+}
+
+/// The labels that identify a pod.
+pub(super) fn identity_labels(pod: &Pod) -> [(String, String); 3] {
+    [
+        (labels::POD_NAME, identity::name(pod)),
+        (labels::POD_NAMESPACE, identity::namespace(pod)),
+        (
+            labels::POD_UID,
+            pod.metadata.uid.as_deref().unwrap_or_default(),
+        ),
+    ]
+    .map(|(key, value)| (key.to_owned(), value.to_owned()))
+}
+
+fn port_mappings(container: &Container) -> Vec<PortMapping> {
+    let mut mappings: Vec<PortMapping> = Vec::new();
+    for port in container.ports.iter().flatten() {
+        let protocol = match port.protocol.as_deref() {
+            Some("UDP") => Protocol::Udp,
+            Some("SCTP") => Protocol::Sctp,
+            _ => Protocol::Tcp,
+        };
+        let mapping = PortMapping {
+            protocol: protocol.into(),
+            container_port: port.container_port,
+            host_port: port.host_port.unwrap_or_default(),
+            host_ip: port.host_ip.clone().unwrap_or_default(),
+        };
+        if !mappings.contains(&mapping) {
+            mappings.push(mapping);
+        }
+    }
+    mappings
+}
+
+fn linux_config(spec: &PodSpec) -> LinuxPodSandboxConfig {
+    let context = spec.security_context.as_ref();
+    let privileged = spec
+        .init_containers
+        .iter()
+        .flatten()
+        .chain(&spec.containers)
+        .filter_map(|container| container.security_context.as_ref())
+        .any(|context| context.privileged == Some(true));
+    let sysctls = context
+        .and_then(|context| context.sysctls.as_ref())
+        .into_iter()
+        .flatten()
+        .map(|sysctl| (sysctl.name.clone(), sysctl.value.clone()))
+        .collect();
+    LinuxPodSandboxConfig {
+        // Empty: the runtime's own parent, until the kubelet manages cgroups.
+        cgroup_parent: String::new(),
+        security_context: Some(LinuxSandboxSecurityContext {
+            namespace_options: Some(security_context::namespaces(spec)),
+            selinux_options: context
+                .and_then(|context| context.se_linux_options.as_ref())
+                .map(security_context::selinux),
+            run_as_user: security_context::id(context.and_then(|c| c.run_as_user)),
+            run_as_group: security_context::id(context.and_then(|c| c.run_as_group)),
+            supplemental_groups: security_context::supplemental_groups(context),
+            supplemental_groups_policy: security_context::supplemental_groups_policy(context),
+            privileged,
+            // The pause program needs no more, whatever the containers need.
+            seccomp: Some(SecurityProfile {
+                profile_type: ProfileType::RuntimeDefault.into(),
+                localhost_ref: String::new(),
+            }),
+            ..LinuxSandboxSecurityContext::default()
+        }),
+        sysctls,
+        overhead: Some(LinuxContainerResources::default()),
+        resources: Some(resources::sandbox_resources(spec)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ContainerPort;
+
+    use super::*;
+
+    fn pod(spec: PodSpec) -> Pod {
+        let mut pod = Pod {
+            spec: Some(spec),
+            ..Pod::default()
+        };
+        pod.metadata.name = Some("web".to_owned());
+        pod.metadata.namespace = Some("ns".to_owned());
+        pod.metadata.uid = Some("u".to_owned());
+        pod.metadata.labels = Some([("app".to_owned(), "x".to_owned())].into());
+        pod
+    }
+
+    fn config(spec: PodSpec) -> PodSandboxConfig {
+        let pod = pod(spec);
+        let spec = pod.spec.as_ref().unwrap();
+        sandbox_config(&pod, spec, 3, DnsConfig::default(), &Options::default())
+    }
+
+    #[test]
+    fn identity_ports_and_logs() {
+        let port = ContainerPort {
+            container_port: 80,
+            host_port: Some(8080),
+            ..ContainerPort::default()
+        };
+        let config = config(PodSpec {
+            containers: vec![Container {
+                ports: Some(vec![port.clone(), port]),
+                ..Container::default()
+            }],
+            ..PodSpec::default()
+        });
+        assert_eq!(config.metadata.unwrap().attempt, 3);
+        assert_eq!(config.hostname, "web");
+        assert_eq!(config.log_directory, "/var/log/pods/ns_web_u");
+        assert_eq!(config.labels[labels::POD_UID], "u");
+        assert_eq!(config.labels["app"], "x");
+        assert_eq!(config.port_mappings.len(), 1);
+        assert_eq!(config.port_mappings[0].host_port, 8080);
+    }
+
+    #[test]
+    fn on_the_nodes_network_the_hostname_is_the_nodes() {
+        let config = config(PodSpec {
+            host_network: Some(true),
+            ..PodSpec::default()
+        });
+        assert_eq!(config.hostname, "");
+    }
+}
