@@ -1,16 +1,31 @@
 //! The Kubernetes node agent: runs pods from files, URLs and the API server on
 //! any CRI v1 runtime, reports them, and serves the kubelet's HTTP API.
 //!
-//! Data flows one way round: sources -> [`config`] mux -> `sync_loop` ->
-//! `pod_worker` -> `runtime` (CRI) -> `pleg` -> pod cache -> pod worker ->
-//! `status`. Every stage is level-triggered: one that missed an event still
+//! Data flows one way round: sources -> [`config`] mux -> sync loop ->
+//! [`pod_worker`] -> [`runtime`] (CRI) -> [`pleg`] -> pod cache -> pod worker ->
+//! [`status`]. Every stage is level-triggered: one that missed an event still
 //! converges from state.
 
+pub mod backoff;
 pub mod cli;
+pub mod clock;
 pub mod config;
+mod housekeeping;
+pub mod image;
+pub mod kubelet;
+pub mod lifecycle;
 pub mod logging;
+pub mod pleg;
 pub mod pod;
+mod pod_syncer;
+pub mod pod_worker;
 pub mod root_dir;
+pub mod run;
+mod run_once;
+pub mod runtime;
 pub mod server;
+pub mod status;
 pub mod status_command;
+mod sync_loop;
 pub mod version;
+pub mod volume;

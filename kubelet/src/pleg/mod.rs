@@ -14,7 +14,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, Semaphore, mpsc},
-    task::{Id, JoinSet},
+    task::{Id, JoinError, JoinSet},
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
@@ -157,6 +157,9 @@ impl Pleg {
     }
 }
 
+/// The details of a pod, or why they cannot be read.
+type Inspection = (PodUid, Result<PodStatus, String>);
+
 /// What the task of the generator alone knows.
 struct Relisting<'a> {
     pleg: &'a Pleg,
@@ -165,7 +168,7 @@ struct Relisting<'a> {
     inspected: Records,
     /// Pods whose details are being read.
     inspecting: HashMap<PodUid, (Id, PodRecord, Instant)>,
-    inspections: JoinSet<(PodUid, Result<PodStatus, String>)>,
+    inspections: JoinSet<Inspection>,
     permits: Arc<Semaphore>,
     failing: bool,
 }
@@ -247,7 +250,7 @@ impl Relisting<'_> {
 
     async fn finish(
         &mut self,
-        done: Result<(Id, (PodUid, Result<PodStatus, String>)), tokio::task::JoinError>,
+        done: Result<(Id, Inspection), JoinError>,
     ) {
         let (id, uid, status) = match done {
             Ok((id, (uid, status))) => (id, uid, status),

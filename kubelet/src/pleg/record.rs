@@ -160,12 +160,9 @@ mod tests {
     #[test]
     fn changes_name_each_container_once() {
         let list = |state| {
-            group(
-                vec![sandbox("s", "pod")],
-                vec![container("c", "s", state)],
-            )
-            .remove(&PodUid::from("pod"))
-            .unwrap()
+            group(vec![sandbox("s", "pod")], vec![container("c", "s", state)])
+                .remove(&PodUid::from("pod"))
+                .unwrap()
         };
         let running = list(v1::ContainerState::ContainerRunning);
         assert_eq!(running.changes(&running), []);

@@ -1,3 +1,6 @@
-//! Pods as the kubelet holds them: who they are.
+//! Pods as the kubelet holds them: who they are, which there are, and where
+//! their files are.
 
+pub mod directory;
 pub mod identity;
+pub mod manager;

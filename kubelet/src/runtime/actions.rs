@@ -157,7 +157,10 @@ pub fn compute(pod: &Pod, status: &PodStatus) -> PodActions {
             }
             continue;
         };
-        if running.hash.is_some_and(|hash| hash != container_hash(container)) {
+        if running
+            .hash
+            .is_some_and(|hash| hash != container_hash(container))
+        {
             actions.kill.push(ContainerToKill {
                 id: running.id.clone(),
                 name: running.name.clone(),
@@ -172,12 +175,7 @@ pub fn compute(pod: &Pod, status: &PodStatus) -> PodActions {
     actions
 }
 
-fn recreate(
-    spec: &PodSpec,
-    status: &PodStatus,
-    policy: RestartPolicy,
-    attempt: u32,
-) -> PodActions {
+fn recreate(spec: &PodSpec, status: &PodStatus, policy: RestartPolicy, attempt: u32) -> PodActions {
     let mut actions = PodActions {
         kill_pod: true,
         ..PodActions::default()

@@ -292,7 +292,10 @@ mod tests {
         assert_eq!(config.command, ["sh", "y"]);
         assert_eq!(config.log_path, "c/2.log");
         assert_eq!(config.annotations[labels::CONTAINER_RESTART_COUNT], "2");
-        assert_eq!(config.annotations[labels::POD_TERMINATION_GRACE_PERIOD], "7");
+        assert_eq!(
+            config.annotations[labels::POD_TERMINATION_GRACE_PERIOD],
+            "7"
+        );
         assert_eq!(
             config.annotations[labels::CONTAINER_PRE_STOP_HANDLER],
             r#"{"exec":{"command":["stop"]}}"#

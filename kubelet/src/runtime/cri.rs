@@ -5,12 +5,11 @@ use std::{fmt, future::Future, time::Duration};
 use cri_proto::runtime::v1::{
     AuthConfig, Container, ContainerConfig, ContainerStatus, ContainerStatusRequest,
     CreateContainerRequest, ExecSyncRequest, ExecSyncResponse, Image, ImageSpec,
-    ImageStatusRequest, ListContainersRequest, ListPodSandboxRequest, PodSandbox,
-    PodSandboxConfig, PodSandboxStatus, PodSandboxStatusRequest, PullImageRequest,
-    RemoveContainerRequest, RemovePodSandboxRequest, RunPodSandboxRequest,
-    StartContainerRequest, StopContainerRequest, StopPodSandboxRequest, VersionRequest,
-    VersionResponse, image_service_client::ImageServiceClient,
-    runtime_service_client::RuntimeServiceClient,
+    ImageStatusRequest, ListContainersRequest, ListPodSandboxRequest, PodSandbox, PodSandboxConfig,
+    PodSandboxStatus, PodSandboxStatusRequest, PullImageRequest, RemoveContainerRequest,
+    RemovePodSandboxRequest, RunPodSandboxRequest, StartContainerRequest, StopContainerRequest,
+    StopPodSandboxRequest, VersionRequest, VersionResponse,
+    image_service_client::ImageServiceClient, runtime_service_client::RuntimeServiceClient,
 };
 use tonic::{
     Code, Response, Status,

@@ -74,14 +74,21 @@ fn cluster_config(pod: &Pod, options: &Options, node: DnsConfig) -> DnsConfig {
     }
     add_new(&mut searches, node.searches);
     DnsConfig {
-        servers: options.cluster_dns.iter().map(ToString::to_string).collect(),
+        servers: options
+            .cluster_dns
+            .iter()
+            .map(ToString::to_string)
+            .collect(),
         searches,
         options: vec!["ndots:5".to_owned()],
     }
 }
 
 fn append(config: &mut DnsConfig, own: &PodDNSConfig) {
-    add_new(&mut config.servers, own.nameservers.iter().flatten().cloned());
+    add_new(
+        &mut config.servers,
+        own.nameservers.iter().flatten().cloned(),
+    );
     add_new(&mut config.searches, own.searches.iter().flatten().cloned());
     for option in own.options.iter().flatten() {
         let name = option.name.as_deref().unwrap_or_default();
@@ -185,7 +192,12 @@ mod tests {
         assert_eq!(cluster.servers, ["10.96.0.10"]);
         assert_eq!(
             cluster.searches,
-            ["ns.svc.cluster.local", "svc.cluster.local", "cluster.local", "example.org"]
+            [
+                "ns.svc.cluster.local",
+                "svc.cluster.local",
+                "cluster.local",
+                "example.org"
+            ]
         );
         let mut host = policy("ClusterFirst");
         host.host_network = Some(true);

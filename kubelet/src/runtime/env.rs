@@ -45,9 +45,7 @@ pub fn environment(
     let mut variables: Vec<(String, String)> = Vec::new();
     for variable in container.env.iter().flatten() {
         let value = match (&variable.value, &variable.value_from) {
-            (Some(value), _) if !value.is_empty() => {
-                expand(value, |name| lookup(&variables, name))
-            }
+            (Some(value), _) if !value.is_empty() => expand(value, |name| lookup(&variables, name)),
             (_, Some(source)) => {
                 let Some(field) = &source.field_ref else {
                     return Err(EnvError::Source(variable.name.clone()));
@@ -61,7 +59,10 @@ pub fn environment(
             }
             _ => String::new(),
         };
-        match variables.iter_mut().find(|(name, _)| *name == variable.name) {
+        match variables
+            .iter_mut()
+            .find(|(name, _)| *name == variable.name)
+        {
             Some(known) => known.1 = value,
             None => variables.push((variable.name.clone(), value)),
         }

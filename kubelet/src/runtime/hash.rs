@@ -10,12 +10,9 @@ const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
 pub fn container_hash(container: &Container) -> u64 {
     let image = container.image.as_deref().unwrap_or_default();
     let parts = [container.name.as_bytes(), b"\0", image.as_bytes()];
-    parts
-        .into_iter()
-        .flatten()
-        .fold(FNV_OFFSET, |hash, byte| {
-            (hash ^ u64::from(*byte)).wrapping_mul(FNV_PRIME)
-        })
+    parts.into_iter().flatten().fold(FNV_OFFSET, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(FNV_PRIME)
+    })
 }
 
 #[cfg(test)]

@@ -119,12 +119,7 @@ mod tests {
             ip: "192.0.2.9".to_owned(),
             hostnames: Some(vec!["a".to_owned(), "b".to_owned()]),
         };
-        let hosts = hosts_of_pod(
-            &["10.0.0.2".to_owned()],
-            &hostname,
-            &domain,
-            Some(&[alias]),
-        );
+        let hosts = hosts_of_pod(&["10.0.0.2".to_owned()], &hostname, &domain, Some(&[alias]));
         assert!(hosts.contains("10.0.0.2\th.s.ns.svc.cluster.local\th\n"));
         assert!(hosts.ends_with("192.0.2.9\ta\tb\n"));
     }

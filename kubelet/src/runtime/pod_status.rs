@@ -114,8 +114,9 @@ impl PodStatus {
 
     /// Sorts the newest first, and by id where the runtime's clock is too coarse.
     pub fn sort(&mut self) {
-        self.sandboxes
-            .sort_by(|a, b| (b.created_at, b.attempt, &b.id).cmp(&(a.created_at, a.attempt, &a.id)));
+        self.sandboxes.sort_by(|a, b| {
+            (b.created_at, b.attempt, &b.id).cmp(&(a.created_at, a.attempt, &a.id))
+        });
         self.containers.sort_by(|a, b| {
             (b.created_at, b.restart_count, &b.id).cmp(&(a.created_at, a.restart_count, &a.id))
         });
@@ -125,7 +126,10 @@ impl PodStatus {
 impl ContainerStatus {
     /// Whether it runs, or may.
     pub fn may_run(&self) -> bool {
-        matches!(self.state, ContainerState::Running | ContainerState::Unknown)
+        matches!(
+            self.state,
+            ContainerState::Running | ContainerState::Unknown
+        )
     }
 
     /// Whether it ended by itself with exit code 0.

@@ -65,7 +65,10 @@ impl QosClass {
 }
 
 fn all_containers(spec: &PodSpec) -> impl Iterator<Item = &Container> {
-    spec.init_containers.iter().flatten().chain(&spec.containers)
+    spec.init_containers
+        .iter()
+        .flatten()
+        .chain(&spec.containers)
 }
 
 /// Request and limit of one resource, in thousandths for CPU, else in units;
@@ -104,7 +107,11 @@ impl Amounts {
 
 fn amount(list: Option<&BTreeMap<String, Quantity>>, name: &str) -> Option<i64> {
     let quantity = list?.get(name)?;
-    if name == "cpu" { millis(quantity) } else { units(quantity) }
+    if name == "cpu" {
+        millis(quantity)
+    } else {
+        units(quantity)
+    }
 }
 
 /// A quantity in units, rounded up; `None` when it is none.

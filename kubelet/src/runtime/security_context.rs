@@ -4,7 +4,7 @@ use std::{path::Path, sync::LazyLock};
 
 use cri_proto::runtime::v1::{
     Capability, Int64Value, LinuxContainerSecurityContext, NamespaceMode, NamespaceOption,
-    SELinuxOption, SecurityProfile, SupplementalGroupsPolicy, security_profile::ProfileType,
+    SeLinuxOption, SecurityProfile, SupplementalGroupsPolicy, security_profile::ProfileType,
 };
 use k8s_openapi::api::core::v1::{
     AppArmorProfile, Container, PodSecurityContext, PodSpec, SELinuxOptions, SeccompProfile,
@@ -21,7 +21,9 @@ pub enum SecurityContextError {
     #[error("container has runAsNonRoot and image will run as root")]
     RootByImage,
     /// `runAsNonRoot`, and the image names its user.
-    #[error("container has runAsNonRoot and image has non-numeric user ({0}), cannot verify user is non-root")]
+    #[error(
+        "container has runAsNonRoot and image has non-numeric user ({0}), cannot verify user is non-root"
+    )]
     UserByName(String),
 }
 
@@ -48,7 +50,11 @@ static MASKED_PATHS: LazyLock<Vec<String>> = LazyLock::new(|| {
         .map(|cpu| cpu.path().join("thermal_throttle"))
         .filter(|path| path.exists())
         .map(|path| path.to_string_lossy().into_owned());
-    fixed.into_iter().map(str::to_owned).chain(throttle).collect()
+    fixed
+        .into_iter()
+        .map(str::to_owned)
+        .chain(throttle)
+        .collect()
 });
 
 const READONLY_PATHS: [&str; 5] = [
@@ -97,8 +103,8 @@ pub fn supplemental_groups_policy(context: Option<&PodSecurityContext>) -> i32 {
 }
 
 /// SELinux labels in CRI's terms.
-pub fn selinux(options: &SELinuxOptions) -> SELinuxOption {
-    SELinuxOption {
+pub fn selinux(options: &SELinuxOptions) -> SeLinuxOption {
+    SeLinuxOption {
         user: options.user.clone().unwrap_or_default(),
         role: options.role.clone().unwrap_or_default(),
         r#type: options.type_.clone().unwrap_or_default(),
@@ -150,7 +156,10 @@ pub fn container_security_context(
     let (masked_paths, readonly_paths) = if unmasked {
         (Vec::new(), Vec::new())
     } else {
-        (MASKED_PATHS.clone(), READONLY_PATHS.map(str::to_owned).to_vec())
+        (
+            MASKED_PATHS.clone(),
+            READONLY_PATHS.map(str::to_owned).to_vec(),
+        )
     };
     Ok(LinuxContainerSecurityContext {
         capabilities: own.capabilities.as_ref().map(|c| Capability {
@@ -295,9 +304,18 @@ mod tests {
             };
             container_security_context(&pod, &own, &user, Path::new("/s")).err()
         };
-        assert_eq!(check(Some(0), None, ""), Some(SecurityContextError::RootByRunAsUser));
-        assert_eq!(check(None, Some(0), ""), Some(SecurityContextError::RootByImage));
-        assert!(matches!(check(None, None, "www"), Some(SecurityContextError::UserByName(_))));
+        assert_eq!(
+            check(Some(0), None, ""),
+            Some(SecurityContextError::RootByRunAsUser)
+        );
+        assert_eq!(
+            check(None, Some(0), ""),
+            Some(SecurityContextError::RootByImage)
+        );
+        assert!(matches!(
+            check(None, None, "www"),
+            Some(SecurityContextError::UserByName(_))
+        ));
         assert_eq!(check(Some(1), Some(0), ""), None);
         assert_eq!(check(None, Some(7), ""), None);
     }

@@ -37,8 +37,8 @@ impl Source {
         });
         let falls_back = annotation(labels::CONTAINER_TERMINATION_MESSAGE_POLICY)
             == Some("FallbackToLogsOnError");
-        let log = (falls_back && !status.log_path.is_empty())
-            .then(|| PathBuf::from(&status.log_path));
+        let log =
+            (falls_back && !status.log_path.is_empty()).then(|| PathBuf::from(&status.log_path));
         Self { file, log }
     }
 

@@ -1,0 +1,130 @@
+//! Finds what belongs to no pod (any more): in the runtime, and on disk.
+
+use std::{collections::HashSet, path::Path, sync::Arc, time::Duration};
+
+use tokio::{task::JoinHandle, time::Instant};
+use tracing::{info, warn};
+
+use crate::{
+    config::options::Options,
+    pleg::Pleg,
+    pod::{directory, identity::PodUid, manager::PodManager},
+    pod_syncer::{self, Syncer},
+    pod_worker::{PodWorkers, WorkerError},
+    volume,
+};
+
+/// Between two looks at the directories.
+const DIRECTORIES_PERIOD: Duration = Duration::from_secs(60);
+
+/// Housekeeping of the sync loop, done only once every source was read: before,
+/// a pod that nobody asks for may be one that nobody has asked for yet.
+#[derive(Debug)]
+pub(crate) struct Housekeeping {
+    pub(crate) options: Arc<Options>,
+    pub(crate) pods: Arc<PodManager>,
+    pub(crate) workers: Arc<PodWorkers<Syncer>>,
+    pub(crate) pleg: Arc<Pleg>,
+    /// The last look at the directories, and when it began.
+    pub(crate) directories: Option<(JoinHandle<()>, Instant)>,
+}
+
+impl Housekeeping {
+    /// Looks at what was last listed of the runtime and now and then at the
+    /// directories. Does not block: workers do what is to be done.
+    pub(crate) fn run(&mut self) {
+        let listing = self.pleg.listing();
+        let Some(listed) = listing.at else {
+            return;
+        };
+        self.workers.reap(listed);
+        let known = self.workers.known();
+        for (uid, record) in &listing.records {
+            if known.contains(uid) {
+                continue;
+            }
+            let full_name = format!("{}_{}", record.name, record.namespace);
+            info!(pod = full_name, pod_uid = %uid, "ending a pod that no source has");
+            self.workers.kill_orphan(uid, full_name);
+        }
+        let due = match &self.directories {
+            None => true,
+            Some((task, begun)) => task.is_finished() && begun.elapsed() >= DIRECTORIES_PERIOD,
+        };
+        if due {
+            let mut keep = known;
+            keep.extend(listing.records.keys().cloned());
+            keep.extend(self.pods.pods().iter().map(|pod| PodUid::of(pod)));
+            let options = Arc::clone(&self.options);
+            let task = tokio::task::spawn_blocking(move || remove_directories(&options, &keep));
+            self.directories = Some((task, Instant::now()));
+        }
+    }
+}
+
+/// Removes the directories of pods other than those to `keep`.
+fn remove_directories(options: &Options, keep: &HashSet<PodUid>) {
+    for (name, path) in children(&directory::pods_dir(options)) {
+        if !keep.contains(&PodUid::from(name.as_str())) {
+            let removed = volume::tear_down(&path)
+                .map_err(WorkerError::from)
+                .and_then(|()| pod_syncer::remove_dir(path.clone()));
+            report(&path, removed);
+        }
+    }
+    for (name, path) in children(&options.pod_logs_dir) {
+        if directory::uid_of_log_dir(&name).is_some_and(|uid| !keep.contains(&uid)) {
+            let removed = pod_syncer::remove_dir(path.clone());
+            report(&path, removed);
+        }
+    }
+}
+
+fn children(dir: &Path) -> Vec<(String, std::path::PathBuf)> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .map(|entry| {
+            (
+                entry.file_name().to_string_lossy().into_owned(),
+                entry.path(),
+            )
+        })
+        .collect()
+}
+
+fn report(path: &Path, removed: Result<(), WorkerError>) {
+    match removed {
+        Ok(()) => info!(path = %path.display(), "removed a directory that no pod has"),
+        Err(error) => warn!(%error, "cannot remove a directory that no pod has"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_of_gone_pods_are_removed() {
+        let root = tempfile::tempdir().unwrap();
+        let options = Options {
+            root_dir: root.path().join("kubelet"),
+            pod_logs_dir: root.path().join("logs"),
+            ..Options::default()
+        };
+        let pods = directory::pods_dir(&options);
+        for dir in ["live", "gone/volumes/kubernetes.io~empty-dir/v"] {
+            std::fs::create_dir_all(pods.join(dir)).unwrap();
+        }
+        for dir in ["ns_a_live", "ns_b_gone", "not-ours"] {
+            std::fs::create_dir_all(options.pod_logs_dir.join(dir)).unwrap();
+        }
+        remove_directories(&options, &HashSet::from([PodUid::from("live")]));
+        assert!(pods.join("live").exists() && !pods.join("gone").exists());
+        let mut logs: Vec<String> = children(&options.pod_logs_dir)
+            .into_iter()
+            .map(|(name, _)| name)
+            .collect();
+        logs.sort();
+        assert_eq!(logs, ["not-ours", "ns_a_live"]);
+    }
+}

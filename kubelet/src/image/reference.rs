@@ -1,0 +1,179 @@
+//! Names of images as pod specs write them.
+
+/// Why a name is none of an image.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{0:?} is not a valid image name: {1}")]
+pub struct InvalidReference(String, &'static str);
+
+/// Longest name without tag and digest.
+const MAX_NAME: usize = 255;
+const MAX_TAG: usize = 128;
+
+/// The name with the tag `latest` where it has neither tag nor digest.
+///
+/// # Errors
+/// It is not `[domain[:port]/]path[:tag][@digest]`.
+pub fn with_default_tag(reference: &str) -> Result<String, InvalidReference> {
+    let invalid = |reason| InvalidReference(reference.to_owned(), reason);
+    let (rest, digest) = match reference.split_once('@') {
+        Some((rest, digest)) => (rest, Some(digest)),
+        None => (reference, None),
+    };
+    if digest.is_some_and(|digest| !is_digest(digest)) {
+        return Err(invalid("the digest is not <algorithm>:<hexadecimal>"));
+    }
+    let after_slash = rest.rfind('/').map_or(0, |slash| slash + 1);
+    let (name, tag) = match rest[after_slash..].find(':') {
+        Some(colon) => {
+            let colon = after_slash + colon;
+            (&rest[..colon], Some(&rest[colon + 1..]))
+        }
+        None => (rest, None),
+    };
+    if tag.is_some_and(|tag| !is_tag(tag)) {
+        return Err(invalid("the tag is not up to 128 of [A-Za-z0-9_.-]"));
+    }
+    if name.is_empty() || name.len() > MAX_NAME {
+        return Err(invalid("the name is empty or longer than 255"));
+    }
+    let (domain, path) = match name.split_once('/') {
+        Some((first, path)) if is_domain(first) => (Some(first), path),
+        _ => (None, name),
+    };
+    if !path.split('/').all(is_path_component) {
+        return Err(invalid(
+            "the path is not lower-case letters and digits, separated by / . _ or -",
+        ));
+    }
+    if domain.is_none() && path.len() == 64 && is_hex(path) {
+        return Err(invalid("it could be an image id"));
+    }
+    Ok(match (tag, digest) {
+        (None, None) => format!("{reference}:latest"),
+        _ => reference.to_owned(),
+    })
+}
+
+/// What comes before the first slash is a registry only when it looks like one.
+fn is_domain(text: &str) -> bool {
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) => (host, Some(port)),
+        None => (text, None),
+    };
+    let looks_like_one = port.is_some()
+        || host.contains('.')
+        || host == "localhost"
+        || host.bytes().any(|b| b.is_ascii_uppercase());
+    let valid_port = port.is_none_or(|port| port.parse::<u16>().is_ok());
+    let valid_host = (host.starts_with('[') && host.ends_with(']'))
+        || (!host.is_empty()
+            && host
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-')));
+    looks_like_one && valid_port && valid_host
+}
+
+/// Runs of letters and digits between separators: `.`, `_`, `__` or dashes.
+fn is_path_component(text: &str) -> bool {
+    let is_alphanumeric = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let bytes = text.as_bytes();
+    let ends_well = |b: Option<&u8>| b.is_some_and(|b| is_alphanumeric(*b));
+    if !ends_well(bytes.first()) || !ends_well(bytes.last()) {
+        return false;
+    }
+    text.split(|c: char| c.is_ascii() && is_alphanumeric(c as u8))
+        .filter(|separator| !separator.is_empty())
+        .all(|separator| {
+            matches!(separator, "." | "_" | "__") || separator.bytes().all(|b| b == b'-')
+        })
+}
+
+fn is_tag(text: &str) -> bool {
+    let word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+    text.len() <= MAX_TAG
+        && text.bytes().next().is_some_and(word)
+        && text.bytes().all(|b| word(b) || matches!(b, b'.' | b'-'))
+}
+
+fn is_digest(text: &str) -> bool {
+    text.split_once(':').is_some_and(|(algorithm, hex)| {
+        !algorithm.is_empty()
+            && algorithm
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'.' | b'-' | b'_'))
+            && hex.len() >= 32
+            && is_hex(hex)
+    })
+}
+
+fn is_hex(text: &str) -> bool {
+    text.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn only_a_bare_name_gets_the_default_tag() {
+        let digest = format!("sha256:{}", "a".repeat(64));
+        for (reference, full) in [
+            ("busybox".to_owned(), "busybox:latest".to_owned()),
+            ("busybox:1".to_owned(), "busybox:1".to_owned()),
+            (
+                "localhost:5000/a/b".to_owned(),
+                "localhost:5000/a/b:latest".to_owned(),
+            ),
+            (
+                "reg.example/a__b".to_owned(),
+                "reg.example/a__b:latest".to_owned(),
+            ),
+            (format!("a@{digest}"), format!("a@{digest}")),
+            (format!("a:1@{digest}"), format!("a:1@{digest}")),
+        ] {
+            assert_eq!(with_default_tag(&reference), Ok(full));
+        }
+    }
+
+    #[test]
+    fn what_is_no_name_is_refused() {
+        let id = "a".repeat(64);
+        for reference in [
+            "",
+            "Busybox",
+            "a//b",
+            "a:",
+            "a:b:c",
+            "-a",
+            "a-",
+            "a@sha256:1",
+            "a b",
+            ":5000/a",
+            "a..b",
+            id.as_str(),
+        ] {
+            assert!(with_default_tag(reference).is_err(), "{reference}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_full_name_stays_as_it_is(
+            name in "([a-z0-9]{1,8}\\.example(:[0-9]{1,4})?/)?[a-z0-9]{1,8}([._-][a-z0-9]{1,8}){0,2}",
+            tag in "[A-Za-z0-9_][A-Za-z0-9_.-]{0,16}",
+        ) {
+            let full = format!("{name}:{tag}");
+            prop_assert_eq!(with_default_tag(&full), Ok(full.clone()));
+            prop_assert_eq!(with_default_tag(&name), Ok(format!("{name}:latest")));
+        }
+
+        #[test]
+        fn any_text_is_answered(text in ".{0,80}") {
+            if let Ok(full) = with_default_tag(&text) {
+                prop_assert_eq!(with_default_tag(&full), Ok(full.clone()));
+            }
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! The kubelet as a whole: its parts, put together.
+
+use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::Pod;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::{
+    config::{options::Options, update::PodUpdate},
+    housekeeping::Housekeeping,
+    pleg::{Pleg, PodCache},
+    pod::{identity::PodUid, manager::PodManager},
+    pod_syncer::Syncer,
+    pod_worker::PodWorkers,
+    runtime::{
+        RuntimeManager,
+        cri::{CriClient, CriError},
+        running_pods::running_pods,
+    },
+    status::StatusManager,
+    sync_loop::{LoopMonitor, SyncLoop},
+};
+
+/// Between two attempts to reach the runtime at the start.
+const CONNECT_PERIOD: Duration = Duration::from_secs(1);
+/// Events of pods that wait for the sync loop.
+const EVENTS: usize = 1000;
+
+/// Why the kubelet could not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum KubeletError {
+    /// The runtime does not answer as it should.
+    #[error(transparent)]
+    Cri(#[from] CriError),
+    /// The kubelet was told to stop before it was done.
+    #[error("stopped before it was done")]
+    Cancelled,
+}
+
+/// A kubelet. Cheap to clone; all clones are one.
+#[derive(Clone)]
+pub struct Kubelet(Arc<Parts>);
+
+struct Parts {
+    options: Arc<Options>,
+    cri: CriClient,
+    sources_ready: Box<dyn Fn() -> bool + Send + Sync>,
+    pods: Arc<PodManager>,
+    statuses: Arc<StatusManager>,
+    runtime: Arc<RuntimeManager>,
+    cache: Arc<PodCache>,
+    pleg: Arc<Pleg>,
+    monitor: LoopMonitor,
+}
+
+impl fmt::Debug for Kubelet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kubelet")
+            .field("node_name", &self.0.options.node_name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Whether the pods that no source has are ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Orphans {
+    /// They are.
+    End,
+    /// They are left alone.
+    Leave,
+}
+
+impl Kubelet {
+    /// A kubelet that runs pods on the runtime behind `cri`. Until
+    /// `sources_ready` says that every source was read, no pod is ended for
+    /// being in none.
+    pub fn new(
+        options: Options,
+        cri: CriClient,
+        sources_ready: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> Self {
+        let options = Arc::new(options);
+        let cache = Arc::<PodCache>::default();
+        Self(Arc::new(Parts {
+            sources_ready: Box::new(sources_ready),
+            pods: Arc::default(),
+            statuses: Arc::new(StatusManager::new(Arc::clone(&options))),
+            runtime: Arc::new(RuntimeManager::new(cri.clone(), Arc::clone(&options))),
+            pleg: Arc::new(Pleg::new(cri.clone(), Arc::clone(&cache))),
+            cache,
+            monitor: LoopMonitor::default(),
+            options,
+            cri,
+        }))
+    }
+
+    /// Runs the pods of `updates` until cancelled, and leaves them running then.
+    /// Waits for the runtime first, for as long as it takes.
+    ///
+    /// # Errors
+    /// None at present: what fails is tried again.
+    pub async fn run(
+        &self,
+        updates: mpsc::Receiver<PodUpdate>,
+        cancel: CancellationToken,
+    ) -> Result<(), KubeletError> {
+        self.run_pods(updates, Orphans::End, cancel).await;
+        Ok(())
+    }
+
+    pub(crate) async fn run_pods(
+        &self,
+        updates: mpsc::Receiver<PodUpdate>,
+        orphans: Orphans,
+        cancel: CancellationToken,
+    ) {
+        let wait = self.wait_for_runtime();
+        if cancel.run_until_cancelled(wait).await.is_none() {
+            return;
+        }
+        let parts = &*self.0;
+        let syncer = Arc::new(Syncer {
+            options: Arc::clone(&parts.options),
+            pods: Arc::clone(&parts.pods),
+            runtime: Arc::clone(&parts.runtime),
+            cache: Arc::clone(&parts.cache),
+            pleg: Arc::clone(&parts.pleg),
+            statuses: Arc::clone(&parts.statuses),
+        });
+        let workers = Arc::new(PodWorkers::new(
+            syncer,
+            parts.options.sync_frequency,
+            parts.options.max_container_restart_period,
+            cancel.clone(),
+        ));
+        let (events_in, events) = mpsc::channel(EVENTS);
+        let housekeeping = (orphans == Orphans::End).then(|| Housekeeping {
+            options: Arc::clone(&parts.options),
+            pods: Arc::clone(&parts.pods),
+            workers: Arc::clone(&workers),
+            pleg: Arc::clone(&parts.pleg),
+            directories: None,
+        });
+        let sync_loop = SyncLoop {
+            options: &parts.options,
+            pods: &parts.pods,
+            statuses: &parts.statuses,
+            workers: &workers,
+            monitor: &parts.monitor,
+            housekeeping,
+            sources_ready: &*parts.sources_ready,
+            rejected: HashSet::new(),
+        };
+        tokio::join!(
+            parts.pleg.run(events_in, cancel.clone()),
+            sync_loop.run(updates, events, cancel),
+        );
+        workers.ended().await;
+        info!("stopped; the pods run on");
+    }
+
+    /// Returns once the runtime answers.
+    async fn wait_for_runtime(&self) {
+        let mut failing = false;
+        loop {
+            match self.0.cri.version().await {
+                Ok(version) => {
+                    info!(
+                        runtime = version.runtime_name,
+                        version = version.runtime_version,
+                        api = version.runtime_api_version,
+                        "the runtime answers"
+                    );
+                    self.0.runtime.set_name(version.runtime_name);
+                    return;
+                }
+                Err(error) => {
+                    if !failing {
+                        warn!(
+                            endpoint = self.0.options.container_runtime_endpoint, %error,
+                            "the runtime does not answer; trying on"
+                        );
+                    }
+                    failing = true;
+                    tokio::time::sleep(CONNECT_PERIOD).await;
+                }
+            }
+        }
+    }
+
+    /// The pods of this node with their status, as `/pods` serves them, by
+    /// namespace and name.
+    pub fn pods(&self) -> Vec<Pod> {
+        let mut pods: Vec<Pod> = self
+            .0
+            .pods
+            .pods()
+            .iter()
+            .map(|pod| {
+                let mut pod = Pod::clone(pod);
+                if let Some(status) = self.0.statuses.get(&PodUid::of(&pod)) {
+                    pod.status = Some((*status).clone());
+                }
+                pod
+            })
+            .collect();
+        pods.sort_by(|a, b| {
+            let key = |pod: &Pod| (pod.metadata.namespace.clone(), pod.metadata.name.clone());
+            key(a).cmp(&key(b))
+        });
+        pods
+    }
+
+    /// What the runtime runs, as `/runningpods/` serves it: metadata, and names
+    /// and images of the running containers.
+    ///
+    /// # Errors
+    /// The runtime cannot be listed.
+    pub async fn running_pods(&self) -> Result<Vec<Pod>, KubeletError> {
+        Ok(running_pods(&self.0.cri).await?)
+    }
+
+    /// Whether the kubelet does its work, for `/healthz`.
+    ///
+    /// # Errors
+    /// For people: what does not.
+    pub fn healthy(&self) -> Result<(), String> {
+        self.0.monitor.healthy()?;
+        self.0.pleg.healthy()
+    }
+
+    pub(crate) fn sources_ready(&self) -> bool {
+        (self.0.sources_ready)()
+    }
+
+    pub(crate) fn statuses(&self) -> &StatusManager {
+        &self.0.statuses
+    }
+}

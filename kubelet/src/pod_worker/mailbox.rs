@@ -1,0 +1,152 @@
+//! What a pod worker is asked for. The newest request wins, and a kill is never
+//! taken back.
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::Pod;
+use tokio::time::Instant;
+
+/// How a pod is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kill {
+    /// Instead of the pod's own grace period. Can only shrink.
+    pub grace: Option<Duration>,
+    /// Whether nothing is to be left of the pod: it is gone from its source.
+    pub deleted: bool,
+}
+
+/// The requests to one worker, seen by it through a watch channel.
+#[derive(Debug, Default)]
+pub(super) struct Mailbox {
+    /// The pod as its source has it; none for what only the runtime knows.
+    pub(super) pod: Option<Arc<Pod>>,
+    /// Counts the requests for a sync.
+    pub(super) revision: u64,
+    /// Set once the pod is to end.
+    pub(super) kill: Option<Kill>,
+    /// The pod came back while it was ending, and is run again afterwards.
+    restart: Option<Arc<Pod>>,
+    /// When the worker had nothing left to do.
+    finished: Option<Instant>,
+}
+
+impl Mailbox {
+    /// The pod is to run as `pod` says. `false`: the worker is gone.
+    pub(super) fn update(&mut self, pod: &Arc<Pod>) -> bool {
+        if self.finished.is_some() {
+            return false;
+        }
+        if self.is_deleted() {
+            self.restart = Some(Arc::clone(pod));
+            return true;
+        }
+        self.pod = Some(Arc::clone(pod));
+        self.revision += 1;
+        if pod.metadata.deletion_timestamp.is_some() {
+            let grace = pod.metadata.deletion_grace_period_seconds;
+            let grace = grace.and_then(|seconds| u64::try_from(seconds).ok());
+            self.kill(Kill {
+                grace: grace.map(Duration::from_secs),
+                deleted: false,
+            });
+        }
+        true
+    }
+
+    /// The pod is to be looked at.
+    pub(super) fn sync(&mut self) {
+        self.revision += 1;
+    }
+
+    /// The pod is to end. Whatever was asked before, the shorter grace period
+    /// holds.
+    pub(super) fn kill(&mut self, kill: Kill) {
+        self.restart = None;
+        let grace = match (self.kill.and_then(|kill| kill.grace), kill.grace) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        let deleted = kill.deleted || self.kill.is_some_and(|kill| kill.deleted);
+        self.kill = Some(Kill { grace, deleted });
+    }
+
+    /// Whether nothing is to be left of the pod.
+    pub(super) fn is_deleted(&self) -> bool {
+        self.kill.is_some_and(|kill| kill.deleted)
+    }
+
+    /// The worker has nothing left to do. `true`: it begins again.
+    pub(super) fn finish(&mut self) -> bool {
+        let Some(pod) = self.restart.take() else {
+            self.finished = Some(Instant::now());
+            return false;
+        };
+        self.pod = Some(pod);
+        self.kill = None;
+        self.revision += 1;
+        true
+    }
+
+    /// When the worker had nothing left to do.
+    pub(super) const fn finished(&self) -> Option<Instant> {
+        self.finished
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn kill(grace: Option<u64>, deleted: bool) -> Kill {
+        Kill {
+            grace: grace.map(Duration::from_secs),
+            deleted,
+        }
+    }
+
+    #[test]
+    fn a_pod_that_comes_back_is_run_again_after_its_end() {
+        let mut mailbox = Mailbox::default();
+        mailbox.kill(kill(None, true));
+        let pod = Arc::new(Pod::default());
+        assert!(mailbox.update(&pod));
+        assert!(mailbox.is_deleted() && mailbox.pod.is_none());
+        assert!(mailbox.finish());
+        assert!(mailbox.kill.is_none() && mailbox.pod.is_some());
+        assert!(!mailbox.finish());
+        assert!(!mailbox.update(&pod));
+    }
+
+    #[test]
+    fn a_pod_that_comes_back_and_goes_again_is_gone() {
+        let mut mailbox = Mailbox::default();
+        mailbox.kill(kill(None, true));
+        mailbox.update(&Arc::new(Pod::default()));
+        mailbox.kill(kill(None, true));
+        assert!(!mailbox.finish());
+    }
+
+    proptest! {
+        #[test]
+        fn kills_only_get_stricter(
+            kills in prop::collection::vec((prop::option::of(0u64..100), any::<bool>()), 1..10)
+        ) {
+            let mut mailbox = Mailbox::default();
+            let mut last: Option<Kill> = None;
+            for (grace, deleted) in kills {
+                mailbox.kill(kill(grace, deleted));
+                mailbox.sync();
+                let now = mailbox.kill.unwrap();
+                if let Some(last) = last {
+                    prop_assert!(now.deleted >= last.deleted);
+                    if let Some(before) = last.grace {
+                        prop_assert!(now.grace.unwrap() <= before);
+                    }
+                }
+                last = Some(now);
+            }
+        }
+    }
+}

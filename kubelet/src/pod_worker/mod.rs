@@ -1,0 +1,219 @@
+//! Pod workers: one task a pod, that alone acts on it. They sync the pod until
+//! it is to end, then kill, clean up and remove it, in this order and never back.
+
+mod mailbox;
+mod static_names;
+#[cfg(test)]
+mod tests;
+mod worker;
+
+use std::{
+    collections::{HashMap, HashSet},
+    future::Future,
+    sync::Arc,
+    time::Duration,
+};
+
+use k8s_openapi::api::core::v1::Pod;
+use parking_lot::Mutex;
+use tokio::{sync::watch, time::Instant};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+pub use self::mailbox::Kill;
+use self::{mailbox::Mailbox, static_names::StaticNames, worker::Worker};
+use crate::{
+    pod::identity::{self, PodUid},
+    runtime::{pod_state::PodState, pod_status::PodStatus},
+};
+
+/// Whatever kept a worker from doing its work; it is logged and tried again.
+pub type WorkerError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The pod that a worker is for.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// Its UID.
+    pub uid: PodUid,
+    /// Its full name, for people.
+    pub full_name: String,
+    /// Its spec; none for what only the runtime knows.
+    pub pod: Option<Arc<Pod>>,
+}
+
+/// What a sync came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SyncOutcome {
+    /// The pod is done: it succeeded or failed for good.
+    pub terminal: bool,
+    /// Something was changed in the runtime.
+    pub changed: bool,
+    /// Something did not work and is to be tried again.
+    pub failed: bool,
+    /// Something backs off for so long.
+    pub retry_after: Option<Duration>,
+}
+
+/// What workers do to pods. Each may be called any number of times and must
+/// converge; a call that is dropped is followed by another.
+pub trait PodSyncer: Send + Sync + 'static {
+    /// What the runtime has of a pod, newer than an instant.
+    fn status(
+        &self,
+        uid: &PodUid,
+        newer_than: Option<Instant>,
+    ) -> impl Future<Output = Result<Arc<PodStatus>, WorkerError>> + Send;
+
+    /// Brings a pod to what its spec asks for.
+    fn sync_pod(
+        &self,
+        pod: Arc<Pod>,
+        status: Arc<PodStatus>,
+        state: Arc<PodState>,
+    ) -> impl Future<Output = Result<SyncOutcome, WorkerError>> + Send;
+
+    /// Ends everything that runs of a pod, within `grace` or its own period.
+    fn terminate_pod(
+        &self,
+        subject: Subject,
+        status: Arc<PodStatus>,
+        grace: Option<Duration>,
+    ) -> impl Future<Output = Result<(), WorkerError>> + Send;
+
+    /// Reports the end of a pod of which nothing runs, and frees its resources.
+    fn settle_pod(
+        &self,
+        subject: Subject,
+        status: Arc<PodStatus>,
+    ) -> impl Future<Output = Result<(), WorkerError>> + Send;
+
+    /// Removes what is left of a pod that no source has.
+    fn remove_pod(
+        &self,
+        subject: Subject,
+        status: Arc<PodStatus>,
+    ) -> impl Future<Output = Result<(), WorkerError>> + Send;
+}
+
+/// The workers of all pods.
+#[derive(Debug)]
+pub struct PodWorkers<S> {
+    syncer: Arc<S>,
+    workers: Mutex<HashMap<PodUid, watch::Sender<Mailbox>>>,
+    names: Arc<StaticNames>,
+    tasks: TaskTracker,
+    cancel: CancellationToken,
+    sync_frequency: Duration,
+    max_restart_period: Duration,
+}
+
+impl<S: PodSyncer> PodWorkers<S> {
+    /// No workers yet. They end with `cancel`, and leave pods running.
+    pub fn new(
+        syncer: Arc<S>,
+        sync_frequency: Duration,
+        max_restart_period: Duration,
+        cancel: CancellationToken,
+    ) -> Self {
+        Self {
+            syncer,
+            workers: Mutex::default(),
+            names: Arc::default(),
+            tasks: TaskTracker::new(),
+            cancel,
+            sync_frequency,
+            max_restart_period,
+        }
+    }
+
+    /// The pod is to run as it says; begins a worker for a new one.
+    pub fn update(&self, pod: &Arc<Pod>) {
+        let uid = PodUid::of(pod);
+        let mut workers = self.workers.lock();
+        if let Some(mailbox) = workers.get(&uid) {
+            let mut taken = false;
+            mailbox.send_modify(|mailbox| taken = mailbox.update(pod));
+            if taken {
+                return;
+            }
+        }
+        let mut mailbox = Mailbox::default();
+        mailbox.update(pod);
+        let subject = Subject {
+            uid: uid.clone(),
+            full_name: identity::full_name(pod),
+            pod: Some(Arc::clone(pod)),
+        };
+        workers.insert(uid, self.spawn(subject, mailbox));
+    }
+
+    /// Something happened to the pod in the runtime. Nothing, for a pod without
+    /// a worker.
+    pub fn sync(&self, uid: &PodUid) {
+        if let Some(mailbox) = self.workers.lock().get(uid) {
+            mailbox.send_modify(Mailbox::sync);
+        }
+    }
+
+    /// The pod is to end. Nothing, for a pod without a worker.
+    pub fn kill(&self, uid: &PodUid, kill: Kill) {
+        if let Some(mailbox) = self.workers.lock().get(uid) {
+            mailbox.send_modify(|mailbox| mailbox.kill(kill));
+        }
+    }
+
+    /// Kills and removes what the runtime has of a pod that no source has.
+    pub fn kill_orphan(&self, uid: &PodUid, full_name: String) {
+        let mut workers = self.workers.lock();
+        if workers.contains_key(uid) {
+            return;
+        }
+        let mut mailbox = Mailbox::default();
+        mailbox.kill(Kill {
+            grace: None,
+            deleted: true,
+        });
+        let subject = Subject {
+            uid: uid.clone(),
+            full_name,
+            pod: None,
+        };
+        workers.insert(uid.clone(), self.spawn(subject, mailbox));
+    }
+
+    /// Forgets the workers that had nothing left to do before `listed`, when the
+    /// runtime was listed: what it then still has is not theirs.
+    pub fn reap(&self, listed: Instant) {
+        self.workers.lock().retain(|_, mailbox| {
+            let finished = mailbox.borrow().finished();
+            finished.is_none_or(|finished| finished >= listed)
+        });
+    }
+
+    /// The pods that have a worker.
+    pub fn known(&self) -> HashSet<PodUid> {
+        self.workers.lock().keys().cloned().collect()
+    }
+
+    /// Waits for the tasks of all workers, after they were cancelled.
+    pub async fn ended(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+
+    fn spawn(&self, subject: Subject, mailbox: Mailbox) -> watch::Sender<Mailbox> {
+        let mailbox = watch::Sender::new(mailbox);
+        let worker = Worker {
+            subject,
+            syncer: Arc::clone(&self.syncer),
+            names: Arc::clone(&self.names),
+            mailbox: mailbox.clone(),
+            sync_frequency: self.sync_frequency,
+            max_restart_period: self.max_restart_period,
+        };
+        let cancel = self.cancel.clone();
+        self.tasks.spawn(async move {
+            cancel.run_until_cancelled(worker.run()).await;
+        });
+        mailbox
+    }
+}

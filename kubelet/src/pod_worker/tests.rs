@@ -1,0 +1,235 @@
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::Pod;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{Kill, PodSyncer, PodWorkers, Subject, SyncOutcome, WorkerError};
+use crate::{
+    pod::identity::{CONFIG_SOURCE, PodUid},
+    runtime::{pod_state::PodState, pod_status::PodStatus},
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// What the next sync does; without any, syncs succeed.
+enum Next {
+    Panic,
+    Fail,
+    Hang,
+    Done,
+}
+
+/// Writes down what workers ask for.
+#[derive(Default)]
+struct Scripted {
+    log: Mutex<Vec<(Instant, String)>>,
+    script: Mutex<VecDeque<(&'static str, Next)>>,
+    termination: Mutex<Duration>,
+}
+
+impl Scripted {
+    fn note(&self, what: &str, uid: &PodUid) {
+        self.log.lock().push((Instant::now(), format!("{what} {uid}")));
+    }
+
+    /// What was asked for, without the times.
+    fn log(&self) -> Vec<String> {
+        self.log.lock().iter().map(|(_, what)| what.clone()).collect()
+    }
+
+    fn next_of(&self, uid: &PodUid) -> Option<Next> {
+        let mut script = self.script.lock();
+        let index = script.iter().position(|(pod, _)| *pod == uid.as_str())?;
+        script.remove(index).map(|(_, next)| next)
+    }
+}
+
+impl PodSyncer for Scripted {
+    async fn status(
+        &self,
+        _: &PodUid,
+        _: Option<Instant>,
+    ) -> Result<Arc<PodStatus>, WorkerError> {
+        Ok(Arc::default())
+    }
+
+    async fn sync_pod(
+        &self,
+        pod: Arc<Pod>,
+        _: Arc<PodStatus>,
+        _: Arc<PodState>,
+    ) -> Result<SyncOutcome, WorkerError> {
+        let uid = PodUid::of(&pod);
+        self.note("sync", &uid);
+        match self.next_of(&uid) {
+            None => Ok(SyncOutcome::default()),
+            Some(Next::Panic) => panic!("on purpose"),
+            Some(Next::Fail) => Err("on purpose".into()),
+            Some(Next::Hang) => std::future::pending().await,
+            Some(Next::Done) => Ok(SyncOutcome {
+                terminal: true,
+                ..SyncOutcome::default()
+            }),
+        }
+    }
+
+    async fn terminate_pod(
+        &self,
+        subject: Subject,
+        _: Arc<PodStatus>,
+        grace: Option<Duration>,
+    ) -> Result<(), WorkerError> {
+        self.note("terminate", &subject.uid);
+        let longest = *self.termination.lock();
+        tokio::time::sleep(grace.map_or(longest, |grace| grace.min(longest))).await;
+        Ok(())
+    }
+
+    async fn settle_pod(&self, subject: Subject, _: Arc<PodStatus>) -> Result<(), WorkerError> {
+        self.note("settle", &subject.uid);
+        Ok(())
+    }
+
+    async fn remove_pod(&self, subject: Subject, _: Arc<PodStatus>) -> Result<(), WorkerError> {
+        self.note("remove", &subject.uid);
+        Ok(())
+    }
+}
+
+fn pod(name: &str, uid: &str) -> Arc<Pod> {
+    let mut pod = Pod::default();
+    pod.metadata.name = Some(name.to_owned());
+    pod.metadata.uid = Some(uid.to_owned());
+    pod.metadata.annotations = Some([(CONFIG_SOURCE.to_owned(), "file".to_owned())].into());
+    Arc::new(pod)
+}
+
+fn workers() -> (Arc<Scripted>, PodWorkers<Scripted>) {
+    let syncer = Arc::<Scripted>::default();
+    let workers = PodWorkers::new(
+        Arc::clone(&syncer),
+        60 * SECOND,
+        300 * SECOND,
+        CancellationToken::new(),
+    );
+    (syncer, workers)
+}
+
+const DELETED: Kill = Kill {
+    grace: None,
+    deleted: true,
+};
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_costs_one_pod_one_sync() {
+    let (syncer, workers) = workers();
+    syncer.script.lock().push_back(("bad", Next::Panic));
+    workers.update(&pod("a", "bad"));
+    workers.update(&pod("b", "good"));
+    tokio::time::sleep(5 * SECOND).await;
+    let count = |what: &str| syncer.log().iter().filter(|entry| *entry == what).count();
+    assert_eq!(count("sync bad"), 2);
+    assert_eq!(count("sync good"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_are_tried_again_ever_later() {
+    let (syncer, workers) = workers();
+    for _ in 0..6 {
+        syncer.script.lock().push_back(("1", Next::Fail));
+    }
+    workers.update(&pod("a", "1"));
+    tokio::time::sleep(70 * SECOND).await;
+    let log = syncer.log.lock();
+    let gaps: Vec<f32> = log
+        .windows(2)
+        .map(|pair| (pair[1].0 - pair[0].0).as_secs_f32())
+        .collect();
+    for (gap, delay) in gaps.iter().zip([1.0, 2.0, 4.0, 8.0, 10.0, 10.0]) {
+        assert!((delay..=delay * 1.51).contains(gap), "{gaps:?}");
+    }
+    assert!(gaps.len() >= 6);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_removed_pod_is_ended_even_from_a_sync_that_hangs() {
+    let (syncer, workers) = workers();
+    syncer.script.lock().push_back(("1", Next::Hang));
+    let pod = pod("a", "1");
+    workers.update(&pod);
+    tokio::time::sleep(SECOND).await;
+    workers.kill(&PodUid::of(&pod), DELETED);
+    workers.sync(&PodUid::of(&pod));
+    tokio::time::sleep(SECOND).await;
+    assert_eq!(syncer.log(), ["sync 1", "terminate 1", "settle 1", "remove 1"]);
+    workers.reap(Instant::now());
+    assert!(workers.known().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_edited_pod_waits_for_its_predecessor() {
+    let (syncer, workers) = workers();
+    *syncer.termination.lock() = 20 * SECOND;
+    let (old, new) = (pod("a", "old"), pod("a", "new"));
+    workers.update(&old);
+    tokio::time::sleep(SECOND).await;
+    workers.kill(&PodUid::of(&old), DELETED);
+    workers.update(&new);
+    tokio::time::sleep(10 * SECOND).await;
+    assert_eq!(syncer.log(), ["sync old", "terminate old"]);
+    tokio::time::sleep(11 * SECOND).await;
+    let log = syncer.log();
+    assert!(log.contains(&"settle old".to_owned()) && log.contains(&"sync new".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shorter_grace_period_takes_effect_at_once() {
+    let (syncer, workers) = workers();
+    *syncer.termination.lock() = 100 * SECOND;
+    let pod = pod("a", "1");
+    workers.update(&pod);
+    tokio::time::sleep(SECOND).await;
+    workers.kill(&PodUid::of(&pod), DELETED);
+    tokio::time::sleep(SECOND).await;
+    let short = Kill {
+        grace: Some(5 * SECOND),
+        deleted: false,
+    };
+    workers.kill(&PodUid::of(&pod), short);
+    tokio::time::sleep(6 * SECOND).await;
+    assert_eq!(syncer.log().last().unwrap(), "remove 1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_done_pod_stays_done_until_it_is_removed() {
+    let (syncer, workers) = workers();
+    syncer.script.lock().push_back(("1", Next::Done));
+    let pod = pod("a", "1");
+    workers.update(&pod);
+    tokio::time::sleep(300 * SECOND).await;
+    workers.update(&pod);
+    tokio::time::sleep(SECOND).await;
+    assert_eq!(syncer.log(), ["sync 1", "terminate 1", "settle 1"]);
+    workers.kill(&PodUid::of(&pod), DELETED);
+    tokio::time::sleep(SECOND).await;
+    assert_eq!(syncer.log().last().unwrap(), "remove 1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_comes_back_is_started_again() {
+    let (syncer, workers) = workers();
+    *syncer.termination.lock() = 5 * SECOND;
+    let pod = pod("a", "1");
+    workers.update(&pod);
+    tokio::time::sleep(SECOND).await;
+    workers.kill(&PodUid::of(&pod), DELETED);
+    tokio::time::sleep(SECOND).await;
+    workers.update(&pod);
+    tokio::time::sleep(10 * SECOND).await;
+    assert_eq!(
+        syncer.log(),
+        ["sync 1", "terminate 1", "settle 1", "remove 1", "sync 1"]
+    );
+}

@@ -1,0 +1,283 @@
+//! The task of one pod.
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::Pod;
+use tokio::{sync::watch, time::Instant};
+use tokio_util::task::AbortOnDropHandle;
+use tracing::{debug, error, info, warn};
+
+use super::{
+    PodSyncer, Subject, SyncOutcome, WorkerError, mailbox::Mailbox, static_names::StaticNames,
+};
+use crate::{backoff::jittered, pod::identity, runtime::pod_state::PodState};
+
+/// First and longest delay after something failed.
+const RETRY_BASE: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(10);
+
+/// One pod's way from sync through terminating and terminated to removed.
+pub(super) struct Worker<S> {
+    pub(super) subject: Subject,
+    pub(super) syncer: Arc<S>,
+    pub(super) names: Arc<StaticNames>,
+    pub(super) mailbox: watch::Sender<Mailbox>,
+    pub(super) sync_frequency: Duration,
+    pub(super) max_restart_period: Duration,
+}
+
+/// Delays between attempts that fail, one after the other.
+struct Retry(Duration);
+
+impl Retry {
+    const fn new() -> Self {
+        Self(RETRY_BASE)
+    }
+
+    fn next(&mut self) -> Duration {
+        let delay = self.0;
+        self.0 = (delay * 2).min(RETRY_MAX);
+        jittered(delay)
+    }
+}
+
+/// What a wait ended with.
+#[derive(PartialEq, Eq)]
+enum Woken {
+    /// It is to be done now.
+    Go,
+    /// The pod is to end.
+    Killed,
+}
+
+impl<S: PodSyncer> Worker<S> {
+    /// Runs until nothing is left of the pod.
+    pub(super) async fn run(mut self) {
+        loop {
+            if self.acquire_name().await == Woken::Go {
+                self.sync_until_done().await;
+            }
+            self.terminate().await;
+            self.settle().await;
+            let full_name = self.subject.full_name.clone();
+            self.names.release(&full_name, &self.subject.uid);
+            self.wait_until(Mailbox::is_deleted).await;
+            self.remove().await;
+            let mut again = false;
+            self.mailbox.send_modify(|mailbox| again = mailbox.finish());
+            if !again {
+                debug!(pod = full_name, pod_uid = %self.subject.uid, "pod worker ended");
+                return;
+            }
+            info!(pod = full_name, pod_uid = %self.subject.uid, "pod came back: starting again");
+        }
+    }
+
+    /// The pod as it was last asked for.
+    fn pod(&mut self) -> Option<Arc<Pod>> {
+        self.subject.pod.clone_from(&self.mailbox.borrow().pod);
+        self.subject.pod.clone()
+    }
+
+    async fn wait_until(&self, ready: impl FnMut(&Mailbox) -> bool) {
+        let mut mailbox = self.mailbox.subscribe();
+        // Fails only when the sender is gone, which is `self`.
+        let _ = mailbox.wait_for(ready).await;
+    }
+
+    async fn killed(&self) {
+        self.wait_until(|mailbox| mailbox.kill.is_some()).await;
+    }
+
+    async fn acquire_name(&mut self) -> Woken {
+        let Some(pod) = self.pod() else {
+            return Woken::Killed;
+        };
+        if !identity::is_static(&pod) {
+            return Woken::Go;
+        }
+        tokio::select! {
+            biased;
+            () = self.killed() => Woken::Killed,
+            () = self.names.acquire(&self.subject.full_name, &self.subject.uid) => Woken::Go,
+        }
+    }
+
+    /// Syncs the pod whenever something asks for it, until it is to end or has
+    /// ended by itself.
+    async fn sync_until_done(&mut self) {
+        let state = Arc::new(PodState::new(self.max_restart_period));
+        let mut newer_than = None;
+        let mut retry = Retry::new();
+        loop {
+            let Some(pod) = self.pod() else {
+                return;
+            };
+            let revision = self.mailbox.borrow().revision;
+            let sync = {
+                let (syncer, uid) = (Arc::clone(&self.syncer), self.subject.uid.clone());
+                let state = Arc::clone(&state);
+                async move {
+                    let status = syncer.status(&uid, newer_than).await?;
+                    syncer.sync_pod(pod, status, state).await
+                }
+            };
+            let mut sync = isolated(sync);
+            let result = tokio::select! {
+                biased;
+                () = self.killed() => {
+                    sync.abort();
+                    // It must not run beside what ends the pod.
+                    let _ = sync.await;
+                    return;
+                }
+                result = &mut sync => flatten(result),
+            };
+            let delay = match result {
+                Ok(SyncOutcome { terminal: true, .. }) => return,
+                Ok(outcome) => {
+                    if outcome.changed {
+                        newer_than = Some(Instant::now());
+                    }
+                    self.next_sync(outcome, &mut retry)
+                }
+                Err(error) => {
+                    warn!(
+                        pod = self.subject.full_name, pod_uid = %self.subject.uid, %error,
+                        "cannot sync pod"
+                    );
+                    // What was done before it failed is not known.
+                    newer_than = Some(Instant::now());
+                    retry.next()
+                }
+            };
+            let asked = self.wait_until(|mailbox| mailbox.revision != revision);
+            tokio::select! {
+                biased;
+                () = self.killed() => return,
+                () = asked => {}
+                () = tokio::time::sleep(delay) => {}
+            }
+        }
+    }
+
+    fn next_sync(&self, outcome: SyncOutcome, retry: &mut Retry) -> Duration {
+        let delay = if outcome.failed {
+            retry.next()
+        } else {
+            *retry = Retry::new();
+            jittered(self.sync_frequency)
+        };
+        outcome.retry_after.map_or(delay, |after| after.min(delay))
+    }
+
+    /// Ends everything that runs of the pod; tries until it has.
+    async fn terminate(&mut self) {
+        let mut retry = Retry::new();
+        // A sync that was given up may have started something.
+        let mut newer_than = Instant::now();
+        loop {
+            self.pod();
+            let kill = self.mailbox.borrow().kill;
+            let grace = kill.and_then(|kill| kill.grace);
+            let terminate = {
+                let (syncer, subject) = (Arc::clone(&self.syncer), self.subject.clone());
+                async move {
+                    let status = syncer.status(&subject.uid, Some(newer_than)).await?;
+                    syncer.terminate_pod(subject, status, grace).await
+                }
+            };
+            let mut terminate = isolated(terminate);
+            let shrunk =
+                self.wait_until(|mailbox| mailbox.kill.and_then(|kill| kill.grace) != grace);
+            tokio::pin!(shrunk);
+            tokio::select! {
+                biased;
+                result = &mut terminate => match flatten(result) {
+                    Ok(()) => return,
+                    Err(error) => warn!(
+                        pod = self.subject.full_name, pod_uid = %self.subject.uid, %error,
+                        "cannot end pod"
+                    ),
+                },
+                () = &mut shrunk => {
+                    terminate.abort();
+                    let _ = terminate.await;
+                    newer_than = Instant::now();
+                    continue;
+                }
+            }
+            tokio::select! {
+                biased;
+                () = shrunk => {}
+                () = tokio::time::sleep(retry.next()) => {}
+            }
+            newer_than = Instant::now();
+        }
+    }
+
+    /// Reports the end, and gives back what the pod had on the node.
+    async fn settle(&mut self) {
+        let mut retry = Retry::new();
+        // What ended after this shows how it ended.
+        let newer_than = Instant::now();
+        loop {
+            let (syncer, subject) = (Arc::clone(&self.syncer), self.subject.clone());
+            let settle = isolated(async move {
+                let status = syncer.status(&subject.uid, Some(newer_than)).await?;
+                syncer.settle_pod(subject, status).await
+            });
+            let Err(error) = flatten(settle.await) else {
+                return;
+            };
+            warn!(
+                pod = self.subject.full_name, pod_uid = %self.subject.uid, %error,
+                "cannot clean up after pod"
+            );
+            tokio::time::sleep(retry.next()).await;
+        }
+    }
+
+    /// Removes what is left of the pod; tries until it has.
+    async fn remove(&mut self) {
+        let mut retry = Retry::new();
+        loop {
+            let (syncer, subject) = (Arc::clone(&self.syncer), self.subject.clone());
+            let remove = isolated(async move {
+                let status = syncer.status(&subject.uid, None).await?;
+                syncer.remove_pod(subject, status).await
+            });
+            let Err(error) = flatten(remove.await) else {
+                info!(
+                    pod = self.subject.full_name, pod_uid = %self.subject.uid,
+                    "removed pod"
+                );
+                return;
+            };
+            warn!(
+                pod = self.subject.full_name, pod_uid = %self.subject.uid, %error,
+                "cannot remove pod"
+            );
+            tokio::time::sleep(retry.next()).await;
+        }
+    }
+}
+
+/// Runs work in a task of its own, so that a panic costs that work alone.
+fn isolated<T: Send + 'static>(
+    work: impl Future<Output = Result<T, WorkerError>> + Send + 'static,
+) -> AbortOnDropHandle<Result<T, WorkerError>> {
+    AbortOnDropHandle::new(tokio::spawn(work))
+}
+
+fn flatten<T>(
+    result: Result<Result<T, WorkerError>, tokio::task::JoinError>,
+) -> Result<T, WorkerError> {
+    match result {
+        Ok(result) => result,
+        Err(join) => {
+            error!(error = %join, "a pod's task panicked");
+            Err(format!("its task panicked: {join}").into())
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! `--runonce`: starts the pods that the sources have, and is done.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use tokio::{sync::mpsc, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    config::update::{PodOperation, PodUpdate},
+    kubelet::{Kubelet, KubeletError, Orphans},
+    pod::identity::PodUid,
+    status::Phase,
+};
+
+/// How often it is asked whether every source was read.
+const POLL_PERIOD: Duration = Duration::from_millis(100);
+/// A pod that does not run by then has failed.
+const DEADLINE: Duration = Duration::from_secs(300);
+
+/// What became of one pod.
+#[derive(Clone, Debug)]
+pub struct RunOnceResult {
+    /// The pod.
+    pub pod: Arc<Pod>,
+    /// Why it does not run; none when it does, or has succeeded.
+    pub error: Option<String>,
+}
+
+impl Kubelet {
+    /// Starts the pods that the sources have once all were read, waits until each
+    /// runs or has failed, and leaves them running. Touches no other pod.
+    ///
+    /// # Errors
+    /// [`KubeletError::Cancelled`].
+    pub async fn run_once(
+        &self,
+        mut updates: mpsc::Receiver<PodUpdate>,
+        cancel: CancellationToken,
+    ) -> Result<Vec<RunOnceResult>, KubeletError> {
+        let gather = self.gather(&mut updates);
+        let pods = cancel
+            .run_until_cancelled(gather)
+            .await
+            .ok_or(KubeletError::Cancelled)?;
+        let (pods_in, updates) = mpsc::channel(pods.len().max(1));
+        for (pod, source) in pods.values() {
+            let update = PodUpdate {
+                pods: vec![Arc::clone(pod)],
+                operation: PodOperation::Add,
+                source: *source,
+            };
+            // The receiver is below, and there is room for all.
+            pods_in
+                .send(update)
+                .await
+                .map_err(|_| KubeletError::Cancelled)?;
+        }
+        let stop = cancel.child_token();
+        let settle = async {
+            let results = self.settle(pods.values().map(|(pod, _)| pod)).await;
+            stop.cancel();
+            results
+        };
+        let run = self.run_pods(updates, Orphans::Leave, stop.clone());
+        let ((), results) = tokio::join!(run, async { cancel.run_until_cancelled(settle).await });
+        results.ok_or(KubeletError::Cancelled)
+    }
+
+    /// The pods of all sources, once every one was read.
+    async fn gather(
+        &self,
+        updates: &mut mpsc::Receiver<PodUpdate>,
+    ) -> BTreeMap<PodUid, (Arc<Pod>, crate::config::update::Source)> {
+        let mut pods = BTreeMap::new();
+        let mut open = true;
+        loop {
+            tokio::select! {
+                biased;
+                update = updates.recv(), if open => match update {
+                    None => open = false,
+                    Some(update) => for pod in update.pods {
+                        let uid = PodUid::of(&pod);
+                        match update.operation {
+                            PodOperation::Remove | PodOperation::Delete => pods.remove(&uid),
+                            _ => pods.insert(uid, (pod, update.source)),
+                        };
+                    }
+                },
+                () = tokio::time::sleep(POLL_PERIOD) => if !open || self.sources_ready() {
+                    return pods;
+                }
+            }
+        }
+    }
+
+    async fn settle(&self, pods: impl Iterator<Item = &Arc<Pod>>) -> Vec<RunOnceResult> {
+        let deadline = Instant::now() + DEADLINE;
+        let mut changes = self.statuses().subscribe();
+        let mut results = Vec::new();
+        for pod in pods {
+            let uid = PodUid::of(pod);
+            let error = loop {
+                let status = self.statuses().get(&uid).unwrap_or_default();
+                match Phase::parse(status.phase.as_deref()) {
+                    Phase::Running | Phase::Succeeded => break None,
+                    Phase::Failed => break Some(describe(&status)),
+                    Phase::Pending => {}
+                }
+                let changed = tokio::time::timeout_at(deadline, changes.changed());
+                if changed.await.is_err() {
+                    let status = describe(&status);
+                    break Some(format!("does not run after {DEADLINE:?}: {status}"));
+                }
+            };
+            results.push(RunOnceResult {
+                pod: Arc::clone(pod),
+                error,
+            });
+        }
+        results
+    }
+}
+
+/// Why a pod does not run, from its status.
+fn describe(status: &PodStatus) -> String {
+    let phase = status.phase.as_deref().unwrap_or("Pending");
+    let own = [&status.reason, &status.message];
+    let own = own.into_iter().flatten().cloned();
+    let containers = status
+        .init_container_statuses
+        .iter()
+        .chain(&status.container_statuses)
+        .flatten()
+        .filter_map(|container| {
+            let state = container.state.as_ref()?;
+            let (reason, message) = match (&state.waiting, &state.terminated) {
+                (Some(waiting), _) => (&waiting.reason, &waiting.message),
+                (_, Some(terminated)) => (&terminated.reason, &terminated.message),
+                _ => return None,
+            };
+            let reason = reason.as_deref().unwrap_or_default();
+            let message = message.as_deref().unwrap_or_default();
+            Some(format!("{}: {reason} {message}", container.name))
+        });
+    let parts: Vec<String> = std::iter::once(phase.to_owned())
+        .chain(own)
+        .chain(containers)
+        .collect();
+    parts.join("; ").trim_end().to_owned()
+}

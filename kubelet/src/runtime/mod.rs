@@ -1,0 +1,88 @@
+//! The runtime manager: brings pods on a CRI runtime to what their specs ask
+//! for, and kills and removes them.
+
+pub mod actions;
+pub mod container_config;
+pub mod cri;
+pub mod dns;
+pub mod env;
+pub mod expansion;
+pub mod hash;
+pub mod hooks;
+pub mod hostname;
+pub mod inspect;
+mod kill;
+pub mod labels;
+mod pod_files;
+pub mod pod_state;
+pub mod pod_status;
+mod prune;
+pub mod resources;
+pub mod running_pods;
+pub mod sandbox_config;
+pub mod security_context;
+mod start;
+mod sync;
+pub mod termination_message;
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+};
+
+use tracing::warn;
+
+use self::cri::CriClient;
+pub use self::{
+    kill::KillError,
+    start::StartError,
+    sync::{SyncError, Synced},
+};
+use crate::{config::options::Options, image::ImageManager};
+
+/// Assumed where the node's memory cannot be read.
+const FALLBACK_MEMORY: i64 = 4 << 30;
+
+/// Runs pods on the runtime. Shared by all pod workers; what belongs to one pod
+/// is in its [`pod_state::PodState`].
+#[derive(Debug)]
+pub struct RuntimeManager {
+    cri: CriClient,
+    images: ImageManager,
+    options: Arc<Options>,
+    /// Name of the runtime, once it was asked.
+    name: OnceLock<String>,
+    seccomp_root: PathBuf,
+    memory_capacity: i64,
+}
+
+impl RuntimeManager {
+    /// A manager of the pods on the runtime behind `cri`.
+    pub fn new(cri: CriClient, options: Arc<Options>) -> Self {
+        let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let memory_capacity = resources::memory_capacity(&meminfo).unwrap_or_else(|| {
+            warn!("cannot read the node's memory from /proc/meminfo; assuming 4 GiB");
+            FALLBACK_MEMORY
+        });
+        Self {
+            images: ImageManager::new(cri.clone(), &options),
+            cri,
+            name: OnceLock::new(),
+            seccomp_root: options.root_dir.join("seccomp"),
+            memory_capacity,
+            options,
+        }
+    }
+
+    /// Notes what the runtime calls itself.
+    pub fn set_name(&self, name: String) {
+        // A runtime that is replaced by another one under a running kubelet keeps
+        // the first one's name: ids must not change.
+        let _ = self.name.set(name);
+    }
+
+    /// What the runtime calls itself; empty before it was asked.
+    pub fn name(&self) -> &str {
+        self.name.get().map_or("", String::as_str)
+    }
+}

@@ -1,0 +1,168 @@
+//! Files that the kubelet makes for the containers of a pod.
+
+use std::{
+    io,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use tokio::fs;
+
+use super::{container_config, hostname};
+use crate::{config::options::Options, pod::directory};
+
+/// A file that could not be made.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {action} {path:?}: {source}")]
+pub struct FileError {
+    action: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FileError {
+    let path = path.to_owned();
+    move |source| FileError {
+        action,
+        path,
+        source,
+    }
+}
+
+/// Makes the directory of a container's logs, which the runtime expects.
+///
+/// # Errors
+/// The file system refuses.
+pub async fn make_log_dir(log_dir: &Path, container: &str) -> Result<PathBuf, FileError> {
+    let path = log_dir.join(container);
+    fs::create_dir_all(&path)
+        .await
+        .map_err(failed("create the log directory", &path))?;
+    Ok(path)
+}
+
+/// How often a container was restarted, from the log files of its runs; for when
+/// the runtime has forgotten all of them.
+pub async fn restart_count_from_logs(log_dir: &Path) -> u32 {
+    let Ok(mut entries) = fs::read_dir(log_dir).await else {
+        return 0;
+    };
+    let mut next = 0;
+    while let Ok(Some(entry)) = entries.next_entry().await {
+        // `<n>.log`, and `<n>.log.<time>` where it was rotated.
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if let Some(run) = name
+            .split_once(".log")
+            .and_then(|(run, _)| run.parse::<u32>().ok())
+        {
+            next = next.max(run.saturating_add(1));
+        }
+    }
+    next
+}
+
+/// Makes an empty file for the termination message of one run; none when the
+/// container mounts something of its own there.
+///
+/// # Errors
+/// The file system refuses.
+pub async fn make_termination_message(
+    pod_dir: &Path,
+    container: &Container,
+    restart_count: u32,
+) -> Result<Option<PathBuf>, FileError> {
+    if let Some(path) = &container.termination_message_path
+        && (path.is_empty() || container_config::mounts_path(container, path))
+    {
+        return Ok(None);
+    }
+    let dir = directory::container_dir(pod_dir, &container.name);
+    fs::create_dir_all(&dir)
+        .await
+        .map_err(failed("create the directory", &dir))?;
+    // The one before the last run is not read any more.
+    if let Some(old) = restart_count.checked_sub(2) {
+        let _ = fs::remove_file(dir.join(old.to_string())).await;
+    }
+    let path = dir.join(restart_count.to_string());
+    fs::write(&path, b"")
+        .await
+        .map_err(failed("create the termination message", &path))?;
+    // Whoever the container runs as writes to it.
+    let mode = std::fs::Permissions::from_mode(0o666);
+    fs::set_permissions(&path, mode)
+        .await
+        .map_err(failed("set the mode of", &path))?;
+    Ok(Some(path))
+}
+
+/// Makes the pod's hosts file; none when the container mounts its own.
+///
+/// # Errors
+/// The file system refuses.
+pub async fn make_hosts_file(
+    pod: &Pod,
+    spec: &PodSpec,
+    container: &Container,
+    ips: &[String],
+    pod_dir: &Path,
+    options: &Options,
+) -> Result<Option<PathBuf>, FileError> {
+    if container_config::mounts_path(container, "/etc/hosts") {
+        return Ok(None);
+    }
+    let aliases = spec.host_aliases.as_deref();
+    let hosts = if spec.host_network == Some(true) {
+        let path = Path::new("/etc/hosts");
+        let hosts = fs::read_to_string(path)
+            .await
+            .map_err(failed("read", path))?;
+        hostname::hosts_of_node(&hosts, aliases)
+    } else {
+        let (hostname, domain) = hostname::hostname_and_domain(pod, options);
+        hostname::hosts_of_pod(ips, &hostname, &domain, aliases)
+    };
+    let path = pod_dir.join("etc-hosts");
+    fs::write(&path, hosts)
+        .await
+        .map_err(failed("write the hosts file", &path))?;
+    Ok(Some(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn restarts_are_counted_by_log_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let logs = make_log_dir(dir.path(), "c").await.unwrap();
+        assert_eq!(restart_count_from_logs(&logs).await, 0);
+        for name in ["0.log", "4.log", "9.log.20260101-000000", "x.log"] {
+            std::fs::write(logs.join(name), "").unwrap();
+        }
+        assert_eq!(restart_count_from_logs(&logs).await, 10);
+    }
+
+    #[tokio::test]
+    async fn a_container_with_its_own_mount_gets_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut container = Container {
+            name: "c".to_owned(),
+            ..Container::default()
+        };
+        let path = make_termination_message(dir.path(), &container, 3)
+            .await
+            .unwrap();
+        assert!(path.unwrap().exists());
+        container.termination_message_path = Some("/m".to_owned());
+        container.volume_mounts = Some(vec![k8s_openapi::api::core::v1::VolumeMount {
+            mount_path: "/m/".to_owned(),
+            ..Default::default()
+        }]);
+        let path = make_termination_message(dir.path(), &container, 4).await;
+        assert_eq!(path.unwrap(), None);
+    }
+}

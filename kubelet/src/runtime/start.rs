@@ -1,0 +1,225 @@
+//! Starts one container.
+
+use std::{path::Path, time::Duration};
+
+use cri_proto::runtime::v1::PodSandboxConfig;
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use tracing::{info, warn};
+
+use super::{
+    RuntimeManager,
+    container_config::{ConfigError, Parts, container_config},
+    cri::CriError,
+    env::Placement,
+    hooks::{self, HookError},
+    pod_files::{self, FileError},
+    pod_state::PodState,
+    pod_status::{ContainerState, ContainerStatus, PodStatus},
+};
+use crate::{
+    image::ImageError,
+    pod::{directory, identity},
+    volume::MountedVolumes,
+};
+
+/// For a `postStart` command; upstream has no limit.
+const POST_START_LIMIT: Duration = Duration::from_secs(600);
+
+/// Why a container was not started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// It ended too recently.
+    #[error("back-off {delay:?} restarting failed container={container} pod={pod}")]
+    CrashLoopBackOff {
+        /// Its name.
+        container: String,
+        /// Its pod.
+        pod: String,
+        /// From its end to its next start.
+        delay: Duration,
+        /// What is left of that.
+        retry_after: Duration,
+    },
+    /// Its image cannot be had.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    /// It cannot be configured.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A file that it needs cannot be made.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The runtime does not create it.
+    #[error("{0}")]
+    Create(CriError),
+    /// The runtime does not start it.
+    #[error("{0}")]
+    Run(CriError),
+    /// Its `postStart` hook failed, and it was stopped.
+    #[error("postStart hook: {0}")]
+    PostStart(HookError),
+}
+
+impl StartError {
+    /// The reason of the container's waiting state.
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::CrashLoopBackOff { .. } => "CrashLoopBackOff",
+            Self::Image(error) => error.reason(),
+            Self::Config(_) | Self::File(_) => "CreateContainerConfigError",
+            Self::Create(_) => "CreateContainerError",
+            Self::Run(_) => "RunContainerError",
+            Self::PostStart(_) => "PostStartHookError",
+        }
+    }
+
+    /// When this is a back-off: how long it still is.
+    pub const fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::CrashLoopBackOff { retry_after, .. }
+            | Self::Image(ImageError::BackOff { retry_after, .. }) => Some(*retry_after),
+            _ => None,
+        }
+    }
+}
+
+/// What the containers of one sync share.
+pub(super) struct Running<'a> {
+    pub(super) pod: &'a Pod,
+    pub(super) spec: &'a PodSpec,
+    pub(super) sandbox_id: &'a str,
+    pub(super) sandbox_config: &'a PodSandboxConfig,
+    /// Addresses of the pod: the node's on the node's network.
+    pub(super) ips: &'a [String],
+    pub(super) host_ips: &'a [String],
+    pub(super) volumes: &'a MountedVolumes,
+    pub(super) pod_dir: &'a Path,
+}
+
+impl RuntimeManager {
+    /// Starts a container that does not run, unless it is backing off.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub(super) async fn start_container(
+        &self,
+        running: &Running<'_>,
+        container: &Container,
+        status: &PodStatus,
+        state: &PodState,
+    ) -> Result<(), StartError> {
+        let Running { pod, spec, .. } = *running;
+        state
+            .attempt_start(container, status)
+            .map_err(|crash_loop| StartError::CrashLoopBackOff {
+                container: container.name.clone(),
+                pod: identity::full_name(pod),
+                delay: crash_loop.delay,
+                retry_after: crash_loop.remaining,
+            })?;
+        let image = self
+            .images
+            .ensure(pod, container, running.sandbox_config, &state.pulls)
+            .await?;
+        let log_dir = directory::log_dir(&self.options, pod);
+        let log_dir = pod_files::make_log_dir(&log_dir, &container.name).await?;
+        let restart_count = match status.container(&container.name) {
+            Some(last) => last.restart_count.saturating_add(1),
+            None => pod_files::restart_count_from_logs(&log_dir).await,
+        };
+        let parts = Parts {
+            restart_count,
+            image_ref: image.id,
+            image_user: image.user,
+            placement: Placement {
+                node_name: &self.options.node_name,
+                host_ips: running.host_ips,
+                pod_ips: running.ips,
+            },
+            volumes: running.volumes,
+            hosts_file: pod_files::make_hosts_file(
+                pod,
+                spec,
+                container,
+                running.ips,
+                running.pod_dir,
+                &self.options,
+            )
+            .await?,
+            termination_message: pod_files::make_termination_message(
+                running.pod_dir,
+                container,
+                restart_count,
+            )
+            .await?,
+            seccomp_root: &self.seccomp_root,
+            memory_capacity: self.memory_capacity,
+        };
+        let config = container_config(pod, spec, container, parts)?;
+        let id = self
+            .cri
+            .create_container(running.sandbox_id, config, running.sandbox_config.clone())
+            .await
+            .map_err(StartError::Create)?;
+        self.cri
+            .start_container(&id)
+            .await
+            .map_err(StartError::Run)?;
+        info!(
+            pod = identity::full_name(pod), pod_uid = pod.metadata.uid,
+            container = %container.name, container_id = %id, restart_count, "started container"
+        );
+        self.post_start(running, container, id).await
+    }
+
+    async fn post_start(
+        &self,
+        running: &Running<'_>,
+        container: &Container,
+        id: String,
+    ) -> Result<(), StartError> {
+        let lifecycle = container.lifecycle.as_ref();
+        let Some(hook) = lifecycle.and_then(|lifecycle| lifecycle.post_start.as_ref()) else {
+            return Ok(());
+        };
+        let ip = running.ips.first().map(String::as_str);
+        let run = hooks::run(&self.cri, &id, Some(container), ip, hook, POST_START_LIMIT);
+        let Err(error) = run.await else {
+            return Ok(());
+        };
+        let status = ContainerStatus::started(id, container.name.clone());
+        let why = "its postStart hook failed";
+        let killed = self
+            .kill_container(Some(running.pod), &status, ip, None, why)
+            .await;
+        if let Err(error) = killed {
+            warn!(
+                pod = identity::full_name(running.pod), container = %container.name, %error,
+                "a container whose postStart hook failed still runs"
+            );
+        }
+        Err(StartError::PostStart(error))
+    }
+}
+
+impl ContainerStatus {
+    /// A container of which nothing is known but that it was just started.
+    fn started(id: String, name: String) -> Self {
+        Self {
+            id,
+            name,
+            sandbox_id: String::new(),
+            state: ContainerState::Running,
+            created_at: 0,
+            started_at: 0,
+            finished_at: 0,
+            exit_code: 0,
+            image: String::new(),
+            image_ref: String::new(),
+            hash: None,
+            restart_count: 0,
+            reason: String::new(),
+            message: String::new(),
+        }
+    }
+}

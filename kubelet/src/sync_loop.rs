@@ -1,0 +1,199 @@
+//! The sync loop: one task that hears of every change and hands it to the
+//! worker of the pod. Nothing in it waits for anything else.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::Pod;
+use parking_lot::Mutex;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, MissedTickBehavior},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use crate::{
+    config::{
+        options::Options,
+        update::{PodOperation, PodUpdate},
+    },
+    housekeeping::Housekeeping,
+    lifecycle,
+    pleg::{ChangeKind, PodLifecycleEvent},
+    pod::{
+        identity::{self, PodUid},
+        manager::PodManager,
+    },
+    pod_syncer::Syncer,
+    pod_worker::{Kill, PodWorkers},
+    status::{Phase, StatusManager},
+};
+
+/// Between two rounds of housekeeping, as upstream.
+const HOUSEKEEPING_PERIOD: Duration = Duration::from_secs(2);
+/// A loop that did not come round for so long hangs, as upstream.
+const HEALTH_THRESHOLD: Duration = Duration::from_secs(120);
+
+/// Sees that the loop comes round.
+#[derive(Debug, Default)]
+pub(crate) struct LoopMonitor(Mutex<Option<Instant>>);
+
+impl LoopMonitor {
+    fn tick(&self) {
+        *self.0.lock() = Some(Instant::now());
+    }
+
+    /// # Errors
+    /// For people: for how long it did not.
+    pub(crate) fn healthy(&self) -> Result<(), String> {
+        let Some(last) = *self.0.lock() else {
+            return Ok(());
+        };
+        let elapsed = last.elapsed();
+        if elapsed <= HEALTH_THRESHOLD {
+            return Ok(());
+        }
+        Err(format!(
+            "sync loop was last active {elapsed:.0?} ago; threshold is {HEALTH_THRESHOLD:?}"
+        ))
+    }
+}
+
+/// The loop with what it hands changes to.
+pub(crate) struct SyncLoop<'a> {
+    pub(crate) options: &'a Options,
+    pub(crate) pods: &'a PodManager,
+    pub(crate) statuses: &'a StatusManager,
+    pub(crate) workers: &'a Arc<PodWorkers<Syncer>>,
+    pub(crate) monitor: &'a LoopMonitor,
+    /// None where others' pods are none of the loop's business.
+    pub(crate) housekeeping: Option<Housekeeping>,
+    pub(crate) sources_ready: &'a (dyn Fn() -> bool + Send + Sync),
+    /// Pods that were given to no worker.
+    pub(crate) rejected: HashSet<PodUid>,
+}
+
+impl SyncLoop<'_> {
+    /// Runs until cancelled. Sources that end change nothing more; what they
+    /// brought runs on.
+    pub(crate) async fn run(
+        mut self,
+        mut updates: mpsc::Receiver<PodUpdate>,
+        mut events: mpsc::Receiver<PodLifecycleEvent>,
+        cancel: CancellationToken,
+    ) {
+        let mut housekeeping = tokio::time::interval(HOUSEKEEPING_PERIOD);
+        housekeeping.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            self.monitor.tick();
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                Some(update) = updates.recv() => self.update(update),
+                Some(event) = events.recv() => self.event(&event),
+                _ = housekeeping.tick() => {
+                    if let Some(housekeeping) = &mut self.housekeeping
+                        && (self.sources_ready)()
+                    {
+                        housekeeping.run();
+                    }
+                }
+            }
+        }
+    }
+
+    fn update(&mut self, update: PodUpdate) {
+        debug!(
+            source = %update.source, operation = ?update.operation, pods = update.pods.len(),
+            "pods changed at their source"
+        );
+        match update.operation {
+            PodOperation::Add => self.add(update.pods),
+            PodOperation::Update | PodOperation::Delete => {
+                for pod in update.pods {
+                    self.pods.set(Arc::clone(&pod));
+                    if !self.rejected.contains(&PodUid::of(&pod)) {
+                        self.workers.update(&pod);
+                    }
+                }
+            }
+            PodOperation::Remove => update.pods.iter().for_each(|pod| self.remove(pod)),
+            PodOperation::Reconcile => {
+                for pod in update.pods {
+                    self.pods.set(pod);
+                }
+            }
+        }
+    }
+
+    fn add(&mut self, mut pods: Vec<Arc<Pod>>) {
+        // The older first: they are admitted first.
+        pods.sort_by(|a, b| {
+            let created = |pod: &Pod| pod.metadata.creation_timestamp.clone();
+            created(a).cmp(&created(b))
+        });
+        for pod in pods {
+            let full_name = identity::full_name(&pod);
+            let uid = PodUid::of(&pod);
+            let active = self.active_pods_beside(&uid);
+            self.pods.set(Arc::clone(&pod));
+            let done = pod
+                .status
+                .as_ref()
+                .is_some_and(|status| Phase::parse(status.phase.as_deref()).is_terminal());
+            // What is ending or done takes no place.
+            if pod.metadata.deletion_timestamp.is_none()
+                && !done
+                && let Err(rejection) = lifecycle::admit(&pod, active, self.options.max_pods)
+            {
+                warn!(
+                    pod = full_name, pod_uid = %uid, reason = rejection.reason,
+                    message = rejection.message, "pod rejected"
+                );
+                self.rejected.insert(uid);
+                self.statuses
+                    .reject(&pod, rejection.reason, rejection.message);
+                continue;
+            }
+            info!(pod = full_name, pod_uid = %uid, "pod added");
+            self.workers.update(&pod);
+        }
+    }
+
+    fn remove(&mut self, pod: &Pod) {
+        let uid = PodUid::of(pod);
+        info!(pod = identity::full_name(pod), pod_uid = %uid, "pod removed from its source");
+        self.pods.remove(pod);
+        if self.rejected.remove(&uid) {
+            self.statuses.remove(&uid);
+        }
+        let kill = Kill {
+            grace: None,
+            deleted: true,
+        };
+        self.workers.kill(&uid, kill);
+    }
+
+    /// How many pods have their place on the node.
+    fn active_pods_beside(&self, uid: &PodUid) -> usize {
+        let others = self.pods.pods().into_iter().map(|pod| PodUid::of(&pod));
+        others
+            .filter(|other| other != uid)
+            .filter(|other| {
+                let status = self.statuses.get(other);
+                let phase = status.as_ref().and_then(|status| status.phase.as_deref());
+                !Phase::parse(phase).is_terminal()
+            })
+            .count()
+    }
+
+    fn event(&self, event: &PodLifecycleEvent) {
+        // What was removed, or never started, asks for nothing.
+        let matters = event
+            .changes
+            .iter()
+            .any(|change| matches!(change.kind, ChangeKind::Started | ChangeKind::Died));
+        if matters {
+            self.workers.sync(&event.uid);
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! `hostPath`: a file or directory of the node, checked to be what is asked for.
+
+use std::{
+    fs, io,
+    os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+};
+
+use k8s_openapi::api::core::v1::HostPathVolumeSource;
+
+use super::{VolumeError, io_error};
+
+pub(super) fn set_up(name: &str, source: &HostPathVolumeSource) -> Result<PathBuf, VolumeError> {
+    let path = PathBuf::from(&source.path);
+    let wanted = source.type_.as_deref().unwrap_or_default();
+    if wanted.is_empty() {
+        return Ok(path);
+    }
+    let found = match fs::metadata(&path) {
+        Ok(metadata) => Some(metadata.file_type()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(io_error(name, "look at", &path, error)),
+    };
+    let right = match (wanted, found) {
+        ("DirectoryOrCreate", None) => {
+            return create_dir(&path)
+                .map(|()| path.clone())
+                .map_err(|error| io_error(name, "create the directory", &path, error));
+        }
+        ("FileOrCreate", None) => {
+            return create_file(&path)
+                .map(|()| path.clone())
+                .map_err(|error| io_error(name, "create the file", &path, error));
+        }
+        (_, None) => false,
+        ("DirectoryOrCreate" | "Directory", Some(found)) => found.is_dir(),
+        ("FileOrCreate" | "File", Some(found)) => found.is_file(),
+        ("Socket", Some(found)) => found.is_socket(),
+        ("CharDevice", Some(found)) => found.is_char_device(),
+        ("BlockDevice", Some(found)) => found.is_block_device(),
+        (_, Some(_)) => false,
+    };
+    if right {
+        return Ok(path);
+    }
+    Err(VolumeError::HostPathType {
+        name: name.to_owned(),
+        path,
+        wanted: wanted.to_owned(),
+        found: found.map_or("does not exist", describe),
+    })
+}
+
+fn create_dir(path: &Path) -> io::Result<()> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(path)
+}
+
+fn create_file(path: &Path) -> io::Result<()> {
+    let mut options = fs::OpenOptions::new();
+    options.create(true).append(true).mode(0o644);
+    options.open(path).map(drop)
+}
+
+fn describe(found: fs::FileType) -> &'static str {
+    if found.is_dir() {
+        "is a directory"
+    } else if found.is_file() {
+        "is a file"
+    } else if found.is_socket() {
+        "is a socket"
+    } else if found.is_char_device() {
+        "is a character device"
+    } else if found.is_block_device() {
+        "is a block device"
+    } else {
+        "is something else"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set_up_at(path: &Path, wanted: &str) -> Result<PathBuf, VolumeError> {
+        let source = HostPathVolumeSource {
+            path: path.to_str().unwrap().to_owned(),
+            type_: Some(wanted.to_owned()),
+        };
+        set_up("v", &source)
+    }
+
+    #[test]
+    fn the_type_is_checked_or_made() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(set_up_at(dir.path(), "Directory").is_ok());
+        assert!(set_up_at(Path::new("/dev/null"), "CharDevice").is_ok());
+        let error = set_up_at(dir.path(), "Socket").unwrap_err();
+        assert!(error.to_string().ends_with("is a directory"), "{error}");
+        let new = dir.path().join("a/b");
+        let error = set_up_at(&new, "Directory").unwrap_err();
+        assert!(error.to_string().ends_with("does not exist"), "{error}");
+        assert!(set_up_at(&new, "").is_ok() && !new.exists());
+        set_up_at(&new, "DirectoryOrCreate").unwrap();
+        assert!(new.is_dir());
+        set_up_at(&new.join("f"), "FileOrCreate").unwrap();
+        assert!(new.join("f").is_file());
+    }
+}
