@@ -86,11 +86,12 @@ mod tests {
     async fn doubles_up_to_the_maximum_and_resets() {
         let mut backoff = Backoff::new(10 * SECOND, 40 * SECOND);
         let mut delays = Vec::new();
+        let mut failed = Instant::now();
         for _ in 0..4 {
-            let failed = Instant::now();
             assert_eq!(backoff.remaining("a", failed), None);
             backoff.attempt("a", failed);
-            let (left, delay) = backoff.remaining("a", Instant::now()).unwrap();
+            failed = Instant::now();
+            let (left, delay) = backoff.remaining("a", failed).unwrap();
             assert_eq!(left, delay);
             delays.push(delay.as_secs());
             tokio::time::sleep(delay).await;

@@ -166,8 +166,9 @@ impl PodSyncer for Syncer {
             let dir = directory::log_dir(&self.options, pod);
             blocking(move || remove_dir(dir)).await?;
         }
-        // A pod that was rejected, or came back, keeps its status.
-        if self.pods.get(&subject.uid).is_none() {
+        // What was an orphan to the runtime may be a pod that was rejected: that
+        // keeps its status. One that comes back begins with none.
+        if subject.pod.is_some() || self.pods.get(&subject.uid).is_none() {
             self.statuses.remove(&subject.uid);
         }
         tracing::debug!(

@@ -248,10 +248,7 @@ impl Relisting<'_> {
             .insert(uid.clone(), (task.id(), record.clone(), begun));
     }
 
-    async fn finish(
-        &mut self,
-        done: Result<(Id, Inspection), JoinError>,
-    ) {
+    async fn finish(&mut self, done: Result<(Id, Inspection), JoinError>) {
         let (id, uid, status) = match done {
             Ok((id, (uid, status))) => (id, uid, status),
             Err(error) => {

@@ -31,12 +31,18 @@ struct Scripted {
 
 impl Scripted {
     fn note(&self, what: &str, uid: &PodUid) {
-        self.log.lock().push((Instant::now(), format!("{what} {uid}")));
+        self.log
+            .lock()
+            .push((Instant::now(), format!("{what} {uid}")));
     }
 
     /// What was asked for, without the times.
     fn log(&self) -> Vec<String> {
-        self.log.lock().iter().map(|(_, what)| what.clone()).collect()
+        self.log
+            .lock()
+            .iter()
+            .map(|(_, what)| what.clone())
+            .collect()
     }
 
     fn next_of(&self, uid: &PodUid) -> Option<Next> {
@@ -47,11 +53,7 @@ impl Scripted {
 }
 
 impl PodSyncer for Scripted {
-    async fn status(
-        &self,
-        _: &PodUid,
-        _: Option<Instant>,
-    ) -> Result<Arc<PodStatus>, WorkerError> {
+    async fn status(&self, _: &PodUid, _: Option<Instant>) -> Result<Arc<PodStatus>, WorkerError> {
         Ok(Arc::default())
     }
 
@@ -163,7 +165,10 @@ async fn a_removed_pod_is_ended_even_from_a_sync_that_hangs() {
     workers.kill(&PodUid::of(&pod), DELETED);
     workers.sync(&PodUid::of(&pod));
     tokio::time::sleep(SECOND).await;
-    assert_eq!(syncer.log(), ["sync 1", "terminate 1", "settle 1", "remove 1"]);
+    assert_eq!(
+        syncer.log(),
+        ["sync 1", "terminate 1", "settle 1", "remove 1"]
+    );
     workers.reap(Instant::now());
     assert!(workers.known().is_empty());
 }

@@ -1,0 +1,11 @@
+//! Pods, from a stream of updates to running containers and back to their
+//! status: the whole core of the kubelet on the fake runtime and paused time.
+
+mod edits;
+mod failures;
+mod images;
+mod many;
+mod node;
+mod restarts;
+mod run_once;
+mod starts;

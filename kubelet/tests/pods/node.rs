@@ -1,0 +1,197 @@
+//! A kubelet on a fake runtime, and the pods that it is given.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use cri_proto::runtime::v1::PodSandboxState;
+use e2e::fake_runtime::FakeRuntime;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
+use kubelet::{
+    config::{
+        options::Options,
+        update::{PodOperation, PodUpdate, Source},
+    },
+    kubelet::Kubelet,
+    runtime::cri::CriClient,
+};
+use serde_json::{Value, json};
+use tokio::{
+    sync::mpsc,
+    task::JoinHandle,
+    time::{Instant, sleep},
+};
+use tokio_util::sync::CancellationToken;
+
+pub const SECOND: Duration = Duration::from_secs(1);
+pub const IMAGE: &str = "busybox:1";
+
+/// What outlives one kubelet: the runtime and the node's directories.
+#[derive(Clone)]
+pub struct Node {
+    pub runtime: FakeRuntime,
+    pub dir: Arc<tempfile::TempDir>,
+}
+
+impl Node {
+    pub fn new() -> Self {
+        let runtime = FakeRuntime::new();
+        runtime.add_image(IMAGE);
+        Self {
+            runtime,
+            dir: Arc::new(tempfile::tempdir().unwrap()),
+        }
+    }
+
+    /// Ids of the sandboxes that are ready.
+    pub fn ready_sandboxes(&self) -> Vec<String> {
+        let sandboxes = self.runtime.sandboxes().into_iter();
+        let ready = sandboxes.filter(|s| s.state == PodSandboxState::SandboxReady);
+        ready.map(|sandbox| sandbox.id).collect()
+    }
+
+    pub fn options(&self) -> Options {
+        Options {
+            node_name: "node".to_owned(),
+            node_ips: vec!["192.0.2.1".parse().unwrap()],
+            root_dir: self.dir.path().join("kubelet"),
+            pod_logs_dir: self.dir.path().join("logs"),
+            resolv_conf: None,
+            ..Options::default()
+        }
+    }
+
+    pub fn kubelet(&self, options: Options, ready: Arc<AtomicBool>) -> Kubelet {
+        let timeout = options.runtime_request_timeout;
+        let cri = CriClient::from_channels(self.runtime.channel(), self.runtime.channel(), timeout);
+        Kubelet::new(options, cri, move || ready.load(Ordering::Relaxed))
+    }
+
+    pub fn start(&self) -> Running {
+        self.start_with(self.options())
+    }
+
+    pub fn start_with(&self, options: Options) -> Running {
+        let ready = Arc::new(AtomicBool::new(true));
+        let kubelet = self.kubelet(options, Arc::clone(&ready));
+        let (updates, receiver) = mpsc::channel(50);
+        let cancel = CancellationToken::new();
+        let task = tokio::spawn({
+            let (kubelet, cancel) = (kubelet.clone(), cancel.clone());
+            async move { kubelet.run(receiver, cancel).await.unwrap() }
+        });
+        Running {
+            kubelet,
+            updates,
+            ready,
+            cancel,
+            task,
+        }
+    }
+}
+
+/// A kubelet that runs.
+pub struct Running {
+    pub kubelet: Kubelet,
+    pub ready: Arc<AtomicBool>,
+    updates: mpsc::Sender<PodUpdate>,
+    cancel: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Running {
+    async fn send(&self, operation: PodOperation, pods: Vec<Pod>) {
+        let update = PodUpdate {
+            pods: pods.into_iter().map(Arc::new).collect(),
+            operation,
+            source: Source::File,
+        };
+        self.updates.send(update).await.unwrap();
+    }
+
+    pub async fn add(&self, pod: Pod) {
+        self.send(PodOperation::Add, vec![pod]).await;
+    }
+
+    pub async fn add_all(&self, pods: Vec<Pod>) {
+        self.send(PodOperation::Add, pods).await;
+    }
+
+    pub async fn update(&self, pod: Pod) {
+        self.send(PodOperation::Update, vec![pod]).await;
+    }
+
+    pub async fn remove(&self, pod: Pod) {
+        self.send(PodOperation::Remove, vec![pod]).await;
+    }
+
+    /// Ends the kubelet, and leaves the pods.
+    pub async fn stop(self) {
+        self.cancel.cancel();
+        self.task.await.unwrap();
+    }
+
+    pub fn status(&self, name: &str) -> PodStatus {
+        let pods = self.kubelet.pods();
+        let pod = pods
+            .into_iter()
+            .find(|pod| pod.metadata.name.as_deref() == Some(name));
+        pod.and_then(|pod| pod.status).unwrap_or_default()
+    }
+
+    pub fn phase(&self, name: &str) -> String {
+        self.status(name).phase.unwrap_or_default()
+    }
+
+    pub fn container(&self, name: &str) -> ContainerStatus {
+        let statuses = self.status(name).container_statuses.unwrap_or_default();
+        statuses.into_iter().next().unwrap_or_default()
+    }
+
+    /// Reason for which the pod's first container waits.
+    pub fn waiting(&self, name: &str) -> String {
+        let state = self.container(name).state.unwrap_or_default();
+        state.waiting.and_then(|w| w.reason).unwrap_or_default()
+    }
+
+    /// Waits until `name` is in a phase; panics after `limit`.
+    pub async fn until_phase(&self, name: &str, phase: &str, limit: Duration) {
+        let what = format!("{name} to be {phase}: {:#?}", self.status(name));
+        until(&what, limit, || self.phase(name) == phase).await;
+    }
+}
+
+/// Waits for something to hold; panics after `limit`.
+pub async fn until(what: &str, limit: Duration, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + limit;
+    while !holds() {
+        assert!(Instant::now() < deadline, "waited {limit:?} for {what}");
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// A static pod of one container `c`, with `spec` laid over.
+pub fn pod(name: &str, uid: &str, spec: Value) -> Pod {
+    let mut pod = json!({
+        "metadata": {
+            "name": name, "namespace": "default", "uid": uid,
+            "annotations": {
+                "kubernetes.io/config.source": "file", "kubernetes.io/config.hash": uid
+            }
+        },
+        "spec": {
+            "restartPolicy": "Always",
+            "terminationGracePeriodSeconds": 30,
+            "dnsPolicy": "ClusterFirst",
+            "containers": [{"name": "c", "image": IMAGE, "imagePullPolicy": "IfNotPresent"}]
+        }
+    });
+    for (key, value) in spec.as_object().unwrap() {
+        pod["spec"][key] = value.clone();
+    }
+    serde_json::from_value(pod).unwrap()
+}

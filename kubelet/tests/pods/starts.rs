@@ -1,0 +1,163 @@
+//! How pods start, and what their status says then.
+
+use e2e::fake_runtime::{Behaviour, Verb};
+use serde_json::json;
+
+use crate::node::{IMAGE, Node, SECOND, pod, until};
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_comes_to_run_with_a_full_status() {
+    let node = Node::new();
+    let kubelet = node.start();
+    kubelet.add(pod("web", "u1", json!({}))).await;
+    kubelet.until_phase("web", "Running", 3 * SECOND).await;
+
+    let status = kubelet.status("web");
+    assert_eq!(status.host_ip.as_deref(), Some("192.0.2.1"));
+    assert!(status.pod_ip.is_some() && status.start_time.is_some());
+    assert_eq!(status.qos_class.as_deref(), Some("BestEffort"));
+    let conditions = status.conditions.unwrap();
+    let names: Vec<&str> = conditions.iter().map(|c| c.type_.as_str()).collect();
+    assert_eq!(
+        names,
+        [
+            "PodReadyToStartContainers",
+            "Initialized",
+            "Ready",
+            "ContainersReady",
+            "PodScheduled"
+        ]
+    );
+    assert!(
+        conditions.iter().all(|c| c.status == "True"),
+        "{conditions:?}"
+    );
+
+    let container = kubelet.container("web");
+    let id = node.runtime.running("c")[0].id.clone();
+    assert!(
+        container
+            .container_id
+            .unwrap()
+            .ends_with(&format!("://{id}"))
+    );
+    assert!(container.ready && container.started == Some(true));
+    assert_eq!(
+        (container.restart_count, container.image.as_str()),
+        (0, IMAGE)
+    );
+
+    let config = &node.runtime.containers()[0].config;
+    assert_eq!(config.labels["io.kubernetes.pod.uid"], "u1");
+    assert_eq!(config.log_path, "c/0.log");
+    assert!(node.dir.path().join("logs/default_web_u1/c").is_dir());
+}
+
+#[tokio::test(start_paused = true)]
+async fn init_containers_run_before_the_others() {
+    let node = Node::new();
+    let done = Behaviour {
+        exits_after: Some((2 * SECOND, 0)),
+        ..Behaviour::default()
+    };
+    node.runtime.behave("i", done.clone());
+    node.runtime.behave("j", done);
+    let kubelet = node.start();
+    let init = |name: &str| json!({"name": name, "image": IMAGE, "imagePullPolicy": "Never"});
+    let spec = json!({"initContainers": [init("i"), init("j")]});
+    kubelet.add(pod("web", "u1", spec)).await;
+    until("the first", 2 * SECOND, || {
+        node.runtime.running("i").len() == 1
+    })
+    .await;
+    assert!(node.runtime.running("c").is_empty());
+    assert_eq!(kubelet.phase("web"), "Pending");
+    assert_eq!(kubelet.waiting("web"), "PodInitializing");
+    kubelet.until_phase("web", "Running", 10 * SECOND).await;
+
+    let order: Vec<String> = node
+        .runtime
+        .containers()
+        .iter()
+        .map(|c| c.name().to_owned())
+        .collect();
+    assert_eq!(order, ["i", "j", "c"]);
+    let init = kubelet.status("web").init_container_statuses.unwrap();
+    assert!(init.iter().all(|status| status.ready));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_node_costs_two_lists_a_second() {
+    let node = Node::new();
+    let kubelet = node.start();
+    for index in 0..5 {
+        let name = format!("web-{index}");
+        kubelet.add(pod(&name, &name, json!({}))).await;
+    }
+    for index in 0..5 {
+        let name = format!("web-{index}");
+        kubelet.until_phase(&name, "Running", 5 * SECOND).await;
+    }
+    tokio::time::sleep(5 * SECOND).await;
+    let count = || {
+        let calls: usize = Verb::ALL.iter().map(|verb| node.runtime.calls(*verb)).sum();
+        let lists =
+            node.runtime.calls(Verb::ListContainers) + node.runtime.calls(Verb::ListPodSandbox);
+        (calls, lists)
+    };
+    let before = count();
+    tokio::time::sleep(30 * SECOND).await;
+    let after = count();
+    assert_eq!(after.0 - before.0, after.1 - before.1, "only lists");
+    assert!(
+        (58..=62).contains(&(after.1 - before.1)),
+        "{before:?} {after:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_supported_is_rejected_by_name() {
+    let node = Node::new();
+    let kubelet = node.start();
+    let spec = json!({"volumes": [{"name": "v", "configMap": {"name": "c"}}]});
+    kubelet.add(pod("web", "u1", spec.clone())).await;
+    kubelet.until_phase("web", "Failed", SECOND).await;
+    let status = kubelet.status("web");
+    assert_eq!(status.reason.as_deref(), Some("UnsupportedPodSpec"));
+    assert!(
+        status
+            .message
+            .unwrap()
+            .contains("spec.volumes[0].configMap")
+    );
+    tokio::time::sleep(10 * SECOND).await;
+    assert_eq!(node.runtime.calls(Verb::RunPodSandbox), 0);
+    kubelet.remove(pod("web", "u1", spec)).await;
+    until("its end", SECOND, || kubelet.kubelet.pods().is_empty()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_node_rejects_the_rest() {
+    let node = Node::new();
+    let mut options = node.options();
+    options.max_pods = 1;
+    let kubelet = node.start_with(options);
+    kubelet.add(pod("a", "a", json!({}))).await;
+    kubelet.add(pod("b", "b", json!({}))).await;
+    kubelet.until_phase("a", "Running", 3 * SECOND).await;
+    assert_eq!(kubelet.status("b").reason.as_deref(), Some("OutOfpods"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn running_pods_are_told_from_the_runtime() {
+    let node = Node::new();
+    let kubelet = node.start();
+    kubelet.add(pod("web", "u1", json!({}))).await;
+    kubelet.until_phase("web", "Running", 3 * SECOND).await;
+    let pods = kubelet.kubelet.running_pods().await.unwrap();
+    assert_eq!(pods.len(), 1);
+    assert_eq!(pods[0].metadata.name.as_deref(), Some("web"));
+    let containers = &pods[0].spec.as_ref().unwrap().containers;
+    assert_eq!(containers[0].image.as_deref(), Some(IMAGE));
+    assert!(kubelet.kubelet.healthy().is_ok());
+}
