@@ -1,6 +1,6 @@
 //! Finds what belongs to no pod (any more): in the runtime, and on disk.
 
-use std::{collections::HashSet, path::Path, sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use tokio::{task::JoinHandle, time::Instant};
 use tracing::{info, warn};
@@ -38,9 +38,8 @@ impl Housekeeping {
             return;
         };
         self.workers.reap(listed);
-        let known = self.workers.known();
         for (uid, record) in &listing.records {
-            if known.contains(uid) {
+            if self.workers.is_known(uid) {
                 continue;
             }
             let full_name = format!("{}_{}", record.name, record.namespace);
@@ -52,20 +51,25 @@ impl Housekeeping {
             Some((task, begun)) => task.is_finished() && begun.elapsed() >= DIRECTORIES_PERIOD,
         };
         if due {
-            let mut keep = known;
-            keep.extend(listing.records.keys().cloned());
-            keep.extend(self.pods.pods().iter().map(|pod| PodUid::of(pod)));
             let options = Arc::clone(&self.options);
-            let task = tokio::task::spawn_blocking(move || remove_directories(&options, &keep));
+            let (pods, pleg) = (Arc::clone(&self.pods), Arc::clone(&self.pleg));
+            let workers = Arc::clone(&self.workers);
+            // Asked for each directory anew: a pod is known before it has one.
+            let keep = move |uid: &PodUid| {
+                pods.get(uid).is_some()
+                    || workers.is_known(uid)
+                    || pleg.listing().records.contains_key(uid)
+            };
+            let task = tokio::task::spawn_blocking(move || remove_directories(&options, keep));
             self.directories = Some((task, Instant::now()));
         }
     }
 }
 
-/// Removes the directories of pods other than those to `keep`.
-fn remove_directories(options: &Options, keep: &HashSet<PodUid>) {
+/// Removes the directories of pods that are not to be kept.
+fn remove_directories(options: &Options, keep: impl Fn(&PodUid) -> bool) {
     for (name, path) in children(&directory::pods_dir(options)) {
-        if !keep.contains(&PodUid::from(name.as_str())) {
+        if !keep(&PodUid::from(name.as_str())) {
             let removed = volume::tear_down(&path)
                 .map_err(WorkerError::from)
                 .and_then(|()| pod_syncer::remove_dir(path.clone()));
@@ -73,7 +77,7 @@ fn remove_directories(options: &Options, keep: &HashSet<PodUid>) {
         }
     }
     for (name, path) in children(&options.pod_logs_dir) {
-        if directory::uid_of_log_dir(&name).is_some_and(|uid| !keep.contains(&uid)) {
+        if directory::uid_of_log_dir(&name).is_some_and(|uid| !keep(&uid)) {
             let removed = pod_syncer::remove_dir(path.clone());
             report(&path, removed);
         }
@@ -118,7 +122,7 @@ mod tests {
         for dir in ["ns_a_live", "ns_b_gone", "not-ours"] {
             std::fs::create_dir_all(options.pod_logs_dir.join(dir)).unwrap();
         }
-        remove_directories(&options, &HashSet::from([PodUid::from("live")]));
+        remove_directories(&options, |uid| uid.as_str() == "live");
         assert!(pods.join("live").exists() && !pods.join("gone").exists());
         let mut logs: Vec<String> = children(&options.pod_logs_dir)
             .into_iter()

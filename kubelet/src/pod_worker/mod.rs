@@ -7,12 +7,7 @@ mod static_names;
 mod tests;
 mod worker;
 
-use std::{
-    collections::{HashMap, HashSet},
-    future::Future,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, future::Future, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
@@ -189,9 +184,9 @@ impl<S: PodSyncer> PodWorkers<S> {
         });
     }
 
-    /// The pods that have a worker.
-    pub fn known(&self) -> HashSet<PodUid> {
-        self.workers.lock().keys().cloned().collect()
+    /// Whether the pod has a worker.
+    pub fn is_known(&self, uid: &PodUid) -> bool {
+        self.workers.lock().contains_key(uid)
     }
 
     /// Waits for the tasks of all workers, after they were cancelled.

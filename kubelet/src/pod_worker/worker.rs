@@ -136,9 +136,7 @@ impl<S: PodSyncer> Worker<S> {
             let delay = match result {
                 Ok(SyncOutcome { terminal: true, .. }) => return,
                 Ok(outcome) => {
-                    if outcome.changed {
-                        newer_than = Some(Instant::now());
-                    }
+                    newer_than = outcome.changed.then(Instant::now);
                     self.next_sync(outcome, &mut retry)
                 }
                 Err(error) => {

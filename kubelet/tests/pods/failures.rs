@@ -37,6 +37,7 @@ async fn a_pod_starts_once_the_runtime_lets_it() {
 #[tokio::test(start_paused = true)]
 async fn a_failed_start_is_shown_by_reason() {
     for (verb, reason) in [
+        (Verb::RunPodSandbox, "ContainerCreating"),
         (Verb::ImageStatus, "ImageInspectError"),
         (Verb::CreateContainer, "CreateContainerError"),
         (Verb::StartContainer, "RunContainerError"),
@@ -45,9 +46,16 @@ async fn a_failed_start_is_shown_by_reason() {
         node.runtime.fault(verb, error(), Times::Always);
         let kubelet = node.start();
         kubelet.add(pod("web", "u1", json!({}))).await;
-        until(reason, 5 * SECOND, || kubelet.waiting("web") == reason).await;
-        let waiting = kubelet.container("web").state.unwrap().waiting.unwrap();
-        assert!(waiting.message.unwrap().contains("on purpose"));
+        until(reason, 5 * SECOND, || {
+            let state = kubelet.container("web").state.unwrap_or_default();
+            state.waiting.is_some_and(|waiting| {
+                waiting.reason.as_deref() == Some(reason)
+                    && waiting
+                        .message
+                        .is_some_and(|message| message.contains("on purpose"))
+            })
+        })
+        .await;
         // It is tried again, but not all the time.
         tokio::time::sleep(60 * SECOND).await;
         let calls = node.runtime.calls(verb);

@@ -87,6 +87,53 @@ async fn init_containers_run_before_the_others() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn files_of_the_pod_are_mounted_and_its_last_words_read() {
+    let node = Node::new();
+    let kubelet = node.start();
+    let spec = json!({
+        "hostAliases": [{"ip": "192.0.2.9", "hostnames": ["alias"]}],
+        "volumes": [{"name": "v", "emptyDir": {}}],
+        "containers": [{
+            "name": "c", "image": IMAGE, "terminationMessagePath": "/dev/last",
+            "volumeMounts": [{"name": "v", "mountPath": "/v", "readOnly": true}]
+        }]
+    });
+    kubelet.add(pod("web", "u1", spec)).await;
+    kubelet.until_phase("web", "Running", 3 * SECOND).await;
+    let mounts = node.runtime.containers()[0].config.mounts.clone();
+    let host_path = |path: &str| {
+        let mount = mounts.iter().find(|mount| mount.container_path == path);
+        mount.unwrap().host_path.clone()
+    };
+    assert!(std::path::Path::new(&host_path("/v")).is_dir());
+    assert!(
+        mounts
+            .iter()
+            .any(|mount| mount.container_path == "/v" && mount.readonly)
+    );
+    let hosts = std::fs::read_to_string(host_path("/etc/hosts")).unwrap();
+    let ip = kubelet.status("web").pod_ip.unwrap();
+    assert!(hosts.contains(&format!("{ip}\tweb\n")) && hosts.contains("192.0.2.9\talias\n"));
+
+    std::fs::write(host_path("/dev/last"), "goodbye").unwrap();
+    node.runtime.exit_container("c", 3);
+    until("its end", 3 * SECOND, || {
+        kubelet.container("web").restart_count == 1
+    })
+    .await;
+    let last = kubelet
+        .container("web")
+        .last_state
+        .unwrap()
+        .terminated
+        .unwrap();
+    assert_eq!(
+        (last.exit_code, last.message.as_deref()),
+        (3, Some("goodbye"))
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_idle_node_costs_two_lists_a_second() {
     let node = Node::new();
     let kubelet = node.start();
