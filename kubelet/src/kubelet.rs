@@ -7,6 +7,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+pub use crate::run_once::RunOnceResult;
 use crate::{
     config::{options::Options, update::PodUpdate},
     housekeeping::Housekeeping,

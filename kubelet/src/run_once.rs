@@ -23,8 +23,8 @@ const DEADLINE: Duration = Duration::from_secs(300);
 pub struct RunOnceResult {
     /// The pod.
     pub pod: Arc<Pod>,
-    /// Why it does not run; none when it does, or has succeeded.
-    pub error: Option<String>,
+    /// It runs or has succeeded, or why it does not.
+    pub result: Result<(), String>,
 }
 
 impl Kubelet {
@@ -100,22 +100,22 @@ impl Kubelet {
         let mut results = Vec::new();
         for pod in pods {
             let uid = PodUid::of(pod);
-            let error = loop {
+            let result = loop {
                 let status = self.statuses().get(&uid).unwrap_or_default();
                 match Phase::parse(status.phase.as_deref()) {
-                    Phase::Running | Phase::Succeeded => break None,
-                    Phase::Failed => break Some(describe(&status)),
+                    Phase::Running | Phase::Succeeded => break Ok(()),
+                    Phase::Failed => break Err(describe(&status)),
                     Phase::Pending => {}
                 }
                 let changed = tokio::time::timeout_at(deadline, changes.changed());
                 if changed.await.is_err() {
                     let status = describe(&status);
-                    break Some(format!("does not run after {DEADLINE:?}: {status}"));
+                    break Err(format!("does not run after {DEADLINE:?}: {status}"));
                 }
             };
             results.push(RunOnceResult {
                 pod: Arc::clone(pod),
-                error,
+                result,
             });
         }
         results

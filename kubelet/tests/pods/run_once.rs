@@ -37,9 +37,9 @@ async fn pods_are_started_once_and_left_running() {
         .unwrap();
     results.sort_by_key(|result| result.pod.metadata.name.clone());
     assert_eq!(results.len(), 2);
-    let error = results[0].error.as_deref().unwrap();
+    let error = results[0].result.as_ref().unwrap_err();
     assert!(error.contains("ErrImageNeverPull"), "{error}");
-    assert_eq!(results[1].error, None);
+    assert_eq!(results[1].result, Ok(()));
     // Its own, and the one that is none of its business.
     assert_eq!(node.runtime.running("c").len(), 2);
 }
