@@ -68,7 +68,7 @@ impl Engine {
 
     async fn start_dockerd(&mut self) -> Result<()> {
         let path = |name: &str| self.dir.join(name).display().to_string();
-        let namespace = format!("e2e-{}", self.netns.pid());
+        let namespace = self.containerd_namespace();
         let dockerd = Process::start(
             "dockerd",
             Some(self.netns.pid()),
@@ -140,8 +140,20 @@ impl Engine {
             .with_context(|| format!("cannot run {command:?}"))
     }
 
+    /// Whether anything listens on this TCP port (IPv4) in the network namespace.
+    pub fn listens(&self, port: u16) -> Result<bool> {
+        let table = std::fs::read_to_string(format!("/proc/{}/net/tcp", self.netns.pid()))?;
+        let port = format!(":{port:04X}");
+        // Columns: number, local address, remote address, state (0A: LISTEN).
+        Ok(table.lines().any(|line| {
+            let columns: Vec<_> = line.split_whitespace().collect();
+            matches!(columns[..], [_, local, _, "0A", ..] if local.ends_with(&port))
+        }))
+    }
+
     /// Stops the engine; its containers end with it.
     pub fn stop(&mut self) -> Result<()> {
+        self.kill_containers();
         if let Some(dockerd) = self.dockerd.take() {
             dockerd.stop()?;
         }
@@ -163,6 +175,30 @@ impl Engine {
         self.signal(Signal::CONT)
     }
 
+    /// Kills what runs in containers. The engine would do so too, but only after
+    /// the ten seconds that each program has for its SIGTERM.
+    fn kill_containers(&self) {
+        let processes = processes_and_parents();
+        let namespace = self.containerd_namespace();
+        for (shim, _) in &processes {
+            let command = std::fs::read(format!("/proc/{shim}/cmdline")).unwrap_or_default();
+            let mut words = command.split(|byte| *byte == 0);
+            if !words.any(|word| word == namespace.as_bytes()) {
+                continue;
+            }
+            for (pid, parent) in &processes {
+                if parent == shim {
+                    // It may have ended by itself.
+                    let _ = signal(*pid, Signal::KILL);
+                }
+            }
+        }
+    }
+
+    fn containerd_namespace(&self) -> String {
+        format!("e2e-{}", self.netns.pid())
+    }
+
     fn signal(&self, what: Signal) -> Result<()> {
         let dockerd = self.dockerd.as_ref().context("the engine does not run")?;
         Ok(signal(dockerd.pid(), what)?)
@@ -174,6 +210,25 @@ impl Drop for Engine {
         // A paused engine would not see its SIGTERM.
         if self.dockerd.is_some() {
             let _ = self.resume();
+            self.kill_containers();
         }
     }
+}
+
+/// Every process with its parent.
+fn processes_and_parents() -> Vec<(u32, u32)> {
+    let Ok(entries) = std::fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter_map(|entry| {
+            let pid = entry.file_name().to_str()?.parse().ok()?;
+            let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+            // The command, in parentheses, may hold anything.
+            let (_, after) = stat.rsplit_once(") ")?;
+            let parent = after.split(' ').nth(1)?.parse().ok()?;
+            Some((pid, parent))
+        })
+        .collect()
 }

@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use bollard::Docker;
 use cri_proto::runtime::v1::{
-    VersionRequest, image_service_client::ImageServiceClient,
+    RuntimeCondition, StatusRequest, image_service_client::ImageServiceClient,
     runtime_service_client::RuntimeServiceClient,
 };
 use http_body_util::{BodyExt as _, Empty};
@@ -81,7 +81,7 @@ impl Node {
         self.engine.client()
     }
 
-    /// Starts the shim and waits until it answers.
+    /// Starts the shim and waits until it is in step with the engine.
     pub async fn start_shim(&mut self) -> Result<()> {
         let path = |name: &str| self.path(name).display().to_string();
         let shim = Process::start(
@@ -103,14 +103,20 @@ impl Node {
         self.shim = Some(shim);
         let deadline = Instant::now() + STARTUP;
         loop {
-            if let Ok(mut runtime) = self.runtime().await
-                && runtime.version(VersionRequest::default()).await.is_ok()
-            {
+            if self.runtime_is_ready().await.unwrap_or_default() {
                 return Ok(());
             }
             alive(&mut self.shim, deadline, "the shim does not answer")?;
             sleep(Duration::from_millis(20)).await;
         }
+    }
+
+    async fn runtime_is_ready(&self) -> Result<bool> {
+        let mut runtime = self.runtime().await?;
+        let response = runtime.status(StatusRequest::default()).await?;
+        let conditions = response.into_inner().status.unwrap_or_default();
+        let ready = |c: &RuntimeCondition| c.r#type == "RuntimeReady" && c.status;
+        Ok(conditions.conditions.iter().any(ready))
     }
 
     /// Starts the kubelet and waits until it serves.

@@ -45,12 +45,7 @@ impl Registry {
         )
         .context("tests need a registry: apt-get install docker-registry")?;
         let deadline = Instant::now() + STARTUP;
-        let port = port.to_string();
-        while !engine
-            .in_net(&["busybox", "nc", "-z", "127.0.0.1", &port])?
-            .status
-            .success()
-        {
+        while !engine.listens(port)? {
             process.check_runs()?;
             if Instant::now() > deadline {
                 bail!("the registry does not listen:\n{}", process.output());

@@ -398,7 +398,7 @@ async fn ports_are_published_and_the_host_network_is_shared() {
     for port in ["8080", "8081"] {
         let url = format!("http://127.0.0.1:{port}/");
         node.await_until(&format!("{url} is served"), SOON, async |node| {
-            let page = node.in_net(&["busybox", "wget", "-q", "-T", "2", "-O", "-", &url])?;
+            let page = node.in_net(&["timeout", "5", "busybox", "wget", "-q", "-O", "-", &url])?;
             Ok(page.stdout == b"hello from the pod\n")
         })
         .await

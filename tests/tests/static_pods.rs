@@ -47,7 +47,7 @@ fn restarts(pod: &Value) -> u64 {
 async fn page(node: &Node, pod: &Value) -> anyhow::Result<bool> {
     let ip = pod["status"]["podIP"].as_str().unwrap();
     let url = format!("http://{ip}/");
-    let page = node.in_net(&["busybox", "wget", "-q", "-T", "2", "-O", "-", &url])?;
+    let page = node.in_net(&["timeout", "5", "busybox", "wget", "-q", "-O", "-", &url])?;
     Ok(page.stdout == b"hello from the pod\n")
 }
 
@@ -383,7 +383,7 @@ async fn the_status_table_and_the_http_endpoints_show_the_pods() {
 
     let get = |port: u16, path: &str| {
         let url = format!("http://127.0.0.1:{port}{path}");
-        let got = node.in_net(&["busybox", "wget", "-q", "-T", "5", "-O", "-", &url]);
+        let got = node.in_net(&["timeout", "5", "busybox", "wget", "-q", "-O", "-", &url]);
         String::from_utf8(got.unwrap().stdout).unwrap()
     };
     assert_eq!(get(10248, "/healthz"), "ok");
