@@ -34,7 +34,9 @@ await() { # seconds, what for, command
 end() { # pid
   [ -z "$1" ] || ! kill "$1" 2>/dev/null || wait "$1" 2>/dev/null || true
 }
-no_pods() { [ "$("$bin/kubelet" status --root-dir "$run/kubelet" 2>/dev/null | wc -l)" -le 1 ]; }
+no_pods() {
+  [ "$(api GET '/containers/json?all=1' -G --data-urlencode 'filters={"label":["io.kubernetes.docker.type"]}')" = '[]' ]
+}
 # shellcheck disable=SC2317 # called by the trap
 stop() {
   trap - EXIT

@@ -8,7 +8,8 @@ use k8s_openapi::{
     api::core::v1::{Container, Pod, PodSpec, ResourceRequirements},
     apimachinery::pkg::api::resource::Quantity,
 };
-use kube_quantity::ParsedQuantity;
+
+use crate::config::quantity::{self, NANOS};
 
 /// Microseconds in which a CPU quota holds.
 const CPU_PERIOD: i64 = 100_000;
@@ -116,22 +117,19 @@ fn amount(list: Option<&BTreeMap<String, Quantity>>, name: &str) -> Option<i64> 
 
 /// A quantity in units, rounded up; `None` when it is none.
 pub fn units(quantity: &Quantity) -> Option<i64> {
-    scaled(quantity, 1.0)
+    scaled(quantity, 1)
 }
 
 fn millis(quantity: &Quantity) -> Option<i64> {
-    scaled(quantity, 1000.0)
+    scaled(quantity, 1000)
 }
 
-fn scaled(quantity: &Quantity, by: f64) -> Option<i64> {
-    let value = ParsedQuantity::try_from(quantity).ok()?.to_bytes_f64()? * by;
-    // Binary fractions of decimal ones are off by less than this.
-    let rounded = (value - 1e-6).ceil();
-    #[allow(
-        clippy::cast_possible_truncation,
-        reason = "saturates, and a quantity has no more digits than a float keeps"
-    )]
-    Some(rounded as i64)
+/// A quantity times `by`, rounded up; the ends of the range where it has no room.
+fn scaled(quantity: &Quantity, by: i128) -> Option<i64> {
+    let billionths = quantity::parse(&quantity.0).ok()?.saturating_mul(by);
+    let rounded_up = -(-billionths).div_euclid(NANOS);
+    let range = i128::from(i64::MIN)..=i128::from(i64::MAX);
+    i64::try_from(rounded_up.clamp(*range.start(), *range.end())).ok()
 }
 
 /// Resources of a container: CPU shares and quota, memory limit and OOM score.
