@@ -12,10 +12,13 @@ use bollard::{API_DEFAULT_VERSION, Docker};
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep};
 
-use crate::process::{Process, signal};
+use crate::process::{Process, park, signal};
 
 /// How long an engine may take to answer after its start.
 const STARTUP: Duration = Duration::from_secs(60);
+
+/// How long killed containers may take to be gone.
+const CONTAINERS_END: Duration = Duration::from_secs(10);
 
 /// A running engine, in a network namespace that lives as long as this value.
 #[derive(Debug)]
@@ -175,23 +178,33 @@ impl Engine {
         self.signal(Signal::CONT)
     }
 
-    /// Kills what runs in containers. The engine would do so too, but only after
-    /// the ten seconds that each program has for its SIGTERM.
+    /// Kills what runs in containers and waits until the engine has seen it. The
+    /// engine would end them too, but only after the ten seconds that each program
+    /// has for its SIGTERM; and what it has not seen when it ends leaves a process.
     fn kill_containers(&self) {
-        let processes = processes_and_parents();
-        let namespace = self.containerd_namespace();
-        for (shim, _) in &processes {
-            let command = std::fs::read(format!("/proc/{shim}/cmdline")).unwrap_or_default();
-            let mut words = command.split(|byte| *byte == 0);
-            if !words.any(|word| word == namespace.as_bytes()) {
-                continue;
+        let deadline = std::time::Instant::now() + CONTAINERS_END;
+        loop {
+            let processes = processes_and_parents();
+            let namespace = self.containerd_namespace();
+            let shims: Vec<u32> = processes
+                .iter()
+                .map(|(pid, _)| *pid)
+                .filter(|pid| is_shim_of(*pid, &namespace))
+                .collect();
+            if shims.is_empty() {
+                return;
             }
-            for (pid, parent) in &processes {
-                if parent == shim {
+            let late = std::time::Instant::now() > deadline;
+            for (pid, parent) in processes {
+                if shims.contains(&parent) || late && shims.contains(&pid) {
                     // It may have ended by itself.
-                    let _ = signal(*pid, Signal::KILL);
+                    let _ = signal(pid, Signal::KILL);
                 }
             }
+            if late {
+                return;
+            }
+            park(Duration::from_millis(20));
         }
     }
 
@@ -213,6 +226,14 @@ impl Drop for Engine {
             self.kill_containers();
         }
     }
+}
+
+/// Whether a process is a containerd shim with this word in its command line.
+fn is_shim_of(pid: u32, word: &str) -> bool {
+    let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let mut words = command.split(|byte| *byte == 0);
+    let program = String::from_utf8_lossy(words.next().unwrap_or_default());
+    program.contains("containerd-shim") && words.any(|w| w == word.as_bytes())
 }
 
 /// Every process with its parent.

@@ -124,6 +124,6 @@ pub fn signal(pid: u32, signal: Signal) -> io::Result<()> {
 }
 
 /// Waits on this thread: for `Drop`, where nothing can be awaited.
-fn park(time: Duration) {
+pub(crate) fn park(time: Duration) {
     std::thread::park_timeout(time);
 }
