@@ -9,7 +9,10 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use bollard::{API_DEFAULT_VERSION, Docker};
-use rustix::process::Signal;
+use rustix::{
+    mount::{UnmountFlags, unmount},
+    process::Signal,
+};
 use tokio::time::{Instant, sleep};
 
 use crate::process::{Process, park, signal};
@@ -224,6 +227,16 @@ impl Drop for Engine {
         if self.dockerd.is_some() {
             let _ = self.resume();
             self.kill_containers();
+        }
+        drop(self.dockerd.take());
+        // The engine leaves mounts behind, and a directory with one is not removed.
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        let below = mounts
+            .lines()
+            .filter_map(|line| line.split(' ').nth(1))
+            .filter(|target| Path::new(target).starts_with(&self.dir));
+        for target in below.collect::<Vec<_>>().into_iter().rev() {
+            let _ = unmount(target, UnmountFlags::DETACH);
         }
     }
 }
