@@ -13,7 +13,7 @@ run: build
 
 # Every test, those on a real engine included.
 test:
-	tests/install.sh
+	deploy/install.sh build engine tests
 	cargo build --workspace --bins
 	cargo test --workspace --no-fail-fast
 
@@ -27,7 +27,7 @@ deny:
 
 # The figures of the README, measured on this machine.
 bench: build
-	tests/install.sh
+	deploy/install.sh build engine tests
 	cargo bench -p e2e --bench figures
 
 clean:

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what is missing for a purpose: build (a linker), engine (Docker and
-# what the example image is made of).
-# usage: install.sh build|engine...
+# what the example image is made of), tests (a registry, namespaces). Each test
+# starts an engine and a registry of its own: nothing has to run beforehand.
+# usage: install.sh build|engine|tests...
 set -euo pipefail
 
 need() { # command, package
@@ -22,8 +23,13 @@ for purpose in "$@"; do
     # docker.io's containers need it; Debian only recommends it.
     need iptables iptables
     ;;
+  tests)
+    need docker-registry docker-registry
+    need nsenter util-linux
+    need setpriv util-linux
+    ;;
   *)
-    echo "install.sh: no purpose $purpose (build, engine)" >&2
+    echo "install.sh: no purpose $purpose (build, engine, tests)" >&2
     exit 2
     ;;
   esac
