@@ -39,8 +39,10 @@ no_pods() {
 }
 # shellcheck disable=SC2317 # called by the trap
 stop() {
+  # A closed terminal fails every write; that must not keep the rest from ending.
+  set +e
   trap - EXIT
-  trap '' INT TERM
+  trap '' INT TERM HUP
   say ''
   say 'stopping'
   if [ -n "$kubelet_pid" ] && kill -0 "$kubelet_pid" 2>/dev/null; then
@@ -60,7 +62,7 @@ deploy/install.sh engine
 mkdir -p "$manifests"
 rm -f "$manifests"/* "$socket"
 trap stop EXIT
-trap 'exit 0' INT TERM
+trap 'exit 0' INT TERM HUP
 
 # A process group of its own keeps Ctrl-C away from what has to end in order.
 set -m
