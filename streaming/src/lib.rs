@@ -3,8 +3,21 @@
 
 #![forbid(unsafe_code)]
 
+pub mod client;
+mod handshake;
+mod idle;
+mod port_forward;
+mod remote_command;
 mod runtime;
+mod server;
+pub mod spdy;
+mod status;
+mod token;
+mod websocket;
 
 pub use runtime::{
     Attach, Connection, Exec, Reader, Runtime, RuntimeError, Streams, TerminalSize, Wants, Writer,
 };
+pub use server::{CREATION_TIMEOUT, Config, IDLE_TIMEOUT, Server, ServerError};
+pub use status::{Cause, Details, Status};
+pub use token::TokenError;

@@ -1,0 +1,200 @@
+//! Exec and attach.
+
+use std::io;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio_util::sync::CancellationToken;
+
+use super::{Client, ClientError, Transport};
+use crate::{
+    IDLE_TIMEOUT, Reader, Status, TerminalSize, Wants, Writer,
+    remote_command::{STREAM_TYPE, channel},
+    spdy::{Connection, Headers, Stream},
+    websocket::{Channels, Codec},
+};
+
+const SPDY_PROTOCOL: &str = "v4.channel.k8s.io";
+const WEBSOCKET_PROTOCOL: &str = "v5.channel.k8s.io";
+/// A status is some 200 bytes, and an error's text not much more.
+const LONGEST_STATUS: u64 = 64 * 1024;
+
+/// A command's streams, those that were asked for. Shutting `stdin` down ends it; the
+/// outputs end with the command.
+pub struct Command {
+    /// Input for the command.
+    pub stdin: Option<Writer>,
+    /// Its output.
+    pub stdout: Option<Reader>,
+    /// Its error output.
+    pub stderr: Option<Reader>,
+    /// Tells it the size of the terminal.
+    pub resizer: Option<Resizer>,
+    /// How it ended.
+    pub status: StatusReader,
+}
+
+/// Tells a command the size of its terminal.
+pub struct Resizer(Writer);
+
+/// Tells how a command ended. Dropping it leaves the command.
+pub struct StatusReader {
+    stream: Reader,
+    link: Link,
+}
+
+/// Holds the connection, and what must not end before it.
+enum Link {
+    Spdy {
+        _connection: Connection,
+        _held: Vec<Writer>,
+    },
+    WebSocket {
+        _channels: Channels,
+        gone: CancellationToken,
+    },
+}
+
+impl Client {
+    /// Joins a command at the URL that a server's `exec` or `attach` returned; `wants`
+    /// must be what the server was told.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn command(
+        &self,
+        url: &str,
+        transport: Transport,
+        wants: Wants,
+    ) -> Result<Command, ClientError> {
+        match transport {
+            Transport::Spdy => self.command_spdy(url, wants).await,
+            Transport::WebSocket => self.command_websocket(url, wants).await,
+        }
+    }
+
+    async fn command_spdy(&self, url: &str, wants: Wants) -> Result<Command, ClientError> {
+        let (io, chosen) = self.spdy(url, &[SPDY_PROTOCOL]).await?;
+        if chosen != SPDY_PROTOCOL {
+            return Err(ClientError::Protocol(format!("{chosen:?}")));
+        }
+        let gone = CancellationToken::new();
+        let (connection, incoming) = Connection::client(io, IDLE_TIMEOUT, gone);
+        drop(incoming);
+        let open = async |kind: &str, wanted: bool| {
+            if !wanted {
+                return Ok(None);
+            }
+            let headers = Headers::default().with(STREAM_TYPE, kind);
+            let stream = connection.open(headers).await?;
+            Ok::<_, ClientError>(Some(stream))
+        };
+        let (error, held) = output(open("error", true).await?);
+        let stdin = input(open("stdin", wants.stdin).await?);
+        let (stdout, out_held) = output(open("stdout", wants.stdout).await?);
+        let (stderr, err_held) = output(open("stderr", wants.stderr).await?);
+        let resizer = input(open("resize", wants.tty).await?).map(Resizer);
+        let held = [held, out_held, err_held].into_iter().flatten().collect();
+        Ok(Command {
+            stdin,
+            stdout,
+            stderr,
+            resizer,
+            status: StatusReader {
+                stream: error.unwrap_or_else(|| Box::new(tokio::io::empty())),
+                link: Link::Spdy {
+                    _connection: connection,
+                    _held: held,
+                },
+            },
+        })
+    }
+
+    async fn command_websocket(&self, url: &str, wants: Wants) -> Result<Command, ClientError> {
+        let (socket, chosen) = self.websocket(url, &[WEBSOCKET_PROTOCOL]).await?;
+        if chosen != WEBSOCKET_PROTOCOL {
+            return Err(ClientError::Protocol(format!("{chosen:?}")));
+        }
+        let codec = Codec {
+            base64: false,
+            close_signal: true,
+        };
+        let gone = CancellationToken::new();
+        let inputs = [false, wants.stdout, wants.stderr, true, false];
+        let mut channels = Channels::open(socket, codec, &inputs, IDLE_TIMEOUT, gone.clone());
+        let writer = |wanted: bool, number| wanted.then(|| channels.client_writer(number));
+        let stdin = writer(wants.stdin, channel::STDIN);
+        let resizer = writer(wants.tty, channel::RESIZE).map(Resizer);
+        let stream = channels.reader(channel::ERROR);
+        Ok(Command {
+            stdin,
+            stdout: channels.reader(channel::STDOUT),
+            stderr: channels.reader(channel::STDERR),
+            resizer,
+            status: StatusReader {
+                stream: stream.unwrap_or_else(|| Box::new(tokio::io::empty())),
+                link: Link::WebSocket {
+                    _channels: channels,
+                    gone,
+                },
+            },
+        })
+    }
+}
+
+fn input(stream: Option<Stream>) -> Option<Writer> {
+    stream.map(|stream| Box::new(stream.split().1) as Writer)
+}
+
+/// The sending side of an output is kept: an end of it could be taken for the client's
+/// leaving.
+fn output(stream: Option<Stream>) -> (Option<Reader>, Option<Writer>) {
+    match stream.map(Stream::split) {
+        Some((reader, writer)) => (Some(Box::new(reader)), Some(Box::new(writer))),
+        None => (None, None),
+    }
+}
+
+// === impl Resizer ===
+
+impl Resizer {
+    /// Tells the command that its terminal has this size now.
+    ///
+    /// # Errors
+    /// The connection is gone.
+    pub async fn resize(&mut self, size: TerminalSize) -> io::Result<()> {
+        let TerminalSize { width, height } = size;
+        let event = format!("{{\"Width\":{width},\"Height\":{height}}}\n");
+        self.0.write_all(event.as_bytes()).await?;
+        self.0.flush().await
+    }
+}
+
+// === impl StatusReader ===
+
+impl StatusReader {
+    /// Waits for the command's end. The outputs have to be read meanwhile.
+    ///
+    /// # Errors
+    /// The connection ended before the command, or said something else.
+    pub async fn wait(mut self) -> io::Result<Status> {
+        let mut text = Vec::new();
+        let mut limited = (&mut self.stream).take(LONGEST_STATUS);
+        let read = limited.read_to_end(&mut text).await;
+        if text.is_empty() {
+            read?;
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        serde_json::from_slice(&text).map_err(|_| {
+            let text = String::from_utf8_lossy(&text).into_owned();
+            io::Error::new(io::ErrorKind::InvalidData, text)
+        })
+    }
+}
+
+impl Drop for StatusReader {
+    fn drop(&mut self) {
+        if let Link::WebSocket { gone, .. } = &self.link {
+            gone.cancel();
+        }
+    }
+}

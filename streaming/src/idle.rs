@@ -1,0 +1,46 @@
+//! The idle timeout: a session in which no data moved for long is cut off.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+/// When data last moved, in either direction.
+#[derive(Clone, Debug)]
+pub(crate) struct Activity {
+    start: Instant,
+    /// Milliseconds after the start.
+    last: Arc<AtomicU64>,
+}
+
+impl Activity {
+    pub(crate) fn new() -> Self {
+        Self {
+            start: Instant::now(),
+            last: Arc::default(),
+        }
+    }
+
+    /// Data moved just now.
+    pub(crate) fn touch(&self) {
+        let now = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.last.store(now, Ordering::Relaxed);
+    }
+
+    /// Resolves when nothing moved for `timeout`.
+    pub(crate) async fn idle(&self, timeout: Duration) {
+        loop {
+            let last = Duration::from_millis(self.last.load(Ordering::Relaxed));
+            let end = self.start + last + timeout;
+            if Instant::now() >= end {
+                return;
+            }
+            tokio::time::sleep_until(end).await;
+        }
+    }
+}

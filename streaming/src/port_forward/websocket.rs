@@ -1,0 +1,86 @@
+//! Over WebSocket in the older form: two channels for each port that was asked for, and
+//! one connection a port.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::future::join_all;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
+use tokio_tungstenite::WebSocketStream;
+use tokio_util::sync::CancellationToken;
+
+use super::forward;
+use crate::{
+    Connection, Runtime,
+    websocket::{Channels, Codec},
+};
+
+/// What a client that forwards ports over WebSocket may speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Subprotocol {
+    /// Two channels a port.
+    Channels {
+        /// As text.
+        base64: bool,
+    },
+    /// A SPDY connection in the WebSocket's messages.
+    Tunnel,
+}
+
+impl Subprotocol {
+    /// Of its name; a client may name none.
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        match name {
+            "" | "v4.channel.k8s.io" => Some(Self::Channels { base64: false }),
+            "v4.base64.channel.k8s.io" => Some(Self::Channels { base64: true }),
+            "SPDY/3.1+portforward.k8s.io" => Some(Self::Tunnel),
+            _ => None,
+        }
+    }
+}
+
+/// Forwards one connection to each of `ports`.
+pub(crate) async fn over_websocket<T, R: Runtime>(
+    socket: WebSocketStream<T>,
+    base64: bool,
+    runtime: Arc<R>,
+    sandbox_id: String,
+    ports: Vec<u16>,
+    idle: Duration,
+    gone: CancellationToken,
+) where
+    T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let codec = Codec {
+        base64,
+        close_signal: false,
+    };
+    // Data has the even channels, errors the odd ones.
+    let inputs: Vec<bool> = ports.iter().flat_map(|_| [true, false]).collect();
+    let mut channels = Channels::open(socket, codec, &inputs, idle, gone.clone());
+    let connections = (0_u8..)
+        .step_by(2)
+        .zip(&ports)
+        .filter_map(|(channel, port)| {
+            let reader = channels.reader(channel)?;
+            let mut data = channels.writer(channel);
+            let mut errors = channels.writer(channel + 1);
+            let (runtime, sandbox_id, gone) = (&runtime, &sandbox_id, gone.clone());
+            Some(async move {
+                let name = port.to_le_bytes();
+                data.write_all(&name).await?;
+                errors.write_all(&name).await?;
+                let connection = Connection {
+                    reader,
+                    writer: data,
+                    gone,
+                };
+                if let Err(text) = forward(runtime, sandbox_id, *port, connection).await {
+                    errors.write_all(text.as_bytes()).await?;
+                }
+                std::io::Result::Ok(())
+            })
+        });
+    let connections: Vec<_> = connections.collect();
+    join_all(connections).await;
+    channels.finish().await;
+}

@@ -1,0 +1,77 @@
+//! The streams over WebSocket: channels with fixed numbers.
+
+use std::time::Duration;
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    sync::mpsc,
+};
+use tokio_tungstenite::WebSocketStream;
+use tokio_util::sync::CancellationToken;
+
+use super::{Session, Subprotocol, resize, session::Link};
+use crate::{
+    Streams, Wants,
+    websocket::{Channels, Codec},
+};
+
+/// The channels of a remote command.
+pub(crate) mod channel {
+    pub(crate) const STDIN: u8 = 0;
+    pub(crate) const STDOUT: u8 = 1;
+    pub(crate) const STDERR: u8 = 2;
+    pub(crate) const ERROR: u8 = 3;
+    pub(crate) const RESIZE: u8 = 4;
+}
+
+impl Session {
+    /// Opens the channels and tells the client that they are there.
+    pub(crate) fn over_websocket<T>(
+        socket: WebSocketStream<T>,
+        protocol: Subprotocol,
+        wants: Wants,
+        idle: Duration,
+        gone: CancellationToken,
+    ) -> Self
+    where
+        T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let codec = Codec {
+            base64: protocol.base64,
+            close_signal: protocol.version.has_close_signal(),
+        };
+        let inputs = [wants.stdin, false, false, false, wants.tty];
+        let mut channels = Channels::open(socket, codec, &inputs, idle, gone.clone());
+        let first = if wants.stdout {
+            channel::STDOUT
+        } else if wants.stderr {
+            channel::STDERR
+        } else {
+            channel::ERROR
+        };
+        channels.announce(first);
+        let output = |wanted: bool, number| wanted.then(|| channels.writer(number));
+        let (stdout, stderr) = (
+            output(wants.stdout, channel::STDOUT),
+            output(wants.stderr, channel::STDERR),
+        );
+        let status = channels.writer(channel::ERROR);
+        let resize = channels.reader(channel::RESIZE).map(|stream| {
+            let (sizes, sizes_to_come) = mpsc::channel(1);
+            tokio::spawn(resize::follow(stream, sizes));
+            sizes_to_come
+        });
+        Self {
+            streams: Some(Streams {
+                stdin: channels.reader(channel::STDIN),
+                stdout,
+                stderr,
+                resize,
+                gone,
+            }),
+            status: Some(status),
+            format: protocol.version.status_format(),
+            link: Link::WebSocket(channels),
+        }
+    }
+}

@@ -1,0 +1,437 @@
+//! The streaming server: HTTP until a connection is upgraded, and what then runs on it.
+
+use std::{
+    convert::Infallible,
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use hyper::{
+    Method, StatusCode,
+    body::Incoming,
+    server::conn::http1,
+    service::service_fn,
+    upgrade::{OnUpgrade, Upgraded},
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+};
+use tokio_rustls::{TlsAcceptor, rustls};
+use tokio_tungstenite::{WebSocketStream, tungstenite::protocol::Role};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    Attach, Exec, Runtime, Wants,
+    handshake::{self, Answer},
+    port_forward,
+    remote_command::{SPDY_PROTOCOLS, Session, Subprotocol, Version},
+    status::Status,
+    token::{TokenCache, TokenError},
+    websocket,
+};
+
+/// How long a connection may be silent, as upstream.
+pub const IDLE_TIMEOUT: Duration = Duration::from_secs(4 * 3600);
+/// What a client gets to send its request, and then to open its streams, as upstream.
+pub const CREATION_TIMEOUT: Duration = Duration::from_secs(30);
+/// Connections at once; more wait to be accepted.
+const MOST_CONNECTIONS: usize = 4096;
+/// A request with all its headers.
+const LONGEST_REQUEST: usize = 64 * 1024;
+/// After the listener failed, as it does when there are no more descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Where and how to serve.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The address to listen on. With port 0 the system chooses one.
+    pub bind: SocketAddr,
+    /// In front of every path: "/" or such as "/cri/".
+    pub base_path: String,
+    /// How long a connection may be silent before it is cut off.
+    pub idle_timeout: Duration,
+    /// What a client gets to send its request, and then to open its streams.
+    pub creation_timeout: Duration,
+    /// Serves TLS.
+    pub tls: Option<Arc<rustls::ServerConfig>>,
+}
+
+/// Why the server cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The address cannot be listened on.
+    #[error("listen for streams on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+/// Serves a runtime's streams to whoever brings a token.
+#[derive(Debug)]
+pub struct Server<R> {
+    runtime: Arc<R>,
+    config: Config,
+    /// Until it is served.
+    listener: parking_lot::Mutex<Option<TcpListener>>,
+    /// As clients on this machine reach it, with the base path, without a final slash.
+    base_url: String,
+    requests: TokenCache<Prepared>,
+    sessions: TaskTracker,
+    stop: CancellationToken,
+}
+
+/// What a token stands for.
+#[derive(Debug)]
+enum Prepared {
+    Exec(Exec),
+    Attach(Attach),
+    PortForward(String, Vec<u16>),
+}
+
+/// How a command ends, by what it is.
+enum Command {
+    Exec(Exec),
+    Attach(Attach),
+}
+
+// === impl Config ===
+
+impl Config {
+    /// Serves on `bind` with the defaults of upstream, without TLS.
+    pub fn new(bind: SocketAddr) -> Self {
+        Self {
+            bind,
+            base_path: "/".into(),
+            idle_timeout: IDLE_TIMEOUT,
+            creation_timeout: CREATION_TIMEOUT,
+            tls: None,
+        }
+    }
+}
+
+// === impl Server ===
+
+impl<R: Runtime> Server<R> {
+    /// Listens. Tokens can be given out from now on; [`Server::serve`] serves them.
+    ///
+    /// # Errors
+    /// [`ServerError::Listen`].
+    pub async fn bind(config: Config, runtime: Arc<R>) -> Result<Self, ServerError> {
+        let failed = |source| ServerError::Listen {
+            address: config.bind,
+            source,
+        };
+        let listener = TcpListener::bind(config.bind).await.map_err(failed)?;
+        let address = reachable(listener.local_addr().map_err(failed)?);
+        let scheme = if config.tls.is_some() {
+            "https"
+        } else {
+            "http"
+        };
+        let path = config.base_path.trim_matches('/');
+        let base_url = match path {
+            "" => format!("{scheme}://{address}"),
+            path => format!("{scheme}://{address}/{path}"),
+        };
+        Ok(Self {
+            runtime,
+            config,
+            listener: parking_lot::Mutex::new(Some(listener)),
+            base_url,
+            requests: TokenCache::new(),
+            sessions: TaskTracker::new(),
+            stop: CancellationToken::new(),
+        })
+    }
+
+    /// Where the server is reached from this machine: scheme, address and base path,
+    /// without a final slash.
+    pub fn base_url(&self) -> &str {
+        &self.base_url
+    }
+
+    /// How many clients' sessions run.
+    pub fn sessions(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Prepares a command; returns the URL at which a client gets its streams, once and
+    /// within a minute.
+    ///
+    /// # Errors
+    /// [`TokenError`].
+    pub fn exec(&self, exec: Exec) -> Result<String, TokenError> {
+        self.prepare("exec", Prepared::Exec(exec))
+    }
+
+    /// Prepares to join a container; otherwise as [`Server::exec`].
+    ///
+    /// # Errors
+    /// [`TokenError`].
+    pub fn attach(&self, attach: Attach) -> Result<String, TokenError> {
+        self.prepare("attach", Prepared::Attach(attach))
+    }
+
+    /// Prepares to forward ports; otherwise as [`Server::exec`]. Only clients of the
+    /// older WebSocket form need `ports`; the others name them later.
+    ///
+    /// # Errors
+    /// [`TokenError`].
+    pub fn port_forward(&self, sandbox_id: String, ports: Vec<u16>) -> Result<String, TokenError> {
+        self.prepare("portforward", Prepared::PortForward(sandbox_id, ports))
+    }
+
+    fn prepare(&self, verb: &str, request: Prepared) -> Result<String, TokenError> {
+        let token = self.requests.insert(request)?;
+        Ok(format!("{}/{verb}/{token}", self.base_url))
+    }
+
+    /// Serves until `stop`, the first time it is called; then cuts off what runs and waits for the runtime to have
+    /// ended it.
+    pub async fn serve(self: Arc<Self>, stop: CancellationToken) {
+        let Some(listener) = self.listener.lock().take() else {
+            return;
+        };
+        let tls = self.config.tls.clone().map(TlsAcceptor::from);
+        let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+        let accepting = async {
+            loop {
+                let Ok(place) = Arc::clone(&places).acquire_owned().await else {
+                    return;
+                };
+                let socket = match listener.accept().await {
+                    Ok((socket, _)) => socket,
+                    Err(error) => {
+                        tracing::warn!(%error, "accept a streaming connection");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                        continue;
+                    }
+                };
+                let (server, tls) = (Arc::clone(&self), tls.clone());
+                self.sessions.spawn(async move {
+                    server.connection(socket, tls).await;
+                    drop(place);
+                });
+            }
+        };
+        tokio::select! {
+            () = accepting => {}
+            () = stop.cancelled() => {}
+        }
+        drop(listener);
+        self.stop.cancel();
+        self.sessions.close();
+        self.sessions.wait().await;
+    }
+
+    /// Serves one request, and the session that it may become.
+    async fn connection(self: Arc<Self>, socket: TcpStream, tls: Option<TlsAcceptor>) {
+        // Keystrokes must not wait for more.
+        let _ = socket.set_nodelay(true);
+        let patience = self.config.creation_timeout;
+        match tls {
+            None => self.http(socket).await,
+            Some(tls) => match tokio::time::timeout(patience, tls.accept(socket)).await {
+                Ok(Ok(socket)) => self.http(socket).await,
+                Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
+                Err(_) => tracing::debug!("a TLS handshake took too long"),
+            },
+        }
+    }
+
+    async fn http<T>(self: Arc<Self>, io: T)
+    where
+        T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let session = parking_lot::Mutex::new(None);
+        let service = service_fn(|request| {
+            let answer = match self.answer(request) {
+                Ok((answer, upgrade, request)) => {
+                    *session.lock() = Some((upgrade, request));
+                    answer
+                }
+                Err(answer) => *answer,
+            };
+            async { Ok::<_, Infallible>(answer) }
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.config.creation_timeout)
+            .max_buf_size(LONGEST_REQUEST)
+            .keep_alive(false)
+            .serve_connection(TokioIo::new(io), service)
+            .with_upgrades();
+        tokio::select! {
+            served = connection => if let Err(error) = served {
+                tracing::debug!(%error, "an HTTP request failed");
+                return;
+            },
+            () = self.stop.cancelled() => return,
+        }
+        let Some((upgrade, agreed)) = session.into_inner() else {
+            return;
+        };
+        match upgrade.await {
+            Ok(io) => self.session(TokioIo::new(io), agreed).await,
+            Err(error) => tracing::debug!(%error, "a connection was not upgraded"),
+        }
+    }
+
+    /// What is answered to a request, and what then runs on the connection.
+    fn answer(
+        &self,
+        mut request: hyper::Request<Incoming>,
+    ) -> Result<(Answer, OnUpgrade, Agreed), Box<Answer>> {
+        if !matches!(*request.method(), Method::GET | Method::POST) {
+            let text = "405: Method Not Allowed".into();
+            return Err(handshake::refuse(StatusCode::METHOD_NOT_ALLOWED, text));
+        }
+        let missing = || handshake::refuse(StatusCode::NOT_FOUND, "404 page not found".into());
+        let base = self.config.base_path.trim_matches('/');
+        let upgrade = hyper::upgrade::on(&mut request);
+        let (request, _) = request.into_parts();
+        let path = request.uri.path().trim_start_matches('/');
+        let path = path.strip_prefix(base).ok_or_else(missing)?;
+        let (verb, token) = path
+            .trim_start_matches('/')
+            .split_once('/')
+            .ok_or_else(missing)?;
+        if !matches!(verb, "exec" | "attach" | "portforward") {
+            return Err(missing());
+        }
+        let prepared = self.requests.take(token).ok_or_else(missing)?;
+        let websocket = handshake::is_websocket(&request.headers);
+        let (answer, agreed) = match (verb, prepared) {
+            ("exec", Prepared::Exec(exec)) => command(&request, websocket, Command::Exec(exec))?,
+            ("attach", Prepared::Attach(attach)) => {
+                command(&request, websocket, Command::Attach(attach))?
+            }
+            ("portforward", Prepared::PortForward(sandbox_id, ports)) if websocket => {
+                let (protocol, answer) =
+                    handshake::websocket(&request, port_forward::Subprotocol::parse)?;
+                let agreed = Agreed::ForwardWebSocket(protocol, sandbox_id, ports);
+                (answer, agreed)
+            }
+            ("portforward", Prepared::PortForward(sandbox_id, _)) => {
+                let (_, answer) = handshake::spdy(&request, &[port_forward::PROTOCOL])?;
+                (answer, Agreed::ForwardSpdy(sandbox_id))
+            }
+            _ => return Err(missing()),
+        };
+        Ok((answer, upgrade, agreed))
+    }
+
+    async fn session(&self, io: TokioIo<Upgraded>, agreed: Agreed) {
+        let (idle, creation) = (self.config.idle_timeout, self.config.creation_timeout);
+        let gone = self.stop.child_token();
+        let runtime = Arc::clone(&self.runtime);
+        match agreed {
+            Agreed::CommandSpdy(version, run) => {
+                let wants = run.wants();
+                match Session::over_spdy(io, version, wants, idle, creation, gone).await {
+                    Ok(session) => run.run(&*runtime, session).await,
+                    Err(error) => tracing::debug!(%error, "a client is cut off"),
+                }
+            }
+            Agreed::CommandWebSocket(protocol, run) => {
+                let socket = open_websocket(io).await;
+                let wants = run.wants();
+                let session = Session::over_websocket(socket, protocol, wants, idle, gone);
+                run.run(&*runtime, session).await;
+            }
+            Agreed::ForwardSpdy(sandbox_id) => {
+                port_forward::over_spdy(io, runtime, sandbox_id, idle, creation, gone).await;
+            }
+            Agreed::ForwardWebSocket(port_forward::Subprotocol::Tunnel, sandbox_id, _) => {
+                let io = websocket::Tunnel::new(open_websocket(io).await);
+                port_forward::over_spdy(io, runtime, sandbox_id, idle, creation, gone).await;
+            }
+            Agreed::ForwardWebSocket(
+                port_forward::Subprotocol::Channels { base64 },
+                sandbox_id,
+                ports,
+            ) => {
+                let socket = open_websocket(io).await;
+                port_forward::over_websocket(
+                    socket, base64, runtime, sandbox_id, ports, idle, gone,
+                )
+                .await;
+            }
+        }
+    }
+}
+
+/// What client and server agreed on.
+enum Agreed {
+    CommandSpdy(Version, Command),
+    CommandWebSocket(Subprotocol, Command),
+    ForwardSpdy(String),
+    ForwardWebSocket(port_forward::Subprotocol, String, Vec<u16>),
+}
+
+fn command(
+    request: &hyper::http::request::Parts,
+    websocket: bool,
+    command: Command,
+) -> Result<(Answer, Agreed), Box<Answer>> {
+    if websocket {
+        let (protocol, answer) = handshake::websocket(request, Subprotocol::parse)?;
+        return Ok((answer, Agreed::CommandWebSocket(protocol, command)));
+    }
+    let (protocol, answer) = handshake::spdy(request, &SPDY_PROTOCOLS)?;
+    let version = Version::of_spdy(protocol);
+    Ok((answer, Agreed::CommandSpdy(version, command)))
+}
+
+async fn open_websocket<T>(io: T) -> WebSocketStream<T>
+where
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    WebSocketStream::from_raw_socket(io, Role::Server, Some(websocket::config())).await
+}
+
+/// An address of this machine's own for one that means all of them.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+// === impl Command ===
+
+impl Command {
+    fn wants(&self) -> Wants {
+        match self {
+            Self::Exec(exec) => exec.wants,
+            Self::Attach(attach) => attach.wants,
+        }
+    }
+
+    async fn run<R: Runtime>(self, runtime: &R, mut session: Session) {
+        let Some(streams) = session.take_streams() else {
+            return;
+        };
+        let status = match self {
+            Self::Exec(exec) => match runtime.exec(exec, streams).await {
+                Ok(code) => Status::exited(code),
+                Err(error) => Status::failed("executing command in", &error),
+            },
+            Self::Attach(attach) => match runtime.attach(attach, streams).await {
+                Ok(()) => Status::success(),
+                Err(error) => Status::failed("attaching to", &error),
+            },
+        };
+        session.finish(&status).await;
+    }
+}

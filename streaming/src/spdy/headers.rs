@@ -1,0 +1,274 @@
+//! Header blocks: names and values, compressed with zlib and SPDY's dictionary. Each
+//! direction of a connection is one zlib stream, so a block that cannot be read ends it.
+
+use bytes::{Buf as _, BufMut as _, Bytes};
+use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
+
+use super::dictionary::DICTIONARY;
+
+/// What a block may grow to; Kubernetes' are below 200 bytes.
+const LONGEST: usize = 64 * 1024;
+const STEP: usize = 4 * 1024;
+
+/// Names, in lower case, and their values.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Headers(Vec<(String, String)>);
+
+/// A header block that cannot be read.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HeaderError {
+    /// Not zlib, not with SPDY's dictionary, or broken.
+    #[error("a header block does not inflate: {0}")]
+    Zlib(String),
+    /// Larger than any that is meant well.
+    #[error("a header block of more than {LONGEST} bytes")]
+    TooLong,
+    /// The lengths do not fit the block.
+    #[error("a header block whose lengths are wrong")]
+    Lengths,
+    /// A name is empty, not in lower case, or there twice.
+    #[error("a header block with the name {0:?}")]
+    Name(String),
+    /// No text.
+    #[error("a header block with a value that is no text for {0:?}")]
+    Value(String),
+}
+
+/// Compresses the blocks of one direction, in their order.
+pub struct Deflater(Compress);
+
+/// Inflates the blocks of one direction, in their order.
+pub struct Inflater(Decompress);
+
+// === impl Headers ===
+
+impl Headers {
+    /// The value under `name`, which is compared without regard to case.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        let found = self.0.iter().find(|(is, _)| is.eq_ignore_ascii_case(name));
+        found.map(|(_, value)| value.as_str())
+    }
+
+    /// With one more header.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.0.push((name.to_ascii_lowercase(), value.into()));
+        self
+    }
+
+    /// The bytes of a block, not compressed.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        put_length(&mut bytes, self.0.len());
+        for (name, value) in &self.0 {
+            for text in [name, value] {
+                put_length(&mut bytes, text.len());
+                bytes.put_slice(text.as_bytes());
+            }
+        }
+        bytes
+    }
+
+    /// Reads a block that is not compressed any more.
+    ///
+    /// # Errors
+    /// [`HeaderError`] for anything but one whole block.
+    pub fn decode(mut block: &[u8]) -> Result<Self, HeaderError> {
+        let count = take_length(&mut block)?;
+        let mut headers = Vec::new();
+        for _ in 0..count {
+            let name = take(&mut block)?;
+            let value = take(&mut block)?;
+            let name = String::from_utf8(name.to_vec())
+                .map_err(|error| HeaderError::Name(error.to_string()))?;
+            let taken = headers.iter().any(|(other, _)| *other == name);
+            if name.is_empty() || taken || name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+                return Err(HeaderError::Name(name));
+            }
+            match String::from_utf8(value.to_vec()) {
+                Ok(value) => headers.push((name, value)),
+                Err(_) => return Err(HeaderError::Value(name)),
+            }
+        }
+        if !block.is_empty() {
+            return Err(HeaderError::Lengths);
+        }
+        Ok(Self(headers))
+    }
+}
+
+fn put_length(bytes: &mut Vec<u8>, length: usize) {
+    // Headers are ours, and short.
+    bytes.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
+}
+
+fn take_length(block: &mut &[u8]) -> Result<usize, HeaderError> {
+    let length = block.try_get_u32().map_err(|_| HeaderError::Lengths)?;
+    usize::try_from(length).map_err(|_| HeaderError::Lengths)
+}
+
+fn take<'a>(block: &mut &'a [u8]) -> Result<&'a [u8], HeaderError> {
+    let length = take_length(block)?;
+    block.split_off(..length).ok_or(HeaderError::Lengths)
+}
+
+// === impl Deflater ===
+
+impl Default for Deflater {
+    fn default() -> Self {
+        let mut zlib = Compress::new(Compression::fast(), true);
+        // Fails only in the middle of a stream.
+        let _ = zlib.set_dictionary(&DICTIONARY);
+        Self(zlib)
+    }
+}
+
+impl Deflater {
+    /// The compressed block of `headers`.
+    pub fn deflate(&mut self, headers: &Headers) -> Bytes {
+        let block = headers.encode();
+        let mut out = Vec::with_capacity(block.len() + 64);
+        let before = self.0.total_in();
+        loop {
+            let done = usize::try_from(self.0.total_in() - before).unwrap_or(block.len());
+            let status = self
+                .0
+                .compress_vec(&block[done..], &mut out, FlushCompress::Sync);
+            let taken = self.0.total_in() - before == block.len() as u64;
+            if status.is_err() || (taken && out.len() < out.capacity()) {
+                return out.into();
+            }
+            out.reserve(STEP);
+        }
+    }
+}
+
+impl std::fmt::Debug for Deflater {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Deflater").finish_non_exhaustive()
+    }
+}
+
+// === impl Inflater ===
+
+impl Default for Inflater {
+    fn default() -> Self {
+        Self(Decompress::new(true))
+    }
+}
+
+impl Inflater {
+    /// The headers of a compressed block.
+    ///
+    /// # Errors
+    /// [`HeaderError`]; later blocks of the direction cannot be read after that.
+    pub fn inflate(&mut self, block: &[u8]) -> Result<Headers, HeaderError> {
+        let mut out = Vec::with_capacity(STEP.min(4 * block.len() + 64));
+        let before = self.0.total_in();
+        loop {
+            let done = usize::try_from(self.0.total_in() - before).unwrap_or(block.len());
+            let rest = &block[done..];
+            let produced = out.len();
+            match self.0.decompress_vec(rest, &mut out, FlushDecompress::Sync) {
+                Ok(Status::StreamEnd) => {
+                    return Err(HeaderError::Zlib("the stream was ended".into()));
+                }
+                Ok(_) => {}
+                Err(error) => match error.needs_dictionary() {
+                    Some(_) => {
+                        self.0
+                            .set_dictionary(&DICTIONARY)
+                            .map_err(|error| HeaderError::Zlib(error.to_string()))?;
+                        continue;
+                    }
+                    None => return Err(HeaderError::Zlib(error.to_string())),
+                },
+            }
+            if out.len() > LONGEST {
+                return Err(HeaderError::TooLong);
+            }
+            let consumed = self.0.total_in() - before == block.len() as u64;
+            if out.len() == out.capacity() {
+                out.reserve(STEP);
+            } else if consumed {
+                return Headers::decode(&out);
+            } else if out.len() == produced && done == block.len() - rest.len() && {
+                let now = usize::try_from(self.0.total_in() - before).unwrap_or(block.len());
+                now == done
+            } {
+                return Err(HeaderError::Zlib("it does not go on".into()));
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Inflater {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inflater").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn headers() -> impl Strategy<Value = Headers> {
+        prop::collection::btree_map("[a-z:-]{1,20}", ".{0,40}", 0..10)
+            .prop_map(|map| Headers(map.into_iter().collect()))
+    }
+
+    proptest! {
+        #[test]
+        fn blocks_come_back_in_their_order(blocks in prop::collection::vec(headers(), 0..10)) {
+            let mut deflater = Deflater::default();
+            let mut inflater = Inflater::default();
+            for headers in blocks {
+                let block = deflater.deflate(&headers);
+                prop_assert_eq!(inflater.inflate(&block), Ok(headers));
+            }
+        }
+
+        #[test]
+        fn anything_may_come(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _ = Headers::decode(&bytes);
+            let _ = Inflater::default().inflate(&bytes);
+        }
+    }
+
+    #[test]
+    fn a_large_block_comes_back() {
+        let headers = Headers::default().with("a", "x".repeat(LONGEST / 2));
+        let block = Deflater::default().deflate(&headers);
+        assert_eq!(Inflater::default().inflate(&block), Ok(headers));
+    }
+
+    #[test]
+    fn a_bomb_is_refused() {
+        let headers = Headers::default().with("a", "x".repeat(64 * LONGEST));
+        let block = Deflater::default().deflate(&headers);
+        assert!(block.len() < LONGEST);
+        assert_eq!(
+            Inflater::default().inflate(&block),
+            Err(HeaderError::TooLong)
+        );
+    }
+
+    #[test]
+    fn names_are_checked() {
+        let decode = |headers: Headers| Headers::decode(&headers.encode());
+        let named = |name: &str| Headers(vec![(name.to_owned(), String::new())]);
+        assert_eq!(decode(named("")), Err(HeaderError::Name(String::new())));
+        assert_eq!(decode(named("Port")), Err(HeaderError::Name("Port".into())));
+        let twice = Headers::default().with("a", "1").with("a", "2");
+        assert_eq!(decode(twice), Err(HeaderError::Name("a".into())));
+        assert_eq!(Headers::decode(&[0, 0, 0, 1]), Err(HeaderError::Lengths));
+        assert_eq!(Headers::decode(&[0, 0, 0, 0, 1]), Err(HeaderError::Lengths));
+        assert_eq!(
+            Headers::default().with("streamType", "x").get("streamtype"),
+            Some("x")
+        );
+    }
+}

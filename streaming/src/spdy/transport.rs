@@ -1,0 +1,260 @@
+//! The two tasks of a connection: one reads frames, one writes them. They make progress
+//! independently, so that two sides which both write never wait for each other.
+
+use std::{io, sync::Arc, time::Duration};
+
+use bytes::{Buf, BufMut as _, Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    connection::Shared,
+    frame::{Decoder, Frame, FrameError},
+    headers::{Deflater, HeaderError, Headers, Inflater},
+    state::{Outgoing, Received, Violation},
+};
+use crate::idle::Activity;
+
+/// What is read at once, at first and when much comes in.
+const SMALL_READ: usize = 4 * 1024;
+const LARGE_READ: usize = 256 * 1024;
+/// Pieces below this are copied, lest one byte keeps a whole read's buffer alive.
+const COPY_BELOW: usize = 8 * 1024;
+/// What the other side gets to close its end after ours, or to take our last bytes.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+enum End {
+    #[error("closed by the other side")]
+    Closed,
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("malformed: {0}")]
+    Frame(#[from] FrameError),
+    #[error("malformed: {0}")]
+    Header(#[from] HeaderError),
+    #[error("not allowed: {0}")]
+    Violation(#[from] Violation),
+}
+
+/// Runs a connection to its end. Ends at once when `gone` is cancelled, and cancels it.
+pub(super) async fn run<T>(io: T, shared: Arc<Shared>, idle: Duration, gone: CancellationToken)
+where
+    T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let activity = Activity::new();
+    let (from, to) = tokio::io::split(io);
+    let reading = read(from, &shared, &activity);
+    let writing = write(to, &shared, &activity);
+    tokio::pin!(reading, writing);
+    tokio::select! {
+        end = &mut reading => match end {
+            // What was sent before the other side closed may still be wanted by it.
+            End::Closed => {
+                shared.state.lock().close();
+                gone.cancel();
+                drop(tokio::time::timeout(CLOSE_PATIENCE, writing).await);
+            }
+            end => tracing::debug!(%end, "a SPDY connection ended"),
+        },
+        // What the other side still sends is read, or its system may drop what it did
+        // not read yet of ours.
+        () = &mut writing => {
+            drop(tokio::time::timeout(CLOSE_PATIENCE, reading).await);
+        }
+        () = activity.idle(idle) => tracing::debug!("a SPDY connection was silent for too long"),
+        () = gone.cancelled() => {}
+    }
+    shared.state.lock().closed();
+    gone.cancel();
+}
+
+async fn read(mut from: impl AsyncRead + Unpin, shared: &Shared, activity: &Activity) -> End {
+    match read_frames(&mut from, shared, activity).await {
+        Ok(()) => End::Closed,
+        Err(end) => end,
+    }
+}
+
+async fn read_frames(
+    from: &mut (impl AsyncRead + Unpin),
+    shared: &Shared,
+    activity: &Activity,
+) -> Result<(), End> {
+    let mut decoder = Decoder::default();
+    let mut inflater = Inflater::default();
+    let mut buffer = BytesMut::new();
+    let mut size = SMALL_READ;
+    loop {
+        std::future::poll_fn(|cx| shared.state.lock().poll_may_receive(cx)).await;
+        if buffer.is_empty() {
+            // Whoever waits for long waits without a large buffer.
+            buffer = BytesMut::new();
+        }
+        buffer.reserve(size);
+        let room = buffer.capacity() - buffer.len();
+        let length = from.read_buf(&mut buffer).await?;
+        if length == 0 {
+            return Ok(());
+        }
+        activity.touch();
+        size = if length >= room {
+            (2 * size).min(LARGE_READ)
+        } else if length < size / 4 {
+            (size / 2).max(SMALL_READ)
+        } else {
+            size
+        };
+        while let Some(frame) = decoder.decode(&mut buffer)? {
+            let received = inflate(frame, &mut inflater)?;
+            shared.state.lock().receive(received)?;
+        }
+    }
+}
+
+/// Every block has to pass through the inflater, wanted or not.
+fn inflate(frame: Frame, inflater: &mut Inflater) -> Result<Received, HeaderError> {
+    Ok(match frame {
+        Frame::SynStream {
+            id,
+            fin,
+            unidirectional,
+            block,
+            ..
+        } => Received::Syn {
+            id,
+            fin,
+            unidirectional,
+            headers: inflater.inflate(&block)?,
+        },
+        Frame::SynReply { id, fin, block } => {
+            inflater.inflate(&block)?;
+            Received::Reply { id, fin }
+        }
+        Frame::Headers { id, fin, block } => {
+            inflater.inflate(&block)?;
+            let block = Bytes::new();
+            Received::Other(Frame::Headers { id, fin, block })
+        }
+        Frame::Data { id, fin, data } if data.len() < COPY_BELOW => {
+            let data = Bytes::copy_from_slice(&data);
+            Received::Other(Frame::Data { id, fin, data })
+        }
+        frame => Received::Other(frame),
+    })
+}
+
+async fn write(mut to: impl AsyncWrite + Unpin, shared: &Shared, activity: &Activity) {
+    let mut deflater = Deflater::default();
+    let mut batch = Vec::new();
+    let mut chunks = Chunks::default();
+    loop {
+        let more = std::future::poll_fn(|cx| shared.state.lock().poll_batch(cx, &mut batch)).await;
+        if more.is_none() {
+            let _ = to.shutdown().await;
+            return;
+        }
+        let vectored = to.is_write_vectored();
+        let mut sent = Vec::new();
+        for outgoing in batch.drain(..) {
+            let frame = encode(outgoing, &mut deflater);
+            frame.encode_head(&mut chunks.head);
+            if let Frame::Data { id, data, .. } = frame
+                && !data.is_empty()
+            {
+                sent.push((id, data.len()));
+                chunks.push(data, vectored);
+            }
+        }
+        chunks.seal();
+        while chunks.has_remaining() {
+            match to.write_buf(&mut chunks).await {
+                Ok(0) | Err(_) => return,
+                Ok(_) => activity.touch(),
+            }
+        }
+        if to.flush().await.is_err() {
+            return;
+        }
+        shared.state.lock().sent(sent.into_iter());
+    }
+}
+
+fn encode(outgoing: Outgoing, deflater: &mut Deflater) -> Frame {
+    match outgoing {
+        Outgoing::Frame(frame) => frame,
+        Outgoing::Syn(id, headers) => Frame::SynStream {
+            id,
+            associated: 0,
+            priority: 0,
+            fin: false,
+            unidirectional: false,
+            block: deflater.deflate(&headers),
+        },
+        Outgoing::Reply(id) => Frame::SynReply {
+            id,
+            fin: false,
+            block: deflater.deflate(&Headers::default()),
+        },
+    }
+}
+
+/// Bytes to write, without copying data where the transport takes several pieces.
+#[derive(Debug, Default)]
+struct Chunks {
+    /// What is not a chunk yet.
+    head: BytesMut,
+    chunks: std::collections::VecDeque<Bytes>,
+}
+
+impl Chunks {
+    fn push(&mut self, data: Bytes, vectored: bool) {
+        if !vectored || data.len() < 1024 {
+            self.head.put_slice(&data);
+            return;
+        }
+        self.seal();
+        self.chunks.push_back(data);
+    }
+
+    fn seal(&mut self) {
+        if !self.head.is_empty() {
+            let head = self.head.split().freeze();
+            self.chunks.push_back(head);
+        }
+    }
+}
+
+impl Buf for Chunks {
+    fn remaining(&self) -> usize {
+        self.chunks.iter().map(Bytes::len).sum()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.chunks.front().map_or(&[], |chunk| chunk)
+    }
+
+    fn chunks_vectored<'a>(&'a self, into: &mut [io::IoSlice<'a>]) -> usize {
+        let mut count = 0;
+        for (slot, chunk) in into.iter_mut().zip(&self.chunks) {
+            *slot = io::IoSlice::new(chunk);
+            count += 1;
+        }
+        count
+    }
+
+    fn advance(&mut self, mut count: usize) {
+        while count > 0 {
+            let Some(front) = self.chunks.front_mut() else {
+                return;
+            };
+            let length = front.len().min(count);
+            front.advance(length);
+            count -= length;
+            if front.is_empty() {
+                self.chunks.pop_front();
+            }
+        }
+    }
+}

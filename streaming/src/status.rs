@@ -1,0 +1,174 @@
+//! How a command ended, as Kubernetes' clients read it from the error stream.
+
+use serde::{Deserialize, Serialize};
+
+use crate::RuntimeError;
+
+const SUCCESS: &str = "Success";
+const FAILURE: &str = "Failure";
+const NON_ZERO_EXIT_CODE: &str = "NonZeroExitCode";
+const EXIT_CODE: &str = "ExitCode";
+const INTERNAL_ERROR: &str = "InternalError";
+
+/// What of `metav1.Status` goes over the error stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Status {
+    /// "Success" or "Failure".
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub status: String,
+    /// For people.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// For programs, one word.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// More on the reason.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub details: Option<Details>,
+    /// As an HTTP status; 0 when it says nothing.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub code: i32,
+}
+
+/// More on a status' reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Details {
+    /// One at most: the exit code.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub causes: Vec<Cause>,
+}
+
+/// A cause of a failure.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Cause {
+    /// Of which kind: "ExitCode".
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// The exit code in decimal.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_zero(code: &i32) -> bool {
+    *code == 0
+}
+
+// === impl Status ===
+
+impl Status {
+    pub(crate) fn success() -> Self {
+        Self {
+            status: SUCCESS.into(),
+            ..Self::default()
+        }
+    }
+
+    /// Of a command that ended by itself.
+    pub(crate) fn exited(code: i32) -> Self {
+        if code == 0 {
+            return Self::success();
+        }
+        Self {
+            status: FAILURE.into(),
+            message: format!("command terminated with non-zero exit code: exit status {code}"),
+            reason: NON_ZERO_EXIT_CODE.into(),
+            details: Some(Details {
+                causes: vec![Cause {
+                    reason: EXIT_CODE.into(),
+                    message: code.to_string(),
+                }],
+            }),
+            code: 0,
+        }
+    }
+
+    /// Of what failed while `doing` was attempted.
+    pub(crate) fn failed(doing: &str, error: &RuntimeError) -> Self {
+        Self {
+            status: FAILURE.into(),
+            message: format!("Internal error occurred: error {doing} container: {error}"),
+            reason: INTERNAL_ERROR.into(),
+            details: None,
+            code: 500,
+        }
+    }
+
+    /// Whether the command ended well.
+    pub fn is_success(&self) -> bool {
+        self.status == SUCCESS
+    }
+
+    /// The command's exit code, if it ran to its end.
+    pub fn exit_code(&self) -> Option<i32> {
+        if self.is_success() {
+            return Some(0);
+        }
+        if self.reason != NON_ZERO_EXIT_CODE {
+            return None;
+        }
+        let causes = &self.details.as_ref()?.causes;
+        let cause = causes.iter().find(|cause| cause.reason == EXIT_CODE)?;
+        cause.message.parse().ok()
+    }
+
+    /// What goes over the wire; `None` for nothing.
+    pub(crate) fn encode(&self, format: StatusFormat) -> Option<Vec<u8>> {
+        match format {
+            StatusFormat::Json => serde_json::to_vec(self).ok(),
+            StatusFormat::Text if self.is_success() => None,
+            StatusFormat::Text => Some(self.message.clone().into_bytes()),
+        }
+    }
+}
+
+/// How a protocol version tells a command's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StatusFormat {
+    /// From v4 on.
+    Json,
+    /// Before v4: the message of a failure; nothing for success.
+    Text,
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_are_what_upstream_sends() {
+        let json =
+            |status: Status| String::from_utf8(status.encode(StatusFormat::Json).unwrap()).unwrap();
+        assert_eq!(json(Status::exited(0)), r#"{"status":"Success"}"#);
+        assert_eq!(
+            json(Status::exited(42)),
+            r#"{"status":"Failure","message":"command terminated with non-zero exit code: exit status 42","reason":"NonZeroExitCode","details":{"causes":[{"reason":"ExitCode","message":"42"}]}}"#
+        );
+        let error = RuntimeError::from("no such file");
+        assert_eq!(
+            json(Status::failed("executing command in", &error)),
+            r#"{"status":"Failure","message":"Internal error occurred: error executing command in container: no such file","reason":"InternalError","code":500}"#
+        );
+        assert_eq!(Status::success().encode(StatusFormat::Text), None);
+        assert_eq!(
+            Status::exited(1).encode(StatusFormat::Text).unwrap(),
+            b"command terminated with non-zero exit code: exit status 1"
+        );
+    }
+
+    #[test]
+    fn exit_codes_are_read_back() {
+        for code in [0, 1, 42, 126, 127, 137] {
+            assert_eq!(Status::exited(code).exit_code(), Some(code));
+        }
+        let error = RuntimeError::from("x");
+        assert_eq!(Status::failed("attaching to", &error).exit_code(), None);
+    }
+}

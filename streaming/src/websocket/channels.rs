@@ -1,0 +1,383 @@
+//! Numbered channels in one WebSocket: a message is a channel's number and data. With
+//! `base64.` subprotocols the number is a digit and the data is base64, as text.
+//!
+//! All channels share one connection, so a reader that does not read stops them all,
+//! as TCP would; upstream is the same.
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use bytes::{BufMut as _, Bytes, BytesMut};
+use futures::{SinkExt as _, Stream, StreamExt as _, stream::SplitSink};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    sync::mpsc,
+    task::JoinHandle,
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_tungstenite::{
+    WebSocketStream,
+    tungstenite::{
+        self, Message,
+        protocol::{CloseFrame, frame::coding::CloseCode},
+    },
+};
+use tokio_util::{
+    io::StreamReader,
+    sync::{CancellationToken, PollSender},
+};
+
+use crate::{Reader, Writer, idle::Activity};
+
+/// Marks the message that ends a channel.
+const CLOSE_SIGNAL: u8 = 255;
+/// Messages that wait to be sent.
+const QUEUE: usize = 8;
+/// Data in one message at most.
+const PIECE: usize = 32 * 1024;
+/// What the other side gets to answer a close.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How channels are put into messages.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Codec {
+    pub(crate) base64: bool,
+    /// Whether a channel can be closed by itself.
+    pub(crate) close_signal: bool,
+}
+
+/// One WebSocket's channels.
+pub(crate) struct Channels {
+    /// By number; `None` for a channel that was not asked for or was taken.
+    inputs: Vec<Option<Reader>>,
+    outgoing: mpsc::Sender<Message>,
+    codec: Codec,
+    driver: JoinHandle<()>,
+}
+
+/// The sending side of a channel.
+struct ChannelWriter {
+    number: u8,
+    codec: Codec,
+    outgoing: PollSender<Message>,
+    /// Whether a shutdown is told to the other side and was not yet.
+    tells_end: bool,
+}
+
+/// What a message says.
+#[derive(Debug, PartialEq, Eq)]
+enum Said {
+    Nothing,
+    Data(u8, Bytes),
+    Close(u8),
+}
+
+/// Why a message cannot be understood.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+enum Malformed {
+    #[error("a close signal is followed by {0} bytes instead of one channel")]
+    CloseSignal(usize),
+    #[error("data of channel {0} is no base64")]
+    Base64(u8),
+}
+
+// === impl Channels ===
+
+impl Channels {
+    /// Serves channels over `socket`: data is taken for channels that are true in
+    /// `inputs`, and dropped for all others. `gone` is cancelled when the other side has
+    /// left or was silent for `idle`; cancelling it cuts the connection off.
+    pub(crate) fn open<T>(
+        socket: WebSocketStream<T>,
+        codec: Codec,
+        inputs: &[bool],
+        idle: Duration,
+        gone: CancellationToken,
+    ) -> Self
+    where
+        T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let (outgoing, messages) = mpsc::channel(QUEUE);
+        let (senders, readers) = inputs
+            .iter()
+            .map(|wanted| wanted.then(input).unzip())
+            .unzip();
+        let driver = tokio::spawn(drive(socket, codec, senders, messages, idle, gone));
+        Self {
+            inputs: readers,
+            outgoing,
+            codec,
+            driver,
+        }
+    }
+
+    /// What comes in on a channel; the first call for each gets it.
+    pub(crate) fn reader(&mut self, number: u8) -> Option<Reader> {
+        self.inputs.get_mut(usize::from(number))?.take()
+    }
+
+    /// Sends on a channel. Only a client tells the other side of a channel's end: a server
+    /// closes the connection.
+    pub(crate) fn writer(&self, number: u8) -> Writer {
+        self.channel(number, false)
+    }
+
+    /// The same, telling its end where the protocol can.
+    pub(crate) fn client_writer(&self, number: u8) -> Writer {
+        self.channel(number, self.codec.close_signal)
+    }
+
+    fn channel(&self, number: u8, tells_end: bool) -> Writer {
+        Box::new(ChannelWriter {
+            number,
+            codec: self.codec,
+            outgoing: PollSender::new(self.outgoing.clone()),
+            tells_end,
+        })
+    }
+
+    /// Sends a message without data, before anything else.
+    pub(crate) fn announce(&self, number: u8) {
+        // There is room at the start; when nobody is there, `gone` says so.
+        let _ = self.outgoing.try_send(self.codec.data(number, &[]));
+    }
+
+    /// Closes the connection when all writers are gone and everything they wrote is sent.
+    pub(crate) async fn finish(self) {
+        let Self {
+            inputs,
+            outgoing,
+            driver,
+            ..
+        } = self;
+        drop(inputs);
+        let farewell = CloseFrame {
+            code: CloseCode::Normal,
+            reason: tungstenite::Utf8Bytes::default(),
+        };
+        let _ = outgoing.send(Message::Close(Some(farewell))).await;
+        drop(outgoing);
+        let _ = driver.await;
+    }
+}
+
+/// One message at most waits for its reader.
+fn input() -> (mpsc::Sender<Bytes>, Reader) {
+    let (sender, receiver) = mpsc::channel(1);
+    let stream = ReceiverStream::new(receiver).map(Ok::<_, io::Error>);
+    (sender, Box::new(StreamReader::new(stream)))
+}
+
+async fn drive<T>(
+    socket: WebSocketStream<T>,
+    codec: Codec,
+    inputs: Vec<Option<mpsc::Sender<Bytes>>>,
+    outgoing: mpsc::Receiver<Message>,
+    idle: Duration,
+    gone: CancellationToken,
+) where
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    let activity = Activity::new();
+    let (sink, stream) = socket.split();
+    let reading = read(stream, codec, inputs, &activity);
+    let writing = write(sink, outgoing, &activity);
+    tokio::pin!(reading, writing);
+    tokio::select! {
+        () = &mut reading => {}
+        () = activity.idle(idle) => tracing::debug!("a WebSocket was silent for too long"),
+        () = gone.cancelled() => {}
+        // What the other side still sends is read, or its system may drop what it did
+        // not read yet of ours.
+        () = &mut writing => drop(tokio::time::timeout(CLOSE_PATIENCE, reading).await),
+    }
+    gone.cancel();
+}
+
+async fn read(
+    mut stream: impl Stream<Item = tungstenite::Result<Message>> + Unpin,
+    codec: Codec,
+    mut inputs: Vec<Option<mpsc::Sender<Bytes>>>,
+    activity: &Activity,
+) {
+    while let Some(message) = stream.next().await {
+        let data = match message {
+            Ok(Message::Binary(data)) => data,
+            Ok(Message::Text(text)) => text.into(),
+            Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_)) => continue,
+            Ok(Message::Close(_)) => continue,
+            Err(error) => {
+                tracing::debug!(%error, "a WebSocket ended");
+                return;
+            }
+        };
+        activity.touch();
+        match codec.parse(data) {
+            Ok(Said::Nothing) => {}
+            Ok(Said::Close(number)) => {
+                if let Some(input) = inputs.get_mut(usize::from(number)) {
+                    *input = None;
+                }
+            }
+            Ok(Said::Data(number, data)) => {
+                let Some(input) = inputs.get_mut(usize::from(number)) else {
+                    continue;
+                };
+                if let Some(sender) = input
+                    && !data.is_empty()
+                    && sender.send(data).await.is_err()
+                {
+                    *input = None;
+                }
+                activity.touch();
+            }
+            Err(error) => {
+                tracing::debug!(%error, "a WebSocket is closed for a malformed message");
+                return;
+            }
+        }
+    }
+}
+
+async fn write<T>(
+    mut sink: SplitSink<WebSocketStream<T>, Message>,
+    mut outgoing: mpsc::Receiver<Message>,
+    activity: &Activity,
+) where
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    while let Some(message) = outgoing.recv().await {
+        if sink.send(message).await.is_err() {
+            return;
+        }
+        activity.touch();
+    }
+    let _ = sink.close().await;
+}
+
+// === impl Codec ===
+
+impl Codec {
+    fn parse(self, message: Bytes) -> Result<Said, Malformed> {
+        let Some((&first, rest)) = message.split_first() else {
+            return Ok(Said::Nothing);
+        };
+        if self.close_signal && first == CLOSE_SIGNAL {
+            return match rest {
+                [channel] => Ok(Said::Close(*channel)),
+                _ => Err(Malformed::CloseSignal(rest.len())),
+            };
+        }
+        if self.base64 {
+            let channel = first.wrapping_sub(b'0');
+            let data = STANDARD
+                .decode(rest)
+                .map_err(|_| Malformed::Base64(channel))?;
+            return Ok(Said::Data(channel, data.into()));
+        }
+        Ok(Said::Data(first, message.slice(1..)))
+    }
+
+    fn data(self, channel: u8, data: &[u8]) -> Message {
+        if self.base64 {
+            let mut text = String::from(char::from(b'0' + channel));
+            STANDARD.encode_string(data, &mut text);
+            return Message::Text(text.into());
+        }
+        let mut bytes = BytesMut::with_capacity(1 + data.len());
+        bytes.put_u8(channel);
+        bytes.put_slice(data);
+        Message::Binary(bytes.freeze())
+    }
+}
+
+// === impl ChannelWriter ===
+
+impl AsyncWrite for ChannelWriter {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
+        ready!(self.outgoing.poll_reserve(cx)).map_err(gone)?;
+        let length = data.len().min(PIECE);
+        let message = self.codec.data(self.number, &data[..length]);
+        self.outgoing.send_item(message).map_err(gone)?;
+        Poll::Ready(Ok(length))
+    }
+
+    /// Messages are sent as they are written, in their order.
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.tells_end {
+            let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
+            ready!(self.outgoing.poll_reserve(cx)).map_err(gone)?;
+            let message = Message::Binary(Bytes::copy_from_slice(&[CLOSE_SIGNAL, self.number]));
+            self.outgoing.send_item(message).map_err(gone)?;
+            self.tells_end = false;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn codecs() -> impl Strategy<Value = Codec> {
+        (any::<bool>(), any::<bool>()).prop_map(|(base64, close_signal)| Codec {
+            base64,
+            close_signal,
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_sent_is_understood(
+            codec in codecs(),
+            channel in 0_u8..10,
+            data in prop::collection::vec(any::<u8>(), 0..100),
+        ) {
+            let bytes = codec.data(channel, &data).into_data();
+            prop_assert_eq!(codec.parse(bytes), Ok(Said::Data(channel, data.into())));
+        }
+
+        #[test]
+        fn anything_may_come(codec in codecs(), data in prop::collection::vec(any::<u8>(), 0..100)) {
+            let _ = codec.parse(data.into());
+        }
+    }
+
+    #[test]
+    fn a_close_signal_names_one_channel() {
+        let v5 = Codec {
+            base64: false,
+            close_signal: true,
+        };
+        let v4 = Codec {
+            base64: false,
+            close_signal: false,
+        };
+        let parse = |codec: Codec, bytes: &'static [u8]| codec.parse(Bytes::from_static(bytes));
+        assert_eq!(parse(v5, &[255, 0]), Ok(Said::Close(0)));
+        assert_eq!(parse(v5, &[255]), Err(Malformed::CloseSignal(0)));
+        assert_eq!(parse(v5, &[255, 0, 0]), Err(Malformed::CloseSignal(2)));
+        assert_eq!(
+            parse(v4, &[255, 7]),
+            Ok(Said::Data(255, Bytes::from_static(&[7])))
+        );
+        assert_eq!(parse(v5, &[]), Ok(Said::Nothing));
+    }
+}
