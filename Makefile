@@ -1,7 +1,7 @@
 # The two commands are `make run` and `make test`; each installs what it needs
 # on a fresh Debian machine that has cargo and root.
 
-.PHONY: build run test lint deny bench clean
+.PHONY: build run test lint deny bench fuzz clean
 
 build:
 	deploy/install.sh build
@@ -29,6 +29,14 @@ deny:
 bench: build
 	deploy/install.sh build engine tests
 	cargo bench -p e2e --bench figures
+
+# What the streaming server takes from strangers, for FUZZ_SECONDS each. Needs a nightly
+# compiler and `cargo install cargo-fuzz`.
+FUZZ_SECONDS ?= 60
+fuzz:
+	cd streaming && for target in spdy_frames spdy_headers; do \
+		cargo +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
+	done
 
 clean:
 	cargo clean

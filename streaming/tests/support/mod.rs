@@ -182,7 +182,7 @@ impl Served {
         let patience = Duration::from_secs(20);
         tokio::time::timeout(patience, left)
             .await
-            .expect("a session is left over");
+            .unwrap_or_else(|_| panic!("a session is left over"));
     }
 }
 
