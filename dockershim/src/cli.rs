@@ -1,5 +1,7 @@
 //! The flags. Names, and defaults where they make sense here, are cri-dockerd's.
 
+use std::path::PathBuf;
+
 use clap::Parser;
 
 use crate::image::pause;
@@ -58,9 +60,18 @@ pub struct Cli {
     )]
     pub root_directory: String,
 
-    /// Address of the streaming server for exec, attach and port-forward; it is not built yet
+    /// Address of the streaming server for exec, attach and port-forward: <host>:<port>; with
+    /// port 0 the system chooses one
     #[arg(long, value_name = "ADDRESS", default_value = "localhost:0")]
     pub streaming_bind_addr: String,
+
+    /// Certificates with which the streaming server serves TLS, in PEM
+    #[arg(long, value_name = "PATH")]
+    pub streaming_tls_cert_file: Option<PathBuf>,
+
+    /// The key of the first of them, in PEM
+    #[arg(long, value_name = "PATH")]
+    pub streaming_tls_private_key_file: Option<PathBuf>,
 
     /// Directories with CNI plugins, comma-separated; for --network-plugin=cni
     #[arg(long, value_name = "PATHS", default_value = "/opt/cni/bin")]

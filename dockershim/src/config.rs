@@ -1,6 +1,17 @@
 //! The flags, checked: a bad value names its flag and what is allowed.
 
-use std::{fmt, path::PathBuf, time::Duration};
+use std::{
+    fmt,
+    net::{SocketAddr, ToSocketAddrs as _},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+use cri_streaming::rustls::{
+    self,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+};
 
 use tracing::level_filters::LevelFilter;
 
@@ -23,6 +34,8 @@ pub struct Config {
     pub image_pull_progress_deadline: Duration,
     /// When a negative `oom_score_adj` is raised.
     pub clamp_oom_score_adj: Clamp,
+    /// The streaming server.
+    pub streaming: cri_streaming::Config,
     /// What is logged.
     pub log_level: LevelFilter,
 }
@@ -79,6 +92,12 @@ impl TryFrom<&Cli> for Config {
                 .clamp_oom_score_adj
                 .parse()
                 .map_err(bad("clamp-oom-score-adj"))?,
+            streaming: cri_streaming::Config {
+                tls: read_tls(cli)?,
+                ..cri_streaming::Config::new(
+                    parse_bind(&cli.streaming_bind_addr).map_err(bad("streaming-bind-addr"))?,
+                )
+            },
             log_level: parse_level(&cli.log_level).map_err(bad("log-level"))?,
         })
     }
@@ -95,6 +114,46 @@ fn parse_listen(endpoint: &str) -> Result<PathBuf, String> {
         None if endpoint.starts_with('/') => Ok(endpoint.into()),
         _ => Err(format!("{endpoint:?}; {allowed}")),
     }
+}
+
+/// An address as Go's `net.Listen` takes it: without a host, all of them.
+fn parse_bind(text: &str) -> Result<SocketAddr, String> {
+    let allowed = "allowed: <host>:<port>, [<IPv6 address>]:<port>, :<port>";
+    let address = match text.strip_prefix(':') {
+        Some(port) => format!("[::]:{port}"),
+        None => text.to_owned(),
+    };
+    let mut found = address
+        .to_socket_addrs()
+        .map_err(|error| format!("{text:?}: {error}; {allowed}"))?;
+    found.next().ok_or_else(|| format!("{text:?}; {allowed}"))
+}
+
+fn read_tls(cli: &Cli) -> Result<Option<Arc<rustls::ServerConfig>>, ConfigError> {
+    const CERTIFICATE: &str = "streaming-tls-cert-file";
+    const KEY: &str = "streaming-tls-private-key-file";
+    let bad = |flag: &'static str, reason: String| ConfigError { flag, reason };
+    let (certificate, key) = match (
+        &cli.streaming_tls_cert_file,
+        &cli.streaming_tls_private_key_file,
+    ) {
+        (None, None) => return Ok(None),
+        (Some(certificate), Some(key)) => (certificate, key),
+        (None, Some(_)) => return Err(bad(CERTIFICATE, format!("is needed with --{KEY}"))),
+        (Some(_), None) => return Err(bad(KEY, format!("is needed with --{CERTIFICATE}"))),
+    };
+    let unread = |flag, path: &PathBuf, error: rustls::pki_types::pem::Error| {
+        bad(flag, format!("{}: {error}", path.display()))
+    };
+    let chain = CertificateDer::pem_file_iter(certificate)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| unread(CERTIFICATE, certificate, error))?;
+    let private = PrivateKeyDer::from_pem_file(key).map_err(|error| unread(KEY, key, error))?;
+    let config = rustls::ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(chain, private)
+        .map_err(|error| bad(CERTIFICATE, format!("{}: {error}", certificate.display())))?;
+    Ok(Some(Arc::new(config)))
 }
 
 fn parse_network(name: &str) -> Result<NetworkPlugin, String> {

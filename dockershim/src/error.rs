@@ -2,6 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use cri_streaming::TokenError;
 use tonic::{Code, Status};
 
 use crate::engine::{Cause, EngineError};
@@ -84,6 +85,17 @@ pub enum Error {
         /// Why it failed.
         source: std::io::Error,
     },
+    /// A forwarded connection broke.
+    #[error("carry a connection to port {port}: {source}")]
+    Forward {
+        /// The port.
+        port: u16,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// No stream can be prepared.
+    #[error(transparent)]
+    Token(#[from] TokenError),
     /// The engine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -121,7 +133,11 @@ impl Error {
             Self::NotSynced(_) => Code::Unavailable,
             Self::Deadline { .. } => Code::DeadlineExceeded,
             Self::Pull { code, .. } => *code,
-            Self::File { .. } | Self::Panicked(_) => Code::Internal,
+            Self::Token(TokenError::TooMany) => Code::ResourceExhausted,
+            Self::File { .. }
+            | Self::Forward { .. }
+            | Self::Token(TokenError::Random(_))
+            | Self::Panicked(_) => Code::Internal,
             Self::Engine(error) => match &error.cause {
                 Cause::Unreachable(_) => Code::Unavailable,
                 Cause::Deadline(_) => Code::DeadlineExceeded,

@@ -23,7 +23,9 @@ pub mod security;
 pub mod server;
 pub mod service;
 pub mod shim;
+pub mod streaming;
 
 pub use config::Config;
 pub use error::Error;
 pub use shim::Shim;
+pub use streaming::Streaming;

@@ -6,7 +6,7 @@ use std::{io::IsTerminal as _, process::ExitCode};
 
 use anyhow::Context as _;
 use clap::Parser as _;
-use dockershim::{Config, Shim, cli::Cli, server};
+use dockershim::{Config, Shim, cli::Cli, server, streaming};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::{
@@ -35,7 +35,8 @@ fn start() -> anyhow::Result<()> {
     // The libraries' own debug lines would be hundreds a request.
     let levels = Targets::new()
         .with_default(config.log_level.min(LevelFilter::WARN))
-        .with_target("dockershim", config.log_level);
+        .with_target("dockershim", config.log_level)
+        .with_target("cri_streaming", config.log_level);
     tracing_subscriber::fmt()
         .with_max_level(config.log_level)
         .with_writer(std::io::stderr)
@@ -65,6 +66,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     });
     let listener = server::listen(&config.listen)?;
     let shim = Shim::start(config, stop.clone());
-    server::serve(shim, listener, stop).await?;
+    let streaming = streaming::bind(&shim).await?;
+    server::serve(shim, streaming, listener, stop).await?;
     Ok(())
 }

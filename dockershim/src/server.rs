@@ -19,7 +19,7 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
-use crate::{Shim, service::Service};
+use crate::{Shim, Streaming, service::Service};
 
 /// As the kubelet has it for its own side.
 const MAX_MESSAGE: usize = 16 * 1024 * 1024;
@@ -85,17 +85,19 @@ pub fn listen(path: &Path) -> Result<UnixListener, ServerError> {
         .map_err(failed("listen on"))
 }
 
-/// Serves CRI until `stop`; then takes no more, and waits for what is in flight. Pods
+/// Serves CRI and streams until `stop`; then takes no more, and waits for what is in flight. Pods
 /// keep running.
 ///
 /// # Errors
 /// [`ServerError::Serve`].
 pub async fn serve(
     shim: Arc<Shim>,
+    streaming: Arc<Streaming>,
     listener: UnixListener,
     stop: CancellationToken,
 ) -> Result<(), ServerError> {
-    let service = Service::new(Arc::clone(&shim));
+    let service = Service::new(Arc::clone(&shim), Arc::clone(&streaming));
+    let streams = tokio::spawn(streaming.serve(stop.clone()));
     let runtime = RuntimeServiceServer::new(service.clone())
         .max_decoding_message_size(MAX_MESSAGE)
         .max_encoding_message_size(usize::MAX);
@@ -119,7 +121,11 @@ pub async fn serve(
         tokio::time::sleep(SHUTDOWN_PATIENCE).await;
     };
     tokio::select! {
-        served = served(server, &shim) => served?,
+        served = async {
+            served(server, &shim).await?;
+            let _ = streams.await;
+            Ok::<_, ServerError>(())
+        } => served?,
         () = patience => tracing::warn!("some requests are cut off"),
     }
     tracing::info!("stopped; pods keep running");

@@ -12,7 +12,7 @@ use cri_proto::runtime::v1::{
     RemovePodSandboxRequest, RunPodSandboxRequest, StatusRequest, StopPodSandboxRequest,
     VersionRequest, runtime_service_server::RuntimeService as _,
 };
-use dockershim::{Config, Shim, cli::Cli, service::Service};
+use dockershim::{Config, Shim, cli::Cli, service::Service, streaming};
 use support::{FakeEngine, Hang, eventually};
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Request};
@@ -31,12 +31,13 @@ impl Drop for Node {
 }
 
 impl Node {
-    fn start(engine: &FakeEngine) -> Self {
+    async fn start(engine: &FakeEngine) -> Self {
         let endpoint = format!("--docker-endpoint=unix://{}", engine.socket.display());
         let config = Config::try_from(&Cli::parse_from(["dockershim", &endpoint])).unwrap();
         let stop = CancellationToken::new();
         let shim = Shim::start(config, stop.clone());
-        let service = Service::new(Arc::clone(&shim));
+        let streaming = streaming::bind(&shim).await.unwrap();
+        let service = Service::new(Arc::clone(&shim), streaming);
         Self {
             shim,
             service,
@@ -45,7 +46,7 @@ impl Node {
     }
 
     async fn synced(engine: &FakeEngine) -> Self {
-        let node = Self::start(engine);
+        let node = Self::start(engine).await;
         eventually("the shim is in sync", || node.shim.model.synced()).await;
         node
     }
@@ -163,7 +164,7 @@ async fn a_list_answers_while_an_inspect_hangs() {
     let well = engine.add_sandbox("well", true, false);
     engine.hang(Hang::Inspect(hung.clone()), true);
     // From its start on: what the engine's list told has to do.
-    let node = Node::start(&engine);
+    let node = Node::start(&engine).await;
     tokio::time::timeout(Duration::from_secs(8), async {
         while !node.shim.model.synced() {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -213,7 +214,7 @@ async fn an_engine_that_comes_later_is_waited_for() {
     let mut engine = FakeEngine::start();
     engine.add_sandbox("web", true, false);
     engine.stop();
-    let node = Node::start(&engine);
+    let node = Node::start(&engine).await;
     // An empty list would be a lie that makes a kubelet start everything again.
     assert_eq!(node.list().await.unwrap_err().code(), Code::Unavailable);
     assert!(!node.ready().await.0);

@@ -173,5 +173,7 @@ pub(crate) fn refuse(status: StatusCode, message: String) -> Box<Answer> {
         HeaderValue::from_static("text/plain; charset=utf-8"),
     );
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    // There is one token a connection.
+    headers.insert(CONNECTION, HeaderValue::from_static("close"));
     Box::new(answer)
 }

@@ -21,3 +21,5 @@ pub use runtime::{
 pub use server::{CREATION_TIMEOUT, Config, IDLE_TIMEOUT, Server, ServerError};
 pub use status::{Cause, Details, Status};
 pub use token::TokenError;
+/// For [`Config::tls`] and [`client::Client::with_tls`].
+pub use tokio_rustls::rustls;

@@ -266,7 +266,6 @@ impl<R: Runtime> Server<R> {
             .timer(TokioTimer::new())
             .header_read_timeout(self.config.creation_timeout)
             .max_buf_size(LONGEST_REQUEST)
-            .keep_alive(false)
             .serve_connection(TokioIo::new(io), service)
             .with_upgrades();
         tokio::select! {

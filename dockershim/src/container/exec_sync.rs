@@ -1,22 +1,33 @@
 //! `ExecSync`.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    io,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
 
-use cri_proto::runtime::v1::{ContainerState, ExecSyncRequest, ExecSyncResponse};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use cri_proto::runtime::v1::{ExecSyncRequest, ExecSyncResponse};
+use rustix::process::Signal;
+use tokio::io::AsyncWrite;
 
-use super::status::find;
+use super::{
+    exec::require_running,
+    exec_process::{exit_code, kill},
+    status::find,
+};
 use crate::{
     Error, Shim,
-    engine::{Cause, EngineError, ExecOutput},
+    engine::{self, Cause, EngineError, NewExec},
 };
 
 /// What is kept of the output. CRI allows 16 MiB for each stream, but the kubelet and
 /// crictl take no answer of more than 16 MiB, so that is what both share, less the frame.
 const OUTPUT_LIMIT: usize = 16 * 1024 * 1024 - 64;
-/// The engine learns of a command's end a moment after its output ended.
-const EXIT_POLL: Duration = Duration::from_millis(10);
-const EXIT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Runs a command in a container and waits for its end, for `timeout` seconds at most;
 /// 0 waits without limit.
@@ -40,92 +51,102 @@ pub async fn exec_sync(
         }
     };
     let container = find(shim, &request.container_id).await?;
+    require_running(&container)?;
     let id = container.id();
-    if container.status.state() != ContainerState::ContainerRunning {
-        return Err(Error::FailedPrecondition(format!(
-            "container {id} is {}; a command needs a running one",
-            container.status.state().as_str_name()
-        )));
-    }
-    let exec = shim.engine.create_exec(id, request.cmd).await?;
-    let mut output = ExecOutput::default();
-    let run = async {
-        shim.engine
-            .run_exec(&exec, OUTPUT_LIMIT, &mut output)
-            .await?;
-        exit_code(shim, &exec).await
+    let command = NewExec {
+        command: request.cmd,
+        stdout: true,
+        stderr: true,
+        ..NewExec::default()
     };
-    let finished = match limit {
-        None => run.await,
-        Some(limit) => match tokio::time::timeout(limit, run).await {
+    let exec = shim.engine.create_exec(id, command).await?;
+    match limit {
+        None => run(shim, &exec).await,
+        Some(limit) => match tokio::time::timeout(limit, run(shim, &exec)).await {
             Ok(finished) => finished,
             Err(_) => {
-                kill(shim, &exec, id).await;
-                return Err(Error::Deadline {
+                kill(shim, &exec, id, Signal::KILL).await;
+                Err(Error::Deadline {
                     action: "run a command in container",
                     object: id.to_owned(),
                     limit,
-                });
+                })
             }
         },
-    };
-    let exit_code = finished?;
+    }
+}
+
+async fn run(shim: &Shim, exec: &str) -> Result<ExecSyncResponse, Error> {
+    let (reader, _writer) = shim.engine.start_exec(exec, false).await?;
+    let kept = AtomicUsize::new(0);
+    let (mut stdout, mut stderr) = (Kept::new(&kept), Kept::new(&kept));
+    let carried = engine::carry(reader, false, &mut stdout, &mut stderr).await;
+    carried.map_err(|error| EngineError {
+        action: "read the output of command",
+        object: exec.to_owned(),
+        cause: Cause::Unreachable(error.to_string()),
+    })?;
+    let exit_code = exit_code(shim, exec).await?;
     Ok(ExecSyncResponse {
-        stdout: output.stdout.freeze().into(),
-        stderr: output.stderr.freeze().into(),
+        stdout: stdout.bytes,
+        stderr: stderr.bytes,
         exit_code,
     })
 }
 
-async fn exit_code(shim: &Shim, exec: &str) -> Result<i32, EngineError> {
-    let deadline = tokio::time::Instant::now() + EXIT_PATIENCE;
-    loop {
-        let state = shim.engine.inspect_exec(exec).await?;
-        if let (Some(false), Some(code)) = (state.running, state.exit_code) {
-            return Ok(i32::try_from(code).unwrap_or(i32::MAX));
+/// Keeps what is written until both streams together have the limit, and drops the rest,
+/// so that the command never blocks on it.
+struct Kept<'a> {
+    bytes: Vec<u8>,
+    /// Of both streams.
+    sum: &'a AtomicUsize,
+}
+
+impl<'a> Kept<'a> {
+    fn new(sum: &'a AtomicUsize) -> Self {
+        Self {
+            bytes: Vec::new(),
+            sum,
         }
-        if tokio::time::Instant::now() > deadline {
-            return Err(EngineError {
-                action: "wait for the end of command",
-                object: exec.to_owned(),
-                cause: Cause::Deadline(EXIT_PATIENCE),
-            });
-        }
-        tokio::time::sleep(EXIT_POLL).await;
     }
 }
 
-/// Kills the command's process. The engine has no call for that.
-async fn kill(shim: &Shim, exec: &str, container: &str) {
-    let state = match shim.engine.inspect_exec(exec).await {
-        Ok(state) => state,
-        Err(error) => {
-            tracing::warn!(container_id = container, %error, "a command outlives its timeout");
-            return;
-        }
-    };
-    let pid = state
-        .pid
-        .and_then(|pid| i32::try_from(pid).ok())
-        .and_then(Pid::from_raw);
-    let (Some(true), Some(pid)) = (state.running, pid) else {
-        return;
-    };
-    if let Err(error) = kill_process(pid, container) {
-        tracing::warn!(container_id = container, %error, "a command outlives its timeout");
+impl AsyncWrite for Kept<'_> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let room = OUTPUT_LIMIT.saturating_sub(self.sum.load(Ordering::Relaxed));
+        let length = data.len().min(room);
+        self.bytes.extend_from_slice(&data[..length]);
+        self.sum.fetch_add(length, Ordering::Relaxed);
+        Poll::Ready(Ok(data.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
     }
 }
 
-/// Kills process `pid` if it is one of `container`: the engine may count processes in
-/// another namespace, and a number may have passed to another process.
-fn kill_process(pid: Pid, container: &str) -> std::io::Result<()> {
-    let process = pidfd_open(pid, PidfdFlags::empty())?;
-    let cgroups = std::fs::read_to_string(format!("/proc/{}/cgroup", pid.as_raw_nonzero()))?;
-    if !cgroups.contains(container) {
-        return Err(std::io::Error::other(format!(
-            "process {pid:?} is none of this container's here"
-        )));
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn output_stops_at_the_limit_of_both_streams() {
+        let sum = AtomicUsize::new(0);
+        let (mut stdout, mut stderr) = (Kept::new(&sum), Kept::new(&sum));
+        stderr.write_all(b"err").await.unwrap();
+        stdout.write_all(&vec![1; OUTPUT_LIMIT]).await.unwrap();
+        stderr.write_all(b"more").await.unwrap();
+        assert_eq!(stdout.bytes.len(), OUTPUT_LIMIT - 3);
+        assert_eq!(stderr.bytes, b"err");
     }
-    pidfd_send_signal(process, Signal::KILL)?;
-    Ok(())
 }

@@ -1,12 +1,16 @@
 //! Containers: one file per CRI verb.
 
+pub mod attach;
 pub mod convert;
 pub mod create;
+pub mod exec;
+mod exec_process;
 pub mod exec_sync;
 pub mod list;
 mod mounts;
 pub mod remove;
 mod resources;
+mod session;
 pub mod start;
 pub mod status;
 pub mod stop;

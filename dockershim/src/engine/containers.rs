@@ -6,7 +6,8 @@ use bollard::{
     models::{ContainerCreateBody, ContainerInspectResponse, ContainerSummary},
     query_parameters::{
         CreateContainerOptions, InspectContainerOptions, KillContainerOptions,
-        ListContainersOptions, RemoveContainerOptions, StartContainerOptions, StopContainerOptions,
+        ListContainersOptions, RemoveContainerOptions, ResizeContainerTTYOptions,
+        StartContainerOptions, StopContainerOptions,
     },
 };
 
@@ -128,5 +129,24 @@ impl Engine {
             link: false,
         };
         call.run(docker.remove_container(id, Some(options))).await
+    }
+
+    /// Sets the size of the container's terminal, in characters.
+    ///
+    /// # Errors
+    /// Any [`Cause`](super::Cause).
+    pub async fn resize_container(
+        &self,
+        id: &str,
+        width: u16,
+        height: u16,
+    ) -> Result<(), EngineError> {
+        let call = Call::new("resize the terminal of container", id, READ);
+        let docker = call.docker(self)?;
+        let options = ResizeContainerTTYOptions {
+            h: height.into(),
+            w: width.into(),
+        };
+        call.run(docker.resize_container_tty(id, options)).await
     }
 }

@@ -56,17 +56,24 @@ impl EngineError {
     }
 }
 
+impl Cause {
+    /// Of an HTTP status and the engine's words.
+    pub(super) fn refused(status: u16, message: String) -> Self {
+        match status {
+            404 => Self::NotFound(message),
+            409 => Self::Conflict(message),
+            status => Self::Refused { status, message },
+        }
+    }
+}
+
 impl From<BollardError> for Cause {
     fn from(error: BollardError) -> Self {
         match error {
             BollardError::DockerResponseServerError {
                 status_code,
                 message,
-            } => match status_code {
-                404 => Self::NotFound(message),
-                409 => Self::Conflict(message),
-                status => Self::Refused { status, message },
-            },
+            } => Self::refused(status_code, message),
             BollardError::DockerStreamError { error } => Self::Refused {
                 status: 0,
                 message: error,

@@ -8,8 +8,10 @@ mod containers;
 mod endpoint;
 mod error;
 mod exec;
+mod hijack;
 mod images;
 mod info;
+mod output;
 mod probe;
 
 use std::{future::Future, sync::Arc, time::Duration};
@@ -25,9 +27,11 @@ use rustix::process::Pid;
 pub use containers::NewContainer;
 pub use endpoint::Endpoint;
 pub use error::{Cause, EngineError};
-pub use exec::ExecOutput;
+pub use exec::NewExec;
+pub use hijack::{AttachTo, HijackedReader, HijackedWriter};
 pub use images::Credentials;
 pub use info::EngineInfo;
+pub use output::{OutputError, carry};
 pub use probe::{OLDEST_API, Probe, ProbeError};
 
 /// For calls that only read.
@@ -253,8 +257,16 @@ impl<'a> Call<'a> {
         &self,
         call: impl Future<Output = Result<T, BollardError>>,
     ) -> Result<T, EngineError> {
+        self.limited(async { call.await.map_err(Cause::from) })
+            .await
+    }
+
+    async fn limited<T>(
+        &self,
+        call: impl Future<Output = Result<T, Cause>>,
+    ) -> Result<T, EngineError> {
         match tokio::time::timeout(self.deadline, call).await {
-            Ok(result) => result.map_err(|error| self.failed(error.into())),
+            Ok(result) => result.map_err(|cause| self.failed(cause)),
             Err(_) => Err(self.failed(Cause::Deadline(self.deadline))),
         }
     }

@@ -1,3 +1,4 @@
 //! The network of a sandbox.
 
 pub mod docker;
+pub mod port_forward;

@@ -3,6 +3,7 @@
 mod cgroup_parent;
 pub mod convert;
 pub mod list;
+pub mod port_forward;
 pub mod remove;
 pub mod run;
 pub mod status;

@@ -10,21 +10,22 @@ use std::{pin::Pin, sync::Arc};
 use futures::Stream;
 use tonic::Status;
 
-use crate::Shim;
+use crate::{Shim, Streaming};
 
 /// What a CRI client talks to; implements both of CRI's services.
 #[derive(Debug, Clone)]
 pub struct Service {
     shim: Arc<Shim>,
+    streaming: Arc<Streaming>,
 }
 
 /// The answer of a verb that streams.
 type Parts<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl Service {
-    /// The services of `shim`.
-    pub fn new(shim: Arc<Shim>) -> Self {
-        Self { shim }
+    /// The services of `shim`, which prepare streams with `streaming`.
+    pub fn new(shim: Arc<Shim>, streaming: Arc<Streaming>) -> Self {
+        Self { shim, streaming }
     }
 }
 

@@ -173,16 +173,26 @@ impl RuntimeService for Service {
         Err(unimplemented("ReopenContainerLog"))
     }
 
-    async fn exec(&self, _: Request<ExecRequest>) -> Answer<ExecResponse> {
-        Err(unimplemented("Exec"))
+    async fn exec(&self, request: Request<ExecRequest>) -> Answer<ExecResponse> {
+        let request = request.into_inner();
+        let answer = container::exec::exec(&self.shim, &self.streaming, request).await?;
+        Ok(Response::new(answer))
     }
 
-    async fn attach(&self, _: Request<AttachRequest>) -> Answer<AttachResponse> {
-        Err(unimplemented("Attach"))
+    async fn attach(&self, request: Request<AttachRequest>) -> Answer<AttachResponse> {
+        let request = request.into_inner();
+        let answer = container::attach::attach(&self.shim, &self.streaming, request).await?;
+        Ok(Response::new(answer))
     }
 
-    async fn port_forward(&self, _: Request<PortForwardRequest>) -> Answer<PortForwardResponse> {
-        Err(unimplemented("PortForward"))
+    async fn port_forward(
+        &self,
+        request: Request<PortForwardRequest>,
+    ) -> Answer<PortForwardResponse> {
+        let request = request.into_inner();
+        let answer =
+            sandbox::port_forward::port_forward(&self.shim, &self.streaming, request).await?;
+        Ok(Response::new(answer))
     }
 
     async fn container_stats(

@@ -17,10 +17,14 @@ use crate::{
 /// Says which of a command's streams a stream is.
 pub(crate) const STREAM_TYPE: &str = "streamtype";
 
-/// The client did not open in time what it has to.
+/// The client did not open what it has to.
 #[derive(Debug, thiserror::Error)]
-#[error("timed out waiting for client to create streams")]
-pub(crate) struct TimedOut;
+pub(crate) enum Incomplete {
+    #[error("timed out waiting for client to create streams")]
+    TimedOut,
+    #[error("the client left before it created its streams")]
+    Gone,
+}
 
 /// What the client opened so far.
 #[derive(Default)]
@@ -41,16 +45,15 @@ impl Session {
         idle: Duration,
         creation: Duration,
         gone: CancellationToken,
-    ) -> Result<Self, TimedOut>
+    ) -> Result<Self, Incomplete>
     where
         T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let (connection, mut incoming) = Connection::server(io, idle, gone.clone());
         let resizes = wants.tty && version.resizes();
         let opened = tokio::time::timeout(creation, Opened::all(&mut incoming, wants, resizes));
-        let Ok(Some(opened)) = opened.await else {
-            return Err(TimedOut);
-        };
+        let opened = opened.await.map_err(|_| Incomplete::TimedOut)?;
+        let opened = opened.ok_or(Incomplete::Gone)?;
         // A command has no more streams than those it begins with.
         drop(incoming);
 

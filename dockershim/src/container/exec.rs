@@ -1,0 +1,142 @@
+//! `Exec`: prepares a command, and runs it when its client has come for the streams.
+
+use std::time::Duration;
+
+use cri_proto::runtime::v1::{ContainerState, ExecRequest, ExecResponse};
+use cri_streaming::{Exec, Streams, TerminalSize, Wants};
+use tokio::sync::mpsc;
+
+use super::{
+    exec_process::{self, exit_code},
+    session::{self, Ended},
+    status::find,
+};
+use crate::{Error, Shim, Streaming, engine::NewExec, model::Container};
+
+/// A terminal is there a moment after its command was started.
+const RESIZE_PAUSE: Duration = Duration::from_millis(50);
+const RESIZE_TRIES: usize = 20;
+
+/// Returns the URL at which a client gets the streams of a command.
+///
+/// # Errors
+/// `InvalidArgument`; `NotFound`; `FailedPrecondition` when the container does not run;
+/// `ResourceExhausted` when too many URLs were not used.
+pub async fn exec(
+    shim: &Shim,
+    streaming: &Streaming,
+    request: ExecRequest,
+) -> Result<ExecResponse, Error> {
+    if request.cmd.is_empty() {
+        return Err(Error::invalid("cmd", "must not be empty"));
+    }
+    let wants = Wants {
+        stdin: request.stdin,
+        stdout: request.stdout,
+        stderr: request.stderr,
+        tty: request.tty,
+    };
+    check(&request.container_id, wants)?;
+    let container = find(shim, &request.container_id).await?;
+    require_running(&container)?;
+    let url = streaming.exec(Exec {
+        container_id: container.id().to_owned(),
+        command: request.cmd,
+        wants,
+    })?;
+    Ok(ExecResponse { url })
+}
+
+/// What upstream's streaming server refuses, in its words.
+pub(super) fn check(container_id: &str, wants: Wants) -> Result<(), Error> {
+    if container_id.is_empty() {
+        return Err(Error::invalid(
+            "container_id",
+            "missing required container_id",
+        ));
+    }
+    if wants.tty && wants.stderr {
+        let reason = "tty and stderr cannot both be true";
+        return Err(Error::invalid("stderr", reason));
+    }
+    if !wants.stdin && !wants.stdout && !wants.stderr {
+        let reason = "one of stdin, stdout, or stderr must be set";
+        return Err(Error::invalid("stdout", reason));
+    }
+    Ok(())
+}
+
+/// # Errors
+/// `FailedPrecondition` that names the container's state.
+pub(super) fn require_running(container: &Container) -> Result<(), Error> {
+    let state = container.status.state();
+    if state == ContainerState::ContainerRunning {
+        return Ok(());
+    }
+    Err(Error::FailedPrecondition(format!(
+        "container {} is {}; a running one is needed",
+        container.id(),
+        state.as_str_name()
+    )))
+}
+
+/// Runs a command on a client's streams; returns its exit code.
+///
+/// # Errors
+/// The container does not run any more, the engine failed, or the client left.
+pub async fn run(shim: &Shim, exec: Exec, streams: Streams) -> Result<i32, Error> {
+    let container = find(shim, &exec.container_id).await?;
+    require_running(&container)?;
+    let Wants {
+        stdin,
+        stdout,
+        stderr,
+        tty,
+    } = exec.wants;
+    let command = NewExec {
+        command: exec.command,
+        stdin,
+        stdout,
+        stderr,
+        tty,
+    };
+    let id = shim.engine.create_exec(container.id(), command).await?;
+    let (reader, writer) = shim.engine.start_exec(&id, tty).await?;
+    let gone = streams.gone.clone();
+    let mut streams = streams;
+    let sizes = streams.resize.take();
+    let carrying = session::carry(reader, writer, tty, streams);
+    let ended = tokio::select! {
+        ended = carrying => ended,
+        never = follow_sizes(shim, &id, sizes) => match never {},
+    };
+    let ended = match ended {
+        Ended::Output => tokio::select! {
+            code = exit_code(shim, &id) => return Ok(code?),
+            () = gone.cancelled() => Ended::ClientGone,
+        },
+        ended => ended,
+    };
+    exec_process::end(shim, &id, container.id(), tty).await;
+    Err(ended.into_error("command", &id))
+}
+
+/// Passes the client's sizes on, until it is dropped.
+async fn follow_sizes(
+    shim: &Shim,
+    exec: &str,
+    sizes: Option<mpsc::Receiver<TerminalSize>>,
+) -> std::convert::Infallible {
+    if let Some(mut sizes) = sizes {
+        while let Some(TerminalSize { width, height }) = sizes.recv().await {
+            for _ in 0..RESIZE_TRIES {
+                match shim.engine.resize_exec(exec, width, height).await {
+                    Ok(()) => break,
+                    Err(error) => tracing::debug!(%error, "try again"),
+                }
+                tokio::time::sleep(RESIZE_PAUSE).await;
+            }
+        }
+    }
+    std::future::pending().await
+}

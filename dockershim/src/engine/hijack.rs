@@ -1,0 +1,143 @@
+//! Connections that the engine hands over after HTTP, for the streams of commands and
+//! containers. Made without bollard, whose reader guesses at what a terminal says.
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::{
+    Request, StatusCode,
+    client::conn::http1,
+    header::{CONNECTION, CONTENT_TYPE, HOST, UPGRADE},
+    upgrade::Upgraded,
+};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf},
+    net::{TcpStream, UnixStream},
+};
+
+use super::{CHANGE, Call, Cause, Endpoint, Engine, EngineError};
+
+/// What of a refusal is read.
+const LONGEST_REFUSAL: usize = 64 * 1024;
+
+/// What a process writes, as the engine sends it: see [`super::output`].
+pub type HijackedReader = ReadHalf<TokioIo<Upgraded>>;
+/// What a process reads. Shut down, it is the end of its input.
+pub type HijackedWriter = WriteHalf<TokioIo<Upgraded>>;
+
+trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
+
+/// Which streams of a container are joined.
+#[derive(Clone, Copy, Debug)]
+pub struct AttachTo {
+    /// Its input.
+    pub stdin: bool,
+    /// Its output.
+    pub stdout: bool,
+    /// Its error output.
+    pub stderr: bool,
+}
+
+/// Keys that detach from a terminal. The engine's own, ctrl-P first, would keep every
+/// ctrl-P from the program until the next key; these nobody presses.
+pub(super) const DETACH_KEYS: &str = "ctrl-^,ctrl-@,ctrl-^,ctrl-@,ctrl-_,ctrl-^";
+
+impl Engine {
+    /// Starts a prepared command and takes over its streams.
+    ///
+    /// # Errors
+    /// Any [`Cause`].
+    pub async fn start_exec(
+        &self,
+        exec: &str,
+        tty: bool,
+    ) -> Result<(HijackedReader, HijackedWriter), EngineError> {
+        let call = Call::new("run command", exec, CHANGE);
+        let body = serde_json::json!({ "Detach": false, "Tty": tty });
+        let path = format!("/exec/{exec}/start");
+        call.limited(self.hijack(&call, &path, body.to_string()))
+            .await
+    }
+
+    /// Joins the streams of a running container.
+    ///
+    /// # Errors
+    /// Any [`Cause`]; `Conflict` when it does not run.
+    pub async fn attach_container(
+        &self,
+        id: &str,
+        to: AttachTo,
+    ) -> Result<(HijackedReader, HijackedWriter), EngineError> {
+        let call = Call::new("attach to container", id, CHANGE);
+        let flag = u8::from;
+        let keys = DETACH_KEYS.replace('^', "%5E").replace('@', "%40");
+        let path = format!(
+            "/containers/{id}/attach?stream=1&stdin={}&stdout={}&stderr={}&detachKeys={keys}",
+            flag(to.stdin),
+            flag(to.stdout),
+            flag(to.stderr),
+        );
+        call.limited(self.hijack(&call, &path, String::new())).await
+    }
+
+    async fn hijack(
+        &self,
+        call: &Call<'_>,
+        path: &str,
+        body: String,
+    ) -> Result<(HijackedReader, HijackedWriter), Cause> {
+        let (major, minor) = call.connection(self).map_err(|error| error.cause)?.api;
+        let request = Request::post(format!("/v{major}.{minor}{path}"))
+            .header(HOST, "docker")
+            .header(CONTENT_TYPE, "application/json")
+            .header(CONNECTION, "Upgrade")
+            .header(UPGRADE, "tcp")
+            .body(Full::<Bytes>::from(body))
+            .map_err(|error| Cause::Protocol(error.to_string()))?;
+        let unreachable = |error: &dyn std::error::Error| Cause::Unreachable(error.to_string());
+        let io: Box<dyn Io> = match self.endpoint() {
+            Endpoint::Unix(path) => Box::new(
+                UnixStream::connect(path)
+                    .await
+                    .map_err(|error| unreachable(&error))?,
+            ),
+            Endpoint::Tcp(address) => Box::new(
+                TcpStream::connect(address.as_str())
+                    .await
+                    .map_err(|error| unreachable(&error))?,
+            ),
+        };
+        let (mut sender, connection) = http1::handshake(TokioIo::new(io))
+            .await
+            .map_err(|error| unreachable(&error))?;
+        // Ends with the answer, or hands the connection over.
+        tokio::spawn(connection.with_upgrades());
+        let mut answer = sender
+            .send_request(request)
+            .await
+            .map_err(|error| unreachable(&error))?;
+        if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+            return Err(refusal(answer).await);
+        }
+        let upgraded = hyper::upgrade::on(&mut answer)
+            .await
+            .map_err(|error| unreachable(&error))?;
+        Ok(tokio::io::split(TokioIo::new(upgraded)))
+    }
+}
+
+async fn refusal(answer: hyper::Response<hyper::body::Incoming>) -> Cause {
+    let status = answer.status().as_u16();
+    let body = Limited::new(answer.into_body(), LONGEST_REFUSAL).collect();
+    let body = match body.await {
+        Ok(body) => body.to_bytes(),
+        Err(error) => return Cause::Unreachable(error.to_string()),
+    };
+    let told = serde_json::from_slice::<serde_json::Value>(&body).ok();
+    let message = told.and_then(|told| Some(told.get("message")?.as_str()?.to_owned()));
+    Cause::refused(
+        status,
+        message.unwrap_or_else(|| String::from_utf8_lossy(&body).into_owned()),
+    )
+}

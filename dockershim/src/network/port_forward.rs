@@ -1,0 +1,164 @@
+//! Connections to a sandbox's loopback: a socket that is made inside its network
+//! namespace stays there, whichever thread then uses it.
+
+use std::{
+    fmt, io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream as StdStream},
+    os::fd::{AsFd as _, OwnedFd},
+    time::Duration,
+};
+
+use cri_streaming::Connection;
+use rustix::{
+    fs::{Mode, OFlags, open, openat},
+    thread::{LinkNameSpaceType, move_into_link_name_space},
+};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
+    net::TcpStream,
+    sync::oneshot,
+};
+
+use crate::Error;
+
+/// What a listener on the sandbox's own loopback gets to take a connection.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// What is carried at once towards the client.
+const BUFFER: usize = 128 * 1024;
+
+/// Nobody took the connection.
+#[derive(Debug)]
+struct Refused {
+    port: u16,
+    pid: i64,
+    v4: io::Error,
+    v6: io::Error,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { port, pid, v4, v6 } = self;
+        write!(
+            f,
+            "failed to connect to localhost:{port} inside namespace \"/proc/{pid}/ns/net\", \
+             IPv4: {v4} IPv6: {v6}"
+        )
+    }
+}
+
+/// Connects to a port of the loopback that process `pid` of the sandbox has.
+///
+/// # Errors
+/// `FailedPrecondition` when nobody listens; `File` when the namespace cannot be entered.
+pub async fn connect(sandbox_id: &str, pid: i64, port: u16) -> Result<TcpStream, Error> {
+    let failed = |action| {
+        move |source| Error::File {
+            action,
+            path: format!("/proc/{pid}/ns/net").into(),
+            source,
+        }
+    };
+    let namespace =
+        namespace(sandbox_id, pid).map_err(failed("open the sandbox's network namespace"))?;
+    let (answer, answered) = oneshot::channel();
+    // A thread of its own, as the namespace is the thread's; it ends with the connection
+    // made, and nothing else ever runs on it.
+    std::thread::Builder::new()
+        .name("port-forward".into())
+        .spawn(move || drop(answer.send(connect_inside(&namespace, pid, port))))
+        .map_err(failed("start a thread for"))?;
+    let connected = answered
+        .await
+        .map_err(|_| Error::Panicked("PortForward"))?
+        .map_err(failed("enter"))?
+        .map_err(|refused| Error::FailedPrecondition(refused.to_string()))?;
+    connected
+        .set_nonblocking(true)
+        .and_then(|()| TcpStream::from_std(connected))
+        .map_err(failed("use a socket in"))
+}
+
+/// The network namespace of a process, if it is still the sandbox's: all is looked at
+/// through one handle, which stands for this process and no later one of its number.
+fn namespace(sandbox_id: &str, pid: i64) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let process = open(
+        format!("/proc/{pid}"),
+        flags | OFlags::DIRECTORY,
+        Mode::empty(),
+    )?;
+    let cgroups = openat(&process, "cgroup", flags, Mode::empty())?;
+    let cgroups = io::read_to_string(std::fs::File::from(cgroups))?;
+    if !cgroups.contains(sandbox_id) {
+        return Err(io::Error::other(
+            "the process is none of this sandbox's here",
+        ));
+    }
+    Ok(openat(&process, "ns/net", flags, Mode::empty())?)
+}
+
+fn connect_inside(
+    namespace: &OwnedFd,
+    pid: i64,
+    port: u16,
+) -> io::Result<Result<StdStream, Refused>> {
+    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
+    let to = |ip: IpAddr| StdStream::connect_timeout(&SocketAddr::new(ip, port), PATIENCE);
+    Ok(to(Ipv4Addr::LOCALHOST.into())
+        .or_else(|v4| to(Ipv6Addr::LOCALHOST.into()).map_err(|v6| Refused { port, pid, v4, v6 })))
+}
+
+/// Carries bytes both ways until both directions have ended, or the client has left.
+///
+/// # Errors
+/// The connection into the sandbox broke.
+pub async fn carry(socket: TcpStream, connection: Connection) -> io::Result<()> {
+    let Connection {
+        mut reader,
+        mut writer,
+        gone,
+    } = connection;
+    let _ = socket.set_nodelay(true);
+    let (from_pod, mut to_pod) = socket.into_split();
+    let mut from_pod = BufReader::with_capacity(BUFFER, from_pod);
+    let inward = async {
+        loop {
+            let bytes = reader.fill_buf().await.map_err(Broken::Client)?;
+            if bytes.is_empty() {
+                return to_pod.shutdown().await.map_err(Broken::Pod);
+            }
+            let length = to_pod.write(bytes).await.map_err(Broken::Pod)?;
+            reader.consume(length);
+        }
+    };
+    let outward = async {
+        loop {
+            let bytes = from_pod.fill_buf().await.map_err(Broken::Pod)?;
+            if bytes.is_empty() {
+                return writer.shutdown().await.map_err(Broken::Client);
+            }
+            let length = writer.write(bytes).await.map_err(Broken::Client)?;
+            from_pod.consume(length);
+        }
+    };
+    let carried = tokio::select! {
+        carried = async { tokio::try_join!(inward, outward) } => carried,
+        () = gone.cancelled() => return Ok(()),
+    };
+    match carried {
+        Ok(_) => Ok(()),
+        Err(Broken::Client(error)) => {
+            tracing::debug!(%error, "the client of a forwarded connection has left");
+            Ok(())
+        }
+        // The pod has closed before the client did, which is no failure.
+        Err(Broken::Pod(error)) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
+        Err(Broken::Pod(error)) => Err(error),
+    }
+}
+
+/// Whose side of a forwarded connection broke.
+enum Broken {
+    Client(io::Error),
+    Pod(io::Error),
+}

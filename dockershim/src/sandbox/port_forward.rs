@@ -1,0 +1,66 @@
+//! `PortForward`: prepares to forward ports of a sandbox, and carries each connection.
+
+use cri_proto::runtime::v1::{PodSandboxState, PortForwardRequest, PortForwardResponse};
+use cri_streaming::Connection;
+
+use super::status::find;
+use crate::{Error, Shim, Streaming, model::Sandbox, network::port_forward};
+
+/// Returns the URL at which a client forwards ports of the sandbox.
+///
+/// # Errors
+/// `InvalidArgument`; `NotFound`; `FailedPrecondition` when the sandbox is not ready;
+/// `ResourceExhausted` when too many URLs were not used.
+pub async fn port_forward(
+    shim: &Shim,
+    streaming: &Streaming,
+    request: PortForwardRequest,
+) -> Result<PortForwardResponse, Error> {
+    if request.pod_sandbox_id.is_empty() {
+        let reason = "missing required pod_sandbox_id";
+        return Err(Error::invalid("pod_sandbox_id", reason));
+    }
+    let mut ports = Vec::new();
+    for (index, port) in request.port.into_iter().enumerate() {
+        match u16::try_from(port) {
+            Ok(port) if port > 0 => ports.push(port),
+            _ => {
+                let reason = format!("{port}; allowed: 1 to 65535");
+                return Err(Error::invalid(format!("port[{index}]"), reason));
+            }
+        }
+    }
+    let sandbox = find(shim, &request.pod_sandbox_id).await?;
+    require_ready(&sandbox)?;
+    let url = streaming.port_forward(sandbox.id().to_owned(), ports)?;
+    Ok(PortForwardResponse { url })
+}
+
+fn require_ready(sandbox: &Sandbox) -> Result<(), Error> {
+    if sandbox.status.state() == PodSandboxState::SandboxReady {
+        return Ok(());
+    }
+    Err(Error::FailedPrecondition(format!(
+        "sandbox {} is not ready; ports of a running one can be forwarded",
+        sandbox.id()
+    )))
+}
+
+/// Carries a connection to a port of the sandbox's loopback until both directions have
+/// ended.
+///
+/// # Errors
+/// The sandbox is not ready any more, nobody listens, or the connection broke.
+pub async fn run(
+    shim: &Shim,
+    sandbox_id: &str,
+    port: u16,
+    connection: Connection,
+) -> Result<(), Error> {
+    let sandbox = find(shim, sandbox_id).await?;
+    require_ready(&sandbox)?;
+    let socket = port_forward::connect(sandbox.id(), sandbox.pid, port).await?;
+    port_forward::carry(socket, connection)
+        .await
+        .map_err(|source| Error::Forward { port, source })
+}

@@ -1,0 +1,45 @@
+//! The streaming server: exec, attach and port-forward, by the verbs' `run`.
+
+use std::sync::Arc;
+
+use cri_streaming::{
+    Attach, Connection, Exec, Runtime, RuntimeError, Server, ServerError, Streams,
+};
+
+use crate::{Shim, container, sandbox};
+
+/// Serves the streams that verbs prepare.
+pub type Streaming = Server<Shim>;
+
+/// Listens where the flags say.
+///
+/// # Errors
+/// [`ServerError`].
+pub async fn bind(shim: &Arc<Shim>) -> Result<Arc<Streaming>, ServerError> {
+    let config = shim.config.streaming.clone();
+    let server = Server::bind(config, Arc::clone(shim)).await?;
+    tracing::info!(
+        url = server.base_url(),
+        "serving exec, attach and port-forward"
+    );
+    Ok(Arc::new(server))
+}
+
+impl Runtime for Shim {
+    async fn exec(&self, exec: Exec, streams: Streams) -> Result<i32, RuntimeError> {
+        Ok(container::exec::run(self, exec, streams).await?)
+    }
+
+    async fn attach(&self, attach: Attach, streams: Streams) -> Result<(), RuntimeError> {
+        Ok(container::attach::run(self, attach, streams).await?)
+    }
+
+    async fn port_forward(
+        &self,
+        sandbox_id: &str,
+        port: u16,
+        connection: Connection,
+    ) -> Result<(), RuntimeError> {
+        Ok(sandbox::port_forward::run(self, sandbox_id, port, connection).await?)
+    }
+}
