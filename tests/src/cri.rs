@@ -7,6 +7,10 @@ use cri_proto::runtime::v1::{
     self as cri, image_service_client::ImageServiceClient,
     runtime_service_client::RuntimeServiceClient,
 };
+use cri_streaming::{
+    Wants,
+    client::{Client, Command, Forwarder, Transport},
+};
 use tonic::{Status, transport::Channel};
 
 use crate::{images::BUSYBOX, node::Node};
@@ -157,6 +161,66 @@ impl Cri {
             timeout,
         };
         Ok(self.runtime.exec_sync(request).await?.into_inner())
+    }
+
+    /// `Exec`, and a client on its streams.
+    pub async fn exec_streams(
+        &mut self,
+        id: &str,
+        command: &[&str],
+        wants: Wants,
+        transport: Transport,
+    ) -> Result<Command> {
+        let url = self.exec_url(id, command, wants).await?;
+        let client = Client::default();
+        Ok(client.command(&url, transport, wants).await?)
+    }
+
+    /// `Exec`.
+    pub async fn exec_url(
+        &mut self,
+        id: &str,
+        command: &[&str],
+        wants: Wants,
+    ) -> Result<String, Status> {
+        let request = cri::ExecRequest {
+            container_id: id.to_owned(),
+            cmd: command.iter().map(|&word| word.to_owned()).collect(),
+            tty: wants.tty,
+            stdin: wants.stdin,
+            stdout: wants.stdout,
+            stderr: wants.stderr,
+        };
+        Ok(self.runtime.exec(request).await?.into_inner().url)
+    }
+
+    /// `Attach`, and a client on its streams.
+    pub async fn attach_streams(
+        &mut self,
+        id: &str,
+        wants: Wants,
+        transport: Transport,
+    ) -> Result<Command> {
+        let request = cri::AttachRequest {
+            container_id: id.to_owned(),
+            tty: wants.tty,
+            stdin: wants.stdin,
+            stdout: wants.stdout,
+            stderr: wants.stderr,
+        };
+        let url = self.runtime.attach(request).await?.into_inner().url;
+        let client = Client::default();
+        Ok(client.command(&url, transport, wants).await?)
+    }
+
+    /// `PortForward`, and a client on it.
+    pub async fn port_forward(&mut self, pod: &str, transport: Transport) -> Result<Forwarder> {
+        let request = cri::PortForwardRequest {
+            pod_sandbox_id: pod.to_owned(),
+            port: vec![],
+        };
+        let url = self.runtime.port_forward(request).await?.into_inner().url;
+        Ok(Client::default().port_forward(&url, transport).await?)
     }
 
     /// `PullImage`; returns the image's id.

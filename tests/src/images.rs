@@ -15,8 +15,32 @@ pub const BUSYBOX: &str = "e2e.local/busybox:1";
 
 /// Applets of the test image, linked to `/bin/busybox`.
 const APPLETS: &[&str] = &[
-    "cat", "date", "echo", "env", "false", "hostname", "httpd", "id", "kill", "ls", "mount", "nc",
-    "printf", "ps", "pwd", "rm", "sh", "sleep", "stat", "touch", "true", "wc", "wget", "yes",
+    "cat",
+    "date",
+    "echo",
+    "env",
+    "false",
+    "hostname",
+    "httpd",
+    "id",
+    "kill",
+    "ls",
+    "mount",
+    "nc",
+    "printf",
+    "ps",
+    "pwd",
+    "rm",
+    "sh",
+    "sha256sum",
+    "sleep",
+    "stat",
+    "stty",
+    "touch",
+    "true",
+    "wc",
+    "wget",
+    "yes",
 ];
 
 const BUSYBOX_BINARY: &str = "/bin/busybox";

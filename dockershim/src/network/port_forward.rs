@@ -121,13 +121,18 @@ pub async fn carry(socket: TcpStream, connection: Connection) -> io::Result<()> 
     let _ = socket.set_nodelay(true);
     let (from_pod, mut to_pod) = socket.into_split();
     let mut from_pod = BufReader::with_capacity(BUFFER, from_pod);
-    let inward = async {
+    // The reader goes with it: what the client sends to a pod that takes no more is dropped.
+    let inward = async move {
         loop {
             let bytes = reader.fill_buf().await.map_err(Broken::Client)?;
-            if bytes.is_empty() {
-                return to_pod.shutdown().await.map_err(Broken::Pod);
+            // A pod that takes no more may still have something to say.
+            let Ok(length) = to_pod.write(bytes).await else {
+                return Ok(to_pod);
+            };
+            if length == 0 {
+                let _ = to_pod.shutdown().await;
+                return Ok(to_pod);
             }
-            let length = to_pod.write(bytes).await.map_err(Broken::Pod)?;
             reader.consume(length);
         }
     };
@@ -151,8 +156,6 @@ pub async fn carry(socket: TcpStream, connection: Connection) -> io::Result<()> 
             tracing::debug!(%error, "the client of a forwarded connection has left");
             Ok(())
         }
-        // The pod has closed before the client did, which is no failure.
-        Err(Broken::Pod(error)) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
         Err(Broken::Pod(error)) => Err(error),
     }
 }

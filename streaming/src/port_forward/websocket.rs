@@ -1,7 +1,13 @@
 //! Over WebSocket in the older form: two channels for each port that was asked for, and
 //! one connection a port.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use futures::future::join_all;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
@@ -10,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::forward;
 use crate::{
-    Connection, Runtime,
+    Connection, Runtime, Writer,
     websocket::{Channels, Codec},
 };
 
@@ -64,23 +70,52 @@ pub(crate) async fn over_websocket<T, R: Runtime>(
             let reader = channels.reader(channel)?;
             let mut data = channels.writer(channel);
             let mut errors = channels.writer(channel + 1);
-            let (runtime, sandbox_id, gone) = (&runtime, &sandbox_id, gone.clone());
+            let (runtime, sandbox_id, gone) = (&runtime, &sandbox_id, gone.child_token());
             Some(async move {
                 let name = port.to_le_bytes();
                 data.write_all(&name).await?;
                 errors.write_all(&name).await?;
                 let connection = Connection {
                     reader,
-                    writer: data,
+                    writer: Box::new(EndsBoth {
+                        inner: data,
+                        connection: gone.clone(),
+                    }),
                     gone,
                 };
                 if let Err(text) = forward(runtime, sandbox_id, *port, connection).await {
                     errors.write_all(text.as_bytes()).await?;
                 }
-                std::io::Result::Ok(())
+                io::Result::Ok(())
             })
         });
     let connections: Vec<_> = connections.collect();
     join_all(connections).await;
     channels.finish().await;
+}
+
+/// The sending side of a connection of which neither side can end just one direction: when
+/// the pod ends its own, the connection is over.
+struct EndsBoth {
+    inner: Writer,
+    connection: CancellationToken,
+}
+
+impl AsyncWrite for EndsBoth {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write(cx, data)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.connection.cancel();
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
 }
