@@ -11,11 +11,12 @@ use std::{
 use cri_streaming::Connection;
 use rustix::{
     fs::{Mode, OFlags, open, openat},
+    net::{AddressFamily, SocketFlags, SocketType, socket_with},
     thread::{LinkNameSpaceType, move_into_link_name_space},
 };
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
-    net::TcpStream,
+    net::{TcpSocket, TcpStream},
     sync::oneshot,
 };
 
@@ -61,21 +62,33 @@ pub async fn connect(sandbox_id: &str, pid: i64, port: u16) -> Result<TcpStream,
     let namespace =
         namespace(sandbox_id, pid).map_err(failed("open the sandbox's network namespace"))?;
     let (answer, answered) = oneshot::channel();
-    // A thread of its own, as the namespace is the thread's; it ends with the connection
-    // made, and nothing else ever runs on it.
+    // A thread of its own, as the namespace is the thread's; it makes two sockets and ends,
+    // and nothing else ever runs on it.
     std::thread::Builder::new()
         .name("port-forward".into())
-        .spawn(move || drop(answer.send(connect_inside(&namespace, pid, port))))
+        .spawn(move || drop(answer.send(sockets_inside(&namespace))))
         .map_err(failed("start a thread for"))?;
-    let connected = answered
+    let (v4, v6) = answered
         .await
         .map_err(|_| Error::Panicked("PortForward"))?
-        .map_err(failed("enter"))?
-        .map_err(|refused| Error::FailedPrecondition(refused.to_string()))?;
-    connected
-        .set_nonblocking(true)
-        .and_then(|()| TcpStream::from_std(connected))
-        .map_err(failed("use a socket in"))
+        .map_err(failed("enter"))?;
+    let v4 = match reach(v4, Ipv4Addr::LOCALHOST.into(), port).await {
+        Ok(connected) => return Ok(connected),
+        Err(error) => error,
+    };
+    let v6 = match reach(v6, Ipv6Addr::LOCALHOST.into(), port).await {
+        Ok(connected) => return Ok(connected),
+        Err(error) => error,
+    };
+    let refused = Refused { port, pid, v4, v6 };
+    Err(Error::FailedPrecondition(refused.to_string()))
+}
+
+async fn reach(socket: io::Result<OwnedFd>, ip: IpAddr, port: u16) -> io::Result<TcpStream> {
+    let socket = TcpSocket::from_std_stream(StdStream::from(socket?));
+    let connecting = socket.connect(SocketAddr::new(ip, port));
+    let connected = tokio::time::timeout(PATIENCE, connecting).await;
+    connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 /// The network namespace of a process, if it is still the sandbox's: all is looked at
@@ -97,15 +110,14 @@ fn namespace(sandbox_id: &str, pid: i64) -> io::Result<OwnedFd> {
     Ok(openat(&process, "ns/net", flags, Mode::empty())?)
 }
 
-fn connect_inside(
-    namespace: &OwnedFd,
-    pid: i64,
-    port: u16,
-) -> io::Result<Result<StdStream, Refused>> {
+/// An IPv4 and an IPv6 socket, either of which the kernel may not have.
+type Sockets = (io::Result<OwnedFd>, io::Result<OwnedFd>);
+
+fn sockets_inside(namespace: &OwnedFd) -> io::Result<Sockets> {
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
-    let to = |ip: IpAddr| StdStream::connect_timeout(&SocketAddr::new(ip, port), PATIENCE);
-    Ok(to(Ipv4Addr::LOCALHOST.into())
-        .or_else(|v4| to(Ipv6Addr::LOCALHOST.into()).map_err(|v6| Refused { port, pid, v4, v6 })))
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let make = |family| Ok(socket_with(family, SocketType::STREAM, flags, None)?);
+    Ok((make(AddressFamily::INET), make(AddressFamily::INET6)))
 }
 
 /// Carries bytes both ways until both directions have ended, or the client has left.
