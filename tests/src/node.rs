@@ -330,7 +330,10 @@ impl Drop for Node {
     fn drop(&mut self) {
         // Asked politely, they would wait for a test's connections, which ends with the
         // test's own thread: the one that is here.
-        for process in [self.kubelet.take(), self.shim.take()].into_iter().flatten() {
+        for process in [self.kubelet.take(), self.shim.take()]
+            .into_iter()
+            .flatten()
+        {
             let _ = process.kill();
         }
     }

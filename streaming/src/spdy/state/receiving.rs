@@ -1,0 +1,228 @@
+//! What the other side says.
+
+use std::{
+    collections::HashMap,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+
+use super::{
+    CONNECTION_WINDOW, CONTROL_QUEUE, DEFAULT_WINDOW, LARGEST_WINDOW, MOST_STREAMS, Offer,
+    Outgoing, PIECE_OVERHEAD, Received, STREAM_WINDOW, State, StreamState, Violation, wake,
+};
+use crate::spdy::{
+    frame::{Frame, status},
+    headers::Headers,
+};
+
+impl State {
+    /// Takes a frame of the other side.
+    pub(in crate::spdy) fn receive(&mut self, received: Received) -> Result<(), Violation> {
+        match received {
+            Received::Syn {
+                id,
+                fin,
+                unidirectional,
+                headers,
+            } => self.opened(id, fin, unidirectional, headers)?,
+            Received::Reply { id, fin } => {
+                if let Some(stream) = self.streams.get_mut(&id) {
+                    if let Some(reply) = stream.reply.take() {
+                        let _ = reply.send(());
+                    }
+                    if fin {
+                        self.fin(id);
+                    }
+                } else if !self.is_past(id) {
+                    self.reset_frame(id, status::INVALID_STREAM);
+                }
+            }
+            Received::Other(frame) => self.other(frame)?,
+        }
+        Ok(())
+    }
+
+    pub(super) fn opened(
+        &mut self,
+        id: u32,
+        fin: bool,
+        unidirectional: bool,
+        headers: Headers,
+    ) -> Result<(), Violation> {
+        let theirs = (id % 2 == 1) == self.server;
+        if !theirs || id <= self.last_theirs {
+            return Err(Violation::StreamId(id));
+        }
+        self.last_theirs = id;
+        if self.refusing || self.closing || self.streams.len() >= MOST_STREAMS {
+            self.reset_frame(id, status::REFUSED_STREAM);
+            return Ok(());
+        }
+        let stream = StreamState {
+            window: self.first_window,
+            received_fin: fin,
+            fin_queued: unidirectional,
+            ..StreamState::default()
+        };
+        self.streams.insert(id, stream);
+        self.offers.push_back(Offer { id, headers });
+        wake(&mut self.offered);
+        Ok(())
+    }
+
+    pub(super) fn other(&mut self, frame: Frame) -> Result<(), Violation> {
+        match frame {
+            Frame::Data { id, fin, data } => self.data(id, fin, data),
+            Frame::Headers { id, fin, .. } => {
+                if fin {
+                    self.fin(id);
+                }
+            }
+            Frame::RstStream { id, status } => self.was_reset(id, status),
+            Frame::Ping(id) => {
+                // Odd numbers are a client's.
+                if (id % 2 == 1) == self.server {
+                    self.send(Outgoing::Frame(Frame::Ping(id)));
+                } else if let Some((sent, waiting)) = self.pings.remove(&id) {
+                    let _ = waiting.send(sent.elapsed());
+                }
+            }
+            Frame::GoAway { .. } => self.going = true,
+            Frame::Settings { initial_window } => {
+                self.shows_windows();
+                if let Some(window) = initial_window {
+                    let change = i64::from(window) - self.first_window;
+                    self.first_window = i64::from(window);
+                    for stream in self.streams.values_mut() {
+                        stream.window += change;
+                        if stream.window > LARGEST_WINDOW {
+                            return Err(Violation::Window);
+                        }
+                    }
+                    self.wake_writers();
+                }
+            }
+            Frame::WindowUpdate { id, delta } => {
+                self.shows_windows();
+                if id == 0 {
+                    self.window += i64::from(delta);
+                    if self.window > LARGEST_WINDOW {
+                        return Err(Violation::Window);
+                    }
+                    self.wake_writers();
+                } else if let Some(stream) = self.streams.get_mut(&id) {
+                    stream.window += i64::from(delta);
+                    if stream.window > LARGEST_WINDOW {
+                        self.reset(id, status::FLOW_CONTROL_ERROR);
+                    } else {
+                        wake(&mut stream.writer);
+                    }
+                }
+            }
+            Frame::SynStream { .. } | Frame::SynReply { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// From here on windows count, in both directions.
+    pub(super) fn shows_windows(&mut self) {
+        if self.windows {
+            return;
+        }
+        self.windows = true;
+        if self.server {
+            self.announce_window();
+        }
+        let more = CONNECTION_WINDOW - DEFAULT_WINDOW as u32;
+        self.send(Outgoing::Frame(Frame::WindowUpdate { id: 0, delta: more }));
+    }
+
+    pub(super) fn data(&mut self, id: u32, fin: bool, data: Bytes) {
+        let length = data.len();
+        let Some(stream) = self.streams.get_mut(&id) else {
+            if !self.is_past(id) {
+                self.reset_frame(id, status::INVALID_STREAM);
+            }
+            return self.give_back(id, length);
+        };
+        if stream.received_fin || stream.reset.is_some() || stream.reader_gone {
+            self.give_back(id, length);
+        } else if length > 0 {
+            let cost = length + PIECE_OVERHEAD;
+            stream.received.push_back(data);
+            stream.received_cost += cost;
+            self.received_cost += cost;
+            wake(&mut stream.reader);
+        }
+        if fin {
+            self.fin(id);
+        }
+    }
+
+    pub(super) fn fin(&mut self, id: u32) {
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.received_fin = true;
+            wake(&mut stream.reader);
+            self.forget_if_over(id);
+        }
+    }
+
+    pub(super) fn was_reset(&mut self, id: u32, status: u32) {
+        self.drop_queue(id);
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.reset.get_or_insert(status);
+            stream.reply = None;
+            wake(&mut stream.reader);
+            wake(&mut stream.writer);
+            self.forget_if_over(id);
+        }
+    }
+
+    /// Whether `id` was a stream, though it is none any more.
+    pub(super) fn is_past(&self, id: u32) -> bool {
+        if (id % 2 == 1) == self.server {
+            id <= self.last_theirs
+        } else {
+            id < self.next_ours
+        }
+    }
+
+    /// Bytes were read, or dropped: the other side may send as many again.
+    pub(super) fn give_back(&mut self, id: u32, length: usize) {
+        if !self.windows {
+            return;
+        }
+        let length = u32::try_from(length).unwrap_or(u32::MAX);
+        self.consumed = self.consumed.saturating_add(length);
+        if self.consumed >= CONNECTION_WINDOW / 2 {
+            let delta = std::mem::take(&mut self.consumed);
+            self.send(Outgoing::Frame(Frame::WindowUpdate { id: 0, delta }));
+        }
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.consumed = stream.consumed.saturating_add(length);
+            if stream.consumed >= STREAM_WINDOW / 2 && !stream.received_fin {
+                let delta = std::mem::take(&mut stream.consumed);
+                self.send(Outgoing::Frame(Frame::WindowUpdate { id, delta }));
+            }
+        }
+    }
+
+    /// Ready when more may be read from the transport.
+    pub(in crate::spdy) fn poll_may_receive(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let most = |streams: &HashMap<u32, StreamState>| {
+            streams
+                .values()
+                .all(|it| it.reader_gone || it.received_cost <= 2 * STREAM_WINDOW as usize)
+        };
+        // The sum is looked at first: below one stream's share no stream can be over its.
+        let full = self.control.len() > CONTROL_QUEUE
+            || self.received_cost > CONNECTION_WINDOW as usize
+            || (self.received_cost > 2 * STREAM_WINDOW as usize && !most(&self.streams));
+        if full && !self.closed {
+            self.receiver = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        Poll::Ready(())
+    }
+}

@@ -1,0 +1,151 @@
+//! What is said to the other side.
+
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+
+use super::{BATCH, CONNECTION_QUEUE, Outgoing, PIECE, PIECE_OVERHEAD, STREAM_QUEUE, State, wake};
+use crate::spdy::frame::Frame;
+
+impl State {
+    /// Takes what is to be sent next: `None` when everything is sent and the connection
+    /// is closing.
+    pub(in crate::spdy) fn poll_batch(
+        &mut self,
+        cx: &mut Context<'_>,
+        batch: &mut Vec<Outgoing>,
+    ) -> Poll<Option<()>> {
+        if !self.control.is_empty() {
+            batch.extend(self.control.drain(..));
+            wake(&mut self.receiver);
+        }
+        let mut size = 0;
+        while size < BATCH {
+            let Some(frame) = self.data.pop_front() else {
+                break;
+            };
+            size += PIECE_OVERHEAD + data_length(&frame);
+            batch.push(Outgoing::Frame(frame));
+        }
+        if !batch.is_empty() {
+            return Poll::Ready(Some(()));
+        }
+        if self.closing || self.closed {
+            return Poll::Ready(None);
+        }
+        self.sender = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// Data of a batch is with the transport.
+    pub(in crate::spdy) fn sent(&mut self, batch: impl Iterator<Item = (u32, usize)>) {
+        let was_full = self.data_queued >= CONNECTION_QUEUE;
+        for (id, length) in batch {
+            self.data_queued = self.data_queued.saturating_sub(length);
+            if let Some(stream) = self.streams.get_mut(&id) {
+                stream.queued = stream.queued.saturating_sub(length);
+                wake(&mut stream.writer);
+            }
+        }
+        if was_full && self.data_queued < CONNECTION_QUEUE {
+            self.wake_writers();
+        }
+    }
+
+    pub(super) fn wake_writers(&mut self) {
+        for stream in self.streams.values_mut() {
+            wake(&mut stream.writer);
+        }
+    }
+
+    /// What waits to be sent on a stream that was reset is dropped.
+    pub(super) fn drop_queue(&mut self, id: u32) {
+        let mut dropped = 0;
+        self.data.retain(|frame| match frame {
+            Frame::Data { id: of, data, .. } if *of == id => {
+                dropped += data.len();
+                false
+            }
+            _ => true,
+        });
+        if dropped == 0 {
+            return;
+        }
+        self.data_queued -= dropped;
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.queued -= dropped;
+        }
+        self.wake_writers();
+    }
+
+    /// Reserves room on a stream for as many of `wanted` bytes as may be queued now; an
+    /// error when none ever may. [`State::write`] must follow.
+    pub(in crate::spdy) fn poll_reserve(
+        &mut self,
+        id: u32,
+        wanted: usize,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<usize, ()>> {
+        let over = self.closed || self.closing;
+        let crowded = self.data_queued >= CONNECTION_QUEUE;
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return Poll::Ready(Err(()));
+        };
+        if over || stream.fin_queued || stream.reset.is_some() {
+            return Poll::Ready(Err(()));
+        }
+        let window = if self.windows {
+            usize::try_from(stream.window.min(self.window)).unwrap_or(0)
+        } else {
+            PIECE
+        };
+        let room = STREAM_QUEUE.saturating_sub(stream.queued);
+        if window == 0 || room == 0 || (crowded && stream.queued > 0) {
+            stream.writer = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        let length = wanted.min(window).min(room).min(PIECE);
+        stream.queued += length;
+        self.data_queued += length;
+        // Kept from the beginning, for when the other side turns out to count it.
+        let counted = i64::try_from(length).unwrap_or(i64::MAX);
+        stream.window -= counted;
+        self.window -= counted;
+        Poll::Ready(Ok(length))
+    }
+
+    /// Queues data that room was reserved for.
+    pub(in crate::spdy) fn write(&mut self, id: u32, data: Bytes) {
+        match self.streams.get_mut(&id) {
+            Some(stream) if stream.reset.is_none() && !self.closed => {
+                let fin = false;
+                self.send_behind(Frame::Data { id, fin, data });
+            }
+            Some(stream) => {
+                stream.queued = stream.queued.saturating_sub(data.len());
+                self.data_queued = self.data_queued.saturating_sub(data.len());
+            }
+            None => self.data_queued = self.data_queued.saturating_sub(data.len()),
+        }
+    }
+
+    /// Ends what is sent on a stream.
+    pub(in crate::spdy) fn finish(&mut self, id: u32) {
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
+        if stream.fin_queued || stream.reset.is_some() || self.closing || self.closed {
+            return;
+        }
+        stream.fin_queued = true;
+        let (fin, data) = (true, Bytes::new());
+        self.send_behind(Frame::Data { id, fin, data });
+    }
+}
+
+fn data_length(frame: &Frame) -> usize {
+    match frame {
+        Frame::Data { data, .. } => data.len(),
+        _ => 0,
+    }
+}
