@@ -1,5 +1,20 @@
 //! The streaming server of a container runtime: exec, attach and port-forward
 //! as Kubernetes clients speak them, over SPDY/3.1 and WebSocket.
+//!
+//! A container runtime implements [`Runtime`] and gives it to a [`Server`]. When CRI's
+//! `Exec`, `Attach` or `PortForward` is called, the server returns a URL with a token; a
+//! client that comes with it within a minute, once, gets the streams, and the server
+//! calls the runtime with them:
+//!
+//! ```text
+//! CRI Exec -> Server::exec -> URL with token
+//! client -> HTTP -> handshake -> SPDY or WebSocket -> streams -> Runtime::exec
+//!                                                     status  <- exit code
+//! ```
+//!
+//! [`client`] is the other end. [`spdy`] is the protocol by itself, both ends. What each
+//! peer can make this side keep in memory is bounded: tokens by their number, requests and
+//! messages by their size, streams by their number and by what is kept for their readers.
 
 #![forbid(unsafe_code)]
 
@@ -14,6 +29,9 @@ pub mod spdy;
 mod status;
 mod token;
 mod websocket;
+
+/// While nothing is read from a client, it is asked this often whether it is there.
+const PROBE_PAUSE: std::time::Duration = std::time::Duration::from_secs(15);
 
 pub use runtime::{
     Attach, Connection, Exec, Reader, Runtime, RuntimeError, Streams, TerminalSize, Wants, Writer,

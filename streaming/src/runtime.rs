@@ -8,8 +8,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// A byte stream from the client. Its end is the client's half-close; an error, that
-/// the client is gone.
+/// A byte stream from the client. Its end is the client's half-close, or its leaving, which
+/// may also come as an error; `gone` tells.
 pub type Reader = Box<dyn AsyncBufRead + Send + Unpin>;
 
 /// A byte stream to the client. `shutdown` ends it; an error says that the client is gone.

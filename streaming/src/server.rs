@@ -16,6 +16,7 @@ use hyper::{
     upgrade::{OnUpgrade, Upgraded},
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepidle, set_tcp_keepintvl};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
@@ -39,6 +40,8 @@ use crate::{
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(4 * 3600);
 /// What a client gets to send its request, and then to open its streams, as upstream.
 pub const CREATION_TIMEOUT: Duration = Duration::from_secs(30);
+/// Between the system's own questions whether a silent client is there.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Connections at once; more wait to be accepted.
 const MOST_CONNECTIONS: usize = 4096;
 /// A request with all its headers.
@@ -236,6 +239,7 @@ impl<R: Runtime> Server<R> {
     async fn connection(self: Arc<Self>, socket: TcpStream, tls: Option<TlsAcceptor>) {
         // Keystrokes must not wait for more.
         let _ = socket.set_nodelay(true);
+        keep_alive(&socket);
         let patience = self.config.creation_timeout;
         match tls {
             None => self.http(socket).await,
@@ -388,6 +392,16 @@ fn command(
     let (protocol, answer) = handshake::spdy(request, &SPDY_PROTOCOLS)?;
     let version = Version::of_spdy(protocol);
     Ok((answer, Agreed::CommandSpdy(version, command)))
+}
+
+/// A client whose machine or network is gone is found out, as Go's servers do.
+fn keep_alive(socket: &TcpStream) {
+    let set = set_socket_keepalive(socket, true)
+        .and_then(|()| set_tcp_keepidle(socket, KEEP_ALIVE))
+        .and_then(|()| set_tcp_keepintvl(socket, KEEP_ALIVE));
+    if let Err(error) = set {
+        tracing::debug!(%error, "a connection without keep-alive");
+    }
 }
 
 async fn open_websocket<T>(io: T) -> WebSocketStream<T>

@@ -213,6 +213,13 @@ impl State {
         Some(answered)
     }
 
+    /// Sends a ping of which nobody waits for the answer.
+    pub(super) fn probe(&mut self) {
+        let id = self.next_ping;
+        self.next_ping = self.next_ping.wrapping_add(2);
+        self.send(Outgoing::Frame(Frame::Ping(id)));
+    }
+
     /// Sends what is queued, ends every stream and says good-bye.
     pub(super) fn close(&mut self) {
         if self.closing || self.closed {

@@ -246,6 +246,18 @@ async fn a_peer_without_windows_is_stopped_when_nobody_reads() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_peer_that_leaves_is_noticed_even_when_nobody_reads() {
+    let (near, far) = duplex(4000);
+    let (server, mut incoming) = Connection::server(far, IDLE, CancellationToken::new());
+    let mut peer = Peer::new(near);
+    peer.open(1).await;
+    let _unread = next(&mut incoming).await.accept();
+    while timeout(LONG, peer.data(1, 10_000)).await.is_ok() {}
+    drop(peer);
+    timeout(LONG, server.closed()).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn unread_data_of_a_dropped_reader_stops_nobody() {
     let (near, far) = duplex(4000);
     let (_server, mut incoming) = Connection::server(far, IDLE, CancellationToken::new());

@@ -13,7 +13,7 @@ use super::{
     headers::{Deflater, HeaderError, Headers, Inflater},
     state::{Outgoing, Received, Violation},
 };
-use crate::idle::Activity;
+use crate::{PROBE_PAUSE, idle::Activity};
 
 /// What is read at once, at first and when much comes in.
 const SMALL_READ: usize = 4 * 1024;
@@ -87,7 +87,7 @@ async fn read_frames(
     let mut buffer = BytesMut::new();
     let mut size = SMALL_READ;
     loop {
-        std::future::poll_fn(|cx| shared.state.lock().poll_may_receive(cx)).await;
+        may_receive(shared).await;
         if buffer.is_empty() {
             // Whoever waits for long waits without a large buffer.
             buffer = BytesMut::new();
@@ -110,6 +110,16 @@ async fn read_frames(
             let received = inflate(frame, &mut inflater)?;
             shared.state.lock().receive(received)?;
         }
+    }
+}
+
+/// Waits until there is room for more. Nobody reads meanwhile, so nobody would see the
+/// other side leave; what is sent to it now and then fails when it has.
+async fn may_receive(shared: &Shared) {
+    let room = std::future::poll_fn(|cx| shared.state.lock().poll_may_receive(cx));
+    tokio::pin!(room);
+    while tokio::time::timeout(PROBE_PAUSE, &mut room).await.is_err() {
+        shared.state.lock().probe();
     }
 }
 

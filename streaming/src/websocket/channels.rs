@@ -32,7 +32,7 @@ use tokio_util::{
     sync::{CancellationToken, PollSender},
 };
 
-use crate::{Reader, Writer, idle::Activity};
+use crate::{PROBE_PAUSE, Reader, Writer, idle::Activity};
 
 /// Marks the message that ends a channel.
 const CLOSE_SIGNAL: u8 = 255;
@@ -107,7 +107,8 @@ impl Channels {
             .iter()
             .map(|wanted| wanted.then(input).unzip())
             .unzip();
-        let driver = tokio::spawn(drive(socket, codec, senders, messages, idle, gone));
+        let probes = outgoing.downgrade();
+        let driver = tokio::spawn(drive(socket, codec, senders, messages, probes, idle, gone));
         Self {
             inputs: readers,
             outgoing,
@@ -178,6 +179,7 @@ async fn drive<T>(
     codec: Codec,
     inputs: Vec<Option<mpsc::Sender<Bytes>>>,
     outgoing: mpsc::Receiver<Message>,
+    probes: mpsc::WeakSender<Message>,
     idle: Duration,
     gone: CancellationToken,
 ) where
@@ -185,7 +187,7 @@ async fn drive<T>(
 {
     let activity = Activity::new();
     let (sink, stream) = socket.split();
-    let reading = read(stream, codec, inputs, &activity);
+    let reading = read(stream, codec, inputs, probes, &activity);
     let writing = write(sink, outgoing, &activity);
     tokio::pin!(reading, writing);
     tokio::select! {
@@ -203,6 +205,7 @@ async fn read(
     mut stream: impl Stream<Item = tungstenite::Result<Message>> + Unpin,
     codec: Codec,
     mut inputs: Vec<Option<mpsc::Sender<Bytes>>>,
+    probes: mpsc::WeakSender<Message>,
     activity: &Activity,
 ) {
     while let Some(message) = stream.next().await {
@@ -230,7 +233,7 @@ async fn read(
                 };
                 if let Some(sender) = input
                     && !data.is_empty()
-                    && sender.send(data).await.is_err()
+                    && !pass_on(sender, data, &probes).await
                 {
                     *input = None;
                 }
@@ -240,6 +243,27 @@ async fn read(
                 tracing::debug!(%error, "a WebSocket is closed for a malformed message");
                 return;
             }
+        }
+    }
+}
+
+/// Waits until there is room; false when nobody reads any more. Nothing else is read
+/// meanwhile, so nobody would see the other side leave; a ping now and then fails when
+/// it has.
+async fn pass_on(
+    reader: &mpsc::Sender<Bytes>,
+    data: Bytes,
+    probes: &mpsc::WeakSender<Message>,
+) -> bool {
+    let sending = reader.send(data);
+    tokio::pin!(sending);
+    loop {
+        if let Ok(sent) = tokio::time::timeout(PROBE_PAUSE, &mut sending).await {
+            return sent.is_ok();
+        }
+        if let Some(outgoing) = probes.upgrade() {
+            // Where the queue is full, other messages find out.
+            let _ = outgoing.try_send(Message::Ping(Bytes::new()));
         }
     }
 }
@@ -379,5 +403,31 @@ mod tests {
             Ok(Said::Data(255, Bytes::from_static(&[7])))
         );
         assert_eq!(parse(v5, &[]), Ok(Said::Nothing));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_leaves_is_noticed_even_when_nobody_reads() {
+        let (near, far) = tokio::io::duplex(1000);
+        let role = tungstenite::protocol::Role::Server;
+        let server = WebSocketStream::from_raw_socket(far, role, None).await;
+        let role = tungstenite::protocol::Role::Client;
+        let mut client = WebSocketStream::from_raw_socket(near, role, None).await;
+        let codec = Codec {
+            base64: false,
+            close_signal: false,
+        };
+        let (gone, hour) = (CancellationToken::new(), Duration::from_secs(3600));
+        let unread = Channels::open(server, codec, &[true], hour, gone.clone());
+        let patience = Duration::from_secs(60);
+        let message = || Message::Binary(Bytes::from_static(b"\0some input"));
+        while tokio::time::timeout(patience, client.send(message()))
+            .await
+            .is_ok()
+        {}
+        assert!(!gone.is_cancelled());
+        drop(client);
+        let noticed = tokio::time::timeout(patience, gone.cancelled()).await;
+        assert!(noticed.is_ok());
+        drop(unread);
     }
 }
