@@ -15,7 +15,7 @@ use cri_streaming::{
     client::{Forwarded, Transport},
 };
 use e2e::{
-    cri::{Cri, sandbox},
+    cri::{Cri, host_sandbox},
     node::Node,
 };
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -64,7 +64,7 @@ async fn main() {
     let plain = plain.map(median);
     row("plain TCP relay", plain);
 
-    let pod = cri.run(&host_sandbox()).await.unwrap();
+    let pod = cri.run(&host_sandbox("host")).await.unwrap();
     let port = serve_in(&format!("/proc/{}/ns/net", node.engine().netns()));
     let before = memory(pid, "VmRSS");
     for (name, transport) in [
@@ -127,23 +127,6 @@ fn memory(pid: u32, what: &str) -> f64 {
     let line = status.lines().find(|line| line.starts_with(what)).unwrap();
     let kib: f64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
     kib / 1024.0
-}
-
-/// A sandbox on the node's network, where [`serve_in`] listens.
-fn host_sandbox() -> cri_proto::runtime::v1::PodSandboxConfig {
-    use cri_proto::runtime::v1 as cri;
-    let mut config = sandbox("host");
-    config.linux = Some(cri::LinuxPodSandboxConfig {
-        security_context: Some(cri::LinuxSandboxSecurityContext {
-            namespace_options: Some(cri::NamespaceOption {
-                network: cri::NamespaceMode::Node.into(),
-                ..Default::default()
-            }),
-            ..Default::default()
-        }),
-        ..Default::default()
-    });
-    config
 }
 
 /// The other end of each transfer, in a network namespace; returns its port.

@@ -307,3 +307,36 @@ pub fn image_spec(image: &str) -> cri::ImageSpec {
         ..Default::default()
     }
 }
+
+/// A sandbox on the node's network.
+pub fn host_sandbox(name: &str) -> cri::PodSandboxConfig {
+    let mut config = sandbox(name);
+    config.linux = Some(cri::LinuxPodSandboxConfig {
+        security_context: Some(cri::LinuxSandboxSecurityContext {
+            namespace_options: Some(host_network()),
+            ..Default::default()
+        }),
+        ..Default::default()
+    });
+    config
+}
+
+/// A container of the test image in a [`host_sandbox`].
+pub fn host_container(name: &str, command: &[&str]) -> cri::ContainerConfig {
+    let mut config = container(name, command);
+    config.linux = Some(cri::LinuxContainerConfig {
+        security_context: Some(cri::LinuxContainerSecurityContext {
+            namespace_options: Some(host_network()),
+            ..Default::default()
+        }),
+        ..Default::default()
+    });
+    config
+}
+
+fn host_network() -> cri::NamespaceOption {
+    cri::NamespaceOption {
+        network: cri::NamespaceMode::Node.into(),
+        ..Default::default()
+    }
+}

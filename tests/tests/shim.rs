@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use cri_proto::runtime::v1::{self as cri, ContainerState, PodSandboxState};
 use e2e::{
-    cri::{Cri, container, sandbox},
+    cri::{Cri, container, host_container, host_sandbox, sandbox},
     images::BUSYBOX,
     node::Node,
 };
@@ -370,27 +370,9 @@ async fn ports_are_published_and_the_host_network_is_shared() {
         .unwrap();
     cri.start(&id).await.unwrap();
 
-    let mut host = sandbox("host");
-    host.linux = Some(cri::LinuxPodSandboxConfig {
-        security_context: Some(cri::LinuxSandboxSecurityContext {
-            namespace_options: Some(cri::NamespaceOption {
-                network: cri::NamespaceMode::Node.into(),
-                ..Default::default()
-            }),
-            ..Default::default()
-        }),
-        ..Default::default()
-    });
+    let host = host_sandbox("host");
     let pod = cri.run(&host).await.unwrap();
-    let mut on_host = container("main", &serve("8081"));
-    on_host.linux.as_mut().unwrap().security_context = Some(cri::LinuxContainerSecurityContext {
-        namespace_options: host
-            .linux
-            .as_ref()
-            .and_then(|l| l.security_context.as_ref())
-            .and_then(|s| s.namespace_options.clone()),
-        ..Default::default()
-    });
+    let on_host = host_container("main", &serve("8081"));
     let id = cri.create(&pod, on_host, &host).await.unwrap();
     cri.start(&id).await.unwrap();
     assert_eq!(cri.pod_status(&pod).await.unwrap().network.unwrap().ip, "");

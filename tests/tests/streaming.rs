@@ -5,13 +5,13 @@
 use std::{fs, time::Duration};
 
 use bollard::query_parameters::InspectContainerOptions;
-use cri_proto::runtime::v1::{self as cri, ContainerState};
+use cri_proto::runtime::v1::ContainerState;
 use cri_streaming::{
     Reader, TerminalSize, Wants,
     client::{Client, ClientError, Command, Forwarded, Transport},
 };
 use e2e::{
-    cri::{Cri, container, sandbox},
+    cri::{Cri, container, host_container, host_sandbox, sandbox},
     node::Node,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -80,8 +80,21 @@ async fn say(command: &mut Command, text: &str) {
     stdin.flush().await.unwrap();
 }
 
-fn count(pid: u32, what: &str) -> usize {
-    fs::read_dir(format!("/proc/{pid}/{what}")).unwrap().count()
+/// How many descriptors and threads a process has.
+fn handles(pid: u32) -> (usize, usize) {
+    let count = |what| fs::read_dir(format!("/proc/{pid}/{what}")).unwrap().count();
+    (count("fd"), count("task"))
+}
+
+/// Waits until the shim has no more descriptors and threads than `before`.
+async fn await_handles(node: &Node, before: (usize, usize)) {
+    let pid = node.shim_pid().unwrap();
+    node.await_until("descriptors and threads are as before", SOON, async |_| {
+        let now = handles(pid);
+        Ok(now.0 <= before.0 && now.1 <= before.1)
+    })
+    .await
+    .unwrap();
 }
 
 async fn exec_ids(node: &Node, id: &str) -> usize {
@@ -317,7 +330,7 @@ async fn a_client_that_leaves_takes_its_command_along() {
     let (_, id) = cri.run_pod("p", &["sleep", "1000"]).await.unwrap();
     let pid = node.shim_pid().unwrap();
     cri.exec(&id, &["true"], 10).await.unwrap();
-    let before = (count(pid, "fd"), count(pid, "task"));
+    let before = handles(pid);
     for transport in BOTH {
         for wants in [ALL, TTY] {
             // It ignores the end of its input and what it is asked politely.
@@ -336,11 +349,7 @@ async fn a_client_that_leaves_takes_its_command_along() {
     let left = cri.exec(&id, &["ps"], 10).await.unwrap();
     let left = String::from_utf8(left.stdout).unwrap();
     assert!(!left.contains("running"), "{left}");
-    node.await_until("descriptors and threads are as before", SOON, async |_| {
-        Ok(count(pid, "fd") <= before.0 && count(pid, "task") <= before.1)
-    })
-    .await
-    .unwrap();
+    await_handles(&node, before).await;
 }
 
 #[tokio::test]
@@ -404,33 +413,15 @@ async fn ports_of_a_pod_s_loopback_are_forwarded() {
     let v4 = serve("127.0.0.1:8080");
     let (pod, _) = cri.run_pod("p", &["sh", "-c", &v4]).await.unwrap();
     // The engine gives its bridge's sandboxes no IPv6, but the node's network has it.
-    let mut host = sandbox("host");
-    let options = cri::NamespaceOption {
-        network: cri::NamespaceMode::Node.into(),
-        ..Default::default()
-    };
-    host.linux = Some(cri::LinuxPodSandboxConfig {
-        security_context: Some(cri::LinuxSandboxSecurityContext {
-            namespace_options: Some(options.clone()),
-            ..Default::default()
-        }),
-        ..Default::default()
-    });
+    let host = host_sandbox("host");
     let host_pod = cri.run(&host).await.unwrap();
     let v6 = serve("[::1]:8081");
-    let mut config = container("main", &["sh", "-c", &v6]);
-    config.linux = Some(cri::LinuxContainerConfig {
-        security_context: Some(cri::LinuxContainerSecurityContext {
-            namespace_options: Some(options),
-            ..Default::default()
-        }),
-        ..Default::default()
-    });
+    let config = host_container("main", &["sh", "-c", &v6]);
     let id = cri.create(&host_pod, config, &host).await.unwrap();
     cri.start(&id).await.unwrap();
 
     let pid = node.shim_pid().unwrap();
-    let before = (count(pid, "fd"), count(pid, "task"));
+    let before = handles(pid);
     for transport in BOTH {
         for (pod, port) in [(&pod, 8080), (&host_pod, 8081)] {
             let forwarder = cri.port_forward(pod, transport).await.unwrap();
@@ -456,11 +447,7 @@ async fn ports_of_a_pod_s_loopback_are_forwarded() {
             );
         }
     }
-    node.await_until("descriptors and threads are as before", SOON, async |_| {
-        Ok(count(pid, "fd") <= before.0 && count(pid, "task") <= before.1)
-    })
-    .await
-    .unwrap();
+    await_handles(&node, before).await;
 }
 
 /// `SESSIONS=10000` makes it the long run; as it is, it says the same sooner.
@@ -497,16 +484,12 @@ async fn sessions_in_a_row_and_at_once_leave_nothing_behind() {
             .unwrap();
         line.to_owned()
     };
-    let before = (count(pid, "fd"), count(pid, "task"), memory());
+    let (before, memory_before) = (handles(pid), memory());
     for number in 0..sessions {
         once(number).await;
     }
-    node.await_until("descriptors and threads are as before", SOON, async |_| {
-        Ok(count(pid, "fd") <= before.0 && count(pid, "task") <= before.1)
-    })
-    .await
-    .unwrap();
-    println!("{sessions} sessions: {} then {}", before.2, memory());
+    await_handles(&node, before).await;
+    println!("{sessions} sessions: {} then {}", memory_before, memory());
 
     let mut commands = Vec::new();
     for number in 0..sessions.min(200) {
