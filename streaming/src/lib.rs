@@ -12,7 +12,7 @@
 //!                                                     status  <- exit code
 //! ```
 //!
-//! [`client`] is the other end. [`spdy`] is the protocol by itself, both ends. What each
+//! [`client`] is the other end, and [`Proxy`] stands between the two. [`spdy`] is the protocol by itself, both ends. What each
 //! peer can make this side keep in memory is bounded: tokens by their number, requests and
 //! messages by their size, streams by their number and by what is kept for their readers.
 
@@ -22,6 +22,7 @@ pub mod client;
 mod handshake;
 mod idle;
 mod port_forward;
+mod proxy;
 mod remote_command;
 mod runtime;
 mod server;
@@ -33,6 +34,7 @@ mod websocket;
 /// While nothing is read from a client, it is asked this often whether it is there.
 const PROBE_PAUSE: std::time::Duration = std::time::Duration::from_secs(15);
 
+pub use proxy::{Proxy, ProxyTimeouts};
 pub use runtime::{
     Attach, Connection, Exec, Reader, Runtime, RuntimeError, Streams, TerminalSize, Wants, Writer,
 };

@@ -1,0 +1,474 @@
+//! The upgrade proxy: hands a request to exec, attach or port-forward on to the
+//! streaming server of a container runtime, and then carries bytes.
+//!
+//! What crosses it is never read, so it serves every protocol and every runtime. It does
+//! as upstream's `UpgradeAwareHandler` does with `UpgradeRequired` set, save that
+//! connections end by halves.
+
+mod carry;
+
+use std::{error::Error as _, fmt, io, pin::pin, time::Duration};
+
+use http_body_util::{BodyExt as _, Empty, Full};
+use hyper::{
+    HeaderMap, Request, Response, StatusCode, Uri,
+    body::{Body, Bytes, Incoming},
+    client::conn::http1,
+    header::{self, HeaderName, HeaderValue},
+    http::request,
+    upgrade::{OnUpgrade, Upgraded},
+};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    net::TcpStream,
+    time::{Instant, timeout, timeout_at},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use carry::carry;
+
+/// What is read of a refusal; those of streaming servers are a line of text.
+const REFUSAL_LIMIT: usize = 64 * 1024;
+/// A proxy for requests that upgrade their connection.
+///
+/// Every connection that it carries is a task of its tracker, and ends with both of its
+/// ends or with the cancellation token.
+#[derive(Clone, Debug)]
+pub struct Proxy {
+    timeouts: ProxyTimeouts,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+/// How long a [`Proxy`] waits for a backend, before it carries bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProxyTimeouts {
+    /// For the connection.
+    pub connect: Duration,
+    /// For the head of the answer.
+    pub answer: Duration,
+    /// For the body of an answer that refuses the upgrade.
+    pub refusal: Duration,
+}
+
+/// Why a request was not handed on, or its answer not handed back.
+#[derive(Debug, thiserror::Error)]
+enum ProxyError {
+    #[error("Upgrade request required")]
+    NoUpgrade,
+    #[error("an upgrade request with a body is not supported")]
+    Body,
+    #[error("the connection of the request cannot be upgraded")]
+    NotUpgradable,
+    #[error("proxy to {backend}: the proxy is stopping")]
+    Stopping { backend: Backend },
+    #[error("proxy to {backend}: the address is no http:// URL with a host")]
+    Address { backend: Backend },
+    #[error("proxy to {backend}: connect: {source}")]
+    Connect { backend: Backend, source: io::Error },
+    #[error("proxy to {backend}: connect: no answer in {limit:?}")]
+    ConnectTimeout { backend: Backend, limit: Duration },
+    #[error("proxy to {backend}: send the request: {}", reason(source))]
+    Request {
+        backend: Backend,
+        source: hyper::Error,
+    },
+    #[error("proxy to {backend}: wait for the response: nothing came in {limit:?}")]
+    AnswerTimeout { backend: Backend, limit: Duration },
+    #[error("proxy to {backend}: invalid upgrade response: status code {}", status.as_u16())]
+    Answer {
+        backend: Backend,
+        status: StatusCode,
+    },
+    #[error("proxy to {backend}: upgrade the connection: {}", reason(source))]
+    Upgrade {
+        backend: Backend,
+        source: hyper::Error,
+    },
+}
+
+/// The host and port of a streaming server, for errors and logs. The rest of a URL holds
+/// a token, and stays out of both.
+#[derive(Clone, Debug)]
+struct Backend(String);
+
+/// What a backend said to an upgrade request.
+enum Answer {
+    Upgraded(HeaderMap, Upgraded),
+    Refused(StatusCode, HeaderMap, Bytes),
+}
+
+// === impl Proxy ===
+
+impl Proxy {
+    /// A proxy whose connections are tasks of `tasks`, until `stop`.
+    pub fn new(timeouts: ProxyTimeouts, tasks: TaskTracker, stop: CancellationToken) -> Self {
+        Self {
+            timeouts,
+            tasks,
+            stop,
+        }
+    }
+
+    /// Sends a request to `backend`, a URL with host, path and query, and gives the
+    /// answer for its client.
+    ///
+    /// Headers go along as they are, the client's `Host` included, but for
+    /// `Authorization`, which is for whoever let the request in. After a 101 the
+    /// connection is carried in a task of its own, until both directions have ended. A
+    /// refusal (400 and above) is handed through, with what came of its body in time,
+    /// 64 KiB at most. A backend that cannot be reached, gives no answer or another one
+    /// makes a 502 with a text that names it.
+    ///
+    /// The HTTP server of the request has to serve it with upgrades enabled.
+    pub async fn forward<B: Body>(
+        &self,
+        request: Request<B>,
+        backend: &Uri,
+    ) -> Response<Full<Bytes>> {
+        let name = Backend::from(backend);
+        let (client, request) = match upgrade_request(request, backend) {
+            Ok(parts) => parts,
+            Err(error) => return error.into_response(),
+        };
+        let answer = tokio::select! {
+            () = self.stop.cancelled() => Err(ProxyError::Stopping { backend: name.clone() }),
+            answer = self.ask(&name, backend, request) => answer,
+        };
+        match answer {
+            Ok(Answer::Upgraded(headers, server)) => {
+                let stop = self.stop.clone();
+                self.tasks.spawn(async move {
+                    tokio::select! {
+                        () = stop.cancelled() => {}
+                        () = carry_upgraded(client, server, &name) => {}
+                    }
+                });
+                answer_with(StatusCode::SWITCHING_PROTOCOLS, headers, Bytes::new())
+            }
+            Ok(Answer::Refused(status, mut headers, body)) => {
+                tracing::debug!(backend = %name, %status, "an upgrade was refused");
+                remove_hop_by_hop(&mut headers);
+                close_after(answer_with(status, headers, body))
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a streaming request failed");
+                error.into_response()
+            }
+        }
+    }
+
+    async fn ask(
+        &self,
+        name: &Backend,
+        backend: &Uri,
+        request: Request<Empty<Bytes>>,
+    ) -> Result<Answer, ProxyError> {
+        let stream = self.connect(name, backend).await?;
+        let failed = |source| ProxyError::Request {
+            backend: name.clone(),
+            source,
+        };
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(failed)?;
+        let exchange = async {
+            let limit = self.timeouts.answer;
+            let mut response = timeout(limit, sender.send_request(request))
+                .await
+                .map_err(|_| ProxyError::AnswerTimeout {
+                    backend: name.clone(),
+                    limit,
+                })?
+                .map_err(failed)?;
+            let status = response.status();
+            if status == StatusCode::SWITCHING_PROTOCOLS {
+                let server = hyper::upgrade::on(&mut response).await.map_err(|source| {
+                    ProxyError::Upgrade {
+                        backend: name.clone(),
+                        source,
+                    }
+                })?;
+                return Ok(Answer::Upgraded(response.into_parts().0.headers, server));
+            }
+            if status.as_u16() < 400 {
+                return Err(ProxyError::Answer {
+                    backend: name.clone(),
+                    status,
+                });
+            }
+            let (head, body) = response.into_parts();
+            let deadline = Instant::now() + self.timeouts.refusal;
+            let body = refusal(body, deadline).await;
+            Ok(Answer::Refused(status, head.headers, body))
+        };
+        let mut exchange = pin!(exchange);
+        tokio::select! {
+            answer = &mut exchange => return answer,
+            // Whatever became of the connection, the exchange learns of it.
+            _ = connection.with_upgrades() => {}
+        }
+        exchange.await
+    }
+
+    async fn connect(&self, name: &Backend, backend: &Uri) -> Result<TcpStream, ProxyError> {
+        let host = match (backend.scheme_str(), backend.host()) {
+            (Some("http"), Some(host)) => host.trim_matches(['[', ']']),
+            _ => {
+                return Err(ProxyError::Address {
+                    backend: name.clone(),
+                });
+            }
+        };
+        let limit = self.timeouts.connect;
+        let connect = async {
+            let stream = TcpStream::connect((host, backend.port_u16().unwrap_or(80))).await?;
+            stream.set_nodelay(true)?;
+            Ok(stream)
+        };
+        match timeout(limit, connect).await {
+            Ok(connected) => connected.map_err(|source| ProxyError::Connect {
+                backend: name.clone(),
+                source,
+            }),
+            Err(_) => Err(ProxyError::ConnectTimeout {
+                backend: name.clone(),
+                limit,
+            }),
+        }
+    }
+}
+
+/// The client's side of an upgrade, and the request as it goes to `backend`.
+fn upgrade_request<B: Body>(
+    request: Request<B>,
+    backend: &Uri,
+) -> Result<(OnUpgrade, Request<Empty<Bytes>>), ProxyError> {
+    let asks = request
+        .headers()
+        .get_all(header::CONNECTION)
+        .iter()
+        .any(|value| {
+            value
+                .as_bytes()
+                .to_ascii_lowercase()
+                .windows(7)
+                .any(|at| at == b"upgrade")
+        });
+    if !asks {
+        return Err(ProxyError::NoUpgrade);
+    }
+    if !request.body().is_end_stream() {
+        return Err(ProxyError::Body);
+    }
+    let (mut head, _) = request.into_parts();
+    let client = head
+        .extensions
+        .remove::<OnUpgrade>()
+        .ok_or(ProxyError::NotUpgradable)?;
+    Ok((client, rewrite(head, backend)))
+}
+
+fn rewrite(head: request::Parts, backend: &Uri) -> Request<Empty<Bytes>> {
+    let mut request = Request::new(Empty::new());
+    *request.method_mut() = head.method;
+    *request.uri_mut() = match backend.path_and_query() {
+        Some(path) => Uri::from(path.clone()),
+        None => Uri::default(),
+    };
+    *request.headers_mut() = head.headers;
+    let headers = request.headers_mut();
+    for name in [
+        header::AUTHORIZATION,
+        // There is no body for them to be about.
+        header::TRANSFER_ENCODING,
+        header::TRAILER,
+    ] {
+        headers.remove(name);
+    }
+    if let (false, Some(authority)) = (headers.contains_key(header::HOST), backend.authority())
+        && let Ok(host) = HeaderValue::from_str(authority.as_str())
+    {
+        headers.insert(header::HOST, host);
+    }
+    request
+}
+
+/// What comes of a body until `deadline`, up to its limit.
+async fn refusal(mut body: Incoming, deadline: Instant) -> Bytes {
+    let mut text = Vec::new();
+    while text.len() < REFUSAL_LIMIT {
+        match timeout_at(deadline, body.frame()).await {
+            Ok(Some(Ok(frame))) => {
+                if let Some(data) = frame.data_ref() {
+                    let room = data.len().min(REFUSAL_LIMIT - text.len());
+                    text.extend_from_slice(&data[..room]);
+                }
+            }
+            Ok(Some(Err(_)) | None) | Err(_) => break,
+        }
+    }
+    text.into()
+}
+
+/// Takes out what is between the backend and this proxy alone.
+fn remove_hop_by_hop(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|names| names.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    for name in named.into_iter().chain([
+        header::CONNECTION,
+        header::TRANSFER_ENCODING,
+        header::TRAILER,
+        // What was read of the body is measured anew.
+        header::CONTENT_LENGTH,
+        HeaderName::from_static("keep-alive"),
+        HeaderName::from_static("proxy-connection"),
+    ]) {
+        headers.remove(name);
+    }
+}
+
+fn answer_with(status: StatusCode, headers: HeaderMap, body: Bytes) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body));
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    response
+}
+
+/// The client may have sent bytes of the protocol it asked for behind its request, and
+/// they must not be taken for the next request.
+fn close_after(mut response: Response<Full<Bytes>>) -> Response<Full<Bytes>> {
+    response
+        .headers_mut()
+        .insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
+async fn carry_upgraded(client: OnUpgrade, server: Upgraded, name: &Backend) {
+    let client = match client.await {
+        Ok(client) => client,
+        Err(error) => {
+            tracing::debug!(backend = %name, %error, "a client went before its upgrade");
+            return;
+        }
+    };
+    match carry(TokioIo::new(client), TokioIo::new(server)).await {
+        Ok(()) => tracing::debug!(backend = %name, "a streaming connection ended"),
+        Err(error) => tracing::debug!(backend = %name, %error, "a streaming connection broke"),
+    }
+}
+
+// === impl ProxyTimeouts ===
+
+impl Default for ProxyTimeouts {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(10),
+            answer: Duration::from_secs(30),
+            refusal: Duration::from_secs(10),
+        }
+    }
+}
+
+// === impl ProxyError ===
+
+impl ProxyError {
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::NoUpgrade | Self::Body => StatusCode::BAD_REQUEST,
+            Self::NotUpgradable => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Stopping { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Address { .. }
+            | Self::Connect { .. }
+            | Self::ConnectTimeout { .. }
+            | Self::Request { .. }
+            | Self::AnswerTimeout { .. }
+            | Self::Answer { .. }
+            | Self::Upgrade { .. } => StatusCode::BAD_GATEWAY,
+        }
+    }
+
+    fn into_response(self) -> Response<Full<Bytes>> {
+        let headers = HeaderMap::from_iter([(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("text/plain; charset=utf-8"),
+        )]);
+        close_after(answer_with(
+            self.status(),
+            headers,
+            format!("{self}\n").into(),
+        ))
+    }
+}
+
+/// hyper keeps what happened behind its own words.
+fn reason(error: &hyper::Error) -> String {
+    match error.source() {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
+}
+
+// === impl Backend ===
+
+impl From<&Uri> for Backend {
+    fn from(uri: &Uri) -> Self {
+        let authority = uri.authority().map_or("", |authority| authority.as_str());
+        // Without the user and password that may stand before the host.
+        let host = authority.rsplit('@').next().unwrap_or_default();
+        match (uri.scheme_str(), host) {
+            (_, "") => Self("an address without a host".into()),
+            (Some("http") | None, host) => Self(host.to_owned()),
+            (Some(scheme), host) => Self(format!("{scheme}://{host}")),
+        }
+    }
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+    use super::*;
+
+    #[test]
+    fn a_backend_is_named_without_its_token_or_credentials() {
+        for (url, name) in [
+            ("http://127.0.0.1:1234/exec/token?x=y", "127.0.0.1:1234"),
+            ("http://user:secret@[::1]:80/exec/token", "[::1]:80"),
+            ("https://node:1/exec/token", "https://node:1"),
+            ("/exec/token", "an address without a host"),
+        ] {
+            let uri: Uri = url.parse().unwrap();
+            assert_eq!(Backend::from(&uri).to_string(), name);
+        }
+    }
+
+    #[test]
+    fn headers_between_two_neighbours_stay_there() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("connection", "close, X-Hop"),
+            ("x-hop", "1"),
+            ("keep-alive", "timeout=5"),
+            ("transfer-encoding", "chunked"),
+            ("content-type", "text/plain"),
+            ("x-end", "2"),
+        ] {
+            headers.append(name, HeaderValue::from_static(value));
+        }
+        remove_hop_by_hop(&mut headers);
+        let left: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
+        assert_eq!(left, ["content-type", "x-end"]);
+    }
+}

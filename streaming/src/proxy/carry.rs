@@ -1,0 +1,216 @@
+//! Carries the bytes of an upgraded connection.
+
+use std::{future::Future, io, pin::pin, time::Duration};
+
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
+    time::timeout,
+};
+use tokio_util::sync::CancellationToken;
+
+/// Of a connection and direction.
+const BUFFER: usize = 16 * 1024;
+/// A client may hold a connection that the backend is done with for so long without
+/// a byte being moved.
+const LINGER: Duration = Duration::from_secs(60);
+
+/// Which of its ends broke a connection.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Lost {
+    #[error("the client is gone: {0}")]
+    Client(io::Error),
+    #[error("the backend is gone: {0}")]
+    Backend(io::Error),
+}
+
+/// Which side of a [`flow`] failed.
+#[derive(Debug)]
+enum Broken {
+    Read(io::Error),
+    Write(io::Error),
+}
+
+/// Carries bytes both ways until both directions have ended. What the backend sent before
+/// it went still reaches the client, since the exit code is in there.
+pub(super) async fn carry(
+    client: impl AsyncRead + AsyncWrite,
+    backend: impl AsyncRead + AsyncWrite,
+) -> Result<(), Lost> {
+    let (client_reader, client_writer) = tokio::io::split(client);
+    let (backend_reader, backend_writer) = tokio::io::split(backend);
+    let backend_over = CancellationToken::new();
+    let mut up = pin!(flow(client_reader, backend_writer, &backend_over));
+    let mut down = pin!(flow(backend_reader, client_writer, &backend_over));
+    let (mut up_over, mut down_over) = (false, false);
+    while !(up_over && down_over) {
+        tokio::select! {
+            ended = &mut up, if !up_over => {
+                up_over = true;
+                match ended {
+                    Ok(()) => {}
+                    Err(Broken::Read(error)) => return Err(Lost::Client(error)),
+                    Err(Broken::Write(_)) => backend_over.cancel(),
+                }
+            }
+            ended = &mut down, if !down_over => {
+                down_over = true;
+                match ended {
+                    Ok(()) => backend_over.cancel(),
+                    Err(Broken::Read(error)) => return Err(Lost::Backend(error)),
+                    Err(Broken::Write(error)) => return Err(Lost::Client(error)),
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Carries bytes one way until their end, and passes the end on.
+async fn flow(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    backend_over: &CancellationToken,
+) -> Result<(), Broken> {
+    let mut buffer = vec![0; BUFFER];
+    loop {
+        let read = patient(from.read(&mut buffer), backend_over)
+            .await
+            .map_err(Broken::Read)?;
+        let write = async {
+            if read == 0 {
+                return to.shutdown().await;
+            }
+            to.write_all(&buffer[..read]).await?;
+            to.flush().await
+        };
+        patient(write, backend_over).await.map_err(Broken::Write)?;
+        if read == 0 {
+            return Ok(());
+        }
+    }
+}
+
+/// Waits for `step`: without limit while the backend is there, [`LINGER`] at most once
+/// it is not.
+async fn patient<T>(
+    step: impl Future<Output = io::Result<T>>,
+    backend_over: &CancellationToken,
+) -> io::Result<T> {
+    let mut step = pin!(step);
+    tokio::select! {
+        biased;
+        done = &mut step => return done,
+        () = backend_over.cancelled() => {}
+    }
+    timeout(LINGER, step).await.unwrap_or_else(|_| {
+        let reason = format!("nothing moved for {LINGER:?} after the backend's end");
+        Err(io::Error::new(io::ErrorKind::TimedOut, reason))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+    use tokio::{
+        io::{DuplexStream, duplex},
+        task::JoinHandle,
+        time::Instant,
+    };
+
+    use super::*;
+
+    /// A carried connection: its client, its backend and the task that carries.
+    fn carried() -> (DuplexStream, DuplexStream, JoinHandle<Result<(), Lost>>) {
+        let (client, near_client) = duplex(1024);
+        let (backend, near_backend) = duplex(1024);
+        (
+            client,
+            backend,
+            tokio::spawn(carry(near_client, near_backend)),
+        )
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_idle_client_cannot_hold_a_connection_that_the_backend_ended() {
+        let (mut client, mut backend, task) = carried();
+        backend.write_all(b"bye").await.unwrap();
+        backend.shutdown().await.unwrap();
+        let mut said = String::new();
+        client.read_to_string(&mut said).await.unwrap();
+        assert_eq!(said, "bye");
+
+        let start = Instant::now();
+        let lost = task.await.unwrap().unwrap_err();
+        assert!(matches!(lost, Lost::Client(_)), "{lost}");
+        assert_eq!(start.elapsed().as_secs(), LINGER.as_secs());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_still_sends_is_carried_beyond_the_limit() {
+        let (mut client, mut backend, task) = carried();
+        backend.shutdown().await.unwrap();
+        for _ in 0..5 {
+            tokio::time::advance(LINGER / 2).await;
+            client.write_all(b"more").await.unwrap();
+            let mut got = [0; 4];
+            backend.read_exact(&mut got).await.unwrap();
+            assert_eq!(&got, b"more");
+        }
+        client.shutdown().await.unwrap();
+        task.await.unwrap().unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_connection_is_carried_without_limit() {
+        let (mut client, mut backend, task) = carried();
+        client.shutdown().await.unwrap();
+        tokio::time::sleep(LINGER * 1000).await;
+        backend.write_all(b"at last").await.unwrap();
+        backend.shutdown().await.unwrap();
+        let mut said = String::new();
+        client.read_to_string(&mut said).await.unwrap();
+        assert_eq!(said, "at last");
+        task.await.unwrap().unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_backend_said_before_it_went_reaches_a_client_that_still_sends() {
+        // A stream whose writing side is gone while there is still something to read.
+        let (mut client, near_client) = duplex(1024);
+        let tail = tokio::io::join(&b"exit code 3"[..], Gone);
+        let task = tokio::spawn(carry(near_client, tail));
+        client.write_all(b"unheard").await.unwrap();
+        let mut said = String::new();
+        client.read_to_string(&mut said).await.unwrap();
+        assert_eq!(said, "exit code 3");
+        task.await.unwrap().unwrap();
+    }
+
+    /// Refuses to be written to.
+    struct Gone;
+
+    impl AsyncWrite for Gone {
+        fn poll_write(
+            self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+            _: &[u8],
+        ) -> std::task::Poll<io::Result<usize>> {
+            std::task::Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()))
+        }
+
+        fn poll_flush(
+            self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<io::Result<()>> {
+            std::task::Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(
+            self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<io::Result<()>> {
+            std::task::Poll::Ready(Ok(()))
+        }
+    }
+}
