@@ -2,13 +2,16 @@
 //! direction of a connection is one zlib stream, so a block that cannot be read ends it.
 
 use bytes::{Buf as _, BufMut as _, Bytes};
-use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
+use flate2::{Decompress, FlushDecompress, Status};
 
 use super::dictionary::DICTIONARY;
 
 /// What a block may grow to; Kubernetes' are below 200 bytes.
 const LONGEST: usize = 64 * 1024;
 const STEP: usize = 4 * 1024;
+/// What a zlib stream with SPDY's dictionary begins with: method, window and the flag of a
+/// preset dictionary, then the dictionary's Adler-32.
+const ZLIB_HEAD: [u8; 6] = [0x78, 0x20, 0xe3, 0xc6, 0xa7, 0xc2];
 
 /// Names, in lower case, and their values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,8 +37,13 @@ pub enum HeaderError {
     Value(String),
 }
 
-/// Compresses the blocks of one direction, in their order.
-pub struct Deflater(Compress);
+/// Makes the blocks of one direction, in their order. They are stored, not compressed: they
+/// are of some dozen bytes, and a compressor holds 200 KiB a connection. To the other side
+/// it is a zlib stream as any other.
+#[derive(Debug, Default)]
+pub struct Deflater {
+    started: bool,
+}
 
 /// Inflates the blocks of one direction, in their order.
 pub struct Inflater(Decompress);
@@ -114,39 +122,31 @@ fn take<'a>(block: &mut &'a [u8]) -> Result<&'a [u8], HeaderError> {
 
 // === impl Deflater ===
 
-impl Default for Deflater {
-    fn default() -> Self {
-        let mut zlib = Compress::new(Compression::fast(), true);
-        // Fails only in the middle of a stream.
-        let _ = zlib.set_dictionary(&DICTIONARY);
-        Self(zlib)
-    }
-}
-
 impl Deflater {
-    /// The compressed block of `headers`.
+    /// The block of `headers`, as a part of the direction's zlib stream.
     pub fn deflate(&mut self, headers: &Headers) -> Bytes {
-        let block = headers.encode();
-        let mut out = Vec::with_capacity(block.len() + 64);
-        let before = self.0.total_in();
-        loop {
-            let done = usize::try_from(self.0.total_in() - before).unwrap_or(block.len());
-            let status = self
-                .0
-                .compress_vec(&block[done..], &mut out, FlushCompress::Sync);
-            let taken = self.0.total_in() - before == block.len() as u64;
-            if status.is_err() || (taken && out.len() < out.capacity()) {
-                return out.into();
-            }
-            out.reserve(STEP);
+        let plain = headers.encode();
+        let mut out = Vec::with_capacity(plain.len() + 32);
+        if !self.started {
+            self.started = true;
+            out.put_slice(&ZLIB_HEAD);
         }
+        for piece in plain.chunks(usize::from(u16::MAX)) {
+            put_stored(&mut out, piece);
+        }
+        // As a compressor flushes: Go's reader holds the last bytes back until then.
+        put_stored(&mut out, &[]);
+        out.into()
     }
 }
 
-impl std::fmt::Debug for Deflater {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Deflater").finish_non_exhaustive()
-    }
+/// A block of deflate that is not compressed, of 64 KiB at most.
+fn put_stored(out: &mut Vec<u8>, piece: &[u8]) {
+    let length = u16::try_from(piece.len()).unwrap_or(u16::MAX);
+    out.put_u8(0);
+    out.put_u16_le(length);
+    out.put_u16_le(!length);
+    out.put_slice(piece);
 }
 
 // === impl Inflater ===
@@ -165,37 +165,33 @@ impl Inflater {
     pub fn inflate(&mut self, block: &[u8]) -> Result<Headers, HeaderError> {
         let mut out = Vec::with_capacity(STEP.min(4 * block.len() + 64));
         let before = self.0.total_in();
+        let mut done = 0;
         loop {
-            let done = usize::try_from(self.0.total_in() - before).unwrap_or(block.len());
-            let rest = &block[done..];
             let produced = out.len();
+            let rest = &block[done..];
             match self.0.decompress_vec(rest, &mut out, FlushDecompress::Sync) {
                 Ok(Status::StreamEnd) => {
                     return Err(HeaderError::Zlib("the stream was ended".into()));
                 }
                 Ok(_) => {}
-                Err(error) => match error.needs_dictionary() {
-                    Some(_) => {
-                        self.0
-                            .set_dictionary(&DICTIONARY)
-                            .map_err(|error| HeaderError::Zlib(error.to_string()))?;
-                        continue;
-                    }
-                    None => return Err(HeaderError::Zlib(error.to_string())),
-                },
+                Err(error) if error.needs_dictionary().is_some() => {
+                    self.0
+                        .set_dictionary(&DICTIONARY)
+                        .map_err(|error| HeaderError::Zlib(error.to_string()))?;
+                }
+                Err(error) => return Err(HeaderError::Zlib(error.to_string())),
             }
+            let taken = usize::try_from(self.0.total_in() - before).unwrap_or(block.len());
+            let stuck = out.len() == produced && taken == done;
+            done = taken;
             if out.len() > LONGEST {
                 return Err(HeaderError::TooLong);
             }
-            let consumed = self.0.total_in() - before == block.len() as u64;
             if out.len() == out.capacity() {
                 out.reserve(STEP);
-            } else if consumed {
+            } else if done == block.len() {
                 return Headers::decode(&out);
-            } else if out.len() == produced && done == block.len() - rest.len() && {
-                let now = usize::try_from(self.0.total_in() - before).unwrap_or(block.len());
-                now == done
-            } {
+            } else if stuck {
                 return Err(HeaderError::Zlib("it does not go on".into()));
             }
         }
@@ -246,9 +242,32 @@ mod tests {
     }
 
     #[test]
+    fn what_a_compressor_makes_is_read() {
+        let mut zlib = flate2::Compress::new(flate2::Compression::best(), true);
+        zlib.set_dictionary(&DICTIONARY).unwrap();
+        let mut inflater = Inflater::default();
+        for port in 0..100 {
+            let headers = Headers::default()
+                .with("streamtype", "data")
+                .with("content-type", "text/plain")
+                .with("port", port.to_string());
+            let mut block = Vec::with_capacity(1000);
+            let flush = flate2::FlushCompress::Sync;
+            zlib.compress_vec(&headers.encode(), &mut block, flush)
+                .unwrap();
+            assert_eq!(inflater.inflate(&block), Ok(headers));
+        }
+    }
+
+    #[test]
     fn a_bomb_is_refused() {
         let headers = Headers::default().with("a", "x".repeat(64 * LONGEST));
-        let block = Deflater::default().deflate(&headers);
+        let mut zlib = flate2::Compress::new(flate2::Compression::best(), true);
+        let mut block = Vec::with_capacity(LONGEST);
+        let flush = flate2::FlushCompress::Sync;
+        let plain = headers.encode();
+        zlib.compress_vec(&plain, &mut block, flush).unwrap();
+        assert_eq!(zlib.total_in(), plain.len() as u64);
         assert!(block.len() < LONGEST);
         assert_eq!(
             Inflater::default().inflate(&block),

@@ -10,7 +10,9 @@
 //! * A peer *shows* flow control by sending SETTINGS or a WINDOW_UPDATE; those that have
 //!   it do so at the start. From then on its windows are obeyed, and it is told ours and
 //!   given back what is read. Before, and for ever with the others, neither is done: the
-//!   transport's own back pressure is all there is.
+//!   transport's own back pressure is all there is. The connection's window is judged by
+//!   itself: when it is used up and nothing was ever given back, a ping goes out behind
+//!   the data; if still nothing was when its answer comes, that window does not count.
 //! * What was received and not read yet is bounded in any case: when a stream or the
 //!   connection holds too much, no more is read from the transport until its reader has
 //!   caught up. A peer that keeps to its windows never gets there; with one that does

@@ -109,6 +109,20 @@ struct StreamState {
     reset: Option<u32>,
 }
 
+/// Whether the other side keeps a window for the connection. Some that have one for each
+/// stream, as SPDY/3 had it, never give anything back on this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Counts {
+    /// It was not used up yet.
+    Unknown,
+    /// It is used up, and this ping was sent behind the data.
+    Asked(u32),
+    /// Something was given back.
+    Yes,
+    /// The ping was answered, and nothing given back.
+    No,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct State {
@@ -132,6 +146,8 @@ pub(super) struct State {
     windows: bool,
     /// What may be sent on the connection.
     window: i64,
+    /// Whether that counts.
+    window_counts: Counts,
     /// What may be sent on a new stream.
     first_window: i64,
     /// Read on the connection, and not given back yet.
@@ -165,6 +181,7 @@ impl State {
             pings: HashMap::new(),
             windows: false,
             window: DEFAULT_WINDOW,
+            window_counts: Counts::Unknown,
             first_window: DEFAULT_WINDOW,
             consumed: 0,
             received_cost: 0,
@@ -205,8 +222,7 @@ impl State {
         if self.closing || self.closed || self.pings.len() >= MOST_PINGS {
             return None;
         }
-        let id = self.next_ping;
-        self.next_ping = self.next_ping.wrapping_add(2);
+        let id = self.next_ping_id();
         let (answer, answered) = oneshot::channel();
         self.pings.insert(id, (Instant::now(), answer));
         self.send(Outgoing::Frame(Frame::Ping(id)));
@@ -215,9 +231,14 @@ impl State {
 
     /// Sends a ping of which nobody waits for the answer.
     pub(super) fn probe(&mut self) {
+        let id = self.next_ping_id();
+        self.send(Outgoing::Frame(Frame::Ping(id)));
+    }
+
+    fn next_ping_id(&mut self) -> u32 {
         let id = self.next_ping;
         self.next_ping = self.next_ping.wrapping_add(2);
-        self.send(Outgoing::Frame(Frame::Ping(id)));
+        id
     }
 
     /// Sends what is queued, ends every stream and says good-bye.

@@ -152,6 +152,44 @@ async fn a_stream_is_refused_unless_it_is_accepted() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_dropped_stream_ends_behind_its_data() {
+    let (near, far) = duplex(4000);
+    let (server, mut incoming) = Connection::server(far, IDLE, CancellationToken::new());
+    let mut peer = Peer::new(near);
+    for (id, ended) in [(1, false), (3, true)] {
+        peer.open(id).await;
+        let stream = next(&mut incoming).await.accept();
+        if ended {
+            let (fin, data) = (true, Bytes::new());
+            peer.send(Frame::Data { id, fin, data }).await;
+        }
+        peer.send(Frame::Ping(1)).await;
+        assert!(matches!(peer.next().await, Some(Frame::SynReply { .. })));
+        assert_eq!(peer.next().await, Some(Frame::Ping(1)));
+        let (reader, mut writer) = stream.split();
+        drop(reader);
+        writer.write_all(b"last words").await.unwrap();
+        drop(writer);
+        let mut words = Vec::new();
+        loop {
+            let Some(Frame::Data { fin, data, .. }) = peer.next().await else {
+                panic!("something else than data");
+            };
+            words.extend_from_slice(&data);
+            if fin {
+                break;
+            }
+        }
+        assert_eq!(words, b"last words");
+        if !ended {
+            let status = super::status::CANCEL;
+            assert_eq!(peer.next().await, Some(Frame::RstStream { id, status }));
+        }
+        assert_eq!(server.streams(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn ten_thousand_streams_leave_nothing() {
     let (client, (server, mut incoming)) = pair(4000);
     let echo = tokio::spawn(async move {
@@ -330,6 +368,40 @@ async fn a_peer_with_windows_has_them_obeyed_and_learns_ours() {
         peer.next().await,
         Some(Frame::WindowUpdate { id: 1, delta: half })
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_s_window_that_is_never_given_back_does_not_count() {
+    let (near, far) = duplex(4000);
+    let (_server, mut incoming) = Connection::server(far, IDLE, CancellationToken::new());
+    let mut peer = Peer::new(near);
+    peer.send(Frame::Settings {
+        initial_window: Some(150_000),
+    })
+    .await;
+    peer.open(1).await;
+    let (_reader, mut writer) = next(&mut incoming).await.accept().split();
+    let writing = tokio::spawn(async move {
+        writer.write_all(&vec![1; 200_000]).await.unwrap();
+    });
+    let (mut sum, mut ping) = (0, None);
+    while ping.is_none() {
+        match peer.next().await.unwrap() {
+            Frame::Data { data, .. } => sum += data.len(),
+            Frame::Ping(id) => ping = Some(id),
+            _ => {}
+        }
+    }
+    assert_eq!(sum, 64 * 1024);
+    peer.send(Frame::Ping(ping.unwrap())).await;
+    assert_eq!(peer.data_until_silence().await, 150_000 - 64 * 1024);
+    peer.send(Frame::WindowUpdate {
+        id: 1,
+        delta: 50_000,
+    })
+    .await;
+    assert_eq!(peer.data_until_silence().await, 50_000);
+    writing.await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

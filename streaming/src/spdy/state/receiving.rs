@@ -8,7 +8,7 @@ use std::{
 use bytes::Bytes;
 
 use super::{
-    CONNECTION_WINDOW, CONTROL_QUEUE, DEFAULT_WINDOW, LARGEST_WINDOW, MOST_STREAMS, Offer,
+    CONNECTION_WINDOW, CONTROL_QUEUE, Counts, DEFAULT_WINDOW, LARGEST_WINDOW, MOST_STREAMS, Offer,
     Outgoing, PIECE_OVERHEAD, Received, STREAM_WINDOW, State, StreamState, Violation, wake,
 };
 use crate::spdy::{
@@ -84,6 +84,9 @@ impl State {
                 // Odd numbers are a client's.
                 if (id % 2 == 1) == self.server {
                     self.send(Outgoing::Frame(Frame::Ping(id)));
+                } else if self.window_counts == Counts::Asked(id) {
+                    self.window_counts = Counts::No;
+                    self.wake_writers();
                 } else if let Some((sent, waiting)) = self.pings.remove(&id) {
                     let _ = waiting.send(sent.elapsed());
                 }
@@ -106,6 +109,7 @@ impl State {
             Frame::WindowUpdate { id, delta } => {
                 self.shows_windows();
                 if id == 0 {
+                    self.window_counts = Counts::Yes;
                     self.window += i64::from(delta);
                     if self.window > LARGEST_WINDOW {
                         return Err(Violation::Window);

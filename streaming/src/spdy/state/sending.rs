@@ -4,7 +4,9 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 
-use super::{BATCH, CONNECTION_QUEUE, Outgoing, PIECE, PIECE_OVERHEAD, STREAM_QUEUE, State, wake};
+use super::{
+    BATCH, CONNECTION_QUEUE, Counts, Outgoing, PIECE, PIECE_OVERHEAD, STREAM_QUEUE, State, wake,
+};
 use crate::spdy::frame::Frame;
 
 impl State {
@@ -94,14 +96,20 @@ impl State {
         if over || stream.fin_queued || stream.reset.is_some() {
             return Poll::Ready(Err(()));
         }
-        let window = if self.windows {
-            usize::try_from(stream.window.min(self.window)).unwrap_or(0)
-        } else {
-            PIECE
+        let window = match self.window_counts {
+            _ if !self.windows => i64::MAX,
+            Counts::No => stream.window,
+            _ => stream.window.min(self.window),
         };
+        let window = usize::try_from(window).unwrap_or(0);
         let room = STREAM_QUEUE.saturating_sub(stream.queued);
         if window == 0 || room == 0 || (crowded && stream.queued > 0) {
             stream.writer = Some(cx.waker().clone());
+            if self.windows && self.window <= 0 && self.window_counts == Counts::Unknown {
+                let ping = self.next_ping_id();
+                self.window_counts = Counts::Asked(ping);
+                self.send_behind(Frame::Ping(ping));
+            }
             return Poll::Pending;
         }
         let length = wanted.min(window).min(room).min(PIECE);
