@@ -51,14 +51,19 @@ pub struct Cli {
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub log_level: String,
 
-    /// Where the shim keeps what the engine cannot remember; nothing so far
+    /// The format of containers' logs: "cri", written by the shim; "json-file", a link to
+    /// the engine's own log
+    #[arg(long, value_name = "FORMAT", default_value = "cri")]
+    pub log_format: String,
+
+    /// Where the shim keeps what the engine cannot remember
     #[arg(
         long,
         visible_alias = "cri-dockerd-root-directory",
         value_name = "PATH",
         default_value = "/var/lib/cri-dockerd"
     )]
-    pub root_directory: String,
+    pub root_directory: PathBuf,
 
     /// Address of the streaming server for exec, attach and port-forward: <host>:<port>; with
     /// port 0 the system chooses one

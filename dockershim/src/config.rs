@@ -3,7 +3,7 @@
 use std::{
     fmt,
     net::{SocketAddr, ToSocketAddrs as _},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
@@ -34,6 +34,10 @@ pub struct Config {
     pub image_pull_progress_deadline: Duration,
     /// When a negative `oom_score_adj` is raised.
     pub clamp_oom_score_adj: Clamp,
+    /// The format of the logs of containers that are created.
+    pub log_format: LogFormat,
+    /// Where the shim keeps what the engine cannot remember.
+    pub root_directory: PathBuf,
     /// The streaming server.
     pub streaming: cri_streaming::Config,
     /// What is logged.
@@ -53,6 +57,15 @@ impl fmt::Display for NetworkPlugin {
             Self::Docker => f.write_str("docker"),
         }
     }
+}
+
+/// The format of a container's log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// CRI's, written by the shim.
+    Cri,
+    /// The engine's own, to which the log's path is a link.
+    JsonFile,
 }
 
 /// A flag whose value cannot be.
@@ -92,6 +105,8 @@ impl TryFrom<&Cli> for Config {
                 .clamp_oom_score_adj
                 .parse()
                 .map_err(bad("clamp-oom-score-adj"))?,
+            log_format: parse_log_format(&cli.log_format).map_err(bad("log-format"))?,
+            root_directory: parse_root(&cli.root_directory).map_err(bad("root-directory"))?,
             streaming: cri_streaming::Config {
                 tls: read_tls(cli)?,
                 ..cri_streaming::Config::new(
@@ -162,6 +177,21 @@ fn parse_network(name: &str) -> Result<NetworkPlugin, String> {
         "cni" => Err("\"cni\" is not built yet; allowed: docker".into()),
         other => Err(format!("{other:?}; allowed: docker")),
     }
+}
+
+fn parse_log_format(format: &str) -> Result<LogFormat, String> {
+    match format {
+        "cri" => Ok(LogFormat::Cri),
+        "json-file" => Ok(LogFormat::JsonFile),
+        other => Err(format!("{other:?}; allowed: cri, json-file")),
+    }
+}
+
+fn parse_root(path: &Path) -> Result<PathBuf, String> {
+    if path.is_absolute() {
+        return Ok(path.to_owned());
+    }
+    Err(format!("{path:?}; allowed: an absolute path"))
 }
 
 fn parse_hairpin(mode: &str) -> Result<(), String> {
@@ -280,6 +310,8 @@ mod tests {
             ("clamp-oom-score-adj", "maybe"),
             ("log-level", "loud"),
             ("hairpin-mode", "yes"),
+            ("log-format", "text"),
+            ("root-directory", "var/lib"),
         ] {
             let error = config(&[&format!("--{flag}={value}")])
                 .unwrap_err()

@@ -5,7 +5,10 @@ use std::{path::PathBuf, time::Duration};
 use cri_streaming::TokenError;
 use tonic::{Code, Status};
 
-use crate::engine::{Cause, EngineError};
+use crate::{
+    engine::{Cause, EngineError},
+    logs::TailError,
+};
 
 /// Why a CRI verb failed. The message names the object and the reason; the gRPC
 /// code comes from [`Error::code`].
@@ -85,6 +88,9 @@ pub enum Error {
         /// Why it failed.
         source: std::io::Error,
     },
+    /// A container's log could not be read or written.
+    #[error(transparent)]
+    Log(#[from] TailError),
     /// A forwarded connection broke.
     #[error("carry a connection to port {port}: {source}")]
     Forward {
@@ -135,6 +141,7 @@ impl Error {
             Self::Pull { code, .. } => *code,
             Self::Token(TokenError::TooMany) => Code::ResourceExhausted,
             Self::File { .. }
+            | Self::Log(_)
             | Self::Forward { .. }
             | Self::Token(TokenError::Random(_))
             | Self::Panicked(_) => Code::Internal,

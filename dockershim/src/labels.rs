@@ -23,6 +23,11 @@ pub const RUNTIME_HANDLER: &str = "dockershim.runtime-handler";
 pub const USER_SPECIFIED_IMAGE: &str = "dockershim.user-specified-image";
 /// On a container: `ContainerConfig.linux.resources.unified`, as JSON.
 pub const UNIFIED: &str = "dockershim.unified";
+/// On a container: [`LOG_FORMAT_CRI`] when the shim writes its log in CRI's format;
+/// otherwise the log is a link to the engine's.
+pub const LOG_FORMAT: &str = "dockershim.log-format";
+/// Value of [`LOG_FORMAT`].
+pub const LOG_FORMAT_CRI: &str = "cri";
 
 /// Keys of labels that came with the image, as a JSON array: the engine puts an image's
 /// labels on its containers, among those of the container itself.

@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod checkpoint;
 pub mod cli;
 pub mod config;
 pub mod container;

@@ -124,6 +124,7 @@ pub async fn serve(
         served = async {
             served(server, &shim).await?;
             let _ = streams.await;
+            shim.logs.close().await;
             Ok::<_, ServerError>(())
         } => served?,
         () = patience => tracing::warn!("some requests are cut off"),

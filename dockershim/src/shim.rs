@@ -9,7 +9,8 @@ use crate::{
     Config, Error,
     engine::{Engine, State},
     image::{Images, Pulls},
-    model::{Model, Refresher, sync::Sync},
+    logs::Logs,
+    model::{Looker, Model, Refresher, sync::Sync},
     security::OomScorePolicy,
 };
 
@@ -24,6 +25,10 @@ pub struct Shim {
     pub model: Arc<Model>,
     /// What images the engine has.
     pub images: Arc<Images>,
+    /// The logs of the containers.
+    pub logs: Arc<Logs>,
+    /// What looks at the engine's containers.
+    pub looker: Arc<Looker>,
     /// Where stale records are handed in.
     pub refresher: Refresher,
     /// Pulls under way.
@@ -50,11 +55,14 @@ impl Shim {
         let engine = Arc::new(Engine::new(config.docker_endpoint.clone()));
         let model = Arc::new(Model::new());
         let images = Arc::new(Images::new(config.pause_reference.clone()));
-        let refresher = Refresher::start(engine.clone(), model.clone(), stop.clone());
+        let logs = Arc::new(Logs::new(&config.root_directory));
+        let looker = Arc::new(Looker::new(engine.clone(), model.clone(), logs.clone()));
+        let refresher = Refresher::start(looker.clone(), stop.clone());
         let sync = Sync::new(
             engine.clone(),
             model.clone(),
             images.clone(),
+            looker.clone(),
             refresher.clone(),
         );
         tokio::spawn(sync.run(stop.clone()));
@@ -65,6 +73,8 @@ impl Shim {
             engine,
             model,
             images,
+            logs,
+            looker,
             refresher,
             pulls: Pulls::default(),
             tasks: TaskTracker::new(),

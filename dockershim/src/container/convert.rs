@@ -55,6 +55,7 @@ pub fn from_inspect(inspect: ContainerInspectResponse) -> Option<Container> {
         sandbox_id: label(labels::SANDBOX_ID),
         pid: state.pid.unwrap_or_default(),
         engine_log: inspect.log_path.unwrap_or_default(),
+        cri_log: label(labels::LOG_FORMAT) == labels::LOG_FORMAT_CRI,
         unified: unified::from_label(docker_labels.get(labels::UNIFIED)),
         provisional: false,
     })
@@ -142,6 +143,7 @@ pub fn from_summary(summary: ContainerSummary) -> Option<Container> {
         sandbox_id: label(labels::SANDBOX_ID),
         pid: 0,
         engine_log: String::new(),
+        cri_log: label(labels::LOG_FORMAT) == labels::LOG_FORMAT_CRI,
         unified: Default::default(),
         provisional: true,
     })

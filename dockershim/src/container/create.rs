@@ -14,8 +14,9 @@ use cri_proto::runtime::v1::{
 use super::{mounts, resources, stop_signal, unified};
 use crate::{
     Error, Shim,
+    config::LogFormat,
     engine::{Connection, NewContainer},
-    labels, model,
+    labels,
     model::{LookupError, Sandbox},
     naming,
     sandbox::{self, cgroup_parent},
@@ -49,7 +50,7 @@ pub async fn create(
     let pod_config = request.sandbox_config.unwrap_or_default();
     let body = create_body(shim, &engine, &sandbox, config, pod_config).await?;
     let container_id = create_named(shim, NewContainer { name, body }).await?;
-    if let Err(error) = model::refresh(&shim.engine, &shim.model, &container_id).await {
+    if let Err(error) = shim.looker.refresh(&container_id).await {
         // It cannot be answered for, and must not stay behind under its name.
         if shim
             .engine
@@ -57,7 +58,7 @@ pub async fn create(
             .await
             .is_ok()
         {
-            shim.model.remove(&container_id);
+            shim.looker.removed(&container_id);
         }
         return Err(error.into());
     }
@@ -94,7 +95,7 @@ pub(crate) async fn create_named(shim: &Shim, mut new: NewContainer) -> Result<S
             );
             match shim.engine.remove_container(&id, false).await {
                 Err(error) if !error.is_not_found() => return Err(error.into()),
-                _ => shim.model.remove(&id),
+                _ => shim.looker.removed(&id),
             }
         }
         // The engine holds on to the name of a container that it does not have (a crash
@@ -128,6 +129,9 @@ async fn create_body(
         log_path(&pod.log_directory, &config.log_path)?,
     );
 
+    if shim.config.log_format == LogFormat::Cri {
+        docker_labels.insert(labels::LOG_FORMAT.into(), labels::LOG_FORMAT_CRI.into());
+    }
     labels::mark_image_labels(
         shim.images.snapshot().label_keys(&image),
         &mut docker_labels,
@@ -139,12 +143,7 @@ async fn create_body(
             name: Some(RestartPolicyNameEnum::NO),
             maximum_retry_count: None,
         }),
-        // Whatever the engine's default is: the log link needs a file. The engine still
-        // adds its own options for this driver.
-        log_config: Some(HostConfigLogConfig {
-            typ: Some("json-file".into()),
-            config: None,
-        }),
+        log_config: Some(log_config(shim.config.log_format)),
         runtime: Some(sandbox.runtime.clone()).filter(|runtime| !runtime.is_empty()),
         devices: Some(mounts::devices(config.devices)?),
         ..Default::default()
@@ -239,6 +238,24 @@ fn find_target(shim: &Shim, sandbox: &Sandbox, id: &str) -> Result<String, Error
         return Err(Error::invalid(FIELD, format!("{id:?} is in another pod")));
     }
     Ok(target.id().to_owned())
+}
+
+/// A file whatever the engine's default is, as that is what logs are made from. As a copy
+/// of the log it may be small; a log that is the file itself is as large as the engine's
+/// own options have it.
+fn log_config(format: LogFormat) -> HostConfigLogConfig {
+    let bounds = [
+        ("max-size", "10m"),
+        ("max-file", "3"),
+        ("compress", "false"),
+    ];
+    HostConfigLogConfig {
+        typ: Some("json-file".into()),
+        config: match format {
+            LogFormat::Cri => Some(bounds.map(|(k, v)| (k.into(), v.into())).into()),
+            LogFormat::JsonFile => None,
+        },
+    }
 }
 
 fn log_path(directory: &str, path: &str) -> Result<String, Error> {

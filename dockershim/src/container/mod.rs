@@ -9,6 +9,7 @@ pub mod exec_sync;
 pub mod list;
 mod mounts;
 pub mod remove;
+pub mod reopen_log;
 mod resources;
 mod session;
 pub mod start;

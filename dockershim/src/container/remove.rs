@@ -2,8 +2,9 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use cri_proto::runtime::v1::{RemoveContainerRequest, RemoveContainerResponse};
+use cri_proto::runtime::v1::{ContainerState, RemoveContainerRequest, RemoveContainerResponse};
 
+use super::stop::stop_running;
 use crate::{
     Error, Shim,
     logs::symlink,
@@ -32,6 +33,10 @@ pub async fn remove(
 
 /// Removes `container` and the link to its log.
 pub(crate) async fn remove_found(shim: &Shim, container: &Container) -> Result<(), Error> {
+    if container.status.state() == ContainerState::ContainerRunning {
+        // Removed while it runs, the engine would take the end of the log along.
+        stop_running(shim, container.id(), Duration::ZERO).await?;
+    }
     let log_path = &container.status.log_path;
     if !log_path.is_empty()
         && let Err(error) = symlink::remove(Path::new(log_path)).await
@@ -52,7 +57,7 @@ pub(crate) async fn remove_docker(shim: &Shim, id: &str) -> Result<(), Error> {
                 .map_err(|_| error)?;
         }
         Err(error) if !error.is_not_found() => return Err(error.into()),
-        _ => shim.model.remove(id),
+        _ => shim.looker.removed(id),
     }
     Ok(())
 }

@@ -5,9 +5,9 @@ use std::{path::Path, sync::Arc};
 use cri_proto::runtime::v1::{ContainerState, StartContainerRequest, StartContainerResponse};
 
 use super::{status::find, unified};
-use crate::{Error, Shim, logs::symlink, model};
+use crate::{Error, Shim, logs::symlink};
 
-/// Starts a created container, and links its log.
+/// Starts a created container; its log is followed or linked.
 ///
 /// # Errors
 /// `NotFound`, `FailedPrecondition` when it was started before, or what the engine said.
@@ -25,7 +25,7 @@ pub async fn start(
     }
     let started = shim.engine.start_container(id).await;
     // Even of a container that failed to start the record and the log are of use.
-    let refreshed = model::refresh(&shim.engine, &shim.model, id).await;
+    let refreshed = shim.looker.refresh(id).await;
     link_log(shim, id).await;
     started?;
     if let Err(error) = refreshed {
@@ -49,7 +49,7 @@ async fn link_log(shim: &Shim, id: &str) {
         return;
     };
     let (log_path, engine_log) = (&container.status.log_path, &container.engine_log);
-    if log_path.is_empty() || engine_log.is_empty() {
+    if container.cri_log || log_path.is_empty() || engine_log.is_empty() {
         return;
     }
     if let Err(error) = symlink::create(Path::new(log_path), Path::new(engine_log)).await {

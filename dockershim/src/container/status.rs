@@ -7,7 +7,7 @@ use cri_proto::runtime::v1::{ContainerStatus, ContainerStatusRequest, ContainerS
 use crate::{
     Error, Shim,
     image::{ImageSnapshot, Reference, convert::image_ref},
-    model::{self, Container},
+    model::Container,
 };
 
 /// The container in memory.
@@ -46,7 +46,7 @@ pub async fn find(shim: &Shim, id: &str) -> Result<Arc<Container>, Error> {
     if !container.provisional {
         return Ok(container);
     }
-    model::refresh(&shim.engine, &shim.model, container.id()).await?;
+    shim.looker.refresh(container.id()).await?;
     look()
 }
 

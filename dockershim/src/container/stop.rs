@@ -6,7 +6,7 @@ use cri_proto::runtime::v1::{ContainerState, StopContainerRequest, StopContainer
 
 use crate::{
     Error, Shim,
-    model::{self, LookupError, Snapshot},
+    model::{LookupError, Snapshot},
 };
 
 /// Sends the stop signal, after `timeout` seconds SIGKILL, and returns when the
@@ -38,9 +38,9 @@ pub(crate) async fn stop_running(shim: &Shim, id: &str, grace: Duration) -> Resu
         () = shim.model.wait_for(|snapshot| !runs(snapshot, id)) => return Ok(()),
     };
     match stopped {
-        Err(error) if error.is_not_found() => shim.model.remove(id),
+        Err(error) if error.is_not_found() => shim.looker.removed(id),
         Err(error) => return Err(error.into()),
-        Ok(()) => model::refresh(&shim.engine, &shim.model, id).await?,
+        Ok(()) => shim.looker.refresh(id).await?,
     }
     Ok(())
 }

@@ -1,3 +1,228 @@
-//! Where the kubelet finds a container's log.
+//! Containers' logs, where the kubelet finds them.
+//!
+//! The engine logs to json-files of bounded size. Each running container has a
+//! [`Follower`] that converts what comes to CRI's format, at the path that CRI asked for;
+//! a container is reported as exited when its log is complete. How far it has come is a
+//! checkpoint, so that a restart repeats and loses nothing.
 
+mod cri;
+mod engine_file;
+mod follower;
+mod json_file;
+mod log_file;
 pub mod symlink;
+mod tail;
+mod watch;
+
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicI64, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::{
+    sync::{Semaphore, mpsc, oneshot},
+    task::JoinHandle,
+};
+
+use crate::{Error, checkpoint::Checkpoints, model::Container};
+use follower::{Follower, Order};
+use log_file::Paths;
+use tail::Position;
+pub use tail::TailError;
+use watch::Watcher;
+
+/// Logs that are read or written at the same time.
+const AT_ONCE: usize = 4;
+/// A container's end is reported this late at most when its log cannot be completed.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The directory of the checkpoints, under the shim's root.
+const DIRECTORY: &str = "logs";
+
+/// The logs of all containers.
+#[derive(Debug)]
+pub struct Logs {
+    shared: Arc<Shared>,
+    followers: Mutex<HashMap<String, Handle>>,
+}
+
+/// What followers share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    checkpoints: Checkpoints<Position>,
+    watcher: Option<Arc<Watcher>>,
+    permits: Semaphore,
+    bytes: AtomicU64,
+    lag_nanos: AtomicI64,
+}
+
+#[derive(Debug)]
+struct Handle {
+    orders: mpsc::UnboundedSender<Order>,
+    task: JoinHandle<()>,
+}
+
+impl Logs {
+    /// No logs yet; checkpoints are kept under `root`.
+    pub fn new(root: &Path) -> Self {
+        let watcher = Watcher::start()
+            .inspect_err(|error| {
+                tracing::warn!(%error, "the engine's logs cannot be watched; they are looked at twice a second");
+            })
+            .ok();
+        Self {
+            shared: Arc::new(Shared {
+                checkpoints: Checkpoints::new(root.join(DIRECTORY)),
+                watcher,
+                permits: Semaphore::new(AT_ONCE),
+                bytes: AtomicU64::new(0),
+                lag_nanos: AtomicI64::new(0),
+            }),
+            followers: Mutex::default(),
+        }
+    }
+
+    /// Follows the log of a container that runs, if it has one and is not followed yet.
+    pub fn follow(&self, container: &Container) {
+        let Some(paths) = paths(container) else {
+            return;
+        };
+        let mut followers = self.followers.lock();
+        if followers
+            .get(container.id())
+            .is_some_and(|handle| !handle.task.is_finished())
+        {
+            return;
+        }
+        let (orders, inbox) = mpsc::unbounded_channel();
+        let id = container.id().to_owned();
+        let follower = Follower::new(id.clone(), paths, Arc::clone(&self.shared));
+        let task = tokio::spawn(follower.run(inbox));
+        followers.insert(id, Handle { orders, task });
+    }
+
+    /// Completes the log of a container that has ended. Returns when it is complete, or
+    /// after a while when it cannot be completed: it is still tried then.
+    pub async fn finish(&self, container: &Container) {
+        let Some(paths) = paths(container) else {
+            return;
+        };
+        let id = container.id();
+        if !self.is_followed(id) {
+            let complete = self
+                .shared
+                .checkpoints
+                .load(id)
+                .is_some_and(|position| position.complete);
+            if complete || !paths.engine_log.exists() {
+                return;
+            }
+            self.follow(container);
+        }
+        let (done, finished) = oneshot::channel();
+        self.order(id, Order::Finish(done));
+        if tokio::time::timeout(PATIENCE, finished).await.is_err() {
+            tracing::warn!(
+                container_id = id,
+                "the container is reported as ended before its log is complete"
+            );
+            return;
+        }
+        self.followers
+            .lock()
+            .retain(|other, handle| other != id || !handle.task.is_finished());
+    }
+
+    /// `ReopenContainerLog`: goes on with a new file at the path of the log.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` when the container has no log that is followed, else
+    /// [`Error::Log`].
+    pub async fn reopen(&self, id: &str) -> Result<(), Error> {
+        let (done, reopened) = oneshot::channel();
+        self.order(id, Order::Reopen(done));
+        match reopened.await {
+            Ok(result) => Ok(result?),
+            Err(_) => Err(Error::FailedPrecondition(format!(
+                "the log of container {id} is not being written"
+            ))),
+        }
+    }
+
+    /// Forgets a container that was removed.
+    pub fn forget(&self, id: &str) {
+        match self.followers.lock().remove(id) {
+            Some(handle) if handle.orders.send(Order::Forget).is_ok() => {}
+            _ => self.shared.checkpoints.remove(id),
+        }
+    }
+
+    /// Removes what is remembered of containers that are no more.
+    pub fn retain(&self, is_live: impl Fn(&str) -> bool) {
+        self.shared.checkpoints.retain(is_live);
+    }
+
+    /// Notes down how far each log has come, and follows none any more.
+    pub async fn close(&self) {
+        let handles: Vec<_> = self.followers.lock().drain().collect();
+        for (_, handle) in &handles {
+            // One that has ended has nothing left to note down.
+            let _ = handle.orders.send(Order::Leave);
+        }
+        for (_, handle) in handles {
+            let _ = handle.task.await;
+        }
+    }
+
+    /// Bytes written to logs since the start.
+    pub fn bytes(&self) -> u64 {
+        self.shared.bytes.load(Ordering::Relaxed)
+    }
+
+    /// How long after the engine noted it down the last line was in its log, in seconds.
+    pub fn lag_seconds(&self) -> f64 {
+        self.shared.lag_nanos.load(Ordering::Relaxed) as f64 / 1e9
+    }
+
+    fn is_followed(&self, id: &str) -> bool {
+        let followers = self.followers.lock();
+        followers
+            .get(id)
+            .is_some_and(|handle| !handle.task.is_finished())
+    }
+
+    fn order(&self, id: &str, order: Order) {
+        if let Some(handle) = self.followers.lock().get(id) {
+            // One that has ended drops the order, which is an answer.
+            let _ = handle.orders.send(order);
+        }
+    }
+}
+
+impl Shared {
+    fn count(&self, bytes: u64, last: Option<jiff::Timestamp>) {
+        if bytes == 0 {
+            return;
+        }
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        if let Some(last) = last {
+            let lag = jiff::Timestamp::now().as_nanosecond() - last.as_nanosecond();
+            let lag = i64::try_from(lag).unwrap_or(i64::MAX).max(0);
+            self.lag_nanos.store(lag, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Where a container's log is; `None` without one of CRI's format.
+fn paths(container: &Container) -> Option<Paths> {
+    let log = &container.status.log_path;
+    (container.cri_log && !log.is_empty() && !container.engine_log.is_empty()).then(|| Paths {
+        engine_log: PathBuf::from(&container.engine_log),
+        log: PathBuf::from(log),
+    })
+}

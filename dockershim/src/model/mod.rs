@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 pub use record::{Container, Record, Sandbox};
-pub use refresh::{Refresher, refresh};
+pub use refresh::{Looker, Refresher};
 pub use snapshot::{Id, LookupError, Snapshot};
 
 /// The live model of the engine's sandboxes and containers.

@@ -46,6 +46,8 @@ pub struct Container {
     pub pid: i64,
     /// The file that the engine logs to; empty when it has none.
     pub engine_log: String,
+    /// Whether its log is in CRI's format, and not a link to the engine's.
+    pub cri_log: bool,
     /// Files of its cgroup v2 that are to be written when it starts.
     pub unified: BTreeMap<String, String>,
     /// Known from the engine's list only, which says less than an inspect.

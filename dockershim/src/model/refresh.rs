@@ -2,6 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use cri_proto::runtime::v1::ContainerState;
 use tokio::{
     sync::{Semaphore, mpsc},
     task::JoinSet,
@@ -9,26 +10,77 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{Id, Model, Record};
-use crate::engine::{Engine, EngineError};
+use crate::{
+    engine::{Engine, EngineError},
+    logs::Logs,
+};
 
 /// Inspects in flight at most.
 const CONCURRENCY: usize = 16;
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_secs(30);
 
-/// Inspects `id` and puts what it is, or that it is gone, into the model.
-///
-/// # Errors
-/// Any [`Cause`](crate::engine::Cause) but `NotFound`, which is an answer.
-pub async fn refresh(engine: &Engine, model: &Model, id: &str) -> Result<(), EngineError> {
-    let ticket = model.ticket();
-    let record = match engine.inspect_container(id).await {
-        Ok(inspect) => Record::from_inspect(inspect),
-        Err(error) if error.is_not_found() => None,
-        Err(error) => return Err(error),
-    };
-    model.put(&ticket, id, record);
-    Ok(())
+/// Looks at the engine's containers for the model.
+#[derive(Debug)]
+pub struct Looker {
+    engine: Arc<Engine>,
+    model: Arc<Model>,
+    logs: Arc<Logs>,
+}
+
+impl Looker {
+    /// Looks at `engine` for `model`, and keeps `logs` going by what it sees.
+    pub fn new(engine: Arc<Engine>, model: Arc<Model>, logs: Arc<Logs>) -> Self {
+        Self {
+            engine,
+            model,
+            logs,
+        }
+    }
+
+    /// Inspects `id` and puts what it is, or that it is gone, into the model. The end of a
+    /// container is put there when its log is complete.
+    ///
+    /// # Errors
+    /// Any [`Cause`](crate::engine::Cause) but `NotFound`, which is an answer.
+    pub async fn refresh(&self, id: &str) -> Result<(), EngineError> {
+        let ticket = self.model.ticket();
+        let record = match self.engine.inspect_container(id).await {
+            Ok(inspect) => Record::from_inspect(inspect),
+            Err(error) if error.is_not_found() => None,
+            Err(error) => return Err(error),
+        };
+        let Some(record) = record else {
+            self.model.put(&ticket, id, None);
+            self.logs.forget(id);
+            return Ok(());
+        };
+        if let Record::Container(container) = &record {
+            match container.status.state() {
+                ContainerState::ContainerRunning => self.logs.follow(container),
+                ContainerState::ContainerExited => self.logs.finish(container).await,
+                _ => {}
+            }
+        }
+        let news = self.model.put(&ticket, id, Some(record));
+        // Removed since the look began: what the look began for its log ends too.
+        if !news && !self.model.snapshot().contains(id) {
+            self.logs.forget(id);
+        }
+        Ok(())
+    }
+
+    /// Removes what is remembered of containers that are no more.
+    pub(super) fn tidy(&self) {
+        let snapshot = self.model.snapshot();
+        self.logs.retain(|id| snapshot.contains(id));
+    }
+
+    /// Records that `id` was removed, as of now.
+    pub fn removed(&self, id: &str) {
+        self.model.remove(id);
+        self.logs.forget(id);
+    }
 }
 
 /// Where ids are handed in to be looked at soon. Several wishes for one id while it
@@ -41,9 +93,9 @@ pub struct Refresher {
 
 impl Refresher {
     /// Starts the task that does the work; it ends with `stop`.
-    pub fn start(engine: Arc<Engine>, model: Arc<Model>, stop: CancellationToken) -> Self {
+    pub fn start(looker: Arc<Looker>, stop: CancellationToken) -> Self {
         let (wishes, inbox) = mpsc::unbounded_channel();
-        tokio::spawn(stop.run_until_cancelled_owned(work(engine, model, inbox)));
+        tokio::spawn(stop.run_until_cancelled_owned(work(looker, inbox)));
         Self { wishes }
     }
 
@@ -54,18 +106,18 @@ impl Refresher {
     }
 }
 
-async fn work(engine: Arc<Engine>, model: Arc<Model>, mut inbox: mpsc::UnboundedReceiver<Id>) {
+async fn work(looker: Arc<Looker>, mut inbox: mpsc::UnboundedReceiver<Id>) {
     let permits = Arc::new(Semaphore::new(CONCURRENCY));
     // True: wished for again since the look began.
     let mut busy: HashMap<Id, bool> = HashMap::new();
     let mut failures: HashMap<Id, u32> = HashMap::new();
     let mut looks = JoinSet::new();
     let look = |id: Id, delay: Duration| {
-        let (engine, model, permits) = (engine.clone(), model.clone(), permits.clone());
+        let (looker, permits) = (looker.clone(), permits.clone());
         async move {
             tokio::time::sleep(delay).await;
             let _permit = permits.acquire_owned().await;
-            let result = refresh(&engine, &model, &id).await;
+            let result = looker.refresh(&id).await;
             (id, result)
         }
     };

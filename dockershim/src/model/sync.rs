@@ -15,7 +15,7 @@ use bollard::{
 use futures::{Stream, StreamExt as _};
 use tokio_util::sync::CancellationToken;
 
-use super::{Id, Model, Record, Refresher, refresh};
+use super::{Id, Looker, Model, Record, Refresher};
 use crate::{
     engine::{Cause, Engine, EngineError},
     image::Images,
@@ -44,6 +44,7 @@ pub struct Sync {
     engine: Arc<Engine>,
     model: Arc<Model>,
     images: Arc<Images>,
+    looker: Arc<Looker>,
     refresher: Refresher,
 }
 
@@ -64,12 +65,14 @@ impl Sync {
         engine: Arc<Engine>,
         model: Arc<Model>,
         images: Arc<Images>,
+        looker: Arc<Looker>,
         refresher: Refresher,
     ) -> Self {
         Self {
             engine,
             model,
             images,
+            looker,
             refresher,
         }
     }
@@ -147,7 +150,7 @@ impl Sync {
             return;
         }
         if event.action.as_deref() == Some("destroy") {
-            self.model.remove(&id);
+            self.looker.removed(&id);
         } else {
             self.refresher.wish(id.into());
         }
@@ -184,7 +187,7 @@ impl Sync {
         drop(ticket);
         let count = ids.len();
         let looks = futures::stream::iter(ids).for_each_concurrent(CONCURRENCY, async |id| {
-            if refresh(&self.engine, &self.model, &id).await.is_err() {
+            if self.looker.refresh(&id).await.is_err() {
                 self.refresher.wish(id);
             }
         });
@@ -194,6 +197,7 @@ impl Sync {
         } else {
             let in_time = tokio::time::timeout(FIRST_SYNC_PATIENCE, &mut looks).await;
             self.remove_half_made().await;
+            self.looker.tidy();
             self.model.set_synced();
             if in_time.is_err() {
                 tracing::warn!("the engine is slow to describe some containers; going on without");
@@ -214,7 +218,7 @@ impl Sync {
         {
             match self.engine.remove_container(sandbox.id(), false).await {
                 Ok(()) => {
-                    self.model.remove(sandbox.id());
+                    self.looker.removed(sandbox.id());
                     tracing::info!(
                         pod = sandbox.pod(),
                         pod_uid = sandbox.uid(),

@@ -14,6 +14,7 @@ fn container(id: &str, sandbox: &str, state: ContainerState) -> Record {
         sandbox_id: sandbox.into(),
         pid: 0,
         engine_log: String::new(),
+        cri_log: false,
         unified: Default::default(),
         provisional: false,
     }))

@@ -15,7 +15,7 @@ use crate::{
     container::create::create_named,
     engine::{Connection, NewContainer},
     image::pause,
-    labels, model, naming,
+    labels, naming,
     network::docker,
     security,
 };
@@ -71,7 +71,7 @@ async fn create_and_start(shim: &Shim, new: NewContainer) -> Result<String, Erro
     let id = create_named(shim, new).await?;
     let started = async {
         shim.engine.start_container(&id).await?;
-        model::refresh(&shim.engine, &shim.model, &id).await
+        shim.looker.refresh(&id).await
     };
     if let Err(error) = started.await {
         undo(shim, &id).await;
@@ -86,7 +86,7 @@ async fn undo(shim: &Shim, id: &str) {
             tracing::warn!(sandbox_id = id, %error, "a sandbox that failed to start is left over");
             shim.refresher.wish(id.into());
         }
-        _ => shim.model.remove(id),
+        _ => shim.looker.removed(id),
     }
 }
 

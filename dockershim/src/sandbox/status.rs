@@ -4,10 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use cri_proto::runtime::v1::{PodSandboxStatusRequest, PodSandboxStatusResponse};
 
-use crate::{
-    Error, Shim,
-    model::{self, Sandbox},
-};
+use crate::{Error, Shim, model::Sandbox};
 
 /// The sandbox in memory.
 ///
@@ -45,6 +42,6 @@ pub async fn find(shim: &Shim, id: &str) -> Result<Arc<Sandbox>, Error> {
     if !sandbox.provisional {
         return Ok(sandbox);
     }
-    model::refresh(&shim.engine, &shim.model, sandbox.id()).await?;
+    shim.looker.refresh(sandbox.id()).await?;
     look()
 }

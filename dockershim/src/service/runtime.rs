@@ -168,9 +168,12 @@ impl RuntimeService for Service {
 
     async fn reopen_container_log(
         &self,
-        _: Request<ReopenContainerLogRequest>,
+        request: Request<ReopenContainerLogRequest>,
     ) -> Answer<ReopenContainerLogResponse> {
-        Err(unimplemented("ReopenContainerLog"))
+        let (shim, request) = (self.shim.clone(), request.into_inner());
+        let work = async move { container::reopen_log::reopen_log(&shim, request).await };
+        let answer = self.shim.complete("ReopenContainerLog", work).await?;
+        Ok(Response::new(answer))
     }
 
     async fn exec(&self, request: Request<ExecRequest>) -> Answer<ExecResponse> {

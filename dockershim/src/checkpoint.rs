@@ -1,0 +1,200 @@
+//! What the shim must know after a restart and the engine cannot remember for it: one
+//! small file an object, replaced atomically, with a checksum in its first line.
+
+use std::{
+    fmt::Debug,
+    fs::{self, File},
+    io::{self, Write as _},
+    marker::PhantomData,
+    path::{Path, PathBuf},
+};
+
+use serde::{Serialize, de::DeserializeOwned};
+use sha2::{Digest as _, Sha256};
+
+/// Suffix of a checkpoint, and of one that is being written.
+const SUFFIX: &str = ".json";
+const NEW_SUFFIX: &str = ".new";
+
+/// Why a checkpoint was not written or read.
+#[derive(Debug, thiserror::Error)]
+#[error("{action} checkpoint {}: {source}", path.display())]
+pub struct CheckpointError {
+    action: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// The checkpoints of one kind, by the id of the object that each is of.
+#[derive(Debug)]
+pub struct Checkpoints<T> {
+    directory: PathBuf,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T: Serialize + DeserializeOwned> Checkpoints<T> {
+    /// Those in `directory`, which is made with the first one.
+    pub fn new(directory: PathBuf) -> Self {
+        Self {
+            directory,
+            of: PhantomData,
+        }
+    }
+
+    /// What was saved for `id`. A file that cannot be used costs a warning and is removed.
+    pub fn load(&self, id: &str) -> Option<T> {
+        let path = self.path(id);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "a checkpoint cannot be read");
+                return None;
+            }
+        };
+        let found = decode(&text);
+        if found.is_none() {
+            tracing::warn!(path = %path.display(), "a corrupt checkpoint is not used");
+            self.remove(id);
+        }
+        found
+    }
+
+    /// Saves `state` for `id`, in place of what was saved before; it is on disk when this
+    /// returns.
+    ///
+    /// # Errors
+    /// [`CheckpointError`]; what was saved before stays.
+    pub fn save(&self, id: &str, state: &T) -> Result<(), CheckpointError> {
+        let path = self.path(id);
+        self.replace(&path, state)
+            .map_err(|source| CheckpointError {
+                action: "write",
+                path,
+                source,
+            })
+    }
+
+    fn replace(&self, path: &Path, state: &T) -> io::Result<()> {
+        let text = encode(state)?;
+        let new = path.with_extension(&NEW_SUFFIX[1..]);
+        let mut file = match File::create(&new) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                fs::create_dir_all(&self.directory)?;
+                File::create(&new)?
+            }
+            other => other?,
+        };
+        file.write_all(text.as_bytes())?;
+        file.sync_data()?;
+        fs::rename(&new, path)
+    }
+
+    /// Removes what was saved for `id`, if anything was.
+    pub fn remove(&self, id: &str) {
+        let path = self.path(id);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!(path = %path.display(), %error, "a checkpoint is left over");
+            }
+            _ => {}
+        }
+    }
+
+    /// Removes every checkpoint but those of ids that `is_live` knows, and what a crash
+    /// left half-written.
+    pub fn retain(&self, is_live: impl Fn(&str) -> bool) {
+        let Ok(entries) = fs::read_dir(&self.directory) else {
+            return;
+        };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let live = name
+                .to_str()
+                .and_then(|name| name.strip_suffix(SUFFIX))
+                .is_some_and(&is_live);
+            if !live && let Err(error) = fs::remove_file(entry.path()) {
+                tracing::warn!(path = %entry.path().display(), %error, "a checkpoint is left over");
+            }
+        }
+    }
+
+    fn path(&self, id: &str) -> PathBuf {
+        self.directory.join(format!("{id}{SUFFIX}"))
+    }
+}
+
+fn encode<T: Serialize>(state: &T) -> io::Result<String> {
+    let json = serde_json::to_string(state)?;
+    Ok(format!("{}\n{json}\n", checksum(&json)))
+}
+
+fn decode<T: DeserializeOwned>(text: &str) -> Option<T> {
+    let (sum, json) = text.split_once('\n')?;
+    let json = json.trim_end();
+    if sum != checksum(json) {
+        return None;
+    }
+    serde_json::from_str(json).ok()
+}
+
+fn checksum(json: &str) -> String {
+    format!("{:x}", Sha256::digest(json))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    type Some = (String, u64);
+
+    #[test]
+    fn what_was_saved_is_loaded_and_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let checkpoints = Checkpoints::<Some>::new(dir.path().join("logs"));
+        assert_eq!(checkpoints.load("a"), None);
+        checkpoints.save("a", &("first".into(), 1)).unwrap();
+        checkpoints.save("a", &("second".into(), 2)).unwrap();
+        assert_eq!(checkpoints.load("a"), Some(("second".into(), 2)));
+        checkpoints.remove("a");
+        checkpoints.remove("a");
+        assert_eq!(checkpoints.load("a"), None);
+    }
+
+    #[test]
+    fn a_corrupt_checkpoint_is_as_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let checkpoints = Checkpoints::<Some>::new(dir.path().into());
+        checkpoints.save("a", &("text".into(), 7)).unwrap();
+        let path = dir.path().join("a.json");
+        let good = fs::read_to_string(&path).unwrap();
+        for bad in ["", "x", &good[..good.len() / 2], &good.replace('7', "8")] {
+            fs::write(&path, bad).unwrap();
+            assert_eq!(checkpoints.load("a"), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn what_nobody_knows_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let checkpoints = Checkpoints::<Some>::new(dir.path().into());
+        for id in ["a", "b"] {
+            checkpoints.save(id, &(id.into(), 0)).unwrap();
+        }
+        fs::write(dir.path().join("c.new"), "half").unwrap();
+        checkpoints.retain(|id| id == "b");
+        let left: Vec<_> = fs::read_dir(dir.path()).unwrap().flatten().collect();
+        assert_eq!(left.len(), 1);
+        assert!(checkpoints.load("b").is_some());
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_checkpoint_or_none(text in ".{0,200}", state: Some) {
+            prop_assert!(decode::<Some>(&text).is_none());
+            prop_assert_eq!(decode(&encode(&state).unwrap()), Some(state));
+        }
+    }
+}

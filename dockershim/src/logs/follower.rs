@@ -1,0 +1,230 @@
+//! The task that keeps one container's log up to date.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{Instant, sleep, sleep_until},
+};
+
+use super::{
+    Shared,
+    log_file::Paths,
+    tail::{Position, Tail, TailError},
+    watch::Watch,
+};
+
+/// After a look at a log that had something new it is left alone for this long: a
+/// container that writes a lot is read in large pieces.
+const REST: Duration = Duration::from_millis(10);
+/// What a crash has to make again is at most what came in this time.
+const SAVE: Duration = Duration::from_secs(5);
+const FIRST_RETRY: Duration = Duration::from_millis(500);
+const LAST_RETRY: Duration = Duration::from_secs(30);
+/// A log that cannot be watched is looked at this often.
+const POLL: Duration = Duration::from_millis(500);
+
+/// What a follower is asked.
+#[derive(Debug)]
+pub(super) enum Order {
+    /// Go on with a new file at the log's path.
+    Reopen(oneshot::Sender<Result<(), TailError>>),
+    /// The container has ended: take what is left, and end. Answered when all is taken.
+    Finish(oneshot::Sender<()>),
+    /// Note down how far it has come, and end: the shim ends.
+    Leave,
+    /// The container was removed: forget it, and end.
+    Forget,
+}
+
+/// One container's log, being followed.
+pub(super) struct Follower {
+    id: String,
+    paths: Paths,
+    shared: Arc<Shared>,
+    tail: Option<Tail>,
+    position: Option<Position>,
+    /// Since when the position on disk is old.
+    unsaved: Option<Instant>,
+}
+
+impl Follower {
+    pub(super) fn new(id: String, paths: Paths, shared: Arc<Shared>) -> Self {
+        Self {
+            id,
+            paths,
+            shared,
+            tail: None,
+            position: None,
+            unsaved: None,
+        }
+    }
+
+    pub(super) async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
+        let (id, shared) = (self.id.clone(), Arc::clone(&self.shared));
+        let position = self.blocking(move |_| shared.checkpoints.load(&id)).await;
+        self.position = position.flatten();
+        let mut watch = self.watch();
+        let mut retry = FIRST_RETRY;
+        let mut finishing: Vec<oneshot::Sender<()>> = Vec::new();
+        loop {
+            let looked = self.look().await;
+            match &looked {
+                Ok(_) if !finishing.is_empty() => {
+                    self.save(true).await;
+                    for done in finishing {
+                        let _ = done.send(());
+                    }
+                    return;
+                }
+                Ok(_) => retry = FIRST_RETRY,
+                Err(error) => {
+                    tracing::warn!(container_id = self.id, %error, ?retry, "the log is behind");
+                    watch = None;
+                }
+            }
+            if self.unsaved.is_some_and(|since| since.elapsed() >= SAVE) {
+                self.save(false).await;
+            }
+            let pause = async {
+                match &looked {
+                    Err(_) => sleep(retry).await,
+                    Ok(any) => {
+                        if *any {
+                            sleep(REST).await;
+                        }
+                        match &watch {
+                            Some(watch) => watch.changed().await,
+                            None => sleep(POLL).await,
+                        }
+                    }
+                }
+            };
+            let save_at = self.unsaved.map(|since| since + SAVE);
+            tokio::select! {
+                order = orders.recv() => match order {
+                    Some(Order::Reopen(done)) => {
+                        let _ = done.send(self.reopen().await);
+                    }
+                    Some(Order::Finish(done)) => finishing.push(done),
+                    Some(Order::Forget) => {
+                        self.shared.checkpoints.remove(&self.id);
+                        return;
+                    }
+                    Some(Order::Leave) | None => {
+                        self.save(false).await;
+                        return;
+                    }
+                },
+                () = pause => if looked.is_err() {
+                    retry = (retry * 2).min(LAST_RETRY);
+                },
+                () = at(save_at) => self.save(false).await,
+            }
+            if watch.is_none() {
+                watch = self.watch();
+            }
+        }
+    }
+
+    fn watch(&self) -> Option<Watch> {
+        let directory = self.paths.engine_log.parent()?;
+        let watch = self.shared.watcher.as_ref()?.watch(directory);
+        watch
+            .inspect_err(|error| {
+                tracing::debug!(container_id = self.id, %error, "the engine's log cannot be watched");
+            })
+            .ok()
+    }
+
+    /// Converts what there is; returns whether there was anything.
+    async fn look(&mut self) -> Result<bool, TailError> {
+        let (paths, position) = (self.paths.clone(), self.position.clone());
+        let shared = Arc::clone(&self.shared);
+        let looked = self.blocking(move |tail| {
+            let mut open = match tail.take() {
+                Some(open) => open,
+                None => Tail::open(&paths, position.as_ref())?,
+            };
+            let before = open.written;
+            let any = open.drain();
+            shared.count(open.written - before, open.last);
+            let any = any?;
+            let position = open.position(false)?;
+            *tail = Some(open);
+            Ok((any, position))
+        });
+        let (any, position) = match looked.await {
+            Some(result) => result?,
+            None => return Ok(false),
+        };
+        if self.position.as_ref() != Some(&position) {
+            self.unsaved.get_or_insert_with(Instant::now);
+        }
+        self.position = Some(position);
+        Ok(any)
+    }
+
+    async fn reopen(&mut self) -> Result<(), TailError> {
+        self.look().await?;
+        let reopened = self.blocking(|tail| match tail {
+            Some(tail) => {
+                tail.reopen()?;
+                tail.position(false).map(Some)
+            }
+            None => Ok(None),
+        });
+        if let Some(Some(position)) = reopened.await.transpose()? {
+            self.position = Some(position);
+            self.save(false).await;
+        }
+        Ok(())
+    }
+
+    /// Notes down how far it has come, once the log itself is on disk.
+    async fn save(&mut self, complete: bool) {
+        let Some(mut position) = self.position.clone() else {
+            return;
+        };
+        position.complete = complete;
+        let (id, shared) = (self.id.clone(), Arc::clone(&self.shared));
+        let saved = self.blocking(move |tail| {
+            let synced = tail.as_ref().map_or(Ok(()), Tail::sync);
+            synced.map_err(|error| error.to_string())?;
+            let saved = shared.checkpoints.save(&id, &position);
+            saved.map_err(|error| error.to_string())
+        });
+        if let Some(Err(error)) = saved.await {
+            tracing::warn!(
+                container_id = self.id,
+                error,
+                "a crash would have to read more of the log again"
+            );
+        }
+        self.unsaved = None;
+    }
+
+    /// Runs what may block on a thread for that, a few at a time for all logs.
+    async fn blocking<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce(&mut Option<Tail>) -> T + Send + 'static,
+    ) -> Option<T> {
+        let _permit = self.shared.permits.acquire().await.ok()?;
+        let mut tail = self.tail.take();
+        let task = tokio::task::spawn_blocking(move || {
+            let result = work(&mut tail);
+            (tail, result)
+        });
+        // A panic is a bug, and was logged; the log is opened again.
+        let (tail, result) = task.await.ok()?;
+        self.tail = tail;
+        Some(result)
+    }
+}
+
+async fn at(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,150 @@
+//! The CRI log file of a container.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Read as _, Seek as _, SeekFrom, Write as _},
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::cri;
+
+/// What of the end of a file is searched for its last line.
+const TAIL: u64 = 256 * 1024;
+
+/// A place in a container's log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogPosition {
+    inode: u64,
+    size: u64,
+}
+
+/// A log that is appended to.
+#[derive(Debug)]
+pub struct LogFile {
+    file: File,
+    inode: u64,
+    size: u64,
+}
+
+impl LogFile {
+    /// Opens the log at `path`, made with its directory if it is missing; a link that was
+    /// there, as to the engine's own log, gives way.
+    ///
+    /// # Errors
+    /// It cannot be opened or made.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        if fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink()) {
+            fs::remove_file(path)?;
+        }
+        let open = || {
+            OpenOptions::new()
+                .append(true)
+                .read(true)
+                .create(true)
+                .open(path)
+        };
+        let file = match open() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                if let Some(directory) = path.parent() {
+                    fs::create_dir_all(directory)?;
+                }
+                open()?
+            }
+            other => other?,
+        };
+        let metadata = file.metadata()?;
+        Ok(Self {
+            inode: metadata.ino(),
+            size: metadata.len(),
+            file,
+        })
+    }
+
+    /// Where it ends.
+    pub fn position(&self) -> LogPosition {
+        LogPosition {
+            inode: self.inode,
+            size: self.size,
+        }
+    }
+
+    /// Appends whole lines.
+    ///
+    /// # Errors
+    /// The system's; part of `lines` may have been written.
+    pub fn append(&mut self, lines: &[u8]) -> io::Result<()> {
+        self.file.write_all(lines)?;
+        self.size += lines.len() as u64;
+        Ok(())
+    }
+
+    /// Waits until what was appended is on disk.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    /// How many bytes were written after `position` was saved: to this log, which may be
+    /// the one of `position`, and to that one, which may have been renamed since.
+    pub fn written_since(&self, path: &Path, position: LogPosition) -> u64 {
+        if self.inode == position.inode {
+            return self.size.saturating_sub(position.size);
+        }
+        let renamed = renamed(path, position.inode);
+        let before = renamed.map_or(0, |size| size.saturating_sub(position.size));
+        before + self.size
+    }
+
+    /// Removes a line that was not finished, and returns the time of the last one that was.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn mend(&mut self) -> io::Result<Option<jiff::Timestamp>> {
+        let from = self.size.saturating_sub(TAIL);
+        let mut tail = Vec::new();
+        self.file.seek(SeekFrom::Start(from))?;
+        self.file.read_to_end(&mut tail)?;
+        let Some(end) = tail.iter().rposition(|byte| *byte == b'\n') else {
+            return Ok(None);
+        };
+        let whole = from + end as u64 + 1;
+        if whole < self.size {
+            self.file.set_len(whole)?;
+            self.size = whole;
+        }
+        let last = tail[..end].rsplit(|byte| *byte == b'\n').next();
+        Ok(last.and_then(|line| cri::time(&String::from_utf8_lossy(line))))
+    }
+}
+
+/// The size of the log with this inode, which whoever rotates it has renamed: to a name
+/// that begins with the old one.
+fn renamed(path: &Path, inode: u64) -> Option<u64> {
+    let name = path.file_name()?.to_str()?;
+    let entries = fs::read_dir(path.parent()?).ok()?;
+    entries
+        .flatten()
+        .filter(|entry| {
+            entry
+                .file_name()
+                .to_str()
+                .is_some_and(|n| n.starts_with(name))
+        })
+        .filter_map(|entry| entry.metadata().ok())
+        .find(|found| found.ino() == inode)
+        .map(|found| found.len())
+}
+
+/// Where a container's log is, and where the engine logs it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Paths {
+    /// The engine's file.
+    pub engine_log: PathBuf,
+    /// The container's log, as CRI has it.
+    pub log: PathBuf,
+}

@@ -1,0 +1,213 @@
+use std::{
+    fs::{self, OpenOptions},
+    io::Write as _,
+    path::PathBuf,
+};
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Files that the engine keeps.
+const KEPT: usize = 3;
+
+/// An engine that logs, and a conversion of what it logs.
+struct World {
+    dir: tempfile::TempDir,
+    paths: Paths,
+    count: usize,
+    tail: Option<Tail>,
+    /// What is on disk, as a crash would find it.
+    saved: Option<Position>,
+    rotations: usize,
+}
+
+#[derive(Debug, Clone)]
+enum Act {
+    Log(usize),
+    Tear,
+    EngineRotates,
+    Drain,
+    Save,
+    Crash,
+    LosePosition,
+    LogRotates,
+}
+
+impl World {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths {
+            engine_log: dir.path().join("c-json.log"),
+            log: dir.path().join("pod/main/0.log"),
+        };
+        fs::write(&paths.engine_log, "").unwrap();
+        Self {
+            dir,
+            paths,
+            count: 0,
+            tail: None,
+            saved: None,
+            rotations: 0,
+        }
+    }
+
+    fn write(&self, text: &str) {
+        let mut file = OpenOptions::new()
+            .append(true)
+            .open(&self.paths.engine_log)
+            .unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+    }
+
+    fn log(&mut self, lines: usize) {
+        for _ in 0..lines {
+            let n = self.count;
+            self.count += 1;
+            self.write(&format!(
+                "{{\"log\":\"line {n}\\n\",\"stream\":\"stdout\",\"time\":\"2026-01-01T00:00:00.{n:09}Z\"}}\n"
+            ));
+        }
+    }
+
+    fn engine_rotates(&self) {
+        let numbered = |n: usize| PathBuf::from(format!("{}.{n}", self.paths.engine_log.display()));
+        for n in (1..KEPT - 1).rev() {
+            let _ = fs::rename(numbered(n), numbered(n + 1));
+        }
+        fs::rename(&self.paths.engine_log, numbered(1)).unwrap();
+        fs::write(&self.paths.engine_log, "").unwrap();
+    }
+
+    fn tail(&mut self) -> &mut Tail {
+        self.tail
+            .get_or_insert_with(|| Tail::open(&self.paths, self.saved.as_ref()).unwrap())
+    }
+
+    fn drain(&mut self) {
+        self.tail().drain().unwrap();
+    }
+
+    /// As the kubelet does it: a new name that begins with the old one.
+    fn log_rotates(&mut self) {
+        self.drain();
+        self.rotations += 1;
+        let to = format!("{}.{:04}", self.paths.log.display(), self.rotations);
+        fs::rename(&self.paths.log, to).unwrap();
+        self.tail().reopen().unwrap();
+    }
+
+    /// All lines that the log ever had, oldest first.
+    fn lines(&self) -> Vec<String> {
+        let mut files: Vec<_> = fs::read_dir(self.dir.path().join("pod/main"))
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .collect();
+        files.sort();
+        // The one without a suffix is the newest.
+        files.rotate_left(1);
+        files
+            .iter()
+            .flat_map(|file| {
+                let text = fs::read_to_string(file).unwrap();
+                text.lines().map(str::to_owned).collect::<Vec<_>>()
+            })
+            .collect()
+    }
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        4 => (1..30_usize).prop_map(Act::Log),
+        1 => Just(Act::Tear),
+        1 => Just(Act::EngineRotates),
+        4 => Just(Act::Drain),
+        2 => Just(Act::Save),
+        2 => Just(Act::Crash),
+        1 => Just(Act::LosePosition),
+        1 => Just(Act::LogRotates),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn every_line_is_there_once_whatever_crashes_and_rotates(acts in prop::collection::vec(act(), 1..60)) {
+        let mut world = World::new();
+        let mut unread_rotations = 0;
+        for act in acts {
+            match act {
+                Act::Log(lines) => world.log(lines),
+                Act::Tear => world.write("{\"log\":\"torn\n"),
+                // An engine that removes what was not read loses lines, as it must.
+                Act::EngineRotates if unread_rotations + 2 < KEPT => {
+                    world.engine_rotates();
+                    unread_rotations += 1;
+                }
+                Act::EngineRotates => {}
+                Act::Drain => world.drain(),
+                Act::Save => {
+                    world.drain();
+                    world.saved = Some(world.tail().position(false).unwrap());
+                    unread_rotations = 0;
+                }
+                Act::Crash => world.tail = None,
+                Act::LosePosition => {
+                    // With the log rotated since, its last line alone cannot tell.
+                    world.drain();
+                    if fs::metadata(&world.paths.log).unwrap().len() > 0 {
+                        (world.tail, world.saved) = (None, None);
+                    }
+                }
+                Act::LogRotates => {
+                    world.log_rotates();
+                    world.saved = Some(world.tail().position(false).unwrap());
+                    unread_rotations = 0;
+                }
+            }
+        }
+        world.drain();
+        let expected: Vec<_> = (0..world.count)
+            .map(|n| format!("2026-01-01T00:00:00.{n:09}Z stdout F line {n}"))
+            .collect();
+        prop_assert_eq!(world.lines(), expected);
+    }
+}
+
+#[test]
+fn a_crash_between_a_reopen_and_its_note_repeats_nothing() {
+    let mut world = World::new();
+    world.log(10);
+    world.drain();
+    world.saved = Some(world.tail().position(false).unwrap());
+    world.log(10);
+    world.log_rotates();
+    world.log(10);
+    world.drain();
+    world.tail = None;
+    world.log(10);
+    world.drain();
+    assert_eq!(world.lines().len(), 40);
+    assert!(world.lines()[39].ends_with("line 39"));
+}
+
+#[test]
+fn a_link_to_the_engines_own_log_is_not_written_through() {
+    let mut world = World::new();
+    world.log(3);
+    fs::create_dir_all(world.paths.log.parent().unwrap()).unwrap();
+    std::os::unix::fs::symlink(&world.paths.engine_log, &world.paths.log).unwrap();
+    world.drain();
+    assert_eq!(world.lines().len(), 3);
+}
+
+#[test]
+fn a_truncated_engine_log_is_read_from_its_beginning() {
+    let mut world = World::new();
+    world.log(5);
+    world.drain();
+    fs::write(&world.paths.engine_log, "").unwrap();
+    world.drain();
+    world.log(2);
+    world.drain();
+    assert_eq!(world.lines().len(), 7);
+}
