@@ -35,6 +35,8 @@ pub struct Shim {
     pub pulls: Pulls,
     /// What the engine may set as `oom_score_adj`.
     pub oom_score: OomScorePolicy,
+    /// Cancelled when the shim ends.
+    pub stop: CancellationToken,
     /// Mutations under way; a shutdown waits for them.
     pub tasks: TaskTracker,
     /// Held while the built-in pause image is loaded.
@@ -66,7 +68,7 @@ impl Shim {
             refresher.clone(),
         );
         tokio::spawn(sync.run(stop.clone()));
-        tokio::spawn(images.clone().run(engine.clone(), stop));
+        tokio::spawn(images.clone().run(engine.clone(), stop.clone()));
         Arc::new(Self {
             oom_score: OomScorePolicy::new(config.clamp_oom_score_adj),
             config,
@@ -77,6 +79,7 @@ impl Shim {
             looker,
             refresher,
             pulls: Pulls::default(),
+            stop,
             tasks: TaskTracker::new(),
             loading_pause: tokio::sync::Mutex::default(),
             names: Mutex::default(),

@@ -83,6 +83,11 @@ impl Node {
 
     /// Starts the shim and waits until it is in step with the engine.
     pub async fn start_shim(&mut self) -> Result<()> {
+        self.start_shim_with(&[]).await
+    }
+
+    /// [`Self::start_shim`], with more flags.
+    pub async fn start_shim_with(&mut self, extra: &[&str]) -> Result<()> {
         let path = |name: &str| self.path(name).display().to_string();
         // It reaches the engine by its socket alone; out here tests reach its streams.
         let shim = Process::start(
@@ -90,15 +95,19 @@ impl Node {
             None,
             &binary("dockershim")?,
             &[
-                "--container-runtime-endpoint",
-                &self.cri_endpoint(),
-                "--docker-endpoint",
-                &self.engine.endpoint(),
-                "--network-plugin",
-                "docker",
-                "--root-directory",
-                &path("shim"),
-            ],
+                &[
+                    "--container-runtime-endpoint",
+                    &self.cri_endpoint(),
+                    "--docker-endpoint",
+                    &self.engine.endpoint(),
+                    "--network-plugin",
+                    "docker",
+                    "--root-directory",
+                    &path("shim"),
+                ],
+                extra,
+            ]
+            .concat(),
             &self.path("dockershim.log"),
         )?;
         self.shim = Some(shim);

@@ -9,7 +9,11 @@ use cri_proto::runtime::v1::{
 };
 
 use super::{stop_signal, unified};
-use crate::{labels, model::Container, naming};
+use crate::{
+    labels,
+    model::{CANNOT_RUN, Container},
+    naming,
+};
 
 /// A container out of an inspect; `None` when its name is not one of ours.
 pub fn from_inspect(inspect: ContainerInspectResponse) -> Option<Container> {
@@ -100,7 +104,7 @@ impl Life {
             // The engine failed to start it.
             None if exit_code != 0 => {
                 (life.started_at, life.finished_at) = (created_at, created_at);
-                life.reason = "ContainerCannotRun";
+                life.reason = CANNOT_RUN;
             }
             None => life.state = ContainerState::ContainerCreated,
         }

@@ -3,6 +3,7 @@
 pub mod attach;
 pub mod convert;
 pub mod create;
+pub mod events;
 pub mod exec;
 mod exec_process;
 pub mod exec_sync;
@@ -17,3 +18,4 @@ pub mod status;
 pub mod stop;
 mod stop_signal;
 mod unified;
+pub mod update_resources;

@@ -1,10 +1,9 @@
 //! Limits as the engine has them.
 
-use std::collections::BTreeMap;
-
 use bollard::models::HostConfig;
 use cri_proto::runtime::v1::{HugepageLimit, LinuxContainerResources};
 
+use super::unified::Unified;
 use crate::Error;
 
 const FIELD: &str = "config.linux.resources";
@@ -14,10 +13,7 @@ const FIELD: &str = "config.linux.resources";
 ///
 /// # Errors
 /// `Unsupported` for a huge page limit.
-pub fn apply(
-    resources: LinuxContainerResources,
-    host: &mut HostConfig,
-) -> Result<BTreeMap<String, String>, Error> {
+pub fn apply(resources: LinuxContainerResources, host: &mut HostConfig) -> Result<Unified, Error> {
     refuse_hugepages(&resources.hugepage_limits)?;
     let limit = |value: i64| (value != 0).then_some(value);
     let set = |value: String| (!value.is_empty()).then_some(value);

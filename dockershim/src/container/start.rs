@@ -38,7 +38,7 @@ pub async fn start(
         shim.refresher.wish(id.into());
     }
     if let Ok(running) = shim.model.snapshot().container(id) {
-        unified::apply(&running).await?;
+        unified::apply(&running, &running.unified).await?;
     }
     Ok(StartContainerResponse {})
 }

@@ -24,10 +24,8 @@ pub async fn status(
         let text = serde_json::json!({ "sandboxID": container.sandbox_id, "pid": container.pid });
         info.insert("info".to_owned(), text.to_string());
     }
-    let mut status = container.status.clone();
-    name_image(&mut status, &shim.images.snapshot());
     Ok(ContainerStatusResponse {
-        status: Some(status),
+        status: Some(status_of(&container, &shim.images.snapshot())),
         info,
     })
 }
@@ -48,6 +46,13 @@ pub async fn find(shim: &Shim, id: &str) -> Result<Arc<Container>, Error> {
     }
     shim.looker.refresh(container.id()).await?;
     look()
+}
+
+/// The status of a container, with the names that its image has now.
+pub(crate) fn status_of(container: &Container, images: &ImageSnapshot) -> ContainerStatus {
+    let mut status = container.status.clone();
+    name_image(&mut status, images);
+    status
 }
 
 /// Fills in what depends on the images that there are now. A container is made from an

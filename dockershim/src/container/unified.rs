@@ -9,6 +9,9 @@ use std::{
 
 use crate::{Error, labels, model::Container};
 
+/// Values by file.
+pub type Unified = BTreeMap<String, String>;
+
 const FIELD: &str = "config.linux.resources.unified";
 const ROOT: &str = "/sys/fs/cgroup";
 
@@ -16,7 +19,7 @@ const ROOT: &str = "/sys/fs/cgroup";
 ///
 /// # Errors
 /// `InvalidArgument` for a key that is no file name of a cgroup; `Unsupported` on cgroup v1.
-pub fn label(unified: &BTreeMap<String, String>) -> Result<Option<(String, String)>, Error> {
+pub fn label(unified: &Unified) -> Result<Option<(String, String)>, Error> {
     if unified.is_empty() {
         return Ok(None);
     }
@@ -35,18 +38,18 @@ fn is_file_name(key: &str) -> bool {
 }
 
 /// What a container's labels remember.
-pub fn from_label(value: Option<&String>) -> BTreeMap<String, String> {
+pub fn from_label(value: Option<&String>) -> Unified {
     value
         .and_then(|json| serde_json::from_str(json).ok())
         .unwrap_or_default()
 }
 
-/// Writes what `container`, which runs, remembers.
+/// Writes `unified` for `container`, which runs.
 ///
 /// # Errors
 /// [`Error::File`] naming the cgroup's file.
-pub async fn apply(container: &Container) -> Result<(), Error> {
-    if container.unified.is_empty() || container.pid == 0 {
+pub async fn apply(container: &Container, unified: &Unified) -> Result<(), Error> {
+    if unified.is_empty() || container.pid == 0 {
         return Ok(());
     }
     let table = PathBuf::from(format!("/proc/{}/cgroup", container.pid));
@@ -59,7 +62,7 @@ pub async fn apply(container: &Container) -> Result<(), Error> {
         return Ok(());
     };
     let directory = Path::new(ROOT).join(group);
-    for (key, value) in &container.unified {
+    for (key, value) in unified {
         let path = directory.join(key);
         tokio::fs::write(&path, value)
             .await

@@ -3,7 +3,9 @@
 use std::{collections::HashMap, time::Duration};
 
 use bollard::{
-    models::{ContainerCreateBody, ContainerInspectResponse, ContainerSummary},
+    models::{
+        ContainerCreateBody, ContainerInspectResponse, ContainerSummary, ContainerUpdateBody,
+    },
     query_parameters::{
         CreateContainerOptions, InspectContainerOptions, KillContainerOptions,
         ListContainersOptions, RemoveContainerOptions, ResizeContainerTTYOptions,
@@ -129,6 +131,20 @@ impl Engine {
             link: false,
         };
         call.run(docker.remove_container(id, Some(options))).await
+    }
+
+    /// Changes limits of a container; what is `None` stays.
+    ///
+    /// # Errors
+    /// Any [`Cause`](super::Cause).
+    pub async fn update_container(
+        &self,
+        id: &str,
+        change: ContainerUpdateBody,
+    ) -> Result<(), EngineError> {
+        let call = Call::new("update container", id, CHANGE);
+        let docker = call.docker(self)?;
+        call.run(docker.update_container(id, change)).await
     }
 
     /// Sets the size of the container's terminal, in characters.

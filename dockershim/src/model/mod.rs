@@ -7,6 +7,7 @@
 //! gives way to one with an older ticket, so a slow inspect can neither undo a later
 //! change nor bring back what was removed.
 
+mod changes;
 mod record;
 mod refresh;
 mod snapshot;
@@ -21,16 +22,22 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+pub use changes::{Change, Changes};
 pub use record::{Container, Record, Sandbox};
 pub use refresh::{Looker, Refresher};
 pub use snapshot::{Id, LookupError, Snapshot};
+
+/// The reason of a container that the engine failed to start.
+pub(crate) const CANNOT_RUN: &str = "ContainerCannotRun";
 
 /// The live model of the engine's sandboxes and containers.
 #[derive(Debug)]
 pub struct Model {
     current: ArcSwap<Snapshot>,
     writer: Mutex<Writer>,
-    changes: watch::Sender<u64>,
+    revision: watch::Sender<u64>,
+    /// Tells listeners what happens.
+    pub changes: Changes,
     synced: OnceLock<()>,
 }
 
@@ -64,7 +71,8 @@ impl Model {
         Self {
             current: ArcSwap::default(),
             writer: Mutex::default(),
-            changes: watch::Sender::new(0),
+            revision: watch::Sender::new(0),
+            changes: Changes::new(),
             synced: OnceLock::new(),
         }
     }
@@ -134,10 +142,10 @@ impl Model {
 
     /// Waits until the model satisfies `condition`.
     pub async fn wait_for(&self, mut condition: impl FnMut(&Snapshot) -> bool) {
-        let mut changes = self.changes.subscribe();
+        let mut revision = self.revision.subscribe();
         while !condition(&self.snapshot()) {
             // The sender lives in `self`, so it cannot be gone.
-            if changes.changed().await.is_err() {
+            if revision.changed().await.is_err() {
                 return;
             }
         }
@@ -152,8 +160,12 @@ impl Model {
         let mut next = Snapshot::clone(&current);
         log_change(&current, id, record.as_ref());
         next.set(id, record);
+        // What there was before the first sync did not happen now.
+        if self.synced() {
+            self.changes.tell(id, &current, &next);
+        }
         self.current.store(Arc::new(next));
-        self.changes.send_modify(|revision| *revision += 1);
+        self.revision.send_modify(|revision| *revision += 1);
     }
 }
 

@@ -8,5 +8,6 @@ pub mod remove;
 pub mod run;
 pub mod status;
 pub mod stop;
+pub mod update_resources;
 
 pub use cgroup_parent::cgroup_parent;

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use cri_proto::runtime::v1::{PodSandboxStatusRequest, PodSandboxStatusResponse};
 
-use crate::{Error, Shim, model::Sandbox};
+use crate::{Error, Shim, container::status::status_of, model::Sandbox};
 
 /// The sandbox in memory.
 ///
@@ -20,10 +20,16 @@ pub async fn status(
         let text = serde_json::json!({ "pid": sandbox.pid, "runtime": sandbox.runtime });
         info.insert("info".to_owned(), text.to_string());
     }
+    let images = shim.images.snapshot();
     Ok(PodSandboxStatusResponse {
         status: Some(sandbox.status.clone()),
         info,
-        containers_statuses: Vec::new(),
+        containers_statuses: shim
+            .model
+            .snapshot()
+            .containers_of(sandbox.id())
+            .map(|container| status_of(container, &images))
+            .collect(),
         timestamp: jiff::Timestamp::now().as_nanosecond() as i64,
     })
 }

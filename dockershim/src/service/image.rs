@@ -8,7 +8,7 @@ use cri_proto::runtime::v1::{
 };
 use tonic::{Request, Response, Status};
 
-use super::{Parts, Service, unimplemented};
+use super::{Parts, Service, in_parts};
 use crate::image;
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -53,8 +53,12 @@ impl ImageService for Service {
 
     async fn stream_images(
         &self,
-        _: Request<StreamImagesRequest>,
+        request: Request<StreamImagesRequest>,
     ) -> Answer<Self::StreamImagesStream> {
-        Err(unimplemented("StreamImages"))
+        let filter = request.into_inner().filter;
+        let listed = image::list::list(&self.shim, ListImagesRequest { filter })?;
+        Ok(in_parts(listed.images, |images| StreamImagesResponse {
+            images,
+        }))
     }
 }

@@ -8,7 +8,7 @@ mod runtime;
 use std::{pin::Pin, sync::Arc};
 
 use futures::Stream;
-use tonic::Status;
+use tonic::{Response, Status};
 
 use crate::{Shim, Streaming};
 
@@ -27,6 +27,23 @@ impl Service {
     pub fn new(shim: Arc<Shim>, streaming: Arc<Streaming>) -> Self {
         Self { shim, streaming }
     }
+}
+
+/// What a part of a streamed list holds at most: some tens of KiB.
+const PART: usize = 128;
+
+/// A list as a stream of parts, each well below what a client takes as one message.
+fn in_parts<T, R>(items: Vec<T>, part: fn(Vec<T>) -> R) -> Response<Parts<R>>
+where
+    T: Send + 'static,
+    R: Send + 'static,
+{
+    let mut items = items.into_iter();
+    let parts = std::iter::from_fn(move || {
+        let next: Vec<T> = items.by_ref().take(PART).collect();
+        (!next.is_empty()).then(|| Ok(part(next)))
+    });
+    Response::new(Box::pin(futures::stream::iter(parts)))
 }
 
 /// The answer for a verb that is not built.

@@ -27,7 +27,7 @@ use cri_proto::runtime::v1::{
 };
 use tonic::{Request, Response, Status};
 
-use super::{Parts, Service, node, unimplemented};
+use super::{Parts, Service, in_parts, node, unimplemented};
 use crate::{container, sandbox};
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -161,9 +161,13 @@ impl RuntimeService for Service {
 
     async fn update_container_resources(
         &self,
-        _: Request<UpdateContainerResourcesRequest>,
+        request: Request<UpdateContainerResourcesRequest>,
     ) -> Answer<UpdateContainerResourcesResponse> {
-        Err(unimplemented("UpdateContainerResources"))
+        let (shim, request) = (self.shim.clone(), request.into_inner());
+        let work =
+            async move { container::update_resources::update_resources(&shim, request).await };
+        let answer = self.shim.complete("UpdateContainerResources", work).await?;
+        Ok(Response::new(answer))
     }
 
     async fn reopen_container_log(
@@ -267,27 +271,41 @@ impl RuntimeService for Service {
 
     async fn update_pod_sandbox_resources(
         &self,
-        _: Request<UpdatePodSandboxResourcesRequest>,
+        request: Request<UpdatePodSandboxResourcesRequest>,
     ) -> Answer<UpdatePodSandboxResourcesResponse> {
-        Err(unimplemented("UpdatePodSandboxResources"))
+        let (shim, request) = (self.shim.clone(), request.into_inner());
+        let work = async move { sandbox::update_resources::update_resources(&shim, request).await };
+        let answer = self
+            .shim
+            .complete("UpdatePodSandboxResources", work)
+            .await?;
+        Ok(Response::new(answer))
     }
 
     type StreamPodSandboxesStream = Parts<StreamPodSandboxesResponse>;
 
     async fn stream_pod_sandboxes(
         &self,
-        _: Request<StreamPodSandboxesRequest>,
+        request: Request<StreamPodSandboxesRequest>,
     ) -> Answer<Self::StreamPodSandboxesStream> {
-        Err(unimplemented("StreamPodSandboxes"))
+        let filter = request.into_inner().filter;
+        let listed = sandbox::list::list(&self.shim, ListPodSandboxRequest { filter })?;
+        Ok(in_parts(listed.items, |pod_sandboxes| {
+            StreamPodSandboxesResponse { pod_sandboxes }
+        }))
     }
 
     type StreamContainersStream = Parts<StreamContainersResponse>;
 
     async fn stream_containers(
         &self,
-        _: Request<StreamContainersRequest>,
+        request: Request<StreamContainersRequest>,
     ) -> Answer<Self::StreamContainersStream> {
-        Err(unimplemented("StreamContainers"))
+        let filter = request.into_inner().filter;
+        let listed = container::list::list(&self.shim, ListContainersRequest { filter })?;
+        Ok(in_parts(listed.containers, |containers| {
+            StreamContainersResponse { containers }
+        }))
     }
 
     type StreamContainerStatsStream = Parts<StreamContainerStatsResponse>;
@@ -314,7 +332,9 @@ impl RuntimeService for Service {
         &self,
         _: Request<GetEventsRequest>,
     ) -> Answer<Self::GetContainerEventsStream> {
-        Err(unimplemented("GetContainerEvents"))
+        Ok(Response::new(Box::pin(container::events::events(
+            &self.shim,
+        ))))
     }
 
     type StreamPodSandboxMetricsStream = Parts<StreamPodSandboxMetricsResponse>;

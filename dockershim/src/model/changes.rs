@@ -1,0 +1,190 @@
+//! The change feed: what happened to sandboxes and containers, in order, to any number of
+//! listeners. One that does not keep up is told so, and holds nobody up.
+
+use std::sync::Arc;
+
+use cri_proto::runtime::v1::{
+    ContainerEventType as Kind, ContainerState, ContainerStatus, PodSandboxState,
+};
+use tokio::sync::broadcast;
+
+use super::{Container, Id, Sandbox, Snapshot};
+
+/// Changes that a listener may be behind.
+const BACKLOG: usize = 1024;
+
+/// Something that happened to a sandbox or container.
+#[derive(Debug, Clone)]
+pub struct Change {
+    /// What happened.
+    pub kind: Kind,
+    /// To which sandbox or container.
+    pub id: Id,
+    /// When it was seen, as Unix time in nanoseconds.
+    pub seen_at: i64,
+    /// The sandbox that it is, or is in; as it last was, if it was removed.
+    pub sandbox: Option<Arc<Sandbox>>,
+    /// The sandbox's containers after the change.
+    pub containers: Vec<Arc<Container>>,
+}
+
+/// Who listens to changes.
+#[derive(Debug)]
+pub struct Changes(broadcast::Sender<Arc<Change>>);
+
+impl Changes {
+    pub(super) fn new() -> Self {
+        Self(broadcast::Sender::new(BACKLOG))
+    }
+
+    /// The changes from now on.
+    pub fn listen(&self) -> broadcast::Receiver<Arc<Change>> {
+        self.0.subscribe()
+    }
+
+    /// How many listen.
+    pub fn listeners(&self) -> usize {
+        self.0.receiver_count()
+    }
+
+    /// Tells what turns `before` into `after`.
+    pub(super) fn tell(&self, id: &Id, before: &Snapshot, after: &Snapshot) {
+        if self.listeners() == 0 {
+            return;
+        }
+        let kinds = kinds(Stage::of(before, id), Stage::of(after, id));
+        let found = |snapshot: &Snapshot| {
+            let container = snapshot.container(id).ok();
+            let sandbox = container.map_or_else(|| id.to_string(), |c| c.sandbox_id.clone());
+            snapshot.sandbox(&sandbox).ok()
+        };
+        for kind in kinds {
+            let sandbox = found(after).or_else(|| found(before));
+            let containers = match &sandbox {
+                Some(sandbox) => after.containers_of(sandbox.id()).cloned().collect(),
+                None => Vec::new(),
+            };
+            // Without a listener nobody misses it.
+            let _ = self.0.send(Arc::new(Change {
+                kind,
+                id: Arc::clone(id),
+                seen_at: jiff::Timestamp::now().as_nanosecond() as i64,
+                sandbox,
+                containers,
+            }));
+        }
+    }
+}
+
+/// Where something is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Missing,
+    Created,
+    Running,
+    /// Ended; whether it ever ran.
+    Ended(bool),
+}
+
+impl Stage {
+    fn of(snapshot: &Snapshot, id: &Id) -> Self {
+        if let Ok(sandbox) = snapshot.sandbox(id) {
+            return match sandbox.status.state() {
+                PodSandboxState::SandboxReady => Self::Running,
+                PodSandboxState::SandboxNotready if sandbox.started => Self::Ended(true),
+                PodSandboxState::SandboxNotready => Self::Created,
+            };
+        }
+        match snapshot.container(id) {
+            Ok(container) => Self::of_container(&container.status),
+            Err(_) => Self::Missing,
+        }
+    }
+
+    fn of_container(status: &ContainerStatus) -> Self {
+        match status.state() {
+            ContainerState::ContainerCreated => Self::Created,
+            ContainerState::ContainerExited => Self::Ended(status.reason != super::CANNOT_RUN),
+            ContainerState::ContainerRunning | ContainerState::ContainerUnknown => Self::Running,
+        }
+    }
+}
+
+/// What happened between two stages: what was not seen happened all the same.
+fn kinds(before: Stage, after: Stage) -> Vec<Kind> {
+    use Kind::{
+        ContainerCreatedEvent as Created, ContainerDeletedEvent as Deleted,
+        ContainerStartedEvent as Started, ContainerStoppedEvent as Stopped,
+    };
+    let mut kinds = Vec::new();
+    if before == Stage::Missing && after != Stage::Missing {
+        kinds.push(Created);
+    }
+    let ran = matches!(after, Stage::Running | Stage::Ended(true));
+    if before < Stage::Running && ran {
+        kinds.push(Started);
+    }
+    match after {
+        Stage::Missing => {
+            if before == Stage::Running {
+                kinds.push(Stopped);
+            }
+            if before != Stage::Missing {
+                kinds.push(Deleted);
+            }
+        }
+        Stage::Ended(_) if before <= Stage::Running => kinds.push(Stopped),
+        // Someone started it again, behind CRI's back.
+        Stage::Running if before > Stage::Running => kinds.push(Started),
+        _ => {}
+    }
+    kinds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_seen_happened_all_the_same() {
+        use Kind::*;
+        use Stage::*;
+        let cases: [(Stage, Stage, &[Kind]); 12] = [
+            (Missing, Created, &[ContainerCreatedEvent]),
+            (
+                Missing,
+                Running,
+                &[ContainerCreatedEvent, ContainerStartedEvent],
+            ),
+            (
+                Missing,
+                Ended(true),
+                &[
+                    ContainerCreatedEvent,
+                    ContainerStartedEvent,
+                    ContainerStoppedEvent,
+                ],
+            ),
+            (Created, Created, &[]),
+            (Created, Running, &[ContainerStartedEvent]),
+            (
+                Created,
+                Ended(true),
+                &[ContainerStartedEvent, ContainerStoppedEvent],
+            ),
+            (Created, Ended(false), &[ContainerStoppedEvent]),
+            (Created, Missing, &[ContainerDeletedEvent]),
+            (Running, Ended(true), &[ContainerStoppedEvent]),
+            (
+                Running,
+                Missing,
+                &[ContainerStoppedEvent, ContainerDeletedEvent],
+            ),
+            (Ended(true), Missing, &[ContainerDeletedEvent]),
+            (Ended(true), Running, &[ContainerStartedEvent]),
+        ];
+        for (before, after, expected) in cases {
+            assert_eq!(kinds(before, after), expected, "{before:?} {after:?}");
+        }
+    }
+}

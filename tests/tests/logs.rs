@@ -1,0 +1,217 @@
+//! Containers' logs: CRI's format, each line once, whatever restarts and rotates.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::{fs, path::PathBuf, time::Duration};
+
+use cri_proto::runtime::v1::{self as cri, ContainerState};
+use e2e::{
+    cri::{Cri, container, sandbox},
+    node::Node,
+};
+use tonic::Code;
+
+/// How long a container of these tests may take to end.
+const END: Duration = Duration::from_secs(120);
+
+/// A container whose log is at `<node>/logs/<name>/0.log`.
+struct Logging {
+    id: String,
+    log: PathBuf,
+}
+
+impl Logging {
+    async fn start(node: &Node, cri: &mut Cri, name: &str, script: &str) -> Self {
+        let mut pod = sandbox(name);
+        pod.log_directory = node.path("logs").join(name).display().to_string();
+        let mut config = container("main", &["sh", "-c", script]);
+        config.log_path = "main/0.log".to_owned();
+        let sandbox_id = cri.run(&pod).await.unwrap();
+        let id = cri.create(&sandbox_id, config, &pod).await.unwrap();
+        cri.start(&id).await.unwrap();
+        let log = PathBuf::from(&pod.log_directory).join("main/0.log");
+        Self { id, log }
+    }
+
+    /// Waits until the container is reported as ended.
+    async fn ended(&self, node: &Node) {
+        node.await_until("the container has ended", END, async |node| {
+            // The shim may be away, or not in step yet.
+            let Ok(mut cri) = Cri::of(node).await else {
+                return Ok(false);
+            };
+            let status = cri.status(&self.id).await;
+            Ok(status.is_ok_and(|s| s.state() == ContainerState::ContainerExited))
+        })
+        .await
+        .unwrap();
+    }
+
+    fn lines(&self) -> Vec<String> {
+        lines(&fs::read_to_string(&self.log).unwrap())
+    }
+}
+
+/// The contents of whole lines.
+fn lines(text: &str) -> Vec<String> {
+    text.lines()
+        .map(|line| {
+            let parts: Vec<_> = line.splitn(4, ' ').collect();
+            assert_eq!(parts[2], "F", "{line}");
+            parts[3].to_owned()
+        })
+        .collect()
+}
+
+fn numbers(count: usize) -> Vec<String> {
+    (1..=count).map(|n| n.to_string()).collect()
+}
+
+#[tokio::test]
+async fn a_log_has_time_stream_and_tag_and_is_whole_when_its_container_has_ended() {
+    let node = Node::with_shim().await.unwrap();
+    let mut cri = Cri::of(&node).await.unwrap();
+    let script = "echo out; echo err >&2; head -c 20000 /dev/zero | tr '\\0' x; echo; printf end";
+    let logging = Logging::start(&node, &mut cri, "plain", script).await;
+    logging.ended(&node).await;
+
+    let text = fs::read_to_string(&logging.log).unwrap();
+    let mut whole = [String::new(), String::new()];
+    let mut partial = 0;
+    for line in text.lines() {
+        let [time, stream, tag, content] = line.splitn(4, ' ').collect::<Vec<_>>()[..] else {
+            panic!("{line}");
+        };
+        assert!(time.contains('T') && time.ends_with('Z'), "{line}");
+        let stream = match stream {
+            "stdout" => &mut whole[0],
+            "stderr" => &mut whole[1],
+            other => panic!("{other}"),
+        };
+        stream.push_str(content);
+        match tag {
+            "F" => stream.push('\n'),
+            "P" => partial += 1,
+            other => panic!("{other}"),
+        }
+    }
+    assert_eq!(whole[0], format!("out\n{}\nend", "x".repeat(20_000)));
+    assert_eq!(whole[1], "err\n");
+    // The long line's first piece, and the end that ends no line.
+    assert_eq!(partial, 2);
+}
+
+#[tokio::test]
+async fn no_line_is_lost_or_doubled_when_the_shim_is_killed() {
+    let mut node = Node::with_shim().await.unwrap();
+    let mut cri = Cri::of(&node).await.unwrap();
+    let script = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); echo $i; \
+                  [ $((i % 200)) -eq 0 ] && usleep 20000; done; true";
+    let logging = Logging::start(&node, &mut cri, "killed", script).await;
+    for _ in 0..4 {
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        node.kill_shim().unwrap();
+        node.start_shim().await.unwrap();
+    }
+    logging.ended(&node).await;
+    assert_eq!(logging.lines(), numbers(20_000));
+}
+
+#[tokio::test]
+async fn a_container_that_ends_while_the_shim_is_away_has_its_whole_log() {
+    let mut node = Node::with_shim().await.unwrap();
+    let mut cri = Cri::of(&node).await.unwrap();
+    let script = "seq 1 100; sleep 1; seq 101 5000";
+    let logging = Logging::start(&node, &mut cri, "away", script).await;
+    node.kill_shim().unwrap();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    node.start_shim().await.unwrap();
+    logging.ended(&node).await;
+    assert_eq!(logging.lines(), numbers(5000));
+
+    // Nothing is left of it but the log, which is the kubelet's to remove.
+    let mut cri = Cri::of(&node).await.unwrap();
+    cri.remove(&logging.id).await.unwrap();
+    let left: Vec<_> = fs::read_dir(node.path("shim/logs"))
+        .unwrap()
+        .flatten()
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+    assert!(logging.log.exists());
+}
+
+#[tokio::test]
+async fn the_engines_rotation_and_the_kubelets_lose_nothing() {
+    let node = Node::with_shim().await.unwrap();
+    let mut cri = Cri::of(&node).await.unwrap();
+    // Of some 100 bytes each in the engine's log, of which it keeps 30 MB.
+    const LINES: usize = 400_000;
+    let script = format!("seq 1 {LINES}");
+    let logging = Logging::start(&node, &mut cri, "rotated", &script).await;
+    let mut rotated = String::new();
+    for n in 0..5 {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let to = logging.log.with_extension(format!("log.{n}"));
+        fs::rename(&logging.log, &to).unwrap();
+        let container_id = logging.id.clone();
+        let request = cri::ReopenContainerLogRequest { container_id };
+        match cri.runtime.reopen_container_log(request).await {
+            Ok(_) => rotated.push_str(&fs::read_to_string(&to).unwrap()),
+            // It has ended: the last file stays as it is.
+            Err(error) => {
+                assert_eq!(error.code(), Code::FailedPrecondition, "{error:?}");
+                fs::rename(&to, &logging.log).unwrap();
+                break;
+            }
+        }
+    }
+    logging.ended(&node).await;
+    rotated.push_str(&fs::read_to_string(&logging.log).unwrap());
+    let found = lines(&rotated);
+    assert_eq!(found.len(), LINES);
+    assert_eq!(found, numbers(LINES));
+}
+
+#[tokio::test]
+async fn a_log_that_cannot_be_written_goes_on_when_it_can() {
+    let node = Node::with_shim().await.unwrap();
+    let mut cri = Cri::of(&node).await.unwrap();
+    // A file where the log's directory should be.
+    fs::create_dir_all(node.path("logs/blocked")).unwrap();
+    fs::write(node.path("logs/blocked/main"), "").unwrap();
+    let script = "seq 1 1000; sleep 1000";
+    let logging = Logging::start(&node, &mut cri, "blocked", script).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    fs::remove_file(node.path("logs/blocked/main")).unwrap();
+    node.await_until("the log is written", END, async |_| {
+        Ok(fs::read_to_string(&logging.log).is_ok_and(|text| lines(&text).len() == 1000))
+    })
+    .await
+    .unwrap();
+    assert_eq!(logging.lines(), numbers(1000));
+}
+
+#[tokio::test]
+async fn a_log_in_the_engines_format_is_a_link() {
+    let mut node = Node::with_shim().await.unwrap();
+    node.stop_shim().unwrap();
+    node.start_shim_with(&["--log-format", "json-file"])
+        .await
+        .unwrap();
+    let mut cri = Cri::of(&node).await.unwrap();
+    let script = "echo hello; sleep 1000";
+    let logging = Logging::start(&node, &mut cri, "link", script).await;
+    assert!(fs::symlink_metadata(&logging.log).unwrap().is_symlink());
+    node.await_until("the line is there", END, async |_| {
+        Ok(fs::read_to_string(&logging.log)?.starts_with("{\"log\":\"hello"))
+    })
+    .await
+    .unwrap();
+    let container_id = logging.id.clone();
+    let request = cri::ReopenContainerLogRequest { container_id };
+    let error = cri.runtime.reopen_container_log(request).await.unwrap_err();
+    assert_eq!(error.code(), Code::Unimplemented);
+    assert!(error.message().contains("--log-format"), "{error:?}");
+    cri.remove(&logging.id).await.unwrap();
+    assert!(fs::symlink_metadata(&logging.log).is_err());
+}
