@@ -29,6 +29,9 @@ pub const LOG_FORMAT: &str = "dockershim.log-format";
 /// Value of [`LOG_FORMAT`].
 pub const LOG_FORMAT_CRI: &str = "cri";
 
+/// On a container: who it runs as, as JSON.
+pub const USER: &str = "dockershim.user";
+
 /// Keys of labels that came with the image, as a JSON array: the engine puts an image's
 /// labels on its containers, among those of the container itself.
 pub const FROM_IMAGE: &str = "dockershim.labels-from-image";

@@ -8,7 +8,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     Config, Error,
     engine::{Engine, State},
-    image::{Images, Pulls},
+    image::{AccountsByImage, Images, Pulls},
     logs::Logs,
     model::{Looker, Model, Refresher, sync::Sync},
     security::OomScorePolicy,
@@ -31,6 +31,8 @@ pub struct Shim {
     pub looker: Arc<Looker>,
     /// Where stale records are handed in.
     pub refresher: Refresher,
+    /// Who lives in which image.
+    pub accounts: AccountsByImage,
     /// Pulls under way.
     pub pulls: Pulls,
     /// What the engine may set as `oom_score_adj`.
@@ -78,6 +80,7 @@ impl Shim {
             logs,
             looker,
             refresher,
+            accounts: AccountsByImage::default(),
             pulls: Pulls::default(),
             stop,
             tasks: TaskTracker::new(),

@@ -13,6 +13,7 @@ use crate::{
     labels,
     model::{CANNOT_RUN, Container},
     naming,
+    security::Identity,
 };
 
 /// A container out of an inspect; `None` when its name is not one of ours.
@@ -54,6 +55,10 @@ pub fn from_inspect(inspect: ContainerInspectResponse) -> Option<Container> {
             resources: inspect.host_config.as_ref().map(resources),
             image_id: inspect.image.unwrap_or_default(),
             stop_signal: stop_signal::from_docker(config.stop_signal.as_deref()).into(),
+            user: docker_labels
+                .get(labels::USER)
+                .and_then(|json| serde_json::from_str::<Identity>(json).ok())
+                .map(Identity::status),
             ..Default::default()
         },
         sandbox_id: label(labels::SANDBOX_ID),

@@ -20,7 +20,7 @@ use crate::{
     model::{LookupError, Sandbox},
     naming,
     sandbox::{self, cgroup_parent},
-    security,
+    security::{self, Identity, Surroundings},
 };
 
 /// Makes a container in a sandbox that is ready.
@@ -138,6 +138,13 @@ async fn create_body(
     );
 
     let linux = config.linux.unwrap_or_default();
+    let identity = {
+        let accounts = shim.accounts.of(&shim.engine, &image).await?;
+        let images = shim.images.snapshot();
+        let context = linux.security_context.clone().unwrap_or_default();
+        Identity::resolve(&context, images.user(&image), &accounts)?
+    };
+    docker_labels.insert(labels::USER.into(), serde_json::json!(identity).to_string());
     let mut host = HostConfig {
         restart_policy: Some(RestartPolicy {
             name: Some(RestartPolicyNameEnum::NO),
@@ -146,6 +153,7 @@ async fn create_body(
         log_config: Some(log_config(shim.config.log_format)),
         runtime: Some(sandbox.runtime.clone()).filter(|runtime| !runtime.is_empty()),
         devices: Some(mounts::devices(config.devices)?),
+        group_add: Some(identity.groups()),
         ..Default::default()
     };
     if let Some(pod) = pod.linux {
@@ -157,6 +165,7 @@ async fn create_body(
     }
     let mut body = ContainerCreateBody {
         image: Some(image),
+        user: Some(identity.user()),
         entrypoint: given(config.command),
         cmd: given(config.args),
         env: Some(environment(config.envs)?),
@@ -185,8 +194,12 @@ async fn create_body(
         .as_ref()
         .is_some_and(|c| c.selinux_options.is_some());
     mounts::apply_mounts(config.mounts, relabel, engine, &mut host).await?;
-    let (id, target) = (sandbox.id(), target.as_deref());
-    security::apply_to_container(context, id, target, &mut body, &mut host).await?;
+    let around = Surroundings {
+        sandbox: sandbox.id(),
+        target: target.as_deref(),
+        engine,
+    };
+    security::apply_to_container(context, around, &mut host).await?;
     body.host_config = Some(host);
     Ok(body)
 }

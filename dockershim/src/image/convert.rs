@@ -29,21 +29,12 @@ impl User {
             Err(_) => Self::Name(user.to_owned()),
         }
     }
+}
 
-    /// The user that an inspected image is configured with.
-    pub fn configured(inspect: &ImageInspect) -> Self {
-        let config = inspect.config.as_ref();
-        Self::parse(config.and_then(|c| c.user.as_deref()).unwrap_or_default())
-    }
-
-    /// The user of an image that is known.
-    pub fn of(image: &Image) -> Self {
-        match &image.uid {
-            Some(uid) => Self::Uid(uid.value),
-            None if image.username.is_empty() => Self::Unset,
-            None => Self::Name(image.username.clone()),
-        }
-    }
+/// The user that an inspected image is configured with, as it has it.
+pub fn configured_user(inspect: &ImageInspect) -> &str {
+    let config = inspect.config.as_ref();
+    config.and_then(|c| c.user.as_deref()).unwrap_or_default()
 }
 
 /// A line of the engine's list, in CRI's terms.

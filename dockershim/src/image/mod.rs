@@ -1,5 +1,6 @@
 //! Images: one file per CRI verb, and the memory that answers lists and statuses.
 
+mod accounts;
 pub mod convert;
 pub mod fs_info;
 pub mod list;
@@ -10,6 +11,7 @@ pub mod remove;
 pub mod status;
 mod store;
 
+pub use accounts::{Accounts, AccountsByImage};
 pub use pull::Pulls;
 pub use reference::Reference;
 pub use store::{Image, ImageSnapshot, Images};

@@ -27,6 +27,8 @@ const ID_PREFIX: &str = "sha256:";
 pub struct ImageSnapshot {
     by_id: BTreeMap<String, Arc<Image>>,
     by_reference: HashMap<Reference, String>,
+    /// The user that an image is configured with, as it has it; only where it has one.
+    users: HashMap<String, Box<str>>,
     /// Only for images that have labels.
     label_keys: HashMap<String, Box<[String]>>,
 }
@@ -46,9 +48,11 @@ pub struct Images {
 impl ImageSnapshot {
     fn new(
         images: impl IntoIterator<Item = Arc<Image>>,
+        users: HashMap<String, Box<str>>,
         label_keys: HashMap<String, Box<[String]>>,
     ) -> Self {
         let mut snapshot = Self {
+            users,
             label_keys,
             ..Self::default()
         };
@@ -71,6 +75,12 @@ impl ImageSnapshot {
     /// The image with this full id.
     pub fn by_id(&self, id: &str) -> Option<&Arc<Image>> {
         self.by_id.get(id)
+    }
+
+    /// The user that the image with this full id is configured with: `user[:group]`, or
+    /// nothing.
+    pub fn user(&self, id: &str) -> &str {
+        self.users.get(id).map_or("", |user| user)
     }
 
     /// The keys of the labels that the image with this full id has.
@@ -140,13 +150,12 @@ impl Images {
         let _one_at_a_time = self.refreshing.lock().await;
         let before = self.snapshot();
         let mut images = Vec::new();
-        let mut label_keys = HashMap::new();
+        let (mut users, mut label_keys) = (HashMap::new(), HashMap::new());
         for mut summary in engine.list_images().await? {
-            let known = before.by_id(&summary.id).cloned();
-            let user = match known {
-                Some(known) => convert::User::of(&known),
+            let user: Box<str> = match before.by_id(&summary.id) {
+                Some(_) => before.user(&summary.id).into(),
                 None => match engine.inspect_image(&summary.id).await {
-                    Ok(inspect) => convert::User::configured(&inspect),
+                    Ok(inspect) => convert::configured_user(&inspect).into(),
                     // Removed since the list: it is no image any more.
                     Err(error) if error.is_not_found() => continue,
                     Err(error) => return Err(error),
@@ -156,7 +165,11 @@ impl Images {
             if !labels.is_empty() {
                 label_keys.insert(summary.id.clone(), labels.into_keys().collect());
             }
-            let mut image = convert::from_summary(summary, user);
+            let id = summary.id.clone();
+            let mut image = convert::from_summary(summary, convert::User::parse(&user));
+            if !user.is_empty() {
+                users.insert(id, user);
+            }
             image.pinned = image
                 .repo_tags
                 .iter()
@@ -164,7 +177,7 @@ impl Images {
                 .any(|name| name.parse().is_ok_and(|r: Reference| r == self.pinned));
             images.push(Arc::new(image));
         }
-        let snapshot = ImageSnapshot::new(images, label_keys);
+        let snapshot = ImageSnapshot::new(images, users, label_keys);
         self.current.store(Arc::new(snapshot));
         Ok(())
     }
@@ -213,6 +226,7 @@ mod tests {
                     ..Default::default()
                 })
             }),
+            HashMap::new(),
             HashMap::new(),
         )
     }

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Id, Looker, Model, Record, Refresher};
 use crate::{
-    engine::{Cause, Engine, EngineError},
+    engine::{Cause, Engine, EngineError, SCRATCH},
     image::Images,
     labels,
 };
@@ -197,6 +197,7 @@ impl Sync {
         } else {
             let in_time = tokio::time::timeout(FIRST_SYNC_PATIENCE, &mut looks).await;
             self.remove_half_made().await;
+            self.remove_scratch().await;
             self.looker.tidy();
             self.model.set_synced();
             if in_time.is_err() {
@@ -206,6 +207,20 @@ impl Sync {
         }
         tracing::info!(containers = count, "in sync with the engine");
         futures::future::pending().await
+    }
+
+    /// Containers that were made to read an image's files, and left over by a crash.
+    async fn remove_scratch(&self) {
+        let listed = self
+            .engine
+            .list_containers(SCRATCH)
+            .await
+            .unwrap_or_default();
+        for id in listed.into_iter().filter_map(|summary| summary.id) {
+            if let Err(error) = self.engine.remove_container(&id, true).await {
+                tracing::warn!(container_id = id, %error, "a left-over is not removed");
+            }
+        }
     }
 
     /// A sandbox that was created but never started was being made when the shim last

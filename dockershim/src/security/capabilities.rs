@@ -2,24 +2,163 @@
 
 use bollard::models::HostConfig;
 use cri_proto::runtime::v1::Capability;
+use rustix::process::Pid;
 
 use crate::Error;
 
-/// Adds and drops; both understand `ALL`, with or without `CAP_`, as the engine does.
+const FIELD: &str = "config.linux.security_context.capabilities";
+const ALL: &str = "ALL";
+const PREFIX: &str = "CAP_";
+
+/// By the number of their bit, as `capabilities(7)` and the kernel's headers have them.
+const NAMES: [&str; 41] = [
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "DAC_READ_SEARCH",
+    "FOWNER",
+    "FSETID",
+    "KILL",
+    "SETGID",
+    "SETUID",
+    "SETPCAP",
+    "LINUX_IMMUTABLE",
+    "NET_BIND_SERVICE",
+    "NET_BROADCAST",
+    "NET_ADMIN",
+    "NET_RAW",
+    "IPC_LOCK",
+    "IPC_OWNER",
+    "SYS_MODULE",
+    "SYS_RAWIO",
+    "SYS_CHROOT",
+    "SYS_PTRACE",
+    "SYS_PACCT",
+    "SYS_ADMIN",
+    "SYS_BOOT",
+    "SYS_NICE",
+    "SYS_RESOURCE",
+    "SYS_TIME",
+    "SYS_TTY_CONFIG",
+    "MKNOD",
+    "LEASE",
+    "AUDIT_WRITE",
+    "AUDIT_CONTROL",
+    "SETFCAP",
+    "MAC_OVERRIDE",
+    "MAC_ADMIN",
+    "SYSLOG",
+    "WAKE_ALARM",
+    "BLOCK_SUSPEND",
+    "AUDIT_READ",
+    "PERFMON",
+    "BPF",
+    "CHECKPOINT_RESTORE",
+];
+
+/// Puts adds and drops into what the engine is asked to create. `ALL` comes before single
+/// names, and drops after adds. Adding `ALL` adds what the engine, process `engine`, has
+/// itself: it cannot give what it lacks, and would fail the start.
 ///
 /// # Errors
-/// `Unsupported` for ambient capabilities.
-pub fn apply(capabilities: Option<Capability>, host: &mut HostConfig) -> Result<(), Error> {
+/// `InvalidArgument` for an unknown name, `Unsupported` for ambient capabilities.
+pub fn apply(
+    capabilities: Option<&Capability>,
+    engine: Option<Pid>,
+    host: &mut HostConfig,
+) -> Result<(), Error> {
     let Some(capabilities) = capabilities else {
         return Ok(());
     };
     if !capabilities.add_ambient_capabilities.is_empty() {
         return Err(Error::unsupported(
-            "linux.security_context.capabilities.add_ambient_capabilities",
+            format!("{FIELD}.add_ambient_capabilities"),
             "the Docker engine has no ambient capabilities",
         ));
     }
-    host.cap_add = Some(capabilities.add_capabilities);
-    host.cap_drop = Some(capabilities.drop_capabilities);
+    let names = |field: &str, given: &[String]| {
+        let check = |(index, name): (usize, &String)| {
+            normal(name).ok_or_else(|| {
+                let field = format!("{FIELD}.{field}[{index}]");
+                Error::invalid(field, format!("{name:?} is no capability"))
+            })
+        };
+        given
+            .iter()
+            .enumerate()
+            .map(check)
+            .collect::<Result<Vec<_>, _>>()
+    };
+    let mut add = names("add_capabilities", &capabilities.add_capabilities)?;
+    let mut drop = names("drop_capabilities", &capabilities.drop_capabilities)?;
+    let all_added = add.contains(&ALL);
+    let all_dropped = drop.contains(&ALL);
+    add.retain(|name| *name != ALL);
+    if all_added && !all_dropped {
+        let set = engine.and_then(effective).unwrap_or(u64::MAX);
+        let has = |bit: &usize| set & (1 << bit) != 0;
+        add.extend((0..NAMES.len()).filter(has).map(|bit| NAMES[bit]));
+    }
+    add.retain(|name| !drop.contains(name));
+    add.sort_unstable();
+    add.dedup();
+    if all_dropped {
+        drop = vec![ALL];
+    }
+    let owned = |names: Vec<&str>| Some(names.into_iter().map(str::to_owned).collect());
+    (host.cap_add, host.cap_drop) = (owned(add), owned(drop));
     Ok(())
+}
+
+fn normal(name: &str) -> Option<&'static str> {
+    let upper = name.to_ascii_uppercase();
+    let bare = upper.strip_prefix(PREFIX).unwrap_or(&upper);
+    NAMES
+        .iter()
+        .chain([&ALL])
+        .find(|known| **known == bare)
+        .copied()
+}
+
+/// The capabilities that a process has, a bit each.
+pub(super) fn effective(pid: Pid) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).ok()?;
+    let set = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))?;
+    u64::from_str_radix(set.trim(), 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn applied(add: &[&str], drop: &[&str]) -> Result<(Vec<String>, Vec<String>), Error> {
+        let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        let capabilities = Capability {
+            add_capabilities: owned(add),
+            drop_capabilities: owned(drop),
+            ..Default::default()
+        };
+        let mut host = HostConfig::default();
+        apply(Some(&capabilities), None, &mut host)?;
+        Ok((host.cap_add.unwrap(), host.cap_drop.unwrap()))
+    }
+
+    #[test]
+    fn all_comes_first_and_drops_last() {
+        let (add, drop) = applied(&["all"], &["cap_net_raw"]).unwrap();
+        assert_eq!(add.len(), NAMES.len() - 1);
+        assert_eq!(drop, ["NET_RAW"]);
+        let (add, drop) = applied(&["ALL", "CAP_CHOWN"], &["ALL"]).unwrap();
+        assert_eq!((add, drop), (vec!["CHOWN".into()], vec!["ALL".into()]));
+        let (add, _) = applied(&["SYS_TIME", "KILL"], &["KILL"]).unwrap();
+        assert_eq!(add, ["SYS_TIME"]);
+    }
+
+    #[test]
+    fn an_unknown_name_is_named() {
+        let error = applied(&["CHOWN", "FLY"], &[]).unwrap_err();
+        assert_eq!(error.code(), tonic::Code::InvalidArgument);
+        assert!(error.to_string().contains("add_capabilities[1]"), "{error}");
+    }
 }

@@ -3,11 +3,13 @@
 mod apparmor;
 mod capabilities;
 mod context;
+mod identity;
 mod namespaces;
 mod oom_score;
 mod seccomp;
 mod selinux;
 
-pub use context::{apply_to_container, apply_to_sandbox};
+pub use context::{Surroundings, apply_to_container, apply_to_sandbox};
+pub use identity::Identity;
 pub use namespaces::namespace_options;
 pub use oom_score::{Clamp, OomScorePolicy};

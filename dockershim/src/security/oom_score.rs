@@ -9,6 +9,7 @@ use std::{fs, str::FromStr};
 use parking_lot::Mutex;
 use rustix::process::Pid;
 
+use super::capabilities;
 use crate::engine::{Connection, EngineError};
 
 /// Bit of CAP_SYS_RESOURCE in a capability set (`capabilities(7)`).
@@ -97,15 +98,7 @@ fn warn(floor: i64) {
 }
 
 fn lacks_capability(engine: Pid) -> bool {
-    effective_capabilities(engine).is_some_and(|set| set & CAP_SYS_RESOURCE == 0)
-}
-
-fn effective_capabilities(pid: Pid) -> Option<u64> {
-    let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).ok()?;
-    let set = status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))?;
-    u64::from_str_radix(set.trim(), 16).ok()
+    capabilities::effective(engine).is_some_and(|set| set & CAP_SYS_RESOURCE == 0)
 }
 
 fn score(pid: Pid) -> Option<i64> {

@@ -81,7 +81,10 @@ pub fn status(shim: &Shim, verbose: bool) -> StatusResponse {
         }),
         info,
         runtime_handlers,
-        features: Some(RuntimeFeatures::default()),
+        features: Some(RuntimeFeatures {
+            supplemental_groups_policy: true,
+            ..Default::default()
+        }),
     }
 }
 

@@ -1,0 +1,147 @@
+//! Mounts of images (`Mount.image`): by the engine where its API has them, else of the
+//! image's layers, which [`ImageMounts`](crate::image::ImageMounts) keeps mounted. What
+//! the engine does not remember of them is in a label.
+
+use std::{
+    collections::BTreeMap,
+    path::{Component, Path, PathBuf},
+};
+
+use bollard::models::{
+    Mount as DockerMount, MountBindOptions, MountBindOptionsPropagationEnum, MountImageOptions,
+    MountType,
+};
+use cri_proto::runtime::v1::{ImageSpec, Mount};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Error, Shim,
+    engine::Connection,
+    labels,
+    model::{Container, Snapshot},
+};
+
+/// The image mounts of a container, by their place in it.
+pub type ImageMountsByPath = BTreeMap<String, ImageMount>;
+
+/// What is mounted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageMount {
+    /// The image as the pod's author wrote it.
+    image: String,
+    /// The image's id.
+    image_ref: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    sub_path: String,
+}
+
+/// The label that remembers `mounts`; none for none.
+pub fn label(mounts: &ImageMountsByPath) -> Option<(String, String)> {
+    let json = || serde_json::json!(mounts).to_string();
+    (!mounts.is_empty()).then(|| (labels::IMAGE_MOUNTS.to_owned(), json()))
+}
+
+/// What a container's labels remember.
+pub fn from_label(value: Option<&String>) -> ImageMountsByPath {
+    value
+        .and_then(|json| serde_json::from_str(json).ok())
+        .unwrap_or_default()
+}
+
+impl ImageMount {
+    /// As CRI reports it.
+    pub fn status(&self, container_path: String) -> Mount {
+        Mount {
+            container_path,
+            readonly: true,
+            image: Some(ImageSpec {
+                image: self.image.clone(),
+                image_ref: self.image_ref.clone(),
+                ..Default::default()
+            }),
+            image_sub_path: self.sub_path.clone(),
+            ..Default::default()
+        }
+    }
+}
+
+/// Prepares the mount `field` of an image, as the engine takes it and as it is remembered.
+///
+/// # Errors
+/// `InvalidArgument` or `Unsupported` naming the field, `NotFound` for the image.
+pub async fn prepare(
+    shim: &Shim,
+    engine: &Connection,
+    field: &str,
+    mount: Mount,
+) -> Result<(DockerMount, ImageMount), Error> {
+    let spec = mount.image.unwrap_or_default();
+    if !mount.readonly {
+        let reason = "an image is mounted read-only; set it to true";
+        return Err(Error::invalid(format!("{field}.readonly"), reason));
+    }
+    let sub_path = mount.image_sub_path;
+    let relative = Path::new(&sub_path)
+        .components()
+        .all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+    if !relative {
+        let reason = format!("{sub_path:?} is no path inside the image");
+        return Err(Error::invalid(format!("{field}.image_sub_path"), reason));
+    }
+    let images = shim.images.snapshot();
+    let image = images
+        .find(&spec.image)
+        .map_err(|error| error.of("image", &spec.image))?;
+    let written = match spec.user_specified_image {
+        none if none.is_empty() => spec.image,
+        some => some,
+    };
+    let remembered = ImageMount {
+        image: written,
+        image_ref: image.id.clone(),
+        sub_path: sub_path.clone(),
+    };
+    let docker = if engine.serves(1, 48) {
+        DockerMount {
+            typ: Some(MountType::IMAGE),
+            source: Some(image.id.clone()),
+            target: Some(mount.container_path),
+            image_options: Some(MountImageOptions {
+                subpath: Some(sub_path).filter(|path| !path.is_empty()),
+            }),
+            ..Default::default()
+        }
+    } else {
+        let inspect = shim.engine.inspect_image(&image.id).await?;
+        let field = format!("{field}.image");
+        let source = shim.image_mounts.mount(inspect, &sub_path, &field).await?;
+        DockerMount {
+            typ: Some(MountType::BIND),
+            source: Some(source.to_string_lossy().into_owned()),
+            target: Some(mount.container_path),
+            read_only: Some(true),
+            bind_options: Some(MountBindOptions {
+                propagation: Some(MountBindOptionsPropagationEnum::RPRIVATE),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }
+    };
+    Ok((docker, remembered))
+}
+
+/// Unmounts the images that no container of `snapshot` has mounted.
+pub async fn tidy(images: &crate::image::ImageMounts, snapshot: &Snapshot) {
+    images
+        .retain(|directory| snapshot.containers().any(|c| uses(c, directory)))
+        .await;
+}
+
+/// What is mounted is by its directory's name the image's id, without its prefix.
+fn uses(container: &Container, directory: &Path) -> bool {
+    let name = PathBuf::from(directory.file_name().unwrap_or_default());
+    container
+        .image_mounts
+        .values()
+        .any(|mount| mount.image_ref.rsplit(':').next() == name.to_str())
+}

@@ -1,0 +1,127 @@
+//! Single files of images. The engine reads files of containers alone, so one is made of
+//! the image for as long as that takes, and never started.
+
+use std::{collections::HashMap, io::Read as _, time::Duration};
+
+use bollard::{
+    models::{ContainerCreateBody, HostConfig},
+    query_parameters::{CreateContainerOptions, DownloadFromContainerOptions},
+};
+use futures::StreamExt as _;
+
+use super::{CHANGE, Call, Cause, Engine, EngineError, READ};
+
+/// Label of a container that is made for this; one that is left over is of no use.
+pub const SCRATCH: &str = "dockershim.scratch";
+/// What is read of a file at most.
+const LIMIT: usize = 4 * 1024 * 1024;
+/// Links that are followed to a file.
+const LINKS: usize = 8;
+const REMOVAL: Duration = Duration::from_secs(30);
+
+impl Engine {
+    /// The contents of files of the image with this id; empty where there is none.
+    ///
+    /// # Errors
+    /// Any [`Cause`]; `NotFound` when there is no such image.
+    pub async fn read_image_files<const N: usize>(
+        &self,
+        image: &str,
+        paths: [&str; N],
+    ) -> Result<[Vec<u8>; N], EngineError> {
+        let call = Call::new("read files of image", image, CHANGE);
+        let docker = call.docker(self)?;
+        let body = ContainerCreateBody {
+            image: Some(image.to_owned()),
+            entrypoint: Some(vec!["/".into()]),
+            labels: Some(HashMap::from([(SCRATCH.into(), String::new())])),
+            host_config: Some(HostConfig {
+                network_mode: Some("none".into()),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let created = call
+            .run(docker.create_container(None::<CreateContainerOptions>, body))
+            .await?;
+        let mut files = std::array::from_fn(|_| Vec::new());
+        let mut read = Ok(());
+        for (file, path) in files.iter_mut().zip(paths) {
+            match self.read_container_file(&created.id, path).await {
+                Ok(content) => *file = content,
+                Err(error) if error.is_not_found() => {}
+                Err(error) => read = Err(error),
+            }
+        }
+        let removal = self.remove_container(&created.id, true);
+        if let Ok(Err(error)) = tokio::time::timeout(REMOVAL, removal).await {
+            tracing::warn!(container_id = created.id, %error, "a container that was never started is left over");
+        }
+        read.map(|()| files)
+    }
+
+    async fn read_container_file(&self, id: &str, path: &str) -> Result<Vec<u8>, EngineError> {
+        let mut path = path.to_owned();
+        for _ in 0..LINKS {
+            match self.read_tar(id, &path).await? {
+                Entry::File(content) => return Ok(content),
+                Entry::Link(target) if target.starts_with('/') => path = target,
+                Entry::Link(target) => {
+                    let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory);
+                    path = format!("{directory}/{target}");
+                }
+                Entry::Other => return Ok(Vec::new()),
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    async fn read_tar(&self, id: &str, path: &str) -> Result<Entry, EngineError> {
+        let call = Call::new("read a file of container", id, READ);
+        let docker = call.docker(self)?;
+        let options = DownloadFromContainerOptions {
+            path: path.to_owned(),
+        };
+        let archive = call
+            .run(async {
+                let mut archive = Vec::new();
+                let mut parts = Box::pin(docker.download_from_container(id, Some(options)));
+                while let Some(part) = parts.next().await {
+                    archive.extend_from_slice(&part?);
+                    if archive.len() > LIMIT {
+                        break;
+                    }
+                }
+                Ok(archive)
+            })
+            .await?;
+        first_entry(&archive).map_err(|error| call.failed(Cause::Protocol(error.to_string())))
+    }
+}
+
+/// What the engine found at a path.
+enum Entry {
+    File(Vec<u8>),
+    Link(String),
+    Other,
+}
+
+fn first_entry(archive: &[u8]) -> std::io::Result<Entry> {
+    let mut archive = tar::Archive::new(archive);
+    let Some(entry) = archive.entries()?.next() else {
+        return Ok(Entry::Other);
+    };
+    let mut entry = entry?;
+    let kind = entry.header().entry_type();
+    if kind.is_symlink() {
+        let target = entry.link_name()?;
+        let target = target.map(|target| target.to_string_lossy().into_owned());
+        return Ok(Entry::Link(target.unwrap_or_default()));
+    }
+    if !kind.is_file() {
+        return Ok(Entry::Other);
+    }
+    let mut content = Vec::new();
+    entry.read_to_end(&mut content)?;
+    Ok(Entry::File(content))
+}

@@ -1,0 +1,213 @@
+//! Images as read-only directories of the node, for mounts of images where the engine has
+//! none of its own: the image's layers, overlaid. One that is mounted for several
+//! containers is mounted once, and unmounted with the last of them.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use bollard::models::{DriverData, ImageInspect};
+use rustix::{
+    fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2},
+    mount::{MountFlags, UnmountFlags, mount, unmount},
+};
+
+use crate::Error;
+
+/// Where they are, under the shim's root.
+const DIRECTORY: &str = "images";
+/// The kernel takes a page of options.
+const LONGEST_OPTIONS: usize = 4096;
+
+/// The images that are mounted.
+#[derive(Debug)]
+pub struct ImageMounts {
+    directory: PathBuf,
+    /// Held while one is mounted or unmounted.
+    changing: tokio::sync::Mutex<()>,
+}
+
+impl ImageMounts {
+    /// Those under `root`.
+    pub fn new(root: &Path) -> Self {
+        Self {
+            directory: root.join(DIRECTORY),
+            changing: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// Mounts an image, unless it is mounted; returns the directory of `sub_path` in it.
+    ///
+    /// # Errors
+    /// `Unsupported` naming `field` when the engine's storage driver has no directories of
+    /// layers here; `InvalidArgument` when the image has no such `sub_path`; `File`.
+    pub async fn mount(
+        &self,
+        inspect: ImageInspect,
+        sub_path: &str,
+        field: &str,
+    ) -> Result<PathBuf, Error> {
+        let id = inspect.id.clone().unwrap_or_default();
+        let _one_at_a_time = self.changing.lock().await;
+        let target = self.directory.join(id.rsplit(':').next().unwrap_or(&id));
+        let layers = layers(inspect.graph_driver.as_ref()).ok_or_else(|| {
+            let driver = inspect.graph_driver.as_ref().map_or("unknown", |d| &d.name);
+            let reason = format!(
+                "the engine's storage driver ({driver}) has no layers that can be mounted; an \
+                 engine of API 1.48 or newer mounts images itself"
+            );
+            Error::unsupported(field, reason)
+        })?;
+        let (sub_path, field) = (sub_path.to_owned(), format!("{field}_sub_path"));
+        let work = move || {
+            if !is_mounted(&target) {
+                let failed = |source| Error::File {
+                    action: "mount an image at",
+                    path: target.clone(),
+                    source,
+                };
+                std::fs::create_dir_all(&target).map_err(failed)?;
+                mount_layers(&layers, &target).map_err(failed)?;
+            }
+            inside(&target, &sub_path)
+                .map_err(|error| Error::invalid(field, format!("{sub_path:?} in the image: {error}")))
+        };
+        let done = tokio::task::spawn_blocking(work).await;
+        done.unwrap_or(Err(Error::Panicked("CreateContainer")))
+    }
+
+    /// Unmounts every image but those that `is_used` knows by their directories.
+    pub async fn retain(&self, is_used: impl Fn(&Path) -> bool) {
+        let _one_at_a_time = self.changing.lock().await;
+        let Ok(entries) = std::fs::read_dir(&self.directory) else {
+            return;
+        };
+        let unused = entries.flatten().map(|entry| entry.path());
+        for path in unused.filter(|path| !is_used(path)) {
+            let unmounted = if is_mounted(&path) {
+                unmount(&path, UnmountFlags::empty()).map_err(io::Error::from)
+            } else {
+                Ok(())
+            };
+            if let Err(error) = unmounted.and_then(|()| std::fs::remove_dir(&path)) {
+                tracing::warn!(path = %path.display(), %error, "an image stays mounted");
+            }
+        }
+    }
+}
+
+/// The directories of an image's layers, topmost first, in the shortest form that the
+/// engine has for them.
+fn layers(driver: Option<&DriverData>) -> Option<Vec<PathBuf>> {
+    let driver = driver?;
+    match driver.name.as_str() {
+        "overlay2" => {
+            let upper = driver.data.get("UpperDir")?;
+            let lower = driver.data.get("LowerDir");
+            let lower = lower.into_iter().flat_map(|lower| lower.split(':'));
+            Some(std::iter::once(upper.as_str()).chain(lower).map(short).collect())
+        }
+        "vfs" => Some(vec![driver.data.get("Dir")?.into()]),
+        _ => None,
+    }
+}
+
+/// `<root>/<layer>/diff` by the link that the engine keeps to it for this purpose.
+fn short(diff: &str) -> PathBuf {
+    let long = PathBuf::from(diff);
+    let layer = long.parent();
+    let name = layer.and_then(|layer| std::fs::read_to_string(layer.join("link")).ok());
+    match (layer.and_then(Path::parent), name) {
+        (Some(root), Some(name)) => root.join("l").join(name.trim()),
+        _ => long,
+    }
+}
+
+fn mount_layers(layers: &[PathBuf], target: &Path) -> io::Result<()> {
+    let read_only = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
+    if let [only] = layers {
+        // An overlay takes two layers or more.
+        rustix::mount::mount_bind(only, target)?;
+        rustix::mount::mount_remount(target, MountFlags::BIND | read_only, "")?;
+        return Ok(());
+    }
+    let layers: Vec<_> = layers.iter().map(|l| l.to_string_lossy()).collect();
+    let options = format!("lowerdir={}", layers.join(":"));
+    if options.len() >= LONGEST_OPTIONS {
+        return Err(io::Error::other(format!(
+            "{} layers are more than the kernel takes at once",
+            layers.len()
+        )));
+    }
+    let options = std::ffi::CString::new(options)?;
+    mount("overlay", target, "overlay", read_only, options.as_c_str())?;
+    Ok(())
+}
+
+/// The path of `sub_path` in the directory `root`, whose links do not lead out of it.
+fn inside(root: &Path, sub_path: &str) -> io::Result<PathBuf> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let root = openat(CWD, root, flags | OFlags::DIRECTORY, Mode::empty())?;
+    let path = if sub_path.is_empty() { "." } else { sub_path };
+    let found = openat2(&root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT)?;
+    use std::os::fd::AsRawFd as _;
+    std::fs::read_link(format!("/proc/self/fd/{}", found.as_raw_fd()))
+}
+
+fn is_mounted(path: &Path) -> bool {
+    let text = path.to_string_lossy();
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    mounts
+        .lines()
+        .any(|line| line.split(' ').nth(1).is_some_and(|at| at == text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_of_an_overlay_come_topmost_first_and_short() {
+        let dir = tempfile::tempdir().unwrap();
+        for (layer, link) in [("top", "AAA"), ("low", "BBB")] {
+            std::fs::create_dir_all(dir.path().join(layer).join("diff")).unwrap();
+            std::fs::write(dir.path().join(layer).join("link"), link).unwrap();
+        }
+        let path = |name: &str| dir.path().join(name).display().to_string();
+        let data = [
+            ("UpperDir".to_owned(), path("top/diff")),
+            (
+                "LowerDir".to_owned(),
+                format!("{}:/elsewhere/diff", path("low/diff")),
+            ),
+        ];
+        let driver = DriverData {
+            name: "overlay2".into(),
+            data: data.into(),
+        };
+        let found = layers(Some(&driver)).unwrap();
+        assert_eq!(
+            found,
+            [path("l/AAA"), path("l/BBB"), "/elsewhere/diff".into()].map(PathBuf::from)
+        );
+        let other = DriverData {
+            name: "btrfs".into(),
+            ..driver
+        };
+        assert_eq!(layers(Some(&other)), None);
+    }
+
+    #[test]
+    fn a_sub_path_does_not_lead_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("root");
+        std::fs::create_dir_all(root.join("etc")).unwrap();
+        std::os::unix::fs::symlink("/etc", root.join("out")).unwrap();
+        std::os::unix::fs::symlink("../../..", root.join("up")).unwrap();
+        assert_eq!(inside(&root, "").unwrap(), root);
+        assert_eq!(inside(&root, "out").unwrap(), root.join("etc"));
+        assert_eq!(inside(&root, "up").unwrap(), root);
+        assert!(inside(&root, "missing").is_err());
+    }
+}

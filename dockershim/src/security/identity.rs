@@ -1,0 +1,217 @@
+//! Who a container runs as. It is worked out here, from the image's own files, and given
+//! to the engine by number: the engine alone knows no Strict groups, and does not tell
+//! what it made of a name.
+
+use cri_proto::runtime::v1::{
+    ContainerUser, LinuxContainerSecurityContext, LinuxContainerUser, SupplementalGroupsPolicy,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, image::Accounts};
+
+const FIELD: &str = "config.linux.security_context";
+
+/// A user, a group and more groups, by number.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    uid: i64,
+    gid: i64,
+    groups: Vec<i64>,
+}
+
+impl Identity {
+    /// Of a container with `context`, made of an image that is configured with
+    /// `image_user` (`user[:group]`, or nothing) and has `accounts`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` naming the field.
+    pub fn resolve(
+        context: &LinuxContainerSecurityContext,
+        image_user: &str,
+        accounts: &Accounts,
+    ) -> Result<Self, Error> {
+        let (image_user, image_group) = match image_user.split_once(':') {
+            Some((user, group)) => (user, Some(group).filter(|group| !group.is_empty())),
+            None => (image_user, None),
+        };
+        let by_name = &context.run_as_username;
+        let (uid, image_group) = match &context.run_as_user {
+            Some(user) => (user.value, None),
+            None if by_name.is_empty() => {
+                (user(image_user, "config.image", accounts)?, image_group)
+            }
+            None => {
+                let field = format!("{FIELD}.run_as_username");
+                (user(by_name, &field, accounts)?, None)
+            }
+        };
+        let known = accounts.by_uid(uid);
+        let gid = match (&context.run_as_group, image_group) {
+            (Some(_), _) if context.run_as_user.is_none() && by_name.is_empty() => {
+                return Err(Error::invalid(
+                    format!("{FIELD}.run_as_group"),
+                    "needs run_as_user or run_as_username",
+                ));
+            }
+            (Some(group), _) => group.value,
+            (None, Some(group)) => match group.parse() {
+                Ok(gid) => gid,
+                Err(_) => accounts.gid(group).ok_or_else(|| {
+                    let reason =
+                        format!("the image runs as group {group:?}, which it does not have");
+                    Error::invalid("config.image", reason)
+                })?,
+            },
+            (None, None) => known.map_or(0, |user| user.gid),
+        };
+        let mut groups = vec![gid];
+        if context.supplemental_groups_policy() == SupplementalGroupsPolicy::Merge
+            && let Some(known) = known
+        {
+            groups.extend(accounts.groups_of(&known.name));
+        }
+        groups.extend(&context.supplemental_groups);
+        groups.sort_unstable();
+        groups.dedup();
+        for (name, number) in [("run_as_user", uid), ("run_as_group", gid)]
+            .into_iter()
+            .chain(groups.iter().map(|group| ("supplemental_groups", *group)))
+        {
+            if !(0..i64::from(i32::MAX)).contains(&number) {
+                let reason = format!("{number}; allowed: 0 to {}", i32::MAX - 1);
+                return Err(Error::invalid(format!("{FIELD}.{name}"), reason));
+            }
+        }
+        Ok(Self { uid, gid, groups })
+    }
+
+    /// As the engine takes a user.
+    pub fn user(&self) -> String {
+        format!("{}:{}", self.uid, self.gid)
+    }
+
+    /// As the engine takes further groups.
+    pub fn groups(&self) -> Vec<String> {
+        self.groups.iter().map(i64::to_string).collect()
+    }
+
+    /// As CRI reports it.
+    pub fn status(self) -> ContainerUser {
+        ContainerUser {
+            linux: Some(LinuxContainerUser {
+                uid: self.uid,
+                gid: self.gid,
+                supplemental_groups: self.groups,
+            }),
+        }
+    }
+}
+
+/// The number of a user that is given by name or number, or not at all.
+fn user(text: &str, field: &str, accounts: &Accounts) -> Result<i64, Error> {
+    if text.is_empty() {
+        return Ok(0);
+    }
+    if let Some(found) = accounts.by_name(text) {
+        return Ok(found.uid);
+    }
+    text.parse().map_err(|_| {
+        let reason = format!("user {text:?} is not in the image's /etc/passwd");
+        Error::invalid(field, reason)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use cri_proto::runtime::v1::Int64Value;
+
+    use super::*;
+
+    fn accounts() -> Accounts {
+        Accounts::parse(
+            "root:x:0:0::/:\nweb:x:1000:1001::/:\n",
+            "wheel:x:10:root\nfiles:x:50:web\nweb:x:1001:\n",
+        )
+    }
+
+    fn resolve(
+        context: LinuxContainerSecurityContext,
+        image_user: &str,
+    ) -> Result<(String, Vec<i64>), Error> {
+        let identity = Identity::resolve(&context, image_user, &accounts())?;
+        Ok((identity.user(), identity.groups))
+    }
+
+    fn as_user(value: i64) -> LinuxContainerSecurityContext {
+        LinuxContainerSecurityContext {
+            run_as_user: Some(Int64Value { value }),
+            supplemental_groups: vec![7],
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn the_images_user_and_groups() {
+        let default = LinuxContainerSecurityContext::default;
+        for (image_user, user, groups) in [
+            ("", "0:0", vec![0, 10]),
+            ("web", "1000:1001", vec![50, 1001]),
+            ("1000", "1000:1001", vec![50, 1001]),
+            ("web:files", "1000:50", vec![50]),
+            ("5:6", "5:6", vec![6]),
+            ("5", "5:0", vec![0]),
+        ] {
+            let found = resolve(default(), image_user).unwrap();
+            assert_eq!(found, (user.to_owned(), groups), "{image_user}");
+        }
+        for unknown in ["nobody", "web:nobody"] {
+            let error = resolve(default(), unknown).unwrap_err().to_string();
+            assert!(error.contains("config.image"), "{error}");
+        }
+    }
+
+    #[test]
+    fn groups_are_merged_or_strict() {
+        assert_eq!(
+            resolve(as_user(1000), "").unwrap(),
+            ("1000:1001".to_owned(), vec![7, 50, 1001])
+        );
+        let strict = LinuxContainerSecurityContext {
+            supplemental_groups_policy: SupplementalGroupsPolicy::Strict.into(),
+            ..as_user(1000)
+        };
+        assert_eq!(
+            resolve(strict, "root").unwrap(),
+            ("1000:1001".to_owned(), vec![7, 1001])
+        );
+        let group = LinuxContainerSecurityContext {
+            run_as_group: Some(Int64Value { value: 9 }),
+            ..as_user(1000)
+        };
+        assert_eq!(
+            resolve(group, "").unwrap(),
+            ("1000:9".to_owned(), vec![7, 9, 50])
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_is_named() {
+        let group_alone = LinuxContainerSecurityContext {
+            run_as_group: Some(Int64Value { value: 9 }),
+            ..Default::default()
+        };
+        let no_such_name = LinuxContainerSecurityContext {
+            run_as_username: "nobody".into(),
+            ..Default::default()
+        };
+        for (context, field) in [
+            (group_alone, "run_as_group"),
+            (no_such_name, "run_as_username"),
+            (as_user(-1), "run_as_user"),
+        ] {
+            let error = resolve(context, "").unwrap_err();
+            assert_eq!(error.code(), tonic::Code::InvalidArgument);
+            assert!(error.to_string().contains(field), "{error}");
+        }
+    }
+}
