@@ -29,6 +29,8 @@ pub const LOG_FORMAT: &str = "dockershim.log-format";
 /// Value of [`LOG_FORMAT`].
 pub const LOG_FORMAT_CRI: &str = "cri";
 
+/// On a container: the images that it has mounted, as JSON.
+pub const IMAGE_MOUNTS: &str = "dockershim.image-mounts";
 /// On a container: who it runs as, as JSON.
 pub const USER: &str = "dockershim.user";
 

@@ -8,7 +8,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     Config, Error,
     engine::{Engine, State},
-    image::{AccountsByImage, Images, Pulls},
+    image::{AccountsByImage, ImageMounts, Images, Pulls},
     logs::Logs,
     model::{Looker, Model, Refresher, sync::Sync},
     security::OomScorePolicy,
@@ -31,6 +31,8 @@ pub struct Shim {
     pub looker: Arc<Looker>,
     /// Where stale records are handed in.
     pub refresher: Refresher,
+    /// The images that are mounted for containers.
+    pub image_mounts: Arc<ImageMounts>,
     /// Who lives in which image.
     pub accounts: AccountsByImage,
     /// Pulls under way.
@@ -60,7 +62,13 @@ impl Shim {
         let model = Arc::new(Model::new());
         let images = Arc::new(Images::new(config.pause_reference.clone()));
         let logs = Arc::new(Logs::new(&config.root_directory));
-        let looker = Arc::new(Looker::new(engine.clone(), model.clone(), logs.clone()));
+        let image_mounts = Arc::new(ImageMounts::new(&config.root_directory));
+        let looker = Arc::new(Looker::new(
+            engine.clone(),
+            model.clone(),
+            logs.clone(),
+            image_mounts.clone(),
+        ));
         let refresher = Refresher::start(looker.clone(), stop.clone());
         let sync = Sync::new(
             engine.clone(),
@@ -78,6 +86,7 @@ impl Shim {
             model,
             images,
             logs,
+            image_mounts,
             looker,
             refresher,
             accounts: AccountsByImage::default(),

@@ -8,7 +8,10 @@ use cri_proto::runtime::v1::{
     LinuxContainerResources, Mount, MountPropagation,
 };
 
-use super::{stop_signal, unified};
+use super::{
+    image_mounts::{self, ImageMountsByPath},
+    stop_signal, unified,
+};
 use crate::{
     labels,
     model::{CANNOT_RUN, Container},
@@ -27,6 +30,8 @@ pub fn from_inspect(inspect: ContainerInspectResponse) -> Option<Container> {
     let created_at = nanoseconds(inspect.created.as_deref()).unwrap_or_default();
     let exit_code = state.exit_code.unwrap_or_default();
     let life = Life::of(&state, created_at);
+    let image_mounts = image_mounts::from_label(docker_labels.get(labels::IMAGE_MOUNTS));
+    let recursive = recursively_read_only(inspect.host_config.as_ref());
     Some(Container {
         status: ContainerStatus {
             id: inspect.id?,
@@ -49,7 +54,7 @@ pub fn from_inspect(inspect: ContainerInspectResponse) -> Option<Container> {
                 .mounts
                 .unwrap_or_default()
                 .into_iter()
-                .map(mount)
+                .map(|point| mount(point, &image_mounts, &recursive))
                 .collect(),
             log_path: label(labels::LOG_PATH),
             resources: inspect.host_config.as_ref().map(resources),
@@ -66,6 +71,7 @@ pub fn from_inspect(inspect: ContainerInspectResponse) -> Option<Container> {
         engine_log: inspect.log_path.unwrap_or_default(),
         cri_log: label(labels::LOG_FORMAT) == labels::LOG_FORMAT_CRI,
         unified: unified::from_label(docker_labels.get(labels::UNIFIED)),
+        image_mounts,
         provisional: false,
     })
 }
@@ -154,6 +160,7 @@ pub fn from_summary(summary: ContainerSummary) -> Option<Container> {
         engine_log: String::new(),
         cri_log: label(labels::LOG_FORMAT) == labels::LOG_FORMAT_CRI,
         unified: Default::default(),
+        image_mounts: image_mounts::from_label(docker_labels.get(labels::IMAGE_MOUNTS)),
         provisional: true,
     })
 }
@@ -175,14 +182,33 @@ pub fn list_item(container: &Container) -> cri::Container {
     }
 }
 
-fn mount(point: MountPoint) -> Mount {
+/// The places in the container of mounts that are read-only with all below them.
+fn recursively_read_only(host: Option<&HostConfig>) -> Vec<String> {
+    let mounts = host.and_then(|host| host.mounts.as_deref());
+    mounts
+        .unwrap_or_default()
+        .iter()
+        .filter(|mount| {
+            let options = mount.bind_options.as_ref();
+            options.and_then(|o| o.read_only_force_recursive) == Some(true)
+        })
+        .filter_map(|mount| mount.target.clone())
+        .collect()
+}
+
+fn mount(point: MountPoint, images: &ImageMountsByPath, recursive: &[String]) -> Mount {
+    let container_path = point.destination.unwrap_or_default();
+    if let Some(image) = images.get(&container_path) {
+        return image.status(container_path);
+    }
     let propagation = match point.propagation.as_deref() {
         Some("rshared" | "shared") => MountPropagation::PropagationBidirectional,
         Some("rslave" | "slave") => MountPropagation::PropagationHostToContainer,
         _ => MountPropagation::PropagationPrivate,
     };
     Mount {
-        container_path: point.destination.unwrap_or_default(),
+        recursive_read_only: recursive.contains(&container_path),
+        container_path,
         host_path: point.source.unwrap_or_default(),
         readonly: !point.rw.unwrap_or(true),
         propagation: propagation.into(),

@@ -11,7 +11,7 @@ use cri_proto::runtime::v1::{
     PodSandboxConfig, PodSandboxState,
 };
 
-use super::{mounts, resources, stop_signal, unified};
+use super::{devices, image_mounts, mounts, resources, stop_signal, unified};
 use crate::{
     Error, Shim,
     config::LogFormat,
@@ -48,6 +48,7 @@ pub async fn create(
     let _reserved = shim.reserve(&name)?;
     let engine = shim.engine.connection()?;
     let pod_config = request.sandbox_config.unwrap_or_default();
+    let _mounted = shim.image_mounts.hold().await;
     let body = create_body(shim, &engine, &sandbox, config, pod_config).await?;
     let container_id = create_named(shim, NewContainer { name, body }).await?;
     if let Err(error) = shim.looker.refresh(&container_id).await {
@@ -152,7 +153,8 @@ async fn create_body(
         }),
         log_config: Some(log_config(shim.config.log_format)),
         runtime: Some(sandbox.runtime.clone()).filter(|runtime| !runtime.is_empty()),
-        devices: Some(mounts::devices(config.devices)?),
+        devices: Some(devices::of_node(config.devices)?),
+        device_requests: Some(devices::cdi(config.cdi_devices, engine)?),
         group_add: Some(identity.groups()),
         ..Default::default()
     };
@@ -193,11 +195,14 @@ async fn create_body(
     let relabel = context
         .as_ref()
         .is_some_and(|c| c.selinux_options.is_some());
-    mounts::apply_mounts(config.mounts, relabel, engine, &mut host).await?;
+    let images = mounts::apply_mounts(shim, config.mounts, relabel, engine, &mut host).await?;
+    if let Some(labels) = &mut body.labels {
+        labels.extend(image_mounts::label(&images));
+    }
     let around = Surroundings {
         sandbox: sandbox.id(),
         target: target.as_deref(),
-        engine,
+        engine: engine.pid,
     };
     security::apply_to_container(context, around, &mut host).await?;
     body.host_config = Some(host);
@@ -209,12 +214,6 @@ fn refuse_unsupported(config: &ContainerConfig) -> Result<(), Error> {
         return Err(Error::unsupported(
             "config.windows",
             "this is a Linux runtime",
-        ));
-    }
-    if !config.cdi_devices.is_empty() {
-        return Err(Error::unsupported(
-            "config.CDI_devices",
-            "CDI devices are not built yet",
         ));
     }
     Ok(())

@@ -1,5 +1,5 @@
 //! Mounts of images (`Mount.image`): by the engine where its API has them, else of the
-//! image's layers, which [`ImageMounts`](crate::image::ImageMounts) keeps mounted. What
+//! image's layers, which [`ImageMounts`] keeps mounted. What
 //! the engine does not remember of them is in a label.
 
 use std::{
@@ -17,8 +17,9 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Error, Shim,
     engine::Connection,
+    image::ImageMounts,
     labels,
-    model::{Container, Snapshot},
+    model::{Container, Model},
 };
 
 /// The image mounts of a container, by their place in it.
@@ -130,10 +131,10 @@ pub async fn prepare(
     Ok((docker, remembered))
 }
 
-/// Unmounts the images that no container of `snapshot` has mounted.
-pub async fn tidy(images: &crate::image::ImageMounts, snapshot: &Snapshot) {
+/// Unmounts the images that no container of `model` has mounted.
+pub async fn tidy(images: &ImageMounts, model: &Model) {
     images
-        .retain(|directory| snapshot.containers().any(|c| uses(c, directory)))
+        .retain(|directory| model.snapshot().containers().any(|c| uses(c, directory)))
         .await;
 }
 

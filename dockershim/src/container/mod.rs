@@ -3,10 +3,12 @@
 pub mod attach;
 pub mod convert;
 pub mod create;
+mod devices;
 pub mod events;
 pub mod exec;
 mod exec_process;
 pub mod exec_sync;
+pub mod image_mounts;
 pub mod list;
 mod mounts;
 pub mod remove;
@@ -19,3 +21,5 @@ pub mod stop;
 mod stop_signal;
 mod unified;
 pub mod update_resources;
+
+pub use mounts::can_be_recursively_read_only;

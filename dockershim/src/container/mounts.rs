@@ -1,31 +1,61 @@
-//! Mounts and devices as the engine has them.
+//! Mounts as the engine has them.
 
 use bollard::models::{
-    DeviceMapping, HostConfig, Mount as DockerMount, MountBindOptions,
-    MountBindOptionsPropagationEnum, MountType,
+    HostConfig, Mount as DockerMount, MountBindOptions, MountBindOptionsPropagationEnum, MountType,
 };
-use cri_proto::runtime::v1::{Device, Mount, MountPropagation};
+use cri_proto::runtime::v1::{Mount, MountPropagation};
 
-use crate::{Error, engine::Connection};
+use super::image_mounts::{self, ImageMountsByPath};
+use crate::{Error, Shim, engine::Connection};
 
-/// Puts mounts into what the engine is asked to create. A host path that does not exist
-/// is made as a directory.
+/// From this kernel on a mount can be read-only with all that is mounted below it.
+const RECURSIVE_KERNEL: (u32, u32) = (5, 12);
+
+/// Whether a mount can be read-only with all that is mounted below it.
+pub fn can_be_recursively_read_only(engine: &Connection) -> bool {
+    engine.serves(1, 44) && kernel() >= Some(RECURSIVE_KERNEL)
+}
+
+fn kernel() -> Option<(u32, u32)> {
+    let name = rustix::system::uname();
+    let mut parts = name.release().to_str().ok()?.split(['.', '-']);
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+/// Puts mounts into what the engine is asked to create; returns those of images. A host
+/// path that does not exist is made as a directory.
 ///
 /// `relabel` says that the container has an SELinux label of its own to give to mounts
 /// that ask for it.
 ///
 /// # Errors
-/// `InvalidArgument` or `Unsupported` naming the mount's field.
+/// `InvalidArgument` or `Unsupported` naming the mount's field; `NotFound` for an image.
 pub async fn apply_mounts(
+    shim: &Shim,
     mounts: Vec<Mount>,
     relabel: bool,
     engine: &Connection,
     host: &mut HostConfig,
-) -> Result<(), Error> {
+) -> Result<ImageMountsByPath, Error> {
     let mut docker = Vec::with_capacity(mounts.len());
     let mut binds = Vec::new();
+    let mut images = ImageMountsByPath::new();
+    for (index, mount) in mounts.iter().enumerate() {
+        check(index, mount, can_be_recursively_read_only(engine))?;
+    }
     for (index, mount) in mounts.into_iter().enumerate() {
-        check(index, &mount)?;
+        if mount
+            .image
+            .as_ref()
+            .is_some_and(|image| !image.image.is_empty())
+        {
+            let field = format!("config.mounts[{index}]");
+            let path = mount.container_path.clone();
+            let (mount, image) = image_mounts::prepare(shim, engine, &field, mount).await?;
+            docker.push(mount);
+            images.insert(path, image);
+            continue;
+        }
         make_source(&mount.host_path).await?;
         if relabel && mount.selinux_relabel {
             binds.push(bind(index, &mount)?);
@@ -36,15 +66,13 @@ pub async fn apply_mounts(
     }
     host.mounts = Some(docker);
     host.binds = Some(binds);
-    Ok(())
+    Ok(images)
 }
 
-fn check(index: usize, mount: &Mount) -> Result<(), Error> {
+fn check(index: usize, mount: &Mount, recursive: bool) -> Result<(), Error> {
     let field = |name: &str| format!("config.mounts[{index}].{name}");
     let lacking = "the Docker engine has no means for it";
     for (name, asked) in [
-        ("image", mount.image.is_some()),
-        ("recursive_read_only", mount.recursive_read_only),
         ("uidMappings", !mount.uid_mappings.is_empty()),
         ("gidMappings", !mount.gid_mappings.is_empty()),
         ("mount_options", !mount.mount_options.is_empty()),
@@ -53,11 +81,32 @@ fn check(index: usize, mount: &Mount) -> Result<(), Error> {
             return Err(Error::unsupported(field(name), lacking));
         }
     }
+    if mount.recursive_read_only {
+        let name = field("recursive_read_only");
+        if !mount.readonly {
+            return Err(Error::invalid(name, "needs readonly"));
+        }
+        if mount.propagation() != MountPropagation::PropagationPrivate {
+            return Err(Error::invalid(
+                name,
+                "needs propagation PROPAGATION_PRIVATE",
+            ));
+        }
+        if !recursive {
+            let reason = "needs a Docker engine of API 1.44 (Docker 25) and Linux 5.12 or newer";
+            return Err(Error::unsupported(name, reason));
+        }
+    }
+    let of_image = mount
+        .image
+        .as_ref()
+        .is_some_and(|image| !image.image.is_empty());
     for (name, path) in [
         ("host_path", &mount.host_path),
         ("container_path", &mount.container_path),
     ] {
-        if !path.starts_with('/') {
+        let needed = !(of_image && name == "host_path");
+        if needed && !path.starts_with('/') {
             return Err(Error::invalid(
                 field(name),
                 format!("{path:?} is no absolute path"),
@@ -83,6 +132,8 @@ async fn make_source(path: &str) -> Result<(), Error> {
 
 fn convert(mount: Mount, can_say_non_recursive: bool) -> DockerMount {
     let propagation = match mount.propagation() {
+        // As the engine wants it.
+        _ if mount.recursive_read_only => Some(MountBindOptionsPropagationEnum::RPRIVATE),
         // Unsaid, as the engine makes it rslave for its own directories, and must.
         MountPropagation::PropagationPrivate => None,
         MountPropagation::PropagationHostToContainer => {
@@ -99,7 +150,11 @@ fn convert(mount: Mount, can_say_non_recursive: bool) -> DockerMount {
         read_only: Some(mount.readonly),
         bind_options: Some(MountBindOptions {
             propagation,
-            read_only_non_recursive: (mount.readonly && can_say_non_recursive).then_some(true),
+            read_only_non_recursive: (mount.readonly
+                && !mount.recursive_read_only
+                && can_say_non_recursive)
+                .then_some(true),
+            read_only_force_recursive: mount.recursive_read_only.then_some(true),
             ..Default::default()
         }),
         ..Default::default()
@@ -124,35 +179,8 @@ fn bind(index: usize, mount: &Mount) -> Result<String, Error> {
     Ok(format!("{source}:{target}:{access},Z{propagation}"))
 }
 
-/// Devices as the engine has them.
-///
-/// # Errors
-/// `InvalidArgument` naming the device's field.
-pub fn devices(devices: Vec<Device>) -> Result<Vec<DeviceMapping>, Error> {
-    let convert = |(index, device): (usize, Device)| {
-        let bad = device
-            .permissions
-            .chars()
-            .any(|c| !matches!(c, 'r' | 'w' | 'm'));
-        if bad {
-            return Err(Error::invalid(
-                format!("config.devices[{index}].permissions"),
-                format!("{:?}; allowed: r, w, m", device.permissions),
-            ));
-        }
-        Ok(DeviceMapping {
-            path_on_host: Some(device.host_path),
-            path_in_container: Some(device.container_path),
-            cgroup_permissions: Some(device.permissions),
-        })
-    };
-    devices.into_iter().enumerate().map(convert).collect()
-}
-
 #[cfg(test)]
 mod tests {
-    use cri_proto::runtime::v1::ImageSpec;
-
     use super::*;
 
     fn mount() -> Mount {
@@ -193,22 +221,32 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_had_is_refused_by_name() {
+    fn a_recursive_read_only_mount_is_read_only_private_and_possible() {
         let recursive = Mount {
             recursive_read_only: true,
             ..mount()
         };
-        let image = Mount {
-            image: Some(ImageSpec::default()),
-            ..mount()
+        check(3, &recursive, true).unwrap();
+        let options = convert(recursive.clone(), true).bind_options.unwrap();
+        assert_eq!(options.read_only_force_recursive, Some(true));
+        assert_eq!(options.read_only_non_recursive, None);
+        let writable = Mount {
+            readonly: false,
+            ..recursive.clone()
         };
-        for (mount, name) in [
-            (recursive, "mounts[3].recursive_read_only"),
-            (image, "mounts[3].image"),
+        let shared = Mount {
+            propagation: MountPropagation::PropagationBidirectional.into(),
+            ..recursive.clone()
+        };
+        for (mount, possible, code) in [
+            (writable, true, tonic::Code::InvalidArgument),
+            (shared, true, tonic::Code::InvalidArgument),
+            (recursive, false, tonic::Code::Unimplemented),
         ] {
-            let error = check(3, &mount).unwrap_err();
-            assert!(error.to_string().contains(name), "{error}");
-            assert_eq!(error.code(), tonic::Code::Unimplemented);
+            let error = check(3, &mount, possible).unwrap_err();
+            assert_eq!(error.code(), code);
+            let text = error.to_string();
+            assert!(text.contains("mounts[3].recursive_read_only"), "{text}");
         }
     }
 

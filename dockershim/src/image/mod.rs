@@ -4,6 +4,7 @@ mod accounts;
 pub mod convert;
 pub mod fs_info;
 pub mod list;
+mod mount;
 pub mod pause;
 pub mod pull;
 pub mod reference;
@@ -12,6 +13,7 @@ pub mod status;
 mod store;
 
 pub use accounts::{Accounts, AccountsByImage};
+pub use mount::ImageMounts;
 pub use pull::Pulls;
 pub use reference::Reference;
 pub use store::{Image, ImageSnapshot, Images};

@@ -13,6 +13,8 @@ use rustix::{
     mount::{MountFlags, UnmountFlags, mount, unmount},
 };
 
+use tokio::sync::{Mutex, RwLock, RwLockReadGuard};
+
 use crate::Error;
 
 /// Where they are, under the shim's root.
@@ -24,8 +26,10 @@ const LONGEST_OPTIONS: usize = 4096;
 #[derive(Debug)]
 pub struct ImageMounts {
     directory: PathBuf,
-    /// Held while one is mounted or unmounted.
-    changing: tokio::sync::Mutex<()>,
+    /// Held for writing while those that nobody uses are unmounted.
+    held: RwLock<()>,
+    /// Held while one is mounted.
+    mounting: Mutex<()>,
 }
 
 impl ImageMounts {
@@ -33,8 +37,15 @@ impl ImageMounts {
     pub fn new(root: &Path) -> Self {
         Self {
             directory: root.join(DIRECTORY),
-            changing: tokio::sync::Mutex::default(),
+            held: RwLock::default(),
+            mounting: Mutex::default(),
         }
+    }
+
+    /// Keeps every image mounted until the answer is dropped: for a container that is being
+    /// made, of which nobody else knows yet.
+    pub async fn hold(&self) -> RwLockReadGuard<'_, ()> {
+        self.held.read().await
     }
 
     /// Mounts an image, unless it is mounted; returns the directory of `sub_path` in it.
@@ -49,7 +60,7 @@ impl ImageMounts {
         field: &str,
     ) -> Result<PathBuf, Error> {
         let id = inspect.id.clone().unwrap_or_default();
-        let _one_at_a_time = self.changing.lock().await;
+        let _one_at_a_time = self.mounting.lock().await;
         let target = self.directory.join(id.rsplit(':').next().unwrap_or(&id));
         let layers = layers(inspect.graph_driver.as_ref()).ok_or_else(|| {
             let driver = inspect.graph_driver.as_ref().map_or("unknown", |d| &d.name);
@@ -70,8 +81,9 @@ impl ImageMounts {
                 std::fs::create_dir_all(&target).map_err(failed)?;
                 mount_layers(&layers, &target).map_err(failed)?;
             }
-            inside(&target, &sub_path)
-                .map_err(|error| Error::invalid(field, format!("{sub_path:?} in the image: {error}")))
+            inside(&target, &sub_path).map_err(|error| {
+                Error::invalid(field, format!("{sub_path:?} in the image: {error}"))
+            })
         };
         let done = tokio::task::spawn_blocking(work).await;
         done.unwrap_or(Err(Error::Panicked("CreateContainer")))
@@ -79,7 +91,7 @@ impl ImageMounts {
 
     /// Unmounts every image but those that `is_used` knows by their directories.
     pub async fn retain(&self, is_used: impl Fn(&Path) -> bool) {
-        let _one_at_a_time = self.changing.lock().await;
+        let _alone = self.held.write().await;
         let Ok(entries) = std::fs::read_dir(&self.directory) else {
             return;
         };
@@ -106,7 +118,12 @@ fn layers(driver: Option<&DriverData>) -> Option<Vec<PathBuf>> {
             let upper = driver.data.get("UpperDir")?;
             let lower = driver.data.get("LowerDir");
             let lower = lower.into_iter().flat_map(|lower| lower.split(':'));
-            Some(std::iter::once(upper.as_str()).chain(lower).map(short).collect())
+            Some(
+                std::iter::once(upper.as_str())
+                    .chain(lower)
+                    .map(short)
+                    .collect(),
+            )
         }
         "vfs" => Some(vec![driver.data.get("Dir")?.into()]),
         _ => None,

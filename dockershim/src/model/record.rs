@@ -8,7 +8,10 @@ use std::{
 use bollard::models::{ContainerInspectResponse, ContainerSummary};
 use cri_proto::runtime::v1::{ContainerStatus, PodSandboxStatus};
 
-use crate::{container, labels, sandbox};
+use crate::{
+    container::{self, image_mounts::ImageMountsByPath},
+    labels, sandbox,
+};
 
 /// What the engine told of one of our Docker containers.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,6 +53,8 @@ pub struct Container {
     pub cri_log: bool,
     /// Files of its cgroup v2 that are to be written when it starts.
     pub unified: BTreeMap<String, String>,
+    /// The images that it has mounted.
+    pub image_mounts: ImageMountsByPath,
     /// Known from the engine's list only, which says less than an inspect.
     pub provisional: bool,
 }

@@ -11,7 +11,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Id, Model, Record};
 use crate::{
+    container::image_mounts,
     engine::{Engine, EngineError},
+    image::ImageMounts,
     logs::Logs,
 };
 
@@ -26,15 +28,22 @@ pub struct Looker {
     engine: Arc<Engine>,
     model: Arc<Model>,
     logs: Arc<Logs>,
+    image_mounts: Arc<ImageMounts>,
 }
 
 impl Looker {
     /// Looks at `engine` for `model`, and keeps `logs` going by what it sees.
-    pub fn new(engine: Arc<Engine>, model: Arc<Model>, logs: Arc<Logs>) -> Self {
+    pub fn new(
+        engine: Arc<Engine>,
+        model: Arc<Model>,
+        logs: Arc<Logs>,
+        image_mounts: Arc<ImageMounts>,
+    ) -> Self {
         Self {
             engine,
             model,
             logs,
+            image_mounts,
         }
     }
 
@@ -51,8 +60,7 @@ impl Looker {
             Err(error) => return Err(error),
         };
         let Some(record) = record else {
-            self.model.put(&ticket, id, None);
-            self.logs.forget(id);
+            self.removed(id);
             return Ok(());
         };
         if let Record::Container(container) = &record {
@@ -71,15 +79,21 @@ impl Looker {
     }
 
     /// Removes what is remembered of containers that are no more.
-    pub(super) fn tidy(&self) {
+    pub(super) async fn tidy(&self) {
         let snapshot = self.model.snapshot();
         self.logs.retain(|id| snapshot.contains(id));
+        image_mounts::tidy(&self.image_mounts, &self.model).await;
     }
 
     /// Records that `id` was removed, as of now.
     pub fn removed(&self, id: &str) {
+        let container = self.model.snapshot().container(id);
         self.model.remove(id);
         self.logs.forget(id);
+        if container.is_ok_and(|container| !container.image_mounts.is_empty()) {
+            let (model, images) = (Arc::clone(&self.model), Arc::clone(&self.image_mounts));
+            tokio::spawn(async move { image_mounts::tidy(&images, &model).await });
+        }
     }
 }
 

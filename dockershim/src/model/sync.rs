@@ -198,7 +198,7 @@ impl Sync {
             let in_time = tokio::time::timeout(FIRST_SYNC_PATIENCE, &mut looks).await;
             self.remove_half_made().await;
             self.remove_scratch().await;
-            self.looker.tidy();
+            self.looker.tidy().await;
             self.model.set_synced();
             if in_time.is_err() {
                 tracing::warn!("the engine is slow to describe some containers; going on without");

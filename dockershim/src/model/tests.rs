@@ -16,6 +16,7 @@ fn container(id: &str, sandbox: &str, state: ContainerState) -> Record {
         engine_log: String::new(),
         cri_log: false,
         unified: Default::default(),
+        image_mounts: Default::default(),
         provisional: false,
     }))
 }

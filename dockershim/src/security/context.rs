@@ -4,9 +4,10 @@ use bollard::models::{ContainerCreateBody, HostConfig};
 use cri_proto::runtime::v1::{
     Int64Value, LinuxContainerSecurityContext, LinuxSandboxSecurityContext, NamespaceOption,
 };
+use rustix::process::Pid;
 
 use super::{apparmor, capabilities, namespaces, seccomp, selinux};
-use crate::{Error, engine::Connection};
+use crate::Error;
 
 const FIELD: &str = "linux.security_context";
 const NO_NEW_PRIVILEGES: &str = "no-new-privileges";
@@ -39,8 +40,8 @@ pub struct Surroundings<'a> {
     pub sandbox: &'a str,
     /// The full id of the container that `namespace_options.target_id` names.
     pub target: Option<&'a str>,
-    /// The engine that it will run on.
-    pub engine: &'a Connection,
+    /// The engine's process, where it can be told.
+    pub engine: Option<Pid>,
 }
 
 /// Puts a container's security context into what the engine is asked to create, but for
@@ -70,7 +71,7 @@ pub async fn apply_to_container(
     }
     host.privileged = Some(context.privileged);
     host.readonly_rootfs = Some(context.readonly_rootfs);
-    capabilities::apply(context.capabilities.as_ref(), engine.pid, host)?;
+    capabilities::apply(context.capabilities.as_ref(), engine, host)?;
 
     let mut options: Vec<String> = selinux::options(context.selinux_options.as_ref()).collect();
     options.extend(apparmor::option(
@@ -104,5 +105,45 @@ fn user(user: Option<Int64Value>, group: Option<Int64Value>) -> Result<Option<St
             format!("{FIELD}.run_as_group"),
             "needs run_as_user",
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cri_proto::runtime::v1::SecurityProfile;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn options_of_an_unprivileged_container() {
+        let context = LinuxContainerSecurityContext {
+            no_new_privs: true,
+            seccomp: Some(SecurityProfile::default()),
+            masked_paths: vec!["/proc/kcore".into()],
+            ..Default::default()
+        };
+        let around = Surroundings {
+            sandbox: "s",
+            target: None,
+            engine: None,
+        };
+        let mut host = HostConfig::default();
+        apply_to_container(Some(context), around, &mut host)
+            .await
+            .unwrap();
+        assert_eq!(host.security_opt.unwrap(), ["no-new-privileges"]);
+        assert_eq!(host.masked_paths.unwrap(), ["/proc/kcore"]);
+        assert_eq!(host.readonly_paths.unwrap(), [""; 0]);
+    }
+
+    #[test]
+    fn a_sandboxs_group_needs_a_user() {
+        let context = LinuxSandboxSecurityContext {
+            run_as_group: Some(Int64Value { value: 5 }),
+            ..Default::default()
+        };
+        let (mut body, mut host) = Default::default();
+        let error = apply_to_sandbox(context, &mut body, &mut host).unwrap_err();
+        assert!(error.to_string().contains("run_as_group"), "{error}");
     }
 }

@@ -7,7 +7,7 @@ use cri_proto::runtime::v1::{
     RuntimeHandler, RuntimeHandlerFeatures, RuntimeStatus, StatusResponse, VersionResponse,
 };
 
-use crate::{Error, Shim, engine::State};
+use crate::{Error, Shim, container::can_be_recursively_read_only, engine::State};
 
 /// The version of the kubelet's side of the interface that this answers.
 const KUBELET_API: &str = "0.1.0";
@@ -57,7 +57,10 @@ pub fn status(shim: &Shim, verbose: bool) -> StatusResponse {
         let names = std::iter::once("").chain(engine.info.runtimes.iter().map(String::as_str));
         runtime_handlers.extend(names.map(|name| RuntimeHandler {
             name: name.into(),
-            features: Some(RuntimeHandlerFeatures::default()),
+            features: Some(RuntimeHandlerFeatures {
+                recursive_read_only_mounts: can_be_recursively_read_only(engine),
+                user_namespaces: false,
+            }),
         }));
         if verbose {
             let (major, minor) = engine.api;
