@@ -19,7 +19,10 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
-use crate::{Shim, Streaming, service::Service};
+use crate::{
+    Shim, Streaming,
+    service::{Service, deadline::Deadline},
+};
 
 /// As the kubelet has it for its own side.
 const MAX_MESSAGE: usize = 16 * 1024 * 1024;
@@ -105,6 +108,7 @@ pub async fn serve(
         .max_decoding_message_size(MAX_MESSAGE)
         .max_encoding_message_size(usize::MAX);
     let server = Server::builder()
+        .layer(tower::layer::layer_fn(Deadline::new))
         .add_service(runtime)
         .add_service(images)
         .serve_with_incoming_shutdown(

@@ -11,7 +11,10 @@ use cri_streaming::{
     Wants,
     client::{Client, Command, Forwarder, Transport},
 };
-use tonic::{Status, transport::Channel};
+use tonic::{
+    Status,
+    transport::{Channel, Endpoint},
+};
 
 use crate::{images::BUSYBOX, node::Node};
 
@@ -27,9 +30,15 @@ pub struct Cri {
 impl Cri {
     /// Connects to the shim of a node.
     pub async fn of(node: &Node) -> Result<Self> {
+        Self::at(&node.cri_endpoint()).await
+    }
+
+    /// Connects to a shim: `unix://...`.
+    pub async fn at(endpoint: &str) -> Result<Self> {
+        let channel = Endpoint::new(endpoint.to_owned())?.connect().await?;
         Ok(Self {
-            runtime: node.runtime().await?,
-            images: node.images().await?,
+            runtime: RuntimeServiceClient::new(channel.clone()),
+            images: ImageServiceClient::new(channel),
         })
     }
 

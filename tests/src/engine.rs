@@ -166,7 +166,15 @@ impl Engine {
         Ok(())
     }
 
-    /// Starts the engine after [`Self::stop`].
+    /// `kill -9` of the engine; its containers run on until it is started again.
+    pub fn kill(&mut self) -> Result<()> {
+        self.dockerd
+            .take()
+            .context("the engine does not run")?
+            .kill()
+    }
+
+    /// Starts the engine after [`Self::stop`] or [`Self::kill`].
     pub async fn start_again(&mut self) -> Result<()> {
         self.start_dockerd().await
     }

@@ -202,7 +202,7 @@ async fn create_body(
     let around = Surroundings {
         sandbox: sandbox.id(),
         target: target.as_deref(),
-        engine: engine.pid,
+        capabilities: security::available_capabilities(engine),
     };
     security::apply_to_container(context, around, &mut host).await?;
     body.host_config = Some(host);

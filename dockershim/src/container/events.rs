@@ -1,20 +1,34 @@
 //! `GetContainerEvents`.
 
+use std::sync::Arc;
+
 use cri_proto::runtime::v1::ContainerEventResponse;
 use futures::{Stream, StreamExt as _};
+use tokio::sync::broadcast::Receiver;
 use tokio_stream::wrappers::{BroadcastStream, errors::BroadcastStreamRecvError};
 use tonic::Status;
 
 use super::status::status_of;
-use crate::{Shim, image::ImageSnapshot, model::Change};
+use crate::{
+    Shim,
+    image::{ImageSnapshot, Images},
+    model::Change,
+};
 
 /// What happens to sandboxes and containers from now on, in order, until the shim ends.
 /// A listener that does not keep up gets `DATA_LOSS`, and is to list and listen anew.
 pub fn events(
     shim: &Shim,
 ) -> impl Stream<Item = Result<ContainerEventResponse, Status>> + Send + use<> {
-    let images = std::sync::Arc::clone(&shim.images);
-    BroadcastStream::new(shim.model.changes.listen())
+    let images = Arc::clone(&shim.images);
+    responses(shim.model.changes.listen(), images).take_until(shim.stop.clone().cancelled_owned())
+}
+
+fn responses(
+    changes: Receiver<Arc<Change>>,
+    images: Arc<Images>,
+) -> impl Stream<Item = Result<ContainerEventResponse, Status>> + Send {
+    BroadcastStream::new(changes)
         .map(move |change| match change {
             Ok(change) => Ok(response(&change, &images.snapshot())),
             Err(BroadcastStreamRecvError::Lagged(missed)) => {
@@ -29,7 +43,6 @@ pub fn events(
             *ended |= matches!(item, Some(Err(_)));
             std::future::ready(item)
         })
-        .take_until(shim.stop.clone().cancelled_owned())
 }
 
 fn response(change: &Change, images: &ImageSnapshot) -> ContainerEventResponse {
@@ -43,5 +56,40 @@ fn response(change: &Change, images: &ImageSnapshot) -> ContainerEventResponse {
             .iter()
             .map(|container| status_of(container, images))
             .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cri_proto::runtime::v1::ContainerEventType as Kind;
+    use tokio::sync::broadcast;
+
+    use super::*;
+
+    fn change(n: usize) -> Arc<Change> {
+        Arc::new(Change {
+            kind: Kind::ContainerStartedEvent,
+            id: n.to_string().into(),
+            seen_at: 0,
+            sandbox: None,
+            containers: Vec::new(),
+        })
+    }
+
+    #[tokio::test]
+    async fn a_listener_that_does_not_keep_up_is_told_and_dropped() {
+        let images = Arc::new(Images::new("pause:1".parse().unwrap()));
+        let changes = broadcast::Sender::new(4);
+        let mut quick = Box::pin(responses(changes.subscribe(), images.clone()));
+        let slow = responses(changes.subscribe(), images);
+        for n in 0..10 {
+            changes.send(change(n)).unwrap();
+            let event = quick.next().await.unwrap().unwrap();
+            assert_eq!(event.container_id, n.to_string());
+        }
+        let told: Vec<_> = slow.collect().await;
+        assert_eq!(told.len(), 1);
+        let error = told[0].as_ref().unwrap_err();
+        assert_eq!(error.code(), tonic::Code::DataLoss);
     }
 }

@@ -23,6 +23,7 @@ pub async fn start(
             container.status.state().as_str_name()
         )));
     }
+    shim.logs.create(&container).await;
     let started = shim.engine.start_container(id).await;
     // Even of a container that failed to start the record and the log are of use.
     let refreshed = shim.looker.refresh(id).await;

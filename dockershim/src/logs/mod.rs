@@ -32,7 +32,7 @@ use tokio::{
 
 use crate::{Error, checkpoint::Checkpoints, model::Container};
 use follower::{Follower, Order};
-use log_file::Paths;
+use log_file::{LogFile, Paths};
 use tail::Position;
 pub use tail::TailError;
 use watch::Watcher;
@@ -84,6 +84,17 @@ impl Logs {
                 lag_nanos: AtomicI64::new(0),
             }),
             followers: Mutex::default(),
+        }
+    }
+
+    /// Makes the file of a container's log, which clients expect when it has started.
+    pub async fn create(&self, container: &Container) {
+        let Some(Paths { log, .. }) = paths(container) else {
+            return;
+        };
+        let made = tokio::task::spawn_blocking(move || LogFile::open(&log)).await;
+        if let Ok(Err(error)) = made {
+            tracing::warn!(container_id = container.id(), %error, "the log cannot be made yet");
         }
     }
 

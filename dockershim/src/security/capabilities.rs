@@ -4,11 +4,13 @@ use bollard::models::HostConfig;
 use cri_proto::runtime::v1::Capability;
 use rustix::process::Pid;
 
-use crate::Error;
+use crate::{Error, engine::Connection};
 
 const FIELD: &str = "config.linux.security_context.capabilities";
 const ALL: &str = "ALL";
 const PREFIX: &str = "CAP_";
+/// The engine knows `PERFMON` and what came with and after it since Docker 23.
+const FIRST_UNKNOWN_TO_OLD: u32 = 38;
 
 /// By the number of their bit, as `capabilities(7)` and the kernel's headers have them.
 const NAMES: [&str; 41] = [
@@ -56,14 +58,14 @@ const NAMES: [&str; 41] = [
 ];
 
 /// Puts adds and drops into what the engine is asked to create. `ALL` comes before single
-/// names, and drops after adds. Adding `ALL` adds what the engine, process `engine`, has
-/// itself: it cannot give what it lacks, and would fail the start.
+/// names, and drops after adds. Adding `ALL` adds what is [`available`]: the engine cannot
+/// give what it lacks, and would fail the start.
 ///
 /// # Errors
 /// `InvalidArgument` for an unknown name, `Unsupported` for ambient capabilities.
 pub fn apply(
     capabilities: Option<&Capability>,
-    engine: Option<Pid>,
+    available: u64,
     host: &mut HostConfig,
 ) -> Result<(), Error> {
     let Some(capabilities) = capabilities else {
@@ -94,8 +96,7 @@ pub fn apply(
     let all_dropped = drop.contains(&ALL);
     add.retain(|name| *name != ALL);
     if all_added && !all_dropped {
-        let set = engine.and_then(effective).unwrap_or(u64::MAX);
-        let has = |bit: &usize| set & (1 << bit) != 0;
+        let has = |bit: &usize| available & (1 << bit) != 0;
         add.extend((0..NAMES.len()).filter(has).map(|bit| NAMES[bit]));
     }
     add.retain(|name| !drop.contains(name));
@@ -107,6 +108,16 @@ pub fn apply(
     let owned = |names: Vec<&str>| Some(names.into_iter().map(str::to_owned).collect());
     (host.cap_add, host.cap_drop) = (owned(add), owned(drop));
     Ok(())
+}
+
+/// What an engine can give, a bit each: what it has itself, and knows by name.
+pub fn available(engine: &Connection) -> u64 {
+    let known = if engine.serves(1, 42) {
+        u64::MAX
+    } else {
+        (1 << FIRST_UNKNOWN_TO_OLD) - 1
+    };
+    known & engine.pid.and_then(effective).unwrap_or(u64::MAX)
 }
 
 fn normal(name: &str) -> Option<&'static str> {
@@ -140,7 +151,7 @@ mod tests {
             ..Default::default()
         };
         let mut host = HostConfig::default();
-        apply(Some(&capabilities), None, &mut host)?;
+        apply(Some(&capabilities), u64::MAX, &mut host)?;
         Ok((host.cap_add.unwrap(), host.cap_drop.unwrap()))
     }
 

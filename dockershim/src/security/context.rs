@@ -4,7 +4,6 @@ use bollard::models::{ContainerCreateBody, HostConfig};
 use cri_proto::runtime::v1::{
     Int64Value, LinuxContainerSecurityContext, LinuxSandboxSecurityContext, NamespaceOption,
 };
-use rustix::process::Pid;
 
 use super::{apparmor, capabilities, namespaces, seccomp, selinux};
 use crate::Error;
@@ -40,8 +39,8 @@ pub struct Surroundings<'a> {
     pub sandbox: &'a str,
     /// The full id of the container that `namespace_options.target_id` names.
     pub target: Option<&'a str>,
-    /// The engine's process, where it can be told.
-    pub engine: Option<Pid>,
+    /// The capabilities that the engine can give, a bit each.
+    pub capabilities: u64,
 }
 
 /// Puts a container's security context into what the engine is asked to create, but for
@@ -57,7 +56,7 @@ pub async fn apply_to_container(
     let Surroundings {
         sandbox,
         target,
-        engine,
+        capabilities: available,
     } = around;
     let Some(context) = context else {
         // Nothing said: the engine's defaults, in the sandbox's namespaces.
@@ -71,7 +70,7 @@ pub async fn apply_to_container(
     }
     host.privileged = Some(context.privileged);
     host.readonly_rootfs = Some(context.readonly_rootfs);
-    capabilities::apply(context.capabilities.as_ref(), engine, host)?;
+    capabilities::apply(context.capabilities.as_ref(), available, host)?;
 
     let mut options: Vec<String> = selinux::options(context.selinux_options.as_ref()).collect();
     options.extend(apparmor::option(
@@ -125,7 +124,7 @@ mod tests {
         let around = Surroundings {
             sandbox: "s",
             target: None,
-            engine: None,
+            capabilities: 0,
         };
         let mut host = HostConfig::default();
         apply_to_container(Some(context), around, &mut host)

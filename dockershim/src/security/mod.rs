@@ -9,6 +9,7 @@ mod oom_score;
 mod seccomp;
 mod selinux;
 
+pub use capabilities::available as available_capabilities;
 pub use context::{Surroundings, apply_to_container, apply_to_sandbox};
 pub use identity::Identity;
 pub use namespaces::namespace_options;

@@ -1,6 +1,7 @@
 //! The tonic services: each rpc calls its verb; [`Error`](crate::Error) becomes a gRPC
 //! status by the one mapping there.
 
+pub mod deadline;
 mod image;
 mod node;
 mod runtime;

@@ -1,0 +1,225 @@
+//! `GetContainerEvents` and the list streams.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::time::Duration;
+
+use cri_proto::runtime::v1::{
+    self as cri, ContainerEventResponse, ContainerEventType as Kind, ContainerState,
+    PodSandboxState,
+};
+use e2e::{cri::Cri, node::Node};
+use tonic::Streaming;
+
+const SOON: Duration = Duration::from_secs(20);
+
+async fn listen(cri: &mut Cri) -> Streaming<ContainerEventResponse> {
+    let request = cri::GetEventsRequest {};
+    let response = cri.runtime.get_container_events(request).await.unwrap();
+    response.into_inner()
+}
+
+async fn next(events: &mut Streaming<ContainerEventResponse>) -> ContainerEventResponse {
+    let event = tokio::time::timeout(SOON, events.message()).await;
+    event.unwrap().unwrap().unwrap()
+}
+
+#[tokio::test]
+async fn every_listener_hears_a_pods_life_in_order_with_full_statuses() {
+    let node = Node::with_shim().await.unwrap();
+    let mut cri = Cri::of(&node).await.unwrap();
+    // What was there before is no news.
+    let (old, _) = cri.run_pod("old", &["sleep", "1000"]).await.unwrap();
+    let mut listeners = [listen(&mut cri).await, listen(&mut cri).await];
+
+    let (pod, container) = cri.run_pod("new", &["sleep", "1000"]).await.unwrap();
+    cri.stop(&container, 0).await.unwrap();
+    cri.remove(&container).await.unwrap();
+    cri.stop_pod(&pod).await.unwrap();
+    cri.remove_pod(&pod).await.unwrap();
+
+    use ContainerState::{ContainerCreated, ContainerExited, ContainerRunning};
+    use PodSandboxState::{SandboxNotready, SandboxReady};
+    let expected = [
+        (&pod, Kind::ContainerCreatedEvent, None, None),
+        (&pod, Kind::ContainerStartedEvent, Some(SandboxReady), None),
+        (
+            &container,
+            Kind::ContainerCreatedEvent,
+            Some(SandboxReady),
+            Some(ContainerCreated),
+        ),
+        (
+            &container,
+            Kind::ContainerStartedEvent,
+            Some(SandboxReady),
+            Some(ContainerRunning),
+        ),
+        (
+            &container,
+            Kind::ContainerStoppedEvent,
+            Some(SandboxReady),
+            Some(ContainerExited),
+        ),
+        (
+            &container,
+            Kind::ContainerDeletedEvent,
+            Some(SandboxReady),
+            None,
+        ),
+        (
+            &pod,
+            Kind::ContainerStoppedEvent,
+            Some(SandboxNotready),
+            None,
+        ),
+        (&pod, Kind::ContainerDeletedEvent, None, None),
+    ];
+    for events in &mut listeners {
+        let mut seen_at = 0;
+        for (id, kind, sandbox_state, container_state) in &expected {
+            let event = next(events).await;
+            assert_ne!(event.container_id, old);
+            assert_eq!(
+                (&event.container_id, event.container_event_type()),
+                (*id, *kind)
+            );
+            assert!(event.created_at >= seen_at);
+            seen_at = event.created_at;
+            let sandbox = event.pod_sandbox_status.unwrap();
+            assert_eq!(sandbox.metadata.as_ref().unwrap().uid, "uid-new");
+            if let Some(state) = sandbox_state {
+                assert_eq!(sandbox.state(), *state, "{kind:?}");
+            }
+            let states: Vec<_> = event
+                .containers_statuses
+                .iter()
+                .map(|s| s.state())
+                .collect();
+            assert_eq!(states, container_state.iter().copied().collect::<Vec<_>>());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_container_that_ends_by_itself_is_told_and_a_stopping_shim_ends_the_stream() {
+    let mut node = Node::with_shim().await.unwrap();
+    let mut cri = Cri::of(&node).await.unwrap();
+    let mut events = listen(&mut cri).await;
+    let (_, id) = cri
+        .run_pod("short", &["sh", "-c", "sleep 1; exit 3"])
+        .await
+        .unwrap();
+    loop {
+        let event = next(&mut events).await;
+        if event.container_id == id && event.container_event_type() == Kind::ContainerStoppedEvent {
+            assert_eq!(event.containers_statuses[0].exit_code, 3);
+            break;
+        }
+    }
+    drop(cri);
+    node.stop_shim().unwrap();
+    let end = tokio::time::timeout(SOON, events.message()).await.unwrap();
+    assert!(matches!(end, Ok(None) | Err(_)));
+}
+
+#[tokio::test]
+async fn streamed_lists_are_the_lists() {
+    let node = Node::with_shim().await.unwrap();
+    let mut cri = Cri::of(&node).await.unwrap();
+    for name in ["a", "b", "c"] {
+        cri.run_pod(name, &["sleep", "1000"]).await.unwrap();
+    }
+    let pods = cri.pods(cri::PodSandboxFilter::default()).await.unwrap();
+    let request = cri::StreamPodSandboxesRequest::default();
+    let mut stream = cri.runtime.stream_pod_sandboxes(request).await.unwrap();
+    let mut streamed = Vec::new();
+    while let Some(part) = stream.get_mut().message().await.unwrap() {
+        streamed.extend(part.pod_sandboxes);
+    }
+    assert_eq!(streamed, pods);
+
+    let filter = cri::ContainerFilter {
+        pod_sandbox_id: pods[0].id.clone(),
+        ..Default::default()
+    };
+    let listed = cri.containers(filter.clone()).await.unwrap();
+    let request = cri::StreamContainersRequest {
+        filter: Some(filter),
+    };
+    let mut stream = cri.runtime.stream_containers(request).await.unwrap();
+    let part = stream.get_mut().message().await.unwrap().unwrap();
+    assert_eq!(part.containers, listed);
+    assert_eq!(listed.len(), 1);
+
+    let request = cri::StreamImagesRequest::default();
+    let mut stream = cri.images.stream_images(request).await.unwrap();
+    let part = stream.get_mut().message().await.unwrap().unwrap();
+    let request = cri::ListImagesRequest::default();
+    let listed = cri.images.list_images(request).await.unwrap().into_inner();
+    assert_eq!(part.images, listed.images);
+}
+
+#[tokio::test]
+async fn limits_are_changed_while_a_container_runs() {
+    let node = Node::with_shim().await.unwrap();
+    let mut cri = Cri::of(&node).await.unwrap();
+    let (pod, id) = cri.run_pod("limits", &["sleep", "1000"]).await.unwrap();
+    const LIMIT: i64 = 64 << 20;
+    let request = |container_id: &str, linux| cri::UpdateContainerResourcesRequest {
+        container_id: container_id.to_owned(),
+        linux: Some(linux),
+        ..Default::default()
+    };
+    let limits = cri::LinuxContainerResources {
+        memory_limit_in_bytes: LIMIT,
+        cpu_shares: 512,
+        ..Default::default()
+    };
+    cri.runtime
+        .update_container_resources(request(&id, limits))
+        .await
+        .unwrap();
+    let resources = cri.status(&id).await.unwrap().resources.unwrap();
+    let linux = resources.linux.unwrap();
+    assert_eq!(
+        (linux.memory_limit_in_bytes, linux.cpu_shares),
+        (LIMIT, 512)
+    );
+    let limit = cri
+        .exec(
+            &id,
+            &[
+                "sh",
+                "-c",
+                "cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max 2>/dev/null; true",
+            ],
+            10,
+        )
+        .await
+        .unwrap();
+    let seen = String::from_utf8(limit.stdout).unwrap();
+    assert_eq!(seen.trim(), LIMIT.to_string());
+
+    let huge = cri::LinuxContainerResources {
+        hugepage_limits: vec![cri::HugepageLimit {
+            page_size: "2MB".into(),
+            limit: 1 << 21,
+        }],
+        ..Default::default()
+    };
+    let error = cri
+        .runtime
+        .update_container_resources(request(&id, huge))
+        .await
+        .unwrap_err();
+    assert!(error.message().contains("hugepage_limits"), "{error:?}");
+    let request = cri::UpdatePodSandboxResourcesRequest {
+        pod_sandbox_id: pod,
+        ..Default::default()
+    };
+    cri.runtime
+        .update_pod_sandbox_resources(request)
+        .await
+        .unwrap();
+}
