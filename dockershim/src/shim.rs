@@ -11,6 +11,7 @@ use crate::{
     image::{Images, Pulls},
     model::{Model, Refresher, sync::Sync},
     security::OomScorePolicy,
+    stats::Stats,
 };
 
 /// What every verb works with.
@@ -30,6 +31,8 @@ pub struct Shim {
     pub pulls: Pulls,
     /// What the engine may set as `oom_score_adj`.
     pub oom_score: OomScorePolicy,
+    /// What they use.
+    pub stats: Arc<Stats>,
     /// Mutations under way; a shutdown waits for them.
     pub tasks: TaskTracker,
     /// Held while the built-in pause image is loaded.
@@ -58,8 +61,10 @@ impl Shim {
             refresher.clone(),
         );
         tokio::spawn(sync.run(stop.clone()));
+        let stats = Stats::start(model.clone(), stop.clone());
         tokio::spawn(images.clone().run(engine.clone(), stop));
         Arc::new(Self {
+            stats,
             oom_score: OomScorePolicy::new(config.clamp_oom_score_adj),
             config,
             engine,

@@ -11,6 +11,9 @@ use cri_proto::runtime::v1::{
 use super::{stop_signal, unified};
 use crate::{labels, model::Container, naming};
 
+/// What overlay2 says where a container's writable layer is.
+const UPPER_DIR: &str = "UpperDir";
+
 /// A container out of an inspect; `None` when its name is not one of ours.
 pub fn from_inspect(inspect: ContainerInspectResponse) -> Option<Container> {
     let metadata = naming::parse_container_name(inspect.name.as_deref()?)?;
@@ -56,6 +59,10 @@ pub fn from_inspect(inspect: ContainerInspectResponse) -> Option<Container> {
         pid: state.pid.unwrap_or_default(),
         engine_log: inspect.log_path.unwrap_or_default(),
         unified: unified::from_label(docker_labels.get(labels::UNIFIED)),
+        upper_dir: inspect
+            .graph_driver
+            .and_then(|mut driver| driver.data.remove(UPPER_DIR))
+            .unwrap_or_default(),
         provisional: false,
     })
 }
@@ -143,6 +150,7 @@ pub fn from_summary(summary: ContainerSummary) -> Option<Container> {
         pid: 0,
         engine_log: String::new(),
         unified: Default::default(),
+        upper_dir: String::new(),
         provisional: true,
     })
 }

@@ -30,6 +30,9 @@ pub struct Sandbox {
     pub started: bool,
     /// The low-level runtime that its containers must share.
     pub runtime: String,
+    /// The cgroup that it and its containers are in, as the engine names it; empty for the
+    /// engine's own.
+    pub cgroup_parent: String,
     /// Known from the engine's list only, which says less than an inspect.
     pub provisional: bool,
 }
@@ -48,6 +51,8 @@ pub struct Container {
     pub engine_log: String,
     /// Files of its cgroup v2 that are to be written when it starts.
     pub unified: BTreeMap<String, String>,
+    /// Where the storage driver keeps what it writes; empty when the driver is no overlay.
+    pub upper_dir: String,
     /// Known from the engine's list only, which says less than an inspect.
     pub provisional: bool,
 }

@@ -15,6 +15,7 @@ fn container(id: &str, sandbox: &str, state: ContainerState) -> Record {
         pid: 0,
         engine_log: String::new(),
         unified: Default::default(),
+        upper_dir: String::new(),
         provisional: false,
     }))
 }

@@ -3,6 +3,7 @@
 
 mod image;
 mod node;
+mod parts;
 mod runtime;
 
 use std::{pin::Pin, sync::Arc};
