@@ -16,7 +16,8 @@ use super::{
         value,
     },
     network::{self, Interface},
-    usage::{Reader, Resource},
+    pressure::Resource,
+    usage::Reader,
 };
 use crate::model::{Container, Sandbox, Snapshot};
 

@@ -10,7 +10,7 @@ use super::{
     convert::{now, value},
     families::{self as family, BASE_LABELS, Family},
     network::Direction,
-    usage::Resource,
+    pressure::Resource,
 };
 use crate::{
     model::{Container, Sandbox, Snapshot},

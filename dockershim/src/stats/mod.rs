@@ -5,6 +5,7 @@
 //! size of writable layers, which takes a walk through their files, is measured in the
 //! background ([`writable_layer`]).
 
+pub mod block_io;
 pub mod cgroup;
 pub mod convert;
 mod cpu_rate;
@@ -13,6 +14,7 @@ pub mod families;
 mod look;
 mod metrics;
 pub mod network;
+pub mod pressure;
 pub mod usage;
 pub mod writable_layer;
 

@@ -42,7 +42,7 @@ pub fn interfaces(reader: &mut Reader, proc: &Path, pid: i64) -> Vec<Interface> 
         return Vec::new();
     }
     let directory = proc.join(pid.to_string());
-    let table = reader.text(&directory, "net/dev").unwrap_or_default();
+    let table = reader.list(&directory, "net/dev").unwrap_or_default();
     let mut found: Vec<_> = table.lines().filter_map(interface).collect();
     found.sort_by_key(|interface| interface.name != DEFAULT);
     found

@@ -3,14 +3,14 @@
 
 use std::{fs::File, io::Read as _, path::Path, path::PathBuf};
 
-use cri_proto::runtime::v1::{PsiData, PsiStats};
-
 use super::cgroup::Cgroup;
 
 /// A v1 limit above this is none: the kernel rounds "unlimited" to pages.
 const UNLIMITED: u64 = 1 << 62;
 /// v1 tells CPU times of user and system in these (`USER_HZ`).
 const NANOSECONDS_PER_TICK: u64 = 10_000_000;
+/// What is read at once, more than any file in one piece has.
+const PIECE: usize = 16 * 1024;
 
 /// CPU time, in nanoseconds over all cores.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -85,21 +85,6 @@ pub struct Tasks {
     pub threads_max: Option<u64>,
 }
 
-/// What was read from and written to one device.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct DeviceIo {
-    /// `major:minor`.
-    pub device: String,
-    /// Bytes read.
-    pub read_bytes: u64,
-    /// Bytes written.
-    pub write_bytes: u64,
-    /// Reads.
-    pub reads: u64,
-    /// Writes.
-    pub writes: u64,
-}
-
 /// Reads files of cgroups into one buffer.
 #[derive(Debug, Default)]
 pub struct Reader {
@@ -124,16 +109,34 @@ impl Memory {
 // === impl Reader ===
 
 impl Reader {
-    /// The text of a file; `None` when it is not there.
-    pub fn text(&mut self, directory: &Path, file: &str) -> Option<&str> {
+    /// The text of a file that the kernel shows in one piece, as it does numbers and
+    /// tables of keys; `None` when it is not there. Most of a look's time goes into calls
+    /// to the kernel, so there is none to see whether there is more.
+    pub(super) fn text(&mut self, directory: &Path, file: &str) -> Option<&str> {
+        self.read(directory, file, true)
+    }
+
+    /// The text of a file that the kernel may show piece by piece, as it does lists.
+    pub fn list(&mut self, directory: &Path, file: &str) -> Option<&str> {
+        self.read(directory, file, false)
+    }
+
+    fn read(&mut self, directory: &Path, file: &str, one_piece: bool) -> Option<&str> {
         self.path.clear();
         self.path.push(directory);
         self.path.push(file);
-        self.buffer.clear();
-        File::open(&self.path)
-            .and_then(|mut file| file.read_to_end(&mut self.buffer))
-            .ok()?;
-        std::str::from_utf8(&self.buffer).ok()
+        let mut file = File::open(&self.path).ok()?;
+        let mut length = 0;
+        loop {
+            if self.buffer.len() - length < PIECE {
+                self.buffer.resize(length + PIECE, 0);
+            }
+            let read = file.read(&mut self.buffer[length..]).ok()?;
+            length += read;
+            if read == 0 || (one_piece && length < self.buffer.len()) {
+                return std::str::from_utf8(&self.buffer[..length]).ok();
+            }
+        }
     }
 
     fn number(&mut self, directory: &Path, file: &str) -> Option<u64> {
@@ -193,11 +196,10 @@ impl Reader {
     fn memory_v1(&mut self, directory: &Path) -> Option<Memory> {
         let mut memory = Memory {
             usage: self.number(directory, "memory.usage_in_bytes")?,
-            limit: self.limit(directory, "memory.limit_in_bytes"),
             ..Memory::default()
         };
         let stat = self.text(directory, "memory.stat").unwrap_or_default();
-        let mut swapped = None;
+        let (mut swapped, mut limited) = (None, true);
         for (key, value) in pairs(stat) {
             match key {
                 "total_inactive_file" => memory.inactive_file = value,
@@ -207,11 +209,16 @@ impl Reader {
                 "total_mapped_file" => memory.mapped_file = value,
                 "total_pgfault" => memory.page_faults = value,
                 "total_pgmajfault" => memory.major_page_faults = value,
+                // The least of its own limit and all above.
+                "hierarchical_memory_limit" => limited = value < UNLIMITED,
                 // Only there when swap is counted. The difference of memory.memsw.usage
                 // and memory.usage is the same, but of two moments.
                 "total_swap" => swapped = Some(value),
                 _ => {}
             }
+        }
+        if limited {
+            memory.limit = self.limit(directory, "memory.limit_in_bytes");
         }
         // A limit on both together can only be under a limit on memory.
         memory.swap = swapped.map(|usage| Swap {
@@ -298,92 +305,10 @@ impl Reader {
         };
         Tasks {
             processes: self
-                .text(directory, "cgroup.procs")
+                .list(directory, "cgroup.procs")
                 .map(|list| list.lines().count() as u64),
             threads: self.number(directory, "pids.current"),
             threads_max: self.number(directory, "pids.max"),
-        }
-    }
-
-    /// What waits for `resource`: `cpu`, `memory` or `io`. Only the v2 hierarchy tells,
-    /// and only when the kernel measures it.
-    pub fn pressure(&mut self, cgroup: &Cgroup, resource: Resource) -> Option<PsiStats> {
-        let text = self.text(cgroup.unified()?, resource.file())?;
-        let mut stats = PsiStats::default();
-        for line in text.lines() {
-            let Some((kind, values)) = line.split_once(' ') else {
-                continue;
-            };
-            match kind {
-                "some" => stats.some = Some(psi(values)),
-                "full" => stats.full = Some(psi(values)),
-                _ => {}
-            }
-        }
-        (stats != PsiStats::default()).then_some(stats)
-    }
-
-    /// What was read and written, by device.
-    pub fn io(&mut self, cgroup: &Cgroup) -> Vec<DeviceIo> {
-        let mut devices: Vec<DeviceIo> = Vec::new();
-        let Some(v1) = cgroup.v1("blkio") else {
-            if let Some(directory) = cgroup.unified() {
-                let stat = self.text(directory, "io.stat").unwrap_or_default();
-                devices.extend(stat.lines().filter_map(io_v2));
-            }
-            return devices;
-        };
-        for (file, counts_bytes) in [
-            ("blkio.throttle.io_service_bytes_recursive", true),
-            ("blkio.throttle.io_serviced_recursive", false),
-        ] {
-            for line in self.text(v1, file).unwrap_or_default().lines() {
-                let mut words = line.split(' ');
-                let (Some(device), Some(operation), Some(count)) =
-                    (words.next(), words.next(), words.next())
-                else {
-                    continue;
-                };
-                let Ok(count) = count.parse() else { continue };
-                let index = devices.iter().position(|known| known.device == device);
-                let index = index.unwrap_or_else(|| {
-                    devices.push(DeviceIo {
-                        device: device.to_owned(),
-                        ..DeviceIo::default()
-                    });
-                    devices.len() - 1
-                });
-                let io = &mut devices[index];
-                match (operation, counts_bytes) {
-                    ("Read", true) => io.read_bytes = count,
-                    ("Read", false) => io.reads = count,
-                    ("Write", true) => io.write_bytes = count,
-                    ("Write", false) => io.writes = count,
-                    _ => {}
-                }
-            }
-        }
-        devices
-    }
-}
-
-/// What can be under pressure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Resource {
-    /// CPU time.
-    Cpu,
-    /// Memory.
-    Memory,
-    /// Disks.
-    Io,
-}
-
-impl Resource {
-    fn file(self) -> &'static str {
-        match self {
-            Self::Cpu => "cpu.pressure",
-            Self::Memory => "memory.pressure",
-            Self::Io => "io.pressure",
         }
     }
 }
@@ -394,52 +319,6 @@ fn pairs(text: &str) -> impl Iterator<Item = (&str, u64)> {
         let (key, value) = line.split_once(' ')?;
         Some((key, value.parse().ok()?))
     })
-}
-
-/// `avg10=0.00 avg60=0.00 avg300=0.00 total=0`; the total is in microseconds there, and
-/// in nanoseconds in CRI.
-fn psi(values: &str) -> PsiData {
-    let mut data = PsiData::default();
-    for pair in values.split(' ') {
-        let Some((key, value)) = pair.split_once('=') else {
-            continue;
-        };
-        let average = || value.parse().unwrap_or_default();
-        match key {
-            "avg10" => data.avg10 = average(),
-            "avg60" => data.avg60 = average(),
-            "avg300" => data.avg300 = average(),
-            "total" => {
-                let microseconds: u64 = value.parse().unwrap_or_default();
-                data.total = microseconds.saturating_mul(1000);
-            }
-            _ => {}
-        }
-    }
-    data
-}
-
-/// `8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=5 dios=6`.
-fn io_v2(line: &str) -> Option<DeviceIo> {
-    let (device, values) = line.split_once(' ')?;
-    let mut io = DeviceIo {
-        device: device.to_owned(),
-        ..DeviceIo::default()
-    };
-    for pair in values.split(' ') {
-        let Some((key, value)) = pair.split_once('=') else {
-            continue;
-        };
-        let Ok(value) = value.parse() else { continue };
-        match key {
-            "rbytes" => io.read_bytes = value,
-            "wbytes" => io.write_bytes = value,
-            "rios" => io.reads = value,
-            "wios" => io.writes = value,
-            _ => {}
-        }
-    }
-    Some(io)
 }
 
 #[cfg(test)]

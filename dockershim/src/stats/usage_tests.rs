@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
-use crate::stats::cgroup::Finder;
+use crate::stats::{block_io::DeviceIo, cgroup::Finder, pressure::Resource};
 
 const ID: &str = "0123456789abcdef";
 const PSI: &str = "some avg10=1.50 avg60=0.25 avg300=0.00 total=12\n\
@@ -76,7 +76,7 @@ fn v1() -> Node {
         ("memory/memory.memsw.limit_in_bytes", "9000\n"),
         (
             "memory/memory.stat",
-            "cache 1\ntotal_cache 300\ntotal_rss 600\ntotal_mapped_file 20\ntotal_pgfault 7\n\
+            "cache 1\nhierarchical_memory_limit 5000\ntotal_cache 300\ntotal_rss 600\ntotal_mapped_file 20\ntotal_pgfault 7\n\
              total_pgmajfault 2\ntotal_inactive_file 250\ntotal_active_file 50\ntotal_swap 400\n",
         ),
         ("memory/memory.failcnt", "3\n"),
@@ -215,6 +215,24 @@ fn no_limit_is_none() {
         assert_eq!((memory.limit, memory.available()), (None, None));
         assert_eq!(memory.swap.unwrap().available, None);
     }
+}
+
+#[test]
+fn a_limit_above_is_not_its_own() {
+    let node = v1().files(&[
+        ("memory/memory.limit_in_bytes", "9223372036854771712\n"),
+        ("memory/memory.stat", "hierarchical_memory_limit 5000\n"),
+    ]);
+    let memory = Reader::default().memory(&node.cgroup()).unwrap();
+    assert_eq!(memory.limit, None);
+}
+
+#[test]
+fn a_list_may_be_long() {
+    let pids: String = (0..20_000).map(|pid| format!("{pid}\n")).collect();
+    let node = v2().files(&[("unified/cgroup.procs", &pids)]);
+    let tasks = Reader::default().tasks(&node.cgroup());
+    assert_eq!(tasks.processes, Some(20_000));
 }
 
 #[test]
