@@ -24,6 +24,7 @@ pub mod security;
 pub mod server;
 pub mod service;
 pub mod shim;
+pub mod stats;
 pub mod streaming;
 
 pub use config::Config;

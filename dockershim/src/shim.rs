@@ -12,6 +12,7 @@ use crate::{
     logs::Logs,
     model::{Looker, Model, Refresher, sync::Sync},
     security::OomScorePolicy,
+    stats::Stats,
 };
 
 /// What every verb works with.
@@ -41,6 +42,8 @@ pub struct Shim {
     pub oom_score: OomScorePolicy,
     /// Cancelled when the shim ends.
     pub stop: CancellationToken,
+    /// What sandboxes and containers use.
+    pub stats: Arc<Stats>,
     /// Mutations under way; a shutdown waits for them.
     pub tasks: TaskTracker,
     /// Held while the built-in pause image is loaded.
@@ -79,7 +82,9 @@ impl Shim {
         );
         tokio::spawn(sync.run(stop.clone()));
         tokio::spawn(images.clone().run(engine.clone(), stop.clone()));
+        let stats = Stats::start(model.clone(), stop.clone());
         Arc::new(Self {
+            stats,
             oom_score: OomScorePolicy::new(config.clamp_oom_score_adj),
             config,
             engine,

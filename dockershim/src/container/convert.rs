@@ -19,6 +19,9 @@ use crate::{
     security::Identity,
 };
 
+/// What overlay2 says where a container's writable layer is.
+const UPPER_DIR: &str = "UpperDir";
+
 /// A container out of an inspect; `None` when its name is not one of ours.
 pub fn from_inspect(inspect: ContainerInspectResponse) -> Option<Container> {
     let metadata = naming::parse_container_name(inspect.name.as_deref()?)?;
@@ -72,6 +75,10 @@ pub fn from_inspect(inspect: ContainerInspectResponse) -> Option<Container> {
         cri_log: label(labels::LOG_FORMAT) == labels::LOG_FORMAT_CRI,
         unified: unified::from_label(docker_labels.get(labels::UNIFIED)),
         image_mounts,
+        upper_dir: inspect
+            .graph_driver
+            .and_then(|mut driver| driver.data.remove(UPPER_DIR))
+            .unwrap_or_default(),
         provisional: false,
     })
 }
@@ -161,6 +168,7 @@ pub fn from_summary(summary: ContainerSummary) -> Option<Container> {
         cri_log: label(labels::LOG_FORMAT) == labels::LOG_FORMAT_CRI,
         unified: Default::default(),
         image_mounts: image_mounts::from_label(docker_labels.get(labels::IMAGE_MOUNTS)),
+        upper_dir: String::new(),
         provisional: true,
     })
 }

@@ -11,11 +11,13 @@ use crate::{Error, Shim};
 /// A file system that does not answer in this time hangs.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// What the images use of the file system that the engine keeps them on.
+/// What the images, and the writable layers of the containers, use of the file system that
+/// the engine keeps both on.
 ///
-/// The bytes are the sum over the images in memory; a layer that several share is
-/// counted for each, as no engine tells what they share without reading it all. The
-/// inodes are those in use on the file system.
+/// The images' bytes are the sum over the images in memory; a layer that several share is
+/// counted for each, as no engine tells what they share without reading it all. Their
+/// inodes are those in use on the file system. Of the writable layers it is what was
+/// measured ([`crate::stats::writable_layer`]).
 ///
 /// # Errors
 /// `Unavailable` before the first sync, `DeadlineExceeded` when the file system hangs.
@@ -38,17 +40,20 @@ pub async fn fs_info(shim: &Shim) -> Result<ImageFsInfoResponse, Error> {
             limit: LIMIT,
         })?
         .map_err(|_| Error::Panicked("ImageFsInfo"))??;
-    let used = shim.images.snapshot().iter().map(|image| image.size).sum();
-    let usage = FilesystemUsage {
-        timestamp: jiff::Timestamp::now().as_nanosecond() as i64,
-        fs_id: Some(FilesystemIdentifier { mountpoint }),
-        used_bytes: Some(UInt64Value { value: used }),
-        inodes_used: Some(UInt64Value {
-            value: stat.f_files.saturating_sub(stat.f_ffree),
+    let timestamp = jiff::Timestamp::now().as_nanosecond() as i64;
+    let usage = |used_bytes, inodes_used| FilesystemUsage {
+        timestamp,
+        fs_id: Some(FilesystemIdentifier {
+            mountpoint: mountpoint.clone(),
         }),
+        used_bytes: Some(UInt64Value { value: used_bytes }),
+        inodes_used: Some(UInt64Value { value: inodes_used }),
     };
+    let images = shim.images.snapshot().iter().map(|image| image.size).sum();
+    shim.stats.layers.ask();
+    let (written, written_inodes) = shim.stats.layers.total();
     Ok(ImageFsInfoResponse {
-        image_filesystems: vec![usage.clone()],
-        container_filesystems: vec![usage],
+        image_filesystems: vec![usage(images, stat.f_files.saturating_sub(stat.f_ffree))],
+        container_filesystems: vec![usage(written, written_inodes)],
     })
 }

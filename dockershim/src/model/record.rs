@@ -33,6 +33,9 @@ pub struct Sandbox {
     pub started: bool,
     /// The low-level runtime that its containers must share.
     pub runtime: String,
+    /// The cgroup that it and its containers are in, as the engine names it; empty for the
+    /// engine's own.
+    pub cgroup_parent: String,
     /// Known from the engine's list only, which says less than an inspect.
     pub provisional: bool,
 }
@@ -55,6 +58,8 @@ pub struct Container {
     pub unified: BTreeMap<String, String>,
     /// The images that it has mounted.
     pub image_mounts: ImageMountsByPath,
+    /// Where the storage driver keeps what it writes; empty when the driver is no overlay.
+    pub upper_dir: String,
     /// Known from the engine's list only, which says less than an inspect.
     pub provisional: bool,
 }

@@ -17,6 +17,7 @@ fn container(id: &str, sandbox: &str, state: ContainerState) -> Record {
         cri_log: false,
         unified: Default::default(),
         image_mounts: Default::default(),
+        upper_dir: String::new(),
         provisional: false,
     }))
 }

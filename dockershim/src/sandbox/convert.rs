@@ -41,6 +41,7 @@ pub fn from_inspect(inspect: ContainerInspectResponse) -> Option<Sandbox> {
         pid: state.pid.unwrap_or_default(),
         started: nanoseconds(state.started_at.as_deref()).is_some(),
         runtime: host.runtime.unwrap_or_default(),
+        cgroup_parent: host.cgroup_parent.unwrap_or_default(),
         provisional: false,
     })
 }
@@ -68,6 +69,7 @@ pub fn from_summary(summary: ContainerSummary) -> Option<Sandbox> {
         pid: 0,
         started: summary.state != Some(ContainerSummaryStateEnum::CREATED),
         runtime: String::new(),
+        cgroup_parent: String::new(),
         provisional: true,
     })
 }

@@ -8,7 +8,7 @@ use cri_proto::runtime::v1::{
 };
 use tonic::{Request, Response, Status};
 
-use super::{Parts, Service, in_parts};
+use super::{Parts, Service, parts::in_parts};
 use crate::image;
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -57,8 +57,7 @@ impl ImageService for Service {
     ) -> Answer<Self::StreamImagesStream> {
         let filter = request.into_inner().filter;
         let listed = image::list::list(&self.shim, ListImagesRequest { filter })?;
-        Ok(in_parts(listed.images, |images| StreamImagesResponse {
-            images,
-        }))
+        let parts = in_parts(listed.images, |images| StreamImagesResponse { images });
+        Ok(Response::new(parts))
     }
 }

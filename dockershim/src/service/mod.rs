@@ -4,12 +4,13 @@
 pub mod deadline;
 mod image;
 mod node;
+mod parts;
 mod runtime;
 
 use std::{pin::Pin, sync::Arc};
 
 use futures::Stream;
-use tonic::{Response, Status};
+use tonic::Status;
 
 use crate::{Shim, Streaming};
 
@@ -28,23 +29,6 @@ impl Service {
     pub fn new(shim: Arc<Shim>, streaming: Arc<Streaming>) -> Self {
         Self { shim, streaming }
     }
-}
-
-/// What a part of a streamed list holds at most: some tens of KiB.
-const PART: usize = 128;
-
-/// A list as a stream of parts, each well below what a client takes as one message.
-fn in_parts<T, R>(items: Vec<T>, part: fn(Vec<T>) -> R) -> Response<Parts<R>>
-where
-    T: Send + 'static,
-    R: Send + 'static,
-{
-    let mut items = items.into_iter();
-    let parts = std::iter::from_fn(move || {
-        let next: Vec<T> = items.by_ref().take(PART).collect();
-        (!next.is_empty()).then(|| Ok(part(next)))
-    });
-    Response::new(Box::pin(futures::stream::iter(parts)))
 }
 
 /// The answer for a verb that is not built.

@@ -27,8 +27,8 @@ use cri_proto::runtime::v1::{
 };
 use tonic::{Request, Response, Status};
 
-use super::{Parts, Service, in_parts, node, unimplemented};
-use crate::{container, sandbox};
+use super::{Parts, Service, node, parts::in_parts, unimplemented};
+use crate::{container, sandbox, stats};
 
 type Answer<T> = Result<Response<T>, Status>;
 
@@ -204,30 +204,34 @@ impl RuntimeService for Service {
 
     async fn container_stats(
         &self,
-        _: Request<ContainerStatsRequest>,
+        request: Request<ContainerStatsRequest>,
     ) -> Answer<ContainerStatsResponse> {
-        Err(unimplemented("ContainerStats"))
+        let answer = container::stats::stats(&self.shim, request.into_inner()).await?;
+        Ok(Response::new(answer))
     }
 
     async fn list_container_stats(
         &self,
-        _: Request<ListContainerStatsRequest>,
+        request: Request<ListContainerStatsRequest>,
     ) -> Answer<ListContainerStatsResponse> {
-        Err(unimplemented("ListContainerStats"))
+        let stats = container::list_stats::list(&self.shim, request.into_inner().filter).await?;
+        Ok(Response::new(ListContainerStatsResponse { stats }))
     }
 
     async fn pod_sandbox_stats(
         &self,
-        _: Request<PodSandboxStatsRequest>,
+        request: Request<PodSandboxStatsRequest>,
     ) -> Answer<PodSandboxStatsResponse> {
-        Err(unimplemented("PodSandboxStats"))
+        let answer = sandbox::stats::stats(&self.shim, request.into_inner()).await?;
+        Ok(Response::new(answer))
     }
 
     async fn list_pod_sandbox_stats(
         &self,
-        _: Request<ListPodSandboxStatsRequest>,
+        request: Request<ListPodSandboxStatsRequest>,
     ) -> Answer<ListPodSandboxStatsResponse> {
-        Err(unimplemented("ListPodSandboxStats"))
+        let stats = sandbox::list_stats::list(&self.shim, request.into_inner().filter).await?;
+        Ok(Response::new(ListPodSandboxStatsResponse { stats }))
     }
 
     async fn update_runtime_config(
@@ -259,14 +263,16 @@ impl RuntimeService for Service {
         &self,
         _: Request<ListMetricDescriptorsRequest>,
     ) -> Answer<ListMetricDescriptorsResponse> {
-        Err(unimplemented("ListMetricDescriptors"))
+        let descriptors = stats::families::descriptors();
+        Ok(Response::new(ListMetricDescriptorsResponse { descriptors }))
     }
 
     async fn list_pod_sandbox_metrics(
         &self,
         _: Request<ListPodSandboxMetricsRequest>,
     ) -> Answer<ListPodSandboxMetricsResponse> {
-        Err(unimplemented("ListPodSandboxMetrics"))
+        let pod_metrics = sandbox::metrics::list(&self.shim).await?;
+        Ok(Response::new(ListPodSandboxMetricsResponse { pod_metrics }))
     }
 
     async fn update_pod_sandbox_resources(
@@ -290,9 +296,10 @@ impl RuntimeService for Service {
     ) -> Answer<Self::StreamPodSandboxesStream> {
         let filter = request.into_inner().filter;
         let listed = sandbox::list::list(&self.shim, ListPodSandboxRequest { filter })?;
-        Ok(in_parts(listed.items, |pod_sandboxes| {
-            StreamPodSandboxesResponse { pod_sandboxes }
-        }))
+        let parts = in_parts(listed.items, |pod_sandboxes| StreamPodSandboxesResponse {
+            pod_sandboxes,
+        });
+        Ok(Response::new(parts))
     }
 
     type StreamContainersStream = Parts<StreamContainersResponse>;
@@ -303,27 +310,36 @@ impl RuntimeService for Service {
     ) -> Answer<Self::StreamContainersStream> {
         let filter = request.into_inner().filter;
         let listed = container::list::list(&self.shim, ListContainersRequest { filter })?;
-        Ok(in_parts(listed.containers, |containers| {
-            StreamContainersResponse { containers }
-        }))
+        let parts = in_parts(listed.containers, |containers| StreamContainersResponse {
+            containers,
+        });
+        Ok(Response::new(parts))
     }
 
     type StreamContainerStatsStream = Parts<StreamContainerStatsResponse>;
 
     async fn stream_container_stats(
         &self,
-        _: Request<StreamContainerStatsRequest>,
+        request: Request<StreamContainerStatsRequest>,
     ) -> Answer<Self::StreamContainerStatsStream> {
-        Err(unimplemented("StreamContainerStats"))
+        let stats = container::list_stats::list(&self.shim, request.into_inner().filter).await?;
+        let parts = in_parts(stats, |container_stats| StreamContainerStatsResponse {
+            container_stats,
+        });
+        Ok(Response::new(parts))
     }
 
     type StreamPodSandboxStatsStream = Parts<StreamPodSandboxStatsResponse>;
 
     async fn stream_pod_sandbox_stats(
         &self,
-        _: Request<StreamPodSandboxStatsRequest>,
+        request: Request<StreamPodSandboxStatsRequest>,
     ) -> Answer<Self::StreamPodSandboxStatsStream> {
-        Err(unimplemented("StreamPodSandboxStats"))
+        let stats = sandbox::list_stats::list(&self.shim, request.into_inner().filter).await?;
+        let parts = in_parts(stats, |pod_sandbox_stats| StreamPodSandboxStatsResponse {
+            pod_sandbox_stats,
+        });
+        Ok(Response::new(parts))
     }
 
     type GetContainerEventsStream = Parts<ContainerEventResponse>;
@@ -343,6 +359,12 @@ impl RuntimeService for Service {
         &self,
         _: Request<StreamPodSandboxMetricsRequest>,
     ) -> Answer<Self::StreamPodSandboxMetricsStream> {
-        Err(unimplemented("StreamPodSandboxMetrics"))
+        let metrics = sandbox::metrics::list(&self.shim).await?;
+        let parts = in_parts(metrics, |pod_sandbox_metrics| {
+            StreamPodSandboxMetricsResponse {
+                pod_sandbox_metrics,
+            }
+        });
+        Ok(Response::new(parts))
     }
 }

@@ -1,0 +1,31 @@
+//! `ListContainerStats`, and `StreamContainerStats`, which sends the same list in parts.
+
+use cri_proto::runtime::v1::{ContainerStats, ContainerStatsFilter};
+
+use crate::{Error, Shim, labels, model::Container, stats};
+
+/// What each container that passes the filter uses.
+///
+/// # Errors
+/// `Unavailable` before the first sync, `DeadlineExceeded` when the kernel does not answer.
+pub async fn list(
+    shim: &Shim,
+    filter: Option<ContainerStatsFilter>,
+) -> Result<Vec<ContainerStats>, Error> {
+    shim.require_sync()?;
+    let filter = filter.unwrap_or_default();
+    stats::look(shim, "ListContainerStats", move |look, snapshot| {
+        let containers = snapshot.containers();
+        containers
+            .filter(|container| passes(container, &filter))
+            .map(|container| look.container(container))
+            .collect()
+    })
+    .await
+}
+
+fn passes(container: &Container, filter: &ContainerStatsFilter) -> bool {
+    container.id().starts_with(&filter.id)
+        && container.sandbox_id.starts_with(&filter.pod_sandbox_id)
+        && labels::matches(&container.status.labels, &filter.label_selector)
+}

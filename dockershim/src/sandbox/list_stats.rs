@@ -1,0 +1,31 @@
+//! `ListPodSandboxStats`, and `StreamPodSandboxStats`, which sends the same list in parts.
+
+use cri_proto::runtime::v1::{PodSandboxState, PodSandboxStats, PodSandboxStatsFilter};
+
+use crate::{Error, Shim, labels, model::Sandbox, stats};
+
+/// What each sandbox that is ready and passes the filter uses. Others use nothing.
+///
+/// # Errors
+/// `Unavailable` before the first sync, `DeadlineExceeded` when the kernel does not answer.
+pub async fn list(
+    shim: &Shim,
+    filter: Option<PodSandboxStatsFilter>,
+) -> Result<Vec<PodSandboxStats>, Error> {
+    shim.require_sync()?;
+    let filter = filter.unwrap_or_default();
+    stats::look(shim, "ListPodSandboxStats", move |look, snapshot| {
+        let sandboxes = snapshot.sandboxes();
+        sandboxes
+            .filter(|sandbox| passes(sandbox, &filter))
+            .map(|sandbox| look.pod(snapshot, sandbox))
+            .collect()
+    })
+    .await
+}
+
+fn passes(sandbox: &Sandbox, filter: &PodSandboxStatsFilter) -> bool {
+    sandbox.status.state() == PodSandboxState::SandboxReady
+        && sandbox.id().starts_with(&filter.id)
+        && labels::matches(&sandbox.status.labels, &filter.label_selector)
+}

@@ -1,0 +1,22 @@
+//! `ListPodSandboxMetrics`, and `StreamPodSandboxMetrics`, which sends the same list in
+//! parts.
+
+use cri_proto::runtime::v1::{PodSandboxMetrics, PodSandboxState};
+
+use crate::{Error, Shim, stats};
+
+/// The metrics of each sandbox that is ready.
+///
+/// # Errors
+/// `Unavailable` before the first sync, `DeadlineExceeded` when the kernel does not answer.
+pub async fn list(shim: &Shim) -> Result<Vec<PodSandboxMetrics>, Error> {
+    shim.require_sync()?;
+    stats::look(shim, "ListPodSandboxMetrics", |look, snapshot| {
+        let sandboxes = snapshot.sandboxes();
+        sandboxes
+            .filter(|sandbox| sandbox.status.state() == PodSandboxState::SandboxReady)
+            .map(|sandbox| look.pod_metrics(snapshot, sandbox))
+            .collect()
+    })
+    .await
+}

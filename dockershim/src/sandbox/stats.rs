@@ -1,0 +1,24 @@
+//! `PodSandboxStats`.
+
+use cri_proto::runtime::v1::{PodSandboxStatsRequest, PodSandboxStatsResponse};
+
+use super::status::find;
+use crate::{Error, Shim, stats};
+
+/// What one sandbox and its containers use; one that is not ready uses nothing.
+///
+/// # Errors
+/// `NotFound` when there is none, `Unavailable` before the first sync, `DeadlineExceeded`
+/// when the kernel does not answer.
+pub async fn stats(
+    shim: &Shim,
+    request: PodSandboxStatsRequest,
+) -> Result<PodSandboxStatsResponse, Error> {
+    let sandbox = find(shim, &request.pod_sandbox_id).await?;
+    let stats = stats::look(shim, "PodSandboxStats", move |look, snapshot| {
+        look.pod(snapshot, &sandbox)
+    });
+    Ok(PodSandboxStatsResponse {
+        stats: Some(stats.await?),
+    })
+}

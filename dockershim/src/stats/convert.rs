@@ -1,0 +1,79 @@
+//! What was read in CRI's terms.
+
+use cri_proto::runtime::v1::{
+    ContainerAttributes, FilesystemIdentifier, FilesystemUsage, MemoryUsage, PodSandboxAttributes,
+    PsiStats, SwapUsage, UInt64Value,
+};
+
+use super::{
+    usage::{Memory, Swap},
+    writable_layer::Measurement,
+};
+use crate::model::{Container, Sandbox};
+
+/// A number as CRI has those that may be missing.
+pub fn value(value: u64) -> Option<UInt64Value> {
+    Some(UInt64Value { value })
+}
+
+/// Now, as Unix time in nanoseconds.
+pub fn now() -> i64 {
+    jiff::Timestamp::now().as_nanosecond() as i64
+}
+
+/// Who a container is.
+pub fn container_attributes(container: &Container) -> ContainerAttributes {
+    let status = &container.status;
+    ContainerAttributes {
+        id: status.id.clone(),
+        metadata: status.metadata.clone(),
+        labels: status.labels.clone(),
+        annotations: status.annotations.clone(),
+    }
+}
+
+/// Who a sandbox is.
+pub fn sandbox_attributes(sandbox: &Sandbox) -> PodSandboxAttributes {
+    let status = &sandbox.status;
+    PodSandboxAttributes {
+        id: status.id.clone(),
+        metadata: status.metadata.clone(),
+        labels: status.labels.clone(),
+        annotations: status.annotations.clone(),
+    }
+}
+
+/// Memory without swap.
+pub fn memory_usage(memory: &Memory, psi: Option<PsiStats>, timestamp: i64) -> MemoryUsage {
+    MemoryUsage {
+        timestamp,
+        working_set_bytes: value(memory.working_set()),
+        available_bytes: memory.available().and_then(value),
+        usage_bytes: value(memory.usage),
+        rss_bytes: value(memory.rss),
+        page_faults: value(memory.page_faults),
+        major_page_faults: value(memory.major_page_faults),
+        psi,
+    }
+}
+
+/// Swap.
+pub fn swap_usage(swap: Swap, timestamp: i64) -> SwapUsage {
+    SwapUsage {
+        timestamp,
+        swap_available_bytes: swap.available.and_then(value),
+        swap_usage_bytes: value(swap.usage),
+    }
+}
+
+/// A writable layer on the engine's file system, as of when it was measured.
+pub fn filesystem_usage(measured: &Measurement, mountpoint: &str) -> FilesystemUsage {
+    FilesystemUsage {
+        timestamp: measured.timestamp,
+        fs_id: Some(FilesystemIdentifier {
+            mountpoint: mountpoint.to_owned(),
+        }),
+        used_bytes: value(measured.bytes),
+        inodes_used: value(measured.inodes),
+    }
+}

@@ -1,0 +1,110 @@
+//! `usageNanoCores`: how many billionths of a core were in use, over the time between
+//! two looks at a counter. A look is made when somebody asks, never by a timer.
+
+use std::{collections::HashMap, time::Duration};
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::model::Id;
+
+/// Over less than this a rate is mostly noise.
+const LEAST: Duration = Duration::from_secs(1);
+
+/// The last looks at the CPU counters of containers and pods.
+#[derive(Debug, Default)]
+pub struct CpuRates {
+    known: Mutex<HashMap<Id, Rate>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Rate {
+    at: Instant,
+    /// Nanoseconds of CPU time that were used by then.
+    used: u64,
+    nano_cores: Option<u64>,
+}
+
+impl CpuRates {
+    /// Takes note that `id` has used `used` nanoseconds of CPU time at `at`, and tells its
+    /// rate; `None` until it was looked at twice.
+    pub fn observe(&self, id: &str, at: Instant, used: u64) -> Option<u64> {
+        let mut known = self.known.lock();
+        let Some(rate) = known.get_mut(id) else {
+            let nano_cores = None;
+            known.insert(
+                id.into(),
+                Rate {
+                    at,
+                    used,
+                    nano_cores,
+                },
+            );
+            return None;
+        };
+        // Less than before is the counter of another run.
+        let Some(more) = used.checked_sub(rate.used) else {
+            let nano_cores = None;
+            *rate = Rate {
+                at,
+                used,
+                nano_cores,
+            };
+            return None;
+        };
+        let elapsed = at.saturating_duration_since(rate.at);
+        if elapsed >= LEAST {
+            let nano_cores = more as f64 / elapsed.as_secs_f64();
+            *rate = Rate {
+                at,
+                used,
+                nano_cores: Some(nano_cores as u64),
+            };
+        }
+        rate.nano_cores
+    }
+
+    /// Forgets all but those that `keep` wants.
+    pub fn retain(&self, keep: impl Fn(&str) -> bool) {
+        self.known.lock().retain(|id, _| keep(id));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_over_a_second_at_least() {
+        let rates = CpuRates::default();
+        let start = Instant::now();
+        let at = |millis| start + Duration::from_millis(millis);
+        let second = 1_000_000_000;
+        assert_eq!(rates.observe("a", at(0), 5 * second), None);
+        assert_eq!(rates.observe("a", at(500), 6 * second), None);
+        // 3 s of CPU in 2 s, since the first look and not the one in between.
+        assert_eq!(
+            rates.observe("a", at(2000), 8 * second),
+            Some(1_500_000_000)
+        );
+        assert_eq!(
+            rates.observe("a", at(2100), 9 * second),
+            Some(1_500_000_000)
+        );
+        assert_eq!(rates.observe("a", at(4000), 8 * second), Some(0));
+        assert_eq!(rates.observe("b", at(4000), 8 * second), None);
+    }
+
+    #[test]
+    fn another_run_begins_anew() {
+        let rates = CpuRates::default();
+        let start = Instant::now();
+        rates.observe("a", start, 100);
+        let later = start + Duration::from_secs(2);
+        assert_eq!(rates.observe("a", later, 50), None);
+        let later = later + Duration::from_secs(1);
+        assert_eq!(rates.observe("a", later, 60), Some(10));
+        rates.retain(|id| id != "a");
+        assert_eq!(rates.observe("a", later, 60), None);
+    }
+}

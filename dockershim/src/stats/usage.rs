@@ -1,0 +1,326 @@
+//! What a cgroup uses, out of its files: the kernel's `cgroup-v1/*.rst` and
+//! `cgroup-v2.rst`. A file that is not there, or says something else, is no value.
+
+use std::{fs::File, io::Read as _, path::Path, path::PathBuf};
+
+use super::cgroup::Cgroup;
+
+/// A v1 limit above this is none: the kernel rounds "unlimited" to pages.
+const UNLIMITED: u64 = 1 << 62;
+/// v1 tells CPU times of user and system in these (`USER_HZ`).
+const NANOSECONDS_PER_TICK: u64 = 10_000_000;
+/// What is read at once, more than any file in one piece has.
+const PIECE: usize = 16 * 1024;
+
+/// CPU time, in nanoseconds over all cores.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CpuTimes {
+    /// In user mode.
+    pub user: u64,
+    /// In the kernel.
+    pub system: u64,
+    /// Periods that have passed under a quota.
+    pub periods: u64,
+    /// Periods in which the quota ran out.
+    pub throttled_periods: u64,
+    /// How long it was held back.
+    pub throttled: u64,
+}
+
+/// Memory, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// All that is charged.
+    pub usage: u64,
+    /// At most; `None` without a limit.
+    pub limit: Option<u64>,
+    /// Page cache that was not used lately.
+    pub inactive_file: u64,
+    /// Page cache that was used lately.
+    pub active_file: u64,
+    /// Anonymous memory.
+    pub rss: u64,
+    /// Page cache.
+    pub cache: u64,
+    /// Mapped files.
+    pub mapped_file: u64,
+    /// Page faults so far.
+    pub page_faults: u64,
+    /// Page faults so far that had to wait for a disk.
+    pub major_page_faults: u64,
+    /// Swap; `None` where the kernel does not count it.
+    pub swap: Option<Swap>,
+}
+
+/// Swap, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Swap {
+    /// In use.
+    pub usage: u64,
+    /// What may be used yet; `None` without a limit.
+    pub available: Option<u64>,
+}
+
+/// What is told of memory for metrics alone.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MemoryEvents {
+    /// How often the limit was hit.
+    pub failures: Option<u64>,
+    /// The most that was ever charged, in bytes.
+    pub max_usage: Option<u64>,
+    /// Kernel memory, in bytes.
+    pub kernel: Option<u64>,
+    /// Processes that were killed for lack of memory.
+    pub oom_kills: Option<u64>,
+}
+
+/// Tasks of a cgroup.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tasks {
+    /// Processes of this cgroup itself.
+    pub processes: Option<u64>,
+    /// Threads, also of the cgroups below.
+    pub threads: Option<u64>,
+    /// Threads at most; `None` without a limit.
+    pub threads_max: Option<u64>,
+}
+
+/// Reads files of cgroups into one buffer.
+#[derive(Debug, Default)]
+pub struct Reader {
+    buffer: Vec<u8>,
+    path: PathBuf,
+}
+
+// === impl Memory ===
+
+impl Memory {
+    /// What cannot be had back without harm: the usage without the inactive page cache.
+    pub fn working_set(&self) -> u64 {
+        self.usage.saturating_sub(self.inactive_file)
+    }
+
+    /// What may be used yet; `None` without a limit.
+    pub fn available(&self) -> Option<u64> {
+        Some(self.limit?.saturating_sub(self.working_set()))
+    }
+}
+
+// === impl Reader ===
+
+impl Reader {
+    /// The text of a file that the kernel shows in one piece, as it does numbers and
+    /// tables of keys; `None` when it is not there. Most of a look's time goes into calls
+    /// to the kernel, so there is none to see whether there is more.
+    pub(super) fn text(&mut self, directory: &Path, file: &str) -> Option<&str> {
+        self.read(directory, file, true)
+    }
+
+    /// The text of a file that the kernel may show piece by piece, as it does lists.
+    pub fn list(&mut self, directory: &Path, file: &str) -> Option<&str> {
+        self.read(directory, file, false)
+    }
+
+    fn read(&mut self, directory: &Path, file: &str, one_piece: bool) -> Option<&str> {
+        self.path.clear();
+        self.path.push(directory);
+        self.path.push(file);
+        let mut file = File::open(&self.path).ok()?;
+        let mut length = 0;
+        loop {
+            if self.buffer.len() - length < PIECE {
+                self.buffer.resize(length + PIECE, 0);
+            }
+            let read = file.read(&mut self.buffer[length..]).ok()?;
+            length += read;
+            if read == 0 || (one_piece && length < self.buffer.len()) {
+                return std::str::from_utf8(&self.buffer[..length]).ok();
+            }
+        }
+    }
+
+    fn number(&mut self, directory: &Path, file: &str) -> Option<u64> {
+        self.text(directory, file)?.trim().parse().ok()
+    }
+
+    /// CPU time used so far, in nanoseconds.
+    pub fn cpu(&mut self, cgroup: &Cgroup) -> Option<u64> {
+        if let Some(v1) = cgroup.v1("cpuacct") {
+            return self.number(v1, "cpuacct.usage");
+        }
+        let stat = self.text(cgroup.unified()?, "cpu.stat")?;
+        let usec = pairs(stat).find(|(key, _)| *key == "usage_usec")?.1;
+        Some(usec.saturating_mul(1000))
+    }
+
+    /// Where the CPU time went, and how long it was held back.
+    pub fn cpu_times(&mut self, cgroup: &Cgroup) -> CpuTimes {
+        let mut times = CpuTimes::default();
+        if let Some(v1) = cgroup.v1("cpuacct") {
+            let stat = self.text(v1, "cpuacct.stat").unwrap_or_default();
+            for (key, value) in pairs(stat) {
+                let nanoseconds = value.saturating_mul(NANOSECONDS_PER_TICK);
+                match key {
+                    "user" => times.user = nanoseconds,
+                    "system" => times.system = nanoseconds,
+                    _ => {}
+                }
+            }
+        }
+        let Some(directory) = cgroup.v1("cpu").or(cgroup.unified()) else {
+            return times;
+        };
+        let stat = self.text(directory, "cpu.stat").unwrap_or_default();
+        for (key, value) in pairs(stat) {
+            match key {
+                "user_usec" => times.user = value.saturating_mul(1000),
+                "system_usec" => times.system = value.saturating_mul(1000),
+                "nr_periods" => times.periods = value,
+                "nr_throttled" => times.throttled_periods = value,
+                "throttled_time" => times.throttled = value,
+                "throttled_usec" => times.throttled = value.saturating_mul(1000),
+                _ => {}
+            }
+        }
+        times
+    }
+
+    /// Memory and swap.
+    pub fn memory(&mut self, cgroup: &Cgroup) -> Option<Memory> {
+        match cgroup.v1("memory") {
+            Some(v1) => self.memory_v1(v1),
+            None => self.memory_v2(cgroup.unified()?),
+        }
+    }
+
+    fn memory_v1(&mut self, directory: &Path) -> Option<Memory> {
+        let mut memory = Memory {
+            usage: self.number(directory, "memory.usage_in_bytes")?,
+            ..Memory::default()
+        };
+        let stat = self.text(directory, "memory.stat").unwrap_or_default();
+        let (mut swapped, mut limited) = (None, true);
+        for (key, value) in pairs(stat) {
+            match key {
+                "total_inactive_file" => memory.inactive_file = value,
+                "total_active_file" => memory.active_file = value,
+                "total_rss" => memory.rss = value,
+                "total_cache" => memory.cache = value,
+                "total_mapped_file" => memory.mapped_file = value,
+                "total_pgfault" => memory.page_faults = value,
+                "total_pgmajfault" => memory.major_page_faults = value,
+                // The least of its own limit and all above.
+                "hierarchical_memory_limit" => limited = value < UNLIMITED,
+                // Only there when swap is counted. The difference of memory.memsw.usage
+                // and memory.usage is the same, but of two moments.
+                "total_swap" => swapped = Some(value),
+                _ => {}
+            }
+        }
+        if limited {
+            memory.limit = self.limit(directory, "memory.limit_in_bytes");
+        }
+        // A limit on both together can only be under a limit on memory.
+        memory.swap = swapped.map(|usage| Swap {
+            usage,
+            available: memory.limit.and_then(|limit| {
+                let both = self.limit(directory, "memory.memsw.limit_in_bytes")?;
+                Some(both.saturating_sub(limit).saturating_sub(usage))
+            }),
+        });
+        Some(memory)
+    }
+
+    fn limit(&mut self, directory: &Path, file: &str) -> Option<u64> {
+        self.number(directory, file).filter(|n| *n < UNLIMITED)
+    }
+
+    fn memory_v2(&mut self, directory: &Path) -> Option<Memory> {
+        let mut memory = Memory {
+            usage: self.number(directory, "memory.current")?,
+            // Without a limit it says "max".
+            limit: self.number(directory, "memory.max"),
+            ..Memory::default()
+        };
+        let stat = self.text(directory, "memory.stat").unwrap_or_default();
+        for (key, value) in pairs(stat) {
+            match key {
+                "inactive_file" => memory.inactive_file = value,
+                "active_file" => memory.active_file = value,
+                "anon" => memory.rss = value,
+                "file" => memory.cache = value,
+                "file_mapped" => memory.mapped_file = value,
+                "pgfault" => memory.page_faults = value,
+                "pgmajfault" => memory.major_page_faults = value,
+                _ => {}
+            }
+        }
+        memory.swap = self
+            .number(directory, "memory.swap.current")
+            .map(|usage| Swap {
+                usage,
+                available: self
+                    .number(directory, "memory.swap.max")
+                    .map(|limit| limit.saturating_sub(usage)),
+            });
+        Some(memory)
+    }
+
+    /// What metrics tell of memory beside [`Memory`].
+    pub fn memory_events(&mut self, cgroup: &Cgroup) -> MemoryEvents {
+        if let Some(v1) = cgroup.v1("memory") {
+            return MemoryEvents {
+                failures: self.number(v1, "memory.failcnt"),
+                max_usage: self.number(v1, "memory.max_usage_in_bytes"),
+                kernel: self.number(v1, "memory.kmem.usage_in_bytes"),
+                oom_kills: self.pair(v1, "memory.oom_control", "oom_kill"),
+            };
+        }
+        let Some(directory) = cgroup.unified() else {
+            return MemoryEvents::default();
+        };
+        MemoryEvents {
+            failures: self.pair(directory, "memory.events", "max"),
+            max_usage: self.number(directory, "memory.peak"),
+            kernel: self.pair(directory, "memory.stat", "kernel"),
+            oom_kills: self.pair(directory, "memory.events", "oom_kill"),
+        }
+    }
+
+    fn pair(&mut self, directory: &Path, file: &str, key: &str) -> Option<u64> {
+        let text = self.text(directory, file)?;
+        Some(pairs(text).find(|(found, _)| *found == key)?.1)
+    }
+
+    /// Tasks in this cgroup and those below, as the pids controller counts them.
+    pub fn threads(&mut self, cgroup: &Cgroup) -> Option<u64> {
+        let directory = cgroup.v1("pids").or(cgroup.unified())?;
+        self.number(directory, "pids.current")
+    }
+
+    /// Processes and threads.
+    pub fn tasks(&mut self, cgroup: &Cgroup) -> Tasks {
+        let Some(directory) = cgroup.v1("pids").or(cgroup.unified()) else {
+            return Tasks::default();
+        };
+        Tasks {
+            processes: self
+                .list(directory, "cgroup.procs")
+                .map(|list| list.lines().count() as u64),
+            threads: self.number(directory, "pids.current"),
+            threads_max: self.number(directory, "pids.max"),
+        }
+    }
+}
+
+/// Lines of a key and a number.
+fn pairs(text: &str) -> impl Iterator<Item = (&str, u64)> {
+    text.lines().filter_map(|line| {
+        let (key, value) = line.split_once(' ')?;
+        Some((key, value.parse().ok()?))
+    })
+}
+
+#[cfg(test)]
+#[path = "usage_tests.rs"]
+mod tests;

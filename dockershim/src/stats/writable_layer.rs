@@ -1,0 +1,157 @@
+//! How much the containers have written to their root file systems: what is in the upper
+//! directory of each overlay. Storage drivers without one are not measured.
+//!
+//! It takes a walk through every file, so it is done in the background: one directory at a
+//! time, for a fixed share of the time at most, and only while somebody asks for stats.
+
+use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
+
+use cri_proto::runtime::v1::ContainerState;
+use parking_lot::Mutex;
+use tokio::{sync::Notify, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use super::{convert::now, disk_walk::Walk};
+use crate::model::{Container, Id, Model};
+
+/// A container is measured again after this, at the earliest.
+const INTERVAL: Duration = Duration::from_secs(120);
+/// Nobody who asked longer ago than this is still interested.
+const INTEREST: Duration = Duration::from_secs(300);
+/// A walk goes on for this long at once ...
+const SLICE: Duration = Duration::from_millis(20);
+/// ... and then rests this many times as long as it went.
+const REST: u32 = 9;
+
+/// What one container has written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Measurement {
+    /// When it was measured, as Unix time in nanoseconds.
+    pub timestamp: i64,
+    /// Bytes on the disk.
+    pub bytes: u64,
+    /// Files and directories.
+    pub inodes: u64,
+}
+
+/// The last measurement of each container.
+#[derive(Debug, Default)]
+pub struct WritableLayers {
+    measured: Mutex<HashMap<Id, Outcome>>,
+    asked: Notify,
+    last_asked: Mutex<Option<Instant>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Outcome {
+    at: Instant,
+    /// None when it failed.
+    found: Option<Measurement>,
+}
+
+impl WritableLayers {
+    /// Starts the task that measures; it ends with `stop`.
+    pub fn start(model: Arc<Model>, stop: CancellationToken) -> Arc<Self> {
+        let layers = Arc::new(Self::default());
+        let work = Arc::clone(&layers).run(model);
+        tokio::spawn(stop.run_until_cancelled_owned(work));
+        layers
+    }
+
+    /// Says that somebody is interested.
+    pub fn ask(&self) {
+        *self.last_asked.lock() = Some(Instant::now());
+        self.asked.notify_one();
+    }
+
+    /// The last measurement of a container; `None` until there is one.
+    pub fn of(&self, id: &str) -> Option<Measurement> {
+        self.measured.lock().get(id)?.found
+    }
+
+    /// Bytes and inodes of all that was measured.
+    pub fn total(&self) -> (u64, u64) {
+        let measured = self.measured.lock();
+        let found = measured.values().filter_map(|outcome| outcome.found);
+        found.fold((0, 0), |(bytes, inodes), one| {
+            (bytes + one.bytes, inodes + one.inodes)
+        })
+    }
+
+    async fn run(self: Arc<Self>, model: Arc<Model>) {
+        loop {
+            let wanted = self
+                .last_asked
+                .lock()
+                .is_some_and(|at| at.elapsed() < INTEREST);
+            match self.next(&model) {
+                Some(container) if wanted => {
+                    let found = measure(container.upper_dir.clone().into()).await;
+                    let outcome = Outcome {
+                        at: Instant::now(),
+                        found,
+                    };
+                    self.measured.lock().insert(container.id().into(), outcome);
+                }
+                // What falls due meanwhile is found by whoever asks next.
+                _ => self.asked.notified().await,
+            }
+        }
+    }
+
+    /// The container whose measurement is the most overdue.
+    fn next(&self, model: &Model) -> Option<Arc<Container>> {
+        let snapshot = model.snapshot();
+        let mut measured = self.measured.lock();
+        measured.retain(|id, _| snapshot.contains(id));
+        let due = snapshot.containers().filter_map(|container| {
+            if container.upper_dir.is_empty() {
+                return None;
+            }
+            let last = measured.get(container.id());
+            let due = last.is_none_or(|last| is_due(container, last));
+            due.then(|| (last.map(|last| last.at), container))
+        });
+        due.min_by_key(|(at, _)| *at)
+            .map(|(_, container)| Arc::clone(container))
+    }
+}
+
+fn is_due(container: &Container, last: &Outcome) -> bool {
+    let status = &container.status;
+    let ended = status.state() == ContainerState::ContainerExited;
+    // What has ended writes no more.
+    let settled = ended && last.found.is_some_and(|m| m.timestamp > status.finished_at);
+    !settled && last.at.elapsed() >= INTERVAL
+}
+
+/// Walks through a directory in slices; `None` when it is not there.
+async fn measure(directory: PathBuf) -> Option<Measurement> {
+    let mut walk = None;
+    loop {
+        let directory = directory.clone();
+        let slice = tokio::task::spawn_blocking(move || {
+            let began = Instant::now();
+            let mut walk = match walk {
+                Some(walk) => walk,
+                None => Walk::start(&directory).ok()?,
+            };
+            let done = !walk.go_on(|| began.elapsed() < SLICE);
+            Some((walk, done, began.elapsed()))
+        });
+        let (advanced, done, took) = slice.await.ok()??;
+        tokio::time::sleep(took * REST).await;
+        if done {
+            return Some(Measurement {
+                timestamp: now(),
+                bytes: advanced.bytes(),
+                inodes: advanced.inodes(),
+            });
+        }
+        walk = Some(advanced);
+    }
+}
+
+#[cfg(test)]
+#[path = "writable_layer_tests.rs"]
+mod tests;

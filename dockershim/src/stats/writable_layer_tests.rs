@@ -1,0 +1,91 @@
+use cri_proto::runtime::v1::ContainerStatus;
+
+use super::*;
+use crate::model::Record;
+
+fn put(model: &Model, id: &str, state: ContainerState, upper_dir: &str) {
+    let container = Container {
+        status: ContainerStatus {
+            id: id.into(),
+            state: state.into(),
+            finished_at: i64::from(state == ContainerState::ContainerExited),
+            ..Default::default()
+        },
+        sandbox_id: "s".into(),
+        pid: 0,
+        engine_log: String::new(),
+        unified: Default::default(),
+        cri_log: false,
+        image_mounts: Default::default(),
+        upper_dir: upper_dir.into(),
+        provisional: false,
+    };
+    let record = Record::Container(Arc::new(container));
+    model.put(&model.ticket(), id, Some(record));
+}
+
+#[tokio::test]
+async fn layers_are_measured_only_when_somebody_asks() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("file"), vec![1; 64 << 10]).unwrap();
+    let model = Arc::new(Model::new());
+    let upper = dir.path().to_str().unwrap();
+    put(&model, "a", ContainerState::ContainerRunning, upper);
+    put(&model, "none", ContainerState::ContainerRunning, "");
+    put(&model, "gone", ContainerState::ContainerRunning, "/no/such");
+    let stop = CancellationToken::new();
+    let layers = WritableLayers::start(Arc::clone(&model), stop.clone());
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(layers.of("a"), None);
+    layers.ask();
+    let mut found = None;
+    for _ in 0..500 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        found = layers.of("a");
+        if found.is_some() {
+            break;
+        }
+    }
+    let found = found.unwrap();
+    assert!(found.bytes >= 64 << 10 && found.inodes == 2, "{found:?}");
+    assert_eq!(layers.total(), (found.bytes, found.inodes));
+    assert_eq!((layers.of("none"), layers.of("gone")), (None, None));
+    // What is removed is forgotten.
+    model.remove("a");
+    layers.ask();
+    for _ in 0..500 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        if layers.of("a").is_none() {
+            break;
+        }
+    }
+    assert_eq!(layers.total(), (0, 0));
+    stop.cancel();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_is_measured_again_after_minutes_unless_it_ended() {
+    let model = Model::new();
+    let layers = WritableLayers::default();
+    let outcome = |timestamp| Outcome {
+        at: Instant::now(),
+        found: Some(Measurement {
+            timestamp,
+            bytes: 1,
+            inodes: 1,
+        }),
+    };
+    put(&model, "run", ContainerState::ContainerRunning, "/upper");
+    put(&model, "end", ContainerState::ContainerExited, "/upper");
+    layers.measured.lock().insert("run".into(), outcome(5));
+    layers.measured.lock().insert("end".into(), outcome(5));
+    assert!(layers.next(&model).is_none());
+    tokio::time::advance(INTERVAL).await;
+    assert_eq!(layers.next(&model).unwrap().id(), "run");
+    layers.measured.lock().insert("run".into(), outcome(5));
+    assert!(layers.next(&model).is_none());
+    // One that nobody measured yet goes first.
+    tokio::time::advance(INTERVAL).await;
+    put(&model, "new", ContainerState::ContainerRunning, "/upper");
+    assert_eq!(layers.next(&model).unwrap().id(), "new");
+}
