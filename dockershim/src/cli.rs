@@ -14,7 +14,8 @@ use crate::image::pause;
     after_help = "Takes the place of cri-dockerd: flags have the same names."
 )]
 pub struct Cli {
-    /// The socket to serve CRI on: unix://<absolute path>
+    /// The socket to serve CRI on: unix://<absolute path>, or fd:// for the one that systemd
+    /// hands over
     #[arg(
         long,
         value_name = "ENDPOINT",
@@ -72,6 +73,11 @@ pub struct Cli {
     /// The key of the first of them, in PEM
     #[arg(long, value_name = "PATH")]
     pub streaming_tls_private_key_file: Option<PathBuf>,
+
+    /// Address of /metrics, /healthz and /readyz: <host>:<port>; with port 0 the system chooses
+    /// one. Without it nothing is measured
+    #[arg(long, value_name = "ADDRESS", default_value = "")]
+    pub metrics_bind_addr: String,
 
     /// Directories with CNI plugins, comma-separated; for --network-plugin=cni
     #[arg(long, value_name = "PATHS", default_value = "/opt/cni/bin")]

@@ -21,7 +21,7 @@ use crate::{cli::Cli, engine::Endpoint, image::Reference, security::Clamp};
 #[derive(Debug, Clone)]
 pub struct Config {
     /// The CRI socket.
-    pub listen: PathBuf,
+    pub listen: Listen,
     /// The Docker engine.
     pub docker_endpoint: Endpoint,
     /// Who gives pods their network.
@@ -36,8 +36,28 @@ pub struct Config {
     pub clamp_oom_score_adj: Clamp,
     /// The streaming server.
     pub streaming: cri_streaming::Config,
+    /// Where metrics and health are served; without it nothing is measured.
+    pub metrics_bind_addr: Option<SocketAddr>,
     /// What is logged.
     pub log_level: LevelFilter,
+}
+
+/// Where CRI is served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Listen {
+    /// On a socket that the shim makes.
+    Unix(PathBuf),
+    /// On the socket that systemd hands over.
+    Activated,
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "unix://{}", path.display()),
+            Self::Activated => f.write_str("fd://"),
+        }
+    }
 }
 
 /// Who gives pods their network.
@@ -98,20 +118,27 @@ impl TryFrom<&Cli> for Config {
                     parse_bind(&cli.streaming_bind_addr).map_err(bad("streaming-bind-addr"))?,
                 )
             },
+            metrics_bind_addr: match cli.metrics_bind_addr.as_str() {
+                "" => None,
+                address => Some(parse_bind(address).map_err(bad("metrics-bind-addr"))?),
+            },
             log_level: parse_level(&cli.log_level).map_err(bad("log-level"))?,
         })
     }
 }
 
-fn parse_listen(endpoint: &str) -> Result<PathBuf, String> {
-    let allowed = "allowed: unix://<absolute path>";
+fn parse_listen(endpoint: &str) -> Result<Listen, String> {
+    let allowed = "allowed: unix://<absolute path>, fd://";
     match endpoint.split_once("://") {
-        Some(("unix", path)) if path.starts_with('/') => Ok(path.into()),
-        Some(("fd", _)) => Err(format!("socket activation is not built; {allowed}")),
+        Some(("unix", path)) if path.starts_with('/') => Ok(Listen::Unix(path.into())),
+        Some(("fd", "")) => Ok(Listen::Activated),
+        Some(("fd", _)) => Err(format!(
+            "{endpoint:?}: systemd hands over one socket, which needs no name; {allowed}"
+        )),
         Some(("tcp" | "npipe", _)) => Err(format!(
             "{endpoint:?}: CRI is served to this node alone; {allowed}"
         )),
-        None if endpoint.starts_with('/') => Ok(endpoint.into()),
+        None if endpoint.starts_with('/') => Ok(Listen::Unix(endpoint.into())),
         _ => Err(format!("{endpoint:?}; {allowed}")),
     }
 }
@@ -259,7 +286,8 @@ mod tests {
             "--log-level=warning",
         ]);
         let config = config.unwrap();
-        assert_eq!(config.listen, PathBuf::from("/run/x.sock"));
+        assert_eq!(config.listen, Listen::Unix("/run/x.sock".into()));
+        assert_eq!(config.metrics_bind_addr, None);
         assert_eq!(
             config.pause_reference.to_string(),
             "registry.k8s.io/pause:3.10"
@@ -270,7 +298,7 @@ mod tests {
     #[test]
     fn a_bad_value_names_flag_and_what_is_allowed() {
         for (flag, value) in [
-            ("container-runtime-endpoint", "fd://"),
+            ("container-runtime-endpoint", "fd://7"),
             ("container-runtime-endpoint", "run/x.sock"),
             ("docker-endpoint", "docker.sock"),
             ("network-plugin", "cni"),
@@ -280,6 +308,7 @@ mod tests {
             ("clamp-oom-score-adj", "maybe"),
             ("log-level", "loud"),
             ("hairpin-mode", "yes"),
+            ("metrics-bind-addr", "nowhere"),
         ] {
             let error = config(&[&format!("--{flag}={value}")])
                 .unwrap_err()

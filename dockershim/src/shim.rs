@@ -9,6 +9,7 @@ use crate::{
     Config, Error,
     engine::{Engine, State},
     image::{Images, Pulls},
+    metrics::{Metrics, ModelMetrics},
     model::{Model, Refresher, sync::Sync},
     security::OomScorePolicy,
 };
@@ -30,6 +31,8 @@ pub struct Shim {
     pub pulls: Pulls,
     /// What the engine may set as `oom_score_adj`.
     pub oom_score: OomScorePolicy,
+    /// What is counted, where somebody can ask for it.
+    pub metrics: Option<Metrics>,
     /// Mutations under way; a shutdown waits for them.
     pub tasks: TaskTracker,
     /// Held while the built-in pause image is loaded.
@@ -47,9 +50,21 @@ pub struct Reservation<'a> {
 impl Shim {
     /// Builds the shim and starts what keeps its model live, until `stop`.
     pub fn start(config: Config, stop: CancellationToken) -> Arc<Self> {
-        let engine = Arc::new(Engine::new(config.docker_endpoint.clone()));
+        let metrics = config.metrics_bind_addr.map(|_| Metrics::new());
+        let engine = Engine::new(config.docker_endpoint.clone());
+        let engine = Arc::new(match &metrics {
+            Some(metrics) => engine.observed_by(Arc::new(metrics.engine.clone())),
+            None => engine,
+        });
         let model = Arc::new(Model::new());
         let images = Arc::new(Images::new(config.pause_reference.clone()));
+        if let Some(metrics) = &metrics {
+            metrics.register_collector(ModelMetrics::new(
+                engine.clone(),
+                model.clone(),
+                images.clone(),
+            ));
+        }
         let refresher = Refresher::start(engine.clone(), model.clone(), stop.clone());
         let sync = Sync::new(
             engine.clone(),
@@ -67,6 +82,7 @@ impl Shim {
             images,
             refresher,
             pulls: Pulls::default(),
+            metrics,
             tasks: TaskTracker::new(),
             loading_pause: tokio::sync::Mutex::default(),
             names: Mutex::default(),

@@ -11,7 +11,7 @@ use bollard::{
     },
 };
 
-use super::{CHANGE, Call, Engine, EngineError, READ};
+use super::{CHANGE, Engine, EngineError, READ};
 
 /// What the engine needs beyond the grace period: the kill, and its own bookkeeping.
 const STOP_MARGIN: Duration = Duration::from_secs(30);
@@ -31,7 +31,7 @@ impl Engine {
     /// # Errors
     /// Any [`Cause`](super::Cause).
     pub async fn list_containers(&self, label: &str) -> Result<Vec<ContainerSummary>, EngineError> {
-        let call = Call::new("list", "containers", READ);
+        let call = self.call("list containers", "of the engine", READ);
         let docker = call.docker(self)?;
         let options = ListContainersOptions {
             all: true,
@@ -49,7 +49,7 @@ impl Engine {
         &self,
         id: &str,
     ) -> Result<ContainerInspectResponse, EngineError> {
-        let call = Call::new("inspect container", id, READ);
+        let call = self.call("inspect container", id, READ);
         let docker = call.docker(self)?;
         call.run(docker.inspect_container(id, None::<InspectContainerOptions>))
             .await
@@ -62,7 +62,7 @@ impl Engine {
     /// `Conflict` when its name is taken.
     pub async fn create_container(&self, new: NewContainer) -> Result<String, EngineError> {
         let name = new.name.clone();
-        let call = Call::new("create container", &name, CHANGE);
+        let call = self.call("create container", &name, CHANGE);
         let docker = call.docker(self)?;
         let options = CreateContainerOptions {
             name: Some(new.name),
@@ -82,7 +82,7 @@ impl Engine {
     /// # Errors
     /// Any [`Cause`](super::Cause).
     pub async fn start_container(&self, id: &str) -> Result<(), EngineError> {
-        let call = Call::new("start container", id, CHANGE);
+        let call = self.call("start container", id, CHANGE);
         let docker = call.docker(self)?;
         call.run(docker.start_container(id, None::<StartContainerOptions>))
             .await
@@ -94,7 +94,7 @@ impl Engine {
     /// Any [`Cause`](super::Cause).
     pub async fn stop_container(&self, id: &str, grace: Duration) -> Result<(), EngineError> {
         let deadline = grace.saturating_add(STOP_MARGIN);
-        let call = Call::new("stop container", id, deadline);
+        let call = self.call("stop container", id, deadline);
         let docker = call.docker(self)?;
         let options = StopContainerOptions {
             signal: None,
@@ -108,7 +108,7 @@ impl Engine {
     /// # Errors
     /// Any [`Cause`](super::Cause); `Conflict` when it does not run.
     pub async fn kill_container(&self, id: &str) -> Result<(), EngineError> {
-        let call = Call::new("kill container", id, STOP_MARGIN);
+        let call = self.call("kill container", id, STOP_MARGIN);
         let docker = call.docker(self)?;
         let options = KillContainerOptions {
             signal: "SIGKILL".into(),
@@ -121,7 +121,7 @@ impl Engine {
     /// # Errors
     /// Any [`Cause`](super::Cause); `Conflict` when it runs or is being removed.
     pub async fn remove_container(&self, id: &str, force: bool) -> Result<(), EngineError> {
-        let call = Call::new("remove container", id, CHANGE);
+        let call = self.call("remove container", id, CHANGE);
         let docker = call.docker(self)?;
         let options = RemoveContainerOptions {
             v: true,
@@ -141,7 +141,7 @@ impl Engine {
         width: u16,
         height: u16,
     ) -> Result<(), EngineError> {
-        let call = Call::new("resize the terminal of container", id, READ);
+        let call = self.call("resize the terminal of container", id, READ);
         let docker = call.docker(self)?;
         let options = ResizeContainerTTYOptions {
             h: height.into(),

@@ -2,6 +2,7 @@
 //! status by the one mapping there.
 
 mod image;
+mod measure;
 mod node;
 mod runtime;
 
@@ -11,6 +12,8 @@ use futures::Stream;
 use tonic::Status;
 
 use crate::{Shim, Streaming};
+
+pub use measure::{Measure, Measured};
 
 /// What a CRI client talks to; implements both of CRI's services.
 #[derive(Debug, Clone)]
