@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 
 use crate::image::pause;
 
@@ -11,9 +11,14 @@ use crate::image::pause;
 #[command(
     name = "dockershim",
     version,
-    after_help = "Takes the place of cri-dockerd: flags have the same names."
+    after_help = "Takes the place of cri-dockerd: flags have the same names.",
+    mut_args(|flag| flag.global(true))
 )]
 pub struct Cli {
+    /// What to do instead of serving CRI
+    #[command(subcommand)]
+    pub command: Option<Command>,
+
     /// The socket to serve CRI on: unix://<absolute path>, or fd:// for the one that systemd
     /// hands over
     #[arg(
@@ -124,6 +129,14 @@ pub struct Cli {
     /// Prints how this binary was built
     #[arg(long)]
     pub buildinfo: bool,
+}
+
+/// What the binary can do beside serving CRI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Subcommand)]
+pub enum Command {
+    /// Checks whether this node has what the shim needs, and says what to do about what is
+    /// missing; takes the same flags
+    Doctor,
 }
 
 /// How this binary was built, for people.

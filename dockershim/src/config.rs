@@ -127,7 +127,7 @@ impl TryFrom<&Cli> for Config {
     }
 }
 
-fn parse_listen(endpoint: &str) -> Result<Listen, String> {
+pub(crate) fn parse_listen(endpoint: &str) -> Result<Listen, String> {
     let allowed = "allowed: unix://<absolute path>, fd://";
     match endpoint.split_once("://") {
         Some(("unix", path)) if path.starts_with('/') => Ok(Listen::Unix(path.into())),
@@ -144,7 +144,7 @@ fn parse_listen(endpoint: &str) -> Result<Listen, String> {
 }
 
 /// An address as Go's `net.Listen` takes it: without a host, all of them.
-fn parse_bind(text: &str) -> Result<SocketAddr, String> {
+pub(crate) fn parse_bind(text: &str) -> Result<SocketAddr, String> {
     let allowed = "allowed: <host>:<port>, [<IPv6 address>]:<port>, :<port>";
     let address = match text.strip_prefix(':') {
         Some(port) => format!("[::]:{port}"),
@@ -315,6 +315,28 @@ mod tests {
                 .to_string();
             assert!(error.starts_with(&format!("--{flag}: ")), "{error}");
             assert!(error.contains("allowed"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_subcommand_takes_the_same_flags_before_and_after_it() {
+        for line in [
+            [
+                "--docker-endpoint=unix:///x",
+                "doctor",
+                "--network-plugin=cni",
+            ],
+            [
+                "doctor",
+                "--docker-endpoint=unix:///x",
+                "--network-plugin=cni",
+            ],
+        ] {
+            let cli = Cli::parse_from(std::iter::once("dockershim").chain(line));
+            assert_eq!(cli.command, Some(crate::cli::Command::Doctor));
+            assert_eq!(cli.docker_endpoint, "unix:///x");
+            assert_eq!(cli.network_plugin, "cni");
+            assert_eq!(cli.root_directory, "/var/lib/cri-dockerd");
         }
     }
 

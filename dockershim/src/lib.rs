@@ -10,6 +10,7 @@
 pub mod cli;
 pub mod config;
 pub mod container;
+pub mod doctor;
 pub mod engine;
 pub mod error;
 pub mod health;

@@ -6,7 +6,11 @@ use std::{io::IsTerminal as _, process::ExitCode, sync::Arc};
 
 use anyhow::Context as _;
 use clap::Parser as _;
-use dockershim::{Config, Shim, cli::Cli, health, server, streaming};
+use dockershim::{
+    Config, Shim,
+    cli::{Cli, Command},
+    doctor, health, server, streaming,
+};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::{
@@ -30,6 +34,11 @@ fn start() -> anyhow::Result<ExitCode> {
     if cli.buildinfo {
         println!("{}", dockershim::cli::build_info());
         return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(Command::Doctor) = cli.command {
+        let report = runtime()?.block_on(doctor::examine(&cli));
+        print!("{report}");
+        return Ok(ExitCode::from(u8::from(report.failed())));
     }
     let config = Config::try_from(&cli)?;
     // The libraries' own debug lines would be hundreds a request.

@@ -9,7 +9,7 @@ use std::{
         unix::net::{UnixDatagram, UnixListener},
     },
     path::Path,
-    process::{Child, Command},
+    process::{Child, Command, Output},
     time::{Duration, Instant},
 };
 
@@ -182,6 +182,61 @@ fn a_bad_metrics_address_names_its_flag() {
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(error.contains("--metrics-bind-addr: "), "{error}");
     }
+}
+
+/// The doctor, in the network namespace of the node's engine.
+fn doctor(node: &Node, docker: &str, more: &[&str]) -> Output {
+    let root = node.path("shim").display().to_string();
+    let (program, cri) = (binary("dockershim").unwrap(), node.cri_endpoint());
+    let program = program.display().to_string();
+    let mut command = vec![&*program, "doctor", "--container-runtime-endpoint", &cri];
+    command.extend(["--docker-endpoint", docker, "--root-directory", &root]);
+    command.extend(more);
+    node.in_net(&command).unwrap()
+}
+
+#[tokio::test]
+async fn the_doctor_finds_a_good_node_good_and_says_what_to_do_about_a_bad_one() {
+    let node = Node::with_shim().await.unwrap();
+    let good = doctor(&node, &node.engine().endpoint(), &[]);
+    let table = String::from_utf8(good.stdout).unwrap();
+    assert_eq!(good.status.code(), Some(0), "{table}");
+    assert!(table.starts_with("CHECK"), "{table}");
+    let row = |table: &str, name: &str| {
+        let found = table.lines().find(|line| line.starts_with(name));
+        found
+            .unwrap_or_else(|| panic!("no {name} in\n{table}"))
+            .to_owned()
+    };
+    for (name, found) in [
+        ("engine API", "ok      1."),
+        ("storage driver", "ok      overlay2"),
+        ("cgroups", "the kubelet has to use the same"),
+        ("live-restore", "warn"),
+        ("CRI socket ", "is served by \"dockershim\""),
+        ("root directory", "ok"),
+        ("streaming address", "ok"),
+        ("engine disk", "inodes are free"),
+    ] {
+        let row = row(&table, name);
+        assert!(row.contains(found), "{row}\n{table}");
+    }
+    assert!(!table.contains("CNI"), "{table}");
+
+    let nowhere = format!("unix://{}", node.path("no.sock").display());
+    let bad = doctor(&node, &nowhere, &[]);
+    let table = String::from_utf8(bad.stdout).unwrap();
+    assert_eq!(bad.status.code(), Some(1), "{table}");
+    assert!(row(&table, "engine socket").contains("fail"), "{table}");
+    assert!(table.contains("-> start the engine"), "{table}");
+    assert!(table.contains("--docker-endpoint"), "{table}");
+
+    let conf = node.path("net.d").display().to_string();
+    let flags = ["--network-plugin", "cni", "--cni-conf-dir", &conf];
+    let bare = doctor(&node, &node.engine().endpoint(), &flags);
+    let table = String::from_utf8(bare.stdout).unwrap();
+    assert_eq!(bare.status.code(), Some(1), "{table}");
+    assert!(row(&table, "CNI configuration").contains("fail"), "{table}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

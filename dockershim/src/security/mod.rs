@@ -10,4 +10,5 @@ mod selinux;
 
 pub use context::{apply_to_container, apply_to_sandbox};
 pub use namespaces::namespace_options;
+pub(crate) use oom_score::{CAP_SYS_RESOURCE, effective_capabilities};
 pub use oom_score::{Clamp, OomScorePolicy};

@@ -12,7 +12,7 @@ use rustix::process::Pid;
 use crate::engine::{Connection, EngineError};
 
 /// Bit of CAP_SYS_RESOURCE in a capability set (`capabilities(7)`).
-const CAP_SYS_RESOURCE: u64 = 1 << 24;
+pub(crate) const CAP_SYS_RESOURCE: u64 = 1 << 24;
 /// The engine's own score where it is unknown: what a process has that nobody adjusted.
 const UNADJUSTED: i64 = 0;
 
@@ -100,7 +100,9 @@ fn lacks_capability(engine: Pid) -> bool {
     effective_capabilities(engine).is_some_and(|set| set & CAP_SYS_RESOURCE == 0)
 }
 
-fn effective_capabilities(pid: Pid) -> Option<u64> {
+/// The capabilities that a process has in effect, as bits (`capabilities(7)`); `None` where it
+/// cannot be seen.
+pub(crate) fn effective_capabilities(pid: Pid) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).ok()?;
     let set = status
         .lines()
