@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 
 use crate::image::pause;
 
@@ -11,10 +11,16 @@ use crate::image::pause;
 #[command(
     name = "dockershim",
     version,
-    after_help = "Takes the place of cri-dockerd: flags have the same names."
+    after_help = "Takes the place of cri-dockerd: flags have the same names.",
+    mut_args(|flag| flag.global(true))
 )]
 pub struct Cli {
-    /// The socket to serve CRI on: unix://<absolute path>
+    /// What to do instead of serving CRI
+    #[command(subcommand)]
+    pub command: Option<Command>,
+
+    /// The socket to serve CRI on: unix://<absolute path>, or fd:// for the one that systemd
+    /// hands over
     #[arg(
         long,
         value_name = "ENDPOINT",
@@ -78,6 +84,11 @@ pub struct Cli {
     #[arg(long, value_name = "PATH")]
     pub streaming_tls_private_key_file: Option<PathBuf>,
 
+    /// Address of /metrics, /healthz and /readyz: <host>:<port>; with port 0 the system chooses
+    /// one. Without it nothing is measured
+    #[arg(long, value_name = "ADDRESS", default_value = "")]
+    pub metrics_bind_addr: String,
+
     /// Directories with CNI plugins, comma-separated; for --network-plugin=cni
     #[arg(long, value_name = "PATHS", default_value = "/opt/cni/bin")]
     pub cni_bin_dir: String,
@@ -123,6 +134,14 @@ pub struct Cli {
     /// Prints how this binary was built
     #[arg(long)]
     pub buildinfo: bool,
+}
+
+/// What the binary can do beside serving CRI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Subcommand)]
+pub enum Command {
+    /// Checks whether this node has what the shim needs, and says what to do about what is
+    /// missing; takes the same flags
+    Doctor,
 }
 
 /// How this binary was built, for people.

@@ -21,7 +21,7 @@ use crate::{cli::Cli, engine::Endpoint, image::Reference, security::Clamp};
 #[derive(Debug, Clone)]
 pub struct Config {
     /// The CRI socket.
-    pub listen: PathBuf,
+    pub listen: Listen,
     /// The Docker engine.
     pub docker_endpoint: Endpoint,
     /// Who gives pods their network.
@@ -40,8 +40,28 @@ pub struct Config {
     pub root_directory: PathBuf,
     /// The streaming server.
     pub streaming: cri_streaming::Config,
+    /// Where metrics and health are served; without it nothing is measured.
+    pub metrics_bind_addr: Option<SocketAddr>,
     /// What is logged.
     pub log_level: LevelFilter,
+}
+
+/// Where CRI is served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Listen {
+    /// On a socket that the shim makes.
+    Unix(PathBuf),
+    /// On the socket that systemd hands over.
+    Activated,
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "unix://{}", path.display()),
+            Self::Activated => f.write_str("fd://"),
+        }
+    }
 }
 
 /// Who gives pods their network.
@@ -113,26 +133,33 @@ impl TryFrom<&Cli> for Config {
                     parse_bind(&cli.streaming_bind_addr).map_err(bad("streaming-bind-addr"))?,
                 )
             },
+            metrics_bind_addr: match cli.metrics_bind_addr.as_str() {
+                "" => None,
+                address => Some(parse_bind(address).map_err(bad("metrics-bind-addr"))?),
+            },
             log_level: parse_level(&cli.log_level).map_err(bad("log-level"))?,
         })
     }
 }
 
-fn parse_listen(endpoint: &str) -> Result<PathBuf, String> {
-    let allowed = "allowed: unix://<absolute path>";
+pub(crate) fn parse_listen(endpoint: &str) -> Result<Listen, String> {
+    let allowed = "allowed: unix://<absolute path>, fd://";
     match endpoint.split_once("://") {
-        Some(("unix", path)) if path.starts_with('/') => Ok(path.into()),
-        Some(("fd", _)) => Err(format!("socket activation is not built; {allowed}")),
+        Some(("unix", path)) if path.starts_with('/') => Ok(Listen::Unix(path.into())),
+        Some(("fd", "")) => Ok(Listen::Activated),
+        Some(("fd", _)) => Err(format!(
+            "{endpoint:?}: systemd hands over one socket, which needs no name; {allowed}"
+        )),
         Some(("tcp" | "npipe", _)) => Err(format!(
             "{endpoint:?}: CRI is served to this node alone; {allowed}"
         )),
-        None if endpoint.starts_with('/') => Ok(endpoint.into()),
+        None if endpoint.starts_with('/') => Ok(Listen::Unix(endpoint.into())),
         _ => Err(format!("{endpoint:?}; {allowed}")),
     }
 }
 
 /// An address as Go's `net.Listen` takes it: without a host, all of them.
-fn parse_bind(text: &str) -> Result<SocketAddr, String> {
+pub(crate) fn parse_bind(text: &str) -> Result<SocketAddr, String> {
     let allowed = "allowed: <host>:<port>, [<IPv6 address>]:<port>, :<port>";
     let address = match text.strip_prefix(':') {
         Some(port) => format!("[::]:{port}"),
@@ -289,7 +316,8 @@ mod tests {
             "--log-level=warning",
         ]);
         let config = config.unwrap();
-        assert_eq!(config.listen, PathBuf::from("/run/x.sock"));
+        assert_eq!(config.listen, Listen::Unix("/run/x.sock".into()));
+        assert_eq!(config.metrics_bind_addr, None);
         assert_eq!(
             config.pause_reference.to_string(),
             "registry.k8s.io/pause:3.10"
@@ -300,7 +328,7 @@ mod tests {
     #[test]
     fn a_bad_value_names_flag_and_what_is_allowed() {
         for (flag, value) in [
-            ("container-runtime-endpoint", "fd://"),
+            ("container-runtime-endpoint", "fd://7"),
             ("container-runtime-endpoint", "run/x.sock"),
             ("docker-endpoint", "docker.sock"),
             ("network-plugin", "cni"),
@@ -312,12 +340,35 @@ mod tests {
             ("hairpin-mode", "yes"),
             ("log-format", "text"),
             ("root-directory", "var/lib"),
+            ("metrics-bind-addr", "nowhere"),
         ] {
             let error = config(&[&format!("--{flag}={value}")])
                 .unwrap_err()
                 .to_string();
             assert!(error.starts_with(&format!("--{flag}: ")), "{error}");
             assert!(error.contains("allowed"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_subcommand_takes_the_same_flags_before_and_after_it() {
+        for line in [
+            [
+                "--docker-endpoint=unix:///x",
+                "doctor",
+                "--network-plugin=cni",
+            ],
+            [
+                "doctor",
+                "--docker-endpoint=unix:///x",
+                "--network-plugin=cni",
+            ],
+        ] {
+            let cli = Cli::parse_from(std::iter::once("dockershim").chain(line));
+            assert_eq!(cli.command, Some(crate::cli::Command::Doctor));
+            assert_eq!(cli.docker_endpoint, "unix:///x");
+            assert_eq!(cli.network_plugin, "cni");
+            assert_eq!(cli.root_directory, Path::new("/var/lib/cri-dockerd"));
         }
     }
 

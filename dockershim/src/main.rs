@@ -2,11 +2,15 @@
 
 #![forbid(unsafe_code)]
 
-use std::{io::IsTerminal as _, process::ExitCode};
+use std::{io::IsTerminal as _, process::ExitCode, sync::Arc};
 
 use anyhow::Context as _;
 use clap::Parser as _;
-use dockershim::{Config, Shim, cli::Cli, server, streaming};
+use dockershim::{
+    Config, Shim,
+    cli::{Cli, Command},
+    doctor, health, server, streaming,
+};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::{
@@ -17,7 +21,7 @@ use tracing_subscriber::{
 
 fn main() -> ExitCode {
     match start() {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("dockershim: {error:#}");
             ExitCode::FAILURE
@@ -25,11 +29,16 @@ fn main() -> ExitCode {
     }
 }
 
-fn start() -> anyhow::Result<()> {
+fn start() -> anyhow::Result<ExitCode> {
     let cli = Cli::parse();
     if cli.buildinfo {
         println!("{}", dockershim::cli::build_info());
-        return Ok(());
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(Command::Doctor) = cli.command {
+        let report = runtime()?.block_on(doctor::examine(&cli));
+        print!("{report}");
+        return Ok(ExitCode::from(u8::from(report.failed())));
     }
     let config = Config::try_from(&cli)?;
     // The libraries' own debug lines would be hundreds a request.
@@ -44,12 +53,16 @@ fn start() -> anyhow::Result<()> {
         .finish()
         .with(levels)
         .init();
+    runtime()?.block_on(run(config))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
-        .context("start the async runtime")?
-        .block_on(run(config))
+        .context("start the async runtime")
 }
 
 async fn run(config: Config) -> anyhow::Result<()> {
@@ -65,7 +78,14 @@ async fn run(config: Config) -> anyhow::Result<()> {
         on_signal.cancel();
     });
     let listener = server::listen(&config.listen)?;
+    let watchers = match config.metrics_bind_addr {
+        Some(address) => Some(health::listen(address).await?),
+        None => None,
+    };
     let shim = Shim::start(config, stop.clone());
+    if let Some(watchers) = watchers {
+        tokio::spawn(health::serve(watchers, Arc::clone(&shim), stop.clone()));
+    }
     let streaming = streaming::bind(&shim).await?;
     server::serve(shim, streaming, listener, stop).await?;
     Ok(())

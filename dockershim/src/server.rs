@@ -18,10 +18,13 @@ use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
+use tower::util::option_layer;
 
 use crate::{
     Shim, Streaming,
-    service::{Service, deadline::Deadline},
+    config::Listen,
+    service::{Deadline, Measure, Service},
+    systemd,
 };
 
 /// As the kubelet has it for its own side.
@@ -30,6 +33,8 @@ const MAX_MESSAGE: usize = 16 * 1024 * 1024;
 const MODE: u32 = 0o660;
 /// What work in flight gets at the end. The engine finishes by itself what it was asked.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(10);
+/// What the logs get after that.
+const LOGS_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why the CRI socket cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -50,16 +55,27 @@ pub enum ServerError {
         /// Why it failed.
         source: io::Error,
     },
+    /// systemd was to hand the socket over.
+    #[error("--container-runtime-endpoint: fd://: {0}")]
+    Activation(#[from] systemd::ActivationError),
     /// The gRPC server failed.
     #[error("serve CRI: {0}")]
     Serve(#[from] tonic::transport::Error),
 }
 
-/// Listens on a unix socket at `path`, in place of one that nobody serves any more.
+/// Listens where the flags say.
 ///
 /// # Errors
 /// See [`ServerError`].
-pub fn listen(path: &Path) -> Result<UnixListener, ServerError> {
+pub fn listen(listen: &Listen) -> Result<UnixListener, ServerError> {
+    match listen {
+        Listen::Unix(path) => listen_at(path),
+        Listen::Activated => Ok(systemd::socket()?),
+    }
+}
+
+/// Listens on a unix socket at `path`, in place of one that nobody serves any more.
+fn listen_at(path: &Path) -> Result<UnixListener, ServerError> {
     let failed = |action| {
         move |source| ServerError::Io {
             action,
@@ -107,7 +123,12 @@ pub async fn serve(
     let images = ImageServiceServer::new(service)
         .max_decoding_message_size(MAX_MESSAGE)
         .max_encoding_message_size(usize::MAX);
+    let measure = shim
+        .metrics
+        .as_ref()
+        .map(|m| Measure::new(m.requests.clone()));
     let server = Server::builder()
+        .layer(option_layer(measure))
         .layer(tower::layer::layer_fn(Deadline::new))
         .add_service(runtime)
         .add_service(images)
@@ -115,24 +136,25 @@ pub async fn serve(
             UnixListenerStream::new(listener),
             stop.clone().cancelled_owned(),
         );
-    // systemd's, where it started this; elsewhere there is nobody to tell.
-    if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
-        tracing::debug!(%error, "cannot notify the service manager");
-    }
-    tracing::info!(socket = %shim.config.listen.display(), "serving CRI v1");
+    systemd::ready();
+    tracing::info!(socket = %shim.config.listen, "serving CRI v1");
     let patience = async {
         stop.cancelled().await;
+        systemd::stopping();
         tokio::time::sleep(SHUTDOWN_PATIENCE).await;
     };
     tokio::select! {
+        // Its first turn: the service manager hears of the end before it comes.
+        biased;
+        () = patience => tracing::warn!("some requests are cut off"),
         served = async {
             served(server, &shim).await?;
             let _ = streams.await;
-            shim.logs.close().await;
             Ok::<_, ServerError>(())
         } => served?,
-        () = patience => tracing::warn!("some requests are cut off"),
     }
+    // What cannot be noted down in time is read again by the next shim.
+    let _ = tokio::time::timeout(LOGS_PATIENCE, shim.logs.close()).await;
     tracing::info!("stopped; pods keep running");
     Ok(())
 }
@@ -155,20 +177,23 @@ mod tests {
     async fn a_stale_socket_is_replaced_and_a_live_one_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("run/cri.sock");
-        let first = listen(&path).unwrap();
+        let first = listen_at(&path).unwrap();
         assert_eq!(
             fs::metadata(&path).unwrap().permissions().mode() & 0o777,
             MODE
         );
-        assert!(matches!(listen(&path), Err(ServerError::InUse(_))));
+        assert!(matches!(listen_at(&path), Err(ServerError::InUse(_))));
         drop(first);
-        listen(&path).unwrap();
+        listen_at(&path).unwrap();
     }
 
     #[tokio::test]
     async fn a_file_is_not_taken_for_a_socket() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        assert!(matches!(listen(file.path()), Err(ServerError::NoSocket(_))));
+        assert!(matches!(
+            listen_at(file.path()),
+            Err(ServerError::NoSocket(_))
+        ));
         assert!(file.path().exists());
     }
 }

@@ -10,6 +10,7 @@ use crate::{
     engine::{Engine, State},
     image::{AccountsByImage, ImageMounts, Images, Pulls},
     logs::Logs,
+    metrics::{Metrics, ModelMetrics},
     model::{Looker, Model, Refresher, sync::Sync},
     security::OomScorePolicy,
     stats::Stats,
@@ -44,6 +45,8 @@ pub struct Shim {
     pub stop: CancellationToken,
     /// What sandboxes and containers use.
     pub stats: Arc<Stats>,
+    /// What is counted, where somebody can ask for it.
+    pub metrics: Option<Metrics>,
     /// Mutations under way; a shutdown waits for them.
     pub tasks: TaskTracker,
     /// Held while the built-in pause image is loaded.
@@ -61,7 +64,12 @@ pub struct Reservation<'a> {
 impl Shim {
     /// Builds the shim and starts what keeps its model live, until `stop`.
     pub fn start(config: Config, stop: CancellationToken) -> Arc<Self> {
-        let engine = Arc::new(Engine::new(config.docker_endpoint.clone()));
+        let metrics = config.metrics_bind_addr.map(|_| Metrics::new());
+        let engine = Engine::new(config.docker_endpoint.clone());
+        let engine = Arc::new(match &metrics {
+            Some(metrics) => engine.observed_by(Arc::new(metrics.engine.clone())),
+            None => engine,
+        });
         let model = Arc::new(Model::new());
         let images = Arc::new(Images::new(config.pause_reference.clone()));
         let logs = Arc::new(Logs::new(&config.root_directory));
@@ -72,6 +80,14 @@ impl Shim {
             logs.clone(),
             image_mounts.clone(),
         ));
+        if let Some(metrics) = &metrics {
+            metrics.register_collector(ModelMetrics::new(
+                engine.clone(),
+                model.clone(),
+                images.clone(),
+                logs.clone(),
+            ));
+        }
         let refresher = Refresher::start(looker.clone(), stop.clone());
         let sync = Sync::new(
             engine.clone(),
@@ -97,6 +113,7 @@ impl Shim {
             accounts: AccountsByImage::default(),
             pulls: Pulls::default(),
             stop,
+            metrics,
             tasks: TaskTracker::new(),
             loading_pause: tokio::sync::Mutex::default(),
             names: Mutex::default(),

@@ -86,28 +86,27 @@ impl Node {
         self.start_shim_with(&[]).await
     }
 
-    /// [`Self::start_shim`], with more flags.
+    /// [`Self::start_shim`] with further flags.
     pub async fn start_shim_with(&mut self, extra: &[&str]) -> Result<()> {
         let path = |name: &str| self.path(name).display().to_string();
+        let (cri, docker, root) = (self.cri_endpoint(), self.engine.endpoint(), path("shim"));
+        let mut args = vec![
+            "--container-runtime-endpoint",
+            &cri,
+            "--docker-endpoint",
+            &docker,
+            "--network-plugin",
+            "docker",
+            "--root-directory",
+            &root,
+        ];
+        args.extend(extra);
         // It reaches the engine by its socket alone; out here tests reach its streams.
         let shim = Process::start(
             "dockershim",
             None,
             &binary("dockershim")?,
-            &[
-                &[
-                    "--container-runtime-endpoint",
-                    &self.cri_endpoint(),
-                    "--docker-endpoint",
-                    &self.engine.endpoint(),
-                    "--network-plugin",
-                    "docker",
-                    "--root-directory",
-                    &path("shim"),
-                ],
-                extra,
-            ]
-            .concat(),
+            &args,
             &self.path("dockershim.log"),
         )?;
         self.shim = Some(shim);

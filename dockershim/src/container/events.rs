@@ -12,7 +12,7 @@ use super::status::status_of;
 use crate::{
     Shim,
     image::{ImageSnapshot, Images},
-    model::Change,
+    model::{Change, Model},
 };
 
 /// What happens to sandboxes and containers from now on, in order, until the shim ends.
@@ -20,18 +20,20 @@ use crate::{
 pub fn events(
     shim: &Shim,
 ) -> impl Stream<Item = Result<ContainerEventResponse, Status>> + Send + use<> {
-    let images = Arc::clone(&shim.images);
-    responses(shim.model.changes.listen(), images).take_until(shim.stop.clone().cancelled_owned())
+    let (model, images) = (Arc::clone(&shim.model), Arc::clone(&shim.images));
+    responses(model.changes.listen(), model, images).take_until(shim.stop.clone().cancelled_owned())
 }
 
 fn responses(
     changes: Receiver<Arc<Change>>,
+    model: Arc<Model>,
     images: Arc<Images>,
 ) -> impl Stream<Item = Result<ContainerEventResponse, Status>> + Send {
     BroadcastStream::new(changes)
         .map(move |change| match change {
             Ok(change) => Ok(response(&change, &images.snapshot())),
             Err(BroadcastStreamRecvError::Lagged(missed)) => {
+                model.changes.miss(missed);
                 tracing::warn!(missed, "a listener to container events does not keep up");
                 Err(Status::data_loss(format!(
                     "{missed} events were missed, as they were not read in time; list, and listen anew"
@@ -79,9 +81,14 @@ mod tests {
     #[tokio::test]
     async fn a_listener_that_does_not_keep_up_is_told_and_dropped() {
         let images = Arc::new(Images::new("pause:1".parse().unwrap()));
+        let model = Arc::new(Model::new());
         let changes = broadcast::Sender::new(4);
-        let mut quick = Box::pin(responses(changes.subscribe(), images.clone()));
-        let slow = responses(changes.subscribe(), images);
+        let mut quick = Box::pin(responses(
+            changes.subscribe(),
+            model.clone(),
+            images.clone(),
+        ));
+        let slow = responses(changes.subscribe(), model.clone(), images);
         for n in 0..10 {
             changes.send(change(n)).unwrap();
             let event = quick.next().await.unwrap().unwrap();
@@ -91,5 +98,6 @@ mod tests {
         assert_eq!(told.len(), 1);
         let error = told[0].as_ref().unwrap_err();
         assert_eq!(error.code(), tonic::Code::DataLoss);
+        assert_eq!(model.changes.missed(), 6);
     }
 }

@@ -13,7 +13,7 @@ use bollard::{
     },
 };
 
-use super::{CHANGE, Call, Engine, EngineError, READ};
+use super::{CHANGE, Engine, EngineError, READ};
 
 /// What the engine needs beyond the grace period: the kill, and its own bookkeeping.
 const STOP_MARGIN: Duration = Duration::from_secs(30);
@@ -33,7 +33,7 @@ impl Engine {
     /// # Errors
     /// Any [`Cause`](super::Cause).
     pub async fn list_containers(&self, label: &str) -> Result<Vec<ContainerSummary>, EngineError> {
-        let call = Call::new("list", "containers", READ);
+        let call = self.call("list containers", "of the engine", READ);
         let docker = call.docker(self)?;
         let options = ListContainersOptions {
             all: true,
@@ -51,7 +51,7 @@ impl Engine {
         &self,
         id: &str,
     ) -> Result<ContainerInspectResponse, EngineError> {
-        let call = Call::new("inspect container", id, READ);
+        let call = self.call("inspect container", id, READ);
         let docker = call.docker(self)?;
         call.run(docker.inspect_container(id, None::<InspectContainerOptions>))
             .await
@@ -64,7 +64,7 @@ impl Engine {
     /// `Conflict` when its name is taken.
     pub async fn create_container(&self, new: NewContainer) -> Result<String, EngineError> {
         let name = new.name.clone();
-        let call = Call::new("create container", &name, CHANGE);
+        let call = self.call("create container", &name, CHANGE);
         let docker = call.docker(self)?;
         let options = CreateContainerOptions {
             name: Some(new.name),
@@ -84,7 +84,7 @@ impl Engine {
     /// # Errors
     /// Any [`Cause`](super::Cause).
     pub async fn start_container(&self, id: &str) -> Result<(), EngineError> {
-        let call = Call::new("start container", id, CHANGE);
+        let call = self.call("start container", id, CHANGE);
         let docker = call.docker(self)?;
         call.run(docker.start_container(id, None::<StartContainerOptions>))
             .await
@@ -96,7 +96,7 @@ impl Engine {
     /// Any [`Cause`](super::Cause).
     pub async fn stop_container(&self, id: &str, grace: Duration) -> Result<(), EngineError> {
         let deadline = grace.saturating_add(STOP_MARGIN);
-        let call = Call::new("stop container", id, deadline);
+        let call = self.call("stop container", id, deadline);
         let docker = call.docker(self)?;
         let options = StopContainerOptions {
             signal: None,
@@ -110,7 +110,7 @@ impl Engine {
     /// # Errors
     /// Any [`Cause`](super::Cause); `Conflict` when it does not run.
     pub async fn kill_container(&self, id: &str) -> Result<(), EngineError> {
-        let call = Call::new("kill container", id, STOP_MARGIN);
+        let call = self.call("kill container", id, STOP_MARGIN);
         let docker = call.docker(self)?;
         let options = KillContainerOptions {
             signal: "SIGKILL".into(),
@@ -123,7 +123,7 @@ impl Engine {
     /// # Errors
     /// Any [`Cause`](super::Cause); `Conflict` when it runs or is being removed.
     pub async fn remove_container(&self, id: &str, force: bool) -> Result<(), EngineError> {
-        let call = Call::new("remove container", id, CHANGE);
+        let call = self.call("remove container", id, CHANGE);
         let docker = call.docker(self)?;
         let options = RemoveContainerOptions {
             v: true,
@@ -142,7 +142,7 @@ impl Engine {
         id: &str,
         change: ContainerUpdateBody,
     ) -> Result<(), EngineError> {
-        let call = Call::new("update container", id, CHANGE);
+        let call = self.call("update container", id, CHANGE);
         let docker = call.docker(self)?;
         call.run(docker.update_container(id, change)).await
     }
@@ -157,7 +157,7 @@ impl Engine {
         width: u16,
         height: u16,
     ) -> Result<(), EngineError> {
-        let call = Call::new("resize the terminal of container", id, READ);
+        let call = self.call("resize the terminal of container", id, READ);
         let docker = call.docker(self)?;
         let options = ResizeContainerTTYOptions {
             h: height.into(),

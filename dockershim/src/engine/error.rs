@@ -57,6 +57,18 @@ impl EngineError {
 }
 
 impl Cause {
+    /// Its kind in a word, for metrics.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Unreachable(_) => "unreachable",
+            Self::Deadline(_) => "deadline",
+            Self::NotFound(_) => "not_found",
+            Self::Conflict(_) => "conflict",
+            Self::Refused { .. } => "refused",
+            Self::Protocol(_) => "protocol",
+        }
+    }
+
     /// Of an HTTP status and the engine's words.
     pub(super) fn refused(status: u16, message: String) -> Self {
         match status {

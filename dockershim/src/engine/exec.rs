@@ -5,7 +5,7 @@ use bollard::{
     models::{ExecConfig, ExecInspectResponse},
 };
 
-use super::{CHANGE, Call, Engine, EngineError, READ, hijack::DETACH_KEYS};
+use super::{CHANGE, Engine, EngineError, READ, hijack::DETACH_KEYS};
 
 /// A command and its streams.
 #[derive(Clone, Debug, Default)]
@@ -28,7 +28,7 @@ impl Engine {
     /// # Errors
     /// Any [`Cause`](super::Cause); `Conflict` when the container does not run.
     pub async fn create_exec(&self, container: &str, exec: NewExec) -> Result<String, EngineError> {
-        let call = Call::new("create a command in container", container, CHANGE);
+        let call = self.call("create a command in container", container, CHANGE);
         let docker = call.docker(self)?;
         let config = ExecConfig {
             attach_stdin: Some(exec.stdin),
@@ -47,7 +47,7 @@ impl Engine {
     /// # Errors
     /// Any [`Cause`](super::Cause).
     pub async fn inspect_exec(&self, exec: &str) -> Result<ExecInspectResponse, EngineError> {
-        let call = Call::new("inspect command", exec, READ);
+        let call = self.call("inspect command", exec, READ);
         let docker = call.docker(self)?;
         call.run(docker.inspect_exec(exec)).await
     }
@@ -62,7 +62,7 @@ impl Engine {
         width: u16,
         height: u16,
     ) -> Result<(), EngineError> {
-        let call = Call::new("resize the terminal of command", exec, READ);
+        let call = self.call("resize the terminal of command", exec, READ);
         let docker = call.docker(self)?;
         call.run(docker.resize_exec(exec, ResizeExecOptions { height, width }))
             .await

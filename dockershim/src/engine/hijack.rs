@@ -53,7 +53,7 @@ impl Engine {
         exec: &str,
         tty: bool,
     ) -> Result<(HijackedReader, HijackedWriter), EngineError> {
-        let call = Call::new("run command", exec, CHANGE);
+        let call = self.call("run command", exec, CHANGE);
         let body = serde_json::json!({ "Detach": false, "Tty": tty });
         let path = format!("/exec/{exec}/start");
         call.limited(self.hijack(&call, &path, body.to_string()))
@@ -69,7 +69,7 @@ impl Engine {
         id: &str,
         to: AttachTo,
     ) -> Result<(HijackedReader, HijackedWriter), EngineError> {
-        let call = Call::new("attach to container", id, CHANGE);
+        let call = self.call("attach to container", id, CHANGE);
         let flag = u8::from;
         let keys = DETACH_KEYS.replace('^', "%5E").replace('@', "%40");
         let path = format!(

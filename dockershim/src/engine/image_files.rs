@@ -9,7 +9,7 @@ use bollard::{
 };
 use futures::StreamExt as _;
 
-use super::{CHANGE, Call, Cause, Engine, EngineError, READ};
+use super::{CHANGE, Cause, Engine, EngineError, READ};
 
 /// Label of a container that is made for this; one that is left over is of no use.
 pub const SCRATCH: &str = "dockershim.scratch";
@@ -29,7 +29,7 @@ impl Engine {
         image: &str,
         paths: [&str; N],
     ) -> Result<[Vec<u8>; N], EngineError> {
-        let call = Call::new("read files of image", image, CHANGE);
+        let call = self.call("read files of image", image, CHANGE);
         let docker = call.docker(self)?;
         let body = ContainerCreateBody {
             image: Some(image.to_owned()),
@@ -77,7 +77,7 @@ impl Engine {
     }
 
     async fn read_tar(&self, id: &str, path: &str) -> Result<Entry, EngineError> {
-        let call = Call::new("read a file of container", id, READ);
+        let call = self.call("read a file of container", id, READ);
         let docker = call.docker(self)?;
         let options = DownloadFromContainerOptions {
             path: path.to_owned(),

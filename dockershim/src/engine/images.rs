@@ -13,7 +13,7 @@ use bollard::{
 use bytes::Bytes;
 use futures::StreamExt as _;
 
-use super::{CHANGE, Call, Cause, Engine, EngineError, READ};
+use super::{CHANGE, Cause, Engine, EngineError, READ};
 
 /// Who pulls, in the engine's own form.
 pub type Credentials = DockerCredentials;
@@ -24,7 +24,7 @@ impl Engine {
     /// # Errors
     /// Any [`Cause`].
     pub async fn list_images(&self) -> Result<Vec<ImageSummary>, EngineError> {
-        let call = Call::new("list", "images", READ);
+        let call = self.call("list images", "of the engine", READ);
         let docker = call.docker(self)?;
         call.run(docker.list_images(None::<ListImagesOptions>))
             .await
@@ -35,7 +35,7 @@ impl Engine {
     /// # Errors
     /// Any [`Cause`]; `NotFound` when there is none.
     pub async fn inspect_image(&self, reference: &str) -> Result<ImageInspect, EngineError> {
-        let call = Call::new("inspect image", reference, READ);
+        let call = self.call("inspect image", reference, READ);
         let docker = call.docker(self)?;
         call.run(docker.inspect_image(reference)).await
     }
@@ -52,7 +52,7 @@ impl Engine {
         credentials: Option<Credentials>,
         progress: Duration,
     ) -> Result<(), EngineError> {
-        let call = Call::new("pull image", repository, progress);
+        let call = self.call("pull image", repository, progress);
         let docker = call.docker(self)?;
         let options = CreateImageOptions {
             from_image: Some(repository.to_owned()),
@@ -60,14 +60,17 @@ impl Engine {
             ..Default::default()
         };
         let mut stream = Box::pin(docker.create_image(Some(options), None, credentials));
-        loop {
-            match tokio::time::timeout(progress, stream.next()).await {
-                Ok(Some(Ok(_))) => {}
-                Ok(Some(Err(error))) => return Err(call.failed(error.into())),
-                Ok(None) => return Ok(()),
-                Err(_) => return Err(call.failed(Cause::Deadline(progress))),
+        call.observed(async {
+            loop {
+                match tokio::time::timeout(progress, stream.next()).await {
+                    Ok(Some(Ok(_))) => {}
+                    Ok(Some(Err(error))) => return Err(error.into()),
+                    Ok(None) => return Ok(()),
+                    Err(_) => return Err(Cause::Deadline(progress)),
+                }
             }
-        }
+        })
+        .await
     }
 
     /// Loads a `docker save` archive.
@@ -75,7 +78,7 @@ impl Engine {
     /// # Errors
     /// Any [`Cause`].
     pub async fn load_image(&self, name: &str, archive: Bytes) -> Result<(), EngineError> {
-        let call = Call::new("load image", name, CHANGE);
+        let call = self.call("load image", name, CHANGE);
         let docker = call.docker(self)?;
         let options = ImportImageOptions {
             quiet: true,
@@ -96,7 +99,7 @@ impl Engine {
     /// # Errors
     /// Any [`Cause`]; `Conflict` when a container uses it.
     pub async fn remove_image(&self, reference: &str) -> Result<(), EngineError> {
-        let call = Call::new("remove image", reference, CHANGE);
+        let call = self.call("remove image", reference, CHANGE);
         let docker = call.docker(self)?;
         call.run(docker.remove_image(reference, None::<RemoveImageOptions>, None))
             .await

@@ -12,6 +12,7 @@ mod hijack;
 mod image_files;
 mod images;
 mod info;
+mod observe;
 mod output;
 mod probe;
 
@@ -19,8 +20,10 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bollard::{
-    API_DEFAULT_VERSION, BollardRequest, ClientVersion, Docker, errors::Error as BollardError,
-    models::EventMessage, query_parameters::EventsOptions,
+    API_DEFAULT_VERSION, BollardRequest, ClientVersion, Docker,
+    errors::Error as BollardError,
+    models::{EventMessage, SystemInfo},
+    query_parameters::EventsOptions,
 };
 use futures::Stream;
 use rustix::process::Pid;
@@ -33,8 +36,11 @@ pub use hijack::{AttachTo, HijackedReader, HijackedWriter};
 pub use image_files::SCRATCH;
 pub use images::Credentials;
 pub use info::EngineInfo;
+pub use observe::Observe;
 pub use output::{OutputError, carry};
-pub use probe::{OLDEST_API, Probe, ProbeError};
+pub use probe::{OLDEST_API, Probe, ProbeError, probe};
+
+use observe::Watch;
 
 /// For calls that only read.
 const READ: Duration = Duration::from_secs(15);
@@ -51,6 +57,7 @@ pub struct Engine {
     state: ArcSwap<State>,
     /// What the engine last said of itself; it holds on while the engine is away.
     info: ArcSwapOption<EngineInfo>,
+    observer: Option<Arc<dyn Observe>>,
 }
 
 /// What is known of the engine.
@@ -79,6 +86,7 @@ struct Call<'a> {
     action: &'static str,
     object: &'a str,
     deadline: Duration,
+    observer: Option<&'a dyn Observe>,
 }
 
 // === impl Engine ===
@@ -90,6 +98,16 @@ impl Engine {
             endpoint,
             state: ArcSwap::from_pointee(State::Away("not reached since the start".into())),
             info: ArcSwapOption::empty(),
+            observer: None,
+        }
+    }
+
+    /// Tells `observer` of every call from now on.
+    #[must_use]
+    pub fn observed_by(self, observer: Arc<dyn Observe>) -> Self {
+        Self {
+            observer: Some(observer),
+            ..self
         }
     }
 
@@ -119,7 +137,7 @@ impl Engine {
     /// # Errors
     /// [`Cause::Unreachable`] at once when there is none.
     pub fn connection(&self) -> Result<Arc<Connection>, EngineError> {
-        Call::new("use", "the engine", READ).connection(self)
+        self.call("use", "the engine", READ).connection(self)
     }
 
     /// Reaches the engine, negotiates the API version and asks it about itself.
@@ -128,11 +146,13 @@ impl Engine {
     /// Any [`Cause`]; the state is left as it was.
     pub async fn connect(&self) -> Result<Arc<Connection>, EngineError> {
         let address = self.endpoint.to_string();
-        let call = Call::new("connect to", &address, READ);
-        let probe = tokio::time::timeout(READ, probe::probe(&self.endpoint))
-            .await
-            .map_err(|_| call.failed(Cause::Deadline(READ)))?
-            .map_err(|error| call.failed(Cause::Unreachable(error.to_string())))?;
+        let call = self.call("connect to", &address, READ);
+        let probe = call
+            .limited(async {
+                let probed = probe(&self.endpoint).await;
+                probed.map_err(|error| Cause::Unreachable(error.to_string()))
+            })
+            .await?;
         let newest = (
             API_DEFAULT_VERSION.major_version,
             API_DEFAULT_VERSION.minor_version,
@@ -152,8 +172,11 @@ impl Engine {
         }
         .map_err(|error| call.failed(error.into()))?
         .with_request_modifier(url_safe_registry_auth);
-        let info = Arc::new(EngineInfo::from(call.run(docker.info()).await?));
-        self.info.store(Some(Arc::clone(&info)));
+        let info = Arc::new(EngineInfo::from(self.describe_by(&docker).await?));
+        let before = self.info.swap(Some(Arc::clone(&info)));
+        if let (Some(_), Some(observer)) = (before, &self.observer) {
+            observer.reconnected();
+        }
         let connection = Arc::new(Connection {
             api,
             info,
@@ -170,12 +193,26 @@ impl Engine {
         self.state.store(Arc::new(State::Away(reason)));
     }
 
+    /// All that the engine says of itself, beyond what [`EngineInfo`] keeps.
+    ///
+    /// # Errors
+    /// Any [`Cause`].
+    pub async fn describe(&self) -> Result<SystemInfo, EngineError> {
+        let docker = self.call("describe", "the engine", READ).docker(self)?;
+        self.describe_by(&docker).await
+    }
+
+    async fn describe_by(&self, docker: &Docker) -> Result<SystemInfo, EngineError> {
+        let call = self.call("describe", "the engine", READ);
+        call.run(docker.info()).await
+    }
+
     /// Whether the engine answers at all.
     ///
     /// # Errors
     /// Any [`Cause`].
     pub async fn ping(&self) -> Result<(), EngineError> {
-        let call = Call::new("ping", "the engine", READ);
+        let call = self.call("ping", "the engine", READ);
         let docker = call.docker(self)?;
         call.run(docker.ping()).await.map(drop)
     }
@@ -188,8 +225,19 @@ impl Engine {
         &self,
         options: EventsOptions,
     ) -> Result<impl Stream<Item = Result<EventMessage, BollardError>> + use<>, EngineError> {
-        let docker = Call::new("watch", "the engine's events", READ).docker(self)?;
+        let docker = self
+            .call("watch", "the engine's events", READ)
+            .docker(self)?;
         Ok(async_events(docker, options))
+    }
+
+    fn call<'a>(&'a self, action: &'static str, object: &'a str, deadline: Duration) -> Call<'a> {
+        Call {
+            action,
+            object,
+            deadline,
+            observer: self.observer.as_deref(),
+        }
     }
 }
 
@@ -235,15 +283,7 @@ impl Connection {
 
 // === impl Call ===
 
-impl<'a> Call<'a> {
-    fn new(action: &'static str, object: &'a str, deadline: Duration) -> Self {
-        Self {
-            action,
-            object,
-            deadline,
-        }
-    }
-
+impl Call<'_> {
     fn connection(&self, engine: &Engine) -> Result<Arc<Connection>, EngineError> {
         match &**engine.state.load() {
             State::Connected(connection) => Ok(Arc::clone(connection)),
@@ -267,10 +307,23 @@ impl<'a> Call<'a> {
         &self,
         call: impl Future<Output = Result<T, Cause>>,
     ) -> Result<T, EngineError> {
-        match tokio::time::timeout(self.deadline, call).await {
-            Ok(result) => result.map_err(|cause| self.failed(cause)),
-            Err(_) => Err(self.failed(Cause::Deadline(self.deadline))),
-        }
+        self.observed(async {
+            tokio::time::timeout(self.deadline, call)
+                .await
+                .unwrap_or(Err(Cause::Deadline(self.deadline)))
+        })
+        .await
+    }
+
+    /// Without the deadline: for a call that has one of another kind.
+    async fn observed<T>(
+        &self,
+        call: impl Future<Output = Result<T, Cause>>,
+    ) -> Result<T, EngineError> {
+        let watch = Watch::begin(self.observer, self.action);
+        let result = call.await;
+        watch.end(&result);
+        result.map_err(|cause| self.failed(cause))
     }
 
     fn failed(&self, cause: Cause) -> EngineError {

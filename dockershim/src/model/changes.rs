@@ -1,7 +1,10 @@
 //! The change feed: what happened to sandboxes and containers, in order, to any number of
 //! listeners. One that does not keep up is told so, and holds nobody up.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
 use cri_proto::runtime::v1::{
     ContainerEventType as Kind, ContainerState, ContainerStatus, PodSandboxState,
@@ -30,21 +33,37 @@ pub struct Change {
 
 /// Who listens to changes.
 #[derive(Debug)]
-pub struct Changes(broadcast::Sender<Arc<Change>>);
+pub struct Changes {
+    sender: broadcast::Sender<Arc<Change>>,
+    missed: AtomicU64,
+}
 
 impl Changes {
     pub(super) fn new() -> Self {
-        Self(broadcast::Sender::new(BACKLOG))
+        Self {
+            sender: broadcast::Sender::new(BACKLOG),
+            missed: AtomicU64::new(0),
+        }
     }
 
     /// The changes from now on.
     pub fn listen(&self) -> broadcast::Receiver<Arc<Change>> {
-        self.0.subscribe()
+        self.sender.subscribe()
     }
 
     /// How many listen.
     pub fn listeners(&self) -> usize {
-        self.0.receiver_count()
+        self.sender.receiver_count()
+    }
+
+    /// Counts changes that a listener did not read in time.
+    pub fn miss(&self, changes: u64) {
+        self.missed.fetch_add(changes, Ordering::Relaxed);
+    }
+
+    /// How many changes listeners did not read in time.
+    pub fn missed(&self) -> u64 {
+        self.missed.load(Ordering::Relaxed)
     }
 
     /// Tells what turns `before` into `after`.
@@ -65,7 +84,7 @@ impl Changes {
                 None => Vec::new(),
             };
             // Without a listener nobody misses it.
-            let _ = self.0.send(Arc::new(Change {
+            let _ = self.sender.send(Arc::new(Change {
                 kind,
                 id: Arc::clone(id),
                 seen_at: jiff::Timestamp::now().as_nanosecond() as i64,

@@ -131,7 +131,7 @@ fn normal(name: &str) -> Option<&'static str> {
 }
 
 /// The capabilities that a process has, a bit each.
-pub(super) fn effective(pid: Pid) -> Option<u64> {
+pub(crate) fn effective(pid: Pid) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).ok()?;
     let set = status
         .lines()

@@ -13,7 +13,7 @@ use super::capabilities;
 use crate::engine::{Connection, EngineError};
 
 /// Bit of CAP_SYS_RESOURCE in a capability set (`capabilities(7)`).
-const CAP_SYS_RESOURCE: u64 = 1 << 24;
+pub(crate) const CAP_SYS_RESOURCE: u64 = 1 << 24;
 /// The engine's own score where it is unknown: what a process has that nobody adjusted.
 const UNADJUSTED: i64 = 0;
 

@@ -1,8 +1,9 @@
 //! The tonic services: each rpc calls its verb; [`Error`](crate::Error) becomes a gRPC
 //! status by the one mapping there.
 
-pub mod deadline;
+mod deadline;
 mod image;
+mod measure;
 mod node;
 mod parts;
 mod runtime;
@@ -13,6 +14,9 @@ use futures::Stream;
 use tonic::Status;
 
 use crate::{Shim, Streaming};
+
+pub use deadline::Deadline;
+pub use measure::{Measure, Measured};
 
 /// What a CRI client talks to; implements both of CRI's services.
 #[derive(Debug, Clone)]

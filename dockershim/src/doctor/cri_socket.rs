@@ -1,0 +1,130 @@
+//! Who serves the CRI socket already.
+
+use std::{fs, os::unix::net::UnixStream, path::Path};
+
+use rustix::{net::sockopt::socket_peercred, process::Pid};
+
+use super::Check;
+
+/// What the kernel calls this program.
+const SHIM: &str = env!("CARGO_PKG_NAME");
+
+/// The process behind a socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    pid: Option<Pid>,
+    /// The kernel's name of it; empty if it cannot be seen.
+    name: String,
+}
+
+impl Server {
+    /// Whether it is a shim like this one.
+    pub fn is_shim(&self) -> bool {
+        self.name == SHIM
+    }
+
+    /// Whether it holds the socket for a service that is started with the first request.
+    fn is_init(&self) -> bool {
+        self.pid == Some(Pid::INIT)
+    }
+
+    fn describe(&self) -> String {
+        match self.pid {
+            Some(pid) => format!("{:?}, process {}", self.name, pid.as_raw_nonzero()),
+            None => "a process that cannot be seen from here".into(),
+        }
+    }
+}
+
+/// Who answers at `socket`; `None` if nobody does.
+pub fn who_serves(socket: &Path) -> Option<Server> {
+    let stream = UnixStream::connect(socket).ok()?;
+    // Without one, as of another pid namespace, the kernel tells 0.
+    let pid = socket_peercred(&stream)
+        .ok()
+        .map(|peer| peer.pid)
+        .filter(|pid| pid.as_raw_pid() > 0);
+    let name = pid.and_then(|pid| {
+        let file = format!("/proc/{}/comm", pid.as_raw_nonzero());
+        fs::read_to_string(file).ok()
+    });
+    Some(Server {
+        pid,
+        name: name.unwrap_or_default().trim().to_owned(),
+    })
+}
+
+/// Whether the shim can serve at `socket`.
+pub fn check(socket: &Path, server: Option<&Server>) -> Check {
+    let name = "CRI socket";
+    let shown = socket.display();
+    let Some(server) = server else {
+        return match fs::symlink_metadata(socket) {
+            Ok(found) if !is_socket(&found) => Check::fail(
+                name,
+                format!("{shown} exists and is no socket"),
+                format!("remove {shown}, or choose another --container-runtime-endpoint"),
+            ),
+            _ => Check::ok(name, format!("{shown} is free")),
+        };
+    };
+    let by = server.describe();
+    if server.is_shim() {
+        return Check::ok(name, format!("{shown} is served by {by}"));
+    }
+    if server.is_init() {
+        return Check::fail(
+            name,
+            format!("{shown} is held by {by}, for a service that it starts"),
+            "serve with --container-runtime-endpoint=fd:// from that socket's service, or stop \
+             the socket unit (systemctl list-sockets)",
+        );
+    }
+    Check::fail(
+        name,
+        format!("{shown} is served by {by}"),
+        "stop that process (cri-dockerd: systemctl disable --now cri-docker.socket \
+         cri-docker.service), or choose another --container-runtime-endpoint",
+    )
+}
+
+fn is_socket(found: &fs::Metadata) -> bool {
+    use std::os::unix::fs::FileTypeExt as _;
+    found.file_type().is_socket()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::{super::Verdict, *};
+
+    #[test]
+    fn whoever_serves_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("cri.sock");
+        let look = || check(&socket, who_serves(&socket).as_ref());
+        assert_eq!(look().verdict, Verdict::Ok);
+        let listener = UnixListener::bind(&socket).unwrap();
+        let taken = look();
+        assert_eq!(taken.verdict, Verdict::Fail);
+        let pid = format!("process {}", std::process::id());
+        assert!(taken.detail.contains(&pid), "{taken:?}");
+        drop(listener);
+        // Stale: the shim replaces it.
+        assert_eq!(look().verdict, Verdict::Ok);
+        fs::remove_file(&socket).unwrap();
+        fs::write(&socket, "").unwrap();
+        assert_eq!(look().verdict, Verdict::Fail);
+    }
+
+    #[test]
+    fn a_shim_that_runs_is_no_obstacle() {
+        let server = Server {
+            pid: Pid::from_raw(42),
+            name: "dockershim".into(),
+        };
+        let found = check(Path::new("/run/cri-dockerd.sock"), Some(&server));
+        assert_eq!(found.verdict, Verdict::Ok);
+    }
+}

@@ -1,0 +1,211 @@
+//! How the engine is set up, by its own description.
+
+use bollard::models::{SystemInfo, SystemInfoCgroupDriverEnum, SystemInfoCgroupVersionEnum};
+
+use super::Check;
+
+/// Where the engine's settings are, for remedies.
+const SETTINGS: &str = "/etc/docker/daemon.json";
+/// The driver that the shim gives every container.
+const LOG_DRIVER: &str = "json-file";
+
+/// What of the host decides what is good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Host {
+    /// systemd is its first process.
+    pub systemd: bool,
+}
+
+/// Every check of a description.
+pub fn check(info: &SystemInfo, host: &Host) -> Vec<Check> {
+    vec![
+        version(info),
+        storage(info),
+        cgroups(info, host),
+        logging(info),
+        live_restore(info),
+        seccomp(info),
+    ]
+}
+
+fn version(info: &SystemInfo) -> Check {
+    let version = info.server_version.as_deref().unwrap_or("unknown");
+    Check::ok("engine", format!("version {version}"))
+}
+
+fn storage(info: &SystemInfo) -> Check {
+    let name = "storage driver";
+    let remedy = format!("use overlay2: {{\"storage-driver\": \"overlay2\"}} in {SETTINGS}");
+    match info.driver.as_deref().unwrap_or_default() {
+        driver @ ("overlay2" | "overlayfs" | "btrfs" | "zfs") => Check::ok(name, driver),
+        "vfs" => Check::warn(
+            name,
+            "vfs: every container is a full copy of its image",
+            remedy,
+        ),
+        driver => Check::warn(
+            name,
+            format!("{driver:?}: slow or no longer cared for"),
+            remedy,
+        ),
+    }
+}
+
+fn cgroups(info: &SystemInfo, host: &Host) -> Check {
+    let name = "cgroups";
+    let version = match info.cgroup_version {
+        Some(SystemInfoCgroupVersionEnum::_2) => 2,
+        _ => 1,
+    };
+    let driver = match info.cgroup_driver {
+        Some(SystemInfoCgroupDriverEnum::SYSTEMD) => "systemd",
+        Some(SystemInfoCgroupDriverEnum::NONE) => {
+            return Check::fail(
+                name,
+                "driver none: the engine cannot limit or measure a container",
+                "give the engine's user cgroup v2 delegation, or run it as root",
+            );
+        }
+        _ => "cgroupfs",
+    };
+    let detail = format!(
+        "v{version}, driver {driver}: the kubelet has to use the same; one that does not ask the \
+         runtime needs cgroupDriver: {driver}"
+    );
+    if host.systemd && driver == "cgroupfs" {
+        return Check::warn(
+            name,
+            format!("{detail}; systemd runs this host, and two managers may disagree under load"),
+            format!(
+                "{{\"exec-opts\": [\"native.cgroupdriver=systemd\"]}} in {SETTINGS}, for a node \
+                 without pods"
+            ),
+        );
+    }
+    if version == 1 {
+        return Check::warn(
+            name,
+            format!("{detail}; Kubernetes no longer develops for cgroup v1"),
+            "boot with systemd.unified_cgroup_hierarchy=1",
+        );
+    }
+    Check::ok(name, detail)
+}
+
+fn logging(info: &SystemInfo) -> Check {
+    let name = "log driver";
+    let known = info
+        .plugins
+        .as_ref()
+        .and_then(|plugins| plugins.log.as_ref());
+    if known.is_some_and(|drivers| drivers.iter().all(|driver| driver != LOG_DRIVER)) {
+        return Check::fail(
+            name,
+            format!("the engine has no driver {LOG_DRIVER}, which pods' logs are read from"),
+            "use an engine with its built-in log drivers",
+        );
+    }
+    let default = info.logging_driver.as_deref().unwrap_or("unknown");
+    Check::ok(
+        name,
+        format!("{LOG_DRIVER} for pods; {default} for other containers"),
+    )
+}
+
+fn live_restore(info: &SystemInfo) -> Check {
+    let name = "live-restore";
+    if info.live_restore_enabled.unwrap_or_default() {
+        return Check::ok(name, "on: pods outlive a restart of the engine");
+    }
+    Check::warn(
+        name,
+        "off: when the engine restarts, every pod ends",
+        format!("{{\"live-restore\": true}} in {SETTINGS}, then systemctl reload docker"),
+    )
+}
+
+fn seccomp(info: &SystemInfo) -> Check {
+    let name = "seccomp";
+    let options = info.security_options.as_deref().unwrap_or_default();
+    let has = |wanted: &str| {
+        options
+            .iter()
+            .any(|option| option.split(',').any(|pair| pair == wanted))
+    };
+    if !has("name=seccomp") {
+        return Check::warn(
+            name,
+            "the engine applies no profiles: pods can make any system call",
+            "run a kernel with CONFIG_SECCOMP_FILTER and an engine built with seccomp",
+        );
+    }
+    Check::ok(name, "the engine applies profiles")
+}
+
+#[cfg(test)]
+mod tests {
+    use bollard::models::PluginsInfo;
+
+    use super::{super::Verdict, *};
+
+    fn good() -> SystemInfo {
+        SystemInfo {
+            driver: Some("overlay2".into()),
+            cgroup_version: Some(SystemInfoCgroupVersionEnum::_2),
+            cgroup_driver: Some(SystemInfoCgroupDriverEnum::SYSTEMD),
+            logging_driver: Some("journald".into()),
+            live_restore_enabled: Some(true),
+            security_options: Some(vec!["name=seccomp,profile=builtin".into()]),
+            ..Default::default()
+        }
+    }
+
+    /// The rows that are not ok.
+    fn findings(info: &SystemInfo, systemd: bool) -> Vec<(&'static str, Verdict)> {
+        check(info, &Host { systemd })
+            .into_iter()
+            .filter(|check| check.verdict != Verdict::Ok)
+            .inspect(|check| assert!(check.remedy.is_some(), "{check:?}"))
+            .map(|check| (check.name, check.verdict))
+            .collect()
+    }
+
+    #[test]
+    fn a_good_engine_has_no_findings() {
+        assert_eq!(findings(&good(), true), []);
+    }
+
+    #[test]
+    fn each_setting_is_found() {
+        let finding = |change: fn(&mut SystemInfo)| {
+            let mut info = good();
+            change(&mut info);
+            findings(&info, true)
+        };
+        let vfs = finding(|info| info.driver = Some("vfs".into()));
+        assert_eq!(vfs, [("storage driver", Verdict::Warn)]);
+        let off = finding(|info| info.live_restore_enabled = Some(false));
+        assert_eq!(off, [("live-restore", Verdict::Warn)]);
+        let open = finding(|info| info.security_options = None);
+        assert_eq!(open, [("seccomp", Verdict::Warn)]);
+        let v1 = finding(|info| info.cgroup_version = Some(SystemInfoCgroupVersionEnum::_1));
+        assert_eq!(v1, [("cgroups", Verdict::Warn)]);
+        let none = finding(|info| info.cgroup_driver = Some(SystemInfoCgroupDriverEnum::NONE));
+        assert_eq!(none, [("cgroups", Verdict::Fail)]);
+        let no_logs = finding(|info| {
+            info.plugins = Some(PluginsInfo {
+                log: Some(vec!["syslog".into()]),
+                ..Default::default()
+            });
+        });
+        assert_eq!(no_logs, [("log driver", Verdict::Fail)]);
+    }
+
+    #[test]
+    fn cgroupfs_is_no_finding_without_systemd() {
+        let mut info = good();
+        info.cgroup_driver = Some(SystemInfoCgroupDriverEnum::CGROUPFS);
+        assert_eq!(findings(&info, false), []);
+        assert_eq!(findings(&info, true), [("cgroups", Verdict::Warn)]);
+    }
+}

@@ -1,0 +1,173 @@
+//! Directories, room and addresses.
+
+use std::{
+    io,
+    net::{SocketAddr, TcpListener},
+    path::Path,
+};
+
+use rustix::fs::{Access, access, statvfs};
+
+use super::Check;
+
+/// Below this share of free room the kubelet removes images, by its defaults.
+const LITTLE_PERCENT: u64 = 15;
+/// Below this no image can be pulled.
+const NOTHING: u64 = 1 << 30;
+
+/// Whether the CRI socket can be made.
+pub fn socket_directory(socket: &Path) -> Check {
+    let directory = socket.parent().unwrap_or(Path::new("/"));
+    writable(
+        "CRI socket directory",
+        "container-runtime-endpoint",
+        directory,
+    )
+}
+
+/// Whether the shim can keep its own files.
+pub fn root_directory(path: &Path) -> Check {
+    writable("root directory", "root-directory", path)
+}
+
+/// Whether `path` is a directory to write to, or can be made.
+fn writable(name: &'static str, flag: &str, path: &Path) -> Check {
+    let there = path.ancestors().find(|ancestor| ancestor.exists());
+    let there = there.unwrap_or(Path::new("/"));
+    let shown = path.display();
+    let remedy = format!("choose another --{flag}, or run the shim as root");
+    if !there.is_dir() {
+        let detail = format!("{shown}: {} is no directory", there.display());
+        return Check::fail(name, detail, remedy);
+    }
+    if let Err(error) = access(there, Access::WRITE_OK | Access::EXEC_OK) {
+        let detail = format!("{shown}: cannot write to {}: {error}", there.display());
+        return Check::fail(name, detail, remedy);
+    }
+    if there == path {
+        Check::ok(name, format!("{shown} can be written to"))
+    } else {
+        Check::ok(name, format!("{shown} can be made"))
+    }
+}
+
+/// Whether `address`, of `flag`, can be listened on. Where a shim may run already, it may be the
+/// one that does.
+pub fn address(name: &'static str, flag: &str, address: SocketAddr, shim_may_run: bool) -> Check {
+    let remedy = format!("choose another --{flag}; with port 0 the system chooses a free one");
+    match TcpListener::bind(address) {
+        Ok(_) => Check::ok(name, format!("{address} can be listened on")),
+        Err(error) if shim_may_run && error.kind() == io::ErrorKind::AddrInUse => {
+            let detail =
+                format!("{address} is in use, as it has to be if it is by the shim that runs");
+            Check::ok(name, detail)
+        }
+        Err(error) => Check::fail(name, format!("{address}: {error}"), remedy),
+    }
+}
+
+/// Whether the engine has room for images and containers.
+pub fn engine_disk(root: &Path) -> Check {
+    let name = "engine disk";
+    match statvfs(root) {
+        Ok(room) => {
+            let blocks = Room {
+                free: room.f_bavail.saturating_mul(room.f_frsize),
+                all: room.f_blocks.saturating_mul(room.f_frsize),
+            };
+            let files = Room {
+                free: room.f_favail,
+                all: room.f_files,
+            };
+            judge_room(name, root, blocks, files)
+        }
+        Err(error) => Check::warn(
+            name,
+            format!("{}: {error}", root.display()),
+            "run the doctor as root, on the engine's own node",
+        ),
+    }
+}
+
+/// How much there is, in bytes or files.
+#[derive(Clone, Copy)]
+struct Room {
+    free: u64,
+    all: u64,
+}
+
+impl Room {
+    /// A file system that does not count has no limit.
+    fn percent(self) -> u64 {
+        (u128::from(self.free) * 100)
+            .checked_div(u128::from(self.all))
+            .map_or(100, |percent| u64::try_from(percent).unwrap_or(100))
+    }
+}
+
+fn judge_room(name: &'static str, root: &Path, bytes: Room, files: Room) -> Check {
+    let detail = format!(
+        "{}: {} GiB ({} %) and {} % of its inodes are free",
+        root.display(),
+        bytes.free >> 30,
+        bytes.percent(),
+        files.percent()
+    );
+    let remedy = "make room (docker system df, docker image prune), or move the engine's \
+                  data-root to a larger disk";
+    if bytes.free < NOTHING {
+        Check::fail(name, detail, remedy)
+    } else if bytes.percent() < LITTLE_PERCENT || files.percent() < LITTLE_PERCENT {
+        Check::warn(name, detail, remedy)
+    } else {
+        Check::ok(name, detail)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::{super::Verdict, *};
+
+    #[test]
+    fn a_directory_may_be_missing_but_not_a_file() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(root_directory(dir.path()).verdict, Verdict::Ok);
+        let below = dir.path().join("a/b");
+        assert_eq!(root_directory(&below).verdict, Verdict::Ok);
+        assert!(!below.exists(), "the doctor made something");
+        fs::write(dir.path().join("a"), "").unwrap();
+        let found = root_directory(&below);
+        assert_eq!(found.verdict, Verdict::Fail);
+        assert!(found.remedy.unwrap().contains("--root-directory"));
+    }
+
+    #[test]
+    fn an_address_in_use_is_a_failure_unless_the_shim_runs() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let used = taken.local_addr().unwrap();
+        let check = |may| address("metrics address", "metrics-bind-addr", used, may);
+        assert_eq!(check(false).verdict, Verdict::Fail);
+        assert!(check(false).remedy.unwrap().contains("--metrics-bind-addr"));
+        assert_eq!(check(true).verdict, Verdict::Ok);
+        drop(taken);
+        assert_eq!(check(false).verdict, Verdict::Ok);
+    }
+
+    #[test]
+    fn room_is_judged_in_bytes_and_files() {
+        let gib = |free: u64| Room {
+            free: free << 30,
+            all: 100 << 30,
+        };
+        let files = |free| Room { free, all: 100 };
+        let judge = |bytes, files| judge_room("engine disk", Path::new("/"), bytes, files).verdict;
+        assert_eq!(judge(gib(50), files(50)), Verdict::Ok);
+        assert_eq!(judge(gib(14), files(50)), Verdict::Warn);
+        assert_eq!(judge(gib(50), files(1)), Verdict::Warn);
+        assert_eq!(judge(gib(0), files(50)), Verdict::Fail);
+        // btrfs counts no inodes.
+        assert_eq!(judge(gib(50), Room { free: 0, all: 0 }), Verdict::Ok);
+    }
+}

@@ -1,0 +1,88 @@
+//! The HTTP server for whoever watches the shim: `/metrics`, `/healthz`, `/readyz`.
+
+use std::{io, net::SocketAddr, sync::Arc};
+
+use axum::{
+    Router,
+    extract::State as Of,
+    http::{StatusCode, header::CONTENT_TYPE},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::{Shim, engine::State, metrics};
+
+/// The address cannot be listened on.
+#[derive(Debug, thiserror::Error)]
+#[error("--metrics-bind-addr: listen on {address}: {source}")]
+pub struct HealthError {
+    address: SocketAddr,
+    source: io::Error,
+}
+
+#[derive(Clone)]
+struct Watched {
+    shim: Arc<Shim>,
+    stop: CancellationToken,
+}
+
+/// Listens on `address`.
+///
+/// # Errors
+/// [`HealthError`].
+pub async fn listen(address: SocketAddr) -> Result<TcpListener, HealthError> {
+    let failed = |source| HealthError { address, source };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    tracing::info!(url = %format_args!("http://{bound}"), "serving /metrics, /healthz and /readyz");
+    Ok(listener)
+}
+
+/// Serves for as long as the process lives. From `stop` on it tells that the shim is not
+/// ready any more.
+pub async fn serve(listener: TcpListener, shim: Arc<Shim>, stop: CancellationToken) {
+    let routes = Router::new()
+        .route("/metrics", get(encode))
+        .route("/healthz", get(async || "ok\n"))
+        .route("/readyz", get(ready))
+        .with_state(Watched { shim, stop });
+    if let Err(error) = axum::serve(listener, routes).await {
+        tracing::error!(%error, "metrics and health are no longer served");
+    }
+}
+
+async fn encode(Of(watched): Of<Watched>) -> Response {
+    let Some(metrics) = &watched.shim.metrics else {
+        return (StatusCode::NOT_FOUND, "nothing is measured\n").into_response();
+    };
+    match metrics.encode() {
+        Ok(text) => ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+    }
+}
+
+async fn ready(Of(watched): Of<Watched>) -> (StatusCode, String) {
+    let reason = if watched.stop.is_cancelled() {
+        Some("the shim is stopping".to_owned())
+    } else {
+        not_ready(&watched.shim)
+    };
+    match reason {
+        None => (StatusCode::OK, "ok\n".to_owned()),
+        Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
+    }
+}
+
+/// Why verbs cannot be served now; `None` when they can.
+fn not_ready(shim: &Shim) -> Option<String> {
+    match &*shim.engine.state() {
+        State::Connected(_) if shim.model.synced() => None,
+        State::Connected(_) => Some("the engine's containers are being read".to_owned()),
+        State::Away(why) => Some(format!(
+            "not connected to the Docker engine: {}: {why}",
+            shim.engine.endpoint()
+        )),
+    }
+}

@@ -1,0 +1,64 @@
+//! The calls to the engine, by action and outcome.
+
+use std::time::Duration;
+
+use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
+
+use super::{Metrics, durations};
+use crate::engine::Observe;
+
+type Action = [(&'static str, &'static str); 1];
+type ActionAndOutcome = [(&'static str, &'static str); 2];
+
+/// What is counted of the calls to the engine. A clone counts the same.
+#[derive(Clone, Debug)]
+pub struct EngineMetrics {
+    calls: Family<ActionAndOutcome, Counter>,
+    durations: Family<Action, Histogram>,
+    reconnects: Counter,
+}
+
+impl Default for EngineMetrics {
+    fn default() -> Self {
+        Self {
+            calls: Family::default(),
+            durations: Family::new_with_constructor(durations),
+            reconnects: Counter::default(),
+        }
+    }
+}
+
+impl EngineMetrics {
+    pub(super) fn register(&self, metrics: &Metrics) {
+        metrics.register(
+            "engine_calls",
+            "Calls to the Docker engine that ended, by action and outcome",
+            self.calls.clone(),
+        );
+        metrics.register_seconds(
+            "engine_call_duration",
+            "How long calls to the Docker engine took",
+            self.durations.clone(),
+        );
+        metrics.register(
+            "engine_reconnects",
+            "How often the Docker engine was reached again after it had been away",
+            self.reconnects.clone(),
+        );
+    }
+}
+
+impl Observe for EngineMetrics {
+    fn called(&self, action: &'static str, outcome: &'static str, took: Duration) {
+        self.calls
+            .get_or_create(&[("action", action), ("outcome", outcome)])
+            .inc();
+        self.durations
+            .get_or_create(&[("action", action)])
+            .observe(took.as_secs_f64());
+    }
+
+    fn reconnected(&self) {
+        self.reconnects.inc();
+    }
+}

@@ -1,0 +1,118 @@
+//! What is counted, for Prometheus. Kept only while somebody can ask for it: without
+//! `--metrics-bind-addr` there is no [`Metrics`].
+//!
+//! Families that change with the work are fed as it is done ([`RequestMetrics`],
+//! [`EngineMetrics`]); what the shim knows anyway, such as the model's size, is read when
+//! it is asked for. Another part of the shim adds its own by [`Metrics::register`].
+
+mod engine;
+mod model;
+mod requests;
+
+use std::fmt;
+
+use parking_lot::Mutex;
+use prometheus_client::{
+    collector::Collector,
+    encoding::text,
+    metrics::{family::Family, gauge::Gauge, histogram::Histogram},
+    registry::{Metric, Registry, Unit},
+};
+
+pub use engine::EngineMetrics;
+pub use model::ModelMetrics;
+pub use requests::{InFlight, RequestMetrics};
+
+/// Of the text that [`Metrics::encode`] makes.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// Before every name.
+const PREFIX: &str = "dockershim";
+/// Upper ends of a duration's classes, in seconds: from an answer out of memory to a stop
+/// with a long grace period.
+const BUCKETS: [f64; 10] = [0.0005, 0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0];
+
+/// Everything that is counted.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Mutex<Registry>,
+    /// The requests of CRI clients.
+    pub requests: RequestMetrics,
+    /// The calls to the engine.
+    pub engine: EngineMetrics,
+}
+
+impl Metrics {
+    /// Metrics of nothing yet.
+    #[expect(
+        clippy::new_without_default,
+        reason = "a registry that somebody serves is no default value"
+    )]
+    pub fn new() -> Self {
+        let metrics = Self {
+            registry: Mutex::new(Registry::with_prefix(PREFIX)),
+            requests: RequestMetrics::default(),
+            engine: EngineMetrics::default(),
+        };
+        metrics.requests.register(&metrics);
+        metrics.engine.register(&metrics);
+        let build = Family::<[(&str, &str); 2], Gauge>::default();
+        build
+            .get_or_create(&[
+                ("version", env!("CARGO_PKG_VERSION")),
+                ("arch", std::env::consts::ARCH),
+            ])
+            .set(1);
+        metrics.register("build_info", "How this binary was built", build);
+        metrics
+    }
+
+    /// Adds a metric or a family under `name`, without the prefix and, for a counter,
+    /// without `_total`. The caller keeps a clone, which it counts with.
+    pub fn register(&self, name: &str, help: &str, metric: impl Metric) {
+        self.registry.lock().register(name, help, metric);
+    }
+
+    /// As [`Metrics::register`], for a duration in seconds; its name ends in `_seconds`.
+    pub fn register_seconds(&self, name: &str, help: &str, metric: impl Metric) {
+        let mut registry = self.registry.lock();
+        registry.register_with_unit(name, help, Unit::Seconds, metric);
+    }
+
+    /// Adds what is read only when it is asked for.
+    pub fn register_collector(&self, collector: impl Collector) {
+        self.registry.lock().register_collector(Box::new(collector));
+    }
+
+    /// Everything, in the text format of [`CONTENT_TYPE`].
+    ///
+    /// # Errors
+    /// When a collector fails.
+    pub fn encode(&self) -> Result<String, fmt::Error> {
+        let mut text = String::new();
+        text::encode(&mut text, &self.registry.lock())?;
+        Ok(text)
+    }
+}
+
+/// A histogram of durations.
+fn durations() -> Histogram {
+    Histogram::new(BUCKETS)
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::metrics::counter::Counter;
+
+    use super::*;
+
+    #[test]
+    fn a_family_that_is_added_later_is_in_the_text() {
+        let metrics = Metrics::new();
+        let bytes = Counter::<u64>::default();
+        metrics.register("log_bytes", "Bytes of logs written", bytes.clone());
+        bytes.inc_by(42);
+        let text = metrics.encode().unwrap();
+        assert!(text.contains("\ndockershim_log_bytes_total 42\n"), "{text}");
+        assert!(text.contains("dockershim_build_info{version=\""), "{text}");
+    }
+}

@@ -1,0 +1,162 @@
+//! What the shim knows anyway, counted when it is asked for.
+
+use std::{collections::BTreeMap, fmt, sync::Arc};
+
+use cri_proto::runtime::v1::{ContainerState, PodSandboxState};
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric as _},
+    metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
+    registry::Unit,
+};
+
+use crate::{
+    engine::{Engine, State},
+    image::Images,
+    logs::Logs,
+    model::Model,
+};
+
+/// The size of the model, whether the engine is there, and how logs and events keep up.
+#[derive(Debug)]
+pub struct ModelMetrics {
+    engine: Arc<Engine>,
+    model: Arc<Model>,
+    images: Arc<Images>,
+    logs: Arc<Logs>,
+}
+
+impl ModelMetrics {
+    /// Of these.
+    pub fn new(
+        engine: Arc<Engine>,
+        model: Arc<Model>,
+        images: Arc<Images>,
+        logs: Arc<Logs>,
+    ) -> Self {
+        Self {
+            engine,
+            model,
+            images,
+            logs,
+        }
+    }
+}
+
+impl Collector for ModelMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let snapshot = self.model.snapshot();
+        let mut sandboxes = BTreeMap::from([("ready", 0), ("not_ready", 0)]);
+        for sandbox in snapshot.sandboxes() {
+            *sandboxes
+                .entry(sandbox_state(sandbox.status.state()))
+                .or_default() += 1;
+        }
+        by_state(
+            &mut encoder,
+            "sandboxes",
+            "Pod sandboxes, by state.",
+            sandboxes,
+        )?;
+
+        let mut containers = BTreeMap::from([("created", 0), ("running", 0), ("exited", 0)]);
+        for container in snapshot.containers() {
+            let state = container_state(container.status.state());
+            *containers.entry(state).or_default() += 1;
+        }
+        by_state(
+            &mut encoder,
+            "containers",
+            "Containers of pods, by state.",
+            containers,
+        )?;
+
+        let images = self.images.snapshot().iter().count();
+        gauge(
+            &mut encoder,
+            "images",
+            "Images that the engine has.",
+            images,
+        )?;
+
+        let connected = matches!(&*self.engine.state(), State::Connected(_));
+        let help = "Whether the Docker engine answers: 1 or 0.";
+        gauge(
+            &mut encoder,
+            "engine_connected",
+            help,
+            usize::from(connected),
+        )?;
+
+        let help = "Bytes written to containers' logs.";
+        counter(&mut encoder, "log_bytes", help, self.logs.bytes())?;
+        let help = "Time from the engine's note of a line to the line in its log, of the newest.";
+        let lag =
+            encoder.encode_descriptor("log_lag", help, Some(&Unit::Seconds), MetricType::Gauge)?;
+        ConstGauge::new(self.logs.lag_seconds()).encode(lag)?;
+
+        let help = "Listeners to container events.";
+        let listeners = self.model.changes.listeners();
+        gauge(&mut encoder, "event_listeners", help, listeners)?;
+        let help = "Events that listeners did not read in time.";
+        counter(
+            &mut encoder,
+            "events_missed",
+            help,
+            self.model.changes.missed(),
+        )
+    }
+}
+
+fn gauge(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    value: usize,
+) -> Result<(), fmt::Error> {
+    let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    constant(value).encode(metric)
+}
+
+fn counter(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    value: u64,
+) -> Result<(), fmt::Error> {
+    let metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    ConstCounter::new(value).encode(metric)
+}
+
+fn by_state(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    counts: BTreeMap<&'static str, usize>,
+) -> Result<(), fmt::Error> {
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for (state, count) in counts {
+        constant(count).encode(family.encode_family(&[("state", state)])?)?;
+    }
+    Ok(())
+}
+
+fn constant(value: usize) -> ConstGauge<i64> {
+    ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX))
+}
+
+fn sandbox_state(state: PodSandboxState) -> &'static str {
+    match state {
+        PodSandboxState::SandboxReady => "ready",
+        PodSandboxState::SandboxNotready => "not_ready",
+    }
+}
+
+fn container_state(state: ContainerState) -> &'static str {
+    match state {
+        ContainerState::ContainerCreated => "created",
+        ContainerState::ContainerRunning => "running",
+        ContainerState::ContainerExited => "exited",
+        ContainerState::ContainerUnknown => "unknown",
+    }
+}

@@ -1,0 +1,248 @@
+//! Measures every request from its head to the end of its answer: a layer around the
+//! services, which is not there at all while nothing is measured.
+
+use std::{
+    convert::Infallible,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use hyper::{
+    Request, Response,
+    body::{Body as HttpBody, Frame, SizeHint},
+};
+use tonic::{Status, body::Body};
+use tower::{Layer, Service};
+
+use crate::metrics::{InFlight, RequestMetrics};
+
+/// Every verb of CRI. A name that a client makes up must not become a series of its own.
+const VERBS: &[&str] = &[
+    "Version",
+    "RunPodSandbox",
+    "StopPodSandbox",
+    "RemovePodSandbox",
+    "PodSandboxStatus",
+    "ListPodSandbox",
+    "StreamPodSandboxes",
+    "CreateContainer",
+    "StartContainer",
+    "StopContainer",
+    "RemoveContainer",
+    "ListContainers",
+    "StreamContainers",
+    "ContainerStatus",
+    "UpdateContainerResources",
+    "ReopenContainerLog",
+    "ExecSync",
+    "Exec",
+    "Attach",
+    "PortForward",
+    "ContainerStats",
+    "ListContainerStats",
+    "StreamContainerStats",
+    "PodSandboxStats",
+    "ListPodSandboxStats",
+    "StreamPodSandboxStats",
+    "UpdateRuntimeConfig",
+    "Status",
+    "CheckpointContainer",
+    "CheckpointPod",
+    "RestorePod",
+    "GetContainerEvents",
+    "ListMetricDescriptors",
+    "ListPodSandboxMetrics",
+    "StreamPodSandboxMetrics",
+    "RuntimeConfig",
+    "UpdatePodSandboxResources",
+    "ListImages",
+    "StreamImages",
+    "ImageStatus",
+    "PullImage",
+    "RemoveImage",
+    "ImageFsInfo",
+];
+/// Of anything else.
+const NO_VERB: &str = "unknown";
+
+/// Measures the requests to the services that it is laid around.
+#[derive(Clone, Debug)]
+pub struct Measure {
+    metrics: RequestMetrics,
+}
+
+/// Services whose requests are measured.
+#[derive(Clone, Debug)]
+pub struct Measured<S> {
+    services: S,
+    metrics: RequestMetrics,
+}
+
+/// An answer that is on its way. Its code comes with its trailers.
+struct Answer {
+    body: Body,
+    /// Until its end is known.
+    request: Option<InFlight>,
+}
+
+// === impl Measure ===
+
+impl Measure {
+    /// Counts in `metrics`.
+    pub fn new(metrics: RequestMetrics) -> Self {
+        Self { metrics }
+    }
+}
+
+impl<S> Layer<S> for Measure {
+    type Service = Measured<S>;
+
+    fn layer(&self, services: S) -> Measured<S> {
+        Measured {
+            services,
+            metrics: self.metrics.clone(),
+        }
+    }
+}
+
+// === impl Measured ===
+
+impl<S, B> Service<Request<B>> for Measured<S>
+where
+    S: Service<Request<B>, Response = Response<Body>, Error = Infallible>,
+    S::Future: Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.services.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let mut in_flight = self.metrics.begin(verb(request.uri().path()));
+        let answer = self.services.call(request);
+        Box::pin(async move {
+            let (head, body) = answer.await?.into_parts();
+            // An error before the first message comes with the head, and nothing after it.
+            if let Some(status) = Status::from_header_map(&head.headers) {
+                in_flight.note(status.code());
+            }
+            let request = Some(in_flight);
+            let body = Body::new(Answer { body, request });
+            Ok(Response::from_parts(head, body))
+        })
+    }
+}
+
+/// The verb of a path such as `/runtime.v1.RuntimeService/ListContainers`.
+fn verb(path: &str) -> &'static str {
+    let name = path.rsplit('/').next().unwrap_or_default();
+    let known = VERBS.iter().find(|verb| **verb == name);
+    known.copied().unwrap_or(NO_VERB)
+}
+
+// === impl Answer ===
+
+impl HttpBody for Answer {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        let code = match &polled {
+            Poll::Ready(Some(Ok(frame))) => frame
+                .trailers_ref()
+                .and_then(Status::from_header_map)
+                .map(|status| status.code()),
+            Poll::Ready(Some(Err(status))) => Some(status.code()),
+            _ => None,
+        };
+        if let Some(code) = code
+            && let Some(mut request) = self.request.take()
+        {
+            request.note(code);
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::{BodyExt as _, StreamBody};
+    use hyper::HeaderMap;
+    use tower::{ServiceExt as _, service_fn};
+
+    use super::*;
+    use crate::metrics::Metrics;
+
+    /// What is counted after a request to `path` whose answer was read to its end.
+    async fn counted(path: &str, answer: fn() -> Response<Body>) -> String {
+        let metrics = Metrics::new();
+        let services = service_fn(move |_: Request<()>| std::future::ready(Ok(answer())));
+        let services = Measure::new(metrics.requests.clone()).layer(services);
+        let request = Request::get(path).body(()).unwrap();
+        let answer = services.oneshot(request).await.unwrap();
+        let _ = answer.into_body().collect().await;
+        let text = metrics.encode().unwrap();
+        assert!(text.contains("dockershim_requests_in_flight 0"), "{text}");
+        text
+    }
+
+    #[tokio::test]
+    async fn the_code_is_read_from_the_head_or_the_trailers() {
+        let refused = counted("/runtime.v1.RuntimeService/ContainerStatus", || {
+            Status::not_found("no container").into_http()
+        });
+        let expected = "{verb=\"ContainerStatus\",code=\"NotFound\"} 1";
+        let text = refused.await;
+        assert!(text.contains(expected), "{text}");
+
+        let streamed = counted("/runtime.v1.RuntimeService/GetContainerEvents", || {
+            let mut trailers = HeaderMap::new();
+            trailers.insert("grpc-status", "14".parse().unwrap());
+            let frames = [
+                Frame::data(Bytes::from_static(b"message")),
+                Frame::trailers(trailers),
+            ];
+            let frames = frames.map(Ok::<_, Status>);
+            Response::new(Body::new(StreamBody::new(futures::stream::iter(frames))))
+        });
+        let expected = "{verb=\"GetContainerEvents\",code=\"Unavailable\"} 1";
+        let text = streamed.await;
+        assert!(text.contains(expected), "{text}");
+    }
+
+    #[tokio::test]
+    async fn a_made_up_verb_is_no_series() {
+        let answer = || Status::unimplemented("").into_http();
+        let text = counted("/runtime.v1.RuntimeService/Nonsense", answer).await;
+        let expected = "{verb=\"unknown\",code=\"Unimplemented\"} 1";
+        assert!(text.contains(expected), "{text}");
+    }
+
+    #[test]
+    fn the_verbs_are_those_of_the_interface() {
+        let proto = include_str!("../../../proto/proto/cri/runtime_v1.proto");
+        let declared = proto.lines().filter_map(|line| {
+            let rest = line.trim_start().strip_prefix("rpc ")?;
+            Some(rest.split('(').next()?.trim())
+        });
+        let declared: Vec<&str> = declared.collect();
+        assert_eq!(declared, VERBS);
+    }
+}
