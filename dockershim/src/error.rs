@@ -5,7 +5,10 @@ use std::{path::PathBuf, time::Duration};
 use cri_streaming::TokenError;
 use tonic::{Code, Status};
 
-use crate::engine::{Cause, EngineError};
+use crate::{
+    engine::{Cause, EngineError},
+    network::cni::CniError,
+};
 
 /// Why a CRI verb failed. The message names the object and the reason; the gRPC
 /// code comes from [`Error::code`].
@@ -96,6 +99,9 @@ pub enum Error {
     /// No stream can be prepared.
     #[error(transparent)]
     Token(#[from] TokenError),
+    /// The pod network failed.
+    #[error(transparent)]
+    Network(#[from] CniError),
     /// The engine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -138,6 +144,7 @@ impl Error {
             | Self::Forward { .. }
             | Self::Token(TokenError::Random(_))
             | Self::Panicked(_) => Code::Internal,
+            Self::Network(error) => error.code(),
             Self::Engine(error) => match &error.cause {
                 Cause::Unreachable(_) => Code::Unavailable,
                 Cause::Deadline(_) => Code::DeadlineExceeded,

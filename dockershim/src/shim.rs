@@ -7,9 +7,11 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     Config, Error,
+    config::NetworkPlugin,
     engine::{Engine, State},
     image::{Images, Pulls},
     model::{Model, Refresher, sync::Sync},
+    network::cni::Cni,
     security::OomScorePolicy,
 };
 
@@ -24,6 +26,8 @@ pub struct Shim {
     pub model: Arc<Model>,
     /// What images the engine has.
     pub images: Arc<Images>,
+    /// Who gives pods their network, where it is not the engine.
+    pub cni: Option<Arc<Cni>>,
     /// Where stale records are handed in.
     pub refresher: Refresher,
     /// Pulls under way.
@@ -51,11 +55,22 @@ impl Shim {
         let model = Arc::new(Model::new());
         let images = Arc::new(Images::new(config.pause_reference.clone()));
         let refresher = Refresher::start(engine.clone(), model.clone(), stop.clone());
+        let cni = match &config.network_plugin {
+            NetworkPlugin::Docker => None,
+            NetworkPlugin::Cni(directories) => Some(Arc::new(Cni::new(
+                directories.clone(),
+                config.pod_cidrs.clone(),
+            ))),
+        };
+        if let Some(cni) = &cni {
+            tokio::spawn(cni.clone().run(model.clone(), stop.clone()));
+        }
         let sync = Sync::new(
             engine.clone(),
             model.clone(),
             images.clone(),
             refresher.clone(),
+            cni.clone(),
         );
         tokio::spawn(sync.run(stop.clone()));
         tokio::spawn(images.clone().run(engine.clone(), stop));
@@ -65,6 +80,7 @@ impl Shim {
             engine,
             model,
             images,
+            cni,
             refresher,
             pulls: Pulls::default(),
             tasks: TaskTracker::new(),

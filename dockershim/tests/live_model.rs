@@ -33,7 +33,8 @@ impl Drop for Node {
 impl Node {
     async fn start(engine: &FakeEngine) -> Self {
         let endpoint = format!("--docker-endpoint=unix://{}", engine.socket.display());
-        let config = Config::try_from(&Cli::parse_from(["dockershim", &endpoint])).unwrap();
+        let flags = ["dockershim", "--network-plugin=docker", &endpoint];
+        let config = Config::try_from(&Cli::parse_from(flags)).unwrap();
         let stop = CancellationToken::new();
         let shim = Shim::start(config, stop.clone());
         let streaming = streaming::bind(&shim).await.unwrap();

@@ -15,11 +15,12 @@ use bollard::{
 use futures::{Stream, StreamExt as _};
 use tokio_util::sync::CancellationToken;
 
-use super::{Id, Model, Record, Refresher, refresh};
+use super::{Id, Model, Record, Refresher, Sandbox, refresh};
 use crate::{
     engine::{Cause, Engine, EngineError},
     image::Images,
     labels,
+    network::cni::Cni,
 };
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
@@ -45,6 +46,7 @@ pub struct Sync {
     model: Arc<Model>,
     images: Arc<Images>,
     refresher: Refresher,
+    cni: Option<Arc<Cni>>,
 }
 
 /// Why a connection to the engine ended.
@@ -65,12 +67,14 @@ impl Sync {
         model: Arc<Model>,
         images: Arc<Images>,
         refresher: Refresher,
+        cni: Option<Arc<Cni>>,
     ) -> Self {
         Self {
             engine,
             model,
             images,
             refresher,
+            cni,
         }
     }
 
@@ -204,15 +208,21 @@ impl Sync {
         futures::future::pending().await
     }
 
-    /// A sandbox that was created but never started was being made when the shim last
-    /// ended; nobody knows its id. To be called before any verb may make one.
+    /// A sandbox that was created but never started, or not attached to its network, was
+    /// being made when the shim last ended; nobody knows its id. To be called before any
+    /// verb may make one.
     async fn remove_half_made(&self) {
         let snapshot = self.model.snapshot();
         for sandbox in snapshot
             .sandboxes()
-            .filter(|s| !s.started && !s.provisional)
+            .filter(|s| !s.provisional && (!s.started || self.is_half_attached(s)))
         {
-            match self.engine.remove_container(sandbox.id(), false).await {
+            // What was begun of its network is detached once it is gone.
+            match self
+                .engine
+                .remove_container(sandbox.id(), sandbox.started)
+                .await
+            {
                 Ok(()) => {
                     self.model.remove(sandbox.id());
                     tracing::info!(
@@ -227,6 +237,31 @@ impl Sync {
                 }
             }
         }
+    }
+
+    /// Whether a sandbox runs without a network, and nothing in it.
+    fn is_half_attached(&self, sandbox: &Sandbox) -> bool {
+        let lacks = self
+            .cni
+            .as_ref()
+            .is_some_and(|cni| cni.lacks_network(sandbox));
+        if !lacks {
+            return false;
+        }
+        let empty = self
+            .model
+            .snapshot()
+            .containers_of(sandbox.id())
+            .next()
+            .is_none();
+        if !empty {
+            tracing::warn!(
+                pod = sandbox.pod(),
+                sandbox_id = sandbox.id(),
+                "nothing is remembered of a running sandbox's network"
+            );
+        }
+        empty
     }
 }
 
