@@ -64,8 +64,11 @@ impl Cni {
             let mut keys = slot.keys.lock().await;
             // Locked before others can see it: nobody detaches it before it is attached.
             self.attachments.insert(pod.id, &slot);
-            self.attach_all(&mut keys, pod, &network, capability_args)
-                .await
+            let attached = self
+                .attach_all(&mut keys, pod, &network, capability_args)
+                .await;
+            *slot.network.lock() = attached.as_ref().ok().cloned();
+            attached
         };
         match attached {
             Ok(status) => {
@@ -77,7 +80,6 @@ impl Cni {
                     ip = status.ip,
                     "attached to the pod network"
                 );
-                *slot.network.lock() = Some(status);
                 Ok(())
             }
             Err(error) => {
