@@ -36,8 +36,9 @@ pub struct Cli {
     )]
     pub docker_endpoint: String,
 
-    /// Who gives pods their network: "docker", the engine's own bridge; "cni" is not built yet
-    #[arg(long, value_name = "NAME", default_value = "docker")]
+    /// Who gives pods their network: "cni", the plugins that the node's configuration names;
+    /// "docker", the engine's own bridge
+    #[arg(long, value_name = "NAME", default_value = "cni")]
     pub network_plugin: String,
 
     /// The image that every sandbox runs; the default is built in and needs no registry
@@ -93,15 +94,16 @@ pub struct Cli {
     #[arg(long, value_name = "PATHS", default_value = "/opt/cni/bin")]
     pub cni_bin_dir: String,
 
-    /// Directory with CNI configurations; for --network-plugin=cni
+    /// Directory with CNI configurations, of which the first is used; for --network-plugin=cni
     #[arg(long, value_name = "PATH", default_value = "/etc/cni/net.d")]
     pub cni_conf_dir: String,
 
-    /// Directory of CNI's cache; for --network-plugin=cni
+    /// Directory where it is remembered which sandbox is attached to what; for --network-plugin=cni
     #[arg(long, value_name = "PATH", default_value = "/var/lib/cni/cache")]
     pub cni_cache_dir: String,
 
-    /// Accepted for compatibility; without effect
+    /// The range of pods' addresses, or one of each family, comma-separated, until the kubelet
+    /// says another; for --network-plugin=cni
     #[arg(long, value_name = "CIDR", default_value = "")]
     pub pod_cidr: String,
 

@@ -15,7 +15,13 @@ use cri_streaming::rustls::{
 
 use tracing::level_filters::LevelFilter;
 
-use crate::{cli::Cli, engine::Endpoint, image::Reference, security::Clamp};
+use crate::{
+    cli::Cli,
+    engine::Endpoint,
+    image::Reference,
+    network::cni::{Directories, pod_cidr},
+    security::Clamp,
+};
 
 /// What the shim runs by.
 #[derive(Debug, Clone)]
@@ -26,6 +32,8 @@ pub struct Config {
     pub docker_endpoint: Endpoint,
     /// Who gives pods their network.
     pub network_plugin: NetworkPlugin,
+    /// The ranges of pods' addresses, until the kubelet says others.
+    pub pod_cidrs: Vec<String>,
     /// The image of every sandbox, as it was written.
     pub pod_infra_container_image: String,
     /// The same, normalised.
@@ -65,16 +73,19 @@ impl fmt::Display for Listen {
 }
 
 /// Who gives pods their network.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NetworkPlugin {
     /// The engine's own bridge.
     Docker,
+    /// The plugins in these directories.
+    Cni(Directories),
 }
 
 impl fmt::Display for NetworkPlugin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Docker => f.write_str("docker"),
+            Self::Cni(_) => f.write_str("cni"),
         }
     }
 }
@@ -116,7 +127,8 @@ impl TryFrom<&Cli> for Config {
                 .docker_endpoint
                 .parse()
                 .map_err(bad("docker-endpoint"))?,
-            network_plugin: parse_network(&cli.network_plugin).map_err(bad("network-plugin"))?,
+            network_plugin: read_network(cli)?,
+            pod_cidrs: pod_cidr::parse(&cli.pod_cidr).map_err(bad("pod-cidr"))?,
             pause_reference: image.parse().map_err(bad("pod-infra-container-image"))?,
             pod_infra_container_image: image.clone(),
             image_pull_progress_deadline: parse_progress(&cli.image_pull_progress_deadline)
@@ -198,12 +210,40 @@ fn read_tls(cli: &Cli) -> Result<Option<Arc<rustls::ServerConfig>>, ConfigError>
     Ok(Some(Arc::new(config)))
 }
 
-fn parse_network(name: &str) -> Result<NetworkPlugin, String> {
-    match name {
-        "docker" => Ok(NetworkPlugin::Docker),
-        "cni" => Err("\"cni\" is not built yet; allowed: docker".into()),
-        other => Err(format!("{other:?}; allowed: docker")),
+fn read_network(cli: &Cli) -> Result<NetworkPlugin, ConfigError> {
+    let bad = |flag, reason| Err(ConfigError { flag, reason });
+    match &*cli.network_plugin {
+        "docker" => return Ok(NetworkPlugin::Docker),
+        "cni" => {}
+        other => {
+            let reason = format!("{other:?}; allowed: cni, docker");
+            return bad("network-plugin", reason);
+        }
     }
+    let bin = cli.cni_bin_dir.split(',').filter(|path| !path.is_empty());
+    let directories = Directories {
+        bin: bin.map(PathBuf::from).collect(),
+        conf: PathBuf::from(&cli.cni_conf_dir),
+        cache: PathBuf::from(&cli.cni_cache_dir),
+    };
+    let allowed = |what: &str, given: &str| format!("{given:?}; allowed: {what}");
+    if directories.bin.is_empty() || directories.bin.iter().any(|path| path.is_relative()) {
+        let reason = allowed("absolute paths, comma-separated", &cli.cni_bin_dir);
+        return bad("cni-bin-dir", reason);
+    }
+    if directories.conf.is_relative() {
+        return bad(
+            "cni-conf-dir",
+            allowed("an absolute path", &cli.cni_conf_dir),
+        );
+    }
+    if directories.cache.is_relative() {
+        return bad(
+            "cni-cache-dir",
+            allowed("an absolute path", &cli.cni_cache_dir),
+        );
+    }
+    Ok(NetworkPlugin::Cni(directories))
 }
 
 fn parse_log_format(format: &str) -> Result<LogFormat, String> {
@@ -323,6 +363,12 @@ mod tests {
             "registry.k8s.io/pause:3.10"
         );
         assert_eq!(config.image_pull_progress_deadline, Duration::from_secs(60));
+        let expected = NetworkPlugin::Cni(Directories {
+            bin: vec!["/opt/cni/bin".into()],
+            conf: "/etc/cni/net.d".into(),
+            cache: "/var/lib/cni/cache".into(),
+        });
+        assert_eq!(config.network_plugin, expected);
     }
 
     #[test]
@@ -331,8 +377,12 @@ mod tests {
             ("container-runtime-endpoint", "fd://7"),
             ("container-runtime-endpoint", "run/x.sock"),
             ("docker-endpoint", "docker.sock"),
-            ("network-plugin", "cni"),
             ("network-plugin", "kubenet"),
+            ("cni-bin-dir", ","),
+            ("cni-bin-dir", "/opt/cni/bin,bin"),
+            ("cni-conf-dir", "net.d"),
+            ("cni-cache-dir", ""),
+            ("pod-cidr", "10.1.0.0"),
             ("image-pull-progress-deadline", "soon"),
             ("image-pull-progress-deadline", "0s"),
             ("clamp-oom-score-adj", "maybe"),

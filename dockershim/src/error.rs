@@ -8,6 +8,7 @@ use tonic::{Code, Status};
 use crate::{
     engine::{Cause, EngineError},
     logs::TailError,
+    network::cni::CniError,
 };
 
 /// Why a CRI verb failed. The message names the object and the reason; the gRPC
@@ -102,6 +103,9 @@ pub enum Error {
     /// No stream can be prepared.
     #[error(transparent)]
     Token(#[from] TokenError),
+    /// The pod network failed.
+    #[error(transparent)]
+    Network(#[from] CniError),
     /// The engine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -145,6 +149,7 @@ impl Error {
             | Self::Forward { .. }
             | Self::Token(TokenError::Random(_))
             | Self::Panicked(_) => Code::Internal,
+            Self::Network(error) => error.code(),
             Self::Engine(error) => match &error.cause {
                 Cause::Unreachable(_) => Code::Unavailable,
                 Cause::Deadline(_) => Code::DeadlineExceeded,

@@ -7,11 +7,13 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     Config, Error,
+    config::NetworkPlugin,
     engine::{Engine, State},
     image::{AccountsByImage, ImageMounts, Images, Pulls},
     logs::Logs,
     metrics::{Metrics, ModelMetrics},
     model::{Looker, Model, Refresher, sync::Sync},
+    network::cni::Cni,
     security::OomScorePolicy,
     stats::Stats,
 };
@@ -31,6 +33,8 @@ pub struct Shim {
     pub logs: Arc<Logs>,
     /// What looks at the engine's containers.
     pub looker: Arc<Looker>,
+    /// Who gives pods their network, where it is not the engine.
+    pub cni: Option<Arc<Cni>>,
     /// Where stale records are handed in.
     pub refresher: Refresher,
     /// The images that are mounted for containers.
@@ -89,12 +93,23 @@ impl Shim {
             ));
         }
         let refresher = Refresher::start(looker.clone(), stop.clone());
+        let cni = match &config.network_plugin {
+            NetworkPlugin::Docker => None,
+            NetworkPlugin::Cni(directories) => Some(Arc::new(Cni::new(
+                directories.clone(),
+                config.pod_cidrs.clone(),
+            ))),
+        };
+        if let Some(cni) = &cni {
+            tokio::spawn(cni.clone().run(model.clone(), stop.clone()));
+        }
         let sync = Sync::new(
             engine.clone(),
             model.clone(),
             images.clone(),
             looker.clone(),
             refresher.clone(),
+            cni.clone(),
         );
         tokio::spawn(sync.run(stop.clone()));
         tokio::spawn(images.clone().run(engine.clone(), stop.clone()));
@@ -109,6 +124,7 @@ impl Shim {
             logs,
             image_mounts,
             looker,
+            cni,
             refresher,
             accounts: AccountsByImage::default(),
             pulls: Pulls::default(),

@@ -37,7 +37,8 @@ impl Node {
             "--root-directory={}",
             engine.socket.with_extension("root").display()
         );
-        let config = Config::try_from(&Cli::parse_from(["dockershim", &endpoint, &root])).unwrap();
+        let flags = ["dockershim", "--network-plugin=docker", &endpoint, &root];
+        let config = Config::try_from(&Cli::parse_from(flags)).unwrap();
         let stop = CancellationToken::new();
         let shim = Shim::start(config, stop.clone());
         let streaming = streaming::bind(&shim).await.unwrap();

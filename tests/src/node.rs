@@ -37,12 +37,42 @@ pub struct Node {
     kubelet: Option<Process>,
     shim: Option<Process>,
     engine: Engine,
+    network: Network,
     dir: TempDir,
 }
+
+/// Who gives a node's pods their network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Network {
+    /// The engine's own bridge.
+    Docker,
+    /// Debian's CNI plugins.
+    Cni,
+}
+
+/// Where Debian has the CNI plugins.
+const CNI_PLUGINS: &str = "/usr/lib/cni";
 
 impl Node {
     /// An engine with the test image, and the shim in front of it.
     pub async fn with_shim() -> Result<Self> {
+        Self::new(Network::Docker).await
+    }
+
+    /// [`Self::with_shim`], whose pods' network is CNI's: Debian's plugins, and those in the
+    /// directory `cni/bin`, by what is in `cni/net.d`, with the cache in `cni/cache`.
+    pub async fn with_cni() -> Result<Self> {
+        let bridge = Path::new(CNI_PLUGINS).join("bridge");
+        if !bridge.is_file() {
+            bail!(
+                "no {}: apt-get install containernetworking-plugins",
+                bridge.display()
+            );
+        }
+        Self::new(Network::Cni).await
+    }
+
+    async fn new(network: Network) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("e2e-").tempdir()?;
         let engine = Engine::start(&dir.path().join("engine")).await?;
         images::load_busybox(&engine.client()?).await?;
@@ -50,9 +80,13 @@ impl Node {
             kubelet: None,
             shim: None,
             engine,
+            network,
             dir,
         };
         fs::create_dir_all(node.manifests())?;
+        for directory in ["cni/bin", "cni/net.d"] {
+            fs::create_dir_all(node.path(directory))?;
+        }
         node.start_shim().await?;
         Ok(node)
     }
@@ -89,22 +123,31 @@ impl Node {
     /// [`Self::start_shim`] with further flags.
     pub async fn start_shim_with(&mut self, extra: &[&str]) -> Result<()> {
         let path = |name: &str| self.path(name).display().to_string();
-        let (cri, docker, root) = (self.cri_endpoint(), self.engine.endpoint(), path("shim"));
         let mut args = vec![
-            "--container-runtime-endpoint",
-            &cri,
-            "--docker-endpoint",
-            &docker,
-            "--network-plugin",
-            "docker",
-            "--root-directory",
-            &root,
+            format!("--container-runtime-endpoint={}", self.cri_endpoint()),
+            format!("--docker-endpoint={}", self.engine.endpoint()),
+            format!("--root-directory={}", path("shim")),
         ];
-        args.extend(extra);
         // It reaches the engine by its socket alone; out here tests reach its streams.
+        let mut netns = None;
+        match self.network {
+            Network::Docker => args.push("--network-plugin=docker".to_owned()),
+            Network::Cni => {
+                // Plugins change the namespace that they are run in.
+                netns = Some(self.engine.netns());
+                args.extend([
+                    "--network-plugin=cni".to_owned(),
+                    format!("--cni-bin-dir={},{CNI_PLUGINS}", path("cni/bin")),
+                    format!("--cni-conf-dir={}", path("cni/net.d")),
+                    format!("--cni-cache-dir={}", path("cni/cache")),
+                ]);
+            }
+        }
+        let mut args: Vec<&str> = args.iter().map(String::as_str).collect();
+        args.extend(extra);
         let shim = Process::start(
             "dockershim",
-            None,
+            netns,
             &binary("dockershim")?,
             &args,
             &self.path("dockershim.log"),

@@ -11,8 +11,10 @@ use tonic::Status;
 use super::status::status_of;
 use crate::{
     Shim,
-    image::{ImageSnapshot, Images},
+    image::Images,
     model::{Change, Model},
+    network::cni::Cni,
+    sandbox::status::current,
 };
 
 /// What happens to sandboxes and containers from now on, in order, until the shim ends.
@@ -20,20 +22,32 @@ use crate::{
 pub fn events(
     shim: &Shim,
 ) -> impl Stream<Item = Result<ContainerEventResponse, Status>> + Send + use<> {
-    let (model, images) = (Arc::clone(&shim.model), Arc::clone(&shim.images));
-    responses(model.changes.listen(), model, images).take_until(shim.stop.clone().cancelled_owned())
+    let changes = shim.model.changes.listen();
+    let around = Around {
+        model: Arc::clone(&shim.model),
+        images: Arc::clone(&shim.images),
+        cni: shim.cni.clone(),
+    };
+    responses(changes, around).take_until(shim.stop.clone().cancelled_owned())
+}
+
+/// What an event's statuses are completed from.
+#[derive(Clone)]
+struct Around {
+    model: Arc<Model>,
+    images: Arc<Images>,
+    cni: Option<Arc<Cni>>,
 }
 
 fn responses(
     changes: Receiver<Arc<Change>>,
-    model: Arc<Model>,
-    images: Arc<Images>,
+    around: Around,
 ) -> impl Stream<Item = Result<ContainerEventResponse, Status>> + Send {
     BroadcastStream::new(changes)
         .map(move |change| match change {
-            Ok(change) => Ok(response(&change, &images.snapshot())),
+            Ok(change) => Ok(response(&change, &around)),
             Err(BroadcastStreamRecvError::Lagged(missed)) => {
-                model.changes.miss(missed);
+                around.model.changes.miss(missed);
                 tracing::warn!(missed, "a listener to container events does not keep up");
                 Err(Status::data_loss(format!(
                     "{missed} events were missed, as they were not read in time; list, and listen anew"
@@ -47,16 +61,18 @@ fn responses(
         })
 }
 
-fn response(change: &Change, images: &ImageSnapshot) -> ContainerEventResponse {
+fn response(change: &Change, around: &Around) -> ContainerEventResponse {
+    let images = around.images.snapshot();
+    let cni = around.cni.as_deref();
     ContainerEventResponse {
         container_id: change.id.to_string(),
         container_event_type: change.kind.into(),
         created_at: change.seen_at,
-        pod_sandbox_status: change.sandbox.as_ref().map(|s| s.status.clone()),
+        pod_sandbox_status: change.sandbox.as_ref().map(|s| current(cni, s)),
         containers_statuses: change
             .containers
             .iter()
-            .map(|container| status_of(container, images))
+            .map(|container| status_of(container, &images))
             .collect(),
     }
 }
@@ -80,15 +96,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_listener_that_does_not_keep_up_is_told_and_dropped() {
-        let images = Arc::new(Images::new("pause:1".parse().unwrap()));
-        let model = Arc::new(Model::new());
+        let around = Around {
+            model: Arc::new(Model::new()),
+            images: Arc::new(Images::new("pause:1".parse().unwrap())),
+            cni: None,
+        };
         let changes = broadcast::Sender::new(4);
-        let mut quick = Box::pin(responses(
-            changes.subscribe(),
-            model.clone(),
-            images.clone(),
-        ));
-        let slow = responses(changes.subscribe(), model.clone(), images);
+        let mut quick = Box::pin(responses(changes.subscribe(), around.clone()));
+        let slow = responses(changes.subscribe(), around.clone());
         for n in 0..10 {
             changes.send(change(n)).unwrap();
             let event = quick.next().await.unwrap().unwrap();
@@ -98,6 +113,6 @@ mod tests {
         assert_eq!(told.len(), 1);
         let error = told[0].as_ref().unwrap_err();
         assert_eq!(error.code(), tonic::Code::DataLoss);
-        assert_eq!(model.changes.missed(), 6);
+        assert_eq!(around.model.changes.missed(), 6);
     }
 }

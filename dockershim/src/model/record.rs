@@ -31,6 +31,8 @@ pub struct Sandbox {
     pub pid: i64,
     /// Whether it was ever started.
     pub started: bool,
+    /// Whether its network is CNI's: the engine gave it none.
+    pub cni: bool,
     /// The low-level runtime that its containers must share.
     pub runtime: String,
     /// The cgroup that it and its containers are in, as the engine names it; empty for the
@@ -103,6 +105,11 @@ impl Sandbox {
     /// The pod's name.
     pub fn pod(&self) -> &str {
         self.status.metadata.as_ref().map_or("", |m| &m.name)
+    }
+
+    /// The pod's namespace.
+    pub fn namespace(&self) -> &str {
+        self.status.metadata.as_ref().map_or("", |m| &m.namespace)
     }
 
     /// The pod's UID.

@@ -15,11 +15,12 @@ use bollard::{
 use futures::{Stream, StreamExt as _};
 use tokio_util::sync::CancellationToken;
 
-use super::{Id, Looker, Model, Record, Refresher};
+use super::{Id, Looker, Model, Record, Refresher, Sandbox};
 use crate::{
     engine::{Cause, Engine, EngineError, SCRATCH},
     image::Images,
     labels,
+    network::cni::Cni,
 };
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
@@ -46,6 +47,7 @@ pub struct Sync {
     images: Arc<Images>,
     looker: Arc<Looker>,
     refresher: Refresher,
+    cni: Option<Arc<Cni>>,
 }
 
 /// Why a connection to the engine ended.
@@ -67,6 +69,7 @@ impl Sync {
         images: Arc<Images>,
         looker: Arc<Looker>,
         refresher: Refresher,
+        cni: Option<Arc<Cni>>,
     ) -> Self {
         Self {
             engine,
@@ -74,6 +77,7 @@ impl Sync {
             images,
             looker,
             refresher,
+            cni,
         }
     }
 
@@ -223,15 +227,21 @@ impl Sync {
         }
     }
 
-    /// A sandbox that was created but never started was being made when the shim last
-    /// ended; nobody knows its id. To be called before any verb may make one.
+    /// A sandbox that was created but never started, or not attached to its network, was
+    /// being made when the shim last ended; nobody knows its id. To be called before any
+    /// verb may make one.
     async fn remove_half_made(&self) {
         let snapshot = self.model.snapshot();
         for sandbox in snapshot
             .sandboxes()
-            .filter(|s| !s.started && !s.provisional)
+            .filter(|s| !s.provisional && (!s.started || self.is_half_attached(s)))
         {
-            match self.engine.remove_container(sandbox.id(), false).await {
+            // What was begun of its network is detached once it is gone.
+            match self
+                .engine
+                .remove_container(sandbox.id(), sandbox.started)
+                .await
+            {
                 Ok(()) => {
                     self.looker.removed(sandbox.id());
                     tracing::info!(
@@ -246,6 +256,31 @@ impl Sync {
                 }
             }
         }
+    }
+
+    /// Whether a sandbox runs without a network, and nothing in it.
+    fn is_half_attached(&self, sandbox: &Sandbox) -> bool {
+        let lacks = self
+            .cni
+            .as_ref()
+            .is_some_and(|cni| cni.lacks_network(sandbox));
+        if !lacks {
+            return false;
+        }
+        let empty = self
+            .model
+            .snapshot()
+            .containers_of(sandbox.id())
+            .next()
+            .is_none();
+        if !empty {
+            tracing::warn!(
+                pod = sandbox.pod(),
+                sandbox_id = sandbox.id(),
+                "nothing is remembered of a running sandbox's network"
+            );
+        }
+        empty
     }
 }
 

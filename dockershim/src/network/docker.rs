@@ -4,9 +4,10 @@ use std::collections::HashMap;
 
 use bollard::models::{ContainerCreateBody, HostConfig, NetworkSettings, PortBinding};
 use cri_proto::runtime::v1::{
-    DnsConfig, NamespaceMode, PodIp, PodSandboxNetworkStatus, PortMapping, Protocol,
+    DnsConfig, NamespaceMode, PodIp, PodSandboxNetworkStatus, PortMapping,
 };
 
+use super::ports;
 use crate::Error;
 
 const HOST: &str = "host";
@@ -40,7 +41,8 @@ pub fn apply(
     publish(ports, body, host)
 }
 
-fn apply_dns(dns: DnsConfig, host: &mut HostConfig) {
+/// Puts name servers into it; nothing, when there is nothing to say.
+pub(super) fn apply_dns(dns: DnsConfig, host: &mut HostConfig) {
     if dns.servers.is_empty() && dns.searches.is_empty() && dns.options.is_empty() {
         return;
     }
@@ -54,42 +56,16 @@ fn apply_dns(dns: DnsConfig, host: &mut HostConfig) {
 }
 
 fn publish(
-    ports: &[PortMapping],
+    mappings: &[PortMapping],
     body: &mut ContainerCreateBody,
     host: &mut HostConfig,
 ) -> Result<(), Error> {
     let mut exposed = Vec::new();
     let mut bindings: HashMap<String, Option<Vec<PortBinding>>> = HashMap::new();
-    for (index, port) in ports.iter().enumerate() {
-        let check = |field: &str, value: i32, least: i32| {
-            if (least..=65_535).contains(&value) {
-                Ok(())
-            } else {
-                Err(Error::invalid(
-                    format!("config.port_mappings[{index}].{field}"),
-                    format!("{value} is not in {least}..65535"),
-                ))
-            }
-        };
-        check("container_port", port.container_port, 1)?;
-        check("host_port", port.host_port, 0)?;
-        if port.host_port == 0 {
-            continue;
-        }
-        let protocol = match Protocol::try_from(port.protocol) {
-            Ok(Protocol::Tcp) => "tcp",
-            Ok(Protocol::Udp) => "udp",
-            Ok(Protocol::Sctp) => "sctp",
-            Err(_) => {
-                return Err(Error::invalid(
-                    format!("config.port_mappings[{index}].protocol"),
-                    format!("{}; allowed: TCP, UDP, SCTP", port.protocol),
-                ));
-            }
-        };
-        let key = format!("{}/{protocol}", port.container_port);
+    for port in ports::published(mappings)? {
+        let key = format!("{}/{}", port.container_port, port.protocol);
         let binding = PortBinding {
-            host_ip: Some(port.host_ip.clone()),
+            host_ip: Some(port.host_ip.to_owned()),
             host_port: Some(port.host_port.to_string()),
         };
         if !exposed.contains(&key) {
@@ -127,6 +103,8 @@ pub fn status(mode: NamespaceMode, settings: Option<NetworkSettings>) -> PodSand
 
 #[cfg(test)]
 mod tests {
+    use cri_proto::runtime::v1::Protocol;
+
     use super::*;
 
     fn apply_to(

@@ -1,4 +1,6 @@
 //! The network of a sandbox.
 
+pub mod cni;
 pub mod docker;
 pub mod port_forward;
+pub mod ports;

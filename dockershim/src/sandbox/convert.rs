@@ -6,7 +6,11 @@ use cri_proto::runtime::v1::{
 };
 
 use crate::{
-    container::convert::nanoseconds, labels, model::Sandbox, naming, network::docker,
+    container::convert::nanoseconds,
+    labels,
+    model::Sandbox,
+    naming,
+    network::{cni, docker},
     security::namespace_options,
 };
 
@@ -17,6 +21,7 @@ pub fn from_inspect(inspect: ContainerInspectResponse) -> Option<Sandbox> {
     let (labels, annotations) = labels::from_docker(&docker_labels);
     let host = inspect.host_config.unwrap_or_default();
     let options = namespace_options(&host);
+    let cni = host.network_mode.as_deref() == Some(cni::ENGINE_NETWORK);
     let state = inspect.state.unwrap_or_default();
     let ready = state.running.unwrap_or_default();
     Some(Sandbox {
@@ -40,6 +45,7 @@ pub fn from_inspect(inspect: ContainerInspectResponse) -> Option<Sandbox> {
         },
         pid: state.pid.unwrap_or_default(),
         started: nanoseconds(state.started_at.as_deref()).is_some(),
+        cni,
         runtime: host.runtime.unwrap_or_default(),
         cgroup_parent: host.cgroup_parent.unwrap_or_default(),
         provisional: false,
@@ -51,6 +57,7 @@ pub fn from_summary(summary: ContainerSummary) -> Option<Sandbox> {
     let metadata = naming::parse_sandbox_name(summary.names?.first()?)?;
     let docker_labels = summary.labels?;
     let (labels, annotations) = labels::from_docker(&docker_labels);
+    let mode = summary.host_config.and_then(|host| host.network_mode);
     let ready = summary.state == Some(ContainerSummaryStateEnum::RUNNING);
     Some(Sandbox {
         status: PodSandboxStatus {
@@ -68,6 +75,7 @@ pub fn from_summary(summary: ContainerSummary) -> Option<Sandbox> {
         },
         pid: 0,
         started: summary.state != Some(ContainerSummaryStateEnum::CREATED),
+        cni: mode.as_deref() == Some(cni::ENGINE_NETWORK),
         runtime: String::new(),
         cgroup_parent: String::new(),
         provisional: true,

@@ -15,7 +15,7 @@ use crate::{
 /// is not there is removed.
 ///
 /// # Errors
-/// What the engine said; `Unavailable` while it is away.
+/// What the engine or a network plugin said; `Unavailable` while the engine is away.
 pub async fn remove(
     shim: &Arc<Shim>,
     request: RemovePodSandboxRequest,
@@ -23,7 +23,12 @@ pub async fn remove(
     let snapshot = shim.model.snapshot();
     let sandbox = match snapshot.sandbox(&request.pod_sandbox_id) {
         Ok(sandbox) => sandbox,
-        Err(LookupError::Missing) => return Ok(RemovePodSandboxResponse {}),
+        Err(LookupError::Missing) => {
+            if let Some(cni) = &shim.cni {
+                cni.detach_known(&request.pod_sandbox_id, "").await?;
+            }
+            return Ok(RemovePodSandboxResponse {});
+        }
         Err(error) => return Err(error.of("sandbox", &request.pod_sandbox_id)),
     };
     stop_whole(shim, &sandbox).await?;

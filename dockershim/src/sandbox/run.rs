@@ -16,9 +16,15 @@ use crate::{
     engine::{Connection, NewContainer},
     image::pause,
     labels, naming,
-    network::docker,
+    network::{
+        cni::{self, Cni, Pod, capabilities},
+        docker,
+    },
     security,
 };
+
+/// What the plugins of a network are told, by capability.
+type Arguments = serde_json::Map<String, serde_json::Value>;
 
 /// The score of a sandbox: the last that the kernel should kill in its pod.
 const OOM_SCORE_ADJ: i64 = -998;
@@ -31,7 +37,8 @@ const MAX_HOSTNAME: usize = 64;
 ///
 /// # Errors
 /// `InvalidArgument` or `Unsupported` naming the field, `AlreadyExists` when a sandbox
-/// of this name runs, or what the engine said.
+/// of this name runs, `FailedPrecondition` while there is no pod network, or what the
+/// engine or a network plugin said.
 pub async fn run(
     shim: &Arc<Shim>,
     request: RunPodSandboxRequest,
@@ -43,10 +50,11 @@ pub async fn run(
     let name = naming::sandbox_name(&metadata)?;
     let _reserved = shim.reserve(&name)?;
     let engine = shim.engine.connection()?;
+    let cni = plan_network(shim, &config)?;
     let log_directory = config.log_directory.clone();
     let mut new = NewContainer {
         name,
-        body: create_body(config, &request.runtime_handler, &engine)?,
+        body: create_body(config, &request.runtime_handler, &engine, cni.is_some())?,
     };
     make_log_directory(&log_directory).await?;
     let image = pause::ensure(shim).await?;
@@ -64,7 +72,44 @@ pub async fn run(
         started = create_and_start(shim, new).await;
     }
     let pod_sandbox_id = started?;
+    if let Some((cni, arguments)) = cni
+        && let Err(error) = attach(shim, cni, &pod_sandbox_id, arguments).await
+    {
+        undo(shim, &pod_sandbox_id).await;
+        return Err(error);
+    }
     Ok(RunPodSandboxResponse { pod_sandbox_id })
+}
+
+/// Who attaches a sandbox with this configuration to its network, and with which arguments
+/// by capability; `None` when that is for the engine, or the network is the node's.
+fn plan_network<'a>(
+    shim: &'a Shim,
+    config: &PodSandboxConfig,
+) -> Result<Option<(&'a Cni, Arguments)>, Error> {
+    let Some(cni) = &shim.cni else {
+        return Ok(None);
+    };
+    if network_mode(config) == NamespaceMode::Node {
+        return Ok(None);
+    }
+    cni.network()?;
+    let arguments = capabilities::of(config, &cni.pod_cidrs())?;
+    Ok(Some((cni, arguments)))
+}
+
+async fn attach(shim: &Shim, cni: &Cni, id: &str, arguments: Arguments) -> Result<(), Error> {
+    let sandbox = super::status::find(shim, id).await?;
+    Ok(cni.attach(&Pod::of(&sandbox), arguments).await?)
+}
+
+fn network_mode(config: &PodSandboxConfig) -> NamespaceMode {
+    let context = config
+        .linux
+        .as_ref()
+        .and_then(|linux| linux.security_context.as_ref());
+    let options = context.and_then(|context| context.namespace_options.as_ref());
+    options.map_or(NamespaceMode::Pod, |options| options.network())
 }
 
 async fn create_and_start(shim: &Shim, new: NewContainer) -> Result<String, Error> {
@@ -100,6 +145,7 @@ fn create_body(
     config: PodSandboxConfig,
     runtime_handler: &str,
     engine: &Connection,
+    cni: bool,
 ) -> Result<ContainerCreateBody, Error> {
     if config.windows.is_some() {
         return Err(Error::unsupported(
@@ -116,14 +162,11 @@ fn create_body(
     if !runtime_handler.is_empty() {
         docker_labels.insert(labels::RUNTIME_HANDLER.into(), runtime_handler.into());
     }
+    let network = network_mode(&config);
     // `linux.overhead` and `linux.resources` tell a runtime that makes a virtual machine
     // of the pod how big to make it; they limit nothing.
     let linux = config.linux.unwrap_or_default();
     let context = linux.security_context.unwrap_or_default();
-    let network = context
-        .namespace_options
-        .as_ref()
-        .map_or(NamespaceMode::Pod, |options| options.network());
     let mut body = ContainerCreateBody {
         labels: Some(docker_labels),
         ..Default::default()
@@ -145,14 +188,18 @@ fn create_body(
         ..Default::default()
     };
     security::apply_to_sandbox(context, &mut body, &mut host)?;
-    docker::apply(
-        network,
-        config.hostname,
-        &config.port_mappings,
-        config.dns_config,
-        &mut body,
-        &mut host,
-    )?;
+    if cni {
+        cni::apply(config.hostname, config.dns_config, &mut body, &mut host);
+    } else {
+        docker::apply(
+            network,
+            config.hostname,
+            &config.port_mappings,
+            config.dns_config,
+            &mut body,
+            &mut host,
+        )?;
+    }
     body.host_config = Some(host);
     Ok(body)
 }

@@ -2,9 +2,14 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use cri_proto::runtime::v1::{PodSandboxStatusRequest, PodSandboxStatusResponse};
+use cri_proto::runtime::v1::{PodSandboxStatus, PodSandboxStatusRequest, PodSandboxStatusResponse};
 
-use crate::{Error, Shim, container::status::status_of, model::Sandbox};
+use crate::{
+    Error, Shim,
+    container::status::status_of,
+    model::Sandbox,
+    network::cni::{Cni, Pod},
+};
 
 /// The sandbox in memory.
 ///
@@ -17,12 +22,15 @@ pub async fn status(
     let sandbox = find(shim, &request.pod_sandbox_id).await?;
     let mut info = BTreeMap::new();
     if request.verbose {
-        let text = serde_json::json!({ "pid": sandbox.pid, "runtime": sandbox.runtime });
-        info.insert("info".to_owned(), text.to_string());
+        let mut about = serde_json::json!({ "pid": sandbox.pid, "runtime": sandbox.runtime });
+        if let Some(cni) = &shim.cni {
+            about["cni"] = cni.describe(&Pod::of(&sandbox)).await;
+        }
+        info.insert("info".to_owned(), about.to_string());
     }
     let images = shim.images.snapshot();
     Ok(PodSandboxStatusResponse {
-        status: Some(sandbox.status.clone()),
+        status: Some(current(shim.cni.as_deref(), &sandbox)),
         info,
         containers_statuses: shim
             .model
@@ -32,6 +40,17 @@ pub async fn status(
             .collect(),
         timestamp: jiff::Timestamp::now().as_nanosecond() as i64,
     })
+}
+
+/// The status of a sandbox, with the addresses that it has now.
+pub fn current(cni: Option<&Cni>, sandbox: &Sandbox) -> PodSandboxStatus {
+    let mut status = sandbox.status.clone();
+    if let Some(cni) = cni
+        && let Some(network) = cni.network_status(sandbox.id())
+    {
+        status.network = Some(network);
+    }
+    status
 }
 
 /// The sandbox with this id or unique prefix, fully known.

@@ -11,6 +11,7 @@ use crate::{
     Error, Shim,
     container::stop::stop_running,
     model::{LookupError, Sandbox},
+    network::cni::Pod,
 };
 
 /// What a container gets when its sandbox is stopped under it; a client that cares
@@ -21,24 +22,29 @@ const SANDBOX_GRACE: Duration = Duration::from_secs(2);
 /// Containers stopped at the same time.
 const CONCURRENCY: usize = 8;
 
-/// Stops every container of the sandbox, then the sandbox. One that is not there, or
+/// Stops every container of the sandbox, detaches it from its network, then stops itself. One that is not there, or
 /// does not run, is stopped.
 ///
 /// # Errors
-/// What the engine said; `Unavailable` while it is away.
+/// What the engine or a network plugin said; `Unavailable` while the engine is away.
 pub async fn stop(
     shim: &Arc<Shim>,
     request: StopPodSandboxRequest,
 ) -> Result<StopPodSandboxResponse, Error> {
     match shim.model.snapshot().sandbox(&request.pod_sandbox_id) {
         Ok(sandbox) => stop_whole(shim, &sandbox).await?,
-        Err(LookupError::Missing) => {}
+        Err(LookupError::Missing) => {
+            // Someone else removed it; its network may be there yet.
+            if let Some(cni) = &shim.cni {
+                cni.detach_known(&request.pod_sandbox_id, "").await?;
+            }
+        }
         Err(error) => return Err(error.of("sandbox", &request.pod_sandbox_id)),
     }
     Ok(StopPodSandboxResponse {})
 }
 
-/// Stops the containers of `sandbox` and itself.
+/// Stops the containers of `sandbox`, detaches it from its network, and stops itself.
 pub(super) async fn stop_whole(shim: &Shim, sandbox: &Sandbox) -> Result<(), Error> {
     let running: Vec<String> = shim
         .model
@@ -53,6 +59,10 @@ pub(super) async fn stop_whole(shim: &Shim, sandbox: &Sandbox) -> Result<(), Err
             stop_running(shim, &id, CONTAINER_GRACE).await
         })
         .await?;
+    // While its namespace is still there, and what is in it can be taken out.
+    if let Some(cni) = shim.cni.as_ref().filter(|_| sandbox.cni) {
+        cni.detach(&Pod::of(sandbox)).await?;
+    }
     if sandbox.status.state() == PodSandboxState::SandboxReady {
         stop_running(shim, sandbox.id(), SANDBOX_GRACE).await?;
     }

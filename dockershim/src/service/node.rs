@@ -1,19 +1,24 @@
-//! The verbs about the runtime itself: `Version`, `Status`, `RuntimeConfig`.
+//! The verbs about the runtime itself: `Version`, `Status`, `RuntimeConfig`,
+//! `UpdateRuntimeConfig`.
 
 use std::collections::BTreeMap;
 
 use cri_proto::runtime::v1::{
     LinuxRuntimeConfiguration, RuntimeCondition, RuntimeConfigResponse, RuntimeFeatures,
-    RuntimeHandler, RuntimeHandlerFeatures, RuntimeStatus, StatusResponse, VersionResponse,
+    RuntimeHandler, RuntimeHandlerFeatures, RuntimeStatus, StatusResponse,
+    UpdateRuntimeConfigRequest, UpdateRuntimeConfigResponse, VersionResponse,
 };
 
-use crate::{Error, Shim, container::can_be_recursively_read_only, engine::State};
+use crate::{
+    Error, Shim, container::can_be_recursively_read_only, engine::State, network::cni::pod_cidr,
+};
 
 /// The version of the kubelet's side of the interface that this answers.
 const KUBELET_API: &str = "0.1.0";
 const CRI_API: &str = "v1";
 /// The runtime is Docker; what stands between is of no interest to who asks.
 const RUNTIME_NAME: &str = "docker";
+const NETWORK_READY: &str = "NetworkReady";
 /// Of an engine that was never reached. Clients take nothing but a version here.
 const UNKNOWN_VERSION: &str = "0.0.0";
 
@@ -45,11 +50,18 @@ pub fn status(shim: &Shim, verbose: bool) -> StatusResponse {
             format!("{}: {why}", shim.engine.endpoint()),
         ),
     };
-    let condition = |kind: &str| RuntimeCondition {
-        r#type: kind.into(),
-        status: ready,
-        reason: reason.into(),
-        message: message.clone(),
+    let runtime_ready = condition("RuntimeReady", ready, reason, message);
+    let network_ready = match shim.cni.as_ref().map(|cni| cni.ready()) {
+        // The engine's own bridge is there whenever the engine is.
+        None => RuntimeCondition {
+            r#type: NETWORK_READY.into(),
+            ..runtime_ready.clone()
+        },
+        Some(Ok(())) => condition(NETWORK_READY, true, "", String::new()),
+        Some(Err(error)) => {
+            let message = format!("{RUNTIME_NAME}: {error}");
+            condition(NETWORK_READY, false, "NetworkPluginNotReady", message)
+        }
     };
     let mut info = BTreeMap::new();
     let mut runtime_handlers = Vec::new();
@@ -79,8 +91,7 @@ pub fn status(shim: &Shim, verbose: bool) -> StatusResponse {
     }
     StatusResponse {
         status: Some(RuntimeStatus {
-            // The engine's own bridge is there whenever the engine is.
-            conditions: vec![condition("RuntimeReady"), condition("NetworkReady")],
+            conditions: vec![runtime_ready, network_ready],
         }),
         info,
         runtime_handlers,
@@ -89,6 +100,35 @@ pub fn status(shim: &Shim, verbose: bool) -> StatusResponse {
             ..Default::default()
         }),
     }
+}
+
+fn condition(kind: &str, status: bool, reason: &str, message: String) -> RuntimeCondition {
+    RuntimeCondition {
+        r#type: kind.into(),
+        status,
+        reason: reason.into(),
+        message,
+    }
+}
+
+/// `UpdateRuntimeConfig`: the range of the node's pods. The engine's own bridge has a range
+/// of its own.
+///
+/// # Errors
+/// `InvalidArgument` naming the field.
+pub fn update_runtime_config(
+    shim: &Shim,
+    request: UpdateRuntimeConfigRequest,
+) -> Result<UpdateRuntimeConfigResponse, Error> {
+    let network = request.runtime_config.unwrap_or_default().network_config;
+    let text = network.unwrap_or_default().pod_cidr;
+    let cidrs = pod_cidr::parse(&text)
+        .map_err(|reason| Error::invalid("runtime_config.network_config.pod_cidr", reason))?;
+    match &shim.cni {
+        Some(cni) if !cidrs.is_empty() => cni.set_pod_cidrs(cidrs),
+        _ => {}
+    }
+    Ok(UpdateRuntimeConfigResponse {})
 }
 
 /// `RuntimeConfig`.

@@ -236,9 +236,10 @@ impl RuntimeService for Service {
 
     async fn update_runtime_config(
         &self,
-        _: Request<UpdateRuntimeConfigRequest>,
+        request: Request<UpdateRuntimeConfigRequest>,
     ) -> Answer<UpdateRuntimeConfigResponse> {
-        Err(unimplemented("UpdateRuntimeConfig"))
+        let answer = node::update_runtime_config(&self.shim, request.into_inner())?;
+        Ok(Response::new(answer))
     }
 
     async fn checkpoint_container(

@@ -1,0 +1,174 @@
+//! Attaches sandboxes to their network, and tells what they are attached to.
+//!
+//! What is to be attached is remembered before the first plugin runs: a crash in the middle
+//! leaves a file by which it is detached.
+
+use std::sync::Arc;
+
+use cri_proto::runtime::v1::PodSandboxNetworkStatus;
+use serde_json::{Map, Value};
+
+use super::{
+    Cni, Pod,
+    attachments::{INTERFACE, Slot},
+    cache::{Cached, Key},
+    capabilities,
+    chain::Attachment,
+    config::NetworkConfig,
+    error::CniError,
+    result,
+};
+use crate::model::Sandbox;
+
+const LOOPBACK_INTERFACE: &str = "lo";
+const LOOPBACK: &str = "loopback";
+const LOOPBACK_CONFIG: &str =
+    r#"{"cniVersion":"0.3.1","name":"cni-loopback","plugins":[{"type":"loopback"}]}"#;
+
+impl Cni {
+    /// The addresses of a sandbox; `None` when it is not attached.
+    pub fn network_status(&self, sandbox_id: &str) -> Option<PodSandboxNetworkStatus> {
+        self.attachments.get(sandbox_id)?.network.lock().clone()
+    }
+
+    /// Whether a sandbox that runs has no network: it was being attached when the shim
+    /// last ended.
+    pub fn lacks_network(&self, sandbox: &Sandbox) -> bool {
+        sandbox.cni && sandbox.pid != 0 && self.network_status(sandbox.id()).is_none()
+    }
+
+    /// Attaches a sandbox that has just been started; on any failure it is detached again.
+    ///
+    /// # Errors
+    /// See [`CniError`].
+    pub async fn attach(
+        &self,
+        pod: &Pod<'_>,
+        capability_args: Map<String, Value>,
+    ) -> Result<(), CniError> {
+        let network = self.network()?;
+        if capability_args.contains_key(capabilities::PORT_MAPPINGS)
+            && !network.wants(capabilities::PORT_MAPPINGS)
+        {
+            tracing::warn!(
+                pod = pod.name,
+                sandbox_id = pod.id,
+                network = network.name,
+                "the pod asks for ports of the node, but no plugin of the network has the \
+                 capability portMappings"
+            );
+        }
+        let slot = Arc::new(Slot::default());
+        let attached = {
+            let _adding = self.adding.read().await;
+            let mut keys = slot.keys.lock().await;
+            // Locked before others can see it: nobody detaches it before it is attached.
+            self.attachments.insert(pod.id, &slot);
+            let attached = self
+                .attach_all(&mut keys, pod, &network, capability_args)
+                .await;
+            *slot.network.lock() = attached.as_ref().ok().cloned();
+            attached
+        };
+        match attached {
+            Ok(status) => {
+                tracing::info!(
+                    pod = pod.name,
+                    pod_uid = pod.uid,
+                    sandbox_id = pod.id,
+                    network = network.name,
+                    ip = status.ip,
+                    "attached to the pod network"
+                );
+                Ok(())
+            }
+            Err(error) => {
+                if let Err(error) = self.detach_known(pod.id, &pod.netns).await {
+                    tracing::warn!(sandbox_id = pod.id, %error, "a failed attachment is left over");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn attach_all(
+        &self,
+        keys: &mut Vec<Key>,
+        pod: &Pod<'_>,
+        network: &NetworkConfig,
+        capability_args: Map<String, Value>,
+    ) -> Result<PodSandboxNetworkStatus, CniError> {
+        if pod.netns.is_empty() {
+            return Err(CniError::Result {
+                network: network.name.clone(),
+                reason: "the sandbox has ended already".into(),
+            });
+        }
+        // Without the plugin it is up anyhow: the engine sees to that.
+        if self.plugins.find(LOOPBACK).is_ok()
+            && let Ok(loopback) = NetworkConfig::from_list(LOOPBACK_CONFIG.as_bytes())
+        {
+            let attachment = pod.attachment(LOOPBACK_INTERFACE, Map::new());
+            self.add(keys, &loopback, &attachment).await?;
+        }
+        let attachment = pod.attachment(INTERFACE, capability_args);
+        let result = self.add(keys, network, &attachment).await?;
+        let unusable = |reason| CniError::Result {
+            network: network.name.clone(),
+            reason,
+        };
+        let addresses = result::addresses(&result, INTERFACE).map_err(unusable)?;
+        if addresses.is_empty() {
+            return Err(unusable(format!("no address for {INTERFACE}")));
+        }
+        Ok(result::to_status(&addresses))
+    }
+
+    async fn add(
+        &self,
+        keys: &mut Vec<Key>,
+        network: &NetworkConfig,
+        attachment: &Attachment,
+    ) -> Result<Value, CniError> {
+        let mut cached = Cached::new(&network.name, &network.bytes, attachment);
+        self.cache.put(&cached).await?;
+        keys.push(cached.key());
+        let result = self.chain(network).add(attachment).await?;
+        cached.result = Some(result.clone());
+        self.cache.put(&cached).await?;
+        Ok(result)
+    }
+
+    /// What each attachment of a sandbox has, and whether its plugins find it in order.
+    pub async fn describe(&self, pod: &Pod<'_>) -> Value {
+        let Some(slot) = self.attachments.get(pod.id) else {
+            return Value::Array(Vec::new());
+        };
+        let mut described = Vec::new();
+        for key in slot.keys.lock().await.iter() {
+            let Some(cached) = self.cache.get(key).await else {
+                continue;
+            };
+            let attachment = cached.attachment(&pod.netns);
+            let check = match NetworkConfig::from_list(&cached.config) {
+                Err(error) => error.to_string(),
+                Ok(_) if attachment.netns.is_empty() => "the sandbox does not run".into(),
+                Ok(network) => {
+                    let chain = self.chain(&network);
+                    match chain.check(&attachment, cached.result.as_ref()).await {
+                        Ok(true) => "ok".into(),
+                        Ok(false) => "the network has none".into(),
+                        Err(error) => error.to_string(),
+                    }
+                }
+            };
+            described.push(serde_json::json!({
+                "network": key.network,
+                "ifName": key.ifname,
+                "result": cached.result,
+                "check": check,
+            }));
+        }
+        Value::Array(described)
+    }
+}

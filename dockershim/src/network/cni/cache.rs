@@ -1,0 +1,309 @@
+//! What is remembered of attachments, in libcni's place and format: a file for each, so
+//! that what was attached is detached as it was attached, whatever has changed since, and
+//! so that libcni's other users find it.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::{chain::Attachment, error::CniError};
+
+const KIND: &str = "cniCacheV1";
+/// Begins the name of a file that is being written.
+const UNFINISHED: &str = ".unfinished-";
+
+/// What identifies an attachment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Key {
+    /// The network's name.
+    pub network: String,
+    /// The sandbox's id.
+    pub container_id: String,
+    /// The interface.
+    pub ifname: String,
+}
+
+/// What is remembered of an attachment.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Cached {
+    kind: String,
+    /// The sandbox's id.
+    pub container_id: String,
+    /// The network's configuration as a `.conflist` has it.
+    #[serde(with = "base64_bytes")]
+    pub config: Vec<u8>,
+    /// The interface.
+    pub if_name: String,
+    /// The network's name.
+    pub network_name: String,
+    /// The path of the network namespace at the time.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub netns: String,
+    /// `CNI_ARGS`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cni_args: Option<Vec<(String, String)>>,
+    /// Arguments by capability.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capability_args: Option<Map<String, Value>>,
+    /// What `ADD` resulted in; none when it did not end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<Value>,
+}
+
+/// Go's JSON has bytes in base64.
+mod base64_bytes {
+    use base64::{Engine as _, prelude::BASE64_STANDARD};
+    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+
+    pub fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&BASE64_STANDARD.encode(bytes))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
+        let text = Option::<String>::deserialize(from)?.unwrap_or_default();
+        BASE64_STANDARD.decode(text).map_err(D::Error::custom)
+    }
+}
+
+/// The directory of what is remembered.
+#[derive(Debug, Clone)]
+pub struct Cache {
+    directory: PathBuf,
+}
+
+// === impl Cached ===
+
+impl Cached {
+    /// What is to be remembered of an attachment to the network `network_name`.
+    pub fn new(network_name: &str, config: &[u8], attachment: &Attachment) -> Self {
+        let capability_args = Some(attachment.capability_args.clone());
+        Self {
+            kind: KIND.into(),
+            container_id: attachment.container_id.clone(),
+            config: config.to_owned(),
+            if_name: attachment.ifname.clone(),
+            network_name: network_name.into(),
+            netns: attachment.netns.clone(),
+            cni_args: Some(attachment.args.clone()),
+            capability_args: capability_args.filter(|args| !args.is_empty()),
+            result: None,
+        }
+    }
+
+    /// What identifies the attachment.
+    pub fn key(&self) -> Key {
+        Key {
+            network: self.network_name.clone(),
+            container_id: self.container_id.clone(),
+            ifname: self.if_name.clone(),
+        }
+    }
+
+    /// The attachment, in what is its network namespace now.
+    pub fn attachment(&self, netns: &str) -> Attachment {
+        Attachment {
+            container_id: self.container_id.clone(),
+            netns: netns.to_owned(),
+            ifname: self.if_name.clone(),
+            args: self.cni_args.clone().unwrap_or_default(),
+            capability_args: self.capability_args.clone().unwrap_or_default(),
+        }
+    }
+
+    fn read(bytes: &[u8]) -> Result<Self, String> {
+        let cached: Self = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        if cached.kind != KIND {
+            return Err(format!("kind is {:?}, not {KIND:?}", cached.kind));
+        }
+        Ok(cached)
+    }
+}
+
+// === impl Cache ===
+
+impl Cache {
+    /// What is remembered under `directory`, which need not exist.
+    pub fn new(directory: &Path) -> Self {
+        Self {
+            directory: directory.join("results"),
+        }
+    }
+
+    fn path(&self, key: &Key) -> PathBuf {
+        self.directory.join(file_name(key))
+    }
+
+    /// Remembers an attachment, all of it or nothing.
+    ///
+    /// # Errors
+    /// [`CniError::Cache`].
+    pub async fn put(&self, cached: &Cached) -> Result<(), CniError> {
+        let key = cached.key();
+        let path = self.path(&key);
+        let unfinished = self
+            .directory
+            .join(format!("{UNFINISHED}{}", file_name(&key)));
+        let written = async {
+            let text = serde_json::to_vec(cached).map_err(io::Error::other)?;
+            tokio::fs::create_dir_all(&self.directory).await?;
+            let mut options = tokio::fs::OpenOptions::new();
+            options.write(true).create(true).truncate(true).mode(0o600);
+            let mut file = options.open(&unfinished).await?;
+            tokio::io::AsyncWriteExt::write_all(&mut file, &text).await?;
+            tokio::io::AsyncWriteExt::flush(&mut file).await?;
+            tokio::fs::rename(&unfinished, &path).await
+        };
+        written.await.map_err(|source| CniError::Cache {
+            action: "write",
+            path,
+            source,
+        })
+    }
+
+    /// What is remembered of an attachment; `None` when it is nothing that can be read.
+    pub async fn get(&self, key: &Key) -> Option<Cached> {
+        let path = self.path(key);
+        let bytes = tokio::fs::read(&path).await;
+        let read = bytes.map_err(|error| error.to_string());
+        match read.and_then(|bytes| Cached::read(&bytes)) {
+            Ok(cached) => Some(cached),
+            Err(reason) => {
+                tracing::warn!(file = %path.display(), reason, "nothing is remembered of an attachment");
+                None
+            }
+        }
+    }
+
+    /// Forgets an attachment, if it is remembered.
+    ///
+    /// # Errors
+    /// [`CniError::Cache`].
+    pub async fn remove(&self, key: &Key) -> Result<(), CniError> {
+        let path = self.path(key);
+        match tokio::fs::remove_file(&path).await {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => Err(CniError::Cache {
+                action: "remove",
+                path,
+                source,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Everything that is remembered, and can be read. Blocks.
+    pub fn load(&self) -> Vec<Cached> {
+        let Ok(entries) = fs::read_dir(&self.directory) else {
+            return Vec::new();
+        };
+        let mut found = Vec::new();
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let unfinished = name.as_encoded_bytes().starts_with(UNFINISHED.as_bytes());
+            if unfinished || entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                continue;
+            }
+            let bytes = fs::read(entry.path()).map_err(|error| error.to_string());
+            match bytes.and_then(|bytes| Cached::read(&bytes)) {
+                // What says that it is another is not to be trusted.
+                Ok(cached) if *file_name(&cached.key()) == *name => found.push(cached),
+                Ok(_) => {}
+                Err(reason) => {
+                    tracing::warn!(file = %entry.path().display(), reason, "not read");
+                }
+            }
+        }
+        found
+    }
+}
+
+fn file_name(key: &Key) -> String {
+    format!("{}-{}-{}", key.network, key.container_id, key.ifname)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn cached(id: &str) -> Cached {
+        let attachment = Attachment {
+            container_id: id.into(),
+            netns: "/proc/7/ns/net".into(),
+            ifname: "eth0".into(),
+            args: vec![("IgnoreUnknown".into(), "1".into())],
+            capability_args: Map::from_iter([("dns".into(), json!({"servers": ["1.1.1.1"]}))]),
+        };
+        let mut cached = Cached::new("net", b"{\"name\":\"net\"}", &attachment);
+        cached.result = Some(json!({"cniVersion": "1.0.0"}));
+        cached
+    }
+
+    #[tokio::test]
+    async fn what_is_put_is_found_until_it_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::new(&dir.path().join("new"));
+        assert_eq!(cache.load(), []);
+        let first = cached("first");
+        cache.put(&first).await.unwrap();
+        cache.put(&first).await.unwrap();
+        assert!(dir.path().join("new/results/net-first-eth0").is_file());
+        assert_eq!(cache.get(&first.key()).await, Some(first.clone()));
+        assert_eq!(
+            Cache::new(&dir.path().join("new")).load(),
+            std::slice::from_ref(&first)
+        );
+        cache.remove(&first.key()).await.unwrap();
+        cache.remove(&first.key()).await.unwrap();
+        assert_eq!(cache.load(), []);
+        assert_eq!(cache.get(&first.key()).await, None);
+    }
+
+    #[tokio::test]
+    async fn what_is_broken_or_misplaced_is_passed_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::new(dir.path());
+        cache.put(&cached("first")).await.unwrap();
+        let results = dir.path().join("results");
+        fs::write(results.join("net-half-eth0"), "{\"kind\":\"cniCa").unwrap();
+        fs::write(results.join("net-old-eth0"), "{\"cniVersion\":\"0.4.0\"}").unwrap();
+        fs::copy(
+            results.join("net-first-eth0"),
+            results.join("net-other-eth0"),
+        )
+        .unwrap();
+        fs::write(results.join(format!("{UNFINISHED}net-x-eth0")), "").unwrap();
+        assert_eq!(cache.load(), [cached("first")]);
+    }
+
+    #[test]
+    fn what_libcni_wrote_is_read() {
+        let text = r#"{"kind":"cniCacheV1","containerId":"c1","config":"eyJuYW1lIjoibmV0In0=",
+            "ifName":"eth0","networkName":"net","netns":"/proc/1/ns/net",
+            "cniArgs":[["K8S_POD_NAME","web"]],"capabilityArgs":{"portMappings":[]},
+            "result":{"cniVersion":"1.0.0","dns":{}}}"#;
+        let cached = Cached::read(text.as_bytes()).unwrap();
+        assert_eq!(cached.config, b"{\"name\":\"net\"}");
+        assert_eq!(cached.cni_args.unwrap()[0].1, "web");
+        let legacy = r#"{"kind":"","containerId":"","config":null,"ifName":"","networkName":""}"#;
+        assert!(Cached::read(legacy.as_bytes()).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in ".{0,80}", id in ".{0,12}", config in ".{0,12}") {
+            let _ = Cached::read(text.as_bytes());
+            let mut written = cached(&id);
+            written.config = config.into_bytes();
+            let json = serde_json::to_vec(&written).unwrap();
+            prop_assert_eq!(Cached::read(&json).unwrap(), written);
+            let _ = Cached::read(&json[..json.len() / 2]);
+        }
+    }
+}

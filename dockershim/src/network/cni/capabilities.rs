@@ -1,0 +1,106 @@
+//! What CRI asks for a sandbox's network, as arguments by capability. A capability that
+//! there is nothing to say for is left out.
+
+use cri_proto::runtime::v1::{DnsConfig, PodSandboxConfig};
+use serde_json::{Map, Value, json};
+
+use super::bandwidth;
+use crate::{Error, network::ports};
+
+/// Ports of the node that lead to the sandbox.
+pub const PORT_MAPPINGS: &str = "portMappings";
+/// Ranges that the sandbox's addresses are from.
+pub const IP_RANGES: &str = "ipRanges";
+const BANDWIDTH: &str = "bandwidth";
+const DNS: &str = "dns";
+
+/// The arguments for a sandbox on a node whose pods' ranges are `pod_cidrs`.
+///
+/// # Errors
+/// `InvalidArgument` naming the field.
+pub fn of(config: &PodSandboxConfig, pod_cidrs: &[String]) -> Result<Map<String, Value>, Error> {
+    let mut arguments = Map::new();
+    let published = ports::published(&config.port_mappings)?;
+    if !published.is_empty() {
+        let mappings = published.iter().map(|port| {
+            json!({
+                "hostPort": port.host_port,
+                "containerPort": port.container_port,
+                "protocol": port.protocol,
+                "hostIP": port.host_ip,
+            })
+        });
+        arguments.insert(PORT_MAPPINGS.into(), mappings.collect());
+    }
+    if let Some(limits) = bandwidth::of(&config.annotations)? {
+        arguments.insert(BANDWIDTH.into(), limits);
+    }
+    if !pod_cidrs.is_empty() {
+        // A set of ranges for each family: the sandbox gets an address from every set.
+        let sets = pod_cidrs.iter().map(|cidr| json!([{ "subnet": cidr }]));
+        arguments.insert(IP_RANGES.into(), sets.collect());
+    }
+    if let Some(dns) = config.dns_config.as_ref().and_then(dns) {
+        arguments.insert(DNS.into(), dns);
+    }
+    Ok(arguments)
+}
+
+fn dns(config: &DnsConfig) -> Option<Value> {
+    let lists = [
+        ("servers", &config.servers),
+        ("searches", &config.searches),
+        ("options", &config.options),
+    ];
+    let given = lists.into_iter().filter(|(_, list)| !list.is_empty());
+    let given: Map<_, _> = given
+        .map(|(name, list)| (name.to_owned(), json!(list)))
+        .collect();
+    Some(given)
+        .filter(|given| !given.is_empty())
+        .map(Value::Object)
+}
+
+#[cfg(test)]
+mod tests {
+    use cri_proto::runtime::v1::{PortMapping, Protocol};
+
+    use super::*;
+
+    #[test]
+    fn what_is_asked_becomes_arguments_by_capability() {
+        let mut config = PodSandboxConfig {
+            port_mappings: vec![
+                PortMapping {
+                    protocol: Protocol::Udp.into(),
+                    container_port: 53,
+                    host_port: 5353,
+                    host_ip: "127.0.0.1".into(),
+                },
+                PortMapping {
+                    container_port: 80,
+                    ..Default::default()
+                },
+            ],
+            dns_config: Some(DnsConfig {
+                servers: vec!["10.96.0.10".into()],
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let cidrs = ["10.1.0.0/24".to_owned(), "fd00::/64".to_owned()];
+        let arguments = of(&config, &cidrs).unwrap();
+        let expected = json!({
+            "portMappings": [{
+                "hostPort": 5353, "containerPort": 53, "protocol": "udp", "hostIP": "127.0.0.1",
+            }],
+            "ipRanges": [[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00::/64"}]],
+            "dns": {"servers": ["10.96.0.10"]},
+        });
+        assert_eq!(Value::Object(arguments), expected);
+        config.port_mappings[0].host_port = 70_000;
+        let error = of(&config, &cidrs).unwrap_err().to_string();
+        assert!(error.contains("port_mappings[0].host_port"), "{error}");
+        assert!(of(&PodSandboxConfig::default(), &[]).unwrap().is_empty());
+    }
+}

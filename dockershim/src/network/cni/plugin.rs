@@ -1,0 +1,287 @@
+//! Runs plugins: programs that take their request in environment variables and on the
+//! standard input, and answer on the standard output.
+
+use std::{
+    fmt, io,
+    path::PathBuf,
+    process::{Output, Stdio},
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde::Deserialize;
+use tokio::{io::AsyncWriteExt as _, process::Command};
+
+use super::chain::Attachment;
+
+/// What a plugin gets for one request.
+const DEADLINE: Duration = Duration::from_secs(120);
+/// How long a binary that is just being written is waited for.
+const BUSY_PATIENCE: Duration = Duration::from_secs(5);
+const BUSY_PAUSE: Duration = Duration::from_millis(100);
+/// What an error message carries of a plugin's standard error at most, in bytes.
+const MAX_STDERR: usize = 2048;
+
+/// What a plugin is asked to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verb {
+    /// Attach a sandbox to the network.
+    Add,
+    /// Undo that.
+    Del,
+    /// See whether it is still attached.
+    Check,
+    /// See whether `ADD` would do.
+    Status,
+    /// Remove what is of no attachment.
+    Gc,
+}
+
+impl fmt::Display for Verb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Add => "ADD",
+            Self::Del => "DEL",
+            Self::Check => "CHECK",
+            Self::Status => "STATUS",
+            Self::Gc => "GC",
+        })
+    }
+}
+
+/// Why a plugin did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum PluginError {
+    /// There is no such binary.
+    #[error("is not in {0}")]
+    Missing(String),
+    /// The system did not run it.
+    #[error("cannot be run: {0}")]
+    Start(#[from] io::Error),
+    /// It took too long, and was killed.
+    #[error("did not end within {DEADLINE:?}")]
+    Deadline,
+    /// It said why in CNI's words.
+    #[error("{message} (code {code})")]
+    Refused {
+        /// CNI's error code; from 100 on it is the plugin's own.
+        code: u32,
+        /// Message, details, and what was on the standard error.
+        message: String,
+    },
+    /// It ended badly without an error object.
+    #[error("{0}")]
+    Failed(String),
+    /// Its answer cannot be read.
+    #[error("answered what is no result: {0}")]
+    Answer(String),
+}
+
+/// What a plugin prints when it fails.
+#[derive(Deserialize)]
+struct Refusal {
+    #[serde(default)]
+    code: u32,
+    #[serde(default)]
+    msg: String,
+    #[serde(default)]
+    details: String,
+}
+
+/// The plugins that are installed.
+#[derive(Debug, Clone)]
+pub struct Plugins {
+    directories: Vec<PathBuf>,
+}
+
+impl Plugins {
+    /// The plugins in these directories; the first that has one is taken.
+    pub fn new(directories: Vec<PathBuf>) -> Self {
+        Self { directories }
+    }
+
+    /// Finds the binary of a plugin.
+    ///
+    /// # Errors
+    /// [`PluginError::Missing`], with the directories.
+    pub fn find(&self, kind: &str) -> Result<PathBuf, PluginError> {
+        let mut paths = self
+            .directories
+            .iter()
+            .map(|directory| directory.join(kind));
+        paths
+            .find(|path| path.is_file())
+            .ok_or_else(|| PluginError::Missing(self.list(", ")))
+    }
+
+    /// Runs a plugin and returns what it printed. `attachment` is `None` for what is
+    /// about the network as a whole.
+    ///
+    /// # Errors
+    /// See [`PluginError`].
+    pub async fn run(
+        &self,
+        kind: &str,
+        verb: Verb,
+        attachment: Option<&Attachment>,
+        stdin: &[u8],
+    ) -> Result<Vec<u8>, PluginError> {
+        let path = self.find(kind)?;
+        let mut command = Command::new(&path);
+        command
+            .env("CNI_COMMAND", verb.to_string())
+            .env(
+                "CNI_CONTAINERID",
+                attachment.map_or("", |a| &a.container_id),
+            )
+            .env("CNI_NETNS", attachment.map_or("", |a| &a.netns))
+            .env("CNI_IFNAME", attachment.map_or("", |a| &a.ifname))
+            .env("CNI_ARGS", attachment.map(cni_args).unwrap_or_default())
+            .env("CNI_PATH", self.list(":"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            // A plugin runs others; they all have to end with it.
+            .process_group(0);
+        let output = run_to_end(command, stdin).await?;
+        tracing::debug!(plugin = %path.display(), %verb, status = %output.status, "CNI");
+        if output.status.success() {
+            return Ok(output.stdout);
+        }
+        Err(failure(&output))
+    }
+
+    fn list(&self, separator: &str) -> String {
+        let names = self.directories.iter().map(|d| d.display().to_string());
+        names.collect::<Vec<_>>().join(separator)
+    }
+}
+
+fn cni_args(attachment: &Attachment) -> String {
+    let pairs = attachment.args.iter();
+    let pairs = pairs.map(|(key, value)| format!("{key}={value}"));
+    pairs.collect::<Vec<_>>().join(";")
+}
+
+async fn run_to_end(mut command: Command, stdin: &[u8]) -> Result<Output, PluginError> {
+    let began = tokio::time::Instant::now();
+    let mut child = loop {
+        match command.spawn() {
+            // An add-on is just installing it.
+            Err(error)
+                if error.kind() == io::ErrorKind::ExecutableFileBusy
+                    && began.elapsed() < BUSY_PATIENCE =>
+            {
+                tokio::time::sleep(BUSY_PAUSE).await;
+            }
+            spawned => break spawned?,
+        }
+    };
+    let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+    let input = child.stdin.take();
+    let feed = async {
+        if let Some(mut input) = input {
+            // A plugin that does not read its input says more by what it answers.
+            let _ = input.write_all(stdin).await;
+        }
+    };
+    let work = async { tokio::join!(feed, child.wait_with_output()).1 };
+    match tokio::time::timeout(DEADLINE, work).await {
+        Ok(output) => Ok(output?),
+        Err(_) => {
+            if let Some(group) = group {
+                let _ = kill_process_group(group, Signal::KILL);
+            }
+            Err(PluginError::Deadline)
+        }
+    }
+}
+
+fn failure(output: &Output) -> PluginError {
+    let stderr = tail(&output.stderr);
+    let refusal = serde_json::from_slice::<Refusal>(&output.stdout);
+    match refusal {
+        Ok(refusal) if !refusal.msg.is_empty() || refusal.code != 0 => PluginError::Refused {
+            code: refusal.code,
+            message: join([&refusal.msg, &refusal.details, &stderr]),
+        },
+        _ => {
+            let stdout = tail(&output.stdout);
+            PluginError::Failed(join([&output.status.to_string(), &stdout, &stderr]))
+        }
+    }
+}
+
+fn join(parts: [&str; 3]) -> String {
+    let said = parts.into_iter().filter(|part| !part.is_empty());
+    said.collect::<Vec<_>>().join("; ")
+}
+
+/// The end of what a program printed: there the reason is.
+fn tail(bytes: &[u8]) -> String {
+    let start = bytes.len().saturating_sub(MAX_STDERR);
+    let end = bytes.get(start..).unwrap_or_default();
+    String::from_utf8_lossy(end).trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt as _};
+
+    use super::*;
+
+    fn plugin(script: &str) -> (tempfile::TempDir, Plugins) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("test");
+        fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        let plugins = Plugins::new(vec![dir.path().join("absent"), dir.path().to_owned()]);
+        (dir, plugins)
+    }
+
+    async fn failure_of(script: &str) -> PluginError {
+        let (_dir, plugins) = plugin(script);
+        let input = vec![b' '; 1 << 20];
+        plugins
+            .run("test", Verb::Add, None, &input)
+            .await
+            .unwrap_err()
+    }
+
+    #[tokio::test]
+    async fn what_a_plugin_says_is_told() {
+        let said = failure_of("echo why >&2; exit 3").await.to_string();
+        assert!(
+            said.contains("exit status: 3") && said.contains("why"),
+            "{said}"
+        );
+        let refusal = r#"echo '{"code": 11, "msg": "busy", "details": "later"}'; exit 1"#;
+        let error = failure_of(refusal).await;
+        assert!(
+            matches!(error, PluginError::Refused { code: 11, .. }),
+            "{error}"
+        );
+        assert_eq!(error.to_string(), "busy; later (code 11)");
+        let much = failure_of("yes | head -c 1000000 >&2; exit 1").await;
+        assert!(much.to_string().len() < 2 * MAX_STDERR);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_plugin_that_hangs_is_given_up() {
+        let error = failure_of("sleep 1000").await;
+        assert!(matches!(error, PluginError::Deadline), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_plugin_that_is_not_there_is_looked_for_everywhere() {
+        let (dir, plugins) = plugin("");
+        let error = plugins
+            .run("other", Verb::Del, None, b"")
+            .await
+            .unwrap_err();
+        let text = error.to_string();
+        let last = dir.path().display().to_string();
+        assert!(text.contains("absent") && text.ends_with(&last), "{text}");
+    }
+}

@@ -1,0 +1,372 @@
+//! Networks of scripts that write down what they are asked.
+
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
+
+use serde_json::{Map, Value, json};
+use tempfile::TempDir;
+
+use super::*;
+use crate::model::Model;
+
+/// Fails when a file `fail-<verb>-<plugin>` lies beside it.
+const SCRIPT: &str = r#"#!/bin/sh
+dir=$(dirname "$0") name=$(basename "$0")
+printf '{"verb":"%s","plugin":"%s","netns":"%s","args":"%s","config":%s}\n' \
+  "$CNI_COMMAND" "$name" "$CNI_NETNS" "$CNI_ARGS" "$(cat)" >>"$dir/calls"
+if [ -e "$dir/fail-$CNI_COMMAND-$name" ]; then
+  echo noise >&2
+  echo '{"cniVersion":"1.0.0","code":999,"msg":"broken","details":"on purpose"}'
+  exit 1
+fi
+[ "$CNI_COMMAND" != ADD ] || printf '{"ips":[{"address":"10.1.0.2/24"}],"by":"%s"}' "$name"
+"#;
+
+const ID: &str = "0123456789abcdef";
+/// No plugin enters it.
+const NETNS: &str = "/proc/self/ns/net";
+
+struct Node {
+    dir: TempDir,
+}
+
+impl Node {
+    fn new(plugins: &[&str]) -> Self {
+        let node = Self {
+            dir: tempfile::tempdir().unwrap(),
+        };
+        for directory in ["bin", "net.d"] {
+            fs::create_dir(node.path(directory)).unwrap();
+        }
+        for plugin in plugins {
+            let path = node.path("bin").join(plugin);
+            fs::write(&path, SCRIPT).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        node
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn configure(&self, config: &Value) {
+        fs::write(self.path("net.d/10-net.conflist"), config.to_string()).unwrap();
+    }
+
+    fn cni(&self) -> Cni {
+        let directories = Directories {
+            bin: vec![self.path("bin")],
+            conf: self.path("net.d"),
+            cache: self.path("cache"),
+        };
+        Cni::new(directories, Vec::new())
+    }
+
+    fn fail(&self, verb: &str, plugin: &str, fails: bool) {
+        let path = self.path("bin").join(format!("fail-{verb}-{plugin}"));
+        if fails {
+            fs::write(path, "").unwrap();
+        } else {
+            fs::remove_file(path).unwrap();
+        }
+    }
+
+    /// What the plugins were asked since the last look.
+    fn calls(&self) -> Vec<Value> {
+        let path = self.path("bin/calls");
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        let _ = fs::remove_file(path);
+        text.lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
+    /// The same, in short.
+    fn asked(&self) -> Vec<String> {
+        let word = |value: &Value| value.as_str().unwrap().to_owned();
+        let short = |call: &Value| format!("{} {}", word(&call["verb"]), word(&call["plugin"]));
+        self.calls().iter().map(short).collect()
+    }
+
+    fn remembered(&self) -> usize {
+        fs::read_dir(self.path("cache/results")).map_or(0, Iterator::count)
+    }
+}
+
+fn net(version: &str) -> Value {
+    json!({
+        "name": "net",
+        "cniVersion": version,
+        "plugins": [
+            {"type": "one", "mtu": 1400},
+            {"type": "two", "capabilities": {"portMappings": true, "dns": false}},
+        ],
+    })
+}
+
+fn pod() -> Pod<'static> {
+    Pod::in_netns(ID, NETNS)
+}
+
+fn arguments() -> Map<String, Value> {
+    let arguments = json!({"portMappings": [{"hostPort": 80}], "dns": {"servers": ["1.1.1.1"]}});
+    arguments.as_object().unwrap().clone()
+}
+
+#[tokio::test]
+async fn plugins_are_added_in_order_and_deleted_in_reverse() {
+    let node = Node::new(&["one", "two"]);
+    node.configure(&net("1.0.0"));
+    let cni = node.cni();
+    cni.attach(&pod(), arguments()).await.unwrap();
+    let calls = node.calls();
+    assert_eq!(
+        (&calls[0]["plugin"], &calls[1]["plugin"]),
+        (&json!("one"), &json!("two"))
+    );
+    let first = &calls[0]["config"];
+    assert_eq!(
+        *first,
+        json!({"type": "one", "mtu": 1400, "name": "net", "cniVersion": "1.0.0"})
+    );
+    let second = &calls[1]["config"];
+    assert_eq!(second["prevResult"]["by"], "one");
+    assert_eq!(second["prevResult"]["cniVersion"], "1.0.0");
+    assert_eq!(
+        second["runtimeConfig"],
+        json!({"portMappings": [{"hostPort": 80}]})
+    );
+    assert_eq!(
+        calls[0]["args"],
+        format!(
+            "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=web;\
+             K8S_POD_INFRA_CONTAINER_ID={ID};K8S_POD_UID=uid"
+        )
+    );
+    assert_eq!(cni.network_status(ID).unwrap().ip, "10.1.0.2");
+
+    cni.detach(&pod()).await.unwrap();
+    let calls = node.calls();
+    assert_eq!(
+        (&calls[0]["plugin"], &calls[1]["plugin"]),
+        (&json!("two"), &json!("one"))
+    );
+    for call in &calls {
+        assert_eq!(
+            (&call["verb"], &call["netns"]),
+            (&json!("DEL"), &json!(NETNS))
+        );
+        assert_eq!(call["config"]["prevResult"]["by"], "two");
+    }
+    assert_eq!((cni.network_status(ID), node.remembered()), (None, 0));
+    cni.detach(&pod()).await.unwrap();
+    assert_eq!(node.asked(), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_failed_add_is_undone_as_a_whole() {
+    let node = Node::new(&["one", "two"]);
+    node.configure(&net("1.0.0"));
+    let cni = node.cni();
+    node.fail("ADD", "two", true);
+    let error = cni
+        .attach(&pod(), Map::new())
+        .await
+        .unwrap_err()
+        .to_string();
+    for part in [
+        "ADD",
+        "\"two\"",
+        "\"net\"",
+        "broken",
+        "on purpose",
+        "noise",
+        "999",
+    ] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+    assert_eq!(node.asked(), ["ADD one", "ADD two", "DEL two", "DEL one"]);
+    assert_eq!((cni.network_status(ID), node.remembered()), (None, 0));
+}
+
+#[tokio::test]
+async fn what_was_attached_is_detached_as_it_was_attached() {
+    let node = Node::new(&["one", "two", "three"]);
+    node.configure(&net("1.0.0"));
+    node.cni().attach(&pod(), arguments()).await.unwrap();
+    node.configure(&json!({"name": "new", "plugins": [{"type": "three"}]}));
+    let cni = node.cni();
+    assert_eq!(cni.network_status(ID).unwrap().ip, "10.1.0.2");
+    node.calls();
+    // The sandbox has ended by itself, and the first try fails.
+    node.fail("DEL", "one", true);
+    cni.detach_known(ID, "").await.unwrap_err();
+    assert_eq!(
+        (node.asked(), node.remembered()),
+        (vec!["DEL two".into(), "DEL one".into()], 1)
+    );
+    node.fail("DEL", "one", false);
+    cni.detach_known(ID, "").await.unwrap();
+    let calls = node.calls();
+    assert_eq!(calls[0]["netns"], "");
+    assert_eq!(
+        calls[0]["config"]["runtimeConfig"],
+        json!({"portMappings": [{"hostPort": 80}]})
+    );
+    assert_eq!(node.remembered(), 0);
+}
+
+#[tokio::test]
+async fn what_a_crash_left_behind_is_swept() {
+    let node = Node::new(&["one", "two"]);
+    node.configure(&net("1.1.0"));
+    let model = Model::new();
+    let cni = node.cni();
+    cni.attach(&pod(), Map::new()).await.unwrap();
+    // As in the middle of an `ADD`: remembered, without a result.
+    let file = node.path(&format!("cache/results/net-{ID}-eth0"));
+    let mut cached: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    cached.as_object_mut().unwrap().remove("result");
+    fs::write(&file, cached.to_string()).unwrap();
+    // Another runtime's, in the same directory.
+    cached["containerId"] = "other".into();
+    cached["netns"] = "/run/netns/cni-1".into();
+    fs::write(
+        node.path("cache/results/net-other-eth0"),
+        cached.to_string(),
+    )
+    .unwrap();
+    node.calls();
+    let cni_again = node.cni();
+    assert_eq!(cni_again.network_status(ID), None);
+    cni_again.sweep(&model).await;
+    assert_eq!(
+        (node.asked(), node.remembered()),
+        (vec!["DEL two".into(), "DEL one".into()], 1)
+    );
+    cni_again.collect_garbage().await;
+    let calls = node.calls();
+    assert_eq!(calls.len(), 2);
+    let valid = json!([{"containerID": "other", "ifname": "eth0"}]);
+    assert_eq!(calls[0]["verb"], "GC");
+    assert_eq!(calls[0]["config"]["cni.dev/valid-attachments"], valid);
+}
+
+#[tokio::test]
+async fn a_loopback_plugin_is_run_first_and_deleted_last() {
+    let node = Node::new(&["one", "two", "loopback"]);
+    node.configure(&net("1.0.0"));
+    node.cni().attach(&pod(), Map::new()).await.unwrap();
+    assert_eq!(node.asked(), ["ADD loopback", "ADD one", "ADD two"]);
+    node.fail("DEL", "loopback", true);
+    node.cni().detach(&pod()).await.unwrap();
+    assert_eq!(node.asked(), ["DEL two", "DEL one", "DEL loopback"]);
+    assert_eq!(node.remembered(), 0);
+}
+
+#[tokio::test]
+async fn what_is_attached_can_be_checked() {
+    for (version, disabled, expected) in [
+        ("1.0.0", false, "ok"),
+        ("1.0.0", true, "the network has none"),
+        ("0.3.1", false, "the network has none"),
+    ] {
+        let node = Node::new(&["one", "two"]);
+        let mut config = net(version);
+        config["disableCheck"] = disabled.into();
+        node.configure(&config);
+        let cni = node.cni();
+        cni.attach(&pod(), Map::new()).await.unwrap();
+        node.calls();
+        let described = cni.describe(&pod()).await;
+        assert_eq!(described[0]["check"], expected, "{version}");
+        assert_eq!(described[0]["result"]["by"], "two");
+        let checked = if expected == "ok" { 2 } else { 0 };
+        assert_eq!(node.asked().len(), checked);
+        node.fail("CHECK", "one", true);
+        let described = cni.describe(&pod()).await;
+        let broken = described[0]["check"].as_str().unwrap().contains("broken");
+        assert_eq!(broken, expected == "ok");
+    }
+}
+
+#[tokio::test]
+async fn readiness_follows_configuration_plugins_and_ranges() {
+    let node = Node::new(&["one"]);
+    let cni = node.cni();
+    let reason = |cni: &Cni| cni.ready().unwrap_err().to_string();
+    let none = format!("no CNI configuration in {}", node.path("net.d").display());
+    assert!(reason(&cni).ends_with(&none), "{}", reason(&cni));
+    let error = cni.attach(&pod(), Map::new()).await.unwrap_err();
+    assert_eq!(error.code(), tonic::Code::FailedPrecondition);
+
+    node.configure(&json!({"name": "net", "plugins": [
+        {"type": "one", "capabilities": {"ipRanges": true}},
+        {"type": "late"},
+    ]}));
+    assert!(reason(&cni).contains("PodCIDR"), "{}", reason(&cni));
+    cni.set_pod_cidrs(vec!["10.1.0.0/24".into()]);
+    assert!(reason(&cni).contains("\"late\""), "{}", reason(&cni));
+    fs::copy(node.path("bin/one"), node.path("bin/late")).unwrap();
+    cni.ready().unwrap();
+    fs::remove_file(node.path("net.d/10-net.conflist")).unwrap();
+    cni.reload();
+    assert!(reason(&cni).ends_with(&none), "{}", reason(&cni));
+    fs::write(node.path("net.d/10-net.conflist"), "{").unwrap();
+    assert!(
+        reason(&cni).contains("no valid CNI configuration"),
+        "{}",
+        reason(&cni)
+    );
+}
+
+#[tokio::test]
+async fn plugins_that_tell_their_status_are_asked() {
+    let node = Node::new(&["one", "two"]);
+    node.configure(&net("1.1.0"));
+    node.fail("STATUS", "two", true);
+    let cni = Arc::new(node.cni());
+    assert!(
+        cni.ready()
+            .unwrap_err()
+            .to_string()
+            .contains("is being asked")
+    );
+    let stop = tokio_util::sync::CancellationToken::new();
+    let running = tokio::spawn(cni.clone().run(Arc::new(Model::new()), stop.clone()));
+    let until = async |wanted: &dyn Fn() -> bool| {
+        let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
+        while !wanted() {
+            assert!(tokio::time::Instant::now() < deadline, "{:?}", cni.ready());
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    until(&|| {
+        cni.ready()
+            .is_err_and(|error| error.to_string().contains("broken"))
+    })
+    .await;
+    node.fail("STATUS", "two", false);
+    // A change of the directory has them asked at once.
+    let mut changed = net("1.1.0");
+    changed["disableGC"] = true.into();
+    node.configure(&changed);
+    until(&|| cni.ready().is_ok()).await;
+    stop.cancel();
+    running.await.unwrap();
+}
+
+#[tokio::test]
+async fn no_address_is_no_network() {
+    let node = Node::new(&["one"]);
+    node.configure(&json!({"name": "net", "plugins": [{"type": "one"}]}));
+    let script = "#!/bin/sh\n[ $CNI_COMMAND != ADD ] || echo '{\"cniVersion\":\"1.0.0\"}'\n";
+    fs::write(node.path("bin/one"), script).unwrap();
+    let error = node.cni().attach(&pod(), Map::new()).await.unwrap_err();
+    assert!(error.to_string().contains("no address for eth0"), "{error}");
+    fs::write(node.path("bin/one"), "#!/bin/sh\necho nonsense\n").unwrap();
+    let error = node.cni().attach(&pod(), Map::new()).await.unwrap_err();
+    assert!(error.to_string().contains("is no result"), "{error}");
+    assert!(Path::new(&node.path("cache")).is_dir());
+    assert_eq!(node.remembered(), 0);
+}
