@@ -31,6 +31,8 @@ const SHORT: u64 = 20;
 const WORKERS: usize = 4;
 /// What one step of a pod's life may take while everything is being killed around it.
 const STEP: Duration = Duration::from_secs(90);
+/// After a pod that failed: what was killed is not back at once.
+const RETRY: Duration = Duration::from_millis(300);
 /// The engine takes the network namespaces of what a crash left once a minute.
 const LEFT_OVERS: Duration = Duration::from_secs(150);
 /// Pods that the shim runs before, and between, the two looks at its memory.
@@ -124,7 +126,7 @@ async fn chaos(node: &mut Node, tally: &Tally, until: Instant) -> Result<String>
                 stops += 1;
                 tally.engine_turns.fetch_add(1, Ordering::SeqCst);
                 node.engine_mut().stop()?;
-                node.engine_mut().start_again().await?;
+                start_engine(node).await?;
                 tally.engine_turns.fetch_add(1, Ordering::SeqCst);
             }
             1 => {
@@ -132,7 +134,7 @@ async fn chaos(node: &mut Node, tally: &Tally, until: Instant) -> Result<String>
                 tally.engine_turns.fetch_add(1, Ordering::SeqCst);
                 node.engine_mut().kill()?;
                 sleep(Duration::from_millis(random(1000))).await;
-                node.engine_mut().start_again().await?;
+                start_engine(node).await?;
                 tally.engine_turns.fetch_add(1, Ordering::SeqCst);
             }
             _ => {
@@ -146,6 +148,18 @@ async fn chaos(node: &mut Node, tally: &Tally, until: Instant) -> Result<String>
     Ok(format!(
         "the shim was killed {shims} times, the engine stopped {stops} and killed {kills} times"
     ))
+}
+
+/// As its service manager would: an engine that was killed may fail to start at first.
+async fn start_engine(node: &mut Node) -> Result<()> {
+    const TRIES: usize = 5;
+    for _ in 1..TRIES {
+        if node.engine_mut().start_again().await.is_ok() {
+            return Ok(());
+        }
+        sleep(RETRY).await;
+    }
+    node.engine_mut().start_again().await
 }
 
 fn random(below: u64) -> u64 {
@@ -176,6 +190,9 @@ impl Worker {
             turn.is_multiple_of(2) && turn == self.tally.engine_turns.load(Ordering::SeqCst);
         let log = Path::new(&config.log_directory).join("main/0.log");
         let known_whole = matches!(lived, Ok(Ok(()))) && undisturbed;
+        if !matches!(lived, Ok(Ok(()))) {
+            sleep(RETRY).await;
+        }
         self.take_away(&config).await?;
         let found = numbers(&log)?;
         if known_whole {
