@@ -5,6 +5,7 @@
 use std::{
     collections::BTreeMap,
     path::{Component, Path, PathBuf},
+    sync::Arc,
 };
 
 use bollard::models::{
@@ -19,7 +20,7 @@ use crate::{
     engine::Connection,
     image::ImageMounts,
     labels,
-    model::{Container, Model},
+    model::{Container, Model, Snapshot},
 };
 
 /// The image mounts of a container, by their place in it.
@@ -129,6 +130,21 @@ pub async fn prepare(
         }
     };
     Ok((docker, remembered))
+}
+
+/// Whether `mount` is of an image.
+pub fn is_one(mount: &Mount) -> bool {
+    let image = mount.image.as_ref();
+    image.is_some_and(|image| !image.image.is_empty())
+}
+
+/// A container that has the image with this full id mounted.
+pub fn user_of<'a>(image: &str, snapshot: &'a Snapshot) -> Option<&'a Arc<Container>> {
+    let mounts = |container: &&Arc<Container>| {
+        let mut mounts = container.image_mounts.values();
+        mounts.any(|mount| mount.image_ref == image)
+    };
+    snapshot.containers().find(mounts)
 }
 
 /// Unmounts the images that no container of `model` has mounted.

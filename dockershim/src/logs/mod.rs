@@ -149,6 +149,12 @@ impl Logs {
             .retain(|other, handle| other != id || !handle.task.is_finished());
     }
 
+    /// Has the log of a container that has ended completed, if it is followed yet.
+    pub fn end(&self, id: &str) {
+        let (done, _) = oneshot::channel();
+        self.order(id, Order::Finish(done));
+    }
+
     /// `ReopenContainerLog`: goes on with a new file at the path of the log.
     ///
     /// # Errors
@@ -237,3 +243,6 @@ fn paths(container: &Container) -> Option<Paths> {
         log: PathBuf::from(log),
     })
 }
+
+#[cfg(test)]
+mod tests;
