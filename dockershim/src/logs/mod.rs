@@ -89,7 +89,8 @@ impl Logs {
 
     /// Makes the file of a container's log, which clients expect when it has started.
     pub async fn create(&self, container: &Container) {
-        let Some(Paths { log, .. }) = paths(container) else {
+        // The engine names its own file only once the container starts.
+        let Some(log) = cri_path(container) else {
             return;
         };
         let made = tokio::task::spawn_blocking(move || LogFile::open(&log)).await;
@@ -229,11 +230,53 @@ impl Shared {
     }
 }
 
-/// Where a container's log is; `None` without one of CRI's format.
+/// Where a container's log and the engine's are; `None` without one of CRI's format.
 fn paths(container: &Container) -> Option<Paths> {
-    let log = &container.status.log_path;
-    (container.cri_log && !log.is_empty() && !container.engine_log.is_empty()).then(|| Paths {
+    let log = cri_path(container)?;
+    (!container.engine_log.is_empty()).then(|| Paths {
         engine_log: PathBuf::from(&container.engine_log),
-        log: PathBuf::from(log),
+        log,
     })
+}
+
+/// Where a container's log of CRI's format is.
+fn cri_path(container: &Container) -> Option<PathBuf> {
+    let log = &container.status.log_path;
+    (container.cri_log && !log.is_empty()).then(|| PathBuf::from(log))
+}
+
+#[cfg(test)]
+mod tests {
+    use cri_proto::runtime::v1::ContainerStatus;
+
+    use super::*;
+
+    /// As the engine tells of it before it has started.
+    fn created(log: &Path, cri_log: bool) -> Container {
+        Container {
+            status: ContainerStatus {
+                id: "c".into(),
+                log_path: log.to_str().unwrap().into(),
+                ..Default::default()
+            },
+            sandbox_id: "s".into(),
+            pid: 0,
+            engine_log: String::new(),
+            unified: Default::default(),
+            cri_log,
+            image_mounts: Default::default(),
+            upper_dir: String::new(),
+            provisional: false,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_log_is_there_before_the_engine_has_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let logs = Logs::new(dir.path());
+        let (ours, engines) = (dir.path().join("app/0.log"), dir.path().join("app/1.log"));
+        logs.create(&created(&ours, true)).await;
+        logs.create(&created(&engines, false)).await;
+        assert_eq!((ours.exists(), engines.exists()), (true, false));
+    }
 }
