@@ -49,10 +49,19 @@ pub async fn create(
     let engine = shim.engine.connection()?;
     let pod_config = request.sandbox_config.unwrap_or_default();
     let _mounted = shim.image_mounts.hold().await;
+    let parts = image_mounts::engine_parts(&engine, &config.mounts);
     let body = create_body(shim, &engine, &sandbox, config, pod_config).await?;
     let container_id = create_named(shim, NewContainer { name, body }).await?;
-    if let Err(error) = shim.looker.refresh(&container_id).await {
-        // It cannot be answered for, and must not stay behind under its name.
+    let checked = match image_mounts::check_parts(shim, &container_id, &parts).await {
+        Ok(()) => shim
+            .looker
+            .refresh(&container_id)
+            .await
+            .map_err(Error::from),
+        failed => failed,
+    };
+    if let Err(error) = checked {
+        // It cannot be used or answered for, and must not stay behind under its name.
         if shim
             .engine
             .remove_container(&container_id, true)
@@ -61,7 +70,7 @@ pub async fn create(
         {
             shim.looker.removed(&container_id);
         }
-        return Err(error.into());
+        return Err(error);
     }
     Ok(CreateContainerResponse { container_id })
 }
