@@ -56,8 +56,9 @@ pub async fn create(
         } else {
             None
         };
+        let parts = image_mounts::engine_parts(&engine, &config.mounts);
         let body = create_body(shim, &engine, &sandbox, config, pod_config).await?;
-        create_known(shim, NewContainer { name, body }).await
+        create_known(shim, NewContainer { name, body }, &parts).await
     }
     .await;
     if created.is_err() && mounts_images {
@@ -69,11 +70,23 @@ pub async fn create(
     Ok(CreateContainerResponse { container_id })
 }
 
-/// Creates a container, and has the model know it.
-async fn create_known(shim: &Shim, new: NewContainer) -> Result<String, Error> {
+/// Creates a container with these parts of images mounted, and has the model know it.
+async fn create_known(
+    shim: &Shim,
+    new: NewContainer,
+    parts: &[image_mounts::Part],
+) -> Result<String, Error> {
     let container_id = create_named(shim, new).await?;
-    if let Err(error) = shim.looker.refresh(&container_id).await {
-        // It cannot be answered for, and must not stay behind under its name.
+    let checked = match image_mounts::check_parts(shim, &container_id, parts).await {
+        Ok(()) => shim
+            .looker
+            .refresh(&container_id)
+            .await
+            .map_err(Error::from),
+        failed => failed,
+    };
+    if let Err(error) = checked {
+        // It cannot be used or answered for, and must not stay behind under its name.
         if shim
             .engine
             .remove_container(&container_id, true)
@@ -82,7 +95,7 @@ async fn create_known(shim: &Shim, new: NewContainer) -> Result<String, Error> {
         {
             shim.looker.removed(&container_id);
         }
-        return Err(error.into());
+        return Err(error);
     }
     Ok(container_id)
 }

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Error, Shim,
-    engine::Connection,
+    engine::{Cause, Connection},
     image::ImageMounts,
     labels,
     model::{Container, Model, Snapshot},
@@ -145,6 +145,50 @@ pub fn user_of<'a>(image: &str, snapshot: &'a Snapshot) -> Option<&'a Arc<Contai
         mounts.any(|mount| mount.image_ref == image)
     };
     snapshot.containers().find(mounts)
+}
+
+/// A mount of a part of an image by the engine, which looks for the part at the start only.
+#[derive(Debug)]
+pub struct Part {
+    field: String,
+    container_path: String,
+    sub_path: String,
+}
+
+/// The parts of images that `engine` itself mounts.
+pub fn engine_parts(engine: &Connection, mounts: &[Mount]) -> Vec<Part> {
+    let has_part = |mount: &Mount| mount.image.is_some() && !mount.image_sub_path.is_empty();
+    mounts
+        .iter()
+        .enumerate()
+        .filter(|(_, mount)| engine.serves(1, 48) && has_part(mount))
+        .map(|(index, mount)| Part {
+            field: format!("config.mounts[{index}].image_sub_path"),
+            container_path: mount.container_path.clone(),
+            sub_path: mount.image_sub_path.clone(),
+        })
+        .collect()
+}
+
+/// Looks whether `parts` are there, in the container that was created with them.
+///
+/// # Errors
+/// `InvalidArgument` naming the field of one that is not, or what the engine said.
+pub async fn check_parts(shim: &Shim, container_id: &str, parts: &[Part]) -> Result<(), Error> {
+    for part in parts {
+        let path = &part.container_path;
+        let Err(error) = shim.engine.stat_in_container(container_id, path).await else {
+            continue;
+        };
+        return Err(match error.cause {
+            Cause::NotFound(_) | Cause::Refused { .. } => Error::invalid(
+                &part.field,
+                format!("the engine finds no {:?} in the image", part.sub_path),
+            ),
+            _ => error.into(),
+        });
+    }
+    Ok(())
 }
 
 /// Unmounts the images that no container of `model` has mounted.

@@ -7,9 +7,9 @@ use bollard::{
         ContainerCreateBody, ContainerInspectResponse, ContainerSummary, ContainerUpdateBody,
     },
     query_parameters::{
-        CreateContainerOptions, InspectContainerOptions, KillContainerOptions,
-        ListContainersOptions, RemoveContainerOptions, ResizeContainerTTYOptions,
-        StartContainerOptions, StopContainerOptions,
+        ContainerArchiveInfoOptions, CreateContainerOptions, InspectContainerOptions,
+        KillContainerOptions, ListContainersOptions, RemoveContainerOptions,
+        ResizeContainerTTYOptions, StartContainerOptions, StopContainerOptions,
     },
 };
 
@@ -77,6 +77,23 @@ impl Engine {
             tracing::warn!(container_id = created.id, warning, "the engine warns");
         }
         Ok(created.id)
+    }
+
+    /// Whether there is something at `path` in a container, whose mounts the engine makes
+    /// for the look where it does not run.
+    ///
+    /// # Errors
+    /// Any [`Cause`](super::Cause), without the engine's words; `NotFound` when nothing is
+    /// there, `Refused` when a mount cannot be made.
+    pub async fn stat_in_container(&self, id: &str, path: &str) -> Result<(), EngineError> {
+        let call = self.call("look into container", id, CHANGE);
+        let docker = call.docker(self)?;
+        let options = ContainerArchiveInfoOptions {
+            path: path.to_owned(),
+        };
+        call.run(docker.get_container_archive_info(id, Some(options)))
+            .await
+            .map(drop)
     }
 
     /// Starts a created container.

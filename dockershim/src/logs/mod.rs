@@ -89,7 +89,8 @@ impl Logs {
 
     /// Makes the file of a container's log, which clients expect when it has started.
     pub async fn create(&self, container: &Container) {
-        let Some(Paths { log, .. }) = paths(container) else {
+        // The engine names its own file only once the container starts.
+        let Some(log) = cri_path(container) else {
             return;
         };
         let made = tokio::task::spawn_blocking(move || LogFile::open(&log)).await;
@@ -235,13 +236,19 @@ impl Shared {
     }
 }
 
-/// Where a container's log is; `None` without one of CRI's format.
+/// Where a container's log and the engine's are; `None` without one of CRI's format.
 fn paths(container: &Container) -> Option<Paths> {
-    let log = &container.status.log_path;
-    (container.cri_log && !log.is_empty() && !container.engine_log.is_empty()).then(|| Paths {
+    let log = cri_path(container)?;
+    (!container.engine_log.is_empty()).then(|| Paths {
         engine_log: PathBuf::from(&container.engine_log),
-        log: PathBuf::from(log),
+        log,
     })
+}
+
+/// Where a container's log of CRI's format is.
+fn cri_path(container: &Container) -> Option<PathBuf> {
+    let log = &container.status.log_path;
+    (container.cri_log && !log.is_empty()).then(|| PathBuf::from(log))
 }
 
 #[cfg(test)]

@@ -138,3 +138,18 @@ async fn a_log_that_is_followed_after_its_end_is_left_again() {
     world.until("it is left", || !logs.is_followed("c")).await;
     assert_eq!(world.lines(), 2);
 }
+
+#[tokio::test]
+async fn a_log_is_there_before_the_engine_has_its_own() {
+    let mut world = World::new();
+    // As the engine tells of it before it has started.
+    world.container.engine_log.clear();
+    let logs = Logs::new(&world.root());
+    let log = PathBuf::from(&world.container.status.log_path);
+    world.container.cri_log = false;
+    logs.create(&world.container).await;
+    assert!(!log.exists());
+    world.container.cri_log = true;
+    logs.create(&world.container).await;
+    assert!(log.exists());
+}

@@ -52,7 +52,7 @@ pub struct Container {
     pub sandbox_id: String,
     /// Its first process; 0 when it does not run.
     pub pid: i64,
-    /// The file that the engine logs to; empty when it has none.
+    /// The file that the engine logs to; empty when it has none, and before the start.
     pub engine_log: String,
     /// Whether its log is in CRI's format, and not a link to the engine's.
     pub cri_log: bool,

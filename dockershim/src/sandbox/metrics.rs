@@ -1,9 +1,14 @@
 //! `ListPodSandboxMetrics`, and `StreamPodSandboxMetrics`, which sends the same list in
 //! parts.
 
+use std::time::Duration;
+
 use cri_proto::runtime::v1::{PodSandboxMetrics, PodSandboxState};
 
 use crate::{Error, Shim, stats};
+
+/// A scrape waits this long at most for what was never measured, as of new containers.
+const FIRST_MEASUREMENT: Duration = Duration::from_millis(300);
 
 /// The metrics of each sandbox that is ready.
 ///
@@ -11,6 +16,8 @@ use crate::{Error, Shim, stats};
 /// `Unavailable` before the first sync, `DeadlineExceeded` when the kernel does not answer.
 pub async fn list(shim: &Shim) -> Result<Vec<PodSandboxMetrics>, Error> {
     shim.require_sync()?;
+    let layers = &shim.stats.layers;
+    layers.first(&shim.model, FIRST_MEASUREMENT).await;
     stats::look(shim, "ListPodSandboxMetrics", |look, snapshot| {
         let sandboxes = snapshot.sandboxes();
         sandboxes

@@ -77,7 +77,10 @@ pub async fn apply_to_container(
         context.apparmor.as_ref(),
         &context.apparmor_profile,
     )?);
-    options.extend(seccomp::option(context.seccomp.as_ref()).await?);
+    // CRI has a privileged container run without a profile; newer engines apply one that
+    // is given all the same.
+    let profile = context.seccomp.as_ref().filter(|_| !context.privileged);
+    options.extend(seccomp::option(profile).await?);
     if context.no_new_privs {
         options.push(NO_NEW_PRIVILEGES.to_owned());
     }
@@ -109,7 +112,7 @@ fn user(user: Option<Int64Value>, group: Option<Int64Value>) -> Result<Option<St
 
 #[cfg(test)]
 mod tests {
-    use cri_proto::runtime::v1::SecurityProfile;
+    use cri_proto::runtime::v1::{SecurityProfile, security_profile::ProfileType};
 
     use super::*;
 
@@ -133,6 +136,28 @@ mod tests {
         assert_eq!(host.security_opt.unwrap(), ["no-new-privileges"]);
         assert_eq!(host.masked_paths.unwrap(), ["/proc/kcore"]);
         assert_eq!(host.readonly_paths.unwrap(), [""; 0]);
+    }
+
+    #[tokio::test]
+    async fn a_privileged_container_has_no_seccomp_profile() {
+        let context = LinuxContainerSecurityContext {
+            privileged: true,
+            seccomp: Some(SecurityProfile {
+                profile_type: ProfileType::Localhost.into(),
+                localhost_ref: "/profiles/block-hostname.json".into(),
+            }),
+            ..Default::default()
+        };
+        let around = Surroundings {
+            sandbox: "s",
+            target: None,
+            capabilities: 0,
+        };
+        let mut host = HostConfig::default();
+        apply_to_container(Some(context), around, &mut host)
+            .await
+            .unwrap();
+        assert_eq!(host.security_opt.unwrap(), ["seccomp=unconfined"]);
     }
 
     #[test]

@@ -147,6 +147,10 @@ families! {
         "Threads of the container.";
     THREADS_MAX: gauge "container_threads_max" []
         "How many threads the container may have; 0 is any number.";
+    FILE_DESCRIPTORS: gauge "container_file_descriptors" []
+        "File descriptors that the container's processes have open.";
+    SOCKETS: gauge "container_sockets" []
+        "File descriptors that the container's processes have open, of sockets alone.";
     LAST_SEEN: gauge "container_last_seen" []
         "When the container was last looked at, as Unix time in seconds.";
     START_TIME: gauge "container_start_time_seconds" []

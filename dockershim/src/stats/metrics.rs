@@ -8,6 +8,7 @@ use super::{
     Look,
     cgroup::Cgroup,
     convert::{now, value},
+    descriptors,
     families::{self as family, BASE_LABELS, Family},
     network::Direction,
     pressure::Resource,
@@ -219,7 +220,12 @@ impl Look {
 
     fn add_tasks(&mut self, cgroup: &Cgroup, metrics: &mut Metrics) {
         let tasks = self.reader.tasks(cgroup);
-        metrics.add_known(family::PROCESSES, tasks.processes);
+        if let Some(processes) = &tasks.processes {
+            metrics.add(family::PROCESSES, [], processes.len() as u64);
+            let open = descriptors::count(&self.stats.proc, processes);
+            metrics.add_known(family::FILE_DESCRIPTORS, open.map(|open| open.all));
+            metrics.add_known(family::SOCKETS, open.map(|open| open.sockets));
+        }
         if let Some(threads) = tasks.threads {
             metrics.add(family::THREADS, [], threads);
             let max = tasks.threads_max.unwrap_or_default();

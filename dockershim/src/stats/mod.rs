@@ -9,6 +9,7 @@ pub mod block_io;
 pub mod cgroup;
 pub mod convert;
 mod cpu_rate;
+mod descriptors;
 mod disk_walk;
 pub mod families;
 mod look;

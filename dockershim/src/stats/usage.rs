@@ -75,10 +75,10 @@ pub struct MemoryEvents {
 }
 
 /// Tasks of a cgroup.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tasks {
-    /// Processes of this cgroup itself.
-    pub processes: Option<u64>,
+    /// Ids of the processes of this cgroup itself.
+    pub processes: Option<Vec<u32>>,
     /// Threads, also of the cgroups below.
     pub threads: Option<u64>,
     /// Threads at most; `None` without a limit.
@@ -306,7 +306,7 @@ impl Reader {
         Tasks {
             processes: self
                 .list(directory, "cgroup.procs")
-                .map(|list| list.lines().count() as u64),
+                .map(|list| list.lines().filter_map(|pid| pid.parse().ok()).collect()),
             threads: self.number(directory, "pids.current"),
             threads_max: self.number(directory, "pids.max"),
         }

@@ -175,7 +175,7 @@ fn both_versions_say_the_same() {
             }
         );
         assert_eq!(reader.threads(&cgroup), Some(6));
-        assert_eq!(reader.tasks(&cgroup).processes, Some(2));
+        assert_eq!(reader.tasks(&cgroup).processes, Some(vec![10, 11]));
         let devices = reader.io(&cgroup);
         assert_eq!(
             devices[0],
@@ -232,7 +232,7 @@ fn a_list_may_be_long() {
     let pids: String = (0..20_000).map(|pid| format!("{pid}\n")).collect();
     let node = v2().files(&[("unified/cgroup.procs", &pids)]);
     let tasks = Reader::default().tasks(&node.cgroup());
-    assert_eq!(tasks.processes, Some(20_000));
+    assert_eq!(tasks.processes, Some((0..20_000).collect()));
 }
 
 #[test]

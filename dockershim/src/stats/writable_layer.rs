@@ -39,6 +39,8 @@ pub struct Measurement {
 pub struct WritableLayers {
     measured: Mutex<HashMap<Id, Outcome>>,
     asked: Notify,
+    /// One more was measured.
+    advanced: Notify,
     last_asked: Mutex<Option<Instant>>,
 }
 
@@ -62,6 +64,31 @@ impl WritableLayers {
     pub fn ask(&self) {
         *self.last_asked.lock() = Some(Instant::now());
         self.asked.notify_one();
+    }
+
+    /// Asks, and waits until each container that runs has been measured at least once,
+    /// for `limit` at most.
+    pub async fn first(&self, model: &Model, limit: Duration) {
+        self.ask();
+        let measured = async {
+            loop {
+                let advanced = self.advanced.notified();
+                let snapshot = model.snapshot();
+                let missing = snapshot.containers().any(|container| self.lacks(container));
+                if !missing {
+                    return;
+                }
+                advanced.await;
+            }
+        };
+        // What is missing then is told next time.
+        let _ = tokio::time::timeout(limit, measured).await;
+    }
+
+    fn lacks(&self, container: &Container) -> bool {
+        container.status.state() == ContainerState::ContainerRunning
+            && !container.upper_dir.is_empty()
+            && !self.measured.lock().contains_key(container.id())
     }
 
     /// The last measurement of a container; `None` until there is one.
@@ -92,6 +119,7 @@ impl WritableLayers {
                         found,
                     };
                     self.measured.lock().insert(container.id().into(), outcome);
+                    self.advanced.notify_waiters();
                 }
                 // What falls due meanwhile is found by whoever asks next.
                 _ => self.asked.notified().await,

@@ -63,6 +63,27 @@ async fn layers_are_measured_only_when_somebody_asks() {
     stop.cancel();
 }
 
+#[tokio::test]
+async fn a_first_measurement_can_be_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = Arc::new(Model::new());
+    let upper = dir.path().to_str().unwrap();
+    for id in ["a", "b"] {
+        put(&model, id, ContainerState::ContainerRunning, upper);
+    }
+    put(&model, "none", ContainerState::ContainerRunning, "");
+    put(&model, "gone", ContainerState::ContainerRunning, "/no/such");
+    let stop = CancellationToken::new();
+    let layers = WritableLayers::start(Arc::clone(&model), stop.clone());
+    layers.first(&model, Duration::from_secs(60)).await;
+    assert!(layers.of("a").is_some() && layers.of("b").is_some());
+    // Nothing measures any more: it is not waited for without end.
+    stop.cancel();
+    put(&model, "c", ContainerState::ContainerRunning, upper);
+    layers.first(&model, Duration::from_millis(10)).await;
+    assert_eq!(layers.of("c"), None);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_container_is_measured_again_after_minutes_unless_it_ended() {
     let model = Model::new();

@@ -1,0 +1,87 @@
+//! File descriptors of processes: `proc_pid_fd(5)`.
+
+use std::path::Path;
+
+use rustix::fs::{CWD, Dir, Mode, OFlags, openat, readlinkat};
+
+/// How the kernel names a socket, with its inode behind.
+const SOCKET: &[u8] = b"socket:";
+
+/// Open file descriptors.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Descriptors {
+    /// Of any kind.
+    pub all: u64,
+    /// Of sockets.
+    pub sockets: u64,
+}
+
+/// Those of `processes` together, under `proc`. A process that has ended has none; `None`
+/// when no process can be looked at.
+pub fn count(proc: &Path, processes: &[u32]) -> Option<Descriptors> {
+    let each = processes.iter().filter_map(|pid| of(proc, *pid));
+    each.reduce(|sum, one| Descriptors {
+        all: sum.all + one.all,
+        sockets: sum.sockets + one.sockets,
+    })
+}
+
+fn of(proc: &Path, pid: u32) -> Option<Descriptors> {
+    let path = proc.join(pid.to_string()).join("fd");
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = openat(CWD, &path, flags, Mode::empty()).ok()?;
+    let mut directory = Dir::read_from(&opened).ok()?;
+    let (mut found, mut target) = (Descriptors::default(), Vec::new());
+    while let Some(Ok(entry)) = directory.read() {
+        let name = entry.file_name();
+        if matches!(name.to_bytes(), b"." | b"..") {
+            continue;
+        }
+        found.all += 1;
+        // One that was closed meanwhile is of no kind.
+        if let Ok(link) = readlinkat(&opened, name, target) {
+            found.sockets += u64::from(link.to_bytes().starts_with(SOCKET));
+            target = link.into_bytes();
+        } else {
+            target = Vec::new();
+        }
+    }
+    Some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use super::*;
+
+    #[test]
+    fn sockets_are_told_from_the_rest() {
+        let proc = tempfile::tempdir().unwrap();
+        for (pid, targets) in [
+            (7, &["/dev/null", "socket:[1]", "pipe:[2]"][..]),
+            (8, &["socket:[3]", "anon_inode:[eventpoll]", "socket:[4]"]),
+        ] {
+            let directory = proc.path().join(format!("{pid}/fd"));
+            fs::create_dir_all(&directory).unwrap();
+            for (number, target) in targets.iter().enumerate() {
+                symlink(target, directory.join(number.to_string())).unwrap();
+            }
+        }
+        // The last one has ended meanwhile.
+        let found = count(proc.path(), &[7, 8, 9]);
+        assert_eq!(found, Some(Descriptors { all: 6, sockets: 3 }));
+        assert_eq!(count(proc.path(), &[9]), None);
+    }
+
+    #[test]
+    fn an_open_socket_of_a_real_process_counts() {
+        let own = [std::process::id()];
+        let proc = Path::new("/proc");
+        let sockets = || count(proc, &own).unwrap().sockets;
+        let opened: Vec<_> = (0..64)
+            .map(|_| std::net::UdpSocket::bind("127.0.0.1:0").unwrap())
+            .collect();
+        assert!(sockets() >= opened.len() as u64);
+    }
+}
