@@ -320,3 +320,18 @@ async fn the_log_of_a_container_that_went_unseen_is_closed() {
     .await;
     eventually("the log is closed", || !is_open()).await;
 }
+
+#[tokio::test]
+async fn a_left_over_that_cannot_be_removed_does_not_keep_the_shim_from_its_work() {
+    let engine = FakeEngine::start();
+    let stuck = engine.add_sandbox("stuck", false, false);
+    engine.add_sandbox("half", false, false);
+    engine.hang(Hang::Remove(stuck.clone()), true);
+    let node = Node::start(&engine).await;
+    eventually("the other left-over is removed", || {
+        engine.names() == ["/k8s_POD_stuck_default_uid_0"]
+    })
+    .await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    eventually("the shim is in sync", || node.shim.model.synced()).await;
+}

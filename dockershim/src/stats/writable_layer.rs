@@ -153,7 +153,8 @@ fn is_due(container: &Container, last: &Outcome) -> bool {
     !settled && last.at.elapsed() >= INTERVAL
 }
 
-/// Walks through a directory in slices; `None` when it is not there.
+/// Walks through a directory in slices; `None` when it is not there, or too large to be
+/// walked through.
 async fn measure(directory: PathBuf) -> Option<Measurement> {
     let mut walk = None;
     loop {
@@ -169,6 +170,10 @@ async fn measure(directory: PathBuf) -> Option<Measurement> {
         });
         let (advanced, done, took) = slice.await.ok()??;
         tokio::time::sleep(took * REST).await;
+        if advanced.is_too_large() {
+            tracing::debug!("a writable layer is too large to be measured");
+            return None;
+        }
         if done {
             return Some(Measurement {
                 timestamp: now(),

@@ -39,6 +39,7 @@ const ENDED: &str = "2026-01-01T00:00:02Z";
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Hang {
     Inspect(String),
+    Remove(String),
     Start,
 }
 
@@ -293,6 +294,9 @@ async fn answer(
             empty()
         }
         ("DELETE", ["containers", id]) => {
+            state
+                .wait_while_hanging(&Hang::Remove((*id).to_owned()))
+                .await;
             state.emit("destroy", id);
             match state.containers.lock().remove(*id) {
                 Some(_) => empty(),
