@@ -8,19 +8,16 @@ use tokio::{
 };
 
 use super::{
-    Shared,
-    log_file::Paths,
-    tail::{Position, Tail, TailError},
-    watch::Watch,
+    Shared, log_file::Paths, position::Position, sink::LogError, tail::Tail, watch::Watch,
 };
 
 /// After a look at a log that had something new it is left alone for this long: a
 /// container that writes a lot is read in large pieces.
 const REST: Duration = Duration::from_millis(10);
 /// What a crash has to make again is at most what came in this time.
-const SAVE: Duration = Duration::from_secs(5);
-const FIRST_RETRY: Duration = Duration::from_millis(500);
-const LAST_RETRY: Duration = Duration::from_secs(30);
+pub(super) const SAVE: Duration = Duration::from_secs(5);
+pub(super) const FIRST_RETRY: Duration = Duration::from_millis(500);
+pub(super) const LAST_RETRY: Duration = Duration::from_secs(30);
 /// A log that cannot be watched is looked at this often.
 const POLL: Duration = Duration::from_millis(500);
 
@@ -28,7 +25,7 @@ const POLL: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(super) enum Order {
     /// Go on with a new file at the log's path.
-    Reopen(oneshot::Sender<Result<(), TailError>>),
+    Reopen(oneshot::Sender<Result<(), LogError>>),
     /// The container has ended: take what is left, and end. Answered when all is taken.
     Finish(oneshot::Sender<()>),
     /// Note down how far it has come, and end: the shim ends.
@@ -61,9 +58,7 @@ impl Follower {
     }
 
     pub(super) async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
-        let (id, shared) = (self.id.clone(), Arc::clone(&self.shared));
-        let position = self.blocking(move |_| shared.checkpoints.load(&id)).await;
-        self.position = position.flatten();
+        self.position = self.shared.load(&self.id).await;
         let mut watch = self.watch();
         let mut retry = FIRST_RETRY;
         let mut finishing: Vec<oneshot::Sender<()>> = Vec::new();
@@ -138,17 +133,17 @@ impl Follower {
     }
 
     /// Converts what there is; returns whether there was anything.
-    async fn look(&mut self) -> Result<bool, TailError> {
+    async fn look(&mut self) -> Result<bool, LogError> {
         let (paths, position) = (self.paths.clone(), self.position.clone());
-        let shared = Arc::clone(&self.shared);
-        let looked = self.blocking(move |tail| {
+        let counter = Arc::clone(&self.shared);
+        let looked = self.shared.blocking(&mut self.tail, move |tail| {
             let mut open = match tail.take() {
                 Some(open) => open,
                 None => Tail::open(&paths, position.as_ref())?,
             };
-            let before = open.written;
+            let before = open.written();
             let any = open.drain();
-            shared.count(open.written - before, open.last);
+            counter.count(open.written() - before, open.last);
             let any = any?;
             let position = open.position(false)?;
             *tail = Some(open);
@@ -165,9 +160,9 @@ impl Follower {
         Ok(any)
     }
 
-    async fn reopen(&mut self) -> Result<(), TailError> {
+    async fn reopen(&mut self) -> Result<(), LogError> {
         self.look().await?;
-        let reopened = self.blocking(|tail| match tail {
+        let reopened = self.shared.blocking(&mut self.tail, |tail| match tail {
             Some(tail) => {
                 tail.reopen()?;
                 tail.position(false).map(Some)
@@ -187,42 +182,14 @@ impl Follower {
             return;
         };
         position.complete = complete;
-        let (id, shared) = (self.id.clone(), Arc::clone(&self.shared));
-        let saved = self.blocking(move |tail| {
-            let synced = tail.as_ref().map_or(Ok(()), Tail::sync);
-            synced.map_err(|error| error.to_string())?;
-            let saved = shared.checkpoints.save(&id, &position);
-            saved.map_err(|error| error.to_string())
-        });
-        if let Some(Err(error)) = saved.await {
-            tracing::warn!(
-                container_id = self.id,
-                error,
-                "a crash would have to read more of the log again"
-            );
-        }
+        self.shared
+            .save(&self.id, position, &mut self.tail, Tail::sync)
+            .await;
         self.unsaved = None;
-    }
-
-    /// Runs what may block on a thread for that, a few at a time for all logs.
-    async fn blocking<T: Send + 'static>(
-        &mut self,
-        work: impl FnOnce(&mut Option<Tail>) -> T + Send + 'static,
-    ) -> Option<T> {
-        let _permit = self.shared.permits.acquire().await.ok()?;
-        let mut tail = self.tail.take();
-        let task = tokio::task::spawn_blocking(move || {
-            let result = work(&mut tail);
-            (tail, result)
-        });
-        // A panic is a bug, and was logged; the log is opened again.
-        let (tail, result) = task.await.ok()?;
-        self.tail = tail;
-        Some(result)
     }
 }
 
-async fn at(moment: Option<Instant>) {
+pub(super) async fn at(moment: Option<Instant>) {
     match moment {
         Some(moment) => sleep_until(moment).await,
         None => std::future::pending().await,
