@@ -8,6 +8,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     Config, Error,
     config::NetworkPlugin,
+    container::checkpoint,
     engine::{Engine, State},
     image::{AccountsByImage, ImageMounts, Images, Pulls},
     logs::Logs,
@@ -113,6 +114,7 @@ impl Shim {
         );
         tokio::spawn(sync.run(stop.clone()));
         tokio::spawn(images.clone().run(engine.clone(), stop.clone()));
+        checkpoint::tidy(&config.root_directory);
         let stats = Stats::start(model.clone(), stop.clone());
         Arc::new(Self {
             stats,

@@ -4,6 +4,7 @@
 //! The engine may be away, at start or at any time later: a call then fails at once,
 //! and [`model::sync`](crate::model::sync) is the one that keeps trying.
 
+mod checkpoints;
 mod containers;
 mod endpoint;
 mod error;
