@@ -14,7 +14,7 @@ use crate::{
     logs::Logs,
     metrics::{Metrics, ModelMetrics},
     model::{Looker, Model, Refresher, sync::Sync},
-    network::cni::Cni,
+    network::{cni::Cni, hairpin::Hairpin},
     security::OomScorePolicy,
     stats::Stats,
 };
@@ -36,6 +36,8 @@ pub struct Shim {
     pub looker: Arc<Looker>,
     /// Who gives pods their network, where it is not the engine.
     pub cni: Option<Arc<Cni>>,
+    /// How pods on the engine's own bridge reach themselves.
+    pub hairpin: Hairpin,
     /// Where stale records are handed in.
     pub refresher: Refresher,
     /// The images that are mounted for containers.
@@ -118,6 +120,7 @@ impl Shim {
         let stats = Stats::start(model.clone(), stop.clone());
         Arc::new(Self {
             stats,
+            hairpin: Hairpin::new(config.hairpin_mode),
             oom_score: OomScorePolicy::new(config.clamp_oom_score_adj),
             config,
             engine,

@@ -140,6 +140,21 @@ impl Node {
             .await
     }
 
+    /// [`Self::start_shim_with`] in the network namespace of the engine, with its devices in
+    /// `/sys`, as on a real node.
+    pub async fn start_shim_beside_the_engine(&mut self, extra: &[&str]) -> Result<()> {
+        let endpoint = self.engine.endpoint();
+        let target = self.engine.netns().to_string();
+        let binary = binary("dockershim")?.display().to_string();
+        let devices = "mount -t sysfs none /sys && exec \"$0\" \"$@\"";
+        let before = [
+            "--target", &target, "--net", "--", "unshare", "--mount", "--", "sh", "-c", devices,
+            &binary,
+        ];
+        self.start_shim_by(Path::new("nsenter"), &before, &endpoint, extra)
+            .await
+    }
+
     async fn start_shim_by(
         &mut self,
         program: &Path,
