@@ -13,7 +13,7 @@ use hyper::{
     upgrade::Upgraded,
 };
 use hyper_util::rt::TokioIo;
-use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepidle};
+use rustix::net::sockopt;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf},
     net::{TcpStream, UnixStream},
@@ -23,8 +23,10 @@ use super::{CHANGE, Call, Cause, Endpoint, Engine, EngineError};
 
 /// What of a refusal is read.
 const LONGEST_REFUSAL: usize = 64 * 1024;
-/// A connection to another machine that is silent for this long is probed.
-const KEEPALIVE: Duration = Duration::from_secs(30);
+/// A connection to another machine that is silent for this long is probed, and again.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+/// It is given up when this many probes had no answer.
+const PROBES: u32 = 4;
 
 /// What a process writes, as the engine sends it: see [`super::output`].
 pub type HijackedReader = ReadHalf<TokioIo<Upgraded>>;
@@ -130,9 +132,7 @@ impl Engine {
             Endpoint::Tcp(address) => {
                 let stream = TcpStream::connect(address.as_str()).await;
                 let stream = stream.map_err(|error| unreachable(&error))?;
-                // Of a machine that is gone nothing else would tell.
-                set_socket_keepalive(&stream, true).map_err(|error| unreachable(&error))?;
-                set_tcp_keepidle(&stream, KEEPALIVE).map_err(|error| unreachable(&error))?;
+                keep_alive(&stream).map_err(|error| unreachable(&error))?;
                 Box::new(stream)
             }
         };
@@ -143,6 +143,14 @@ impl Engine {
         let answer = sender.send_request(request).await;
         answer.map_err(|error| unreachable(&error))
     }
+}
+
+/// Of a machine that is gone nothing else would tell.
+fn keep_alive(stream: &TcpStream) -> rustix::io::Result<()> {
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE)?;
+    sockopt::set_tcp_keepcnt(stream, PROBES)
 }
 
 fn unreachable(error: &dyn std::error::Error) -> Cause {
