@@ -220,7 +220,12 @@ impl Sync {
             .list_containers(SCRATCH)
             .await
             .unwrap_or_default();
-        for id in listed.into_iter().filter_map(|summary| summary.id) {
+        // Whatever an engine makes of the filter: nothing else may be removed.
+        let scratch = listed.into_iter().filter(|summary| {
+            let labels = summary.labels.as_ref();
+            labels.is_some_and(|labels| labels.contains_key(SCRATCH))
+        });
+        for id in scratch.filter_map(|summary| summary.id) {
             if let Err(error) = self.engine.remove_container(&id, true).await {
                 tracing::warn!(container_id = id, %error, "a left-over is not removed");
             }

@@ -127,6 +127,18 @@ impl FakeEngine {
         id
     }
 
+    /// A container that runs in a sandbox of `pod`.
+    pub fn add_container(&self, pod: &str, sandbox: &str) -> String {
+        let id = self.state.new_id();
+        let labels = json!({
+            "io.kubernetes.docker.type": "container", "io.kubernetes.sandbox.id": sandbox,
+        });
+        let name = format!("k8s_main_{pod}_default_uid_0");
+        self.state.insert(&id, &name, &labels, json!({}));
+        self.state.set_running(&id, true);
+        id
+    }
+
     /// Removes a container; with an event or behind everyone's back.
     pub fn remove(&self, id: &str, event: bool) {
         if event {
@@ -263,6 +275,15 @@ async fn answer(
             state.emit("die", id);
             empty()
         }
+        ("POST", ["containers", _, "checkpoints"]) => {
+            let wanted: Value = serde_json::from_slice(&body).unwrap();
+            let text = |key: &str| wanted[key].as_str().unwrap();
+            let directory = PathBuf::from(text("CheckpointDir")).join(text("CheckpointID"));
+            std::fs::create_dir(&directory).unwrap();
+            std::fs::write(directory.join("pages-1.img"), "memory").unwrap();
+            reply(StatusCode::CREATED, "")
+        }
+        ("DELETE", ["containers", _, "checkpoints", _]) => empty(),
         ("DELETE", ["containers", id]) => {
             state.emit("destroy", id);
             match state.containers.lock().remove(*id) {
