@@ -233,6 +233,7 @@ impl Sync {
             .list_containers(SCRATCH)
             .await
             .unwrap_or_default();
+        // Whatever an engine makes of the filter: nothing else may be removed.
         let scratch = listed.into_iter().filter(|summary| {
             let labels = summary.labels.as_ref();
             labels.is_some_and(|labels| labels.contains_key(SCRATCH))
