@@ -22,3 +22,28 @@ pub(super) enum Source {
     /// In the stream that its API gives.
     Stream(Since),
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::Checkpoints;
+
+    #[test]
+    fn what_is_noted_down_is_read_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let checkpoints = Checkpoints::<Position>::new(dir.path().into());
+        let log_path = dir.path().join("0.log");
+        let log = super::super::log_file::LogFile::open(&log_path).unwrap();
+        let mut since = Since::default();
+        for nanosecond in [1, 2_000_000_000, 1_795_000_000_123_456_789] {
+            since.take(jiff::Timestamp::from_nanosecond(nanosecond).unwrap());
+            let position = Position {
+                source: Source::Stream(since.clone()),
+                log: log.position(),
+                complete: false,
+            };
+            checkpoints.save("c", &position).unwrap();
+            assert_eq!(checkpoints.load("c"), Some(position));
+        }
+    }
+}

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 struct Second {
     taken: u64,
     /// The time of the first that came, in nanoseconds since 1970.
-    first: Option<i128>,
+    first: Option<i64>,
 }
 
 /// Which entries were taken.
@@ -28,7 +28,7 @@ pub(super) struct Since {
 #[derive(Debug)]
 pub(super) struct Replay {
     left: u64,
-    first: [Option<i128>; 2],
+    first: [Option<i64>; 2],
     /// What was given again until now.
     given: Since,
 }
@@ -42,6 +42,11 @@ pub(super) enum Known {
     No,
     /// What was taken before is not given again: the engine has removed it, and maybe more.
     Lost,
+}
+
+/// Since 1970; enough until the year 2262.
+fn nanoseconds(time: Timestamp) -> i64 {
+    i64::try_from(time.as_nanosecond()).unwrap_or(i64::MAX)
 }
 
 impl Since {
@@ -64,7 +69,7 @@ impl Since {
         }
         let of = &mut self.of[usize::from(second > self.second)];
         of.taken += 1;
-        of.first.get_or_insert(time.as_nanosecond());
+        of.first.get_or_insert(nanoseconds(time));
     }
 
     fn new(second: i64) -> Self {
@@ -99,7 +104,7 @@ impl Replay {
             return Known::Yes;
         }
         let is_first = self.given.taken() == 0;
-        if is_first && !self.first.contains(&Some(time.as_nanosecond())) {
+        if is_first && !self.first.contains(&Some(nanoseconds(time))) {
             return Known::Lost;
         }
         self.given.take(time);
