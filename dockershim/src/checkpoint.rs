@@ -66,8 +66,26 @@ impl<T: Serialize + DeserializeOwned> Checkpoints<T> {
     /// # Errors
     /// [`CheckpointError`]; what was saved before stays.
     pub fn save(&self, id: &str, state: &T) -> Result<(), CheckpointError> {
+        self.replace(id, state, File::sync_data)
+    }
+
+    /// Saves `state` for `id` as [`Checkpoints::save`] does, but leaves it to the system when
+    /// it is on disk: a crash of the node may lose it.
+    ///
+    /// # Errors
+    /// [`CheckpointError`]; what was saved before stays.
+    pub fn note(&self, id: &str, state: &T) -> Result<(), CheckpointError> {
+        self.replace(id, state, |_| Ok(()))
+    }
+
+    fn replace(
+        &self,
+        id: &str,
+        state: &T,
+        sync: impl Fn(&File) -> io::Result<()>,
+    ) -> Result<(), CheckpointError> {
         let path = self.path(id);
-        self.replace(&path, state)
+        self.write(&path, state, sync)
             .map_err(|source| CheckpointError {
                 action: "write",
                 path,
@@ -75,7 +93,12 @@ impl<T: Serialize + DeserializeOwned> Checkpoints<T> {
             })
     }
 
-    fn replace(&self, path: &Path, state: &T) -> io::Result<()> {
+    fn write(
+        &self,
+        path: &Path,
+        state: &T,
+        sync: impl Fn(&File) -> io::Result<()>,
+    ) -> io::Result<()> {
         let text = encode(state)?;
         let new = path.with_extension(&NEW_SUFFIX[1..]);
         let mut file = match File::create(&new) {
@@ -86,7 +109,7 @@ impl<T: Serialize + DeserializeOwned> Checkpoints<T> {
             other => other?,
         };
         file.write_all(text.as_bytes())?;
-        file.sync_data()?;
+        sync(&file)?;
         fs::rename(&new, path)
     }
 

@@ -274,3 +274,49 @@ async fn lists_do_not_ask_the_engine() {
     }
     assert_eq!(calls(), before);
 }
+
+#[tokio::test]
+async fn logs_that_cannot_be_completed_hold_up_their_own_containers_alone() {
+    let engine = FakeEngine::start();
+    let sandbox = engine.add_sandbox("web", true, false);
+    let node = Node::synced(&engine).await;
+    // No log can be made below a file.
+    let bad = engine.socket.with_extension("file");
+    std::fs::write(&bad, "").unwrap();
+    let ids: Vec<_> = (0..40)
+        .map(|n| engine.add_container(&sandbox, &format!("c{n}"), &bad.join("0.log")))
+        .collect();
+    let count = || node.shim.model.snapshot().containers().count();
+    eventually("the containers are known", || count() == ids.len()).await;
+    for id in &ids {
+        engine.end(id);
+    }
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    engine.end(&sandbox);
+    eventually("the sandbox has ended", || {
+        node.states() == [(sandbox.clone(), NotReady)]
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_log_of_a_container_that_went_unseen_is_closed() {
+    let engine = FakeEngine::start();
+    let sandbox = engine.add_sandbox("web", true, false);
+    let node = Node::synced(&engine).await;
+    let id = engine.add_container(&sandbox, "c", &engine.socket.with_extension("log"));
+    let log = engine.engine_log(&id);
+    let is_open = || {
+        let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+        open.filter_map(|fd| std::fs::read_link(fd.path()).ok())
+            .any(|path| path == log)
+    };
+    eventually("the log is followed", is_open).await;
+    engine.remove(&id, false);
+    engine.break_events();
+    eventually("the container is gone", || {
+        node.shim.model.snapshot().containers().count() == 0
+    })
+    .await;
+    eventually("the log is closed", || !is_open()).await;
+}

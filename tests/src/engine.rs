@@ -168,10 +168,21 @@ impl Engine {
 
     /// `kill -9` of the engine; its containers run on until it is started again.
     pub fn kill(&mut self) -> Result<()> {
-        self.dockerd
-            .take()
-            .context("the engine does not run")?
-            .kill()
+        let dockerd = self.dockerd.take().context("the engine does not run")?;
+        let pid = dockerd.pid();
+        let children = processes_and_parents()
+            .into_iter()
+            .filter(|(_, parent)| *parent == pid);
+        let children: Vec<u32> = children.map(|(child, _)| child).collect();
+        dockerd.kill()?;
+        // Its containerd ends with it, but not at once; the next engine would take the one
+        // that ends for one that runs, and wait for it.
+        let deadline = std::time::Instant::now() + CONTAINERS_END;
+        let runs = |pid: &u32| Path::new(&format!("/proc/{pid}")).exists();
+        while children.iter().any(runs) && std::time::Instant::now() < deadline {
+            park(Duration::from_millis(20));
+        }
+        Ok(())
     }
 
     /// Starts the engine after [`Self::stop`] or [`Self::kill`].

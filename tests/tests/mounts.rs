@@ -7,7 +7,7 @@ use std::{fs, time::Duration};
 use cri_proto::runtime::v1 as cri;
 use e2e::{
     cri::{Cri, container, image_spec, sandbox},
-    images::BUSYBOX,
+    images::{self, BUSYBOX},
     node::Node,
 };
 use tonic::Code;
@@ -117,6 +117,44 @@ async fn an_image_mount_that_cannot_be_is_refused_by_field() {
     }
     let all = cri.containers(cri::ContainerFilter::default()).await;
     assert!(all.unwrap().is_empty());
+    let below = node.path("shim/images").display().to_string();
+    node.await_until("nothing stays mounted", SOON, async |_| {
+        Ok(!fs::read_to_string("/proc/self/mounts")
+            .unwrap()
+            .contains(&below))
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn an_image_that_is_mounted_is_not_removed() {
+    let node = Node::with_shim().await.unwrap();
+    let mut cri = Cri::of(&node).await.unwrap();
+    let data = "e2e.local/data:1";
+    images::load(&node.docker().unwrap(), data, &["ENV KEY=value"])
+        .await
+        .unwrap();
+    let pod = sandbox("data");
+    let sandbox_id = cri.run(&pod).await.unwrap();
+    let mut config = container("main", SLEEP);
+    let mount = cri::Mount {
+        image: Some(image_spec(data)),
+        ..image_mount("/data", "")
+    };
+    config.mounts = vec![mount];
+    node.await_until("the image is known", SOON, async |_| {
+        let mut cri = Cri::of(&node).await?;
+        Ok(cri.image(data).await?.is_some())
+    })
+    .await
+    .unwrap();
+    let id = cri.create(&sandbox_id, config, &pod).await.unwrap();
+    let error = cri.remove_image(data).await.unwrap_err();
+    assert_eq!(error.code(), Code::FailedPrecondition, "{error:?}");
+    assert!(error.message().contains(&id), "{error:?}");
+    cri.remove(&id).await.unwrap();
+    cri.remove_image(data).await.unwrap();
 }
 
 #[tokio::test]

@@ -198,7 +198,8 @@ fn doctor(node: &Node, docker: &str, more: &[&str]) -> Output {
 #[tokio::test]
 async fn the_doctor_finds_a_good_node_good_and_says_what_to_do_about_a_bad_one() {
     let node = Node::with_shim().await.unwrap();
-    let good = doctor(&node, &node.engine().endpoint(), &[]);
+    let bridge = ["--network-plugin", "docker"];
+    let good = doctor(&node, &node.engine().endpoint(), &bridge);
     let table = String::from_utf8(good.stdout).unwrap();
     assert_eq!(good.status.code(), Some(0), "{table}");
     assert!(table.starts_with("CHECK"), "{table}");
@@ -224,7 +225,7 @@ async fn the_doctor_finds_a_good_node_good_and_says_what_to_do_about_a_bad_one()
     assert!(!table.contains("CNI"), "{table}");
 
     let nowhere = format!("unix://{}", node.path("no.sock").display());
-    let bad = doctor(&node, &nowhere, &[]);
+    let bad = doctor(&node, &nowhere, &bridge);
     let table = String::from_utf8(bad.stdout).unwrap();
     assert_eq!(bad.status.code(), Some(1), "{table}");
     assert!(row(&table, "engine socket").contains("fail"), "{table}");

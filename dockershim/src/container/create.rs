@@ -48,11 +48,36 @@ pub async fn create(
     let _reserved = shim.reserve(&name)?;
     let engine = shim.engine.connection()?;
     let pod_config = request.sandbox_config.unwrap_or_default();
-    let _mounted = shim.image_mounts.hold().await;
-    let parts = image_mounts::engine_parts(&engine, &config.mounts);
-    let body = create_body(shim, &engine, &sandbox, config, pod_config).await?;
-    let container_id = create_named(shim, NewContainer { name, body }).await?;
-    let checked = match image_mounts::check_parts(shim, &container_id, &parts).await {
+    let mounts_images = config.mounts.iter().any(image_mounts::is_one);
+    let created = async {
+        // A creation that hangs holds up no others than those that mount images too.
+        let _mounted = if mounts_images {
+            Some(shim.image_mounts.hold().await)
+        } else {
+            None
+        };
+        let parts = image_mounts::engine_parts(&engine, &config.mounts);
+        let body = create_body(shim, &engine, &sandbox, config, pod_config).await?;
+        create_known(shim, NewContainer { name, body }, &parts).await
+    }
+    .await;
+    if created.is_err() && mounts_images {
+        // No container goes that would take its images along.
+        let shim = Arc::clone(shim);
+        tokio::spawn(async move { image_mounts::tidy(&shim.image_mounts, &shim.model).await });
+    }
+    let container_id = created?;
+    Ok(CreateContainerResponse { container_id })
+}
+
+/// Creates a container with these parts of images mounted, and has the model know it.
+async fn create_known(
+    shim: &Shim,
+    new: NewContainer,
+    parts: &[image_mounts::Part],
+) -> Result<String, Error> {
+    let container_id = create_named(shim, new).await?;
+    let checked = match image_mounts::check_parts(shim, &container_id, parts).await {
         Ok(()) => shim
             .looker
             .refresh(&container_id)
@@ -72,7 +97,7 @@ pub async fn create(
         }
         return Err(error);
     }
-    Ok(CreateContainerResponse { container_id })
+    Ok(container_id)
 }
 
 /// Creates under a name of ours. Where the name is taken by what an earlier attempt left

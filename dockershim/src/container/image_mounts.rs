@@ -5,6 +5,7 @@
 use std::{
     collections::BTreeMap,
     path::{Component, Path, PathBuf},
+    sync::Arc,
 };
 
 use bollard::models::{
@@ -19,7 +20,7 @@ use crate::{
     engine::{Cause, Connection},
     image::ImageMounts,
     labels,
-    model::{Container, Model},
+    model::{Container, Model, Snapshot},
 };
 
 /// An id's beginning of this length is still no other's.
@@ -149,6 +150,21 @@ fn engine_source(id: &str, others: usize) -> String {
     }
 }
 
+/// Whether `mount` is of an image.
+pub fn is_one(mount: &Mount) -> bool {
+    let image = mount.image.as_ref();
+    image.is_some_and(|image| !image.image.is_empty())
+}
+
+/// A container that has the image with this full id mounted.
+pub fn user_of<'a>(image: &str, snapshot: &'a Snapshot) -> Option<&'a Arc<Container>> {
+    let mounts = |container: &&Arc<Container>| {
+        let mut mounts = container.image_mounts.values();
+        mounts.any(|mount| mount.image_ref == image)
+    };
+    snapshot.containers().find(mounts)
+}
+
 /// A mount of a part of an image by the engine, which looks for the part at the start only.
 #[derive(Debug)]
 pub struct Part {
@@ -159,7 +175,7 @@ pub struct Part {
 
 /// The parts of images that `engine` itself mounts.
 pub fn engine_parts(engine: &Connection, mounts: &[Mount]) -> Vec<Part> {
-    let has_part = |mount: &Mount| mount.image.is_some() && !mount.image_sub_path.is_empty();
+    let has_part = |mount: &Mount| is_one(mount) && !mount.image_sub_path.is_empty();
     mounts
         .iter()
         .enumerate()

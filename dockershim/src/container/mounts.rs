@@ -44,11 +44,7 @@ pub async fn apply_mounts(
         check(index, mount, can_be_recursively_read_only(engine))?;
     }
     for (index, mount) in mounts.into_iter().enumerate() {
-        if mount
-            .image
-            .as_ref()
-            .is_some_and(|image| !image.image.is_empty())
-        {
+        if image_mounts::is_one(&mount) {
             let field = format!("config.mounts[{index}]");
             let path = mount.container_path.clone();
             let (mount, image) =
@@ -98,10 +94,7 @@ fn check(index: usize, mount: &Mount, recursive: bool) -> Result<(), Error> {
             return Err(Error::unsupported(name, reason));
         }
     }
-    let of_image = mount
-        .image
-        .as_ref()
-        .is_some_and(|image| !image.image.is_empty());
+    let of_image = image_mounts::is_one(mount);
     for (name, path) in [
         ("host_path", &mount.host_path),
         ("container_path", &mount.container_path),

@@ -12,7 +12,7 @@ pub mod remove;
 pub mod status;
 mod store;
 
-pub use accounts::{Accounts, AccountsByImage};
+pub use accounts::{Accounts, AccountsByImage, User};
 pub use mount::ImageMounts;
 pub use pull::Pulls;
 pub use reference::Reference;

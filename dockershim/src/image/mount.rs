@@ -4,6 +4,7 @@
 
 use std::{
     io,
+    os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
 };
 
@@ -146,8 +147,12 @@ fn mount_layers(layers: &[PathBuf], target: &Path) -> io::Result<()> {
     if let [only] = layers {
         // An overlay takes two layers or more.
         rustix::mount::mount_bind(only, target)?;
-        rustix::mount::mount_remount(target, MountFlags::BIND | read_only, "")?;
-        return Ok(());
+        let remounted = rustix::mount::mount_remount(target, MountFlags::BIND | read_only, "");
+        return remounted.map_err(|error| {
+            // It could be written to, and would be taken for what is asked next time.
+            let _ = unmount(target, UnmountFlags::empty());
+            error.into()
+        });
     }
     let layers: Vec<_> = layers.iter().map(|l| l.to_string_lossy()).collect();
     let options = format!("lowerdir={}", layers.join(":"));
@@ -172,12 +177,32 @@ fn inside(root: &Path, sub_path: &str) -> io::Result<PathBuf> {
     std::fs::read_link(format!("/proc/self/fd/{}", found.as_raw_fd()))
 }
 
+/// Whether something is mounted at `path`, which the kernel tells without links.
 fn is_mounted(path: &Path) -> bool {
-    let text = path.to_string_lossy();
-    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    mounts
-        .lines()
-        .any(|line| line.split(' ').nth(1).is_some_and(|at| at == text))
+    let Ok(path) = path.canonicalize() else {
+        return false;
+    };
+    let mounts = std::fs::read("/proc/self/mounts").unwrap_or_default();
+    let mut points = mounts
+        .split(|byte| *byte == b'\n')
+        .filter_map(|line| line.split(|byte| *byte == b' ').nth(1));
+    points.any(|point| unescaped(point) == path.as_os_str().as_bytes())
+}
+
+/// What the kernel's tables have in place of blanks: a backslash and three octal digits.
+fn unescaped(text: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&first, after)) = rest.split_first() {
+        let escaped = after.get(..3).filter(|_| first == b'\\');
+        let code = escaped.and_then(|digits| {
+            let digits = std::str::from_utf8(digits).ok()?;
+            u8::from_str_radix(digits, 8).ok()
+        });
+        plain.push(code.unwrap_or(first));
+        rest = if code.is_some() { &after[3..] } else { after };
+    }
+    plain
 }
 
 #[cfg(test)]
@@ -213,6 +238,23 @@ mod tests {
             ..driver
         };
         assert_eq!(layers(Some(&other)), None);
+    }
+
+    #[test]
+    fn a_mount_is_found_through_links_and_under_odd_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink("/proc", &link).unwrap();
+        assert!(is_mounted(Path::new("/proc")) && is_mounted(&link));
+        assert!(!is_mounted(dir.path()) && !is_mounted(Path::new("/no/such")));
+        for (text, plain) in [
+            (r"/a\040b\134c", r"/a b\c"),
+            ("/a", "/a"),
+            (r"/a\", r"/a\"),
+            (r"/\9zz", r"/\9zz"),
+        ] {
+            assert_eq!(unescaped(text.as_bytes()), plain.as_bytes());
+        }
     }
 
     #[test]

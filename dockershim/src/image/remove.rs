@@ -3,12 +3,12 @@
 use cri_proto::runtime::v1::{RemoveImageRequest, RemoveImageResponse};
 
 use super::{Image, status::named};
-use crate::{Error, Shim, model::LookupError};
+use crate::{Error, Shim, container::image_mounts, model::LookupError};
 
 /// Removes the image under all its names. One that is not there is removed.
 ///
 /// # Errors
-/// `FailedPrecondition` when a container uses it; `Unavailable` before the first sync.
+/// `FailedPrecondition` when a container uses or mounts it; `Unavailable` before the first sync.
 pub async fn remove(
     shim: &Shim,
     request: RemoveImageRequest,
@@ -20,6 +20,14 @@ pub async fn remove(
         Err(LookupError::Missing) => return Ok(RemoveImageResponse {}),
         Err(error) => return Err(error.of("image", &name)),
     };
+    if let Some(user) = image_mounts::user_of(&image.id, &shim.model.snapshot()) {
+        // The engine may know of no mount, and would remove the files under the container.
+        return Err(Error::FailedPrecondition(format!(
+            "image {} is mounted in container {}",
+            image.id,
+            user.id()
+        )));
+    }
     let result = remove_names(shim, &image).await;
     shim.images.refresh(&shim.engine).await?;
     result?;

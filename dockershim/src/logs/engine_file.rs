@@ -64,13 +64,14 @@ impl EngineFile {
             }
             lost = true;
         }
-        let (inode, oldest) = files
+        let (_, oldest) = files
             .last()
             .ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+        let file = File::open(oldest)?;
         Ok(Self {
             path: path.to_owned(),
-            file: File::open(oldest)?,
-            inode: *inode,
+            inode: file.metadata()?.ino(),
+            file,
             offset: 0,
             lost,
         })
@@ -140,7 +141,11 @@ impl EngineFile {
             None => files.len() - 1,
         };
         let (inode, path) = &files[next];
-        self.file = File::open(path)?;
+        let file = File::open(path)?;
+        if file.metadata()?.ino() != *inode {
+            return Err(io::Error::other("the engine has just rotated it"));
+        }
+        self.file = file;
         self.inode = *inode;
         self.offset = 0;
         Ok(own.is_some())

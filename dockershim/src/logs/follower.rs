@@ -10,7 +10,7 @@ use tokio::{
 use super::{
     Shared,
     log_file::Paths,
-    tail::{Position, Tail, TailError},
+    tail::{Drained, Position, Tail, TailError},
     watch::Watch,
 };
 
@@ -64,12 +64,16 @@ impl Follower {
         let (id, shared) = (self.id.clone(), Arc::clone(&self.shared));
         let position = self.blocking(move |_| shared.checkpoints.load(&id)).await;
         self.position = position.flatten();
+        if self.position.is_none() {
+            self.begin().await;
+        }
         let mut watch = self.watch();
         let mut retry = FIRST_RETRY;
         let mut finishing: Vec<oneshot::Sender<()>> = Vec::new();
         loop {
             let looked = self.look().await;
             match &looked {
+                Ok(Drained::Piece) => retry = FIRST_RETRY,
                 Ok(_) if !finishing.is_empty() => {
                     self.save(true).await;
                     for done in finishing {
@@ -89,8 +93,9 @@ impl Follower {
             let pause = async {
                 match &looked {
                     Err(_) => sleep(retry).await,
-                    Ok(any) => {
-                        if *any {
+                    Ok(Drained::Piece) => {}
+                    Ok(found) => {
+                        if *found == Drained::All {
                             sleep(REST).await;
                         }
                         match &watch {
@@ -108,6 +113,7 @@ impl Follower {
                     }
                     Some(Order::Finish(done)) => finishing.push(done),
                     Some(Order::Forget) => {
+                        self.take_the_rest().await;
                         self.shared.checkpoints.remove(&self.id);
                         return;
                     }
@@ -137,8 +143,33 @@ impl Follower {
             .ok()
     }
 
-    /// Converts what there is; returns whether there was anything.
-    async fn look(&mut self) -> Result<bool, TailError> {
+    /// Notes down where a new log begins, before anything is in it: what a crash leaves
+    /// there is told by its length then, and not by its times, which lines may share.
+    async fn begin(&mut self) {
+        let (id, paths) = (self.id.clone(), self.paths.clone());
+        let shared = Arc::clone(&self.shared);
+        let begun = self.blocking(move |tail| {
+            // What cannot be opened is told of by the first look.
+            let open = Tail::open(&paths, None).ok()?;
+            let beginning = open.beginning().ok()?;
+            *tail = Some(open);
+            let noted = shared.checkpoints.note(&id, beginning.as_ref()?);
+            if let Err(error) = noted {
+                tracing::warn!(container_id = id, %error, "a crash would tell lines by their times");
+            }
+            beginning
+        });
+        self.position = begun.await.flatten();
+    }
+
+    /// Converts the end of a log that is removed: the engine's file is still there for who
+    /// has it open.
+    async fn take_the_rest(&mut self) {
+        while self.tail.is_some() && matches!(self.look().await, Ok(Drained::Piece)) {}
+    }
+
+    /// Converts what there is, up to a piece of it.
+    async fn look(&mut self) -> Result<Drained, TailError> {
         let (paths, position) = (self.paths.clone(), self.position.clone());
         let shared = Arc::clone(&self.shared);
         let looked = self.blocking(move |tail| {
@@ -147,22 +178,22 @@ impl Follower {
                 None => Tail::open(&paths, position.as_ref())?,
             };
             let before = open.written;
-            let any = open.drain();
+            let drained = open.drain();
             shared.count(open.written - before, open.last);
-            let any = any?;
+            let drained = drained?;
             let position = open.position(false)?;
             *tail = Some(open);
-            Ok((any, position))
+            Ok((drained, position))
         });
-        let (any, position) = match looked.await {
+        let (drained, position) = match looked.await {
             Some(result) => result?,
-            None => return Ok(false),
+            None => return Ok(Drained::Nothing),
         };
         if self.position.as_ref() != Some(&position) {
             self.unsaved.get_or_insert_with(Instant::now);
         }
         self.position = Some(position);
-        Ok(any)
+        Ok(drained)
     }
 
     async fn reopen(&mut self) -> Result<(), TailError> {

@@ -150,6 +150,12 @@ impl Logs {
             .retain(|other, handle| other != id || !handle.task.is_finished());
     }
 
+    /// Has the log of a container that has ended completed, if it is followed yet.
+    pub fn end(&self, id: &str) {
+        let (done, _) = oneshot::channel();
+        self.order(id, Order::Finish(done));
+    }
+
     /// `ReopenContainerLog`: goes on with a new file at the path of the log.
     ///
     /// # Errors
@@ -246,37 +252,4 @@ fn cri_path(container: &Container) -> Option<PathBuf> {
 }
 
 #[cfg(test)]
-mod tests {
-    use cri_proto::runtime::v1::ContainerStatus;
-
-    use super::*;
-
-    /// As the engine tells of it before it has started.
-    fn created(log: &Path, cri_log: bool) -> Container {
-        Container {
-            status: ContainerStatus {
-                id: "c".into(),
-                log_path: log.to_str().unwrap().into(),
-                ..Default::default()
-            },
-            sandbox_id: "s".into(),
-            pid: 0,
-            engine_log: String::new(),
-            unified: Default::default(),
-            cri_log,
-            image_mounts: Default::default(),
-            upper_dir: String::new(),
-            provisional: false,
-        }
-    }
-
-    #[tokio::test]
-    async fn a_log_is_there_before_the_engine_has_its_own() {
-        let dir = tempfile::tempdir().unwrap();
-        let logs = Logs::new(dir.path());
-        let (ours, engines) = (dir.path().join("app/0.log"), dir.path().join("app/1.log"));
-        logs.create(&created(&ours, true)).await;
-        logs.create(&created(&engines, false)).await;
-        assert_eq!((ours.exists(), engines.exists()), (true, false));
-    }
-}
+mod tests;

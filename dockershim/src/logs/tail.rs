@@ -17,6 +17,9 @@ use super::{
 
 /// A line of the engine's is at most six times its 16 KiB, and what goes with them.
 const LONGEST_LINE: usize = 1024 * 1024;
+/// What is converted in one go, about. A container that writes all the time is never at its
+/// end, and must not keep its follower from everything else.
+const PIECE: usize = 4 * 1024 * 1024;
 
 /// How far the conversion has come: all before `source` is before `log`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +28,17 @@ pub struct Position {
     log: LogPosition,
     /// Whether the container has ended and all it wrote is in the log.
     pub complete: bool,
+}
+
+/// What a drain found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Drained {
+    /// Nothing that is new.
+    Nothing,
+    /// All that there was.
+    All,
+    /// A piece; there is more.
+    Piece,
 }
 
 /// Why a conversion stopped.
@@ -83,15 +97,25 @@ impl Tail {
         })
     }
 
-    /// Converts all that there is. Returns whether there was anything.
+    /// Where it begins, before the first drain; `None` where what the log has already is told
+    /// by time alone.
+    ///
+    /// # Errors
+    /// The engine's file cannot be read.
+    pub fn beginning(&self) -> Result<Option<Position>, TailError> {
+        let exact = self.skip == 0 && self.after.is_none();
+        exact.then(|| self.position(false)).transpose()
+    }
+
+    /// Converts what there is, up to a piece of it.
     ///
     /// # Errors
     /// A file cannot be read or written; the conversion is to be opened again then, from
     /// the position that was had last.
-    pub fn drain(&mut self) -> Result<bool, TailError> {
+    pub fn drain(&mut self) -> Result<Drained, TailError> {
         let Paths { engine_log, log } = self.paths.clone();
         let (mut buffer, mut lines) = (Vec::new(), Vec::new());
-        let mut any = false;
+        let mut taken = 0;
         let unread = || failed("read the engine's log", &engine_log);
         loop {
             // Looked at before the end is seen: what comes to a file comes before the next.
@@ -104,7 +128,7 @@ impl Tail {
                 None => 0,
             };
             if whole > 0 {
-                any = true;
+                taken += whole;
                 lines.clear();
                 self.convert(&buffer[..whole], &mut lines);
                 self.append(&lines).map_err(failed("write the log", &log))?;
@@ -112,6 +136,10 @@ impl Tail {
                 buffer.drain(..whole);
             }
             if read > 0 {
+                if taken >= PIECE && self.has_caught_up() {
+                    self.after = None;
+                    return Ok(Drained::Piece);
+                }
                 continue;
             }
             if rotated {
@@ -133,7 +161,15 @@ impl Tail {
         }
         // From here on what comes is new.
         self.after = None;
-        Ok(any)
+        Ok(match taken {
+            0 => Drained::Nothing,
+            _ => Drained::All,
+        })
+    }
+
+    /// Whether what comes is new, so that a position says how far it has come.
+    fn has_caught_up(&self) -> bool {
+        self.skip == 0 && self.after.is_none_or(|after| self.last > Some(after))
     }
 
     fn convert(&mut self, bytes: &[u8], lines: &mut Vec<u8>) {

@@ -9,7 +9,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Id, Model, Record};
+use super::{Container, Id, Model, Record, Ticket};
 use crate::{
     container::image_mounts,
     engine::{Engine, EngineError},
@@ -29,6 +29,13 @@ pub struct Looker {
     model: Arc<Model>,
     logs: Arc<Logs>,
     image_mounts: Arc<ImageMounts>,
+}
+
+/// What an inspect told, before it is in the model.
+#[derive(Debug)]
+pub(super) struct Looked<'a> {
+    ticket: Ticket<'a>,
+    record: Option<Record>,
 }
 
 impl Looker {
@@ -53,29 +60,51 @@ impl Looker {
     /// # Errors
     /// Any [`Cause`](crate::engine::Cause) but `NotFound`, which is an answer.
     pub async fn refresh(&self, id: &str) -> Result<(), EngineError> {
+        let looked = self.inspect(id).await?;
+        self.settle(id, looked).await;
+        Ok(())
+    }
+
+    /// The first half of [`Looker::refresh`], which asks the engine.
+    ///
+    /// # Errors
+    /// As [`Looker::refresh`].
+    pub(super) async fn inspect(&self, id: &str) -> Result<Looked<'_>, EngineError> {
         let ticket = self.model.ticket();
         let record = match self.engine.inspect_container(id).await {
             Ok(inspect) => Record::from_inspect(inspect),
             Err(error) if error.is_not_found() => None,
             Err(error) => return Err(error),
         };
+        Ok(Looked { ticket, record })
+    }
+
+    /// The second half of [`Looker::refresh`]: may wait for a log, and asks the engine
+    /// nothing, so that nobody else should wait for it.
+    pub(super) async fn settle(&self, id: &str, looked: Looked<'_>) {
+        let Looked { ticket, record } = looked;
         let Some(record) = record else {
             self.removed(id);
-            return Ok(());
+            return;
         };
-        if let Record::Container(container) = &record {
-            match container.status.state() {
-                ContainerState::ContainerRunning => self.logs.follow(container),
-                ContainerState::ContainerExited => self.logs.finish(container).await,
+        if let Record::Container(container) = &record
+            && container.status.state() == ContainerState::ContainerExited
+        {
+            self.logs.finish(container).await;
+        }
+        self.model.put(&ticket, id, Some(record));
+        // Something newer may be known by now, and be all that was looked at since: the log
+        // goes by that.
+        let snapshot = self.model.snapshot();
+        match snapshot.container(id) {
+            Ok(container) => match container.status.state() {
+                ContainerState::ContainerRunning => self.logs.follow(&container),
+                ContainerState::ContainerExited => self.logs.end(id),
                 _ => {}
-            }
+            },
+            Err(_) if !snapshot.contains(id) => self.logs.forget(id),
+            Err(_) => {}
         }
-        let news = self.model.put(&ticket, id, Some(record));
-        // Removed since the look began: what the look began for its log ends too.
-        if !news && !self.model.snapshot().contains(id) {
-            self.logs.forget(id);
-        }
-        Ok(())
     }
 
     /// Removes what is remembered of containers that are no more.
@@ -87,10 +116,23 @@ impl Looker {
 
     /// Records that `id` was removed, as of now.
     pub fn removed(&self, id: &str) {
-        let container = self.model.snapshot().container(id);
+        let container = self.model.snapshot().container(id).ok();
         self.model.remove(id);
+        self.forget(id, container);
+    }
+
+    /// Records that `id` was not there any more when `ticket` was drawn.
+    pub(super) fn removed_as_of(&self, ticket: &Ticket<'_>, id: &str) {
+        let container = self.model.snapshot().container(id).ok();
+        if self.model.put(ticket, id, None) {
+            self.forget(id, container);
+        }
+    }
+
+    /// Lets go of what is kept of `id`, which was `container` if it was one.
+    fn forget(&self, id: &str, container: Option<Arc<Container>>) {
         self.logs.forget(id);
-        if container.is_ok_and(|container| !container.image_mounts.is_empty()) {
+        if container.is_some_and(|container| !container.image_mounts.is_empty()) {
             let (model, images) = (Arc::clone(&self.model), Arc::clone(&self.image_mounts));
             tokio::spawn(async move { image_mounts::tidy(&images, &model).await });
         }
@@ -130,8 +172,17 @@ async fn work(looker: Arc<Looker>, mut inbox: mpsc::UnboundedReceiver<Id>) {
         let (looker, permits) = (looker.clone(), permits.clone());
         async move {
             tokio::time::sleep(delay).await;
-            let _permit = permits.acquire_owned().await;
-            let result = looker.refresh(&id).await;
+            let looked = {
+                let _permit = permits.acquire().await;
+                looker.inspect(&id).await
+            };
+            let result = match looked {
+                Ok(looked) => {
+                    looker.settle(&id, looked).await;
+                    Ok(())
+                }
+                Err(error) => Err(error),
+            };
             (id, result)
         }
     };

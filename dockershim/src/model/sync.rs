@@ -13,6 +13,7 @@ use bollard::{
     query_parameters::EventsOptions,
 };
 use futures::{Stream, StreamExt as _};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::{Id, Looker, Model, Record, Refresher, Sandbox};
@@ -27,7 +28,7 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const LAST_BACKOFF: Duration = Duration::from_secs(5);
 /// How often a quiet engine is asked whether it is still there.
 const HEARTBEAT: Duration = Duration::from_secs(10);
-/// Looks in flight at most while everything is looked at.
+/// Inspects in flight at most while everything is looked at.
 const CONCURRENCY: usize = 8;
 /// The first sync waits this long for looks that hang; their records stay provisional.
 const FIRST_SYNC_PATIENCE: Duration = Duration::from_secs(5);
@@ -185,14 +186,20 @@ impl Sync {
         }
         for id in self.model.snapshot().ids() {
             if !ids.contains(id) {
-                self.model.put(&ticket, id, None);
+                self.looker.removed_as_of(&ticket, id);
             }
         }
         drop(ticket);
         let count = ids.len();
-        let looks = futures::stream::iter(ids).for_each_concurrent(CONCURRENCY, async |id| {
-            if self.looker.refresh(&id).await.is_err() {
-                self.refresher.wish(id);
+        let permits = Semaphore::new(CONCURRENCY);
+        let looks = futures::stream::iter(ids).for_each_concurrent(None, async |id| {
+            let looked = {
+                let _permit = permits.acquire().await;
+                self.looker.inspect(&id).await
+            };
+            match looked {
+                Ok(looked) => self.looker.settle(&id, looked).await,
+                Err(_) => self.refresher.wish(id),
             }
         });
         let mut looks = std::pin::pin!(looks);
@@ -220,7 +227,11 @@ impl Sync {
             .list_containers(SCRATCH)
             .await
             .unwrap_or_default();
-        for id in listed.into_iter().filter_map(|summary| summary.id) {
+        let scratch = listed.into_iter().filter(|summary| {
+            let labels = summary.labels.as_ref();
+            labels.is_some_and(|labels| labels.contains_key(SCRATCH))
+        });
+        for id in scratch.filter_map(|summary| summary.id) {
             if let Err(error) = self.engine.remove_container(&id, true).await {
                 tracing::warn!(container_id = id, %error, "a left-over is not removed");
             }

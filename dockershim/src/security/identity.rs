@@ -7,7 +7,10 @@ use cri_proto::runtime::v1::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, image::Accounts};
+use crate::{
+    Error,
+    image::{Accounts, User},
+};
 
 const FIELD: &str = "config.linux.security_context";
 
@@ -35,8 +38,8 @@ impl Identity {
             None => (image_user, None),
         };
         let by_name = &context.run_as_username;
-        let (uid, image_group) = match &context.run_as_user {
-            Some(user) => (user.value, None),
+        let ((uid, known), image_group) = match &context.run_as_user {
+            Some(user) => ((user.value, accounts.by_uid(user.value)), None),
             None if by_name.is_empty() => {
                 (user(image_user, "config.image", accounts)?, image_group)
             }
@@ -45,7 +48,6 @@ impl Identity {
                 (user(by_name, &field, accounts)?, None)
             }
         };
-        let known = accounts.by_uid(uid);
         let gid = match (&context.run_as_group, image_group) {
             (Some(_), _) if context.run_as_user.is_none() && by_name.is_empty() => {
                 return Err(Error::invalid(
@@ -77,8 +79,8 @@ impl Identity {
             .into_iter()
             .chain(groups.iter().map(|group| ("supplemental_groups", *group)))
         {
-            if !(0..i64::from(i32::MAX)).contains(&number) {
-                let reason = format!("{number}; allowed: 0 to {}", i32::MAX - 1);
+            if !(0..=i64::from(i32::MAX)).contains(&number) {
+                let reason = format!("{number}; allowed: 0 to {}", i32::MAX);
                 return Err(Error::invalid(format!("{FIELD}.{name}"), reason));
             }
         }
@@ -107,18 +109,24 @@ impl Identity {
     }
 }
 
-/// The number of a user that is given by name or number, or not at all.
-fn user(text: &str, field: &str, accounts: &Accounts) -> Result<i64, Error> {
-    if text.is_empty() {
-        return Ok(0);
-    }
+/// A user that is given by name or number, or not at all: the number, and the account, which
+/// is the one of that name where several have the number.
+fn user<'a>(
+    text: &str,
+    field: &str,
+    accounts: &'a Accounts,
+) -> Result<(i64, Option<&'a User>), Error> {
     if let Some(found) = accounts.by_name(text) {
-        return Ok(found.uid);
+        return Ok((found.uid, Some(found)));
     }
-    text.parse().map_err(|_| {
-        let reason = format!("user {text:?} is not in the image's /etc/passwd");
-        Error::invalid(field, reason)
-    })
+    let uid = match text {
+        "" => 0,
+        text => text.parse().map_err(|_| {
+            let reason = format!("user {text:?} is not in the image's /etc/passwd");
+            Error::invalid(field, reason)
+        })?,
+    };
+    Ok((uid, accounts.by_uid(uid)))
 }
 
 #[cfg(test)]
@@ -129,8 +137,8 @@ mod tests {
 
     fn accounts() -> Accounts {
         Accounts::parse(
-            "root:x:0:0::/:\nweb:x:1000:1001::/:\n",
-            "wheel:x:10:root\nfiles:x:50:web\nweb:x:1001:\n",
+            "root:x:0:0::/:\nweb:x:1000:1001::/:\nalias:x:1000:77::/:\n",
+            "wheel:x:10:root\nfiles:x:50:web\nweb:x:1001:\nmore:x:60:alias\n",
         )
     }
 
@@ -160,6 +168,8 @@ mod tests {
             ("web:files", "1000:50", vec![50]),
             ("5:6", "5:6", vec![6]),
             ("5", "5:0", vec![0]),
+            ("alias", "1000:77", vec![60, 77]),
+            ("2147483647", "2147483647:0", vec![0]),
         ] {
             let found = resolve(default(), image_user).unwrap();
             assert_eq!(found, (user.to_owned(), groups), "{image_user}");

@@ -4,7 +4,7 @@
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     convert::Infallible,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
@@ -127,6 +127,34 @@ impl FakeEngine {
         id
     }
 
+    /// A container that runs in `sandbox`, and is logged at `log`.
+    pub fn add_container(&self, sandbox: &str, name: &str, log: &Path) -> String {
+        let id = self.state.new_id();
+        let labels = json!({
+            "io.kubernetes.docker.type": "container",
+            "io.kubernetes.sandbox.id": sandbox,
+            "io.kubernetes.container.logpath": log,
+            "dockershim.log-format": "cri",
+        });
+        let name = format!("k8s_{name}_pod_default_uid_0");
+        self.state.insert(&id, &name, &labels, json!({}));
+        let engine_log = self.engine_log(&id);
+        std::fs::create_dir_all(engine_log.parent().unwrap()).unwrap();
+        std::fs::write(&engine_log, "").unwrap();
+        if let Some(container) = self.state.containers.lock().get_mut(&id) {
+            container["LogPath"] = json!(engine_log);
+        }
+        self.state.set_running(&id, true);
+        self.state.emit("start", &id);
+        id
+    }
+
+    /// The file that the engine logs a container to.
+    pub fn engine_log(&self, id: &str) -> PathBuf {
+        let directory = self.socket.with_extension("logs");
+        directory.join(id).join(format!("{id}-json.log"))
+    }
+
     /// Removes a container; with an event or behind everyone's back.
     pub fn remove(&self, id: &str, event: bool) {
         if event {
@@ -201,7 +229,8 @@ async fn answer(
 ) -> Result<Response<Body>, Infallible> {
     let method = request.method().to_string();
     let path = request.uri().path().to_owned();
-    let name = query(request.uri().query().unwrap_or_default(), "name");
+    let asked = request.uri().query().unwrap_or_default().to_owned();
+    let name = query(&asked, "name");
     let body = request
         .into_body()
         .collect()
@@ -241,7 +270,7 @@ async fn answer(
         ("GET", ["images", .., "json"]) => {
             ok(json!({ "Id": PAUSE_ID, "Config": { "User": "65535" } }))
         }
-        ("GET", ["containers", "json"]) => ok(state.list()),
+        ("GET", ["containers", "json"]) => ok(state.list(&asked)),
         ("POST", ["containers", "create"]) => state.create(&name, &body),
         ("GET", ["containers", id, "json"]) => {
             state
@@ -337,7 +366,12 @@ impl State {
         containers.get(id_or_name).or_else(by_name).cloned()
     }
 
-    fn list(&self) -> Value {
+    /// What has a label whose key is in the query.
+    fn list(&self, asked: &str) -> Value {
+        let is_asked = |c: &&Value| {
+            let labels = c["Config"]["Labels"].as_object();
+            labels.is_some_and(|labels| labels.keys().any(|key| asked.contains(key)))
+        };
         let summary = |c: &Value| {
             let running = c["State"]["Running"] == json!(true);
             let fresh = c["State"]["StartedAt"] == json!(NEVER);
@@ -353,7 +387,8 @@ impl State {
                 "Created": 1_767_225_600, "State": state, "Labels": c["Config"]["Labels"],
             })
         };
-        self.containers.lock().values().map(summary).collect()
+        let containers = self.containers.lock();
+        containers.values().filter(is_asked).map(summary).collect()
     }
 
     fn emit(&self, action: &str, id: &str) {

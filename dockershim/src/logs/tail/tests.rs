@@ -85,7 +85,7 @@ impl World {
     }
 
     fn drain(&mut self) {
-        self.tail().drain().unwrap();
+        while self.tail().drain().unwrap() == Drained::Piece {}
     }
 
     /// As the kubelet does it: a new name that begins with the old one.
@@ -210,4 +210,46 @@ fn a_truncated_engine_log_is_read_from_its_beginning() {
     world.log(2);
     world.drain();
     assert_eq!(world.lines().len(), 7);
+}
+
+#[test]
+fn a_log_that_never_ends_is_converted_in_pieces() {
+    let mut world = World::new();
+    let line = |n: usize| {
+        let text = "x".repeat(16 * 1024);
+        format!(
+            "{{\"log\":\"{n} {text}\\n\",\"stream\":\"stdout\",\"time\":\"2026-01-01T00:00:00Z\"}}\n"
+        )
+    };
+    let lines = 3 * PIECE / line(0).len();
+    for n in 0..lines {
+        world.write(&line(n));
+    }
+    assert_eq!(world.tail().drain().unwrap(), Drained::Piece);
+    world.saved = Some(world.tail().position(false).unwrap());
+    assert_eq!(world.tail().drain().unwrap(), Drained::Piece);
+    world.tail = None;
+    world.drain();
+    let found = world.lines();
+    let numbers = found.iter().map(|line| line.split(' ').nth(3).unwrap());
+    assert!(numbers.eq((0..lines).map(|n| n.to_string())));
+}
+
+#[test]
+fn lines_of_one_time_are_told_apart_by_where_the_log_began() {
+    let mut world = World::new();
+    let line = |n: usize| {
+        format!(
+            "{{\"log\":\"line {n}\\n\",\"stream\":\"stdout\",\"time\":\"2026-01-01T00:00:00Z\"}}\n"
+        )
+    };
+    world.saved = world.tail().beginning().unwrap();
+    world.write(&line(0));
+    world.drain();
+    world.tail = None;
+    world.write(&line(1));
+    world.drain();
+    assert_eq!(world.lines().len(), 2);
+    (world.tail, world.saved) = (None, None);
+    assert_eq!(world.tail().beginning().unwrap(), None);
 }

@@ -39,6 +39,7 @@ impl Attachments {
     pub(super) fn remembered(cache: &Cache) -> Self {
         let mut found: HashMap<String, (Vec<Key>, Option<PodSandboxNetworkStatus>)> =
             HashMap::new();
+        cache.remove_unfinished();
         for cached in cache.load() {
             if !is_ours(&cached) {
                 continue;

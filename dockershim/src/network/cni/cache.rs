@@ -165,6 +165,20 @@ impl Cache {
         })
     }
 
+    /// Removes what an earlier shim was writing when it was killed. To be called before this
+    /// one writes.
+    pub fn remove_unfinished(&self) {
+        let entries = fs::read_dir(&self.directory).into_iter().flatten();
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            if name.as_encoded_bytes().starts_with(UNFINISHED.as_bytes())
+                && let Err(error) = fs::remove_file(entry.path())
+            {
+                tracing::warn!(file = %entry.path().display(), %error, "left over");
+            }
+        }
+    }
+
     /// What is remembered of an attachment; `None` when it is nothing that can be read.
     pub async fn get(&self, key: &Key) -> Option<Cached> {
         let path = self.path(key);
@@ -278,7 +292,11 @@ mod tests {
             results.join("net-other-eth0"),
         )
         .unwrap();
-        fs::write(results.join(format!("{UNFINISHED}net-x-eth0")), "").unwrap();
+        let unfinished = results.join(format!("{UNFINISHED}net-x-eth0"));
+        fs::write(&unfinished, "").unwrap();
+        assert_eq!(cache.load(), [cached("first")]);
+        cache.remove_unfinished();
+        assert!(!unfinished.exists());
         assert_eq!(cache.load(), [cached("first")]);
     }
 

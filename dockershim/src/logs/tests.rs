@@ -1,0 +1,155 @@
+use std::{
+    fs::{self, OpenOptions},
+    io::Write as _,
+    sync::atomic::AtomicBool,
+};
+
+use cri_proto::runtime::v1::ContainerStatus;
+
+use super::*;
+
+/// A container that the engine logs.
+struct World {
+    dir: tempfile::TempDir,
+    container: Container,
+}
+
+impl World {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name).display().to_string();
+        fs::create_dir(path("engine")).unwrap();
+        fs::write(path("engine/c-json.log"), "").unwrap();
+        let container = Container {
+            status: ContainerStatus {
+                id: "c".into(),
+                log_path: path("pod/0.log"),
+                ..Default::default()
+            },
+            sandbox_id: "s".into(),
+            pid: 1,
+            engine_log: path("engine/c-json.log"),
+            cri_log: true,
+            unified: Default::default(),
+            image_mounts: Default::default(),
+            upper_dir: String::new(),
+            provisional: false,
+        };
+        Self { dir, container }
+    }
+
+    fn root(&self) -> PathBuf {
+        self.dir.path().join("root")
+    }
+
+    fn lines(&self) -> usize {
+        let log = fs::read_to_string(&self.container.status.log_path);
+        log.unwrap_or_default().lines().count()
+    }
+
+    async fn until(&self, what: &str, condition: impl Fn() -> bool) {
+        for _ in 0..1000 {
+            if condition() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("not so within 10 s: {what}");
+    }
+}
+
+/// Appends lines, all of one time.
+fn write(engine_log: &str, lines: usize) {
+    let line = r#"{"log":"text\n","stream":"stdout","time":"2026-01-01T00:00:00Z"}"#;
+    let mut file = OpenOptions::new().append(true).open(engine_log).unwrap();
+    for _ in 0..lines {
+        writeln!(file, "{line}").unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_that_writes_all_the_time_can_have_its_log_reopened() {
+    let world = World::new();
+    let done = Arc::new(AtomicBool::new(false));
+    let writer = std::thread::spawn({
+        let (path, done) = (world.container.engine_log.clone(), Arc::clone(&done));
+        move || {
+            while !done.load(Ordering::Relaxed) {
+                write(&path, 1000);
+            }
+        }
+    });
+    let logs = Logs::new(&world.root());
+    logs.follow(&world.container);
+    world.until("lines come", || world.lines() > 0).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let log = world.container.status.log_path.clone();
+    fs::rename(&log, format!("{log}.1")).unwrap();
+    let reopened = tokio::time::timeout(Duration::from_secs(5), logs.reopen("c")).await;
+    done.store(true, Ordering::Relaxed);
+    writer.join().unwrap();
+    reopened.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_crash_soon_after_the_start_loses_no_lines_of_one_time() {
+    let world = World::new();
+    write(&world.container.engine_log, 3);
+    let logs = Logs::new(&world.root());
+    logs.follow(&world.container);
+    world.until("lines come", || world.lines() == 3).await;
+    // What a crash would leave now.
+    let note = "root/logs/c.json";
+    let crashed = fs::read(world.dir.path().join(note)).unwrap();
+    logs.close().await;
+    fs::write(world.dir.path().join(note), crashed).unwrap();
+
+    write(&world.container.engine_log, 3);
+    let logs = Logs::new(&world.root());
+    logs.finish(&world.container).await;
+    assert_eq!(world.lines(), 6);
+}
+
+#[tokio::test]
+async fn a_removed_container_has_what_it_wrote_at_last() {
+    let world = World::new();
+    write(&world.container.engine_log, 1);
+    let logs = Logs::new(&world.root());
+    logs.follow(&world.container);
+    world.until("lines come", || world.lines() == 1).await;
+    write(&world.container.engine_log, 1000);
+    fs::remove_dir_all(world.dir.path().join("engine")).unwrap();
+    logs.forget("c");
+    world
+        .until("all lines are there", || world.lines() == 1001)
+        .await;
+}
+
+#[tokio::test]
+async fn a_log_that_is_followed_after_its_end_is_left_again() {
+    let world = World::new();
+    write(&world.container.engine_log, 2);
+    let logs = Logs::new(&world.root());
+    logs.finish(&world.container).await;
+    // As an inspect from before the end has it.
+    logs.follow(&world.container);
+    assert!(logs.is_followed("c"));
+    logs.end("c");
+    world.until("it is left", || !logs.is_followed("c")).await;
+    assert_eq!(world.lines(), 2);
+}
+
+#[tokio::test]
+async fn a_log_is_there_before_the_engine_has_its_own() {
+    let mut world = World::new();
+    // As the engine tells of it before it has started.
+    world.container.engine_log.clear();
+    let logs = Logs::new(&world.root());
+    let log = PathBuf::from(&world.container.status.log_path);
+    world.container.cri_log = false;
+    logs.create(&world.container).await;
+    assert!(!log.exists());
+    world.container.cri_log = true;
+    logs.create(&world.container).await;
+    assert!(log.exists());
+}
