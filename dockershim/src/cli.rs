@@ -119,7 +119,9 @@ pub struct Cli {
     #[arg(long, value_name = "MTU", default_value_t = 0)]
     pub network_plugin_mtu: i32,
 
-    /// Accepted for compatibility; without effect
+    /// How a pod reaches itself through an address of a service: "hairpin-veth", its port of the
+    /// bridge sends back; "promiscuous-bridge", the bridge takes all; "none", as the engine has it.
+    /// For --network-plugin=docker, in the engine's network namespace
     #[arg(long, value_name = "MODE", default_value = "none")]
     pub hairpin_mode: String,
 

@@ -19,7 +19,10 @@ use crate::{
     cli::Cli,
     engine::Endpoint,
     image::Reference,
-    network::cni::{Directories, pod_cidr},
+    network::{
+        cni::{Directories, pod_cidr},
+        hairpin::HairpinMode,
+    },
     security::Clamp,
 };
 
@@ -32,6 +35,8 @@ pub struct Config {
     pub docker_endpoint: Endpoint,
     /// Who gives pods their network.
     pub network_plugin: NetworkPlugin,
+    /// How a pod on the engine's own bridge reaches itself.
+    pub hairpin_mode: HairpinMode,
     /// The ranges of pods' addresses, until the kubelet says others.
     pub pod_cidrs: Vec<String>,
     /// The image of every sandbox, as it was written.
@@ -118,7 +123,6 @@ impl TryFrom<&Cli> for Config {
             }
         }
         parse_duration(&cli.runtime_request_timeout).map_err(bad("runtime-request-timeout"))?;
-        parse_hairpin(&cli.hairpin_mode).map_err(bad("hairpin-mode"))?;
         let image = &cli.pod_infra_container_image;
         Ok(Self {
             listen: parse_listen(&cli.container_runtime_endpoint)
@@ -128,6 +132,7 @@ impl TryFrom<&Cli> for Config {
                 .parse()
                 .map_err(bad("docker-endpoint"))?,
             network_plugin: read_network(cli)?,
+            hairpin_mode: cli.hairpin_mode.parse().map_err(bad("hairpin-mode"))?,
             pod_cidrs: pod_cidr::parse(&cli.pod_cidr).map_err(bad("pod-cidr"))?,
             pause_reference: image.parse().map_err(bad("pod-infra-container-image"))?,
             pod_infra_container_image: image.clone(),
@@ -259,15 +264,6 @@ fn parse_root(path: &Path) -> Result<PathBuf, String> {
         return Ok(path.to_owned());
     }
     Err(format!("{path:?}; allowed: an absolute path"))
-}
-
-fn parse_hairpin(mode: &str) -> Result<(), String> {
-    match mode {
-        "promiscuous-bridge" | "hairpin-veth" | "none" => Ok(()),
-        other => Err(format!(
-            "{other:?}; allowed: promiscuous-bridge, hairpin-veth, none"
-        )),
-    }
 }
 
 fn parse_level(level: &str) -> Result<LevelFilter, String> {

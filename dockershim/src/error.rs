@@ -7,7 +7,7 @@ use tonic::{Code, Status};
 
 use crate::{
     engine::{Cause, EngineError},
-    logs::TailError,
+    logs::LogError,
     network::cni::CniError,
 };
 
@@ -91,7 +91,7 @@ pub enum Error {
     },
     /// A container's log could not be read or written.
     #[error(transparent)]
-    Log(#[from] TailError),
+    Log(#[from] LogError),
     /// A forwarded connection broke.
     #[error("carry a connection to port {port}: {source}")]
     Forward {

@@ -22,6 +22,7 @@ pub mod metrics;
 pub mod model;
 pub mod naming;
 pub mod network;
+pub mod open_files;
 pub mod sandbox;
 pub mod security;
 pub mod server;

@@ -9,7 +9,7 @@ use clap::Parser as _;
 use dockershim::{
     Config, Shim,
     cli::{Cli, Command},
-    doctor, health, server, streaming,
+    doctor, health, open_files, server, streaming,
 };
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -53,6 +53,9 @@ fn start() -> anyhow::Result<ExitCode> {
         .finish()
         .with(levels)
         .init();
+    if let Err(error) = open_files::raise_limit() {
+        tracing::warn!(%error, "the limit of open files stays");
+    }
     runtime()?.block_on(run(config))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -8,12 +8,13 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     Config, Error,
     config::NetworkPlugin,
+    container::checkpoint,
     engine::{Engine, State},
     image::{AccountsByImage, ImageMounts, Images, Pulls},
     logs::Logs,
     metrics::{Metrics, ModelMetrics},
     model::{Looker, Model, Refresher, sync::Sync},
-    network::cni::Cni,
+    network::{cni::Cni, hairpin::Hairpin},
     security::OomScorePolicy,
     stats::Stats,
 };
@@ -35,6 +36,8 @@ pub struct Shim {
     pub looker: Arc<Looker>,
     /// Who gives pods their network, where it is not the engine.
     pub cni: Option<Arc<Cni>>,
+    /// How pods on the engine's own bridge reach themselves.
+    pub hairpin: Hairpin,
     /// Where stale records are handed in.
     pub refresher: Refresher,
     /// The images that are mounted for containers.
@@ -76,7 +79,7 @@ impl Shim {
         });
         let model = Arc::new(Model::new());
         let images = Arc::new(Images::new(config.pause_reference.clone()));
-        let logs = Arc::new(Logs::new(&config.root_directory));
+        let logs = Arc::new(Logs::new(&config.root_directory, engine.clone()));
         let image_mounts = Arc::new(ImageMounts::new(&config.root_directory));
         let looker = Arc::new(Looker::new(
             engine.clone(),
@@ -113,9 +116,11 @@ impl Shim {
         );
         tokio::spawn(sync.run(stop.clone()));
         tokio::spawn(images.clone().run(engine.clone(), stop.clone()));
+        checkpoint::tidy(&config.root_directory);
         let stats = Stats::start(model.clone(), stop.clone());
         Arc::new(Self {
             stats,
+            hairpin: Hairpin::new(config.hairpin_mode),
             oom_score: OomScorePolicy::new(config.clamp_oom_score_adj),
             config,
             engine,

@@ -8,9 +8,9 @@ use std::{sync::Arc, time::Duration};
 
 use clap::Parser as _;
 use cri_proto::runtime::v1::{
-    ListPodSandboxRequest, PodSandboxConfig, PodSandboxMetadata, PodSandboxState,
-    RemovePodSandboxRequest, RunPodSandboxRequest, StatusRequest, StopPodSandboxRequest,
-    VersionRequest, runtime_service_server::RuntimeService as _,
+    CheckpointContainerRequest, ListPodSandboxRequest, PodSandboxConfig, PodSandboxMetadata,
+    PodSandboxState, RemovePodSandboxRequest, RunPodSandboxRequest, StatusRequest,
+    StopPodSandboxRequest, VersionRequest, runtime_service_server::RuntimeService as _,
 };
 use dockershim::{Config, Shim, cli::Cli, service::Service, streaming};
 use support::{FakeEngine, Hang, eventually};
@@ -319,4 +319,42 @@ async fn the_log_of_a_container_that_went_unseen_is_closed() {
     })
     .await;
     eventually("the log is closed", || !is_open()).await;
+}
+
+#[tokio::test]
+async fn a_left_over_that_cannot_be_removed_does_not_keep_the_shim_from_its_work() {
+    let engine = FakeEngine::start();
+    let stuck = engine.add_sandbox("stuck", false, false);
+    engine.add_sandbox("half", false, false);
+    engine.hang(Hang::Remove(stuck.clone()), true);
+    let node = Node::start(&engine).await;
+    eventually("the other left-over is removed", || {
+        engine.names() == ["/k8s_POD_stuck_default_uid_0"]
+    })
+    .await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    eventually("the shim is in sync", || node.shim.model.synced()).await;
+}
+
+#[tokio::test]
+async fn a_checkpoint_is_an_archive_and_nothing_else_is_left() {
+    let engine = FakeEngine::start();
+    let sandbox = engine.add_sandbox("web", true, false);
+    let log = engine.socket.with_extension("log");
+    let container_id = engine.add_container(&sandbox, "main", &log);
+    let node = Node::synced(&engine).await;
+    let location = engine.socket.with_extension("tar");
+    let request = CheckpointContainerRequest {
+        container_id,
+        location: location.display().to_string(),
+        timeout: 0,
+    };
+    let answer = node.service.checkpoint_container(Request::new(request));
+    answer.await.unwrap();
+    let archive = std::fs::read(&location).unwrap();
+    let memory = b"memory";
+    assert!(archive.windows(memory.len()).any(|bytes| bytes == memory));
+    assert_eq!(engine.calls("DELETE checkpoint"), 1);
+    let dumps = node.shim.config.root_directory.join("dumps");
+    assert_eq!(std::fs::read_dir(dumps).unwrap().count(), 0);
 }

@@ -122,10 +122,50 @@ impl Node {
 
     /// [`Self::start_shim`] with further flags.
     pub async fn start_shim_with(&mut self, extra: &[&str]) -> Result<()> {
+        let endpoint = self.engine.endpoint();
+        let binary = binary("dockershim")?;
+        self.start_shim_by(&binary, &[], &endpoint, extra).await
+    }
+
+    /// [`Self::start_shim`] where nothing of the engine's data can be seen, with the engine
+    /// at this address.
+    pub async fn start_shim_apart(&mut self, endpoint: &str) -> Result<()> {
+        let data = self.path("engine/data").display().to_string();
+        let binary = binary("dockershim")?.display().to_string();
+        let hide = "mount -t tmpfs none \"$0\" && exec \"$@\"";
+        let before = ["--mount", "--", "sh", "-c", hide, &data, &binary];
+        // Of a process that cannot be seen it is not known what it may do.
+        let extra = ["--clamp-oom-score-adj=always"];
+        self.start_shim_by(Path::new("unshare"), &before, endpoint, &extra)
+            .await
+    }
+
+    /// [`Self::start_shim_with`] in the network namespace of the engine, with its devices in
+    /// `/sys`, as on a real node.
+    pub async fn start_shim_beside_the_engine(&mut self, extra: &[&str]) -> Result<()> {
+        let endpoint = self.engine.endpoint();
+        let target = self.engine.netns().to_string();
+        let binary = binary("dockershim")?.display().to_string();
+        let devices = "mount -t sysfs none /sys && exec \"$0\" \"$@\"";
+        let before = [
+            "--target", &target, "--net", "--", "unshare", "--mount", "--", "sh", "-c", devices,
+            &binary,
+        ];
+        self.start_shim_by(Path::new("nsenter"), &before, &endpoint, extra)
+            .await
+    }
+
+    async fn start_shim_by(
+        &mut self,
+        program: &Path,
+        before: &[&str],
+        endpoint: &str,
+        extra: &[&str],
+    ) -> Result<()> {
         let path = |name: &str| self.path(name).display().to_string();
         let mut args = vec![
             format!("--container-runtime-endpoint={}", self.cri_endpoint()),
-            format!("--docker-endpoint={}", self.engine.endpoint()),
+            format!("--docker-endpoint={endpoint}"),
             format!("--root-directory={}", path("shim")),
         ];
         // It reaches the engine by its socket alone; out here tests reach its streams.
@@ -143,13 +183,14 @@ impl Node {
                 ]);
             }
         }
-        let mut args: Vec<&str> = args.iter().map(String::as_str).collect();
-        args.extend(extra);
+        let mut all = before.to_vec();
+        all.extend(args.iter().map(String::as_str));
+        all.extend(extra);
         let shim = Process::start(
             "dockershim",
             netns,
-            &binary("dockershim")?,
-            &args,
+            program,
+            &all,
             &self.path("dockershim.log"),
         )?;
         self.shim = Some(shim);

@@ -9,6 +9,10 @@ use e2e::{
     cri::{Cri, container, sandbox},
     node::Node,
 };
+use tokio::{
+    net::{TcpListener, UnixStream},
+    sync::watch,
+};
 use tonic::Code;
 
 /// How long a container of these tests may take to end.
@@ -189,6 +193,120 @@ async fn a_log_that_cannot_be_written_goes_on_when_it_can() {
     .await
     .unwrap();
     assert_eq!(logging.lines(), numbers(1000));
+}
+
+/// The engine's socket behind a TCP port, as that of another machine; what is sent breaks
+/// all connections.
+async fn remote(node: &Node) -> (String, watch::Sender<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = format!("tcp://{}", listener.local_addr().unwrap());
+    let socket = node.path("engine/docker.sock");
+    let (breaks, broken) = watch::channel(());
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let (socket, mut broken) = (socket.clone(), broken.clone());
+            tokio::spawn(async move {
+                broken.mark_unchanged();
+                let mut engine = UnixStream::connect(socket).await.unwrap();
+                tokio::select! {
+                    _ = tokio::io::copy_bidirectional(&mut client, &mut engine) => {}
+                    _ = broken.changed() => {}
+                }
+            });
+        }
+    });
+    (endpoint, breaks)
+}
+
+#[tokio::test]
+async fn a_log_of_an_engine_whose_files_cannot_be_seen_has_each_line_once() {
+    let mut node = Node::with_shim().await.unwrap();
+    let (endpoint, breaks) = remote(&node).await;
+    node.stop_shim().unwrap();
+    node.start_shim_apart(&endpoint).await.unwrap();
+    let mut cri = Cri::of(&node).await.unwrap();
+    let script = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); echo $i; \
+                  [ $((i % 200)) -eq 0 ] && usleep 30000; done; true";
+    let logging = Logging::start(&node, &mut cri, "apart", script).await;
+    let to = logging.log.with_extension("log.1");
+    for n in 0..6 {
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        match n {
+            // What the kubelet does when the log is long.
+            2 => {
+                fs::rename(&logging.log, &to).unwrap();
+                let container_id = logging.id.clone();
+                let request = cri::ReopenContainerLogRequest { container_id };
+                let mut cri = Cri::of(&node).await.unwrap();
+                cri.runtime.reopen_container_log(request).await.unwrap();
+            }
+            1 | 4 => breaks.send_replace(()),
+            _ => {
+                node.kill_shim().unwrap();
+                node.start_shim_apart(&endpoint).await.unwrap();
+            }
+        }
+    }
+    logging.ended(&node).await;
+    let mut text = fs::read_to_string(&to).unwrap();
+    text.push_str(&fs::read_to_string(&logging.log).unwrap());
+    assert_eq!(lines(&text), numbers(20_000), "{}", node.shim_log());
+
+    // What ends while the shim is away, and has nothing but pieces.
+    let mut cri = Cri::of(&node).await.unwrap();
+    let script = "echo err >&2; sleep 1; head -c 20000 /dev/zero | tr '\\0' x; printf end";
+    let logging = Logging::start(&node, &mut cri, "pieces", script).await;
+    node.kill_shim().unwrap();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    node.start_shim_apart(&endpoint).await.unwrap();
+    logging.ended(&node).await;
+    let text = fs::read_to_string(&logging.log).unwrap();
+    let parts = |line: &str| -> Vec<String> { line.splitn(4, ' ').map(str::to_owned).collect() };
+    let found: Vec<_> = text.lines().map(parts).collect();
+    let heads: Vec<_> = found.iter().map(|line| line[1..3].join(" ")).collect();
+    assert_eq!(heads, ["stderr F", "stdout P", "stdout P"], "{text}");
+    assert_eq!(found[1][3].len() + found[2][3].len(), 20_003);
+}
+
+#[tokio::test]
+async fn a_terminals_log_of_an_engine_whose_files_cannot_be_seen_is_whole() {
+    let mut node = Node::with_shim().await.unwrap();
+    let (endpoint, _breaks) = remote(&node).await;
+    node.stop_shim().unwrap();
+    node.start_shim_apart(&endpoint).await.unwrap();
+    let mut cri = Cri::of(&node).await.unwrap();
+    let mut pod = sandbox("terminal");
+    pod.log_directory = node.path("logs/terminal").display().to_string();
+    // A line that is longer than a piece, one with a time and a zero byte inside, and an end
+    // without a line feed.
+    let script = "head -c 20000 /dev/zero | tr '\\0' x; echo; \
+                  printf '2026-01-02T03:04:05.000000006Z \\0\\n'; printf end";
+    let mut config = container("main", &["sh", "-c", script]);
+    config.log_path = "main/0.log".to_owned();
+    config.tty = true;
+    let sandbox_id = cri.run(&pod).await.unwrap();
+    let id = cri.create(&sandbox_id, config, &pod).await.unwrap();
+    cri.start(&id).await.unwrap();
+    let log = node.path("logs/terminal/main/0.log");
+    Logging {
+        id,
+        log: log.clone(),
+    }
+    .ended(&node)
+    .await;
+    let text = fs::read_to_string(log).unwrap();
+    let mut whole = String::new();
+    for line in text.split_terminator('\n') {
+        let parts: Vec<_> = line.splitn(4, ' ').collect();
+        assert_eq!(parts[1], "stdout", "{line}");
+        whole.push_str(parts[3]);
+        if parts[2] == "F" {
+            whole.push('\n');
+        }
+    }
+    let long = "x".repeat(20_000);
+    let rest = whole.strip_prefix(&long).unwrap();
+    assert_eq!(rest, "\r\n2026-01-02T03:04:05.000000006Z \0\r\nend");
 }
 
 #[tokio::test]

@@ -533,3 +533,95 @@ async fn lists_go_on_while_the_engine_hangs_or_is_away() {
     );
     cri.run_pod("again", &["sleep", "1000"]).await.unwrap();
 }
+
+#[tokio::test]
+async fn a_checkpoint_is_refused_by_what_is_missing() {
+    let node = Node::with_shim().await.unwrap();
+    let mut cri = Cri::of(&node).await.unwrap();
+    let (_, id) = cri.run_pod("kept", &["sleep", "1000"]).await.unwrap();
+    let mut runtime = cri.runtime.clone();
+    let mut checkpoint = async |id: &str, location: String| {
+        let request = cri::CheckpointContainerRequest {
+            container_id: id.to_owned(),
+            location,
+            timeout: 10,
+        };
+        runtime.checkpoint_container(request).await.unwrap_err()
+    };
+    let location = node.path("kept.tar").display().to_string();
+    let relative = checkpoint(&id, "kept.tar".to_owned()).await;
+    assert_eq!(relative.code(), Code::InvalidArgument);
+    assert!(relative.message().starts_with("location: "), "{relative:?}");
+    let unknown = checkpoint("0123", location.clone()).await;
+    assert_eq!(unknown.code(), Code::NotFound);
+    // The engine of these tests is not an experimental one.
+    let off = checkpoint(&id, location.clone()).await;
+    assert_eq!(off.code(), Code::FailedPrecondition);
+    assert!(off.message().contains("\"experimental\": true"), "{off:?}");
+    cri.stop(&id, 0).await.unwrap();
+    let ended = checkpoint(&id, location).await;
+    assert_eq!(ended.code(), Code::FailedPrecondition);
+    assert!(ended.message().contains("CONTAINER_EXITED"), "{ended:?}");
+    assert!(!node.path("kept.tar").exists());
+    assert!(
+        std::fs::read_dir(node.path("shim/dumps"))
+            .unwrap()
+            .next()
+            .is_none()
+    );
+}
+
+#[tokio::test]
+async fn the_hairpin_mode_sets_the_engines_bridge() {
+    // A file of each port of the engine's bridge, and of the bridge.
+    const PORTS: &str = "cat /sys/class/net/docker0/brif/*/hairpin_mode";
+    const BRIDGE: &str = "cat /sys/class/net/docker0/flags";
+    let mut node = Node::with_shim().await.unwrap();
+    let look = |node: &Node, file: &str| {
+        let script = format!("mount -t sysfs none /sys && {file}");
+        let seen = node.in_net(&["unshare", "--mount", "--", "sh", "-c", &script]);
+        String::from_utf8(seen.unwrap().stdout).unwrap()
+    };
+    let is_promiscuous = |flags: &str| {
+        let flags = u32::from_str_radix(flags.trim().trim_start_matches("0x"), 16);
+        flags.unwrap() & 0x100 != 0
+    };
+    let mut cri = Cri::of(&node).await.unwrap();
+    cri.run(&sandbox("plain")).await.unwrap();
+    let plain = look(&node, PORTS);
+    assert_eq!(plain, "0\n");
+
+    node.stop_shim().unwrap();
+    node.start_shim_beside_the_engine(&["--hairpin-mode", "hairpin-veth"])
+        .await
+        .unwrap();
+    let mut cri = Cri::of(&node).await.unwrap();
+    let pod = cri.run(&sandbox("veth")).await.unwrap();
+    let mut ports: Vec<_> = look(&node, PORTS).lines().map(str::to_owned).collect();
+    ports.sort();
+    assert_eq!(ports, ["0", "1"], "{}", node.shim_log());
+    cri.remove_pod(&pod).await.unwrap();
+    assert!(!is_promiscuous(&look(&node, BRIDGE)));
+
+    node.stop_shim().unwrap();
+    node.start_shim_beside_the_engine(&["--hairpin-mode", "promiscuous-bridge"])
+        .await
+        .unwrap();
+    let mut cri = Cri::of(&node).await.unwrap();
+    cri.run(&sandbox("bridge")).await.unwrap();
+    assert!(is_promiscuous(&look(&node, BRIDGE)), "{}", node.shim_log());
+    assert_eq!(look(&node, PORTS), "0\n0\n");
+
+    // Elsewhere there is nothing to set, and that is said once.
+    node.stop_shim().unwrap();
+    node.start_shim_with(&["--hairpin-mode", "hairpin-veth"])
+        .await
+        .unwrap();
+    let mut cri = Cri::of(&node).await.unwrap();
+    for pod in ["one", "two"] {
+        cri.run(&sandbox(pod)).await.unwrap();
+    }
+    let log = node.shim_log();
+    let warnings = log.matches("--hairpin-mode=hairpin-veth has no effect");
+    assert_eq!(warnings.count(), 1, "{log}");
+}

@@ -154,8 +154,14 @@ async fn a_pod_tells_its_network_and_its_processes() {
         (number(default.rx_bytes), number(default.tx_bytes))
     };
     assert!(bytes(&after).0 > bytes(&before).0 && bytes(&after).1 > bytes(&before).1);
-    // The pause program and the server.
-    assert_eq!(number(after.process.unwrap().process_count), 2);
+    // The pause program and the server, once its child for the request has ended.
+    let asker = cri.clone();
+    node.await_until("two processes", SOON, async |_| {
+        let linux = pod_stats(&mut asker.clone(), &pod).await;
+        Ok(number(linux.process.unwrap().process_count) == 2)
+    })
+    .await
+    .unwrap();
     assert_eq!(ids(&after.containers), [main.as_str()]);
     let memory = after.memory.unwrap();
     let of_main = after.containers[0].memory.as_ref().unwrap();

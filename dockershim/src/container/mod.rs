@@ -1,6 +1,7 @@
 //! Containers: one file per CRI verb.
 
 pub mod attach;
+pub mod checkpoint;
 pub mod convert;
 pub mod create;
 mod devices;

@@ -61,16 +61,24 @@ pub async fn apply(container: &Container, unified: &Unified) -> Result<(), Error
     let Some(group) = group_of(&text) else {
         return Ok(());
     };
-    let directory = Path::new(ROOT).join(group);
+    write(&Path::new(ROOT).join(group), unified).await
+}
+
+/// Writes `unified` into a cgroup, which goes when the container ends.
+async fn write(directory: &Path, unified: &Unified) -> Result<(), Error> {
     for (key, value) in unified {
         let path = directory.join(key);
-        tokio::fs::write(&path, value)
-            .await
-            .map_err(|source| Error::File {
-                action: "write",
-                path,
-                source,
-            })?;
+        match tokio::fs::write(&path, value).await {
+            Err(_) if !tokio::fs::try_exists(directory).await.unwrap_or(true) => return Ok(()),
+            Err(source) => {
+                return Err(Error::File {
+                    action: "write",
+                    path,
+                    source,
+                });
+            }
+            Ok(()) => {}
+        }
     }
     Ok(())
 }
@@ -90,6 +98,17 @@ mod tests {
         for bad in ["", ".", "..", "../memory.max", "memory", "a/b.c"] {
             assert!(!is_file_name(bad), "{bad}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_cgroup_that_is_gone_needs_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let unified = Unified::from([("memory.oom.group".into(), "1".into())]);
+        let group = dir.path().join("group");
+        write(&group, &unified).await.unwrap();
+        std::fs::create_dir_all(group.join("memory.oom.group")).unwrap();
+        let error = write(&group, &unified).await.unwrap_err();
+        assert!(error.to_string().contains("memory.oom.group"), "{error}");
     }
 
     #[test]

@@ -1,15 +1,19 @@
 //! Connections that the engine hands over after HTTP, for the streams of commands and
 //! containers. Made without bollard, whose reader guesses at what a terminal says.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{
-    Request, StatusCode,
+    Request, Response, StatusCode,
+    body::Incoming,
     client::conn::http1,
-    header::{CONNECTION, CONTENT_TYPE, HOST, UPGRADE},
+    header::{CONNECTION, CONTENT_TYPE, HOST, HeaderValue, UPGRADE},
     upgrade::Upgraded,
 };
 use hyper_util::rt::TokioIo;
+use rustix::net::sockopt;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf},
     net::{TcpStream, UnixStream},
@@ -19,6 +23,10 @@ use super::{CHANGE, Call, Cause, Endpoint, Engine, EngineError};
 
 /// What of a refusal is read.
 const LONGEST_REFUSAL: usize = 64 * 1024;
+/// A connection to another machine that is silent for this long is probed, and again.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+/// It is given up when this many probes had no answer.
+const PROBES: u32 = 4;
 
 /// What a process writes, as the engine sends it: see [`super::output`].
 pub type HijackedReader = ReadHalf<TokioIo<Upgraded>>;
@@ -87,47 +95,69 @@ impl Engine {
         path: &str,
         body: String,
     ) -> Result<(HijackedReader, HijackedWriter), Cause> {
-        let (major, minor) = call.connection(self).map_err(|error| error.cause)?.api;
-        let request = Request::post(format!("/v{major}.{minor}{path}"))
-            .header(HOST, "docker")
+        let request = Request::post(self.versioned(call, path)?)
             .header(CONTENT_TYPE, "application/json")
             .header(CONNECTION, "Upgrade")
             .header(UPGRADE, "tcp")
             .body(Full::<Bytes>::from(body))
             .map_err(|error| Cause::Protocol(error.to_string()))?;
-        let unreachable = |error: &dyn std::error::Error| Cause::Unreachable(error.to_string());
-        let io: Box<dyn Io> = match self.endpoint() {
-            Endpoint::Unix(path) => Box::new(
-                UnixStream::connect(path)
-                    .await
-                    .map_err(|error| unreachable(&error))?,
-            ),
-            Endpoint::Tcp(address) => Box::new(
-                TcpStream::connect(address.as_str())
-                    .await
-                    .map_err(|error| unreachable(&error))?,
-            ),
-        };
-        let (mut sender, connection) = http1::handshake(TokioIo::new(io))
-            .await
-            .map_err(|error| unreachable(&error))?;
-        // Ends with the answer, or hands the connection over.
-        tokio::spawn(connection.with_upgrades());
-        let mut answer = sender
-            .send_request(request)
-            .await
-            .map_err(|error| unreachable(&error))?;
+        let mut answer = self.send(request).await?;
         if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
             return Err(refusal(answer).await);
         }
-        let upgraded = hyper::upgrade::on(&mut answer)
-            .await
-            .map_err(|error| unreachable(&error))?;
+        let upgraded = hyper::upgrade::on(&mut answer).await;
+        let upgraded = upgraded.map_err(|error| unreachable(&error))?;
         Ok(tokio::io::split(TokioIo::new(upgraded)))
+    }
+
+    /// The path with the API's version in front.
+    pub(super) fn versioned(&self, call: &Call<'_>, path: &str) -> Result<String, Cause> {
+        let (major, minor) = call.connection(self).map_err(|error| error.cause)?.api;
+        Ok(format!("/v{major}.{minor}{path}"))
+    }
+
+    /// Sends a request over a connection of its own.
+    pub(super) async fn send(
+        &self,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, Cause> {
+        request
+            .headers_mut()
+            .insert(HOST, HeaderValue::from_static("docker"));
+        let io: Box<dyn Io> = match self.endpoint() {
+            Endpoint::Unix(path) => {
+                let stream = UnixStream::connect(path).await;
+                Box::new(stream.map_err(|error| unreachable(&error))?)
+            }
+            Endpoint::Tcp(address) => {
+                let stream = TcpStream::connect(address.as_str()).await;
+                let stream = stream.map_err(|error| unreachable(&error))?;
+                keep_alive(&stream).map_err(|error| unreachable(&error))?;
+                Box::new(stream)
+            }
+        };
+        let connected = http1::handshake(TokioIo::new(io)).await;
+        let (mut sender, connection) = connected.map_err(|error| unreachable(&error))?;
+        // Ends with the answer, or hands the connection over.
+        tokio::spawn(connection.with_upgrades());
+        let answer = sender.send_request(request).await;
+        answer.map_err(|error| unreachable(&error))
     }
 }
 
-async fn refusal(answer: hyper::Response<hyper::body::Incoming>) -> Cause {
+/// Of a machine that is gone nothing else would tell.
+fn keep_alive(stream: &TcpStream) -> rustix::io::Result<()> {
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE)?;
+    sockopt::set_tcp_keepcnt(stream, PROBES)
+}
+
+fn unreachable(error: &dyn std::error::Error) -> Cause {
+    Cause::Unreachable(error.to_string())
+}
+
+pub(super) async fn refusal(answer: Response<Incoming>) -> Cause {
     let status = answer.status().as_u16();
     let body = Limited::new(answer.into_body(), LONGEST_REFUSAL).collect();
     let body = match body.await {

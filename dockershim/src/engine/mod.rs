@@ -4,6 +4,7 @@
 //! The engine may be away, at start or at any time later: a call then fails at once,
 //! and [`model::sync`](crate::model::sync) is the one that keeps trying.
 
+mod checkpoints;
 mod containers;
 mod endpoint;
 mod error;
@@ -12,6 +13,7 @@ mod hijack;
 mod image_files;
 mod images;
 mod info;
+mod logs;
 mod observe;
 mod output;
 mod probe;
@@ -36,6 +38,7 @@ pub use hijack::{AttachTo, HijackedReader, HijackedWriter};
 pub use image_files::SCRATCH;
 pub use images::Credentials;
 pub use info::EngineInfo;
+pub use logs::{LogPiece, LogPieces};
 pub use observe::Observe;
 pub use output::{OutputError, carry};
 pub use probe::{OLDEST_API, Probe, ProbeError, probe};

@@ -10,7 +10,9 @@ use tokio::{
 use super::{
     Shared,
     log_file::Paths,
-    tail::{Drained, Position, Tail, TailError},
+    position::Position,
+    sink::LogError,
+    tail::{Drained, Tail},
     watch::Watch,
 };
 
@@ -18,9 +20,9 @@ use super::{
 /// container that writes a lot is read in large pieces.
 const REST: Duration = Duration::from_millis(10);
 /// What a crash has to make again is at most what came in this time.
-const SAVE: Duration = Duration::from_secs(5);
-const FIRST_RETRY: Duration = Duration::from_millis(500);
-const LAST_RETRY: Duration = Duration::from_secs(30);
+pub(super) const SAVE: Duration = Duration::from_secs(5);
+pub(super) const FIRST_RETRY: Duration = Duration::from_millis(500);
+pub(super) const LAST_RETRY: Duration = Duration::from_secs(30);
 /// A log that cannot be watched is looked at this often.
 const POLL: Duration = Duration::from_millis(500);
 
@@ -28,7 +30,7 @@ const POLL: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(super) enum Order {
     /// Go on with a new file at the log's path.
-    Reopen(oneshot::Sender<Result<(), TailError>>),
+    Reopen(oneshot::Sender<Result<(), LogError>>),
     /// The container has ended: take what is left, and end. Answered when all is taken.
     Finish(oneshot::Sender<()>),
     /// Note down how far it has come, and end: the shim ends.
@@ -61,9 +63,7 @@ impl Follower {
     }
 
     pub(super) async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
-        let (id, shared) = (self.id.clone(), Arc::clone(&self.shared));
-        let position = self.blocking(move |_| shared.checkpoints.load(&id)).await;
-        self.position = position.flatten();
+        self.position = self.shared.load(&self.id).await;
         if self.position.is_none() {
             self.begin().await;
         }
@@ -147,13 +147,13 @@ impl Follower {
     /// there is told by its length then, and not by its times, which lines may share.
     async fn begin(&mut self) {
         let (id, paths) = (self.id.clone(), self.paths.clone());
-        let shared = Arc::clone(&self.shared);
-        let begun = self.blocking(move |tail| {
+        let noting = Arc::clone(&self.shared);
+        let begun = self.shared.blocking(&mut self.tail, move |tail| {
             // What cannot be opened is told of by the first look.
             let open = Tail::open(&paths, None).ok()?;
             let beginning = open.beginning().ok()?;
             *tail = Some(open);
-            let noted = shared.checkpoints.note(&id, beginning.as_ref()?);
+            let noted = noting.checkpoints.note(&id, beginning.as_ref()?);
             if let Err(error) = noted {
                 tracing::warn!(container_id = id, %error, "a crash would tell lines by their times");
             }
@@ -169,17 +169,17 @@ impl Follower {
     }
 
     /// Converts what there is, up to a piece of it.
-    async fn look(&mut self) -> Result<Drained, TailError> {
+    async fn look(&mut self) -> Result<Drained, LogError> {
         let (paths, position) = (self.paths.clone(), self.position.clone());
-        let shared = Arc::clone(&self.shared);
-        let looked = self.blocking(move |tail| {
+        let counter = Arc::clone(&self.shared);
+        let looked = self.shared.blocking(&mut self.tail, move |tail| {
             let mut open = match tail.take() {
                 Some(open) => open,
                 None => Tail::open(&paths, position.as_ref())?,
             };
-            let before = open.written;
+            let before = open.written();
             let drained = open.drain();
-            shared.count(open.written - before, open.last);
+            counter.count(open.written() - before, open.last);
             let drained = drained?;
             let position = open.position(false)?;
             *tail = Some(open);
@@ -196,9 +196,9 @@ impl Follower {
         Ok(drained)
     }
 
-    async fn reopen(&mut self) -> Result<(), TailError> {
+    async fn reopen(&mut self) -> Result<(), LogError> {
         self.look().await?;
-        let reopened = self.blocking(|tail| match tail {
+        let reopened = self.shared.blocking(&mut self.tail, |tail| match tail {
             Some(tail) => {
                 tail.reopen()?;
                 tail.position(false).map(Some)
@@ -218,42 +218,14 @@ impl Follower {
             return;
         };
         position.complete = complete;
-        let (id, shared) = (self.id.clone(), Arc::clone(&self.shared));
-        let saved = self.blocking(move |tail| {
-            let synced = tail.as_ref().map_or(Ok(()), Tail::sync);
-            synced.map_err(|error| error.to_string())?;
-            let saved = shared.checkpoints.save(&id, &position);
-            saved.map_err(|error| error.to_string())
-        });
-        if let Some(Err(error)) = saved.await {
-            tracing::warn!(
-                container_id = self.id,
-                error,
-                "a crash would have to read more of the log again"
-            );
-        }
+        self.shared
+            .save(&self.id, position, &mut self.tail, Tail::sync)
+            .await;
         self.unsaved = None;
-    }
-
-    /// Runs what may block on a thread for that, a few at a time for all logs.
-    async fn blocking<T: Send + 'static>(
-        &mut self,
-        work: impl FnOnce(&mut Option<Tail>) -> T + Send + 'static,
-    ) -> Option<T> {
-        let _permit = self.shared.permits.acquire().await.ok()?;
-        let mut tail = self.tail.take();
-        let task = tokio::task::spawn_blocking(move || {
-            let result = work(&mut tail);
-            (tail, result)
-        });
-        // A panic is a bug, and was logged; the log is opened again.
-        let (tail, result) = task.await.ok()?;
-        self.tail = tail;
-        Some(result)
     }
 }
 
-async fn at(moment: Option<Instant>) {
+pub(super) async fn at(moment: Option<Instant>) {
     match moment {
         Some(moment) => sleep_until(moment).await,
         None => std::future::pending().await,

@@ -143,8 +143,16 @@ fn renamed(path: &Path, inode: u64) -> Option<u64> {
 /// Where a container's log is, and where the engine logs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Paths {
-    /// The engine's file.
+    /// The engine's file; empty when it has none.
     pub engine_log: PathBuf,
     /// The container's log, as CRI has it.
     pub log: PathBuf,
+}
+
+impl Paths {
+    /// Whether the engine's file is, or will be, where it can be seen from here: the engine
+    /// may be on another machine, or have other mounts.
+    pub fn are_visible(&self) -> bool {
+        self.engine_log.parent().is_some_and(Path::is_dir)
+    }
 }

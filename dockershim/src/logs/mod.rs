@@ -2,14 +2,19 @@
 //!
 //! The engine logs to json-files of bounded size. Each running container has a
 //! [`Follower`] that converts what comes to CRI's format, at the path that CRI asked for;
-//! a container is reported as exited when its log is complete. How far it has come is a
-//! checkpoint, so that a restart repeats and loses nothing.
+//! where the files cannot be seen from here, it is a [`Streamed`] that has them from the
+//! engine's API. A container is reported as exited when its log is complete. How far it
+//! has come is a checkpoint, so that a restart repeats and loses nothing.
 
 mod cri;
 mod engine_file;
 mod follower;
 mod json_file;
 mod log_file;
+mod position;
+mod since;
+mod sink;
+mod streamed;
 pub mod symlink;
 mod tail;
 mod watch;
@@ -30,11 +35,12 @@ use tokio::{
     task::JoinHandle,
 };
 
-use crate::{Error, checkpoint::Checkpoints, model::Container};
+use crate::{Error, checkpoint::Checkpoints, engine::Engine, model::Container};
 use follower::{Follower, Order};
 use log_file::{LogFile, Paths};
-use tail::Position;
-pub use tail::TailError;
+use position::Position;
+pub use sink::LogError;
+use streamed::Streamed;
 use watch::Watcher;
 
 /// Logs that are read or written at the same time.
@@ -47,6 +53,7 @@ const DIRECTORY: &str = "logs";
 /// The logs of all containers.
 #[derive(Debug)]
 pub struct Logs {
+    engine: Arc<Engine>,
     shared: Arc<Shared>,
     followers: Mutex<HashMap<String, Handle>>,
 }
@@ -68,14 +75,15 @@ struct Handle {
 }
 
 impl Logs {
-    /// No logs yet; checkpoints are kept under `root`.
-    pub fn new(root: &Path) -> Self {
+    /// No logs yet of the containers of `engine`; checkpoints are kept under `root`.
+    pub fn new(root: &Path, engine: Arc<Engine>) -> Self {
         let watcher = Watcher::start()
             .inspect_err(|error| {
                 tracing::warn!(%error, "the engine's logs cannot be watched; they are looked at twice a second");
             })
             .ok();
         Self {
+            engine,
             shared: Arc::new(Shared {
                 checkpoints: Checkpoints::new(root.join(DIRECTORY)),
                 watcher,
@@ -113,8 +121,13 @@ impl Logs {
         }
         let (orders, inbox) = mpsc::unbounded_channel();
         let id = container.id().to_owned();
-        let follower = Follower::new(id.clone(), paths, Arc::clone(&self.shared));
-        let task = tokio::spawn(follower.run(inbox));
+        let shared = Arc::clone(&self.shared);
+        let task = if paths.are_visible() {
+            tokio::spawn(Follower::new(id.clone(), paths, shared).run(inbox))
+        } else {
+            let engine = Arc::clone(&self.engine);
+            tokio::spawn(Streamed::new(id.clone(), paths.log, engine, shared).run(inbox))
+        };
         followers.insert(id, Handle { orders, task });
     }
 
@@ -131,7 +144,7 @@ impl Logs {
                 .checkpoints
                 .load(id)
                 .is_some_and(|position| position.complete);
-            if complete || !paths.engine_log.exists() {
+            if complete || paths.are_visible() && !paths.engine_log.exists() {
                 return;
             }
             self.follow(container);
@@ -223,6 +236,56 @@ impl Logs {
 }
 
 impl Shared {
+    /// How far a log had come.
+    async fn load(self: &Arc<Self>, id: &str) -> Option<Position> {
+        let (id, shared) = (id.to_owned(), Arc::clone(self));
+        let mut nothing = None::<()>;
+        let load = self.blocking(&mut nothing, move |_| shared.checkpoints.load(&id));
+        load.await.flatten()
+    }
+
+    /// Notes down how far a log has come, once it is itself on disk.
+    async fn save<S: Send + 'static>(
+        self: &Arc<Self>,
+        id: &str,
+        position: Position,
+        open: &mut Option<S>,
+        sync: fn(&S) -> Result<(), LogError>,
+    ) {
+        let (owned, shared) = (id.to_owned(), Arc::clone(self));
+        let saved = self.blocking(open, move |open| {
+            let synced = open.as_ref().map_or(Ok(()), sync);
+            synced.map_err(|error| error.to_string())?;
+            let saved = shared.checkpoints.save(&owned, &position);
+            saved.map_err(|error| error.to_string())
+        });
+        if let Some(Err(error)) = saved.await {
+            tracing::warn!(
+                container_id = id,
+                error,
+                "a crash would have to read more of the log again"
+            );
+        }
+    }
+
+    /// Runs what may block on a thread for that, a few at a time for all logs.
+    async fn blocking<S: Send + 'static, T: Send + 'static>(
+        &self,
+        open: &mut Option<S>,
+        work: impl FnOnce(&mut Option<S>) -> T + Send + 'static,
+    ) -> Option<T> {
+        let _permit = self.permits.acquire().await.ok()?;
+        let mut taken = open.take();
+        let task = tokio::task::spawn_blocking(move || {
+            let result = work(&mut taken);
+            (taken, result)
+        });
+        // A panic is a bug, and was logged; the log is opened again.
+        let (taken, result) = task.await.ok()?;
+        *open = taken;
+        Some(result)
+    }
+
     fn count(&self, bytes: u64, last: Option<jiff::Timestamp>) {
         if bytes == 0 {
             return;
@@ -239,7 +302,7 @@ impl Shared {
 /// Where a container's log and the engine's are; `None` without one of CRI's format.
 fn paths(container: &Container) -> Option<Paths> {
     let log = cri_path(container)?;
-    (!container.engine_log.is_empty()).then(|| Paths {
+    Some(Paths {
         engine_log: PathBuf::from(&container.engine_log),
         log,
     })

@@ -1,18 +1,14 @@
 //! Converts the engine's log of a container to CRI's, exactly once.
 //!
 //! The conversion is a function of the engine's bytes, so what a crash left written but
-//! not noted down is made again from the last [`Position`] and skipped by its length. The
-//! container's log is never cut or written twice under its readers.
-
-use std::{io, path::Path};
-
-use serde::{Deserialize, Serialize};
+//! not noted down is made again from the last [`Position`], and [`Sink`] skips it.
 
 use super::{
-    cri,
-    engine_file::{EngineFile, SourcePosition},
+    engine_file::EngineFile,
     json_file,
-    log_file::{LogFile, LogPosition, Paths},
+    log_file::Paths,
+    position::{Position, Source},
+    sink::{LogError, Sink, failed},
 };
 
 /// A line of the engine's is at most six times its 16 KiB, and what goes with them.
@@ -20,15 +16,6 @@ const LONGEST_LINE: usize = 1024 * 1024;
 /// What is converted in one go, about. A container that writes all the time is never at its
 /// end, and must not keep its follower from everything else.
 const PIECE: usize = 4 * 1024 * 1024;
-
-/// How far the conversion has come: all before `source` is before `log`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Position {
-    source: SourcePosition,
-    log: LogPosition,
-    /// Whether the container has ended and all it wrote is in the log.
-    pub complete: bool,
-}
 
 /// What a drain found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,28 +28,12 @@ pub enum Drained {
     Piece,
 }
 
-/// Why a conversion stopped.
-#[derive(Debug, thiserror::Error)]
-#[error("{action} {path}: {source}")]
-pub struct TailError {
-    action: &'static str,
-    path: String,
-    source: io::Error,
-}
-
 /// A conversion that is open.
 #[derive(Debug)]
 pub struct Tail {
     paths: Paths,
     source: EngineFile,
-    log: LogFile,
-    /// Bytes that the log has already and that are made once more.
-    skip: u64,
-    /// Entries up to this time are in the log already; only where no position says it
-    /// better.
-    after: Option<jiff::Timestamp>,
-    /// Bytes written to the log since it was opened.
-    pub written: u64,
+    sink: Sink,
     /// The engine's time of the last entry.
     pub last: Option<jiff::Timestamp>,
 }
@@ -72,27 +43,22 @@ impl Tail {
     ///
     /// # Errors
     /// A file cannot be opened.
-    pub fn open(paths: &Paths, position: Option<&Position>) -> Result<Self, TailError> {
-        let source = EngineFile::open(&paths.engine_log, position.map(|p| &p.source));
+    pub fn open(paths: &Paths, position: Option<&Position>) -> Result<Self, LogError> {
+        let known = position.and_then(|position| match &position.source {
+            Source::File(source) => Some((source, position.log)),
+            Source::Stream(_) => None,
+        });
+        let source = EngineFile::open(&paths.engine_log, known.map(|(source, _)| source));
         let source = source.map_err(failed("open the engine's log", &paths.engine_log))?;
-        let mut log = LogFile::open(&paths.log).map_err(failed("open the log", &paths.log))?;
-        let (mut skip, mut after) = (0, None);
-        match position {
-            Some(position) if !source.lost => {
-                skip = log.written_since(&paths.log, position.log);
-            }
-            _ => after = log.mend().map_err(failed("read the log", &paths.log))?,
-        }
+        let known = known.filter(|_| !source.lost);
+        let sink = Sink::open(&paths.log, known.map(|(_, log)| log))?;
         if source.lost {
             tracing::warn!(log = %paths.log.display(), "lines are lost: the engine removed them before they were read");
         }
         Ok(Self {
             paths: paths.clone(),
             source,
-            log,
-            skip,
-            after,
-            written: 0,
+            sink,
             last: None,
         })
     }
@@ -102,8 +68,8 @@ impl Tail {
     ///
     /// # Errors
     /// The engine's file cannot be read.
-    pub fn beginning(&self) -> Result<Option<Position>, TailError> {
-        let exact = self.skip == 0 && self.after.is_none();
+    pub fn beginning(&self) -> Result<Option<Position>, LogError> {
+        let exact = self.sink.is_exact();
         exact.then(|| self.position(false)).transpose()
     }
 
@@ -112,7 +78,7 @@ impl Tail {
     /// # Errors
     /// A file cannot be read or written; the conversion is to be opened again then, from
     /// the position that was had last.
-    pub fn drain(&mut self) -> Result<Drained, TailError> {
+    pub fn drain(&mut self) -> Result<Drained, LogError> {
         let Paths { engine_log, log } = self.paths.clone();
         let (mut buffer, mut lines) = (Vec::new(), Vec::new());
         let mut taken = 0;
@@ -131,13 +97,13 @@ impl Tail {
                 taken += whole;
                 lines.clear();
                 self.convert(&buffer[..whole], &mut lines);
-                self.append(&lines).map_err(failed("write the log", &log))?;
+                self.sink.append(&lines)?;
                 self.source.take(whole);
                 buffer.drain(..whole);
             }
             if read > 0 {
-                if taken >= PIECE && self.has_caught_up() {
-                    self.after = None;
+                if taken >= PIECE && self.sink.has_caught_up(self.last) {
+                    self.sink.settle();
                     return Ok(Drained::Piece);
                 }
                 continue;
@@ -155,21 +121,11 @@ impl Tail {
                 break;
             }
         }
-        if self.skip > 0 {
-            tracing::warn!(log = %log.display(), bytes = self.skip, "the log has more than the engine gave");
-            self.skip = 0;
-        }
-        // From here on what comes is new.
-        self.after = None;
+        self.sink.settle();
         Ok(match taken {
             0 => Drained::Nothing,
             _ => Drained::All,
         })
-    }
-
-    /// Whether what comes is new, so that a position says how far it has come.
-    fn has_caught_up(&self) -> bool {
-        self.skip == 0 && self.after.is_none_or(|after| self.last > Some(after))
     }
 
     fn convert(&mut self, bytes: &[u8], lines: &mut Vec<u8>) {
@@ -178,15 +134,8 @@ impl Tail {
                 tracing::debug!(log = %self.paths.log.display(), "a line of the engine's log is no entry");
                 continue;
             };
-            if let Some(after) = self.after
-                && entry
-                    .time
-                    .parse()
-                    .is_ok_and(|time: jiff::Timestamp| time <= after)
-            {
-                continue;
-            }
-            cri::append(lines, &entry.time, &entry.stream, entry.log.as_bytes());
+            self.sink
+                .convert(lines, &entry.time, &entry.stream, entry.log.as_bytes());
         }
         let last = bytes.trim_ascii_end().rsplit(|byte| *byte == b'\n').next();
         self.last = last
@@ -194,29 +143,21 @@ impl Tail {
             .and_then(|entry| entry.time.parse().ok());
     }
 
-    fn append(&mut self, lines: &[u8]) -> io::Result<()> {
-        let known = usize::try_from(self.skip)
-            .unwrap_or(usize::MAX)
-            .min(lines.len());
-        self.skip -= known as u64;
-        let new = &lines[known..];
-        if new.is_empty() {
-            return Ok(());
-        }
-        self.written += new.len() as u64;
-        self.log.append(new)
+    /// Bytes written to the log since it was opened.
+    pub fn written(&self) -> u64 {
+        self.sink.written
     }
 
     /// How far it has come; to be asked between two drains.
     ///
     /// # Errors
     /// The engine's file cannot be read.
-    pub fn position(&self, complete: bool) -> Result<Position, TailError> {
+    pub fn position(&self, complete: bool) -> Result<Position, LogError> {
         let source = self.source.position();
         let source = source.map_err(failed("read the engine's log", &self.paths.engine_log))?;
         Ok(Position {
-            source,
-            log: self.log.position(),
+            source: Source::File(source),
+            log: self.sink.position(),
             complete,
         })
     }
@@ -225,29 +166,16 @@ impl Tail {
     ///
     /// # Errors
     /// The system's.
-    pub fn sync(&self) -> Result<(), TailError> {
-        self.log
-            .sync()
-            .map_err(failed("sync the log", &self.paths.log))
+    pub fn sync(&self) -> Result<(), LogError> {
+        self.sink.sync()
     }
 
     /// Goes on with a new file at the log's path, where the old one was renamed.
     ///
     /// # Errors
     /// It cannot be opened.
-    pub fn reopen(&mut self) -> Result<(), TailError> {
-        let log = LogFile::open(&self.paths.log);
-        self.log = log.map_err(failed("open the log", &self.paths.log))?;
-        Ok(())
-    }
-}
-
-fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) -> TailError {
-    let path = path.display().to_string();
-    move |source| TailError {
-        action,
-        path: path.clone(),
-        source,
+    pub fn reopen(&mut self) -> Result<(), LogError> {
+        self.sink.reopen()
     }
 }
 

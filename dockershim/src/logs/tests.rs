@@ -7,6 +7,7 @@ use std::{
 use cri_proto::runtime::v1::ContainerStatus;
 
 use super::*;
+use crate::engine::Engine;
 
 /// A container that the engine logs.
 struct World {
@@ -40,6 +41,12 @@ impl World {
 
     fn root(&self) -> PathBuf {
         self.dir.path().join("root")
+    }
+
+    /// Logs of an engine that is away: its files are all that is read.
+    fn logs(&self) -> Logs {
+        let endpoint = "unix:///nonexistent/docker.sock".parse().unwrap();
+        Logs::new(&self.root(), Arc::new(Engine::new(endpoint)))
     }
 
     fn lines(&self) -> usize {
@@ -79,7 +86,7 @@ async fn a_container_that_writes_all_the_time_can_have_its_log_reopened() {
             }
         }
     });
-    let logs = Logs::new(&world.root());
+    let logs = world.logs();
     logs.follow(&world.container);
     world.until("lines come", || world.lines() > 0).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
@@ -95,7 +102,7 @@ async fn a_container_that_writes_all_the_time_can_have_its_log_reopened() {
 async fn a_crash_soon_after_the_start_loses_no_lines_of_one_time() {
     let world = World::new();
     write(&world.container.engine_log, 3);
-    let logs = Logs::new(&world.root());
+    let logs = world.logs();
     logs.follow(&world.container);
     world.until("lines come", || world.lines() == 3).await;
     // What a crash would leave now.
@@ -105,7 +112,7 @@ async fn a_crash_soon_after_the_start_loses_no_lines_of_one_time() {
     fs::write(world.dir.path().join(note), crashed).unwrap();
 
     write(&world.container.engine_log, 3);
-    let logs = Logs::new(&world.root());
+    let logs = world.logs();
     logs.finish(&world.container).await;
     assert_eq!(world.lines(), 6);
 }
@@ -114,7 +121,7 @@ async fn a_crash_soon_after_the_start_loses_no_lines_of_one_time() {
 async fn a_removed_container_has_what_it_wrote_at_last() {
     let world = World::new();
     write(&world.container.engine_log, 1);
-    let logs = Logs::new(&world.root());
+    let logs = world.logs();
     logs.follow(&world.container);
     world.until("lines come", || world.lines() == 1).await;
     write(&world.container.engine_log, 1000);
@@ -129,7 +136,7 @@ async fn a_removed_container_has_what_it_wrote_at_last() {
 async fn a_log_that_is_followed_after_its_end_is_left_again() {
     let world = World::new();
     write(&world.container.engine_log, 2);
-    let logs = Logs::new(&world.root());
+    let logs = world.logs();
     logs.finish(&world.container).await;
     // As an inspect from before the end has it.
     logs.follow(&world.container);
@@ -144,7 +151,7 @@ async fn a_log_is_there_before_the_engine_has_its_own() {
     let mut world = World::new();
     // As the engine tells of it before it has started.
     world.container.engine_log.clear();
-    let logs = Logs::new(&world.root());
+    let logs = world.logs();
     let log = PathBuf::from(&world.container.status.log_path);
     world.container.cri_log = false;
     logs.create(&world.container).await;

@@ -160,11 +160,13 @@ impl Model {
         let mut next = Snapshot::clone(&current);
         log_change(&current, id, record.as_ref());
         next.set(id, record);
+        let next = Arc::new(next);
+        // Stored before it is told: who hears of a change finds it.
+        self.current.store(Arc::clone(&next));
         // What there was before the first sync did not happen now.
         if self.synced() {
             self.changes.tell(id, &current, &next);
         }
-        self.current.store(Arc::new(next));
         self.revision.send_modify(|revision| *revision += 1);
     }
 }

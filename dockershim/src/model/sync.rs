@@ -28,9 +28,10 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const LAST_BACKOFF: Duration = Duration::from_secs(5);
 /// How often a quiet engine is asked whether it is still there.
 const HEARTBEAT: Duration = Duration::from_secs(10);
-/// Inspects in flight at most while everything is looked at.
+/// Calls in flight at most while everything is looked at.
 const CONCURRENCY: usize = 8;
-/// The first sync waits this long for looks that hang; their records stay provisional.
+/// The first sync waits this long for looks that hang, whose records stay provisional, and
+/// this long for removals.
 const FIRST_SYNC_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What changes a container's record. `exec_*` and `health_status` do not, and would
@@ -207,8 +208,13 @@ impl Sync {
             looks.await;
         } else {
             let in_time = tokio::time::timeout(FIRST_SYNC_PATIENCE, &mut looks).await;
-            self.remove_half_made().await;
-            self.remove_scratch().await;
+            let removals = async { tokio::join!(self.remove_half_made(), self.remove_scratch()) };
+            if tokio::time::timeout(FIRST_SYNC_PATIENCE, removals)
+                .await
+                .is_err()
+            {
+                tracing::warn!("the engine is slow to remove what is left over; going on without");
+            }
             self.looker.tidy().await;
             self.model.set_synced();
             if in_time.is_err() {
@@ -227,15 +233,20 @@ impl Sync {
             .list_containers(SCRATCH)
             .await
             .unwrap_or_default();
+        // Whatever an engine makes of the filter: nothing else may be removed.
         let scratch = listed.into_iter().filter(|summary| {
             let labels = summary.labels.as_ref();
             labels.is_some_and(|labels| labels.contains_key(SCRATCH))
         });
-        for id in scratch.filter_map(|summary| summary.id) {
-            if let Err(error) = self.engine.remove_container(&id, true).await {
-                tracing::warn!(container_id = id, %error, "a left-over is not removed");
-            }
-        }
+        let ids = scratch.filter_map(|summary| summary.id);
+        let removals = futures::stream::iter(ids);
+        removals
+            .for_each_concurrent(CONCURRENCY, async |id| {
+                if let Err(error) = self.engine.remove_container(&id, true).await {
+                    tracing::warn!(container_id = id, %error, "a left-over is not removed");
+                }
+            })
+            .await;
     }
 
     /// A sandbox that was created but never started, or not attached to its network, was
@@ -243,10 +254,11 @@ impl Sync {
     /// verb may make one.
     async fn remove_half_made(&self) {
         let snapshot = self.model.snapshot();
-        for sandbox in snapshot
+        let half_made = snapshot
             .sandboxes()
-            .filter(|s| !s.provisional && (!s.started || self.is_half_attached(s)))
-        {
+            .filter(|s| !s.provisional && (!s.started || self.is_half_attached(s)));
+        let removals = futures::stream::iter(half_made);
+        let remove = async |sandbox: &Arc<Sandbox>| {
             // What was begun of its network is detached once it is gone.
             match self
                 .engine
@@ -266,7 +278,8 @@ impl Sync {
                     tracing::warn!(sandbox_id = sandbox.id(), %error, "cannot remove a half-made sandbox");
                 }
             }
-        }
+        };
+        removals.for_each_concurrent(CONCURRENCY, remove).await;
     }
 
     /// Whether a sandbox runs without a network, and nothing in it.

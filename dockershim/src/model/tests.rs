@@ -110,3 +110,30 @@ async fn a_waiter_wakes_when_its_condition_holds() {
         .await
         .unwrap();
 }
+
+#[test]
+fn who_hears_of_a_change_finds_it() {
+    let model = Arc::new(Model::new());
+    model.set_synced();
+    let mut changes = model.changes.listen();
+    let listener = std::thread::spawn({
+        let model = Arc::clone(&model);
+        move || {
+            let mut missing = 0;
+            for _ in 0..500 {
+                let change = loop {
+                    if let Ok(change) = changes.try_recv() {
+                        break change;
+                    }
+                };
+                missing += usize::from(!model.snapshot().contains(&change.id));
+            }
+            missing
+        }
+    });
+    for n in 0..500 {
+        let id = format!("c{n}");
+        model.put(&model.ticket(), &id, Some(container(&id, "s", Created)));
+    }
+    assert_eq!(listener.join().unwrap(), 0);
+}

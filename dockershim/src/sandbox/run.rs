@@ -51,6 +51,7 @@ pub async fn run(
     let _reserved = shim.reserve(&name)?;
     let engine = shim.engine.connection()?;
     let cni = plan_network(shim, &config)?;
+    let on_bridge = shim.cni.is_none() && network_mode(&config) == NamespaceMode::Pod;
     let log_directory = config.log_directory.clone();
     let mut new = NewContainer {
         name,
@@ -77,6 +78,9 @@ pub async fn run(
     {
         undo(shim, &pod_sandbox_id).await;
         return Err(error);
+    }
+    if on_bridge && let Ok(sandbox) = shim.model.snapshot().sandbox(&pod_sandbox_id) {
+        shim.hairpin.set(&pod_sandbox_id, sandbox.pid);
     }
     Ok(RunPodSandboxResponse { pod_sandbox_id })
 }

@@ -244,9 +244,12 @@ impl RuntimeService for Service {
 
     async fn checkpoint_container(
         &self,
-        _: Request<CheckpointContainerRequest>,
+        request: Request<CheckpointContainerRequest>,
     ) -> Answer<CheckpointContainerResponse> {
-        Err(unimplemented("CheckpointContainer"))
+        let (shim, request) = (self.shim.clone(), request.into_inner());
+        let work = async move { container::checkpoint::checkpoint(&shim, request).await };
+        let answer = self.shim.complete("CheckpointContainer", work).await?;
+        Ok(Response::new(answer))
     }
 
     async fn checkpoint_pod(

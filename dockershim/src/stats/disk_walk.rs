@@ -16,6 +16,10 @@ use rustix::{
 /// What `st_blocks` counts.
 const BLOCK: u64 = 512;
 
+/// What a walk remembers at most, in directories to come and files with several names: a
+/// container must not fill the shim's memory by what it writes.
+const MOST: usize = 1 << 17;
+
 /// A walk that can be interrupted.
 #[derive(Debug)]
 pub struct Walk {
@@ -27,6 +31,7 @@ pub struct Walk {
     linked: HashSet<(u64, u64)>,
     bytes: u64,
     inodes: u64,
+    most: usize,
 }
 
 impl Walk {
@@ -44,15 +49,21 @@ impl Walk {
             linked: HashSet::new(),
             bytes: 0,
             inodes: 0,
+            most: MOST,
         };
         walk.count(&own);
         Ok(walk)
     }
 
     /// Goes on while `may`; returns whether there is more. What goes away meanwhile, or
-    /// cannot be read, is not counted.
+    /// cannot be read, is not counted. It is not gone on with once it [`is_too_large`].
+    ///
+    /// [`is_too_large`]: Self::is_too_large
     pub fn go_on(&mut self, may: impl Fn() -> bool) -> bool {
         while may() {
+            if self.is_too_large() {
+                return false;
+            }
             let Some((path, directory)) = &mut self.current else {
                 let Some(path) = self.pending.pop() else {
                     return false;
@@ -80,6 +91,11 @@ impl Walk {
             self.count(&stat);
         }
         true
+    }
+
+    /// Whether there is more to remember than may be.
+    pub fn is_too_large(&self) -> bool {
+        self.pending.len() + self.linked.len() > self.most
     }
 
     fn count(&mut self, stat: &Stat) {
@@ -163,6 +179,18 @@ mod tests {
         std::os::unix::fs::symlink(outside.path(), dir.path().join("a")).unwrap();
         while walk.go_on(|| true) {}
         assert_eq!(walk.inodes(), 2);
+    }
+
+    #[test]
+    fn a_walk_remembers_no_more_than_it_may() {
+        let dir = tempfile::tempdir().unwrap();
+        for n in 0..20 {
+            fs::create_dir(dir.path().join(n.to_string())).unwrap();
+        }
+        let mut walk = Walk::start(dir.path()).unwrap();
+        walk.most = 10;
+        while walk.go_on(|| true) {}
+        assert!(walk.is_too_large() && walk.pending.len() == 11);
     }
 
     #[test]

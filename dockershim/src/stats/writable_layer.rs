@@ -163,7 +163,8 @@ fn is_due(container: &Container, last: &Outcome) -> bool {
     !settled && last.at.elapsed() >= INTERVAL
 }
 
-/// Walks through what a container has written, in slices; `None` when it is not there.
+/// Walks through what a container has written, in slices; `None` when it is not there, or
+/// too large to be walked through.
 async fn measure(container: Arc<Container>) -> Option<Measurement> {
     let mut walk = None;
     loop {
@@ -179,6 +180,10 @@ async fn measure(container: Arc<Container>) -> Option<Measurement> {
         });
         let (advanced, done, took) = slice.await.ok()??;
         tokio::time::sleep(took * REST).await;
+        if advanced.is_too_large() {
+            tracing::debug!("a writable layer is too large to be measured");
+            return None;
+        }
         if done {
             return Some(Measurement {
                 timestamp: now(),

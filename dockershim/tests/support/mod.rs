@@ -39,6 +39,7 @@ const ENDED: &str = "2026-01-01T00:00:02Z";
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Hang {
     Inspect(String),
+    Remove(String),
     Start,
 }
 
@@ -292,7 +293,19 @@ async fn answer(
             state.emit("die", id);
             empty()
         }
+        ("POST", ["containers", _, "checkpoints"]) => {
+            let wanted: Value = serde_json::from_slice(&body).unwrap();
+            let text = |key: &str| wanted[key].as_str().unwrap();
+            let directory = PathBuf::from(text("CheckpointDir")).join(text("CheckpointID"));
+            std::fs::create_dir(&directory).unwrap();
+            std::fs::write(directory.join("pages-1.img"), "memory").unwrap();
+            reply(StatusCode::CREATED, "")
+        }
+        ("DELETE", ["containers", _, "checkpoints", _]) => empty(),
         ("DELETE", ["containers", id]) => {
+            state
+                .wait_while_hanging(&Hang::Remove((*id).to_owned()))
+                .await;
             state.emit("destroy", id);
             match state.containers.lock().remove(*id) {
                 Some(_) => empty(),

@@ -1,0 +1,265 @@
+//! `CheckpointContainer`.
+
+use std::{
+    fs::{self, OpenOptions},
+    io,
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use cri_proto::runtime::v1::{CheckpointContainerRequest, CheckpointContainerResponse};
+
+use super::{exec::require_running, status::find};
+use crate::{
+    Error, Shim,
+    engine::{Cause, EngineError},
+};
+
+/// What a checkpoint may take when the client does not say.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(120);
+/// The directory of what the engine dumps, under the shim's root.
+const DUMPS: &str = "dumps";
+/// The checkpoint's name with the engine, and of its directory in the archive.
+const NAME: &str = "checkpoint";
+/// Memory of a container may hold any secret.
+const MODE: u32 = 0o600;
+const NOT_IMPLEMENTED: u16 = 501;
+
+/// What was asked, checked.
+#[derive(Debug, PartialEq, Eq)]
+struct Wanted {
+    location: PathBuf,
+    timeout: Duration,
+}
+
+/// Writes the memory and the state of a running container's processes to a tar archive;
+/// they run on.
+///
+/// # Errors
+/// `InvalidArgument` naming the field; `NotFound`; `FailedPrecondition` when the container
+/// does not run or the engine makes no checkpoints; `File` when the archive cannot be
+/// written; what the engine said.
+pub async fn checkpoint(
+    shim: &Shim,
+    request: CheckpointContainerRequest,
+) -> Result<CheckpointContainerResponse, Error> {
+    let wanted = Wanted::of(&request)?;
+    let container = find(shim, &request.container_id).await?;
+    require_running(&container)?;
+    let id = container.id();
+    let _reserved = shim.reserve(&format!("checkpoint of {id}"))?;
+    let directory = shim.config.root_directory.join(DUMPS).join(id);
+    let made = make_directory(&directory);
+    made.map_err(file("make the directory", &directory))?;
+    let dumped = shim
+        .engine
+        .create_checkpoint(id, NAME, &directory, wanted.timeout);
+    let archived = match dumped.await {
+        Ok(()) => archive(directory.clone(), wanted.location).await,
+        Err(error) => Err(explain(error)),
+    };
+    if archived.is_ok()
+        && let Err(error) = shim.engine.delete_checkpoint(id, NAME, &directory).await
+    {
+        tracing::debug!(container_id = id, %error, "the engine keeps its checkpoint");
+    }
+    remove(&directory);
+    archived.map(|()| CheckpointContainerResponse {})
+}
+
+/// Removes what a crash left of checkpoints that were being made.
+pub fn tidy(root: &Path) {
+    remove(&root.join(DUMPS));
+}
+
+impl Wanted {
+    fn of(request: &CheckpointContainerRequest) -> Result<Self, Error> {
+        let CheckpointContainerRequest {
+            location, timeout, ..
+        } = request;
+        let path = PathBuf::from(location);
+        if path.is_relative() || path.file_name().is_none() || location.ends_with('/') {
+            let reason = format!("{location:?} is no absolute path of a file");
+            return Err(Error::invalid("location", reason));
+        }
+        let timeout = match u64::try_from(*timeout) {
+            Ok(0) => DEFAULT_TIMEOUT,
+            Ok(seconds) => Duration::from_secs(seconds),
+            Err(_) => {
+                let reason = format!("{timeout}; allowed: seconds, or 0 for the default");
+                return Err(Error::invalid("timeout", reason));
+            }
+        };
+        Ok(Self {
+            location: path,
+            timeout,
+        })
+    }
+}
+
+/// Says what to switch on, where that is what is missing.
+fn explain(error: EngineError) -> Error {
+    let Cause::Refused { status, message } = &error.cause else {
+        return error.into();
+    };
+    let words = message.to_ascii_lowercase();
+    if *status == NOT_IMPLEMENTED {
+        return Error::FailedPrecondition(format!(
+            "{error}: the Docker engine makes checkpoints only with its experimental features: \
+             {{\"experimental\": true}} in /etc/docker/daemon.json"
+        ));
+    }
+    if words.contains("criu") && (words.contains("not found") || words.contains("no such file")) {
+        return Error::FailedPrecondition(format!(
+            "{error}: the Docker engine makes checkpoints with CRIU: install criu on its machine"
+        ));
+    }
+    error.into()
+}
+
+/// An empty directory that nobody else may look into.
+fn make_directory(directory: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    remove(directory);
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory)
+}
+
+fn remove(directory: &Path) {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!(path = %directory.display(), %error, "a dump is left over");
+        }
+        _ => {}
+    }
+}
+
+async fn archive(directory: PathBuf, location: PathBuf) -> Result<(), Error> {
+    let dump = directory.join(NAME);
+    if !dump.is_dir() {
+        return Err(Error::FailedPrecondition(format!(
+            "the Docker engine made a checkpoint, but not in {} of this machine: it must run here",
+            directory.display()
+        )));
+    }
+    let work = tokio::task::spawn_blocking(move || {
+        let written = write(&dump, &location);
+        written.map_err(file("write the archive", &location))
+    });
+    let written = work.await;
+    written.unwrap_or(Err(Error::Panicked("CheckpointContainer")))
+}
+
+/// Writes `dump` to `location`, where either all of it is there or what was before.
+fn write(dump: &Path, location: &Path) -> io::Result<()> {
+    let mut new = location.as_os_str().to_owned();
+    new.push(".new");
+    let new = PathBuf::from(new);
+    let written = (|| {
+        let _ = fs::remove_file(&new);
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(MODE)
+            .open(&new)?;
+        let mut archive = tar::Builder::new(file);
+        archive.follow_symlinks(false);
+        archive.append_dir_all(NAME, dump)?;
+        archive.into_inner()?.sync_all()?;
+        fs::rename(&new, location)
+    })();
+    if written.is_err() {
+        // What matters is why it was not written.
+        let _ = fs::remove_file(&new);
+    }
+    written
+}
+
+fn file(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::File {
+        action,
+        path,
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use tonic::Code;
+
+    use super::*;
+
+    fn wanted(location: &str, timeout: i64) -> Result<Wanted, Error> {
+        Wanted::of(&CheckpointContainerRequest {
+            container_id: "c".into(),
+            location: location.into(),
+            timeout,
+        })
+    }
+
+    #[test]
+    fn a_bad_field_is_named() {
+        for location in ["", "checkpoint.tar", "/", "/var/", "/.."] {
+            let error = wanted(location, 0).unwrap_err();
+            assert_eq!(error.code(), Code::InvalidArgument, "{location:?}");
+            assert!(error.to_string().starts_with("location: "), "{error}");
+        }
+        let error = wanted("/c.tar", -1).unwrap_err();
+        assert_eq!(error.code(), Code::InvalidArgument);
+        assert!(error.to_string().starts_with("timeout: -1"), "{error}");
+        assert_eq!(wanted("/c.tar", 0).unwrap().timeout, DEFAULT_TIMEOUT);
+        let timeout = wanted("/c.tar", 3).unwrap().timeout;
+        assert_eq!(timeout, Duration::from_secs(3));
+    }
+
+    #[test]
+    fn what_the_engine_lacks_is_said() {
+        let refused = |status, message: &str| {
+            explain(EngineError {
+                action: "checkpoint container",
+                object: "c".into(),
+                cause: Cause::Refused {
+                    status,
+                    message: message.into(),
+                },
+            })
+        };
+        let off = refused(501, "This experimental feature is disabled by default.");
+        assert_eq!(off.code(), Code::FailedPrecondition);
+        assert!(off.to_string().contains("daemon.json"), "{off}");
+        let criu = "exec: \"criu\": executable file not found in $PATH";
+        let missing = refused(500, criu);
+        assert_eq!(missing.code(), Code::FailedPrecondition);
+        assert!(missing.to_string().contains("install criu"), "{missing}");
+        let failed = refused(500, "criu failed: type NOTIFY errno 0");
+        assert_eq!(failed.code(), Code::Unknown);
+    }
+
+    #[test]
+    fn an_archive_is_whole_and_for_its_owner_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let dump = dir.path().join("dump");
+        fs::create_dir(&dump).unwrap();
+        fs::write(dump.join("pages-1.img"), "memory").unwrap();
+        let location = dir.path().join("c.tar");
+        fs::write(&location, "before").unwrap();
+        write(&dump, &location).unwrap();
+        let mode = fs::metadata(&location).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, MODE);
+        let mut archive = tar::Archive::new(fs::File::open(&location).unwrap());
+        let paths = archive.entries().unwrap();
+        let paths: Vec<_> = paths
+            .map(|entry| entry.unwrap().path().unwrap().into_owned())
+            .collect();
+        assert!(paths.contains(&PathBuf::from("checkpoint/pages-1.img")));
+        write(&dir.path().join("nothing"), &location).unwrap_err();
+        assert!(!dir.path().join("c.tar.new").exists());
+        assert!(location.exists());
+    }
+}

@@ -1,0 +1,294 @@
+//! The task that keeps one container's log up to date from the engine's API, where the
+//! engine's own files cannot be seen.
+//!
+//! After a break the API gives again what [`Since`] knows; what a crash left written but not
+//! noted down is made again, and [`Sink`] skips it.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{Instant, sleep_until},
+};
+
+use super::{
+    Shared,
+    follower::{FIRST_RETRY, LAST_RETRY, Order, SAVE, at},
+    position::{Position, Source},
+    since::{Known, Replay, Since},
+    sink::{LogError, Sink},
+};
+use crate::engine::{Engine, EngineError, LogPiece, LogPieces};
+
+/// One container's log, being followed.
+pub(super) struct Streamed {
+    id: String,
+    log: PathBuf,
+    engine: Arc<Engine>,
+    shared: Arc<Shared>,
+    sink: Option<Sink>,
+    position: Option<Position>,
+    /// Since when the position on disk is old.
+    unsaved: Option<Instant>,
+    /// All that the engine had at some time is in the log: it can be followed.
+    caught_up: bool,
+    /// The container has ended; who waits for the log to be complete.
+    finishing: Vec<oneshot::Sender<()>>,
+    retry: Duration,
+}
+
+/// The stream of entries.
+enum Entries {
+    /// It is asked for at this time.
+    Closed(Instant),
+    Open(Box<Open>),
+}
+
+struct Open {
+    pieces: LogPieces,
+    replay: Replay,
+    /// Whether it goes on when all was given.
+    follow: bool,
+}
+
+/// Why a log is behind.
+#[derive(Debug, thiserror::Error)]
+enum Behind {
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    Log(#[from] LogError),
+}
+
+impl Streamed {
+    pub(super) fn new(id: String, log: PathBuf, engine: Arc<Engine>, shared: Arc<Shared>) -> Self {
+        Self {
+            id,
+            log,
+            engine,
+            shared,
+            sink: None,
+            position: None,
+            unsaved: None,
+            caught_up: false,
+            finishing: Vec::new(),
+            retry: FIRST_RETRY,
+        }
+    }
+
+    pub(super) async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
+        self.position = self.shared.load(&self.id).await;
+        let mut entries = Entries::Closed(Instant::now());
+        loop {
+            let save_at = self.unsaved.map(|since| since + SAVE);
+            let came = tokio::select! {
+                order = orders.recv() => match order {
+                    Some(Order::Reopen(done)) => {
+                        let _ = done.send(self.reopen().await);
+                        continue;
+                    }
+                    Some(Order::Finish(done)) => {
+                        self.finishing.push(done);
+                        // What is followed may end with the engine; what is asked for now
+                        // ends when it is complete.
+                        entries = Entries::Closed(Instant::now());
+                        continue;
+                    }
+                    Some(Order::Forget) => {
+                        self.shared.checkpoints.remove(&self.id);
+                        return;
+                    }
+                    Some(Order::Leave) | None => {
+                        self.save(false).await;
+                        return;
+                    }
+                },
+                () = at(save_at) => {
+                    self.save(false).await;
+                    continue;
+                }
+                came = self.next(&mut entries) => came,
+            };
+            match self.handle(came, &mut entries).await {
+                Ok(true) => {
+                    self.save(true).await;
+                    for done in self.finishing {
+                        let _ = done.send(());
+                    }
+                    return;
+                }
+                Ok(false) => {}
+                Err(error) => {
+                    let gone = matches!(&error, Behind::Engine(error) if error.is_not_found());
+                    if gone && !self.finishing.is_empty() {
+                        // Nobody has what is missing.
+                        return;
+                    }
+                    tracing::warn!(container_id = self.id, %error, retry = ?self.retry, "the log is behind");
+                    self.caught_up = false;
+                    self.pause(&mut entries);
+                }
+            }
+        }
+    }
+
+    /// What comes next, of a stream that is opened when it is time; empty at its end.
+    async fn next(&self, entries: &mut Entries) -> Result<Vec<LogPiece>, EngineError> {
+        if let Entries::Closed(until) = entries {
+            sleep_until(*until).await;
+            let since = self.since();
+            let follow = self.caught_up && self.finishing.is_empty();
+            let logs = self.engine.container_logs(&self.id, since.second(), follow);
+            *entries = Entries::Open(Box::new(Open {
+                pieces: logs.await?,
+                replay: since.replay(),
+                follow,
+            }));
+        }
+        match entries {
+            Entries::Open(open) => open.pieces.next().await,
+            Entries::Closed(_) => Ok(Vec::new()),
+        }
+    }
+
+    /// Takes what came. Returns whether the log is complete.
+    async fn handle(
+        &mut self,
+        came: Result<Vec<LogPiece>, EngineError>,
+        entries: &mut Entries,
+    ) -> Result<bool, Behind> {
+        let pieces = came?;
+        let Entries::Open(open) = entries else {
+            return Ok(false);
+        };
+        if !pieces.is_empty() {
+            self.take(pieces, &mut open.replay).await?;
+            self.retry = FIRST_RETRY;
+            return Ok(false);
+        }
+        if open.follow {
+            // The container has ended, which will be told, or the engine.
+            self.pause(entries);
+            return Ok(false);
+        }
+        self.settle(&mut open.replay).await?;
+        self.caught_up = true;
+        *entries = Entries::Closed(Instant::now());
+        Ok(!self.finishing.is_empty())
+    }
+
+    fn pause(&mut self, entries: &mut Entries) {
+        *entries = Entries::Closed(Instant::now() + self.retry);
+        self.retry = (self.retry * 2).min(LAST_RETRY);
+    }
+
+    fn since(&self) -> Since {
+        match self.position.as_ref().map(|position| &position.source) {
+            Some(Source::Stream(since)) => since.clone(),
+            _ => Since::default(),
+        }
+    }
+
+    async fn take(&mut self, pieces: Vec<LogPiece>, replay: &mut Replay) -> Result<(), LogError> {
+        let mut since = self.since();
+        let mut new = Vec::with_capacity(pieces.len());
+        let mut lost = false;
+        for piece in pieces {
+            match replay.knows(piece.time) {
+                Known::Yes => continue,
+                Known::No => {}
+                Known::Lost => {
+                    tracing::warn!(log = %self.log.display(), "lines are lost: the engine removed them before they were read");
+                    lost = true;
+                    since = replay.give_up().unwrap_or_default();
+                }
+            }
+            since.take(piece.time);
+            new.push(piece);
+        }
+        let shared = Arc::clone(&self.shared);
+        self.write(since, move |sink| {
+            if lost {
+                sink.begin_anew()?;
+            }
+            let mut lines = Vec::new();
+            for piece in &new {
+                sink.convert(&mut lines, &piece.stamp, piece.stream, &piece.output);
+            }
+            let before = sink.written;
+            let appended = sink.append(&lines);
+            let last = new.last().map(|piece| piece.time);
+            shared.count(sink.written - before, last);
+            appended
+        })
+        .await
+    }
+
+    async fn settle(&mut self, replay: &mut Replay) -> Result<(), LogError> {
+        let mut since = self.since();
+        if let Some(given) = replay.give_up() {
+            tracing::warn!(log = %self.log.display(), "the engine has less of the log than it had");
+            since = given;
+        }
+        let write = self.write(since, |sink| {
+            sink.settle();
+            Ok(())
+        });
+        write.await
+    }
+
+    /// Does `work` on the log, which is opened when it is not open; when that fails it is
+    /// opened again, from the position that was had last. After it all until `since` is in
+    /// the log.
+    async fn write(
+        &mut self,
+        since: Since,
+        work: impl FnOnce(&mut Sink) -> Result<(), LogError> + Send + 'static,
+    ) -> Result<(), LogError> {
+        let log = self.log.clone();
+        let known = self.position.as_ref();
+        let known = known.filter(|known| matches!(known.source, Source::Stream(_)));
+        let known = known.map(|known| known.log);
+        let written = self.shared.blocking(&mut self.sink, move |open| {
+            let mut sink = match open.take() {
+                Some(sink) => sink,
+                None => Sink::open(&log, known)?,
+            };
+            work(&mut sink)?;
+            let position = sink.position();
+            *open = Some(sink);
+            Ok(position)
+        });
+        let Some(log) = written.await.transpose()? else {
+            return Ok(());
+        };
+        let position = Position {
+            source: Source::Stream(since),
+            log,
+            complete: false,
+        };
+        if self.position.as_ref() != Some(&position) {
+            self.unsaved.get_or_insert_with(Instant::now);
+        }
+        self.position = Some(position);
+        Ok(())
+    }
+
+    async fn reopen(&mut self) -> Result<(), LogError> {
+        self.write(self.since(), Sink::reopen).await?;
+        self.save(false).await;
+        Ok(())
+    }
+
+    /// Notes down how far it has come, once the log itself is on disk.
+    async fn save(&mut self, complete: bool) {
+        let Some(mut position) = self.position.clone() else {
+            return;
+        };
+        position.complete = complete;
+        self.shared
+            .save(&self.id, position, &mut self.sink, Sink::sync)
+            .await;
+        self.unsaved = None;
+    }
+}

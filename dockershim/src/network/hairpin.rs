@@ -1,0 +1,196 @@
+//! Hairpins on the engine's own bridge: a pod that reaches itself through an address of a
+//! service needs its packets back on the port that they came from.
+
+use std::{
+    fmt, fs, io,
+    path::{Path, PathBuf},
+    str::FromStr,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+/// The node's network devices, where the shim is in the node's network namespace.
+const DEVICES: &str = "/sys/class/net";
+const LOOPBACK: &str = "lo";
+/// Flag of a device that takes packets for others (`netdevice(7)`).
+const PROMISCUOUS: u32 = 0x100;
+
+/// How a pod's packets to itself come back: the flag `--hairpin-mode`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HairpinMode {
+    /// Each sandbox's port of the bridge sends back what came from it.
+    HairpinVeth,
+    /// The bridge takes all packets, and with them those.
+    PromiscuousBridge,
+    /// They do not, unless the engine sees to it.
+    None,
+}
+
+/// Sets up hairpins.
+#[derive(Debug)]
+pub struct Hairpin {
+    mode: HairpinMode,
+    warned: AtomicBool,
+}
+
+/// Why a sandbox has no hairpin.
+#[derive(Debug, thiserror::Error)]
+enum HairpinError {
+    /// The namespace that the shim is in has another end for none of its devices.
+    #[error(
+        "no bridge's port here leads to the sandbox: the shim must be in the engine's network \
+         namespace, with its /sys"
+    )]
+    NoPort,
+    #[error("{}: {source}", path.display())]
+    File { path: PathBuf, source: io::Error },
+}
+
+impl FromStr for HairpinMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "hairpin-veth" => Ok(Self::HairpinVeth),
+            "promiscuous-bridge" => Ok(Self::PromiscuousBridge),
+            "none" => Ok(Self::None),
+            other => Err(format!(
+                "{other:?}; allowed: promiscuous-bridge, hairpin-veth, none"
+            )),
+        }
+    }
+}
+
+impl fmt::Display for HairpinMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::HairpinVeth => "hairpin-veth",
+            Self::PromiscuousBridge => "promiscuous-bridge",
+            Self::None => "none",
+        })
+    }
+}
+
+impl Hairpin {
+    /// By `mode`.
+    pub fn new(mode: HairpinMode) -> Self {
+        Self {
+            mode,
+            warned: AtomicBool::new(false),
+        }
+    }
+
+    /// Sets the hairpin of a sandbox whose first process is `pid`. A sandbox without one is
+    /// better than none: what hinders costs a warning, once.
+    pub fn set(&self, sandbox_id: &str, pid: i64) {
+        let inside = PathBuf::from(format!("/proc/{pid}/root{DEVICES}"));
+        let set = match self.mode {
+            HairpinMode::None => return,
+            HairpinMode::HairpinVeth => hairpin_veth(&inside, Path::new(DEVICES)),
+            HairpinMode::PromiscuousBridge => promiscuous_bridge(&inside, Path::new(DEVICES)),
+        };
+        if let Err(error) = set
+            && !self.warned.swap(true, Ordering::Relaxed)
+        {
+            let mode = self.mode;
+            tracing::warn!(sandbox_id, %error, "--hairpin-mode={mode} has no effect");
+        }
+    }
+}
+
+fn hairpin_veth(inside: &Path, here: &Path) -> Result<(), HairpinError> {
+    let port = port(inside, here)?;
+    write(&port.join("brport/hairpin_mode"), "1")
+}
+
+fn promiscuous_bridge(inside: &Path, here: &Path) -> Result<(), HairpinError> {
+    let path = port(inside, here)?.join("master/flags");
+    let text = read(&path)?;
+    let flags = u32::from_str_radix(text.trim_start_matches("0x"), 16);
+    let flags = flags.map_err(|error| HairpinError::File {
+        path: path.clone(),
+        source: io::Error::other(error),
+    })?;
+    write(&path, &format!("{:#x}", flags | PROMISCUOUS))
+}
+
+/// The bridge's port whose other end is in the sandbox: each names the other's index.
+fn port(inside: &Path, here: &Path) -> Result<PathBuf, HairpinError> {
+    let ends = devices(inside)?;
+    let ends = ends.iter().filter(|device| !device.ends_with(LOOPBACK));
+    let ends: Vec<_> = ends.filter_map(|device| indexes(device)).collect();
+    devices(here)?
+        .into_iter()
+        .filter(|device| device.join("brport").is_dir())
+        .find(|device| indexes(device).is_some_and(|(index, other)| ends.contains(&(other, index))))
+        .ok_or(HairpinError::NoPort)
+}
+
+fn devices(directory: &Path) -> Result<Vec<PathBuf>, HairpinError> {
+    let failed = |source| HairpinError::File {
+        path: directory.to_owned(),
+        source,
+    };
+    let entries = fs::read_dir(directory).map_err(failed)?;
+    Ok(entries.flatten().map(|entry| entry.path()).collect())
+}
+
+/// The index of a device, and of its other end.
+fn indexes(device: &Path) -> Option<(u32, u32)> {
+    let number = |name| read(&device.join(name)).ok()?.parse().ok();
+    Some((number("ifindex")?, number("iflink")?))
+}
+
+fn read(path: &Path) -> Result<String, HairpinError> {
+    let text = fs::read_to_string(path).map_err(|source| HairpinError::File {
+        path: path.to_owned(),
+        source,
+    })?;
+    Ok(text.trim().to_owned())
+}
+
+fn write(path: &Path, text: &str) -> Result<(), HairpinError> {
+    fs::write(path, text).map_err(|source| HairpinError::File {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(directory: &Path, name: &str, index: u32, other: u32) -> PathBuf {
+        let device = directory.join(name);
+        fs::create_dir_all(&device).unwrap();
+        fs::write(device.join("ifindex"), format!("{index}\n")).unwrap();
+        fs::write(device.join("iflink"), format!("{other}\n")).unwrap();
+        device
+    }
+
+    #[test]
+    fn the_port_of_the_sandbox_and_no_other_is_set() {
+        let dir = tempfile::tempdir().unwrap();
+        let (inside, here) = (dir.path().join("inside"), dir.path().join("here"));
+        device(&inside, "lo", 1, 1);
+        device(&inside, "eth0", 2, 7);
+        // Another sandbox's device has the same index on its side.
+        let other = device(&here, "veth5", 5, 2);
+        let own = device(&here, "veth7", 7, 2);
+        device(&here, "lo", 1, 1);
+        for port in [&other, &own] {
+            fs::create_dir_all(port.join("brport")).unwrap();
+            fs::create_dir_all(port.join("master")).unwrap();
+            fs::write(port.join("master/flags"), "0x1003\n").unwrap();
+        }
+        hairpin_veth(&inside, &here).unwrap();
+        assert!(own.join("brport/hairpin_mode").exists());
+        assert!(!other.join("brport/hairpin_mode").exists());
+        promiscuous_bridge(&inside, &here).unwrap();
+        let flags = fs::read_to_string(own.join("master/flags")).unwrap();
+        assert_eq!(flags, "0x1103");
+
+        fs::remove_dir_all(&own).unwrap();
+        let error = hairpin_veth(&inside, &here).unwrap_err();
+        assert!(matches!(error, HairpinError::NoPort), "{error}");
+    }
+}
