@@ -23,6 +23,9 @@ use crate::{
     model::{Container, Model, Snapshot},
 };
 
+/// An id's beginning of this length is still no other's.
+const SHORTEST_ID: usize = 12;
+
 /// The image mounts of a container, by their place in it.
 pub type ImageMountsByPath = BTreeMap<String, ImageMount>;
 
@@ -68,6 +71,7 @@ impl ImageMount {
 }
 
 /// Prepares the mount `field` of an image, as the engine takes it and as it is remembered.
+/// `others` are those of the same container.
 ///
 /// # Errors
 /// `InvalidArgument` or `Unsupported` naming the field, `NotFound` for the image.
@@ -76,6 +80,7 @@ pub async fn prepare(
     engine: &Connection,
     field: &str,
     mount: Mount,
+    others: &ImageMountsByPath,
 ) -> Result<(DockerMount, ImageMount), Error> {
     let spec = mount.image.unwrap_or_default();
     if !mount.readonly {
@@ -104,9 +109,10 @@ pub async fn prepare(
         sub_path: sub_path.clone(),
     };
     let docker = if engine.serves(1, 48) {
+        let same = others.values().filter(|other| other.image_ref == image.id);
         DockerMount {
             typ: Some(MountType::IMAGE),
-            source: Some(image.id.clone()),
+            source: Some(engine_source(&image.id, same.count())),
             target: Some(mount.container_path),
             image_options: Some(MountImageOptions {
                 subpath: Some(sub_path).filter(|path| !path.is_empty()),
@@ -130,6 +136,18 @@ pub async fn prepare(
         }
     };
     Ok((docker, remembered))
+}
+
+/// What names the image `id` to the engine, which refuses a container two mounts of one
+/// name: for each of `others` of the same image, the id is shorter.
+fn engine_source(id: &str, others: usize) -> String {
+    match id.rsplit_once(':') {
+        Some((_, hex)) if others > 0 => {
+            let length = hex.len().saturating_sub(others).max(SHORTEST_ID);
+            hex.get(..length).unwrap_or(hex).to_owned()
+        }
+        _ => id.to_owned(),
+    }
 }
 
 /// Whether `mount` is of an image.
@@ -157,7 +175,7 @@ pub struct Part {
 
 /// The parts of images that `engine` itself mounts.
 pub fn engine_parts(engine: &Connection, mounts: &[Mount]) -> Vec<Part> {
-    let has_part = |mount: &Mount| mount.image.is_some() && !mount.image_sub_path.is_empty();
+    let has_part = |mount: &Mount| is_one(mount) && !mount.image_sub_path.is_empty();
     mounts
         .iter()
         .enumerate()
@@ -205,4 +223,20 @@ fn uses(container: &Container, directory: &Path) -> bool {
         .image_mounts
         .values()
         .any(|mount| mount.image_ref.rsplit(':').next() == name.to_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_mount_of_one_image_has_a_name_of_its_own() {
+        let id = format!("sha256:{}", "0123456789abcdef".repeat(4));
+        let names: Vec<_> = (0..3).map(|others| engine_source(&id, others)).collect();
+        assert_eq!(names[0], id);
+        assert_eq!((names[1].len(), names[2].len()), (63, 62));
+        assert!(id.ends_with(&format!("{}f", names[1])));
+        assert_eq!(engine_source(&id, 1000).len(), SHORTEST_ID);
+        assert_eq!(engine_source("sha256:short", 1), "short");
+    }
 }

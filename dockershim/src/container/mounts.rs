@@ -47,7 +47,8 @@ pub async fn apply_mounts(
         if image_mounts::is_one(&mount) {
             let field = format!("config.mounts[{index}]");
             let path = mount.container_path.clone();
-            let (mount, image) = image_mounts::prepare(shim, engine, &field, mount).await?;
+            let (mount, image) =
+                image_mounts::prepare(shim, engine, &field, mount, &images).await?;
             docker.push(mount);
             images.insert(path, image);
             continue;

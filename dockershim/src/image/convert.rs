@@ -39,7 +39,7 @@ pub fn configured_user(inspect: &ImageInspect) -> &str {
 
 /// A line of the engine's list, in CRI's terms.
 pub fn from_summary(summary: ImageSummary, user: User) -> Image {
-    let named = |names: Vec<String>| names.into_iter().filter(|n| !n.contains(NONE)).collect();
+    let named = |names: Vec<String>| names.into_iter().filter(|n| !n.contains(NONE));
     let (uid, username) = match user {
         User::Unset => (None, String::new()),
         User::Uid(value) => (Some(Int64Value { value }), String::new()),
@@ -47,8 +47,11 @@ pub fn from_summary(summary: ImageSummary, user: User) -> Image {
     };
     Image {
         id: summary.id,
-        repo_tags: named(summary.repo_tags),
-        repo_digests: named(summary.repo_digests),
+        // With containerd's image store the engine lists what was pulled by digest as a tag.
+        repo_tags: named(summary.repo_tags)
+            .filter(|tag| !tag.contains('@'))
+            .collect(),
+        repo_digests: named(summary.repo_digests).collect(),
         size: u64::try_from(summary.size).unwrap_or_default(),
         uid,
         username,
@@ -73,6 +76,19 @@ mod tests {
         assert_eq!(User::parse(":0"), User::Unset);
         assert_eq!(User::parse("65535:65535"), User::Uid(65535));
         assert_eq!(User::parse("nobody:nogroup"), User::Name("nobody".into()));
+    }
+
+    #[test]
+    fn what_was_pulled_by_digest_has_no_tag() {
+        let digest = format!("app@sha256:{}", "0".repeat(64));
+        let summary = ImageSummary {
+            repo_tags: vec![digest.clone(), "app:v1".into()],
+            repo_digests: vec![digest.clone()],
+            ..Default::default()
+        };
+        let image = from_summary(summary, User::Unset);
+        assert_eq!(image.repo_tags, ["app:v1"]);
+        assert_eq!(image.repo_digests, [digest]);
     }
 
     #[test]

@@ -60,7 +60,8 @@ pub struct Container {
     pub unified: BTreeMap<String, String>,
     /// The images that it has mounted.
     pub image_mounts: ImageMountsByPath,
-    /// Where the storage driver keeps what it writes; empty when the driver is no overlay.
+    /// Where the storage driver keeps what it writes; empty when the driver is no overlay
+    /// or the engine does not say.
     pub upper_dir: String,
     /// Known from the engine's list only, which says less than an inspect.
     pub provisional: bool,

@@ -16,6 +16,7 @@ mod look;
 mod metrics;
 pub mod network;
 pub mod pressure;
+mod upper_dir;
 pub mod usage;
 pub mod writable_layer;
 

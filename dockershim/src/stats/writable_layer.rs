@@ -1,17 +1,23 @@
 //! How much the containers have written to their root file systems: what is in the upper
-//! directory of each overlay. Storage drivers without one are not measured.
+//! directory of each overlay. Storage drivers without one are not measured, and where the
+//! engine does not tell the directory, a container is only while it runs.
 //!
 //! It takes a walk through every file, so it is done in the background: one directory at a
 //! time, for a fixed share of the time at most, and only while somebody asks for stats.
 
-use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use cri_proto::runtime::v1::ContainerState;
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{convert::now, disk_walk::Walk};
+use super::{convert::now, disk_walk::Walk, upper_dir};
 use crate::model::{Container, Id, Model};
 
 /// A container is measured again after this, at the earliest.
@@ -87,7 +93,7 @@ impl WritableLayers {
 
     fn lacks(&self, container: &Container) -> bool {
         container.status.state() == ContainerState::ContainerRunning
-            && !container.upper_dir.is_empty()
+            && is_measurable(container)
             && !self.measured.lock().contains_key(container.id())
     }
 
@@ -113,7 +119,7 @@ impl WritableLayers {
                 .is_some_and(|at| at.elapsed() < INTEREST);
             match self.next(&model) {
                 Some(container) if wanted => {
-                    let found = measure(container.upper_dir.clone().into()).await;
+                    let found = measure(Arc::clone(&container)).await;
                     let outcome = Outcome {
                         at: Instant::now(),
                         found,
@@ -133,7 +139,7 @@ impl WritableLayers {
         let mut measured = self.measured.lock();
         measured.retain(|id, _| snapshot.contains(id));
         let due = snapshot.containers().filter_map(|container| {
-            if container.upper_dir.is_empty() {
+            if !is_measurable(container) {
                 return None;
             }
             let last = measured.get(container.id());
@@ -145,6 +151,10 @@ impl WritableLayers {
     }
 }
 
+fn is_measurable(container: &Container) -> bool {
+    !container.upper_dir.is_empty() || container.pid > 0
+}
+
 fn is_due(container: &Container, last: &Outcome) -> bool {
     let status = &container.status;
     let ended = status.state() == ContainerState::ContainerExited;
@@ -153,17 +163,17 @@ fn is_due(container: &Container, last: &Outcome) -> bool {
     !settled && last.at.elapsed() >= INTERVAL
 }
 
-/// Walks through a directory in slices; `None` when it is not there, or too large to be
-/// walked through.
-async fn measure(directory: PathBuf) -> Option<Measurement> {
+/// Walks through what a container has written, in slices; `None` when it is not there, or
+/// too large to be walked through.
+async fn measure(container: Arc<Container>) -> Option<Measurement> {
     let mut walk = None;
     loop {
-        let directory = directory.clone();
+        let container = Arc::clone(&container);
         let slice = tokio::task::spawn_blocking(move || {
             let began = Instant::now();
             let mut walk = match walk {
                 Some(walk) => walk,
-                None => Walk::start(&directory).ok()?,
+                None => Walk::start(&directory(&container)?).ok()?,
             };
             let done = !walk.go_on(|| began.elapsed() < SLICE);
             Some((walk, done, began.elapsed()))
@@ -183,6 +193,13 @@ async fn measure(directory: PathBuf) -> Option<Measurement> {
         }
         walk = Some(advanced);
     }
+}
+
+fn directory(container: &Container) -> Option<PathBuf> {
+    if container.upper_dir.is_empty() {
+        return upper_dir::find(Path::new("/proc"), container.id(), container.pid);
+    }
+    Some(PathBuf::from(&container.upper_dir))
 }
 
 #[cfg(test)]

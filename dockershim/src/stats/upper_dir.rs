@@ -1,0 +1,69 @@
+//! Where a running container's root overlay keeps what is written to it, as the kernel
+//! has it (`proc_pid_mountinfo(5)`): an engine with containerd's image store does not say.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// The upper directory of the root file system of the Docker container `id`, whose first
+/// process is `pid`; `proc` is where procfs is mounted. `None` when the process is gone or
+/// another's by now, or when its root is no overlay.
+pub fn find(proc: &Path, id: &str, pid: i64) -> Option<PathBuf> {
+    let read = |file: &str| fs::read_to_string(proc.join(format!("{pid}/{file}"))).ok();
+    let found = upper_dir_of_root(&read("mountinfo")?)?;
+    // Looked at last: what was read was the container's then.
+    read("cgroup")?.contains(id).then_some(found)
+}
+
+fn upper_dir_of_root(table: &str) -> Option<PathBuf> {
+    let root = table.lines().rev().find_map(|line| {
+        let (mount, file_system) = line.split_once(" - ")?;
+        (mount.split(' ').nth(4)? == "/").then_some(file_system)
+    })?;
+    let mut fields = root.split(' ');
+    let (kind, options) = (fields.next()?, fields.nth(1)?);
+    let upper = options
+        .split(',')
+        .find_map(|option| option.strip_prefix("upperdir="))?;
+    // Characters are escaped twice over, by the overlay and by the table.
+    (kind == "overlay" && upper.starts_with('/') && !upper.contains('\\'))
+        .then(|| PathBuf::from(upper))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "0123456789abcdef";
+    const OVERLAY: &str = "\
+        500 400 0:90 / / rw,relatime - overlay overlay rw,lowerdir=/s/1/fs:/s/2/fs,upperdir=/s/3/fs,workdir=/s/3/work,nouserxattr\n\
+        501 500 0:91 / /proc rw - proc proc rw\n";
+
+    #[test]
+    fn the_root_of_a_process_of_the_container_is_found() {
+        let proc = tempfile::tempdir().unwrap();
+        let directory = proc.path().join("7");
+        fs::create_dir(&directory).unwrap();
+        fs::write(directory.join("mountinfo"), OVERLAY).unwrap();
+        fs::write(directory.join("cgroup"), format!("0::/docker/{ID}\n")).unwrap();
+        let found = find(proc.path(), ID, 7);
+        assert_eq!(found.as_deref(), Some(Path::new("/s/3/fs")));
+        assert_eq!(find(proc.path(), "fedcba9876543210", 7), None);
+        assert_eq!(find(proc.path(), ID, 8), None);
+    }
+
+    #[test]
+    fn only_an_overlay_has_one() {
+        for table in [
+            "500 400 254:0 / / rw - ext4 /dev/vda rw,upperdir=/x\n",
+            "500 400 0:90 / / ro - overlay overlay ro,lowerdir=/s/1/fs:/s/2/fs\n",
+            "500 400 0:90 / / rw - overlay overlay rw,upperdir=relative\n",
+            "500 400 0:90 / / rw - overlay overlay rw,upperdir=/a\\134054b\n",
+            "500 400 0:90 / /mnt rw - overlay overlay rw,upperdir=/x\n",
+            "",
+        ] {
+            assert_eq!(upper_dir_of_root(table), None, "{table}");
+        }
+    }
+}
