@@ -10,7 +10,7 @@ use crate::{
     config::NetworkPlugin,
     container::checkpoint,
     engine::{Engine, State},
-    image::{AccountsByImage, ImageMounts, Images, Pulls},
+    image::{AccountsByImage, ImageMounts, Images, Pulls, Removals},
     logs::Logs,
     metrics::{Metrics, ModelMetrics},
     model::{Looker, Model, Refresher, sync::Sync},
@@ -46,6 +46,8 @@ pub struct Shim {
     pub accounts: AccountsByImage,
     /// Pulls under way.
     pub pulls: Pulls,
+    /// Removals of images under way.
+    pub removals: Removals,
     /// What the engine may set as `oom_score_adj`.
     pub oom_score: OomScorePolicy,
     /// Cancelled when the shim ends.
@@ -133,6 +135,7 @@ impl Shim {
             refresher,
             accounts: AccountsByImage::default(),
             pulls: Pulls::default(),
+            removals: Removals::default(),
             stop,
             metrics,
             tasks: TaskTracker::new(),

@@ -136,3 +136,29 @@ async fn removing_an_image_takes_all_its_tags_and_lists_follow() {
     assert!(tags.iter().any(|tag| *tag == BUSYBOX), "{tags:?}");
     assert!(!tags.iter().any(|tag| tag.contains("two")), "{tags:?}");
 }
+
+#[tokio::test]
+async fn who_removes_the_same_image_at_once_succeeds() {
+    let node = Node::with_shim().await.unwrap();
+    let docker = node.docker().unwrap();
+    let mut cri = Cri::of(&node).await.unwrap();
+    for round in 0..5 {
+        let name = format!("e2e.local/once:{round}");
+        images::load(&docker, &name, &[]).await.unwrap();
+        node.await_until(
+            "it is listed",
+            std::time::Duration::from_secs(10),
+            async |_| Ok(cri.clone().image(&name).await?.is_some()),
+        )
+        .await
+        .unwrap();
+        let removals = (0..8).map(|_| {
+            let (mut cri, name) = (cri.clone(), name.clone());
+            async move { cri.remove_image(&name).await }
+        });
+        for removed in futures::future::join_all(removals).await {
+            removed.unwrap();
+        }
+        assert_eq!(cri.image(&name).await.unwrap(), None);
+    }
+}

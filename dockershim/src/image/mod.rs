@@ -16,4 +16,5 @@ pub use accounts::{Accounts, AccountsByImage, User};
 pub use mount::ImageMounts;
 pub use pull::Pulls;
 pub use reference::Reference;
+pub use remove::Removals;
 pub use store::{Image, ImageSnapshot, Images};

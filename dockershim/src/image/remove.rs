@@ -1,9 +1,32 @@
 //! `RemoveImage`.
 
+use std::{
+    collections::HashMap,
+    sync::{Arc, Weak},
+};
+
 use cri_proto::runtime::v1::{RemoveImageRequest, RemoveImageResponse};
+use parking_lot::Mutex;
 
 use super::{Image, status::named};
 use crate::{Error, Shim, container::image_mounts, model::LookupError};
+
+/// Removals under way, by image: who asks for the same waits for it.
+#[derive(Debug, Default)]
+pub struct Removals(Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>);
+
+impl Removals {
+    fn of(&self, image: &str) -> Arc<tokio::sync::Mutex<()>> {
+        let mut removals = self.0.lock();
+        removals.retain(|_, removal| removal.strong_count() > 0);
+        if let Some(removal) = removals.get(image).and_then(Weak::upgrade) {
+            return removal;
+        }
+        let removal = Arc::default();
+        removals.insert(image.to_owned(), Arc::downgrade(&removal));
+        removal
+    }
+}
 
 /// Removes the image under all its names. One that is not there is removed.
 ///
@@ -28,9 +51,18 @@ pub async fn remove(
             user.id()
         )));
     }
+    // The engine fails the second of two removals at once, while the first goes on.
+    let removal = shim.removals.of(&image.id);
+    let _one_at_a_time = removal.lock().await;
+    if shim.images.snapshot().by_id(&image.id).is_none() {
+        return Ok(RemoveImageResponse {});
+    }
     let result = remove_names(shim, &image).await;
     shim.images.refresh(&shim.engine).await?;
-    result?;
+    // Someone else may have removed it from the engine meanwhile.
+    if shim.images.snapshot().by_id(&image.id).is_some() {
+        result?;
+    }
     tracing::info!(image = image.id, tags = ?image.repo_tags, "image removed");
     Ok(RemoveImageResponse {})
 }
