@@ -193,3 +193,28 @@ async fn a_container_runs_as_who_it_is_reported_to() {
     let all = containers.list_containers(Some(options)).await.unwrap();
     assert_eq!(all.len(), 2);
 }
+
+#[tokio::test]
+async fn what_a_crash_of_the_engine_left_of_reading_an_image_is_removed() {
+    let mut node = Node::with_shim().await.unwrap();
+    let docker = node.docker().unwrap();
+    let body = bollard::models::ContainerCreateBody {
+        image: Some(BUSYBOX.to_owned()),
+        labels: Some([("dockershim.scratch".to_owned(), String::new())].into()),
+        ..Default::default()
+    };
+    let options = None::<bollard::query_parameters::CreateContainerOptions>;
+    docker.create_container(options, body).await.unwrap();
+    node.engine_mut().stop().unwrap();
+    node.engine_mut().start_again().await.unwrap();
+    node.await_until("it is removed", SOON, async |node| {
+        let options = bollard::query_parameters::ListContainersOptions {
+            all: true,
+            ..Default::default()
+        };
+        let all = node.docker()?.list_containers(Some(options)).await?;
+        Ok(all.is_empty())
+    })
+    .await
+    .unwrap();
+}

@@ -1,23 +1,59 @@
 //! Single files of images. The engine reads files of containers alone, so one is made of
 //! the image for as long as that takes, and never started.
 
-use std::{collections::HashMap, io::Read as _, time::Duration};
+use std::{
+    collections::HashMap,
+    io::Read as _,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
 use bollard::{
     models::{ContainerCreateBody, HostConfig},
     query_parameters::{CreateContainerOptions, DownloadFromContainerOptions},
 };
-use futures::StreamExt as _;
+use futures::{StreamExt as _, TryStreamExt as _};
 
 use super::{CHANGE, Cause, Engine, EngineError, READ};
 
 /// Label of a container that is made for this; one that is left over is of no use.
-pub const SCRATCH: &str = "dockershim.scratch";
+const SCRATCH: &str = "dockershim.scratch";
 /// What is read of a file at most.
 const LIMIT: usize = 4 * 1024 * 1024;
 /// Links that are followed to a file.
 const LINKS: usize = 8;
 const REMOVAL: Duration = Duration::from_secs(30);
+/// Left-overs that are removed at the same time.
+const REMOVALS: usize = 8;
+
+/// Who has such a container now: reads that began, and that ended.
+#[derive(Debug, Default)]
+pub(super) struct ScratchUse {
+    began: AtomicU64,
+    ended: AtomicU64,
+}
+
+/// A read that is under way; it has ended when this is dropped.
+struct Reading<'a>(&'a ScratchUse);
+
+impl ScratchUse {
+    fn begin(&self) -> Reading<'_> {
+        self.began.fetch_add(1, Ordering::SeqCst);
+        Reading(self)
+    }
+
+    /// How many there were, when none is under way.
+    fn none_since(&self) -> Option<u64> {
+        let ended = self.ended.load(Ordering::SeqCst);
+        (self.began.load(Ordering::SeqCst) == ended).then_some(ended)
+    }
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.0.ended.fetch_add(1, Ordering::SeqCst);
+    }
+}
 
 impl Engine {
     /// The contents of files of the image with this id; empty where there is none.
@@ -29,6 +65,7 @@ impl Engine {
         image: &str,
         paths: [&str; N],
     ) -> Result<[Vec<u8>; N], EngineError> {
+        let _reading = self.scratch.begin();
         let call = self.call("read files of image", image, CHANGE);
         let docker = call.docker(self)?;
         let body = ContainerCreateBody {
@@ -58,6 +95,33 @@ impl Engine {
             tracing::warn!(container_id = created.id, %error, "a container that was never started is left over");
         }
         read.map(|()| files)
+    }
+
+    /// Removes containers that were made for this and that a crash, of this process or the
+    /// engine, left over. Leaves all alone while any is in use.
+    ///
+    /// # Errors
+    /// Any [`Cause`].
+    pub async fn remove_scratch(&self) -> Result<(), EngineError> {
+        let unused = self.scratch.none_since();
+        let listed = self.list_containers(SCRATCH).await?;
+        if unused.is_none() || self.scratch.none_since() != unused {
+            return Ok(());
+        }
+        // Whatever an engine makes of the filter: nothing else may be removed.
+        let scratch = listed.into_iter().filter(|summary| {
+            let labels = summary.labels.as_ref();
+            labels.is_some_and(|labels| labels.contains_key(SCRATCH))
+        });
+        futures::stream::iter(scratch.filter_map(|summary| summary.id))
+            .map(Ok)
+            .try_for_each_concurrent(REMOVALS, async |id| {
+                match self.remove_container(&id, true).await {
+                    Err(error) if !error.is_not_found() => Err(error),
+                    _ => Ok(()),
+                }
+            })
+            .await
     }
 
     async fn read_container_file(&self, id: &str, path: &str) -> Result<Vec<u8>, EngineError> {
@@ -124,4 +188,20 @@ fn first_entry(archive: &[u8]) -> std::io::Result<Entry> {
     let mut content = Vec::new();
     entry.read_to_end(&mut content)?;
     Ok(Entry::File(content))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whether_a_read_is_under_way_is_known() {
+        let scratch = ScratchUse::default();
+        assert_eq!(scratch.none_since(), Some(0));
+        let first = scratch.begin();
+        drop(scratch.begin());
+        assert_eq!(scratch.none_since(), None);
+        drop(first);
+        assert_eq!(scratch.none_since(), Some(2));
+    }
 }

@@ -35,7 +35,7 @@ pub use endpoint::Endpoint;
 pub use error::{Cause, EngineError};
 pub use exec::NewExec;
 pub use hijack::{AttachTo, HijackedReader, HijackedWriter};
-pub use image_files::SCRATCH;
+use image_files::ScratchUse;
 pub use images::Credentials;
 pub use info::EngineInfo;
 pub use logs::{LogPiece, LogPieces};
@@ -61,6 +61,7 @@ pub struct Engine {
     /// What the engine last said of itself; it holds on while the engine is away.
     info: ArcSwapOption<EngineInfo>,
     observer: Option<Arc<dyn Observe>>,
+    scratch: ScratchUse,
 }
 
 /// What is known of the engine.
@@ -102,6 +103,7 @@ impl Engine {
             state: ArcSwap::from_pointee(State::Away("not reached since the start".into())),
             info: ArcSwapOption::empty(),
             observer: None,
+            scratch: ScratchUse::default(),
         }
     }
 

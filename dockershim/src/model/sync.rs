@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Id, Looker, Model, Record, Refresher, Sandbox};
 use crate::{
-    engine::{Cause, Engine, EngineError, SCRATCH},
+    engine::{Cause, Engine, EngineError},
     image::Images,
     labels,
     network::cni::Cni,
@@ -33,6 +33,13 @@ const CONCURRENCY: usize = 8;
 /// The first sync waits this long for looks that hang, whose records stay provisional, and
 /// this long for removals.
 const FIRST_SYNC_PATIENCE: Duration = Duration::from_secs(5);
+
+/// After a connect, when to look for what a crash left over.
+const SCRATCH_PAUSES: [Duration; 3] = [
+    Duration::ZERO,
+    Duration::from_secs(10),
+    Duration::from_secs(60),
+];
 
 /// What changes a container's record. `exec_*` and `health_status` do not, and would
 /// make an inspect out of every probe.
@@ -208,8 +215,7 @@ impl Sync {
             looks.await;
         } else {
             let in_time = tokio::time::timeout(FIRST_SYNC_PATIENCE, &mut looks).await;
-            let removals = async { tokio::join!(self.remove_half_made(), self.remove_scratch()) };
-            if tokio::time::timeout(FIRST_SYNC_PATIENCE, removals)
+            if tokio::time::timeout(FIRST_SYNC_PATIENCE, self.remove_half_made())
                 .await
                 .is_err()
             {
@@ -223,30 +229,19 @@ impl Sync {
             }
         }
         tracing::info!(containers = count, "in sync with the engine");
+        self.remove_scratch().await;
         futures::future::pending().await
     }
 
-    /// Containers that were made to read an image's files, and left over by a crash.
+    /// Containers that were made to read an image's files, and left over by a crash. What
+    /// was asked of the engine before a crash, it may make after it.
     async fn remove_scratch(&self) {
-        let listed = self
-            .engine
-            .list_containers(SCRATCH)
-            .await
-            .unwrap_or_default();
-        // Whatever an engine makes of the filter: nothing else may be removed.
-        let scratch = listed.into_iter().filter(|summary| {
-            let labels = summary.labels.as_ref();
-            labels.is_some_and(|labels| labels.contains_key(SCRATCH))
-        });
-        let ids = scratch.filter_map(|summary| summary.id);
-        let removals = futures::stream::iter(ids);
-        removals
-            .for_each_concurrent(CONCURRENCY, async |id| {
-                if let Err(error) = self.engine.remove_container(&id, true).await {
-                    tracing::warn!(container_id = id, %error, "a left-over is not removed");
-                }
-            })
-            .await;
+        for pause in SCRATCH_PAUSES {
+            tokio::time::sleep(pause).await;
+            if let Err(error) = self.engine.remove_scratch().await {
+                tracing::warn!(%error, "a container that was never started is left over");
+            }
+        }
     }
 
     /// A sandbox that was created but never started, or not attached to its network, was
