@@ -60,13 +60,24 @@ pub struct Shim {
     pub tasks: TaskTracker,
     /// Held while the built-in pause image is loaded.
     pub(crate) loading_pause: tokio::sync::Mutex<()>,
-    names: Mutex<HashSet<String>>,
+    names: Arc<Names>,
+}
+
+/// The names of Docker containers that are being made.
+#[derive(Debug, Default)]
+pub struct Names(Mutex<HashSet<String>>);
+
+impl Names {
+    /// Whether a container of this name is being made.
+    pub fn contains(&self, name: &str) -> bool {
+        self.0.lock().contains(name)
+    }
 }
 
 /// A name of a Docker container that is being made; free again when dropped.
 #[derive(Debug)]
 pub struct Reservation<'a> {
-    names: &'a Mutex<HashSet<String>>,
+    names: &'a Names,
     name: String,
 }
 
@@ -108,6 +119,7 @@ impl Shim {
         if let Some(cni) = &cni {
             tokio::spawn(cni.clone().run(model.clone(), stop.clone()));
         }
+        let names = Arc::new(Names::default());
         let sync = Sync::new(
             engine.clone(),
             model.clone(),
@@ -115,6 +127,7 @@ impl Shim {
             looker.clone(),
             refresher.clone(),
             cni.clone(),
+            names.clone(),
         );
         tokio::spawn(sync.run(stop.clone()));
         tokio::spawn(images.clone().run(engine.clone(), stop.clone()));
@@ -140,7 +153,7 @@ impl Shim {
             metrics,
             tasks: TaskTracker::new(),
             loading_pause: tokio::sync::Mutex::default(),
-            names: Mutex::default(),
+            names,
         })
     }
 
@@ -192,7 +205,7 @@ impl Shim {
     /// # Errors
     /// [`Error::Busy`] while another request holds it.
     pub fn reserve(&self, name: &str) -> Result<Reservation<'_>, Error> {
-        if !self.names.lock().insert(name.to_owned()) {
+        if !self.names.0.lock().insert(name.to_owned()) {
             return Err(Error::Busy(format!(
                 "another request is making {name:?}; try again later"
             )));
@@ -206,6 +219,6 @@ impl Shim {
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        self.names.lock().remove(&self.name);
+        self.names.0.lock().remove(&self.name);
     }
 }

@@ -308,6 +308,10 @@ async fn nothing_is_left(node: &Node) -> Result<()> {
         let mut left = Vec::new();
         let mut cri = Cri::of(node).await?;
         for pod in cri.pods(cri::PodSandboxFilter::default()).await? {
+            // What was asked of the engine before a crash, it may make after it, when its
+            // client has long looked. A kubelet removes such sandboxes when it sees them.
+            let _ = cri.stop_pod(&pod.id).await;
+            let _ = cri.remove_pod(&pod.id).await;
             left.push(format!("sandbox {pod:?}"));
         }
         let all = ListContainersOptions {

@@ -20,8 +20,9 @@ use super::{Id, Looker, Model, Record, Refresher, Sandbox};
 use crate::{
     engine::{Cause, Engine, EngineError},
     image::Images,
-    labels,
+    labels, naming,
     network::cni::Cni,
+    shim::Names,
 };
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
@@ -35,7 +36,7 @@ const CONCURRENCY: usize = 8;
 const FIRST_SYNC_PATIENCE: Duration = Duration::from_secs(5);
 
 /// After a connect, when to look for what a crash left over.
-const SCRATCH_PAUSES: [Duration; 3] = [
+const LEFT_OVER_PAUSES: [Duration; 3] = [
     Duration::ZERO,
     Duration::from_secs(10),
     Duration::from_secs(60),
@@ -57,6 +58,8 @@ pub struct Sync {
     looker: Arc<Looker>,
     refresher: Refresher,
     cni: Option<Arc<Cni>>,
+    /// What is being made now.
+    names: Arc<Names>,
 }
 
 /// Why a connection to the engine ended.
@@ -79,6 +82,7 @@ impl Sync {
         looker: Arc<Looker>,
         refresher: Refresher,
         cni: Option<Arc<Cni>>,
+        names: Arc<Names>,
     ) -> Self {
         Self {
             engine,
@@ -87,6 +91,7 @@ impl Sync {
             looker,
             refresher,
             cni,
+            names,
         }
     }
 
@@ -229,15 +234,17 @@ impl Sync {
             }
         }
         tracing::info!(containers = count, "in sync with the engine");
-        self.remove_scratch().await;
+        self.remove_left_overs().await;
         futures::future::pending().await
     }
 
-    /// Containers that were made to read an image's files, and left over by a crash. What
-    /// was asked of the engine before a crash, it may make after it.
-    async fn remove_scratch(&self) {
-        for pause in SCRATCH_PAUSES {
+    /// Containers that were made to read an image's files, and sandboxes that were never
+    /// started, left over by a crash. What was asked of the engine before a crash, of its
+    /// own or of the shim, it may make after it, when nobody waits for it any more.
+    async fn remove_left_overs(&self) {
+        for pause in LEFT_OVER_PAUSES {
             tokio::time::sleep(pause).await;
+            self.remove_never_started().await;
             if let Err(error) = self.engine.remove_scratch().await {
                 tracing::warn!(%error, "a container that was never started is left over");
             }
@@ -252,7 +259,25 @@ impl Sync {
         let half_made = snapshot
             .sandboxes()
             .filter(|s| !s.provisional && (!s.started || self.is_half_attached(s)));
-        let removals = futures::stream::iter(half_made);
+        self.remove_sandboxes(half_made).await;
+    }
+
+    /// Sandboxes that were created and not started, but for those that are being made.
+    async fn remove_never_started(&self) {
+        let snapshot = self.model.snapshot();
+        let is_being_made = |sandbox: &Sandbox| {
+            let metadata = sandbox.status.metadata.clone().unwrap_or_default();
+            let name = naming::sandbox_name(&metadata);
+            name.is_ok_and(|name| self.names.contains(&name))
+        };
+        let never_started = snapshot
+            .sandboxes()
+            .filter(|s| !s.provisional && !s.started && !is_being_made(s));
+        self.remove_sandboxes(never_started).await;
+    }
+
+    async fn remove_sandboxes<'a>(&self, sandboxes: impl Iterator<Item = &'a Arc<Sandbox>>) {
+        let removals = futures::stream::iter(sandboxes);
         let remove = async |sandbox: &Arc<Sandbox>| {
             // What was begun of its network is detached once it is gone.
             match self
