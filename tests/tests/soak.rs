@@ -90,6 +90,7 @@ async fn nothing_is_left_and_no_line_lost_whatever_is_killed() {
     let [pods, whole] = [&tally.pods, &tally.whole].map(|n| n.load(Ordering::Relaxed));
     println!("{pods} pods, {whole} with their whole log, in {seconds} s; {kills}");
     assert!(whole > 0);
+    ready(&node).await.unwrap();
     nothing_is_left(&node).await.unwrap();
     memory_is_steady(&node).await.unwrap();
 }
@@ -297,6 +298,25 @@ fn numbers(log: &Path) -> Result<Vec<usize>> {
 }
 
 // === the end ===
+
+/// Waits until the shim is in step with the engine that was started last, and stays so.
+async fn ready(node: &Node) -> Result<()> {
+    const STEADY: usize = 30;
+    let steady = AtomicUsize::new(0);
+    node.await_until("ready", STEP, async |node| {
+        let request = cri::StatusRequest::default();
+        let status = node.runtime().await?.status(request).await?.into_inner();
+        let conditions = status.status.unwrap_or_default().conditions;
+        let ready = !conditions.is_empty() && conditions.iter().all(|c| c.status);
+        if !ready {
+            steady.store(0, Ordering::Relaxed);
+            return Ok(false);
+        }
+        let looks = steady.fetch_add(1, Ordering::Relaxed);
+        Ok(looks > STEADY)
+    })
+    .await
+}
 
 async fn nothing_is_left(node: &Node) -> Result<()> {
     let files = |path: &str| -> Vec<_> {
