@@ -60,17 +60,31 @@ pub struct Shim {
     pub tasks: TaskTracker,
     /// Held while the built-in pause image is loaded.
     pub(crate) loading_pause: tokio::sync::Mutex<()>,
-    names: Arc<Names>,
+    pub(crate) names: Arc<Names>,
 }
 
 /// The names of Docker containers that are being made.
 #[derive(Debug, Default)]
-pub struct Names(Mutex<HashSet<String>>);
+pub struct Names {
+    taken: Mutex<HashSet<String>>,
+    /// Ids of what failed while it was made, and could not be removed.
+    failed: Mutex<HashSet<String>>,
+}
 
 impl Names {
     /// Whether a container of this name is being made.
     pub fn contains(&self, name: &str) -> bool {
-        self.0.lock().contains(name)
+        self.taken.lock().contains(name)
+    }
+
+    /// Notes down what is to be removed when the engine is there again.
+    pub fn fail(&self, id: &str) {
+        self.failed.lock().insert(id.to_owned());
+    }
+
+    /// What is to be removed; who takes it notes down again what cannot be.
+    pub fn take_failed(&self) -> HashSet<String> {
+        std::mem::take(&mut *self.failed.lock())
     }
 }
 
@@ -205,7 +219,7 @@ impl Shim {
     /// # Errors
     /// [`Error::Busy`] while another request holds it.
     pub fn reserve(&self, name: &str) -> Result<Reservation<'_>, Error> {
-        if !self.names.0.lock().insert(name.to_owned()) {
+        if !self.names.taken.lock().insert(name.to_owned()) {
             return Err(Error::Busy(format!(
                 "another request is making {name:?}; try again later"
             )));
@@ -219,6 +233,6 @@ impl Shim {
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        self.names.0.lock().remove(&self.name);
+        self.names.taken.lock().remove(&self.name);
     }
 }

@@ -245,6 +245,7 @@ impl Sync {
         for pause in LEFT_OVER_PAUSES {
             tokio::time::sleep(pause).await;
             self.remove_never_started().await;
+            self.remove_failed().await;
             if let Err(error) = self.engine.remove_scratch().await {
                 tracing::warn!(%error, "a container that was never started is left over");
             }
@@ -274,6 +275,19 @@ impl Sync {
             .sandboxes()
             .filter(|s| !s.provisional && !s.started && !is_being_made(s));
         self.remove_sandboxes(never_started).await;
+    }
+
+    /// What failed while it was made, and could not be removed then, whether it runs or not.
+    async fn remove_failed(&self) {
+        for id in self.names.take_failed() {
+            match self.engine.remove_container(&id, true).await {
+                Err(error) if !error.is_not_found() => {
+                    tracing::warn!(sandbox_id = id, %error, "cannot remove a half-made sandbox");
+                    self.names.fail(&id);
+                }
+                _ => self.looker.removed(&id),
+            }
+        }
     }
 
     async fn remove_sandboxes<'a>(&self, sandboxes: impl Iterator<Item = &'a Arc<Sandbox>>) {
