@@ -9,6 +9,7 @@ use tracing::{info, warn};
 
 pub use crate::run_once::RunOnceResult;
 use crate::{
+    apiserver::objects::Objects,
     config::{options::Options, update::PodUpdate},
     housekeeping::Housekeeping,
     pleg::{Pleg, PodCache},
@@ -76,10 +77,11 @@ pub(crate) enum Orphans {
 impl Kubelet {
     /// A kubelet that runs pods on the runtime behind `cri`. Until
     /// `sources_ready` says that every source was read, no pod is ended for
-    /// being in none.
+    /// being in none. What pods name beside themselves comes from `objects`.
     pub fn new(
         options: Options,
         cri: CriClient,
+        objects: Arc<dyn Objects>,
         sources_ready: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Self {
         let options = Arc::new(options);
@@ -88,7 +90,12 @@ impl Kubelet {
             sources_ready: Box::new(sources_ready),
             pods: Arc::default(),
             statuses: Arc::new(StatusManager::new(Arc::clone(&options))),
-            runtime: Arc::new(RuntimeManager::new(cri.clone(), Arc::clone(&options))),
+            runtime: Arc::new(RuntimeManager::new(
+                cri.clone(),
+                Arc::clone(&options),
+                objects,
+                Arc::default(),
+            )),
             pleg: Arc::new(Pleg::new(cri.clone(), Arc::clone(&cache))),
             cache,
             monitor: LoopMonitor::default(),

@@ -6,6 +6,7 @@
 //! [`status`]. Every stage is level-triggered: one that missed an event still
 //! converges from state.
 
+pub mod apiserver;
 pub mod backoff;
 pub mod cli;
 pub mod clock;
@@ -19,6 +20,7 @@ pub mod pleg;
 pub mod pod;
 mod pod_syncer;
 pub mod pod_worker;
+pub mod prober;
 pub mod root_dir;
 pub mod run;
 mod run_once;

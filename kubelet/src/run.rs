@@ -1,6 +1,6 @@
 //! One run of the node agent: its parts, put together.
 
-use std::io;
+use std::{io, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
 use tokio::{
@@ -11,6 +11,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
 
 use crate::{
+    apiserver::objects::NoObjects,
     config::{
         pod_config::PodConfig,
         settings::Settings,
@@ -93,7 +94,9 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
         };
         tasks.spawn(source.run(pod_config.source(Source::File), cancel.clone()));
     }
-    let kubelet = Kubelet::new(options.clone(), cri, move || pod_config.seen_all_sources());
+    let kubelet = Kubelet::new(options.clone(), cri, Arc::new(NoObjects), move || {
+        pod_config.seen_all_sources()
+    });
 
     let result = if settings.run_once {
         match settings.manifests {

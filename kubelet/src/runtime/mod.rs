@@ -38,7 +38,10 @@ pub use self::{
     start::StartError,
     sync::{SyncError, Synced},
 };
-use crate::{config::options::Options, image::ImageManager};
+use crate::{
+    apiserver::objects::Objects, config::options::Options, image::ImageManager,
+    prober::results::ProbeResults,
+};
 
 /// Assumed where the node's memory cannot be read.
 const FALLBACK_MEMORY: i64 = 4 << 30;
@@ -49,6 +52,8 @@ const FALLBACK_MEMORY: i64 = 4 << 30;
 pub struct RuntimeManager {
     cri: CriClient,
     images: ImageManager,
+    objects: Arc<dyn Objects>,
+    probes: Arc<ProbeResults>,
     options: Arc<Options>,
     /// Name of the runtime, once it was asked.
     name: OnceLock<String>,
@@ -57,8 +62,14 @@ pub struct RuntimeManager {
 }
 
 impl RuntimeManager {
-    /// A manager of the pods on the runtime behind `cri`.
-    pub fn new(cri: CriClient, options: Arc<Options>) -> Self {
+    /// A manager of the pods on the runtime behind `cri`. Config data comes from
+    /// `objects`, what probes found from `probes`.
+    pub fn new(
+        cri: CriClient,
+        options: Arc<Options>,
+        objects: Arc<dyn Objects>,
+        probes: Arc<ProbeResults>,
+    ) -> Self {
         let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let memory_capacity = resources::memory_capacity(&meminfo).unwrap_or_else(|| {
             warn!("cannot read the node's memory from /proc/meminfo; assuming 4 GiB");
@@ -67,11 +78,23 @@ impl RuntimeManager {
         Self {
             images: ImageManager::new(cri.clone(), &options),
             cri,
+            objects,
+            probes,
             name: OnceLock::new(),
             seccomp_root: options.root_dir.join("seccomp"),
             memory_capacity,
             options,
         }
+    }
+
+    /// Where config data comes from.
+    pub fn objects(&self) -> &dyn Objects {
+        &*self.objects
+    }
+
+    /// What probes found.
+    pub fn probes(&self) -> &ProbeResults {
+        &self.probes
     }
 
     /// Notes what the runtime calls itself.

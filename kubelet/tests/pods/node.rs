@@ -12,6 +12,7 @@ use cri_proto::runtime::v1::PodSandboxState;
 use e2e::fake_runtime::FakeRuntime;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 use kubelet::{
+    apiserver::objects::NoObjects,
     config::{
         options::Options,
         update::{PodOperation, PodUpdate, Source},
@@ -68,7 +69,9 @@ impl Node {
     pub fn kubelet(&self, options: Options, ready: Arc<AtomicBool>) -> Kubelet {
         let timeout = options.runtime_request_timeout;
         let cri = CriClient::from_channels(self.runtime.channel(), self.runtime.channel(), timeout);
-        Kubelet::new(options, cri, move || ready.load(Ordering::Relaxed))
+        Kubelet::new(options, cri, Arc::new(NoObjects), move || {
+            ready.load(Ordering::Relaxed)
+        })
     }
 
     pub fn start(&self) -> Running {

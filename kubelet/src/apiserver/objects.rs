@@ -1,0 +1,171 @@
+//! The objects that pods name: config maps, secrets, claims, services. Served by the
+//! API server, and by nothing on a node that has none.
+
+use std::{fmt, sync::Arc};
+
+use futures::future::BoxFuture;
+use k8s_openapi::api::{
+    authentication::v1::{TokenRequestSpec, TokenRequestStatus},
+    core::v1::{ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Secret, Service},
+    storage::v1::CSIDriver,
+};
+
+/// Why an object cannot be had.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum ObjectError {
+    /// There is none of that name.
+    #[error("{resource} {name:?} not found")]
+    NotFound {
+        /// Its resource, as upstream writes it in messages: `configmap`, `secret`.
+        resource: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// The kubelet runs without an API server.
+    #[error("{resource} {name:?}: this node has no API server that could serve it")]
+    Standalone {
+        /// Its resource.
+        resource: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// It may be there, and could not be read now.
+    #[error("cannot read {resource} {name:?}: {message}")]
+    Unavailable {
+        /// Its resource.
+        resource: &'static str,
+        /// Its name.
+        name: String,
+        /// Why not.
+        message: String,
+    },
+}
+
+impl ObjectError {
+    /// Whether it is certain that there is no such object, which is what `optional`
+    /// references pass over.
+    pub const fn is_not_found(&self) -> bool {
+        matches!(self, Self::NotFound { .. })
+    }
+}
+
+/// An answer about one object.
+pub type Answer<'a, T> = BoxFuture<'a, Result<T, ObjectError>>;
+
+/// Where the objects that pods name come from. An answer is as new as the source can
+/// give it without asking anew each time; asking often is cheap.
+pub trait Objects: fmt::Debug + Send + Sync {
+    /// A config map.
+    fn config_map<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Arc<ConfigMap>>;
+
+    /// A secret.
+    fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Arc<Secret>>;
+
+    /// A claim of a volume.
+    fn persistent_volume_claim<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> Answer<'a, Arc<PersistentVolumeClaim>>;
+
+    /// A volume of the cluster.
+    fn persistent_volume<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<PersistentVolume>>;
+
+    /// What the cluster knows of a CSI driver.
+    fn csi_driver<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<CSIDriver>>;
+
+    /// A token of a service account.
+    fn service_account_token<'a>(
+        &'a self,
+        namespace: &'a str,
+        service_account: &'a str,
+        request: TokenRequestSpec,
+    ) -> Answer<'a, TokenRequestStatus>;
+
+    /// Every service of the cluster, for the variables of containers. Empty where there is
+    /// no API server.
+    fn services(&self) -> Answer<'_, Vec<Arc<Service>>>;
+
+    /// This node. `None` where there is no API server.
+    fn node(&self) -> Answer<'_, Option<Arc<Node>>>;
+
+    /// Whether there is an API server at all.
+    fn is_standalone(&self) -> bool {
+        false
+    }
+}
+
+/// The objects of a node without an API server: none.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoObjects;
+
+fn none<'a, T: Send + 'a>(resource: &'static str, name: &str) -> Answer<'a, T> {
+    let error = ObjectError::Standalone {
+        resource,
+        name: name.to_owned(),
+    };
+    Box::pin(std::future::ready(Err(error)))
+}
+
+impl Objects for NoObjects {
+    fn config_map<'a>(&'a self, _: &'a str, name: &'a str) -> Answer<'a, Arc<ConfigMap>> {
+        none("configmap", name)
+    }
+
+    fn secret<'a>(&'a self, _: &'a str, name: &'a str) -> Answer<'a, Arc<Secret>> {
+        none("secret", name)
+    }
+
+    fn persistent_volume_claim<'a>(
+        &'a self,
+        _: &'a str,
+        name: &'a str,
+    ) -> Answer<'a, Arc<PersistentVolumeClaim>> {
+        none("persistentvolumeclaim", name)
+    }
+
+    fn persistent_volume<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<PersistentVolume>> {
+        none("persistentvolume", name)
+    }
+
+    fn csi_driver<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<CSIDriver>> {
+        none("csidriver", name)
+    }
+
+    fn service_account_token<'a>(
+        &'a self,
+        _: &'a str,
+        service_account: &'a str,
+        _: TokenRequestSpec,
+    ) -> Answer<'a, TokenRequestStatus> {
+        none("serviceaccount", service_account)
+    }
+
+    fn services(&self) -> Answer<'_, Vec<Arc<Service>>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+
+    fn node(&self) -> Answer<'_, Option<Arc<Node>>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    fn is_standalone(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_node_alone_says_what_it_lacks() {
+        let error = NoObjects.secret("default", "key").await.unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "secret \"key\": this node has no API server that could serve it"
+        );
+        assert!(!error.is_not_found());
+        assert_eq!(NoObjects.services().await, Ok(Vec::new()));
+    }
+}

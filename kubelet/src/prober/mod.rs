@@ -1,0 +1,3 @@
+//! Probes of containers: what they found last.
+
+pub mod results;
