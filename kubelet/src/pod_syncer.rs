@@ -48,6 +48,7 @@ impl Syncer {
                 waiting: &state.waiting(),
                 runtime_name: self.runtime.name(),
                 ending: false,
+                verdict: None,
             },
         )
     }
@@ -147,6 +148,7 @@ impl PodSyncer for Syncer {
                     waiting: &std::collections::BTreeMap::new(),
                     runtime_name: self.runtime.name(),
                     ending: true,
+                    verdict: None,
                 },
             );
         }
