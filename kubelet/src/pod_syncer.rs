@@ -49,6 +49,7 @@ impl Syncer {
                 waiting: &state.waiting(),
                 runtime_name: self.runtime.name(),
                 ending: false,
+                verdict: None,
             },
         )
     }
@@ -148,6 +149,7 @@ impl PodSyncer for Syncer {
                     waiting: &std::collections::BTreeMap::new(),
                     runtime_name: self.runtime.name(),
                     ending: true,
+                    verdict: None,
                 },
             );
         }
