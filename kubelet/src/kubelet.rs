@@ -16,6 +16,7 @@ use crate::{
     pod::{identity::PodUid, manager::PodManager},
     pod_syncer::Syncer,
     pod_worker::PodWorkers,
+    prober::results::ProbeResults,
     runtime::{
         RuntimeManager,
         cri::{CriClient, CriError},
@@ -86,15 +87,19 @@ impl Kubelet {
     ) -> Self {
         let options = Arc::new(options);
         let cache = Arc::<PodCache>::default();
+        let probes = Arc::<ProbeResults>::default();
         Self(Arc::new(Parts {
             sources_ready: Box::new(sources_ready),
             pods: Arc::default(),
-            statuses: Arc::new(StatusManager::new(Arc::clone(&options))),
+            statuses: Arc::new(StatusManager::new(
+                Arc::clone(&options),
+                Arc::clone(&probes),
+            )),
             runtime: Arc::new(RuntimeManager::new(
                 cri.clone(),
                 Arc::clone(&options),
                 objects,
-                Arc::default(),
+                probes,
             )),
             pleg: Arc::new(Pleg::new(cri.clone(), Arc::clone(&cache))),
             cache,

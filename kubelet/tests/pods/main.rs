@@ -8,6 +8,8 @@ mod failures;
 mod images;
 mod many;
 mod node;
+mod resize;
 mod restarts;
 mod run_once;
 mod starts;
+mod status;
