@@ -272,6 +272,13 @@ impl FakeRuntime {
         self.0.world.lock().started_twice.clone()
     }
 
+    /// How many containers of a pod and name were ever created.
+    pub fn creations(&self, pod_uid: &str, name: &str) -> u32 {
+        let key = (pod_uid.to_owned(), name.to_owned());
+        let world = self.0.world.lock();
+        world.creations.get(&key).copied().unwrap_or_default()
+    }
+
     /// How containers of a name behave from their next start on.
     pub fn behave(&self, container: &str, behaviour: Behaviour) {
         self.0
