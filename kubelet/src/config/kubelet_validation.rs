@@ -4,6 +4,7 @@
 use std::{fmt::Display, net::IpAddr, path::Path};
 
 use super::{duration::GoDuration, kubelet_configuration::KubeletConfiguration, quantity};
+use crate::image::pull_records::policy::AllowedImages;
 
 /// The faults of a configuration with its defaults set; empty when it is valid.
 pub fn validate(config: &KubeletConfiguration) -> Vec<String> {
@@ -413,6 +414,24 @@ fn logs_and_images(c: &KubeletConfiguration, faults: &mut Faults) {
                 c.image_minimum_gc_age
             ),
         );
+    }
+    let allowlist = "preloadedImagesVerificationAllowlist";
+    let policy = &c.image_pull_credentials_verification_policy;
+    if !c.preloaded_images_verification_allowlist.is_empty()
+        && policy != "NeverVerifyAllowlistedImages"
+    {
+        faults.add(
+            allowlist,
+            format_args!("{:?}", c.preloaded_images_verification_allowlist),
+            "must not be set unless imagePullCredentialsVerificationPolicy is \
+             \"NeverVerifyAllowlistedImages\"",
+        );
+    }
+    for (index, pattern) in c.preloaded_images_verification_allowlist.iter().enumerate() {
+        if let Err(rule) = AllowedImages::parse(pattern) {
+            let field = format!("{allowlist}[{index}]");
+            faults.add(&field, format_args!("{pattern:?}"), rule);
+        }
     }
     faults.at_least("maxParallelImagePulls", c.max_parallel_image_pulls, 1);
     if c.serialize_image_pulls == Some(true)

@@ -21,7 +21,15 @@ use super::{
     validation::names,
     yaml::{self, DuplicateKeys, SyntaxError},
 };
-use crate::cli::Flags;
+use crate::{
+    cli::Flags,
+    image::{
+        credentials::plugin::config::{
+            self as provider_config, CredentialProvider, ProviderConfigError,
+        },
+        pull_records::policy::{AllowedImages, VerificationPolicy},
+    },
+};
 
 /// Fields of a file whose relative paths start at the file's own directory.
 const PATHS: &[&str] = &["staticPodPath", "resolvConf", "podLogsDir"];
@@ -108,6 +116,9 @@ pub enum SettingsError {
         /// Each field, its value and what is allowed.
         faults: Vec<String>,
     },
+    /// Credential provider plugins cannot be had as asked for.
+    #[error(transparent)]
+    CredentialProviders(#[from] ProviderConfigError),
     /// The node has no usable name.
     #[error("{name:?} cannot be the node's name: {rule}; set --hostname-override")]
     NodeName {
@@ -217,12 +228,52 @@ fn options(config: &KubeletConfiguration, flags: &Flags) -> Result<Options, Sett
         max_parallel_image_pulls: config
             .max_parallel_image_pulls
             .and_then(|pulls| u32::try_from(pulls).ok()),
+        registry_pull_qps: at_least_zero(config.registry_pull_qps.unwrap_or_default()),
+        registry_burst: at_least_zero(config.registry_burst),
+        image_credential_providers: credential_providers(flags)?,
+        image_pull_verification_policy: verification_policy(config),
         max_container_restart_period: config
             .crash_loop_back_off
             .max_container_restart_period
             .map_or(Duration::from_secs(300), span),
         max_pods: u32::try_from(config.max_pods).unwrap_or_default(),
     })
+}
+
+/// A count of a validated configuration, which is never negative.
+fn at_least_zero(count: i32) -> u32 {
+    u32::try_from(count).unwrap_or_default()
+}
+
+fn credential_providers(flags: &Flags) -> Result<Vec<CredentialProvider>, ProviderConfigError> {
+    const CONFIG: &str = "--image-credential-provider-config";
+    const BIN_DIR: &str = "--image-credential-provider-bin-dir";
+    let flag = |given, missing| Err(ProviderConfigError::Flag { given, missing });
+    match (
+        &flags.image_credential_provider_config,
+        &flags.image_credential_provider_bin_dir,
+    ) {
+        (None, None) => Ok(Vec::new()),
+        (Some(config), Some(bin_dir)) => provider_config::load(config, &absolute(bin_dir)),
+        (Some(_), None) => flag(CONFIG, BIN_DIR),
+        (None, Some(_)) => flag(BIN_DIR, CONFIG),
+    }
+}
+
+/// The policy of a validated configuration.
+fn verification_policy(config: &KubeletConfiguration) -> VerificationPolicy {
+    match config.image_pull_credentials_verification_policy.as_str() {
+        "NeverVerify" => VerificationPolicy::NeverVerify,
+        "NeverVerifyAllowlistedImages" => VerificationPolicy::NeverVerifyAllowlistedImages(
+            config
+                .preloaded_images_verification_allowlist
+                .iter()
+                .filter_map(|pattern| AllowedImages::parse(pattern).ok())
+                .collect(),
+        ),
+        "AlwaysVerify" => VerificationPolicy::AlwaysVerify,
+        _ => VerificationPolicy::NeverVerifyPreloadedImages,
+    }
 }
 
 fn server_options(config: &KubeletConfiguration) -> ServerOptions {
