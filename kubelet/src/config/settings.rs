@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 use super::{
     duration::GoDuration,
     host,
+    image_settings::{credential_providers, verification_policy},
     kubelet_configuration::{API_VERSION, KIND, KubeletConfiguration},
     kubelet_defaults::set_defaults,
     kubelet_validation::{unix_socket_path, validate},
@@ -21,15 +22,7 @@ use super::{
     validation::names,
     yaml::{self, DuplicateKeys, SyntaxError},
 };
-use crate::{
-    cli::Flags,
-    image::{
-        credentials::plugin::config::{
-            self as provider_config, CredentialProvider, ProviderConfigError,
-        },
-        pull_records::policy::{AllowedImages, VerificationPolicy},
-    },
-};
+use crate::{cli::Flags, image::credentials::plugin::config::ProviderConfigError};
 
 /// Fields of a file whose relative paths start at the file's own directory.
 const PATHS: &[&str] = &["staticPodPath", "resolvConf", "podLogsDir"];
@@ -245,37 +238,6 @@ fn at_least_zero(count: i32) -> u32 {
     u32::try_from(count).unwrap_or_default()
 }
 
-fn credential_providers(flags: &Flags) -> Result<Vec<CredentialProvider>, ProviderConfigError> {
-    const CONFIG: &str = "--image-credential-provider-config";
-    const BIN_DIR: &str = "--image-credential-provider-bin-dir";
-    let flag = |given, missing| Err(ProviderConfigError::Flag { given, missing });
-    match (
-        &flags.image_credential_provider_config,
-        &flags.image_credential_provider_bin_dir,
-    ) {
-        (None, None) => Ok(Vec::new()),
-        (Some(config), Some(bin_dir)) => provider_config::load(config, &absolute(bin_dir)),
-        (Some(_), None) => flag(CONFIG, BIN_DIR),
-        (None, Some(_)) => flag(BIN_DIR, CONFIG),
-    }
-}
-
-/// The policy of a validated configuration.
-fn verification_policy(config: &KubeletConfiguration) -> VerificationPolicy {
-    match config.image_pull_credentials_verification_policy.as_str() {
-        "NeverVerify" => VerificationPolicy::NeverVerify,
-        "NeverVerifyAllowlistedImages" => VerificationPolicy::NeverVerifyAllowlistedImages(
-            config
-                .preloaded_images_verification_allowlist
-                .iter()
-                .filter_map(|pattern| AllowedImages::parse(pattern).ok())
-                .collect(),
-        ),
-        "AlwaysVerify" => VerificationPolicy::AlwaysVerify,
-        _ => VerificationPolicy::NeverVerifyPreloadedImages,
-    }
-}
-
 fn server_options(config: &KubeletConfiguration) -> ServerOptions {
     let address = |address: &str, port: i32| {
         let port = u16::try_from(port).ok().filter(|port| *port != 0)?;
@@ -296,7 +258,7 @@ fn span(duration: GoDuration) -> Duration {
     duration.to_std().unwrap_or_default()
 }
 
-fn absolute(path: &Path) -> PathBuf {
+pub(super) fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 

@@ -20,7 +20,7 @@ use self::{
     node::NodeDockerConfig,
     plugin::{config::CredentialProvider, provider::Provider},
 };
-use crate::apiserver::objects::Objects;
+use crate::{apiserver::objects::Objects, repeatable};
 
 /// A name and password for a registry.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -163,7 +163,7 @@ impl Credentials {
 
         let node = Arc::clone(&self.node);
         // Fails only if reading panicked, which then found nothing.
-        let config = tokio::task::spawn_blocking(move || node.read())
+        let config = repeatable::blocking(move || node.read())
             .await
             .unwrap_or_default();
         let mut keyring = Keyring::default();

@@ -20,6 +20,7 @@ use super::{
     credentials::{CredentialSource, TrackedCredential},
     reference::Reference,
 };
+use crate::repeatable;
 
 /// A record that many secrets are in takes no further ones by being looked at, so
 /// that namespaces that come and go do not grow it without end.
@@ -58,7 +59,7 @@ impl PullRecords {
         work: impl FnOnce(&Store) -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
         let store = Arc::clone(&self.store);
-        tokio::task::spawn_blocking(move || work(&store))
+        repeatable::blocking(move || work(&store))
             .await
             .unwrap_or_else(|panicked| Err(io::Error::other(panicked)))
     }
@@ -220,16 +221,12 @@ impl Drop for Pull<'_> {
         }
         let store = Arc::clone(&self.records.store);
         let image = std::mem::take(&mut self.image);
-        let end = move || {
+        // The pod's task may be ended at any moment, and cannot wait here.
+        repeatable::blocking_detached(move || {
             if let Err(error) = store.end(&image) {
                 warn!(image, %error, "cannot remove the record of a pull that was begun");
             }
-        };
-        // The pod's task may be ended at any moment, and cannot wait here.
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn_blocking(end)),
-            Err(_) => end(),
-        }
+        });
     }
 }
 

@@ -2,26 +2,17 @@
 //! and for which images.
 
 use std::{
-    collections::BTreeSet,
     fs, io,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use serde::Deserialize;
-
-use super::API_VERSIONS;
-use crate::{
-    config::{
-        duration::GoDuration,
-        validation::{
-            field::{Faults, FieldError, Path as FieldPath},
-            names,
-        },
-        yaml::{self, SyntaxError},
-    },
-    image::credentials::registry_url::RegistryUrl,
+use super::config_file::{ConfigFile, Entry, validate};
+use crate::config::{
+    duration::GoDuration,
+    validation::field::FieldError,
+    yaml::{self, SyntaxError},
 };
 
 const KIND: &str = "CredentialProviderConfig";
@@ -30,8 +21,6 @@ const CONFIG_API_VERSIONS: &[&str] = &[
     "kubelet.config.k8s.io/v1alpha1",
     "kubelet.config.k8s.io/v1beta1",
 ];
-/// The one version whose requests carry tokens of service accounts.
-const TOKEN_API_VERSION: &str = "credentialprovider.kubelet.k8s.io/v1";
 
 /// A plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,44 +135,6 @@ fn listed(faults: &[FieldError]) -> String {
     faults.join("; ")
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
-struct ConfigFile {
-    api_version: String,
-    kind: String,
-    providers: Vec<Entry>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
-struct Entry {
-    name: String,
-    match_images: Vec<String>,
-    default_cache_duration: Option<GoDuration>,
-    api_version: String,
-    args: Option<Vec<String>>,
-    env: Option<Vec<Variable>>,
-    token_attributes: Option<TokenEntry>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Variable {
-    name: String,
-    #[serde(default)]
-    value: String,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
-struct TokenEntry {
-    service_account_token_audience: String,
-    cache_type: String,
-    require_service_account: Option<bool>,
-    required_service_account_annotation_keys: Vec<String>,
-    optional_service_account_annotation_keys: Vec<String>,
-}
-
 /// Reads the plugins of a file, or of the `.json`, `.yaml` and `.yml` files of a
 /// directory in the order of their names, whose programs are in `bin_dir`.
 ///
@@ -277,129 +228,6 @@ fn read(path: &Path) -> Result<ConfigFile, ProviderConfigError> {
     Ok(file)
 }
 
-fn validate(entries: &[Entry]) -> Vec<FieldError> {
-    let mut faults = Faults::default();
-    let path = FieldPath::new("providers");
-    if entries.is_empty() {
-        faults.required(&path, "at least 1 item in plugins is required");
-    }
-    let mut names = BTreeSet::new();
-    for entry in entries {
-        validate_name(&entry.name, &path.child("name"), &mut faults);
-        if !names.insert(&entry.name) {
-            faults.duplicate(&path.child("name"), &entry.name);
-        }
-        if entry.api_version.is_empty() {
-            faults.required(&path.child("apiVersion"), "");
-        } else {
-            faults.one_of(&path.child("apiVersion"), &entry.api_version, API_VERSIONS);
-        }
-        let match_images = path.child("matchImages");
-        if entry.match_images.is_empty() {
-            faults.required(&match_images, "at least 1 item in matchImages is required");
-        }
-        for image in &entry.match_images {
-            if let Err(reason) = RegistryUrl::parse(image) {
-                let rule = format_args!("match image is invalid: {reason}");
-                faults.invalid(&match_images, image, rule);
-            }
-        }
-        match entry.default_cache_duration {
-            None => faults.required(&path.child("defaultCacheDuration"), ""),
-            Some(duration) if duration.is_negative() => faults.invalid(
-                &path.child("defaultCacheDuration"),
-                duration.to_string(),
-                "must be greater than or equal to 0",
-            ),
-            Some(_) => {}
-        }
-        if let Some(attributes) = &entry.token_attributes {
-            validate_token(
-                attributes,
-                &entry.api_version,
-                &path.child("tokenAttributes"),
-                &mut faults,
-            );
-        }
-    }
-    faults.into_vec()
-}
-
-fn validate_name(name: &str, path: &FieldPath, faults: &mut Faults) {
-    for (broken, rule) in [
-        (name.is_empty(), "provider name cannot be empty"),
-        (name.contains('/'), "provider name cannot contain '/'"),
-        (name.contains(' '), "provider name cannot contain spaces"),
-        (name == ".", "provider name cannot be '.'"),
-        (name == "..", "provider name cannot be '..'"),
-    ] {
-        if broken {
-            faults.invalid(path, name, rule);
-        }
-    }
-}
-
-fn validate_token(entry: &TokenEntry, version: &str, path: &FieldPath, faults: &mut Faults) {
-    if entry.service_account_token_audience.is_empty() {
-        faults.required(&path.child("serviceAccountTokenAudience"), "");
-    }
-    if entry.require_service_account.is_none() {
-        faults.required(&path.child("requireServiceAccount"), "");
-    }
-    if version != TOKEN_API_VERSION {
-        let why = format!("tokenAttributes is only supported for {TOKEN_API_VERSION} API version");
-        faults.forbidden(path, &why);
-    }
-    let required = &entry.required_service_account_annotation_keys;
-    let optional = &entry.optional_service_account_annotation_keys;
-    let required_path = path.child("requiredServiceAccountAnnotationKeys");
-    if entry.require_service_account == Some(false) && !required.is_empty() {
-        faults.forbidden(
-            &required_path,
-            "requireServiceAccount cannot be false when requiredServiceAccountAnnotationKeys is set",
-        );
-    }
-    validate_annotations(required, &required_path, faults);
-    validate_annotations(
-        optional,
-        &path.child("optionalServiceAccountAnnotationKeys"),
-        faults,
-    );
-    let both: BTreeSet<&String> = required
-        .iter()
-        .filter(|key| optional.contains(key))
-        .collect();
-    if !both.is_empty() {
-        faults.invalid(
-            path,
-            both,
-            "annotation keys cannot be both required and optional",
-        );
-    }
-    let cache_type = path.child("cacheType");
-    if entry.cache_type.is_empty() {
-        faults.required(
-            &cache_type,
-            "cacheType is required to be set when tokenAttributes is specified. Supported values \
-             are: ServiceAccount, Token",
-        );
-    } else {
-        faults.one_of(&cache_type, &entry.cache_type, &["ServiceAccount", "Token"]);
-    }
-}
-
-fn validate_annotations(keys: &[String], path: &FieldPath, faults: &mut Faults) {
-    let mut seen = BTreeSet::new();
-    for key in keys {
-        if let Err(rule) = names::qualified_name(&key.to_lowercase()) {
-            faults.invalid(path, key, rule);
-        }
-        if !seen.insert(key) {
-            faults.duplicate(path, key);
-        }
-    }
-}
-
 /// The plugin of a valid entry.
 fn provider(entry: Entry, program: PathBuf) -> CredentialProvider {
     let token_attributes = entry.token_attributes.map(|token| TokenAttributes {
@@ -435,6 +263,7 @@ fn provider(entry: Entry, program: PathBuf) -> CredentialProvider {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::image::credentials::plugin::API_VERSIONS;
 
     const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\n";
     const PROVIDER: &str = "\

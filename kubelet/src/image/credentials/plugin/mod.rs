@@ -2,6 +2,7 @@
 //! See <https://kubernetes.io/docs/tasks/administer-cluster/kubelet-credential-provider/>.
 
 pub mod config;
+mod config_file;
 mod exec;
 pub mod provider;
 
