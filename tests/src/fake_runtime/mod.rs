@@ -185,6 +185,13 @@ impl FakeRuntime {
         self.0.world.lock().pullable.insert(reference.to_owned());
     }
 
+    /// Makes a reference pullable for one user of its registry alone.
+    pub fn add_private_image(&self, reference: &str, user: &str) {
+        self.add_pullable_image(reference);
+        let private = &mut self.0.world.lock().private;
+        private.insert(reference.to_owned(), user.to_owned());
+    }
+
     /// Every pull that got past its faults, in order.
     pub fn pulls(&self) -> Vec<cri::PullImageRequest> {
         self.0.world.lock().pulls.clone()

@@ -115,6 +115,8 @@ pub(super) struct World {
     pub(super) images: BTreeMap<String, cri::Image>,
     /// References that a pull finds.
     pub(super) pullable: BTreeSet<String>,
+    /// The users who alone may pull a reference.
+    pub(super) private: BTreeMap<String, String>,
     pub(super) pulls: Vec<cri::PullImageRequest>,
     pub(super) behaviours: BTreeMap<String, Behaviour>,
     pub(super) checkpoints: BTreeMap<String, Checkpoint>,
@@ -140,6 +142,7 @@ impl World {
             containers: BTreeMap::new(),
             images: BTreeMap::new(),
             pullable: BTreeSet::new(),
+            private: BTreeMap::new(),
             pulls: Vec::new(),
             behaviours: BTreeMap::new(),
             checkpoints: BTreeMap::new(),
