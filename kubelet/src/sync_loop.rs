@@ -80,6 +80,7 @@ impl SyncLoop<'_> {
         mut self,
         mut updates: mpsc::Receiver<PodUpdate>,
         mut events: mpsc::Receiver<PodLifecycleEvent>,
+        mut probe_changes: mpsc::Receiver<PodUid>,
         cancel: CancellationToken,
     ) {
         let mut housekeeping = tokio::time::interval(HOUSEKEEPING_PERIOD);
@@ -90,6 +91,7 @@ impl SyncLoop<'_> {
                 () = cancel.cancelled() => return,
                 Some(update) = updates.recv() => self.update(update),
                 Some(event) = events.recv() => self.event(&event),
+                Some(uid) = probe_changes.recv() => self.workers.sync(&uid),
                 _ = housekeeping.tick() => {
                     if let Some(housekeeping) = &mut self.housekeeping
                         && (self.sources_ready)()

@@ -8,6 +8,7 @@ mod failures;
 mod images;
 mod many;
 mod node;
+mod probes;
 mod restarts;
 mod run_once;
 mod starts;

@@ -26,7 +26,7 @@ use tonic::{
 };
 
 pub use fault::{Fault, Times, Verb};
-pub use world::{Behaviour, Container, Sandbox, Usage};
+pub use world::{Behaviour, Container, Exec, Sandbox, Usage};
 
 /// Bytes in flight each way on an in-process connection.
 const PIPE: usize = 64 * 1024;
@@ -230,7 +230,8 @@ impl FakeRuntime {
         self.0.world.lock().stop_sandbox(id);
     }
 
-    /// How containers of a name behave from their next start on.
+    /// How containers of a name behave: in `exec` and stops at once, otherwise from
+    /// their next start on.
     pub fn behave(&self, container: &str, behaviour: Behaviour) {
         self.0
             .world
