@@ -15,6 +15,7 @@ use crate::{
     },
     pod_worker::{PodSyncer, Subject, SyncOutcome, WorkerError},
     prober::ProbeManager,
+    repeatable,
     runtime::{RuntimeManager, pod_state::PodState, pod_status::PodStatus},
     status::{Facts, Phase, StatusManager},
     volume,
@@ -50,6 +51,7 @@ impl Syncer {
                 waiting: &state.waiting(),
                 runtime_name: self.runtime.name(),
                 ending: false,
+                verdict: None,
             },
         )
     }
@@ -154,6 +156,7 @@ impl PodSyncer for Syncer {
                     waiting: &std::collections::BTreeMap::new(),
                     runtime_name: self.runtime.name(),
                     ending: true,
+                    verdict: None,
                 },
             );
         }
@@ -190,7 +193,7 @@ impl PodSyncer for Syncer {
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, WorkerError> + Send + 'static,
 ) -> Result<T, WorkerError> {
-    tokio::task::spawn_blocking(work).await?
+    repeatable::blocking(work).await?
 }
 
 /// Removes a directory with all that is in it; one that is not there is fine.

@@ -87,11 +87,10 @@ impl SyncLoop<'_> {
         housekeeping.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             self.monitor.tick();
+            // The rarer first, so that none is held up by the others.
             tokio::select! {
+                biased;
                 () = cancel.cancelled() => return,
-                Some(update) = updates.recv() => self.update(update),
-                Some(event) = events.recv() => self.event(&event),
-                Some(uid) = probe_changes.recv() => self.workers.sync(&uid),
                 _ = housekeeping.tick() => {
                     if let Some(housekeeping) = &mut self.housekeeping
                         && (self.sources_ready)()
@@ -99,6 +98,9 @@ impl SyncLoop<'_> {
                         housekeeping.run();
                     }
                 }
+                Some(update) = updates.recv() => self.update(update),
+                Some(uid) = probe_changes.recv() => self.workers.sync(&uid),
+                Some(event) = events.recv() => self.event(&event),
             }
         }
     }

@@ -1,11 +1,11 @@
-//! Images of containers: whether they are on the node, and getting them there.
+//! Images of containers and volumes: whether they are on the node, and getting them there.
 
 pub mod reference;
 
 use std::{sync::Arc, time::Duration};
 
 use cri_proto::runtime::v1::{ImageSpec, PodSandboxConfig};
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use tokio::{sync::Semaphore, time::Instant};
 use tracing::info;
@@ -125,25 +125,25 @@ impl ImageManager {
         }
     }
 
-    /// The container's image, pulled if its policy says so.
+    /// The image that a container or an image volume of the pod names, pulled if
+    /// `policy` says so: `Always`, `Never`, or else `IfNotPresent`.
     ///
     /// # Errors
     /// See [`ImageError`]; each is tried again with the pod's next sync.
     pub async fn ensure(
         &self,
         pod: &Pod,
-        container: &Container,
+        requested: &str,
+        policy: Option<&str>,
         sandbox_config: &PodSandboxConfig,
         backoff: &Mutex<PullBackoff>,
     ) -> Result<PresentImage, ImageError> {
-        let requested = container.image.as_deref().unwrap_or_default();
         let name = reference::with_default_tag(requested)?;
         let spec = ImageSpec {
             image: name.clone(),
             annotations: pod.metadata.annotations.clone().unwrap_or_default(),
             ..ImageSpec::default()
         };
-        let policy = container.image_pull_policy.as_deref();
         if policy != Some("Always") {
             if let Some(present) = self.present(requested, spec.clone()).await? {
                 return Ok(present);
