@@ -140,14 +140,6 @@ fn volume_kind(volume: &Volume) -> String {
 }
 
 fn container(container: &Container, path: &str, found: &mut Found) {
-    let probes = [
-        (&container.liveness_probe, "livenessProbe"),
-        (&container.readiness_probe, "readinessProbe"),
-        (&container.startup_probe, "startupProbe"),
-    ];
-    for (probe, name) in probes {
-        found.when(probe.is_some(), format!("{path}.{name}"), "probes");
-    }
     found.when(
         some(container.env_from.as_ref()),
         format!("{path}.envFrom"),
@@ -259,13 +251,6 @@ fn lifecycle_handler(handler: &LifecycleHandler, path: &str, found: &mut Found) 
         format!("{path}.tcpSocket"),
         "tcpSocket hooks",
     );
-    if let Some(get) = &handler.http_get {
-        found.when(
-            get.scheme.as_deref() == Some("HTTPS"),
-            format!("{path}.httpGet.scheme"),
-            "hooks over HTTPS",
-        );
-    }
 }
 
 #[cfg(test)]
@@ -288,6 +273,9 @@ mod tests {
                 "env": [{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
                 "volumeMounts": [{"name": "v", "mountPath": "/v"}],
                 "resources": {"limits": {"cpu": "1", "memory": "1Gi"}},
+                "livenessProbe": {"exec": {"command": ["x"]}},
+                "readinessProbe": {"httpGet": {"port": "web", "scheme": "HTTPS"}},
+                "startupProbe": {"grpc": {"port": 1}},
                 "lifecycle": {"preStop": {"exec": {"command": ["x"]}}}}],
              "volumes": [{"name": "v", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
                          {"name": "h", "hostPath": {"path": "/"}}]}"#,
@@ -300,7 +288,7 @@ mod tests {
         let found = check(
             r#"{"hostUsers": false,
              "initContainers": [{"name": "i", "restartPolicy": "Always"}],
-             "containers": [{"name": "a", "livenessProbe": {},
+             "containers": [{"name": "a",
                 "envFrom": [{"secretRef": {"name": "s"}}],
                 "env": [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
                 "volumeMounts": [{"name": "v", "mountPath": "/v", "subPath": "s"}],
@@ -319,7 +307,6 @@ mod tests {
                 "spec.volumes[0].configMap",
                 "spec.volumes[1].emptyDir.sizeLimit",
                 "spec.initContainers[0].restartPolicy",
-                "spec.containers[0].livenessProbe",
                 "spec.containers[0].envFrom",
                 "spec.containers[0].env[0].valueFrom.secretKeyRef",
                 "spec.containers[0].volumeMounts[0].subPath",
