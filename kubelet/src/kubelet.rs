@@ -92,7 +92,10 @@ impl Kubelet {
         Self(Arc::new(Parts {
             sources_ready: Box::new(sources_ready),
             pods: Arc::default(),
-            statuses: Arc::new(StatusManager::new(Arc::clone(&options))),
+            statuses: Arc::new(StatusManager::new(
+                Arc::clone(&options),
+                Arc::clone(&probe_results),
+            )),
             runtime: Arc::new(RuntimeManager::new(
                 cri.clone(),
                 Arc::clone(&options),
@@ -133,6 +136,10 @@ impl Kubelet {
             return;
         }
         let parts = &*self.0;
+        let restore = parts.runtime.images().restore();
+        if cancel.run_until_cancelled(restore).await.is_none() {
+            return;
+        }
         let (probe_changes_in, probe_changes) = mpsc::channel(EVENTS);
         let probes = {
             let statuses = Arc::clone(&parts.statuses);

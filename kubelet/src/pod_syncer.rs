@@ -52,6 +52,7 @@ impl Syncer {
                 runtime_name: self.runtime.name(),
                 ending: false,
                 verdict: None,
+                resize: self.runtime.resize_report(&PodUid::of(pod)).as_ref(),
             },
         )
     }
@@ -85,6 +86,7 @@ impl PodSyncer for Syncer {
         status: Arc<PodStatus>,
         state: Arc<PodState>,
     ) -> Result<SyncOutcome, WorkerError> {
+        let pod = self.runtime.grant(pod, &status).await;
         if self.report(&pod, &status, &state).is_terminal() {
             return Ok(SyncOutcome {
                 terminal: true,
@@ -114,14 +116,23 @@ impl PodSyncer for Syncer {
         self.report(&pod, &status, &state);
         self.probes.prompt_readiness(&PodUid::of(&pod));
         let synced = synced?;
+        if synced.resized {
+            // The list does not show it.
+            self.pleg.request_inspection(&PodUid::of(&pod));
+        }
         if synced.changed && !synced.failed {
             self.pleg.request_relist();
         }
         Ok(SyncOutcome {
             terminal: false,
-            changed: synced.changed,
+            changed: synced.changed || synced.resized,
             failed: synced.failed,
-            retry_after: synced.retry_after,
+            // What came of a resize is read back and shown.
+            retry_after: if synced.resized && !synced.failed {
+                Some(Duration::ZERO)
+            } else {
+                synced.retry_after
+            },
         })
     }
 
@@ -157,9 +168,11 @@ impl PodSyncer for Syncer {
                     runtime_name: self.runtime.name(),
                     ending: true,
                     verdict: None,
+                    resize: None,
                 },
             );
         }
+        self.runtime.ungrant(&subject.uid);
         let dir = directory::pod_dir(&self.options, &subject.uid);
         blocking(move || Ok(volume::tear_down(&dir)?)).await
     }

@@ -17,7 +17,9 @@ mod pod_files;
 pub mod pod_state;
 pub mod pod_status;
 mod prune;
+pub mod resize;
 pub mod resources;
+pub mod restart_rules;
 pub mod running_pods;
 pub mod sandbox_config;
 pub mod security_context;
@@ -32,7 +34,7 @@ use std::{
 
 use tracing::warn;
 
-use self::cri::CriClient;
+use self::{cri::CriClient, resize::Resizes};
 pub use self::{
     kill::KillError,
     start::StartError,
@@ -59,6 +61,8 @@ pub struct RuntimeManager {
     name: OnceLock<String>,
     seccomp_root: PathBuf,
     memory_capacity: i64,
+    cpus: i64,
+    resizes: Resizes,
 }
 
 impl RuntimeManager {
@@ -76,13 +80,15 @@ impl RuntimeManager {
             FALLBACK_MEMORY
         });
         Self {
-            images: ImageManager::new(cri.clone(), &options),
+            images: ImageManager::new(cri.clone(), &options, Arc::clone(&objects)),
             cri,
             objects,
             probes,
             name: OnceLock::new(),
             seccomp_root: options.root_dir.join("seccomp"),
             memory_capacity,
+            cpus: resize::online_cpus(),
+            resizes: Resizes::default(),
             options,
         }
     }
@@ -90,6 +96,11 @@ impl RuntimeManager {
     /// Where config data comes from.
     pub fn objects(&self) -> &dyn Objects {
         &*self.objects
+    }
+
+    /// Where images come from.
+    pub fn images(&self) -> &ImageManager {
+        &self.images
     }
 
     /// What probes found.

@@ -14,7 +14,7 @@ use super::{
     hooks::{self, HookError},
     pod_files::{self, FileError},
     pod_state::PodState,
-    pod_status::{ContainerState, ContainerStatus, PodStatus},
+    pod_status::{ContainerState, ContainerStatus, PodStatus, Reported},
 };
 use crate::{
     image::ImageError,
@@ -226,6 +226,7 @@ impl ContainerStatus {
             restart_count: 0,
             reason: String::new(),
             message: String::new(),
+            reported: Reported::default(),
         }
     }
 }

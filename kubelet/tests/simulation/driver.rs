@@ -30,7 +30,7 @@ use crate::{
 /// Time of day at which every run begins: 2026-01-01.
 const EPOCH: i64 = 1_767_225_600;
 /// Within which everything is as it should be once the runtime fails no more.
-const SETTLED: Duration = Duration::from_secs(15 * 60);
+const SETTLED: Duration = Duration::from_secs(5 * 60);
 /// Between two looks at whether it is.
 const LOOK: Duration = Duration::from_secs(4);
 
@@ -48,7 +48,7 @@ pub struct Subject {
     /// Something else than its own containers ended something of it.
     pub disturbed: bool,
     /// It was removed and came back.
-    came_back: bool,
+    pub came_back: bool,
     status: Option<Arc<PodStatus>>,
     restarts: BTreeMap<String, i32>,
 }
@@ -59,6 +59,8 @@ pub struct Simulation {
     pub kubelet: Running,
     pub subjects: Vec<Subject>,
     random: Random,
+    /// Most pods at the same time.
+    room: usize,
     /// Generations of each name so far.
     generations: Vec<u32>,
 }
@@ -78,7 +80,14 @@ pub async fn simulate(seed: u64, pods: usize) -> Trace {
     sleep(Duration::from_secs(3)).await;
     let idle_tasks = Handle::current().metrics().num_alive_tasks();
 
+    // Now and then all of them are there at once.
+    let room = if seed % 10 == 9 {
+        pods
+    } else {
+        random.of(&[40, 80, 120])
+    };
     let mut simulation = Simulation {
+        room,
         node,
         kubelet,
         subjects: Vec::new(),
@@ -106,9 +115,18 @@ pub async fn simulate(seed: u64, pods: usize) -> Trace {
 }
 
 impl Simulation {
+    /// How many pods the sources have.
+    fn present(&self) -> usize {
+        self.subjects
+            .iter()
+            .filter(|subject| subject.present)
+            .count()
+    }
+
     async fn act(&mut self) {
         match self.random.below(1000) {
-            0..=399 => self.add().await,
+            0..=399 if self.present() < self.room => self.add().await,
+            0..=399 => self.remove().await,
             400..=599 => self.crash(),
             600..=679 => self.remove().await,
             680..=729 => self.delete().await,
@@ -116,16 +134,17 @@ impl Simulation {
             810..=869 => self.replace().await,
             870..=929 => self.bring_back().await,
             930..=969 => self.end_sandbox(),
-            970..=979 => {
+            970..=973 => {
                 let lasting = faults::outage(&self.node.runtime, &mut self.random);
                 sleep(lasting).await;
             }
-            980..=983 => self.restart().await,
-            984..=989 => self.reconcile().await,
-            _ => sleep(self.random.millis(500, 4000)).await,
+            974..=976 => self.restart().await,
+            977..=983 => self.reconcile().await,
+            984..=989 => sleep(self.random.millis(500, 4000)).await,
+            _ => {}
         }
         if self.random.permille(700) {
-            sleep(self.random.millis(0, 60)).await;
+            sleep(self.random.millis(0, 50)).await;
         }
         if self.random.permille(200) {
             self.observe();
@@ -160,6 +179,8 @@ impl Simulation {
     }
 
     async fn send(&self, operation: PodOperation, pod: &Pod, source: Source) {
+        let uid = pod.metadata.uid.as_deref().unwrap();
+        self.node.trace.note(format!("{operation:?} {uid}"), &[]);
         self.kubelet
             .send(operation, source, vec![pod.clone()])
             .await;
@@ -294,6 +315,7 @@ impl Simulation {
 
     /// Kills the kubelet and starts another one.
     async fn restart(&mut self) {
+        self.node.trace.note("the kubelet is killed", &[]);
         let kubelet = self.node.start();
         std::mem::replace(&mut self.kubelet, kubelet).kill().await;
         for subject in &mut self.subjects {
