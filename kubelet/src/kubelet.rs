@@ -23,6 +23,7 @@ use crate::{
     },
     status::StatusManager,
     sync_loop::{LoopMonitor, SyncLoop},
+    volume::{VolumeHost, VolumeManager, plugins},
 };
 
 /// Between two attempts to reach the runtime at the start.
@@ -52,6 +53,7 @@ struct Parts {
     pods: Arc<PodManager>,
     statuses: Arc<StatusManager>,
     runtime: Arc<RuntimeManager>,
+    volumes: Arc<VolumeManager>,
     cache: Arc<PodCache>,
     pleg: Arc<Pleg>,
     monitor: LoopMonitor,
@@ -86,16 +88,24 @@ impl Kubelet {
     ) -> Self {
         let options = Arc::new(options);
         let cache = Arc::<PodCache>::default();
+        let runtime = Arc::new(RuntimeManager::new(
+            cri.clone(),
+            Arc::clone(&options),
+            Arc::clone(&objects),
+            Arc::default(),
+        ));
+        let host = VolumeHost {
+            options: Arc::clone(&options),
+            objects,
+            memory: runtime.memory_capacity(),
+        };
+        let plugins = plugins::all(&host);
         Self(Arc::new(Parts {
             sources_ready: Box::new(sources_ready),
             pods: Arc::default(),
             statuses: Arc::new(StatusManager::new(Arc::clone(&options))),
-            runtime: Arc::new(RuntimeManager::new(
-                cri.clone(),
-                Arc::clone(&options),
-                objects,
-                Arc::default(),
-            )),
+            runtime,
+            volumes: Arc::new(VolumeManager::new(host, plugins)),
             pleg: Arc::new(Pleg::new(cri.clone(), Arc::clone(&cache))),
             cache,
             monitor: LoopMonitor::default(),
@@ -133,6 +143,7 @@ impl Kubelet {
             options: Arc::clone(&parts.options),
             pods: Arc::clone(&parts.pods),
             runtime: Arc::clone(&parts.runtime),
+            volumes: Arc::clone(&parts.volumes),
             cache: Arc::clone(&parts.cache),
             pleg: Arc::clone(&parts.pleg),
             statuses: Arc::clone(&parts.statuses),
@@ -149,6 +160,7 @@ impl Kubelet {
             pods: Arc::clone(&parts.pods),
             workers: Arc::clone(&workers),
             pleg: Arc::clone(&parts.pleg),
+            volumes: Arc::clone(&parts.volumes),
             directories: None,
         });
         let sync_loop = SyncLoop {
@@ -163,6 +175,7 @@ impl Kubelet {
         };
         tokio::join!(
             parts.pleg.run(events_in, cancel.clone()),
+            parts.volumes.run(cancel.clone()),
             sync_loop.run(updates, events, cancel),
         );
         workers.ended().await;
