@@ -3,7 +3,7 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use tokio::{task::JoinHandle, time::Instant};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::{
     config::options::Options,
@@ -11,6 +11,7 @@ use crate::{
     pod::{directory, identity::PodUid, manager::PodManager},
     pod_syncer::{self, Syncer},
     pod_worker::{PodWorkers, WorkerError},
+    repeatable,
     volume::{VolumeManager, disk},
 };
 
@@ -68,11 +69,9 @@ impl Housekeeping {
             }
             let task = tokio::spawn(async move {
                 remove_pod_dirs(&options, &volumes, &keep).await;
-                let removed = tokio::task::spawn_blocking(move || {
-                    remove_log_dirs(&options, keep);
-                });
+                let removed = repeatable::blocking(move || remove_log_dirs(&options, keep));
                 if let Err(error) = removed.await {
-                    warn!(%error, "cannot remove log directories that no pod has");
+                    error!(%error, "the look at the directories panicked");
                 }
             });
             self.directories = Some((task, Instant::now()));
@@ -119,14 +118,16 @@ fn remove_log_dirs(options: &Options, keep: impl Fn(&PodUid) -> bool) {
 
 fn children(dir: &Path) -> Vec<(String, std::path::PathBuf)> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    entries
+    let mut children: Vec<_> = entries
         .map(|entry| {
             (
                 entry.file_name().to_string_lossy().into_owned(),
                 entry.path(),
             )
         })
-        .collect()
+        .collect();
+    children.sort_unstable();
+    children
 }
 
 fn report(path: &Path, removed: Result<(), WorkerError>) {
@@ -176,11 +177,10 @@ mod tests {
         tokio::join!(volumes.run(cancel.clone()), clean);
         remove_log_dirs(&options, keep);
         assert!(pods.join("live").exists() && !pods.join("gone").exists());
-        let mut logs: Vec<String> = children(&options.pod_logs_dir)
+        let logs: Vec<String> = children(&options.pod_logs_dir)
             .into_iter()
             .map(|(name, _)| name)
             .collect();
-        logs.sort();
         assert_eq!(logs, ["not-ours", "ns_a_live"]);
     }
 }

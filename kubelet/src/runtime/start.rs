@@ -20,6 +20,7 @@ use super::{
 use crate::{
     image::ImageError,
     pod::{directory, identity},
+    repeatable,
     volume::{MountedVolumes, plugin::Mounted},
 };
 
@@ -185,7 +186,7 @@ impl RuntimeManager {
             image_ref: image.id,
             image_user: image.user,
             placement,
-            mounts: tokio::task::spawn_blocking(move || mounts.mounts()).await??,
+            mounts: repeatable::blocking(move || mounts.mounts()).await??,
             devices,
             seccomp_root: &self.seccomp_root,
             memory_capacity: self.memory_capacity,

@@ -41,8 +41,8 @@ pub fn at(path: &Path) -> io::Result<Option<MountInfo>> {
     let Some(path) = resolve(path)? else {
         return Ok(None);
     };
-    let mounts = read()?.into_iter();
-    Ok(mounts.filter(|mount| mount.mount_point == path).next_back())
+    let mut mounts = read()?.into_iter();
+    Ok(mounts.rfind(|mount| mount.mount_point == path))
 }
 
 /// The mounts at a path and below it, each before those that it is below.

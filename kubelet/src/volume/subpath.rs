@@ -202,3 +202,126 @@ fn open_within(base: &Path, path: &Path) -> io::Result<OwnedFd> {
 fn escapes() -> io::Error {
     io::Error::other("it is not inside the volume")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// A pod's directory with a volume, unmounted whatever happens.
+    struct Pod(tempfile::TempDir);
+
+    impl Pod {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            fs::create_dir(dir.path().join("volume")).unwrap();
+            fs::create_dir(dir.path().join("secret")).unwrap();
+            fs::write(dir.path().join("secret/key"), "of the node").unwrap();
+            Self(dir)
+        }
+
+        fn volume(&self) -> PathBuf {
+            self.0.path().join("volume")
+        }
+
+        fn bind(&self, sub_path: &str) -> Result<PathBuf, VolumeError> {
+            bind(&SubPath {
+                pod_dir: &self.0.path().join("pod"),
+                volume: "v",
+                container: "c",
+                index: 0,
+                volume_path: &self.volume(),
+                sub_path,
+            })
+        }
+    }
+
+    impl Drop for Pod {
+        fn drop(&mut self) {
+            let _ = mount::unmount_all(self.0.path());
+        }
+    }
+
+    #[test]
+    fn parts_are_bound_once_and_cleaned_up() {
+        let pod = Pod::new();
+        make_dir(&pod.volume(), "a/b").unwrap();
+        fs::write(pod.volume().join("a/b/f"), "x").unwrap();
+        let place = pod.bind("a/b").unwrap();
+        assert_eq!(fs::read_to_string(place.join("f")).unwrap(), "x");
+        let id = mount_info::at(&place).unwrap().unwrap().id;
+        assert_eq!(pod.bind("a/b").unwrap(), place);
+        assert_eq!(mount_info::at(&place).unwrap().unwrap().id, id);
+        // Another part, and one that is a file.
+        pod.bind("a/b/f").unwrap();
+        assert_eq!(fs::read_to_string(&place).unwrap(), "x");
+        clean_pod(&pod.0.path().join("pod")).unwrap();
+        assert!(!pod.0.path().join("pod").join(DIRECTORY).exists());
+        assert!(pod.volume().join("a/b/f").exists());
+    }
+
+    #[test]
+    fn what_is_made_has_the_volumes_mode() {
+        let pod = Pod::new();
+        let mode = fs::Permissions::from_mode(0o2775);
+        fs::set_permissions(pod.volume(), mode).unwrap();
+        make_dir(&pod.volume(), "a/b").unwrap();
+        for dir in ["a", "a/b"] {
+            let made = fs::metadata(pod.volume().join(dir)).unwrap();
+            assert_eq!(made.permissions().mode() & 0o7777, 0o2775, "{dir}");
+        }
+    }
+
+    #[test]
+    fn links_do_not_lead_out_of_the_volume() {
+        let pod = Pod::new();
+        let volume = pod.volume();
+        symlink("../secret", volume.join("up")).unwrap();
+        symlink(pod.0.path().join("secret"), volume.join("absolute")).unwrap();
+        symlink("..", volume.join("parent")).unwrap();
+        symlink("/proc/self/root", volume.join("magic")).unwrap();
+        for path in [
+            "up",
+            "up/key",
+            "absolute/key",
+            "parent",
+            "parent/secret/key",
+            "magic/etc",
+        ] {
+            assert!(pod.bind(path).is_err(), "{path}");
+        }
+        for path in ["up/new", "parent/new", "absolute/a/b", "magic/tmp/x-y-z"] {
+            assert!(make_dir(&volume, path).is_err(), "{path}");
+        }
+        assert!(!pod.0.path().join("new").exists());
+        assert_eq!(
+            fs::read_dir(pod.0.path().join("secret")).unwrap().count(),
+            1
+        );
+    }
+
+    #[test]
+    fn links_inside_the_volume_are_followed() {
+        let pod = Pod::new();
+        fs::create_dir(pod.volume().join("..one")).unwrap();
+        fs::write(pod.volume().join("..one/key"), "x").unwrap();
+        symlink("..one", pod.volume().join("..data")).unwrap();
+        symlink("..data/key", pod.volume().join("key")).unwrap();
+        let place = pod.bind("key").unwrap();
+        assert_eq!(fs::read_to_string(place).unwrap(), "x");
+    }
+
+    #[test]
+    fn a_directory_that_becomes_a_link_is_not_followed() {
+        let pod = Pod::new();
+        fs::create_dir_all(pod.volume().join("a/b")).unwrap();
+        let base = pod.volume().canonicalize().unwrap();
+        let resolved = base.join("a/b").canonicalize().unwrap();
+        // After it was resolved, and before it is opened.
+        fs::remove_dir_all(base.join("a")).unwrap();
+        symlink(pod.0.path().join("secret"), base.join("a")).unwrap();
+        fs::create_dir(pod.0.path().join("secret/b")).unwrap();
+        open_within(&base, &resolved).unwrap_err();
+    }
+}

@@ -8,6 +8,8 @@ mod failures;
 mod images;
 mod many;
 mod node;
+mod objects;
 mod restarts;
 mod run_once;
 mod starts;
+mod volumes;
