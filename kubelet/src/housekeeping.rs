@@ -11,6 +11,7 @@ use crate::{
     pod::{directory, identity::PodUid, manager::PodManager},
     pod_syncer::{self, Syncer},
     pod_worker::{PodWorkers, WorkerError},
+    prober::ProbeManager,
     repeatable,
     volume::{VolumeManager, disk},
 };
@@ -25,6 +26,7 @@ pub(crate) struct Housekeeping {
     pub(crate) options: Arc<Options>,
     pub(crate) pods: Arc<PodManager>,
     pub(crate) workers: Arc<PodWorkers<Syncer>>,
+    pub(crate) probes: Arc<ProbeManager>,
     pub(crate) pleg: Arc<Pleg>,
     pub(crate) volumes: Arc<VolumeManager>,
     /// The last look at the directories, and when it began.
@@ -40,6 +42,7 @@ impl Housekeeping {
             return;
         };
         self.workers.reap(listed);
+        self.probes.cleanup(|uid| self.workers.is_known(uid));
         for (uid, record) in &listing.records {
             if self.workers.is_known(uid) {
                 continue;

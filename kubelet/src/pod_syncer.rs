@@ -14,6 +14,7 @@ use crate::{
         manager::PodManager,
     },
     pod_worker::{PodSyncer, Subject, SyncOutcome, WorkerError},
+    prober::ProbeManager,
     repeatable,
     runtime::{RuntimeManager, pod_state::PodState, pod_status::PodStatus},
     status::{Facts, Phase, StatusManager},
@@ -39,6 +40,7 @@ pub(crate) struct Syncer {
     pub(crate) cache: Arc<PodCache>,
     pub(crate) pleg: Arc<Pleg>,
     pub(crate) statuses: Arc<StatusManager>,
+    pub(crate) probes: Arc<ProbeManager>,
 }
 
 impl Syncer {
@@ -51,6 +53,7 @@ impl Syncer {
                 runtime_name: self.runtime.name(),
                 ending: false,
                 verdict: None,
+                resize: self.runtime.resize_report(&PodUid::of(pod)).as_ref(),
             },
         )
     }
@@ -81,6 +84,7 @@ impl PodSyncer for Syncer {
         status: Arc<PodStatus>,
         state: Arc<PodState>,
     ) -> Result<SyncOutcome, WorkerError> {
+        let pod = self.runtime.grant(pod, &status).await;
         if self.report(&pod, &status, &state).is_terminal() {
             return Ok(SyncOutcome {
                 terminal: true,
@@ -99,21 +103,32 @@ impl PodSyncer for Syncer {
         })
         .await?;
         let volumes = self.volumes.wait_for_attach_and_mount(&pod).await?;
+        self.probes.add_pod(&pod);
         let synced = self
             .runtime
             .sync_pod(&pod, &status, &state, &volumes, &pod_dir)
             .await;
         // Why containers wait is known now.
         self.report(&pod, &status, &state);
+        self.probes.prompt_readiness(&PodUid::of(&pod));
         let synced = synced?;
+        if synced.resized {
+            // The list does not show it.
+            self.pleg.request_inspection(&PodUid::of(&pod));
+        }
         if synced.changed && !synced.failed {
             self.pleg.request_relist();
         }
         Ok(SyncOutcome {
             terminal: false,
-            changed: synced.changed,
+            changed: synced.changed || synced.resized,
             failed: synced.failed,
-            retry_after: synced.retry_after,
+            // What came of a resize is read back and shown.
+            retry_after: if synced.resized && !synced.failed {
+                Some(Duration::ZERO)
+            } else {
+                synced.retry_after
+            },
         })
     }
 
@@ -123,8 +138,11 @@ impl PodSyncer for Syncer {
         status: Arc<PodStatus>,
         grace: Option<Duration>,
     ) -> Result<(), WorkerError> {
+        self.probes.stop_liveness_and_startup(&subject.uid);
         let pod = subject.pod.as_deref();
-        Ok(self.runtime.kill_pod(pod, &status, grace).await?)
+        self.runtime.kill_pod(pod, &status, grace).await?;
+        self.probes.remove_pod(&subject.uid);
+        Ok(())
     }
 
     async fn settle_pod(
@@ -146,9 +164,11 @@ impl PodSyncer for Syncer {
                     runtime_name: self.runtime.name(),
                     ending: true,
                     verdict: None,
+                    resize: None,
                 },
             );
         }
+        self.runtime.ungrant(&subject.uid);
         Ok(self.volumes.wait_for_unmount(&subject.uid).await?)
     }
 

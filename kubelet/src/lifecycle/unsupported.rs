@@ -163,14 +163,6 @@ fn projections(volume: &Volume) -> impl Iterator<Item = &VolumeProjection> {
 }
 
 fn container(container: &Container, path: &str, found: &mut Found) {
-    let probes = [
-        (&container.liveness_probe, "livenessProbe"),
-        (&container.readiness_probe, "readinessProbe"),
-        (&container.startup_probe, "startupProbe"),
-    ];
-    for (probe, name) in probes {
-        found.when(probe.is_some(), format!("{path}.{name}"), "probes");
-    }
     found.when(
         some(container.env_from.as_ref()),
         format!("{path}.envFrom"),
@@ -258,13 +250,6 @@ fn lifecycle_handler(handler: &LifecycleHandler, path: &str, found: &mut Found) 
         format!("{path}.tcpSocket"),
         "tcpSocket hooks",
     );
-    if let Some(get) = &handler.http_get {
-        found.when(
-            get.scheme.as_deref() == Some("HTTPS"),
-            format!("{path}.httpGet.scheme"),
-            "hooks over HTTPS",
-        );
-    }
 }
 
 #[cfg(test)]
@@ -287,6 +272,9 @@ mod tests {
                 "env": [{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
                 "volumeMounts": [{"name": "v", "mountPath": "/v"}],
                 "resources": {"limits": {"cpu": "1", "memory": "1Gi"}},
+                "livenessProbe": {"exec": {"command": ["x"]}},
+                "readinessProbe": {"httpGet": {"port": "web", "scheme": "HTTPS"}},
+                "startupProbe": {"grpc": {"port": 1}},
                 "lifecycle": {"preStop": {"exec": {"command": ["x"]}}}}],
              "volumes": [{"name": "v", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
                          {"name": "c", "configMap": {"name": "c"}},
@@ -300,7 +288,7 @@ mod tests {
         let found = check(
             r#"{"hostUsers": false,
              "initContainers": [{"name": "i", "restartPolicy": "Always"}],
-             "containers": [{"name": "a", "livenessProbe": {},
+             "containers": [{"name": "a",
                 "envFrom": [{"secretRef": {"name": "s"}}],
                 "env": [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
                 "volumeMounts": [{"name": "v", "mountPath": "/v", "subPath": "s"}],
@@ -320,7 +308,6 @@ mod tests {
                 "spec.volumes[0].rbd",
                 "spec.volumes[1].projected.sources[1].podCertificate",
                 "spec.initContainers[0].restartPolicy",
-                "spec.containers[0].livenessProbe",
                 "spec.containers[0].envFrom",
                 "spec.containers[0].env[0].valueFrom.secretKeyRef",
                 "spec.containers[0].resources[nvidia.com/gpu]",

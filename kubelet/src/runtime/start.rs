@@ -15,7 +15,7 @@ use super::{
     mounts::{self, MountError, MountParts},
     pod_files::{self, FileError},
     pod_state::PodState,
-    pod_status::{ContainerState, ContainerStatus, PodStatus},
+    pod_status::{ContainerState, ContainerStatus, PodStatus, Reported},
 };
 use crate::{
     image::ImageError,
@@ -308,6 +308,7 @@ impl ContainerStatus {
             restart_count: 0,
             reason: String::new(),
             message: String::new(),
+            reported: Reported::default(),
         }
     }
 }

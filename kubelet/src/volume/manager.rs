@@ -14,7 +14,7 @@ use super::{
     mounted::{MountedVolume, MountedVolumes},
     plugin::{Device, FsGroup, MountRequest, PodVolume, VolumeMode, VolumePlugin},
     spec::{self, VolumeSpec},
-    world::World,
+    world::{Wants, World},
 };
 use crate::pod::identity::PodUid;
 
@@ -81,13 +81,23 @@ impl VolumeManager {
                 }
             }
         }
-        self.world.lock().want(&uid, wanted);
+        let wants = if errors.is_empty() {
+            Wants::All
+        } else {
+            Wants::Some
+        };
+        self.world.lock().want(&uid, wanted, wants);
         self.changed.send_replace(());
+        let ready = |world: &World| world.unmounted(&uid, &used).is_empty();
+        let is_ready = match wants {
+            Wants::All => self.wait_until(ready).await,
+            // A pod that has everything already can go on.
+            Wants::Some => ready(&self.world.lock()),
+        };
+        if is_ready {
+            return Ok(self.mounted(&uid, &used));
+        }
         if errors.is_empty() {
-            let ready = |world: &World| world.unmounted(&uid, &used).is_empty();
-            if self.wait_until(ready).await {
-                return Ok(self.mounted(&uid, &used));
-            }
             errors.push(self.exceeded(&uid));
         }
         Err(VolumeError::NotMounted {

@@ -99,6 +99,14 @@ impl Attempts {
     }
 }
 
+/// What is known of what a pod wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wants {
+    All,
+    /// What is behind the other volumes could not be found out now.
+    Some,
+}
+
 /// Something to do for a volume.
 #[derive(Clone, Debug)]
 pub(super) enum Job {
@@ -116,10 +124,14 @@ pub(super) enum Job {
 }
 
 impl World {
-    /// A pod wants these volumes, by the names of its spec, and no other. What of them is
-    /// to be kept up to date is brought there.
-    pub(super) fn want(&mut self, uid: &PodUid, wanted: Vec<(MountRequest, bool)>) {
-        let mut names = BTreeMap::new();
+    /// A pod wants these volumes, by the names of its spec, and no other unless they are
+    /// only some: then it keeps what it has. What of them is to be kept up to date is
+    /// brought there.
+    pub(super) fn want(&mut self, uid: &PodUid, wanted: Vec<(MountRequest, bool)>, wants: Wants) {
+        let mut names = match wants {
+            Wants::All => BTreeMap::new(),
+            Wants::Some => self.names.remove(uid).unwrap_or_default(),
+        };
         let mut requests = BTreeMap::new();
         for (request, refresh) in wanted {
             names.insert(request.spec.name.clone(), request.volume.clone());
@@ -127,7 +139,7 @@ impl World {
         }
         self.names.insert(uid.clone(), names);
         for (volume, mount) in self.mounts_of(uid) {
-            if !requests.contains_key(volume) {
+            if wants == Wants::All && !requests.contains_key(volume) {
                 mount.unwant();
             }
         }
@@ -415,7 +427,8 @@ mod tests {
     }
 
     fn want(world: &mut World, uid: &str, refresh: bool) {
-        world.want(&PodUid::from(uid), vec![(request(uid), refresh)]);
+        let wanted = vec![(request(uid), refresh)];
+        world.want(&PodUid::from(uid), wanted, Wants::All);
     }
 
     fn begin(world: &mut World) -> Vec<Job> {
@@ -509,6 +522,19 @@ mod tests {
         assert_eq!(settle(&mut world), ["stage, set up a"]);
         world.release(&PodUid::from("b"));
         assert_eq!(settle(&mut world), ["tear down b"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_volume_that_is_not_known_now_is_kept() {
+        let mut world = World::default();
+        let uid = PodUid::from("a");
+        want(&mut world, "a", false);
+        settle(&mut world);
+        world.want(&uid, Vec::new(), Wants::Some);
+        assert_eq!(settle(&mut world), Vec::<String>::new());
+        assert!(world.mounted(&uid, "v").is_some());
+        world.want(&uid, Vec::new(), Wants::All);
+        assert_eq!(settle(&mut world)[0], "tear down a");
     }
 
     #[tokio::test(start_paused = true)]
