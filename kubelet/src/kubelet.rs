@@ -12,6 +12,7 @@ use crate::{
     apiserver::objects::Objects,
     config::{options::Options, update::PodUpdate},
     housekeeping::Housekeeping,
+    lifecycle::Admission,
     pleg::{Pleg, PodCache},
     pod::{identity::PodUid, manager::PodManager},
     pod_syncer::Syncer,
@@ -55,6 +56,7 @@ struct Parts {
     cache: Arc<PodCache>,
     pleg: Arc<Pleg>,
     monitor: LoopMonitor,
+    admission: Admission,
 }
 
 impl fmt::Debug for Kubelet {
@@ -99,6 +101,7 @@ impl Kubelet {
             pleg: Arc::new(Pleg::new(cri.clone(), Arc::clone(&cache))),
             cache,
             monitor: LoopMonitor::default(),
+            admission: Admission::new(&options),
             options,
             cri,
         }))
@@ -152,7 +155,7 @@ impl Kubelet {
             directories: None,
         });
         let sync_loop = SyncLoop {
-            options: &parts.options,
+            admission: &parts.admission,
             pods: &parts.pods,
             statuses: &parts.statuses,
             workers: &workers,

@@ -8,10 +8,13 @@ use super::kubelet_configuration::KubeletConfiguration;
 /// Fields, by dotted path, that have an effect.
 const EFFECTIVE: &[&str] = &[
     "address",
+    "allowedUnsafeSysctls",
     "apiVersion",
     "clusterDNS",
     "clusterDomain",
     "containerRuntimeEndpoint",
+    "cpuCFSQuota",
+    "cpuCFSQuotaPeriod",
     "crashLoopBackOff.maxContainerRestartPeriod",
     "enableServer",
     "failCgroupV1",
@@ -24,14 +27,18 @@ const EFFECTIVE: &[&str] = &[
     "logging.verbosity",
     "maxParallelImagePulls",
     "maxPods",
+    "memorySwap.swapBehavior",
     "podLogsDir",
     "readOnlyPort",
     "resolvConf",
     "runOnce",
     "runtimeRequestTimeout",
+    "seccompDefault",
     "serializeImagePulls",
+    "singleProcessOOMKill",
     "staticPodPath",
     "syncFrequency",
+    "userNamespaces.idsPerPod",
 ];
 
 /// Whether a field, by dotted path, has an effect.
@@ -91,20 +98,12 @@ struct NotBuilt {
     is_asked_for: fn(&KubeletConfiguration) -> bool,
 }
 
-const NOT_BUILT: &[NotBuilt] = &[
-    NotBuilt {
-        field: "staticPodURL",
-        flag: "--manifest-url",
-        instead: "write the manifests to staticPodPath",
-        is_asked_for: |config| !config.static_pod_url.is_empty(),
-    },
-    NotBuilt {
-        field: "seccompDefault",
-        flag: "--seccomp-default",
-        instead: "name a seccompProfile in the pods",
-        is_asked_for: |config| config.seccomp_default == Some(true),
-    },
-];
+const NOT_BUILT: &[NotBuilt] = &[NotBuilt {
+    field: "staticPodURL",
+    flag: "--manifest-url",
+    instead: "write the manifests to staticPodPath",
+    is_asked_for: |config| !config.static_pod_url.is_empty(),
+}];
 
 /// Whether a field, by dotted path, is refused when it asks for something.
 pub fn is_refused(field: &str) -> bool {

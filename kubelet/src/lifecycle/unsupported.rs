@@ -1,11 +1,9 @@
 //! What a pod's spec may ask for and this kubelet cannot do. Everything in a pod
 //! spec that changes how it runs is either done or listed here.
 
-use k8s_openapi::api::core::v1::{
-    Container, EnvVar, LifecycleHandler, Pod, PodSpec, ResourceRequirements, Volume, VolumeMount,
-};
+use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Pod, PodSpec, Volume, VolumeMount};
 
-use crate::runtime::{env, resources};
+use crate::runtime::resources;
 
 /// The fields of the pod that this kubelet cannot do, as `path: what`; empty
 /// when it can be run.
@@ -44,16 +42,6 @@ fn pod_spec(spec: &PodSpec, found: &mut Found) {
         "ephemeral containers",
     );
     found.when(
-        spec.host_users == Some(false),
-        "spec.hostUsers",
-        "user namespaces",
-    );
-    found.when(
-        spec.hostname_override.is_some(),
-        "spec.hostnameOverride",
-        "overriding the hostname",
-    );
-    found.when(
         some(spec.image_pull_secrets.as_ref()),
         "spec.imagePullSecrets",
         "pull secrets",
@@ -64,28 +52,16 @@ fn pod_spec(spec: &PodSpec, found: &mut Found) {
         "operating systems other than linux",
     );
     found.when(
-        spec.overhead
-            .as_ref()
-            .is_some_and(|overhead| !overhead.is_empty()),
-        "spec.overhead",
-        "pod overhead",
-    );
-    found.when(
         some(spec.resource_claims.as_ref()),
         "spec.resourceClaims",
         "dynamic resource allocation",
     );
     found.when(
-        spec.resources
+        spec.runtime_class_name
             .as_ref()
-            .is_some_and(|r| *r != ResourceRequirements::default()),
-        "spec.resources",
-        "resources of whole pods",
-    );
-    found.when(
-        spec.runtime_class_name.is_some(),
+            .is_some_and(|name| !name.is_empty()),
         "spec.runtimeClassName",
-        "runtime classes",
+        "runtime classes, which only an API server has",
     );
     if let Some(context) = &spec.security_context {
         found.when(
@@ -154,11 +130,6 @@ fn container(container: &Container, path: &str, found: &mut Found) {
         found.when(probe.is_some(), format!("{path}.{name}"), "probes");
     }
     found.when(
-        some(container.env_from.as_ref()),
-        format!("{path}.envFrom"),
-        "config maps and secrets",
-    );
-    found.when(
         container.restart_policy.is_some(),
         format!("{path}.restartPolicy"),
         "restart policies of single containers",
@@ -173,9 +144,6 @@ fn container(container: &Container, path: &str, found: &mut Found) {
         format!("{path}.volumeDevices"),
         "block volumes",
     );
-    for (index, variable) in container.env.iter().flatten().enumerate() {
-        env_var(variable, &format!("{path}.env[{index}].valueFrom"), found);
-    }
     for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
         volume_mount(mount, &format!("{path}.volumeMounts[{index}]"), found);
     }
@@ -185,9 +153,9 @@ fn container(container: &Container, path: &str, found: &mut Found) {
             format!("{path}.resources.claims"),
             "dynamic resource allocation",
         );
-        for name in resources::other_resources(requirements) {
+        for name in resources::extended_resources(requirements) {
             let path = format!("{path}.resources[{name}]");
-            found.when(true, path, "resources other than cpu and memory");
+            found.when(true, path, "resources that device plugins give");
         }
     }
     if let Some(context) = &container.security_context {
@@ -206,39 +174,6 @@ fn container(container: &Container, path: &str, found: &mut Found) {
                 lifecycle_handler(handler, &format!("{path}.lifecycle.{name}"), found);
             }
         }
-    }
-}
-
-fn env_var(variable: &EnvVar, path: &str, found: &mut Found) {
-    let Some(source) = &variable.value_from else {
-        return;
-    };
-    found.when(
-        source.config_map_key_ref.is_some(),
-        format!("{path}.configMapKeyRef"),
-        "config maps",
-    );
-    found.when(
-        source.secret_key_ref.is_some(),
-        format!("{path}.secretKeyRef"),
-        "secrets",
-    );
-    found.when(
-        source.resource_field_ref.is_some(),
-        format!("{path}.resourceFieldRef"),
-        "resources as variables",
-    );
-    found.when(
-        source.file_key_ref.is_some(),
-        format!("{path}.fileKeyRef"),
-        "variables from files",
-    );
-    if let Some(field) = &source.field_ref {
-        found.when(
-            !env::is_known_field(&field.field_path),
-            format!("{path}.fieldRef.fieldPath"),
-            &format!("the field {:?}", field.field_path),
-        );
     }
 }
 
@@ -288,10 +223,14 @@ mod tests {
     #[test]
     fn what_is_built_is_supported() {
         let found = check(
-            r#"{"containers": [{"name": "a", "image": "i",
-                "env": [{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
+            r#"{"hostUsers": false, "hostnameOverride": "h", "overhead": {"cpu": "1"},
+             "resources": {"limits": {"cpu": "2"}}, "runtimeClassName": "",
+             "containers": [{"name": "a", "image": "i",
+                "env": [{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+                        {"name": "Y", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
+                "envFrom": [{"secretRef": {"name": "s"}}],
                 "volumeMounts": [{"name": "v", "mountPath": "/v"}],
-                "resources": {"limits": {"cpu": "1", "memory": "1Gi"}},
+                "resources": {"limits": {"cpu": "1", "memory": "1Gi", "hugepages-2Mi": "2Mi"}},
                 "lifecycle": {"preStop": {"exec": {"command": ["x"]}}}}],
              "volumes": [{"name": "v", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
                          {"name": "h", "hostPath": {"path": "/"}}]}"#,
@@ -302,11 +241,9 @@ mod tests {
     #[test]
     fn what_is_not_built_is_named_by_path() {
         let found = check(
-            r#"{"hostUsers": false,
+            r#"{"runtimeClassName": "gvisor",
              "initContainers": [{"name": "i", "restartPolicy": "Always"}],
              "containers": [{"name": "a", "livenessProbe": {},
-                "envFrom": [{"secretRef": {"name": "s"}}],
-                "env": [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
                 "volumeMounts": [{"name": "v", "mountPath": "/v", "subPath": "s"}],
                 "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
              "volumes": [{"name": "v", "configMap": {"name": "c"}},
@@ -319,13 +256,11 @@ mod tests {
         assert_eq!(
             paths,
             [
-                "spec.hostUsers",
+                "spec.runtimeClassName",
                 "spec.volumes[0].configMap",
                 "spec.volumes[1].emptyDir.sizeLimit",
                 "spec.initContainers[0].restartPolicy",
                 "spec.containers[0].livenessProbe",
-                "spec.containers[0].envFrom",
-                "spec.containers[0].env[0].valueFrom.secretKeyRef",
                 "spec.containers[0].volumeMounts[0].subPath",
                 "spec.containers[0].resources[nvidia.com/gpu]",
             ]

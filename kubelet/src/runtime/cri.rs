@@ -7,8 +7,8 @@ use cri_proto::runtime::v1::{
     CreateContainerRequest, ExecSyncRequest, ExecSyncResponse, Image, ImageSpec,
     ImageStatusRequest, ListContainersRequest, ListPodSandboxRequest, PodSandbox, PodSandboxConfig,
     PodSandboxStatus, PodSandboxStatusRequest, PullImageRequest, RemoveContainerRequest,
-    RemovePodSandboxRequest, RunPodSandboxRequest, StartContainerRequest, StopContainerRequest,
-    StopPodSandboxRequest, VersionRequest, VersionResponse,
+    RemovePodSandboxRequest, RunPodSandboxRequest, StartContainerRequest, StatusRequest,
+    StatusResponse, StopContainerRequest, StopPodSandboxRequest, VersionRequest, VersionResponse,
     image_service_client::ImageServiceClient, runtime_service_client::RuntimeServiceClient,
 };
 use tonic::{
@@ -128,6 +128,16 @@ impl CriClient {
         let mut client = self.runtime.clone();
         let request = VersionRequest::default();
         self.call("Version", "", client.version(request)).await
+    }
+
+    /// Conditions of the runtime, and what it can do.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn status(&self) -> Result<StatusResponse, CriError> {
+        let mut client = self.runtime.clone();
+        let request = StatusRequest::default();
+        self.call("Status", "", client.status(request)).await
     }
 
     /// Every sandbox of the runtime.

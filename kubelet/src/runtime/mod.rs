@@ -13,6 +13,7 @@ pub mod hostname;
 pub mod inspect;
 mod kill;
 pub mod labels;
+pub mod machine;
 mod pod_files;
 pub mod pod_state;
 pub mod pod_status;
@@ -24,15 +25,14 @@ pub mod security_context;
 mod start;
 mod sync;
 pub mod termination_message;
+pub mod user_namespace;
 
 use std::{
     path::PathBuf,
     sync::{Arc, OnceLock},
 };
 
-use tracing::warn;
-
-use self::cri::CriClient;
+use self::{cri::CriClient, machine::Machine, user_namespace::UserNamespaces};
 pub use self::{
     kill::KillError,
     start::StartError,
@@ -42,9 +42,6 @@ use crate::{
     apiserver::objects::Objects, config::options::Options, image::ImageManager,
     prober::results::ProbeResults,
 };
-
-/// Assumed where the node's memory cannot be read.
-const FALLBACK_MEMORY: i64 = 4 << 30;
 
 /// Runs pods on the runtime. Shared by all pod workers; what belongs to one pod
 /// is in its [`pod_state::PodState`].
@@ -58,7 +55,8 @@ pub struct RuntimeManager {
     /// Name of the runtime, once it was asked.
     name: OnceLock<String>,
     seccomp_root: PathBuf,
-    memory_capacity: i64,
+    machine: Machine,
+    user_namespaces: UserNamespaces,
 }
 
 impl RuntimeManager {
@@ -70,11 +68,6 @@ impl RuntimeManager {
         objects: Arc<dyn Objects>,
         probes: Arc<ProbeResults>,
     ) -> Self {
-        let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let memory_capacity = resources::memory_capacity(&meminfo).unwrap_or_else(|| {
-            warn!("cannot read the node's memory from /proc/meminfo; assuming 4 GiB");
-            FALLBACK_MEMORY
-        });
         Self {
             images: ImageManager::new(cri.clone(), &options),
             cri,
@@ -82,7 +75,8 @@ impl RuntimeManager {
             probes,
             name: OnceLock::new(),
             seccomp_root: options.root_dir.join("seccomp"),
-            memory_capacity,
+            machine: Machine::read(),
+            user_namespaces: UserNamespaces::default(),
             options,
         }
     }

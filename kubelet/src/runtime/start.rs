@@ -2,7 +2,7 @@
 
 use std::{path::Path, time::Duration};
 
-use cri_proto::runtime::v1::PodSandboxConfig;
+use cri_proto::runtime::v1::{PodSandboxConfig, UserNamespace};
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use tracing::{info, warn};
 
@@ -10,11 +10,13 @@ use super::{
     RuntimeManager,
     container_config::{ConfigError, Parts, container_config},
     cri::CriError,
-    env::Placement,
+    env::{self, EnvError, Placement, Sources},
     hooks::{self, HookError},
     pod_files::{self, FileError},
     pod_state::PodState,
     pod_status::{ContainerState, ContainerStatus, PodStatus},
+    resources::Rules,
+    security_context::NodeSecurity,
 };
 use crate::{
     image::ImageError,
@@ -43,6 +45,9 @@ pub enum StartError {
     /// Its image cannot be had.
     #[error(transparent)]
     Image(#[from] ImageError),
+    /// Its environment cannot be made.
+    #[error(transparent)]
+    Env(#[from] EnvError),
     /// It cannot be configured.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -66,7 +71,7 @@ impl StartError {
         match self {
             Self::CrashLoopBackOff { .. } => "CrashLoopBackOff",
             Self::Image(error) => error.reason(),
-            Self::Config(_) | Self::File(_) => "CreateContainerConfigError",
+            Self::Env(_) | Self::Config(_) | Self::File(_) => "CreateContainerConfigError",
             Self::Create(_) => "CreateContainerError",
             Self::Run(_) => "RunContainerError",
             Self::PostStart(_) => "PostStartHookError",
@@ -94,6 +99,7 @@ pub(super) struct Running<'a> {
     pub(super) host_ips: &'a [String],
     pub(super) volumes: &'a MountedVolumes,
     pub(super) pod_dir: &'a Path,
+    pub(super) user_namespace: UserNamespace,
 }
 
 impl RuntimeManager {
@@ -127,15 +133,22 @@ impl RuntimeManager {
             Some(last) => last.restart_count.saturating_add(1),
             None => pod_files::restart_count_from_logs(&log_dir).await,
         };
+        let placement = Placement {
+            node_name: &self.options.node_name,
+            host_ips: running.host_ips,
+            pod_ips: running.ips,
+        };
+        let sources = Sources {
+            objects: self.objects(),
+            volumes: running.volumes,
+            machine: &self.machine,
+            root_dir: &self.options.root_dir,
+        };
         let parts = Parts {
             restart_count,
             image_ref: image.id,
             image_user: image.user,
-            placement: Placement {
-                node_name: &self.options.node_name,
-                host_ips: running.host_ips,
-                pod_ips: running.ips,
-            },
+            variables: env::environment(pod, container, &placement, sources).await?,
             volumes: running.volumes,
             hosts_file: pod_files::make_hosts_file(
                 pod,
@@ -152,8 +165,15 @@ impl RuntimeManager {
                 restart_count,
             )
             .await?,
-            seccomp_root: &self.seccomp_root,
-            memory_capacity: self.memory_capacity,
+            security: NodeSecurity {
+                seccomp_root: &self.seccomp_root,
+                seccomp_default: self.options.seccomp_default,
+                user_namespace: running.user_namespace.clone(),
+            },
+            rules: Rules {
+                options: &self.options,
+                machine: &self.machine,
+            },
         };
         let config = container_config(pod, spec, container, parts)?;
         let id = self

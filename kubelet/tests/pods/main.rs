@@ -3,11 +3,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod dns;
 mod edits;
+mod environment;
 mod failures;
 mod images;
 mod many;
 mod node;
+mod objects;
 mod restarts;
 mod run_once;
+mod security;
 mod starts;

@@ -12,7 +12,7 @@ use cri_proto::runtime::v1::PodSandboxState;
 use e2e::fake_runtime::FakeRuntime;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 use kubelet::{
-    apiserver::objects::NoObjects,
+    apiserver::objects::{NoObjects, Objects},
     config::{
         options::Options,
         update::{PodOperation, PodUpdate, Source},
@@ -36,15 +36,23 @@ pub const IMAGE: &str = "busybox:1";
 pub struct Node {
     pub runtime: FakeRuntime,
     pub dir: Arc<tempfile::TempDir>,
+    objects: Arc<dyn Objects>,
 }
 
 impl Node {
+    /// A node without an API server.
     pub fn new() -> Self {
+        Self::with_objects(Arc::new(NoObjects))
+    }
+
+    /// A node whose API server serves `objects`.
+    pub fn with_objects(objects: Arc<dyn Objects>) -> Self {
         let runtime = FakeRuntime::new();
         runtime.add_image(IMAGE);
         Self {
             runtime,
             dir: Arc::new(tempfile::tempdir().unwrap()),
+            objects,
         }
     }
 
@@ -69,7 +77,7 @@ impl Node {
     pub fn kubelet(&self, options: Options, ready: Arc<AtomicBool>) -> Kubelet {
         let timeout = options.runtime_request_timeout;
         let cri = CriClient::from_channels(self.runtime.channel(), self.runtime.channel(), timeout);
-        Kubelet::new(options, cri, Arc::new(NoObjects), move || {
+        Kubelet::new(options, cri, Arc::clone(&self.objects), move || {
             ready.load(Ordering::Relaxed)
         })
     }
