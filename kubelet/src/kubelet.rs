@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -17,6 +17,7 @@ use crate::{
     pod::{identity::PodUid, manager::PodManager},
     pod_syncer::Syncer,
     pod_worker::PodWorkers,
+    prober::results::ProbeResults,
     runtime::{
         RuntimeManager,
         cri::{CriClient, CriError},
@@ -88,15 +89,19 @@ impl Kubelet {
     ) -> Self {
         let options = Arc::new(options);
         let cache = Arc::<PodCache>::default();
+        let probes = Arc::<ProbeResults>::default();
         Self(Arc::new(Parts {
             sources_ready: Box::new(sources_ready),
             pods: Arc::default(),
-            statuses: Arc::new(StatusManager::new(Arc::clone(&options))),
+            statuses: Arc::new(StatusManager::new(
+                Arc::clone(&options),
+                Arc::clone(&probes),
+            )),
             runtime: Arc::new(RuntimeManager::new(
                 cri.clone(),
                 Arc::clone(&options),
                 objects,
-                Arc::default(),
+                probes,
             )),
             pleg: Arc::new(Pleg::new(cri.clone(), Arc::clone(&cache))),
             cache,
@@ -132,6 +137,10 @@ impl Kubelet {
             return;
         }
         let parts = &*self.0;
+        let restore = parts.runtime.images().restore();
+        if cancel.run_until_cancelled(restore).await.is_none() {
+            return;
+        }
         let syncer = Arc::new(Syncer {
             options: Arc::clone(&parts.options),
             pods: Arc::clone(&parts.pods),
@@ -222,6 +231,11 @@ impl Kubelet {
             key(a).cmp(&key(b))
         });
         pods
+    }
+
+    /// The last status of a pod; none before its first sync and after its end.
+    pub fn status(&self, uid: &PodUid) -> Option<Arc<PodStatus>> {
+        self.0.statuses.get(uid)
     }
 
     /// What the runtime runs, as `/runningpods/` serves it: metadata, and names

@@ -14,6 +14,7 @@ use crate::{
         manager::PodManager,
     },
     pod_worker::{PodSyncer, Subject, SyncOutcome, WorkerError},
+    repeatable,
     runtime::{RuntimeManager, pod_state::PodState, pod_status::PodStatus},
     status::{Facts, Phase, StatusManager},
     volume,
@@ -48,6 +49,8 @@ impl Syncer {
                 waiting: &state.waiting(),
                 runtime_name: self.runtime.name(),
                 ending: false,
+                verdict: None,
+                resize: self.runtime.resize_report(&PodUid::of(pod)).as_ref(),
             },
         )
     }
@@ -81,6 +84,7 @@ impl PodSyncer for Syncer {
         status: Arc<PodStatus>,
         state: Arc<PodState>,
     ) -> Result<SyncOutcome, WorkerError> {
+        let pod = self.runtime.grant(pod, &status).await;
         if self.report(&pod, &status, &state).is_terminal() {
             return Ok(SyncOutcome {
                 terminal: true,
@@ -108,14 +112,23 @@ impl PodSyncer for Syncer {
         // Why containers wait is known now.
         self.report(&pod, &status, &state);
         let synced = synced?;
+        if synced.resized {
+            // The list does not show it.
+            self.pleg.request_inspection(&PodUid::of(&pod));
+        }
         if synced.changed && !synced.failed {
             self.pleg.request_relist();
         }
         Ok(SyncOutcome {
             terminal: false,
-            changed: synced.changed,
+            changed: synced.changed || synced.resized,
             failed: synced.failed,
-            retry_after: synced.retry_after,
+            // What came of a resize is read back and shown.
+            retry_after: if synced.resized && !synced.failed {
+                Some(Duration::ZERO)
+            } else {
+                synced.retry_after
+            },
         })
     }
 
@@ -147,9 +160,12 @@ impl PodSyncer for Syncer {
                     waiting: &std::collections::BTreeMap::new(),
                     runtime_name: self.runtime.name(),
                     ending: true,
+                    verdict: None,
+                    resize: None,
                 },
             );
         }
+        self.runtime.ungrant(&subject.uid);
         let dir = directory::pod_dir(&self.options, &subject.uid);
         blocking(move || Ok(volume::tear_down(&dir)?)).await
     }
@@ -183,7 +199,7 @@ impl PodSyncer for Syncer {
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, WorkerError> + Send + 'static,
 ) -> Result<T, WorkerError> {
-    tokio::task::spawn_blocking(work).await?
+    repeatable::blocking(work).await?
 }
 
 /// Removes a directory with all that is in it; one that is not there is fine.

@@ -42,11 +42,6 @@ fn pod_spec(spec: &PodSpec, found: &mut Found) {
         "ephemeral containers",
     );
     found.when(
-        some(spec.image_pull_secrets.as_ref()),
-        "spec.imagePullSecrets",
-        "pull secrets",
-    );
-    found.when(
         spec.os.as_ref().is_some_and(|os| os.name != "linux"),
         "spec.os",
         "operating systems other than linux",
@@ -225,6 +220,7 @@ mod tests {
         let found = check(
             r#"{"hostUsers": false, "hostnameOverride": "h", "overhead": {"cpu": "1"},
              "resources": {"limits": {"cpu": "2"}}, "runtimeClassName": "",
+             "imagePullSecrets": [{"name": "s"}],
              "containers": [{"name": "a", "image": "i",
                 "env": [{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
                         {"name": "Y", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],

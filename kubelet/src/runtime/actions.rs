@@ -266,7 +266,7 @@ fn unknown(status: Option<&ContainerStatus>) -> Option<ContainerToKill> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::pod_status::SandboxStatus;
+    use crate::runtime::pod_status::{Reported, SandboxStatus};
 
     fn container(name: &str) -> Container {
         Container {
@@ -315,6 +315,7 @@ mod tests {
             restart_count: 0,
             reason: String::new(),
             message: String::new(),
+            reported: Reported::default(),
         }
     }
 

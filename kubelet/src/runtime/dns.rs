@@ -8,10 +8,9 @@ use std::{
 
 use cri_proto::runtime::v1::DnsConfig;
 use k8s_openapi::api::core::v1::{Pod, PodDNSConfig};
-use tokio::io::AsyncReadExt as _;
 use tracing::{info, warn};
 
-use crate::{config::options::Options, pod::identity};
+use crate::{config::options::Options, files, pod::identity};
 
 /// Limits of resolvers, as upstream applies them.
 const MAX_SERVERS: usize = 3;
@@ -19,8 +18,6 @@ const MAX_SEARCHES: usize = 32;
 const MAX_SEARCH_CHARS: usize = 2048;
 /// Longest domain; some resolvers abort on a longer one.
 const MAX_DOMAIN: usize = 253;
-/// More of a `resolv.conf` is not read, bytes.
-const MAX_FILE: u64 = 10 << 20;
 
 /// Why a pod cannot be given name servers.
 #[derive(Debug, thiserror::Error)]
@@ -107,10 +104,7 @@ async fn read(path: &Path) -> Result<DnsConfig, DnsError> {
         path: path.to_owned(),
         source,
     };
-    let file = tokio::fs::File::open(path).await.map_err(failed)?;
-    let mut text = String::new();
-    let mut file = file.take(MAX_FILE);
-    file.read_to_string(&mut text).await.map_err(failed)?;
+    let text = files::read_to_string(path).await.map_err(failed)?;
     parse(&text).ok_or_else(|| DnsError::NoAddress {
         path: path.to_owned(),
     })

@@ -18,7 +18,9 @@ mod pod_files;
 pub mod pod_state;
 pub mod pod_status;
 mod prune;
+pub mod resize;
 pub mod resources;
+pub mod restart_rules;
 pub mod running_pods;
 pub mod sandbox_config;
 pub mod security_context;
@@ -32,7 +34,10 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use self::{cri::CriClient, machine::Machine, user_namespace::UserNamespaces};
+use self::{
+    cri::CriClient, machine::Machine, resize::Resizes, resources::Rules,
+    user_namespace::UserNamespaces,
+};
 pub use self::{
     kill::KillError,
     start::StartError,
@@ -57,6 +62,7 @@ pub struct RuntimeManager {
     seccomp_root: PathBuf,
     machine: Machine,
     user_namespaces: UserNamespaces,
+    resizes: Resizes,
 }
 
 impl RuntimeManager {
@@ -69,7 +75,7 @@ impl RuntimeManager {
         probes: Arc<ProbeResults>,
     ) -> Self {
         Self {
-            images: ImageManager::new(cri.clone(), &options),
+            images: ImageManager::new(cri.clone(), &options, Arc::clone(&objects)),
             cri,
             objects,
             probes,
@@ -77,13 +83,27 @@ impl RuntimeManager {
             seccomp_root: options.root_dir.join("seccomp"),
             machine: Machine::read(),
             user_namespaces: UserNamespaces::default(),
+            resizes: Resizes::default(),
             options,
+        }
+    }
+
+    /// What bounds the resources of containers.
+    fn rules(&self) -> Rules<'_> {
+        Rules {
+            options: &self.options,
+            machine: &self.machine,
         }
     }
 
     /// Where config data comes from.
     pub fn objects(&self) -> &dyn Objects {
         &*self.objects
+    }
+
+    /// Where images come from.
+    pub fn images(&self) -> &ImageManager {
+        &self.images
     }
 
     /// What probes found.

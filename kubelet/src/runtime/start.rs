@@ -14,8 +14,7 @@ use super::{
     hooks::{self, HookError},
     pod_files::{self, FileError},
     pod_state::PodState,
-    pod_status::{ContainerState, ContainerStatus, PodStatus},
-    resources::Rules,
+    pod_status::{ContainerState, ContainerStatus, PodStatus, Reported},
     security_context::NodeSecurity,
 };
 use crate::{
@@ -125,7 +124,13 @@ impl RuntimeManager {
             })?;
         let image = self
             .images
-            .ensure(pod, container, running.sandbox_config, &state.pulls)
+            .ensure(
+                pod,
+                container.image.as_deref().unwrap_or_default(),
+                container.image_pull_policy.as_deref(),
+                running.sandbox_config,
+                &state.pulls,
+            )
             .await?;
         let log_dir = directory::log_dir(&self.options, pod);
         let log_dir = pod_files::make_log_dir(&log_dir, &container.name).await?;
@@ -170,10 +175,7 @@ impl RuntimeManager {
                 seccomp_default: self.options.seccomp_default,
                 user_namespace: running.user_namespace.clone(),
             },
-            rules: Rules {
-                options: &self.options,
-                machine: &self.machine,
-            },
+            rules: self.rules(),
         };
         let config = container_config(pod, spec, container, parts)?;
         let id = self
@@ -240,6 +242,7 @@ impl ContainerStatus {
             restart_count: 0,
             reason: String::new(),
             message: String::new(),
+            reported: Reported::default(),
         }
     }
 }

@@ -14,12 +14,11 @@ use super::{
     hostname::HostnameError,
     pod_state::PodState,
     pod_status::{PodStatus, SandboxStatus},
-    resources::Rules,
     sandbox_config::{self, sandbox_config},
     start::Running,
     user_namespace::{self, UserNamespaceError},
 };
-use crate::{pod::identity, volume::MountedVolumes};
+use crate::{files, pod::identity, status::ips, volume::MountedVolumes};
 
 /// Reason of containers that wait for their sandbox.
 const CONTAINER_CREATING: &str = "ContainerCreating";
@@ -62,6 +61,8 @@ pub struct Synced {
     pub failed: bool,
     /// The shortest back-off of the containers that were not started.
     pub retry_after: Option<Duration>,
+    /// Running containers were given other resources.
+    pub resized: bool,
 }
 
 impl RuntimeManager {
@@ -79,12 +80,13 @@ impl RuntimeManager {
         pod_dir: &Path,
     ) -> Result<Synced, SyncError> {
         let spec = pod.spec.as_ref().ok_or(SyncError::NoSpec)?;
-        let actions = actions::compute(pod, status);
+        let mut actions = actions::compute(pod, status);
+        let resizes = self.plan_resize(pod, spec, status, &mut actions);
         let mut synced = Synced {
             changed: self.prune(pod, status).await,
             ..Synced::default()
         };
-        if actions.is_empty() {
+        if actions.is_empty() && resizes.is_empty() {
             return Ok(synced);
         }
         synced.changed |= self.kill_unwanted(pod, status, &actions).await?;
@@ -94,6 +96,10 @@ impl RuntimeManager {
             (None, Some(_)) => status.sandboxes.first().map_or(0, |s| s.attempt),
             (None, None) => return Ok(synced),
         };
+        if let Some(id) = actions.sandbox_id.as_ref().filter(|_| !resizes.is_empty()) {
+            synced.resized = true;
+            synced.failed |= !self.resize(pod, spec, id, resizes).await;
+        }
         let sandbox_config = self
             .sandbox_config(pod, spec, attempt, pod_dir)
             .await
@@ -113,6 +119,7 @@ impl RuntimeManager {
                 (created.id.as_str(), created.ips.as_slice())
             }
         };
+        let sandbox_ips = ips::by_family(sandbox_ips, &self.options.node_ips);
         let host_ips: Vec<String> = self
             .options
             .node_ips
@@ -127,7 +134,7 @@ impl RuntimeManager {
             ips: if spec.host_network == Some(true) {
                 &host_ips
             } else {
-                sandbox_ips
+                &sandbox_ips
             },
             host_ips: &host_ips,
             volumes,
@@ -163,10 +170,7 @@ impl RuntimeManager {
             attempt,
             dns: dns::dns_config(pod, &self.options).await?,
             user_namespace,
-            rules: Rules {
-                options: &self.options,
-                machine: &self.machine,
-            },
+            rules: self.rules(),
         };
         Ok(sandbox_config(pod, spec, parts)?)
     }
@@ -223,7 +227,7 @@ impl RuntimeManager {
             .await
             .map_err(SyncError::Purge)?;
         // The runtime writes logs below it.
-        if let Err(error) = tokio::fs::create_dir_all(&config.log_directory).await {
+        if let Err(error) = files::create_dir_all(Path::new(&config.log_directory)).await {
             warn!(path = config.log_directory, %error, "cannot create the pod's log directory");
         }
         let id = self

@@ -36,7 +36,8 @@ pub const IMAGE: &str = "busybox:1";
 pub struct Node {
     pub runtime: FakeRuntime,
     pub dir: Arc<tempfile::TempDir>,
-    objects: Arc<dyn Objects>,
+    /// What an API server would serve; nothing unless a test sets it.
+    pub objects: Arc<dyn Objects>,
 }
 
 impl Node {

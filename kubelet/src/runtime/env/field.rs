@@ -1,7 +1,5 @@
 //! Fields of the pod as variables: `fieldRef`.
 
-use std::net::IpAddr;
-
 use k8s_openapi::api::core::v1::Pod;
 
 use super::Placement;
@@ -43,8 +41,8 @@ pub(super) fn value(
             .unwrap_or_default(),
         "status.hostIP" => first(placement.host_ips),
         "status.hostIPs" => placement.host_ips.join(","),
-        "status.podIP" => first(&one_of_each_family(placement)),
-        "status.podIPs" => one_of_each_family(placement).join(","),
+        "status.podIP" => first(placement.pod_ips),
+        "status.podIPs" => placement.pod_ips.join(","),
         _ => return Err(unsupported()),
     })
 }
@@ -53,20 +51,6 @@ pub(super) fn value(
 fn subscript(path: &str) -> Option<(&str, &str)> {
     let (field, key) = path.strip_suffix("']")?.split_once("['")?;
     (!field.is_empty()).then_some((field, key))
-}
-
-/// The first address of each family, the node's own family first.
-fn one_of_each_family(placement: &Placement<'_>) -> Vec<String> {
-    let is_ipv6 = |ip: &String| matches!(ip.parse(), Ok(IpAddr::V6(_)));
-    let is_ipv4 = |ip: &String| matches!(ip.parse(), Ok(IpAddr::V4(_)));
-    let v4 = placement.pod_ips.iter().find(|ip| is_ipv4(ip));
-    let v6 = placement.pod_ips.iter().find(|ip| is_ipv6(ip));
-    let ips = if placement.host_ips.first().is_some_and(is_ipv6) {
-        [v6, v4]
-    } else {
-        [v4, v6]
-    };
-    ips.into_iter().flatten().cloned().collect()
 }
 
 #[cfg(test)]
@@ -90,7 +74,7 @@ mod tests {
         let placement = Placement {
             node_name: "node",
             host_ips: &texts(&["192.0.2.1", "2001:db8::1"]),
-            pod_ips: &texts(&["10.0.0.2", "fd00::2", "10.0.0.3"]),
+            pod_ips: &texts(&["10.0.0.2", "fd00::2"]),
         };
         for (path, expected) in [
             ("metadata.name", Some("web")),
@@ -111,15 +95,5 @@ mod tests {
             let value = value(&pod, path, &placement);
             assert_eq!(value.ok().as_deref(), expected, "{path}");
         }
-    }
-
-    #[test]
-    fn the_nodes_family_comes_first() {
-        let placement = Placement {
-            node_name: "",
-            host_ips: &texts(&["2001:db8::1"]),
-            pod_ips: &texts(&["10.0.0.2", "fd00::2"]),
-        };
-        assert_eq!(one_of_each_family(&placement), ["fd00::2", "10.0.0.2"]);
     }
 }

@@ -21,6 +21,7 @@ use super::{expansion::expand, machine::Machine};
 use crate::{
     apiserver::objects::{ObjectError, Objects},
     pod::{identity, resources::ResourceList},
+    repeatable::blocking,
     volume::MountedVolumes,
 };
 
@@ -255,7 +256,7 @@ impl Scope<'_> {
             self.sources.machine.clone(),
             self.sources.root_dir.to_owned(),
         );
-        let capacity = tokio::task::spawn_blocking(move || machine.capacity(&root_dir)).await;
+        let capacity = blocking(move || machine.capacity(&root_dir)).await;
         Ok(capacity.unwrap_or_default())
     }
 
@@ -266,7 +267,7 @@ impl Scope<'_> {
         };
         let (root, path, key) = (root.to_owned(), selector.path.clone(), selector.key.clone());
         let file = root.join(&path);
-        let read = tokio::task::spawn_blocking(move || env_file::value(&root, &path, &key)).await;
+        let read = blocking(move || env_file::value(&root, &path, &key)).await;
         let value = read.map_err(EnvFileError::from)??;
         if !value.is_empty() {
             Ok(Some(value))

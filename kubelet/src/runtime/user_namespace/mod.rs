@@ -17,7 +17,7 @@ use cri_proto::runtime::v1::{IdMapping, NamespaceMode, UserNamespace};
 use serde::{Deserialize, Serialize};
 
 use self::subordinate_ids::{IdRange, RangeError};
-use crate::config::options::Options;
+use crate::{config::options::Options, repeatable::blocking};
 
 /// Name of the file in a pod's directory.
 const FILE: &str = "userns";
@@ -101,7 +101,7 @@ impl UserNamespaces {
         let pod_dir = pod_dir.to_owned();
         let length = options.user_namespace_ids_per_pod;
         let max_pods = options.max_pods;
-        let mapping = tokio::task::spawn_blocking(move || {
+        let mapping = blocking(move || {
             let range = IdRange::of_kubelet(length, max_pods)?;
             match read(&pod_dir)? {
                 Some(mapping) => check(&pod_dir, mapping, range),
