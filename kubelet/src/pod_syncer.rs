@@ -14,6 +14,7 @@ use crate::{
         manager::PodManager,
     },
     pod_worker::{PodSyncer, Subject, SyncOutcome, WorkerError},
+    prober::ProbeManager,
     repeatable,
     runtime::{RuntimeManager, pod_state::PodState, pod_status::PodStatus},
     status::{Facts, Phase, StatusManager},
@@ -38,6 +39,7 @@ pub(crate) struct Syncer {
     pub(crate) cache: Arc<PodCache>,
     pub(crate) pleg: Arc<Pleg>,
     pub(crate) statuses: Arc<StatusManager>,
+    pub(crate) probes: Arc<ProbeManager>,
 }
 
 impl Syncer {
@@ -105,12 +107,14 @@ impl PodSyncer for Syncer {
             })
             .await?
         };
+        self.probes.add_pod(&pod);
         let synced = self
             .runtime
             .sync_pod(&pod, &status, &state, &volumes, &pod_dir)
             .await;
         // Why containers wait is known now.
         self.report(&pod, &status, &state);
+        self.probes.prompt_readiness(&PodUid::of(&pod));
         let synced = synced?;
         if synced.resized {
             // The list does not show it.
@@ -138,8 +142,11 @@ impl PodSyncer for Syncer {
         status: Arc<PodStatus>,
         grace: Option<Duration>,
     ) -> Result<(), WorkerError> {
+        self.probes.stop_liveness_and_startup(&subject.uid);
         let pod = subject.pod.as_deref();
-        Ok(self.runtime.kill_pod(pod, &status, grace).await?)
+        self.runtime.kill_pod(pod, &status, grace).await?;
+        self.probes.remove_pod(&subject.uid);
+        Ok(())
     }
 
     async fn settle_pod(

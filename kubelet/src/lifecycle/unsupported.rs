@@ -116,14 +116,6 @@ fn volume_kind(volume: &Volume) -> String {
 }
 
 fn container(container: &Container, path: &str, found: &mut Found) {
-    let probes = [
-        (&container.liveness_probe, "livenessProbe"),
-        (&container.readiness_probe, "readinessProbe"),
-        (&container.startup_probe, "startupProbe"),
-    ];
-    for (probe, name) in probes {
-        found.when(probe.is_some(), format!("{path}.{name}"), "probes");
-    }
     found.when(
         container.restart_policy.is_some(),
         format!("{path}.restartPolicy"),
@@ -194,13 +186,6 @@ fn lifecycle_handler(handler: &LifecycleHandler, path: &str, found: &mut Found) 
         format!("{path}.tcpSocket"),
         "tcpSocket hooks",
     );
-    if let Some(get) = &handler.http_get {
-        found.when(
-            get.scheme.as_deref() == Some("HTTPS"),
-            format!("{path}.httpGet.scheme"),
-            "hooks over HTTPS",
-        );
-    }
 }
 
 #[cfg(test)]
@@ -227,6 +212,9 @@ mod tests {
                 "envFrom": [{"secretRef": {"name": "s"}}],
                 "volumeMounts": [{"name": "v", "mountPath": "/v"}],
                 "resources": {"limits": {"cpu": "1", "memory": "1Gi", "hugepages-2Mi": "2Mi"}},
+                "livenessProbe": {"exec": {"command": ["x"]}},
+                "readinessProbe": {"httpGet": {"port": "web", "scheme": "HTTPS"}},
+                "startupProbe": {"grpc": {"port": 1}},
                 "lifecycle": {"preStop": {"exec": {"command": ["x"]}}}}],
              "volumes": [{"name": "v", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
                          {"name": "h", "hostPath": {"path": "/"}}]}"#,
@@ -239,7 +227,7 @@ mod tests {
         let found = check(
             r#"{"runtimeClassName": "gvisor",
              "initContainers": [{"name": "i", "restartPolicy": "Always"}],
-             "containers": [{"name": "a", "livenessProbe": {},
+             "containers": [{"name": "a",
                 "volumeMounts": [{"name": "v", "mountPath": "/v", "subPath": "s"}],
                 "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
              "volumes": [{"name": "v", "configMap": {"name": "c"}},
@@ -256,7 +244,6 @@ mod tests {
                 "spec.volumes[0].configMap",
                 "spec.volumes[1].emptyDir.sizeLimit",
                 "spec.initContainers[0].restartPolicy",
-                "spec.containers[0].livenessProbe",
                 "spec.containers[0].volumeMounts[0].subPath",
                 "spec.containers[0].resources[nvidia.com/gpu]",
             ]

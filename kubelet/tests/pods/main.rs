@@ -11,6 +11,7 @@ mod images;
 mod many;
 mod node;
 mod objects;
+mod probes;
 mod resize;
 mod restarts;
 mod run_once;
