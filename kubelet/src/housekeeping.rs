@@ -168,7 +168,7 @@ mod tests {
         let host = VolumeHost {
             options: Arc::new(options.clone()),
             objects: Arc::new(NoObjects),
-            memory: 1 << 30,
+            machine: Arc::default(),
         };
         let volumes = Arc::new(VolumeManager::new(host.clone(), plugins::all(&host)));
         let cancel = CancellationToken::new();

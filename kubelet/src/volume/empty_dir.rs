@@ -15,7 +15,7 @@ use super::{
     plugin::{Attributes, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
     spec::VolumeSpec,
 };
-use crate::runtime::resources;
+use crate::runtime::resources::{self, Rules};
 
 const NAME: &str = "kubernetes.io/empty-dir";
 
@@ -47,7 +47,7 @@ impl VolumePlugin for EmptyDir {
         let (request, host) = (request.clone(), self.host.clone());
         blocking(move || {
             let source = request.spec.inline().and_then(|v| v.empty_dir.as_ref());
-            let medium = Medium::of(&request, source, host.memory)?;
+            let medium = Medium::of(&request, source, host.rules())?;
             let marker = marker(&host, &request.volume);
             if is_ready(&request.dir, &medium, &marker)? {
                 return Ok(Mounted::Path(request.dir));
@@ -94,7 +94,7 @@ impl Medium {
     fn of(
         request: &MountRequest,
         source: Option<&EmptyDirVolumeSource>,
-        memory: i64,
+        rules: Rules<'_>,
     ) -> Result<Self, VolumeError> {
         let medium = source.and_then(|source| source.medium.as_deref());
         match medium.unwrap_or_default() {
@@ -102,7 +102,7 @@ impl Medium {
             "Memory" => {
                 let limit = source.and_then(|source| source.size_limit.as_ref());
                 let limit = limit.and_then(resources::units);
-                Ok(Self::Memory(memory_size(&request.pod, limit, memory)))
+                Ok(Self::Memory(memory_size(&request.pod, limit, rules)))
             }
             huge if huge.starts_with("HugePages") => huge_pages::page_size(huge, &request.pod)
                 .map(Self::HugePages)
@@ -116,13 +116,15 @@ impl Medium {
 }
 
 /// The smallest of what the volume, the pod and the node may have.
-pub(super) fn memory_size(pod: &Pod, limit: Option<i64>, node: i64) -> i64 {
+pub(super) fn memory_size(pod: &Pod, limit: Option<i64>, rules: Rules<'_>) -> i64 {
     let pod = pod.spec.as_ref().and_then(|spec| {
-        let resources = resources::sandbox_resources(spec);
+        let resources = resources::sandbox_resources(spec, rules);
         Some(resources.memory_limit_in_bytes).filter(|_| is_limited(spec))
     });
     let limits = [pod, limit].into_iter().flatten();
-    limits.filter(|limit| *limit > 0).fold(node, i64::min)
+    limits
+        .filter(|limit| *limit > 0)
+        .fold(rules.machine.memory, i64::min)
 }
 
 /// Whether every container has a memory limit: else the pod has none.

@@ -40,7 +40,7 @@ pub(super) async fn set_up(
     let request = request.clone();
     let medium = match keep {
         Keep::OnDisk => Medium::Disk,
-        Keep::InMemory => Medium::Memory(empty_dir::memory_size(&request.pod, None, host.memory)),
+        Keep::InMemory => Medium::Memory(empty_dir::memory_size(&request.pod, None, host.rules())),
     };
     blocking(move || {
         let dir = &request.dir;

@@ -11,6 +11,7 @@ use crate::{
     config::options::Options,
     pod::{directory, identity::PodUid},
     repeatable,
+    runtime::{machine::Machine, resources::Rules},
 };
 
 /// The node as volume plugins see it.
@@ -20,11 +21,19 @@ pub struct VolumeHost {
     pub options: Arc<Options>,
     /// Where config data, claims and tokens come from.
     pub objects: Arc<dyn Objects>,
-    /// Bytes of memory that pods can have.
-    pub memory: i64,
+    /// What the machine has.
+    pub machine: Arc<Machine>,
 }
 
 impl VolumeHost {
+    /// What bounds the resources of containers.
+    pub(super) fn rules(&self) -> Rules<'_> {
+        Rules {
+            options: &self.options,
+            machine: &self.machine,
+        }
+    }
+
     /// Directory of a pod.
     pub fn pod_dir(&self, uid: &PodUid) -> PathBuf {
         directory::pod_dir(&self.options, uid)
