@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{
     Container, EnvVar, LifecycleHandler, Pod, PodSpec, ResourceRequirements, Volume, VolumeMount,
 };
 
-use crate::runtime::{env, resources};
+use crate::runtime::{env, ephemeral::as_container, resources};
 
 /// The fields of the pod that this kubelet cannot do, as `path: what`; empty
 /// when it can be run.
@@ -33,16 +33,6 @@ fn some<T>(list: Option<&Vec<T>>) -> bool {
 }
 
 fn pod_spec(spec: &PodSpec, found: &mut Found) {
-    found.when(
-        spec.active_deadline_seconds.is_some(),
-        "spec.activeDeadlineSeconds",
-        "deadlines of pods",
-    );
-    found.when(
-        some(spec.ephemeral_containers.as_ref()),
-        "spec.ephemeralContainers",
-        "ephemeral containers",
-    );
     found.when(
         spec.host_users == Some(false),
         "spec.hostUsers",
@@ -99,15 +89,14 @@ fn pod_spec(spec: &PodSpec, found: &mut Found) {
     }
     for (index, init) in spec.init_containers.iter().flatten().enumerate() {
         let path = format!("spec.initContainers[{index}]");
-        found.when(
-            init.lifecycle.is_some(),
-            format!("{path}.lifecycle"),
-            "hooks of init containers",
-        );
         container(init, &path, found);
     }
     for (index, regular) in spec.containers.iter().enumerate() {
         container(regular, &format!("spec.containers[{index}]"), found);
+    }
+    for (index, ephemeral) in spec.ephemeral_containers.iter().flatten().enumerate() {
+        let path = format!("spec.ephemeralContainers[{index}]");
+        container(&as_container(ephemeral), &path, found);
     }
 }
 
@@ -157,16 +146,6 @@ fn container(container: &Container, path: &str, found: &mut Found) {
         some(container.env_from.as_ref()),
         format!("{path}.envFrom"),
         "config maps and secrets",
-    );
-    found.when(
-        container.restart_policy.is_some(),
-        format!("{path}.restartPolicy"),
-        "restart policies of single containers",
-    );
-    found.when(
-        some(container.restart_policy_rules.as_ref()),
-        format!("{path}.restartPolicyRules"),
-        "restart rules of single containers",
     );
     found.when(
         some(container.volume_devices.as_ref()),
@@ -259,11 +238,6 @@ fn volume_mount(mount: &VolumeMount, path: &str, found: &mut Found) {
 }
 
 fn lifecycle_handler(handler: &LifecycleHandler, path: &str, found: &mut Found) {
-    found.when(
-        handler.tcp_socket.is_some(),
-        format!("{path}.tcpSocket"),
-        "tcpSocket hooks",
-    );
     if let Some(get) = &handler.http_get {
         found.when(
             get.scheme.as_deref() == Some("HTTPS"),
@@ -288,7 +262,13 @@ mod tests {
     #[test]
     fn what_is_built_is_supported() {
         let found = check(
-            r#"{"containers": [{"name": "a", "image": "i",
+            r#"{"activeDeadlineSeconds": 10,
+             "initContainers": [{"name": "s", "restartPolicy": "Always",
+                "lifecycle": {"postStart": {"sleep": {"seconds": 1}}}}],
+             "ephemeralContainers": [{"name": "e", "targetContainerName": "a"}],
+             "containers": [{"name": "a", "image": "i", "restartPolicy": "Never",
+                "restartPolicyRules": [{"action": "RestartAllContainers",
+                    "exitCodes": {"operator": "In", "values": [1]}}],
                 "env": [{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
                 "volumeMounts": [{"name": "v", "mountPath": "/v"}],
                 "resources": {"limits": {"cpu": "1", "memory": "1Gi"}},
@@ -303,7 +283,7 @@ mod tests {
     fn what_is_not_built_is_named_by_path() {
         let found = check(
             r#"{"hostUsers": false,
-             "initContainers": [{"name": "i", "restartPolicy": "Always"}],
+             "initContainers": [{"name": "i", "readinessProbe": {}}],
              "containers": [{"name": "a", "livenessProbe": {},
                 "envFrom": [{"secretRef": {"name": "s"}}],
                 "env": [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
@@ -322,7 +302,7 @@ mod tests {
                 "spec.hostUsers",
                 "spec.volumes[0].configMap",
                 "spec.volumes[1].emptyDir.sizeLimit",
-                "spec.initContainers[0].restartPolicy",
+                "spec.initContainers[0].readinessProbe",
                 "spec.containers[0].livenessProbe",
                 "spec.containers[0].envFrom",
                 "spec.containers[0].env[0].valueFrom.secretKeyRef",

@@ -6,6 +6,7 @@ pub mod container_config;
 pub mod cri;
 pub mod dns;
 pub mod env;
+pub mod ephemeral;
 pub mod expansion;
 pub mod hash;
 pub mod hooks;
@@ -18,12 +19,14 @@ pub mod pod_state;
 pub mod pod_status;
 mod prune;
 pub mod resources;
+pub mod restart_rules;
 pub mod running_pods;
 pub mod sandbox_config;
 pub mod security_context;
 mod start;
 mod sync;
 pub mod termination_message;
+mod termination_order;
 
 use std::{
     path::PathBuf,
@@ -34,7 +37,7 @@ use tracing::warn;
 
 use self::cri::CriClient;
 pub use self::{
-    kill::KillError,
+    kill::{KillError, grace_period},
     start::StartError,
     sync::{SyncError, Synced},
 };

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{
 use crate::{
     clock,
     runtime::{
-        actions::{self, RestartPolicy},
+        actions,
         pod_state::Waiting,
         pod_status::{self, PodStatus},
     },
@@ -90,7 +90,7 @@ fn container_status(
     };
     if let Some(waiting) = inputs.waiting.get(&container.name)
         && !(is_init && succeeded(&status))
-        && actions::should_be_restarted(container, RestartPolicy::of(inputs.spec), inputs.status)
+        && actions::should_be_restarted(inputs.spec, container, inputs.status)
     {
         let ended = status.state.take().filter(|s| s.terminated.is_some());
         status.last_state = ended.or(status.last_state);

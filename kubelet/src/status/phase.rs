@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, PodSpec};
 
-use crate::runtime::actions::RestartPolicy;
+use crate::runtime::restart_rules::{is_sidecar, restarts};
 
 /// Where a pod is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,17 +84,22 @@ pub fn phase(
     containers: &[ContainerStatus],
     ending: bool,
 ) -> Phase {
-    let policy = RestartPolicy::of(spec);
     let mut initializing = false;
+    let (mut running, mut waiting, mut unknown) = (0, 0, 0);
     for container in spec.init_containers.iter().flatten() {
         match standing(container, init) {
+            Standing::Running if is_sidecar(container) => running += 1,
+            Standing::Waiting if is_sidecar(container) => waiting += 1,
+            Standing::Unknown if is_sidecar(container) => unknown += 1,
+            Standing::Stopped(_) if is_sidecar(container) => {}
             Standing::Stopped(0) => {}
-            Standing::Stopped(_) if policy == RestartPolicy::Never => return Phase::Failed,
+            Standing::Stopped(exit_code) if !restarts(spec, container, exit_code) => {
+                return Phase::Failed;
+            }
             Standing::Stopped(_) => {}
             Standing::Running | Standing::Waiting | Standing::Unknown => initializing = true,
         }
     }
-    let (mut running, mut waiting, mut unknown) = (0, 0, 0);
     let (mut stopped, mut succeeded, mut final_) = (0, 0, 0);
     for container in &spec.containers {
         match standing(container, containers) {
@@ -104,7 +109,7 @@ pub fn phase(
             Standing::Stopped(exit_code) => {
                 stopped += 1;
                 succeeded += usize::from(exit_code == 0);
-                final_ += usize::from(!policy.restarts(exit_code));
+                final_ += usize::from(!restarts(spec, container, exit_code));
             }
         }
     }

@@ -3,11 +3,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod deadline;
 mod edits;
+mod ephemeral;
 mod failures;
 mod images;
 mod many;
 mod node;
+mod restart_rules;
 mod restarts;
 mod run_once;
+mod sidecars;
 mod starts;
+mod termination;
