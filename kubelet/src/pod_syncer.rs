@@ -4,19 +4,33 @@ use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
 use tokio::time::Instant;
+use tracing::info;
 
 use crate::{
+    clock,
     config::options::Options,
+    lifecycle::deadline,
     pleg::{Pleg, PodCache},
     pod::{
         directory,
         identity::{self, PodUid},
         manager::PodManager,
     },
-    pod_worker::{PodSyncer, Subject, SyncOutcome, WorkerError},
-    runtime::{RuntimeManager, pod_state::PodState, pod_status::PodStatus},
-    status::{Facts, Phase, StatusManager},
+    pod_worker::{Kill, PodSyncer, Subject, SyncOutcome, WorkerError},
+    runtime::{RuntimeManager, grace_period, pod_state::PodState, pod_status::PodStatus},
+    status::{Facts, Phase, StatusManager, Verdict},
     volume,
+};
+
+/// No pod gets less time to end, as upstream.
+const MINIMUM_POD_GRACE_PERIOD: Duration = Duration::from_secs(1);
+
+/// What a sync of a pod that ended comes to.
+const DONE: SyncOutcome = SyncOutcome {
+    terminal: true,
+    changed: false,
+    failed: false,
+    retry_after: None,
 };
 
 /// A directory of a pod that the file system does not let be.
@@ -40,7 +54,13 @@ pub(crate) struct Syncer {
 }
 
 impl Syncer {
-    fn report(&self, pod: &Pod, status: &PodStatus, state: &PodState) -> Phase {
+    fn report(
+        &self,
+        pod: &Pod,
+        status: &PodStatus,
+        state: &PodState,
+        verdict: Option<&Verdict>,
+    ) -> Phase {
         self.statuses.update(
             pod,
             Facts {
@@ -48,9 +68,15 @@ impl Syncer {
                 waiting: &state.waiting(),
                 runtime_name: self.runtime.name(),
                 ending: false,
-                verdict: None,
+                verdict,
             },
         )
+    }
+
+    /// What is left of the time that the pod may be active for, if that is limited.
+    fn deadline(&self, pod: &Pod) -> Option<Duration> {
+        let status = self.statuses.get(&PodUid::of(pod))?;
+        deadline::remaining(pod.spec.as_ref()?, status.start_time.as_ref(), clock::now())
     }
 
     /// Takes down the volumes of a pod and removes its directory.
@@ -82,11 +108,23 @@ impl PodSyncer for Syncer {
         status: Arc<PodStatus>,
         state: Arc<PodState>,
     ) -> Result<SyncOutcome, WorkerError> {
-        if self.report(&pod, &status, &state).is_terminal() {
-            return Ok(SyncOutcome {
-                terminal: true,
-                ..SyncOutcome::default()
-            });
+        if self.report(&pod, &status, &state, None).is_terminal() {
+            return Ok(DONE);
+        }
+        let deadline = self.deadline(&pod);
+        if deadline == Some(Duration::ZERO) {
+            info!(
+                pod = identity::full_name(&pod),
+                pod_uid = pod.metadata.uid,
+                "pod was active for longer than its deadline allows"
+            );
+            let verdict = Verdict {
+                phase: Phase::Failed,
+                reason: deadline::REASON.to_owned(),
+                message: deadline::MESSAGE.to_owned(),
+            };
+            self.report(&pod, &status, &state, Some(&verdict));
+            return Ok(DONE);
         }
         let pod_dir = directory::pod_dir(&self.options, &PodUid::of(&pod));
         let volumes = {
@@ -107,7 +145,7 @@ impl PodSyncer for Syncer {
             .sync_pod(&pod, &status, &state, &volumes, &pod_dir)
             .await;
         // Why containers wait is known now.
-        self.report(&pod, &status, &state);
+        self.report(&pod, &status, &state, None);
         let synced = synced?;
         if synced.changed && !synced.failed {
             self.pleg.request_relist();
@@ -116,7 +154,10 @@ impl PodSyncer for Syncer {
             terminal: false,
             changed: synced.changed,
             failed: synced.failed,
-            retry_after: synced.retry_after,
+            retry_after: match (synced.retry_after, deadline) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            },
         })
     }
 
@@ -124,9 +165,17 @@ impl PodSyncer for Syncer {
         &self,
         subject: Subject,
         status: Arc<PodStatus>,
-        grace: Option<Duration>,
+        kill: Option<Kill>,
     ) -> Result<(), WorkerError> {
         let pod = subject.pod.as_deref();
+        let kill = kill.unwrap_or_default();
+        if let (Some(pod), Some(verdict)) = (pod, &kill.verdict) {
+            let state = PodState::new(self.options.max_container_restart_period);
+            self.report(pod, &status, &state, Some(verdict));
+        }
+        let grace = kill.grace.or_else(|| pod.map(grace_period));
+        // Even what may not take any time is told to end.
+        let grace = grace.map(|grace| grace.max(MINIMUM_POD_GRACE_PERIOD));
         Ok(self.runtime.kill_pod(pod, &status, grace).await?)
     }
 
