@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -219,6 +219,11 @@ impl Kubelet {
             key(a).cmp(&key(b))
         });
         pods
+    }
+
+    /// The last status of a pod; none before its first sync and after its end.
+    pub fn status(&self, uid: &PodUid) -> Option<Arc<PodStatus>> {
+        self.0.statuses.get(uid)
     }
 
     /// What the runtime runs, as `/runningpods/` serves it: metadata, and names

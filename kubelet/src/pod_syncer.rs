@@ -17,6 +17,7 @@ use crate::{
         manager::PodManager,
     },
     pod_worker::{Kill, PodSyncer, Subject, SyncOutcome, WorkerError},
+    repeatable,
     runtime::{RuntimeManager, grace_period, pod_state::PodState, pod_status::PodStatus},
     status::{Facts, Phase, StatusManager, Verdict},
     volume,
@@ -234,7 +235,7 @@ impl PodSyncer for Syncer {
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, WorkerError> + Send + 'static,
 ) -> Result<T, WorkerError> {
-    tokio::task::spawn_blocking(work).await?
+    repeatable::blocking(work).await?
 }
 
 /// Removes a directory with all that is in it; one that is not there is fine.

@@ -8,7 +8,7 @@
 mod cache;
 mod record;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -135,7 +135,7 @@ impl Pleg {
             pleg: self,
             events,
             inspected: Records::new(),
-            inspecting: HashMap::new(),
+            inspecting: BTreeMap::new(),
             inspections: JoinSet::new(),
             permits: Arc::new(Semaphore::new(INSPECTIONS)),
             failing: false,
@@ -144,12 +144,17 @@ impl Pleg {
         let mut next = begun;
         loop {
             tokio::select! {
+                biased;
                 () = cancel.cancelled() => return,
                 Some(done) = state.inspections.join_next_with_id() => state.finish(done).await,
                 () = self.requested.notified() => next = next.min(begun + REQUESTED_RELIST_PERIOD),
                 () = tokio::time::sleep_until(next) => {
                     begun = Instant::now();
-                    state.relist(begun).await;
+                    // A runtime that hangs must not hold up the end.
+                    let relist = state.relist(begun);
+                    if cancel.run_until_cancelled(relist).await.is_none() {
+                        return;
+                    }
                     next = begun + RELIST_PERIOD;
                 }
             }
@@ -167,7 +172,7 @@ struct Relisting<'a> {
     /// Each pod as it was listed when its details were last read.
     inspected: Records,
     /// Pods whose details are being read.
-    inspecting: HashMap<PodUid, (Id, PodRecord, Instant)>,
+    inspecting: BTreeMap<PodUid, (Id, PodRecord, Instant)>,
     inspections: JoinSet<Inspection>,
     permits: Arc<Semaphore>,
     failing: bool,

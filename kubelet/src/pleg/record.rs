@@ -1,6 +1,6 @@
 //! What a list of the runtime says of each pod, and what changed since the last.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use cri_proto::runtime::v1;
 
@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// The pods of one list.
-pub type Records = HashMap<PodUid, PodRecord>;
+pub type Records = BTreeMap<PodUid, PodRecord>;
 
 /// The part of a list that is one pod's, sorted by id.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -40,7 +40,7 @@ pub struct ContainerRecord {
 /// Sorts a list of sandboxes and one of containers by pod. What names no pod is
 /// none of the kubelet's.
 pub fn group(sandboxes: Vec<v1::PodSandbox>, containers: Vec<v1::Container>) -> Records {
-    let mut records = Records::with_capacity(sandboxes.len());
+    let mut records = Records::new();
     let mut owners = HashMap::with_capacity(sandboxes.len());
     for sandbox in sandboxes {
         let ready = sandbox.state() == v1::PodSandboxState::SandboxReady;
@@ -78,8 +78,8 @@ pub fn group(sandboxes: Vec<v1::PodSandbox>, containers: Vec<v1::Container>) -> 
 impl PodRecord {
     /// What changed from `self` to `new`, sandboxes included.
     pub(super) fn changes(&self, new: &Self) -> Vec<ContainerChange> {
-        let before: HashMap<&str, ContainerState> = self.states().collect();
-        let after: HashMap<&str, ContainerState> = new.states().collect();
+        let before: BTreeMap<&str, ContainerState> = self.states().collect();
+        let after: BTreeMap<&str, ContainerState> = new.states().collect();
         let changed = after.iter().filter_map(|(id, state)| {
             let old = before.get(id);
             let kind = match state {

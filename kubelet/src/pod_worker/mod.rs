@@ -7,7 +7,7 @@ mod static_names;
 mod tests;
 mod worker;
 
-use std::{collections::HashMap, future::Future, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
@@ -97,7 +97,7 @@ pub trait PodSyncer: Send + Sync + 'static {
 #[derive(Debug)]
 pub struct PodWorkers<S> {
     syncer: Arc<S>,
-    workers: Mutex<HashMap<PodUid, watch::Sender<Mailbox>>>,
+    workers: Mutex<BTreeMap<PodUid, watch::Sender<Mailbox>>>,
     names: Arc<StaticNames>,
     tasks: TaskTracker,
     cancel: CancellationToken,

@@ -3,57 +3,60 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use tokio::sync::watch;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use crate::pod::identity::PodUid;
 
-/// Which static pod has which full name, and who waits for it, the next first.
-#[derive(Debug)]
-pub(super) struct StaticNames(watch::Sender<BTreeMap<String, VecDeque<PodUid>>>);
-
-impl Default for StaticNames {
-    fn default() -> Self {
-        Self(watch::Sender::new(BTreeMap::new()))
-    }
+/// Which static pod has which full name, and who waits for it, in the order in
+/// which they came.
+#[derive(Debug, Default)]
+pub(super) struct StaticNames {
+    /// The first of each name has it.
+    queues: Mutex<BTreeMap<String, VecDeque<PodUid>>>,
+    released: Notify,
 }
 
 impl StaticNames {
     /// Puts a pod at the end of those that want the name, unless it is among them.
     pub(super) fn enlist(&self, full_name: &str, uid: &PodUid) {
-        self.0.send_if_modified(|names| {
-            let queue = names.entry(full_name.to_owned()).or_default();
-            let new = !queue.contains(uid);
-            if new {
-                queue.push_back(uid.clone());
-            }
-            new
-        });
+        let mut queues = self.queues.lock();
+        let queue = queues.entry(full_name.to_owned()).or_default();
+        if !queue.contains(uid) {
+            queue.push_back(uid.clone());
+        }
     }
 
     /// Waits until the pod has the name.
     pub(super) async fn acquire(&self, full_name: &str, uid: &PodUid) {
         self.enlist(full_name, uid);
-        let mut names = self.0.subscribe();
-        // Fails only when the sender is gone, which is `self`.
-        let _ = names
-            .wait_for(|names| names.get(full_name).and_then(VecDeque::front) == Some(uid))
-            .await;
+        loop {
+            // Before the look, so that nothing that comes after it is missed.
+            let released = self.released.notified();
+            let first = self
+                .queues
+                .lock()
+                .get(full_name)
+                .and_then(VecDeque::front)
+                .cloned();
+            if first.as_ref() == Some(uid) {
+                return;
+            }
+            released.await;
+        }
     }
 
     /// Gives the name back, or no longer waits for it.
     pub(super) fn release(&self, full_name: &str, uid: &PodUid) {
-        self.0.send_if_modified(|names| {
-            let Some(queue) = names.get_mut(full_name) else {
-                return false;
-            };
-            let before = queue.len();
-            queue.retain(|other| other != uid);
-            let released = queue.len() != before;
-            if queue.is_empty() {
-                names.remove(full_name);
-            }
-            released
-        });
+        let mut queues = self.queues.lock();
+        let Some(queue) = queues.get_mut(full_name) else {
+            return;
+        };
+        queue.retain(|other| other != uid);
+        if queue.is_empty() {
+            queues.remove(full_name);
+        }
+        self.released.notify_waiters();
     }
 }
 

@@ -13,8 +13,11 @@ use cri_proto::runtime::v1::{
 };
 use tonic::{
     Code, Response, Status,
+    body::Body,
+    codegen::{Service, StdError, http},
     transport::{Channel, Endpoint},
 };
+use tower::{ServiceExt as _, util::BoxCloneSyncService};
 
 /// Longest answer that is accepted, as upstream.
 const MAX_MESSAGE_SIZE: usize = 16 * 1024 * 1024;
@@ -81,12 +84,20 @@ impl fmt::Display for Of<'_> {
     }
 }
 
+/// What carries calls to a service and answers back.
+type Transport = BoxCloneSyncService<http::Request<Body>, http::Response<Body>, TransportError>;
+
+/// What a transport fails with.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct TransportError(#[source] StdError);
+
 /// A client of both CRI services. Cheap to clone. Connects when it is first
 /// used, and again by itself after the runtime was gone.
 #[derive(Clone, Debug)]
 pub struct CriClient {
-    runtime: RuntimeServiceClient<Channel>,
-    image: ImageServiceClient<Channel>,
+    runtime: RuntimeServiceClient<Transport>,
+    image: ImageServiceClient<Transport>,
     timeout: Duration,
 }
 
@@ -111,8 +122,21 @@ impl CriClient {
         Ok(Self::from_channels(runtime, image, timeout))
     }
 
-    /// A client over channels that are there already.
-    pub fn from_channels(runtime: Channel, image: Channel, timeout: Duration) -> Self {
+    /// A client over channels that are there already, or straight to services in
+    /// the same process.
+    pub fn from_channels<R, I>(runtime: R, image: I, timeout: Duration) -> Self
+    where
+        R: Service<http::Request<Body>, Response = http::Response<Body>>,
+        R: Clone + Send + Sync + 'static,
+        R::Future: Send,
+        R::Error: Into<StdError>,
+        I: Service<http::Request<Body>, Response = http::Response<Body>>,
+        I: Clone + Send + Sync + 'static,
+        I::Future: Send,
+        I::Error: Into<StdError>,
+    {
+        let runtime = Transport::new(runtime.map_err(|error| TransportError(error.into())));
+        let image = Transport::new(image.map_err(|error| TransportError(error.into())));
         Self {
             runtime: RuntimeServiceClient::new(runtime).max_decoding_message_size(MAX_MESSAGE_SIZE),
             image: ImageServiceClient::new(image).max_decoding_message_size(MAX_MESSAGE_SIZE),

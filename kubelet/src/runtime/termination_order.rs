@@ -1,18 +1,23 @@
 //! The order in which the containers of a pod end: sidecars after the containers
 //! that they serve, the last to be started first.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use k8s_openapi::api::core::v1::PodSpec;
-use tokio::sync::watch;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use super::restart_rules::is_sidecar;
 
 /// Who of a pod waits for whose end.
 #[derive(Debug)]
 pub(super) struct TerminationOrder {
-    /// Whether each running container has ended.
-    ended: BTreeMap<String, watch::Sender<bool>>,
+    /// The containers that still run.
+    running: Mutex<BTreeSet<String>>,
+    ended: Notify,
     /// Whose end each sidecar waits for.
     before: BTreeMap<String, Vec<String>>,
 }
@@ -36,21 +41,26 @@ impl TerminationOrder {
             names.push(sidecar.to_owned());
         }
         Some(Self {
-            ended: running
-                .map(|name| (name.to_owned(), watch::Sender::new(false)))
-                .collect(),
+            running: Mutex::new(running.map(str::to_owned).collect()),
+            ended: Notify::new(),
             before,
         })
     }
 
     /// Waits until the container may end, but not longer than `limit`.
     pub(super) async fn wait_for_turn(&self, name: &str, limit: Duration) {
+        let Some(before) = self.before.get(name) else {
+            return;
+        };
         let all = async {
-            for name in self.before.get(name).into_iter().flatten() {
-                if let Some(ended) = self.ended.get(name) {
-                    // Fails only when the sender is gone, which is in `self`.
-                    let _ = ended.subscribe().wait_for(|ended| *ended).await;
+            loop {
+                // Before the look, so that nothing that comes after it is missed.
+                let ended = self.ended.notified();
+                let running = self.running.lock().clone();
+                if !before.iter().any(|name| running.contains(name)) {
+                    return;
                 }
+                ended.await;
             }
         };
         // Time that has run out is as good as an end: it is stopped by force then.
@@ -59,9 +69,8 @@ impl TerminationOrder {
 
     /// The container has ended.
     pub(super) fn ended(&self, name: &str) {
-        if let Some(ended) = self.ended.get(name) {
-            ended.send_replace(true);
-        }
+        self.running.lock().remove(name);
+        self.ended.notify_waiters();
     }
 }
 
