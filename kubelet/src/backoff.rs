@@ -65,11 +65,6 @@ impl Backoff {
             .insert(key.to_owned(), Entry { delay, attempted });
     }
 
-    /// Forgets `key`.
-    pub fn forget(&mut self, key: &str) {
-        self.entries.remove(key);
-    }
-
     fn is_reset(&self, entry: &Entry, failed: Instant) -> bool {
         failed.saturating_duration_since(entry.attempted) > self.reset_after
     }

@@ -129,6 +129,10 @@ impl Kubelet {
             return;
         }
         let parts = &*self.0;
+        let restore = parts.runtime.images().restore();
+        if cancel.run_until_cancelled(restore).await.is_none() {
+            return;
+        }
         let syncer = Arc::new(Syncer {
             options: Arc::clone(&parts.options),
             pods: Arc::clone(&parts.pods),

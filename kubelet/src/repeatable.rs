@@ -88,6 +88,14 @@ pub(crate) async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await
 }
 
+/// As [`blocking`], for work whose end nobody waits for.
+pub(crate) fn blocking_detached(work: impl FnOnce() + Send + 'static) {
+    match tokio::runtime::Handle::try_current() {
+        Ok(runtime) if RUN.get().is_none() => drop(runtime.spawn_blocking(work)),
+        _ => work(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -14,7 +14,10 @@ use crate::process::Process;
 /// How long it may take to make one.
 const STARTUP: Duration = Duration::from_secs(60);
 
-/// A network namespace with its loopback up, which lives as long as this value and what
+/// The node's own address in it.
+pub const NODE_IP: &str = "192.0.2.10";
+
+/// A network namespace with its loopback up and an address of a node, which lives as long as this value and what
 /// was started in it.
 #[derive(Debug)]
 pub struct NetworkNamespace(Process);
@@ -32,6 +35,16 @@ impl NetworkNamespace {
         let namespace = Self(holder);
         namespace.await_made().await?;
         namespace.run(&["ip", "link", "set", "lo", "up"])?;
+        for command in [
+            ["link", "add", "node0", "type", "bridge"].as_slice(),
+            &["addr", "add", &format!("{NODE_IP}/24"), "dev", "node0"],
+            &["link", "set", "node0", "up"],
+        ] {
+            let done = namespace.run(&[&["ip"], command].concat())?;
+            if !done.status.success() {
+                bail!("ip {command:?}: {}", String::from_utf8_lossy(&done.stderr));
+            }
+        }
         Ok(namespace)
     }
 

@@ -25,7 +25,10 @@ use tokio::{
 use tonic::transport::{Channel, Endpoint};
 
 use crate::{
-    containerd::Containerd, engine::Engine, images, network_namespace::NetworkNamespace,
+    containerd::Containerd,
+    engine::Engine,
+    images,
+    network_namespace::{NODE_IP, NetworkNamespace},
     process::Process,
 };
 
@@ -290,6 +293,8 @@ impl Node {
             &root,
             "--hostname-override",
             "node",
+            "--node-ip",
+            NODE_IP,
         ];
         let kubelet = Process::start(
             "kubelet",

@@ -44,11 +44,6 @@ fn pod_spec(spec: &PodSpec, found: &mut Found) {
         "overriding the hostname",
     );
     found.when(
-        some(spec.image_pull_secrets.as_ref()),
-        "spec.imagePullSecrets",
-        "pull secrets",
-    );
-    found.when(
         spec.os.as_ref().is_some_and(|os| os.name != "linux"),
         "spec.os",
         "operating systems other than linux",
@@ -263,6 +258,7 @@ mod tests {
     fn what_is_built_is_supported() {
         let found = check(
             r#"{"activeDeadlineSeconds": 10,
+             "imagePullSecrets": [{"name": "s"}],
              "initContainers": [{"name": "s", "restartPolicy": "Always",
                 "lifecycle": {"postStart": {"sleep": {"seconds": 1}}}}],
              "ephemeralContainers": [{"name": "e", "targetContainerName": "a"}],

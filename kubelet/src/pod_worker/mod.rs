@@ -128,12 +128,14 @@ impl<S: PodSyncer> PodWorkers<S> {
     pub fn update(&self, pod: &Arc<Pod>) {
         let uid = PodUid::of(pod);
         let mut workers = self.workers.lock();
+        let mut reborn = None;
         if let Some(mailbox) = workers.get(&uid) {
             let mut taken = false;
             mailbox.send_modify(|mailbox| taken = mailbox.update(pod));
             if taken {
                 return;
             }
+            reborn = Some(Instant::now());
         }
         let mut mailbox = Mailbox::default();
         mailbox.update(pod);
@@ -142,7 +144,7 @@ impl<S: PodSyncer> PodWorkers<S> {
             full_name: identity::full_name(pod),
             pod: Some(Arc::clone(pod)),
         };
-        workers.insert(uid, self.spawn(subject, mailbox));
+        workers.insert(uid, self.spawn(subject, mailbox, reborn));
     }
 
     /// Something happened to the pod in the runtime. Nothing, for a pod without
@@ -177,7 +179,7 @@ impl<S: PodSyncer> PodWorkers<S> {
             full_name,
             pod: None,
         };
-        workers.insert(uid.clone(), self.spawn(subject, mailbox));
+        workers.insert(uid.clone(), self.spawn(subject, mailbox, None));
     }
 
     /// Forgets the workers that had nothing left to do before `listed`, when the
@@ -200,7 +202,12 @@ impl<S: PodSyncer> PodWorkers<S> {
         self.tasks.wait().await;
     }
 
-    fn spawn(&self, subject: Subject, mailbox: Mailbox) -> watch::Sender<Mailbox> {
+    fn spawn(
+        &self,
+        subject: Subject,
+        mailbox: Mailbox,
+        reborn: Option<Instant>,
+    ) -> watch::Sender<Mailbox> {
         if subject.pod.as_deref().is_some_and(identity::is_static) {
             self.names.enlist(&subject.full_name, &subject.uid);
         }
@@ -210,6 +217,7 @@ impl<S: PodSyncer> PodWorkers<S> {
             syncer: Arc::clone(&self.syncer),
             names: Arc::clone(&self.names),
             mailbox: mailbox.clone(),
+            reborn,
             sync_frequency: self.sync_frequency,
             max_restart_period: self.max_restart_period,
         };

@@ -5,10 +5,10 @@ use std::{fmt, future::Future, time::Duration};
 use cri_proto::runtime::v1::{
     AuthConfig, Container, ContainerConfig, ContainerStatus, ContainerStatusRequest,
     CreateContainerRequest, ExecSyncRequest, ExecSyncResponse, Image, ImageSpec,
-    ImageStatusRequest, ListContainersRequest, ListPodSandboxRequest, PodSandbox, PodSandboxConfig,
-    PodSandboxStatus, PodSandboxStatusRequest, PullImageRequest, RemoveContainerRequest,
-    RemovePodSandboxRequest, RunPodSandboxRequest, StartContainerRequest, StopContainerRequest,
-    StopPodSandboxRequest, VersionRequest, VersionResponse,
+    ImageStatusRequest, ListContainersRequest, ListImagesRequest, ListPodSandboxRequest,
+    PodSandbox, PodSandboxConfig, PodSandboxStatus, PodSandboxStatusRequest, PullImageRequest,
+    RemoveContainerRequest, RemovePodSandboxRequest, RunPodSandboxRequest, StartContainerRequest,
+    StopContainerRequest, StopPodSandboxRequest, VersionRequest, VersionResponse,
     image_service_client::ImageServiceClient, runtime_service_client::RuntimeServiceClient,
 };
 use tonic::{
@@ -357,6 +357,16 @@ impl CriClient {
             verbose: false,
         });
         Ok(self.call("ImageStatus", &name, call).await?.image)
+    }
+
+    /// Every image of the runtime.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn list_images(&self) -> Result<Vec<Image>, CriError> {
+        let mut client = self.image.clone();
+        let call = client.list_images(ListImagesRequest::default());
+        Ok(self.call("ListImages", "", call).await?.images)
     }
 
     /// Pulls an image; returns what to name it by. Has no deadline: the runtime

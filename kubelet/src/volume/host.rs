@@ -10,6 +10,7 @@ use crate::{
     apiserver::objects::Objects,
     config::options::Options,
     pod::{directory, identity::PodUid},
+    repeatable,
 };
 
 /// The node as volume plugins see it.
@@ -54,7 +55,7 @@ impl VolumeHost {
 pub async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, VolumeError> + Send + 'static,
 ) -> Result<T, VolumeError> {
-    tokio::task::spawn_blocking(work)
+    repeatable::blocking(work)
         .await
         .map_err(|panic| VolumeError::Other(panic.into()))?
 }

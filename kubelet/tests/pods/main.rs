@@ -10,6 +10,7 @@ mod failures;
 mod images;
 mod many;
 mod node;
+mod objects;
 mod restart_rules;
 mod restarts;
 mod run_once;

@@ -66,21 +66,22 @@ pub fn problem(simulation: &Simulation) -> Option<String> {
         let uid = PodUid::from(subject.uid.as_str());
         let status = simulation.kubelet.kubelet.status(&uid);
         let problem = if subject.present {
-            problem_of_present(subject, &found, status.as_deref())
+            problem_of_present(simulation, subject, &found, status.as_deref())
         } else {
             problem_of_gone(simulation, subject, &found, status.as_deref())
         };
         if let Some(problem) = problem {
             let status = status.as_deref().map(summary);
             return Some(format!(
-                "{}, which {:?} ({}): {problem}; its status: {status:?}",
+                "{}, which {:?} ({}): {problem}; its status: {status:?}, before:\n{}",
                 subject.uid,
                 subject.expect,
                 if subject.disturbed {
                     "disturbed"
                 } else {
                     "undisturbed"
-                }
+                },
+                simulation.node.trace.about(&subject.uid)
             ));
         }
     }
@@ -116,6 +117,7 @@ fn problem_of_gone(
 }
 
 fn problem_of_present(
+    simulation: &Simulation,
     subject: &Subject,
     found: &Found,
     status: Option<&PodStatus>,
@@ -172,12 +174,19 @@ fn problem_of_present(
         if image != container.image.as_ref() {
             return Some(format!("{} runs {image:?}", container.name));
         }
-        // Loops go on while this looks at them.
         let reported = statuses.iter().find(|status| status.name == container.name);
-        let restarts = reported.map(|status| status.restart_count);
-        if subject.expect == Expect::Runs && restarts != i32::try_from(run.attempt()).ok() {
+        let reported = reported.and_then(|status| u32::try_from(status.restart_count).ok());
+        let created = simulation.node.runtime.creations(&subject.uid, run.name());
+        // Every run but the first is a restart; of a pod that came back, those of
+        // its last life. Loops go on while this looks at them.
+        let wanted = if subject.came_back {
+            run.attempt()
+        } else {
+            created - 1
+        };
+        if subject.expect == Expect::Runs && reported != Some(wanted) {
             return Some(format!(
-                "{} is its attempt {}",
+                "{}: {reported:?} restarts of {created} runs, the last attempt {}",
                 container.name,
                 run.attempt()
             ));

@@ -30,7 +30,7 @@ use crate::{
 /// Time of day at which every run begins: 2026-01-01.
 const EPOCH: i64 = 1_767_225_600;
 /// Within which everything is as it should be once the runtime fails no more.
-const SETTLED: Duration = Duration::from_secs(15 * 60);
+const SETTLED: Duration = Duration::from_secs(5 * 60);
 /// Between two looks at whether it is.
 const LOOK: Duration = Duration::from_secs(4);
 
@@ -48,7 +48,7 @@ pub struct Subject {
     /// Something else than its own containers ended something of it.
     pub disturbed: bool,
     /// It was removed and came back.
-    came_back: bool,
+    pub came_back: bool,
     status: Option<Arc<PodStatus>>,
     restarts: BTreeMap<String, i32>,
 }
@@ -116,16 +116,17 @@ impl Simulation {
             810..=869 => self.replace().await,
             870..=929 => self.bring_back().await,
             930..=969 => self.end_sandbox(),
-            970..=979 => {
+            970..=973 => {
                 let lasting = faults::outage(&self.node.runtime, &mut self.random);
                 sleep(lasting).await;
             }
-            980..=983 => self.restart().await,
-            984..=989 => self.reconcile().await,
-            _ => sleep(self.random.millis(500, 4000)).await,
+            974..=976 => self.restart().await,
+            977..=983 => self.reconcile().await,
+            984..=989 => sleep(self.random.millis(500, 4000)).await,
+            _ => {}
         }
         if self.random.permille(700) {
-            sleep(self.random.millis(0, 60)).await;
+            sleep(self.random.millis(0, 50)).await;
         }
         if self.random.permille(200) {
             self.observe();
@@ -160,6 +161,8 @@ impl Simulation {
     }
 
     async fn send(&self, operation: PodOperation, pod: &Pod, source: Source) {
+        let uid = pod.metadata.uid.as_deref().unwrap();
+        self.node.trace.note(format!("{operation:?} {uid}"), &[]);
         self.kubelet
             .send(operation, source, vec![pod.clone()])
             .await;
@@ -294,6 +297,7 @@ impl Simulation {
 
     /// Kills the kubelet and starts another one.
     async fn restart(&mut self) {
+        self.node.trace.note("the kubelet is killed", &[]);
         let kubelet = self.node.start();
         std::mem::replace(&mut self.kubelet, kubelet).kill().await;
         for subject in &mut self.subjects {

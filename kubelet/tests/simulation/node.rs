@@ -123,7 +123,7 @@ impl Running {
         };
         // A kubelet that still waits for its runtime takes no updates.
         let sent = tokio::time::timeout(Duration::from_secs(120), self.updates.send(update));
-        sent.await.expect("the kubelet takes updates").unwrap();
+        sent.await.unwrap().unwrap();
     }
 
     /// It has heard of every pod.
@@ -135,6 +135,6 @@ impl Running {
     pub async fn kill(self) {
         self.cancel.cancel();
         let ended = tokio::time::timeout(Duration::from_millis(10), self.task);
-        ended.await.expect("the kubelet ends at once").unwrap();
+        ended.await.unwrap().unwrap();
     }
 }

@@ -185,6 +185,13 @@ impl FakeRuntime {
         self.0.world.lock().pullable.insert(reference.to_owned());
     }
 
+    /// Makes a reference pullable for one user of its registry alone.
+    pub fn add_private_image(&self, reference: &str, user: &str) {
+        self.add_pullable_image(reference);
+        let private = &mut self.0.world.lock().private;
+        private.insert(reference.to_owned(), user.to_owned());
+    }
+
     /// Every pull that got past its faults, in order.
     pub fn pulls(&self) -> Vec<cri::PullImageRequest> {
         self.0.world.lock().pulls.clone()
@@ -270,6 +277,13 @@ impl FakeRuntime {
     /// already.
     pub fn started_twice(&self) -> Vec<String> {
         self.0.world.lock().started_twice.clone()
+    }
+
+    /// How many containers of a pod and name were ever created.
+    pub fn creations(&self, pod_uid: &str, name: &str) -> u32 {
+        let key = (pod_uid.to_owned(), name.to_owned());
+        let world = self.0.world.lock();
+        world.creations.get(&key).copied().unwrap_or_default()
     }
 
     /// How containers of a name behave from their next start on.

@@ -115,11 +115,15 @@ pub(super) struct World {
     pub(super) images: BTreeMap<String, cri::Image>,
     /// References that a pull finds.
     pub(super) pullable: BTreeSet<String>,
+    /// The users who alone may pull a reference.
+    pub(super) private: BTreeMap<String, String>,
     pub(super) pulls: Vec<cri::PullImageRequest>,
     pub(super) behaviours: BTreeMap<String, Behaviour>,
     pub(super) checkpoints: BTreeMap<String, Checkpoint>,
     pub(super) pod_cidr: String,
     pub(super) started_twice: Vec<String>,
+    /// Containers ever created, by their pod's UID and their name.
+    pub(super) creations: BTreeMap<(String, String), u32>,
     pub(super) events: broadcast::Sender<cri::ContainerEventResponse>,
     made: u64,
     epoch: (Instant, Duration),
@@ -138,11 +142,13 @@ impl World {
             containers: BTreeMap::new(),
             images: BTreeMap::new(),
             pullable: BTreeSet::new(),
+            private: BTreeMap::new(),
             pulls: Vec::new(),
             behaviours: BTreeMap::new(),
             checkpoints: BTreeMap::new(),
             pod_cidr: String::new(),
             started_twice: Vec::new(),
+            creations: BTreeMap::new(),
             events: broadcast::channel(EVENT_BACKLOG).0,
             made: 0,
             epoch: (Instant::now(), since_epoch),
@@ -319,6 +325,8 @@ impl World {
                 metadata.name, metadata.attempt
             )));
         }
+        let pod = self.sandboxes[&in_sandbox].pod_uid().to_owned();
+        *self.creations.entry((pod, metadata.name)).or_default() += 1;
         let id = self.next_id();
         let container = Container {
             id: id.clone(),
