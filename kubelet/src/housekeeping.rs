@@ -11,6 +11,7 @@ use crate::{
     pod::{directory, identity::PodUid, manager::PodManager},
     pod_syncer::{self, Syncer},
     pod_worker::{PodWorkers, WorkerError},
+    prober::ProbeManager,
     repeatable, volume,
 };
 
@@ -24,6 +25,7 @@ pub(crate) struct Housekeeping {
     pub(crate) options: Arc<Options>,
     pub(crate) pods: Arc<PodManager>,
     pub(crate) workers: Arc<PodWorkers<Syncer>>,
+    pub(crate) probes: Arc<ProbeManager>,
     pub(crate) pleg: Arc<Pleg>,
     /// The last look at the directories, and when it began.
     pub(crate) directories: Option<(JoinHandle<()>, Instant)>,
@@ -38,6 +40,7 @@ impl Housekeeping {
             return;
         };
         self.workers.reap(listed);
+        self.probes.cleanup(|uid| self.workers.is_known(uid));
         for (uid, record) in &listing.records {
             if self.workers.is_known(uid) {
                 continue;

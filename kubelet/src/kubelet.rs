@@ -16,6 +16,7 @@ use crate::{
     pod::{identity::PodUid, manager::PodManager},
     pod_syncer::Syncer,
     pod_worker::PodWorkers,
+    prober::{ProbeManager, results::ProbeResults},
     runtime::{
         RuntimeManager,
         cri::{CriClient, CriError},
@@ -52,6 +53,7 @@ struct Parts {
     pods: Arc<PodManager>,
     statuses: Arc<StatusManager>,
     runtime: Arc<RuntimeManager>,
+    probe_results: Arc<ProbeResults>,
     cache: Arc<PodCache>,
     pleg: Arc<Pleg>,
     monitor: LoopMonitor,
@@ -86,16 +88,21 @@ impl Kubelet {
     ) -> Self {
         let options = Arc::new(options);
         let cache = Arc::<PodCache>::default();
+        let probe_results = Arc::<ProbeResults>::default();
         Self(Arc::new(Parts {
             sources_ready: Box::new(sources_ready),
             pods: Arc::default(),
-            statuses: Arc::new(StatusManager::new(Arc::clone(&options))),
+            statuses: Arc::new(StatusManager::new(
+                Arc::clone(&options),
+                Arc::clone(&probe_results),
+            )),
             runtime: Arc::new(RuntimeManager::new(
                 cri.clone(),
                 Arc::clone(&options),
                 objects,
-                Arc::default(),
+                Arc::clone(&probe_results),
             )),
+            probe_results,
             pleg: Arc::new(Pleg::new(cri.clone(), Arc::clone(&cache))),
             cache,
             monitor: LoopMonitor::default(),
@@ -133,6 +140,17 @@ impl Kubelet {
         if cancel.run_until_cancelled(restore).await.is_none() {
             return;
         }
+        let (probe_changes_in, probe_changes) = mpsc::channel(EVENTS);
+        let probes = {
+            let statuses = Arc::clone(&parts.statuses);
+            Arc::new(ProbeManager::new(
+                parts.cri.clone(),
+                move |uid| statuses.get(uid),
+                Arc::clone(&parts.probe_results),
+                probe_changes_in,
+                cancel.clone(),
+            ))
+        };
         let syncer = Arc::new(Syncer {
             options: Arc::clone(&parts.options),
             pods: Arc::clone(&parts.pods),
@@ -140,6 +158,7 @@ impl Kubelet {
             cache: Arc::clone(&parts.cache),
             pleg: Arc::clone(&parts.pleg),
             statuses: Arc::clone(&parts.statuses),
+            probes: Arc::clone(&probes),
         });
         let workers = Arc::new(PodWorkers::new(
             syncer,
@@ -152,6 +171,7 @@ impl Kubelet {
             options: Arc::clone(&parts.options),
             pods: Arc::clone(&parts.pods),
             workers: Arc::clone(&workers),
+            probes: Arc::clone(&probes),
             pleg: Arc::clone(&parts.pleg),
             directories: None,
         });
@@ -167,9 +187,10 @@ impl Kubelet {
         };
         tokio::join!(
             parts.pleg.run(events_in, cancel.clone()),
-            sync_loop.run(updates, events, cancel),
+            sync_loop.run(updates, events, probe_changes, cancel),
         );
         workers.ended().await;
+        probes.ended().await;
         info!("stopped; the pods run on");
     }
 

@@ -17,6 +17,7 @@ use crate::{
         manager::PodManager,
     },
     pod_worker::{Kill, PodSyncer, Subject, SyncOutcome, WorkerError},
+    prober::ProbeManager,
     repeatable,
     runtime::{RuntimeManager, grace_period, pod_state::PodState, pod_status::PodStatus},
     status::{Facts, Phase, StatusManager, Verdict},
@@ -52,6 +53,7 @@ pub(crate) struct Syncer {
     pub(crate) cache: Arc<PodCache>,
     pub(crate) pleg: Arc<Pleg>,
     pub(crate) statuses: Arc<StatusManager>,
+    pub(crate) probes: Arc<ProbeManager>,
 }
 
 impl Syncer {
@@ -70,6 +72,7 @@ impl Syncer {
                 runtime_name: self.runtime.name(),
                 ending: false,
                 verdict,
+                resize: self.runtime.resize_report(&PodUid::of(pod)).as_ref(),
             },
         )
     }
@@ -109,6 +112,7 @@ impl PodSyncer for Syncer {
         status: Arc<PodStatus>,
         state: Arc<PodState>,
     ) -> Result<SyncOutcome, WorkerError> {
+        let pod = self.runtime.grant(pod, &status).await;
         if self.report(&pod, &status, &state, None).is_terminal() {
             return Ok(DONE);
         }
@@ -141,21 +145,33 @@ impl PodSyncer for Syncer {
             })
             .await?
         };
+        self.probes.add_pod(&pod);
         let synced = self
             .runtime
             .sync_pod(&pod, &status, &state, &volumes, &pod_dir)
             .await;
         // Why containers wait is known now.
         self.report(&pod, &status, &state, None);
+        self.probes.prompt_readiness(&PodUid::of(&pod));
         let synced = synced?;
+        if synced.resized {
+            // The list does not show it.
+            self.pleg.request_inspection(&PodUid::of(&pod));
+        }
         if synced.changed && !synced.failed {
             self.pleg.request_relist();
         }
+        // What came of a resize is read back and shown.
+        let retry_after = if synced.resized && !synced.failed {
+            Some(Duration::ZERO)
+        } else {
+            synced.retry_after
+        };
         Ok(SyncOutcome {
             terminal: false,
-            changed: synced.changed,
+            changed: synced.changed || synced.resized,
             failed: synced.failed,
-            retry_after: match (synced.retry_after, deadline) {
+            retry_after: match (retry_after, deadline) {
                 (Some(a), Some(b)) => Some(a.min(b)),
                 (a, b) => a.or(b),
             },
@@ -168,6 +184,7 @@ impl PodSyncer for Syncer {
         status: Arc<PodStatus>,
         kill: Option<Kill>,
     ) -> Result<(), WorkerError> {
+        self.probes.stop_liveness_and_startup(&subject.uid);
         let pod = subject.pod.as_deref();
         let kill = kill.unwrap_or_default();
         if let (Some(pod), Some(verdict)) = (pod, &kill.verdict) {
@@ -177,7 +194,9 @@ impl PodSyncer for Syncer {
         let grace = kill.grace.or_else(|| pod.map(grace_period));
         // Even what may not take any time is told to end.
         let grace = grace.map(|grace| grace.max(MINIMUM_POD_GRACE_PERIOD));
-        Ok(self.runtime.kill_pod(pod, &status, grace).await?)
+        self.runtime.kill_pod(pod, &status, grace).await?;
+        self.probes.remove_pod(&subject.uid);
+        Ok(())
     }
 
     async fn settle_pod(
@@ -199,9 +218,11 @@ impl PodSyncer for Syncer {
                     runtime_name: self.runtime.name(),
                     ending: true,
                     verdict: None,
+                    resize: None,
                 },
             );
         }
+        self.runtime.ungrant(&subject.uid);
         let dir = directory::pod_dir(&self.options, &subject.uid);
         blocking(move || Ok(volume::tear_down(&dir)?)).await
     }

@@ -80,6 +80,7 @@ impl SyncLoop<'_> {
         mut self,
         mut updates: mpsc::Receiver<PodUpdate>,
         mut events: mpsc::Receiver<PodLifecycleEvent>,
+        mut probe_changes: mpsc::Receiver<PodUid>,
         cancel: CancellationToken,
     ) {
         let mut housekeeping = tokio::time::interval(HOUSEKEEPING_PERIOD);
@@ -98,6 +99,7 @@ impl SyncLoop<'_> {
                     }
                 }
                 Some(update) = updates.recv() => self.update(update),
+                Some(uid) = probe_changes.recv() => self.workers.sync(&uid),
                 Some(event) = events.recv() => self.event(&event),
             }
         }

@@ -2,7 +2,7 @@
 //! spec that changes how it runs is either done or listed here.
 
 use k8s_openapi::api::core::v1::{
-    Container, EnvVar, LifecycleHandler, Pod, PodSpec, ResourceRequirements, Volume, VolumeMount,
+    Container, EnvVar, Pod, PodSpec, ResourceRequirements, Volume, VolumeMount,
 };
 
 use crate::runtime::{env, ephemeral::as_container, resources};
@@ -129,14 +129,6 @@ fn volume_kind(volume: &Volume) -> String {
 }
 
 fn container(container: &Container, path: &str, found: &mut Found) {
-    let probes = [
-        (&container.liveness_probe, "livenessProbe"),
-        (&container.readiness_probe, "readinessProbe"),
-        (&container.startup_probe, "startupProbe"),
-    ];
-    for (probe, name) in probes {
-        found.when(probe.is_some(), format!("{path}.{name}"), "probes");
-    }
     found.when(
         some(container.env_from.as_ref()),
         format!("{path}.envFrom"),
@@ -170,16 +162,6 @@ fn container(container: &Container, path: &str, found: &mut Found) {
             format!("{path}.securityContext.windowsOptions"),
             "Windows",
         );
-    }
-    if let Some(lifecycle) = &container.lifecycle {
-        for (hook, name) in [
-            (&lifecycle.post_start, "postStart"),
-            (&lifecycle.pre_stop, "preStop"),
-        ] {
-            if let Some(handler) = hook {
-                lifecycle_handler(handler, &format!("{path}.lifecycle.{name}"), found);
-            }
-        }
     }
 }
 
@@ -232,16 +214,6 @@ fn volume_mount(mount: &VolumeMount, path: &str, found: &mut Found) {
     );
 }
 
-fn lifecycle_handler(handler: &LifecycleHandler, path: &str, found: &mut Found) {
-    if let Some(get) = &handler.http_get {
-        found.when(
-            get.scheme.as_deref() == Some("HTTPS"),
-            format!("{path}.httpGet.scheme"),
-            "hooks over HTTPS",
-        );
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -268,6 +240,9 @@ mod tests {
                 "env": [{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
                 "volumeMounts": [{"name": "v", "mountPath": "/v"}],
                 "resources": {"limits": {"cpu": "1", "memory": "1Gi"}},
+                "livenessProbe": {"exec": {"command": ["x"]}},
+                "readinessProbe": {"httpGet": {"port": "web", "scheme": "HTTPS"}},
+                "startupProbe": {"grpc": {"port": 1}},
                 "lifecycle": {"preStop": {"exec": {"command": ["x"]}}}}],
              "volumes": [{"name": "v", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
                          {"name": "h", "hostPath": {"path": "/"}}]}"#,
@@ -279,8 +254,7 @@ mod tests {
     fn what_is_not_built_is_named_by_path() {
         let found = check(
             r#"{"hostUsers": false,
-             "initContainers": [{"name": "i", "readinessProbe": {}}],
-             "containers": [{"name": "a", "livenessProbe": {},
+             "containers": [{"name": "a",
                 "envFrom": [{"secretRef": {"name": "s"}}],
                 "env": [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
                 "volumeMounts": [{"name": "v", "mountPath": "/v", "subPath": "s"}],
@@ -298,8 +272,6 @@ mod tests {
                 "spec.hostUsers",
                 "spec.volumes[0].configMap",
                 "spec.volumes[1].emptyDir.sizeLimit",
-                "spec.initContainers[0].readinessProbe",
-                "spec.containers[0].livenessProbe",
                 "spec.containers[0].envFrom",
                 "spec.containers[0].env[0].valueFrom.secretKeyRef",
                 "spec.containers[0].volumeMounts[0].subPath",

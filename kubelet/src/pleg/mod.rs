@@ -8,7 +8,11 @@
 mod cache;
 mod record;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -87,6 +91,8 @@ pub struct Pleg {
     cache: Arc<PodCache>,
     listing: ArcSwap<Listing>,
     requested: Notify,
+    /// Pods whose details are to be read though the list may not show a change.
+    to_inspect: Mutex<BTreeSet<PodUid>>,
     /// When the last list was completed, or the generator was started.
     relisted: Mutex<Option<Instant>>,
 }
@@ -99,6 +105,7 @@ impl Pleg {
             cache,
             listing: ArcSwap::default(),
             requested: Notify::new(),
+            to_inspect: Mutex::default(),
             relisted: Mutex::new(None),
         }
     }
@@ -111,6 +118,13 @@ impl Pleg {
     /// Lists soon: somebody changed something in the runtime.
     pub fn request_relist(&self) {
         self.requested.notify_one();
+    }
+
+    /// Reads the details of a pod soon: somebody changed something of it that a
+    /// list does not show.
+    pub fn request_inspection(&self, uid: &PodUid) {
+        self.to_inspect.lock().insert(uid.clone());
+        self.request_relist();
     }
 
     /// # Errors
@@ -198,11 +212,19 @@ impl Relisting<'_> {
             self.failing = false;
         }
         let records = record::group(sandboxes, containers);
+        let mut asked = std::mem::take(&mut *self.pleg.to_inspect.lock());
         for (uid, record) in &records {
-            if self.inspected.get(uid) != Some(record) && !self.inspecting.contains_key(uid) {
+            if self.inspecting.contains_key(uid) {
+                continue;
+            }
+            let is_asked = asked.remove(uid);
+            if is_asked || self.inspected.get(uid) != Some(record) {
                 self.inspect(uid, record, begun);
             }
         }
+        // What is being read may have been read before it was changed.
+        asked.retain(|uid| records.contains_key(uid));
+        self.pleg.to_inspect.lock().extend(asked);
         let gone: Vec<PodUid> = self
             .inspected
             .keys()

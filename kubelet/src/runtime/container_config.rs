@@ -174,6 +174,10 @@ fn container_annotations(
             Some(restart_count.to_string()),
         ),
         (
+            labels::CONTAINER_RESOURCES,
+            serde_json::to_string(&container.resources.clone().unwrap_or_default()).ok(),
+        ),
+        (
             labels::CONTAINER_TERMINATION_MESSAGE_PATH,
             Some(message_path.unwrap_or(TERMINATION_MESSAGE_PATH).to_owned()),
         ),

@@ -1,5 +1,7 @@
 //! The CRI client: the only door to the runtime.
 
+mod resources;
+
 use std::{fmt, future::Future, time::Duration};
 
 use cri_proto::runtime::v1::{
@@ -69,6 +71,11 @@ impl CriError {
     /// Whether the object does not exist (any more).
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Status { status, .. } if status.code() == Code::NotFound)
+    }
+
+    /// Whether the runtime does not serve the verb.
+    pub fn is_unimplemented(&self) -> bool {
+        matches!(self, Self::Status { status, .. } if status.code() == Code::Unimplemented)
     }
 }
 

@@ -18,6 +18,7 @@ mod pod_files;
 pub mod pod_state;
 pub mod pod_status;
 mod prune;
+pub mod resize;
 pub mod resources;
 pub mod restart_rules;
 pub mod running_pods;
@@ -35,7 +36,7 @@ use std::{
 
 use tracing::warn;
 
-use self::cri::CriClient;
+use self::{cri::CriClient, resize::Resizes};
 pub use self::{
     kill::{KillError, grace_period},
     start::StartError,
@@ -62,6 +63,8 @@ pub struct RuntimeManager {
     name: OnceLock<String>,
     seccomp_root: PathBuf,
     memory_capacity: i64,
+    cpus: i64,
+    resizes: Resizes,
 }
 
 impl RuntimeManager {
@@ -86,6 +89,8 @@ impl RuntimeManager {
             name: OnceLock::new(),
             seccomp_root: options.root_dir.join("seccomp"),
             memory_capacity,
+            cpus: resize::online_cpus(),
+            resizes: Resizes::default(),
             options,
         }
     }

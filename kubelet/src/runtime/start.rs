@@ -15,7 +15,7 @@ use super::{
     kill::Killing,
     pod_files::{self, FileError},
     pod_state::PodState,
-    pod_status::{ContainerState, ContainerStatus, PodStatus},
+    pod_status::{ContainerState, ContainerStatus, PodStatus, Reported},
 };
 use crate::{
     config::duration::GoDuration,
@@ -273,6 +273,7 @@ impl ContainerStatus {
             restart_count: 0,
             reason: String::new(),
             message: String::new(),
+            reported: Reported::default(),
         }
     }
 }

@@ -3,7 +3,7 @@ use k8s_openapi::api::core::v1::{
 };
 
 use super::*;
-use crate::runtime::pod_status::SandboxStatus;
+use crate::runtime::pod_status::{Reported, SandboxStatus};
 
 fn compute(pod: &Pod, status: &PodStatus) -> PodActions {
     super::compute(pod, status, &ProbeResults::default())
@@ -56,6 +56,7 @@ fn ran(name: &str, state: ContainerState, exit_code: i32) -> ContainerStatus {
         restart_count: 0,
         reason: String::new(),
         message: String::new(),
+        reported: Reported::default(),
     }
 }
 
