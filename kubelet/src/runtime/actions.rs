@@ -253,10 +253,12 @@ fn recreate(spec: &PodSpec, status: &PodStatus, attempt: u32) -> PodActions {
         kill_pod: true,
         ..PodActions::default()
     };
-    // A pod that ran and is not to be restarted needs no further sandbox.
+    // A pod that ran and is not to be restarted needs no further sandbox. One of
+    // which nothing was started would wait for ever: it is still to run.
+    let ran = |c: &ContainerStatus| c.state != ContainerState::Created;
     if RestartPolicy::of(spec) == RestartPolicy::Never
         && attempt != 0
-        && !status.containers.is_empty()
+        && status.containers.iter().any(ran)
     {
         return actions;
     }

@@ -20,3 +20,4 @@ mod sidecars;
 mod starts;
 mod status;
 mod termination;
+mod volumes;

@@ -128,6 +128,18 @@ fn a_dead_sandbox_is_replaced_unless_nothing_would_run_in_it() {
 }
 
 #[test]
+fn a_pod_whose_sandbox_died_before_anything_was_started_still_runs() {
+    let mut status = has(vec![ran("a", ContainerState::Created, 0)]);
+    status.sandboxes = vec![sandbox(false)];
+    let actions = compute(&pod("Never", &[], &["a"]), &status);
+    assert_eq!(actions.create_sandbox, Some(3));
+    assert_eq!(actions.start, [0]);
+    status.containers.push(ran("b", EXITED, 1));
+    let actions = compute(&pod("Never", &[], &["a", "b"]), &status);
+    assert_eq!((actions.create_sandbox, actions.kill_pod), (None, true));
+}
+
+#[test]
 fn another_network_or_no_address_needs_another_sandbox() {
     let mut host = pod("Always", &[], &["a"]);
     host.spec.as_mut().unwrap().host_network = Some(true);
