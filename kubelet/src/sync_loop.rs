@@ -168,8 +168,8 @@ impl SyncLoop<'_> {
             self.statuses.remove(&uid);
         }
         let kill = Kill {
-            grace: None,
             deleted: true,
+            ..Kill::default()
         };
         self.workers.kill(&uid, kill);
     }

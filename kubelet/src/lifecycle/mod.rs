@@ -1,6 +1,7 @@
-//! Admission of pods: whether this kubelet runs them at all.
+//! Admission of pods: whether this kubelet runs them at all, and for how long.
 
 mod app_armor;
+pub mod deadline;
 mod unsupported;
 
 use k8s_openapi::api::core::v1::Pod;

@@ -1,11 +1,9 @@
 //! What a pod's spec may ask for and this kubelet cannot do. Everything in a pod
 //! spec that changes how it runs is either done or listed here.
 
-use k8s_openapi::api::core::v1::{
-    Container, LifecycleHandler, Pod, PodSpec, Volume, VolumeProjection,
-};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Volume, VolumeProjection};
 
-use crate::runtime::resources;
+use crate::runtime::{ephemeral::as_container, resources};
 
 /// The fields of the pod that this kubelet cannot do, as `path: what`; empty
 /// when it can be run.
@@ -33,16 +31,6 @@ fn some<T>(list: Option<&Vec<T>>) -> bool {
 }
 
 fn pod_spec(spec: &PodSpec, found: &mut Found) {
-    found.when(
-        spec.active_deadline_seconds.is_some(),
-        "spec.activeDeadlineSeconds",
-        "deadlines of pods",
-    );
-    found.when(
-        some(spec.ephemeral_containers.as_ref()),
-        "spec.ephemeralContainers",
-        "ephemeral containers",
-    );
     found.when(
         spec.os.as_ref().is_some_and(|os| os.name != "linux"),
         "spec.os",
@@ -72,15 +60,14 @@ fn pod_spec(spec: &PodSpec, found: &mut Found) {
     }
     for (index, init) in spec.init_containers.iter().flatten().enumerate() {
         let path = format!("spec.initContainers[{index}]");
-        found.when(
-            init.lifecycle.is_some(),
-            format!("{path}.lifecycle"),
-            "hooks of init containers",
-        );
         container(init, &path, found);
     }
     for (index, regular) in spec.containers.iter().enumerate() {
         container(regular, &format!("spec.containers[{index}]"), found);
+    }
+    for (index, ephemeral) in spec.ephemeral_containers.iter().flatten().enumerate() {
+        let path = format!("spec.ephemeralContainers[{index}]");
+        container(&as_container(ephemeral), &path, found);
     }
 }
 
@@ -131,16 +118,6 @@ fn projections(volume: &Volume) -> impl Iterator<Item = &VolumeProjection> {
 }
 
 fn container(container: &Container, path: &str, found: &mut Found) {
-    found.when(
-        container.restart_policy.is_some(),
-        format!("{path}.restartPolicy"),
-        "restart policies of single containers",
-    );
-    found.when(
-        some(container.restart_policy_rules.as_ref()),
-        format!("{path}.restartPolicyRules"),
-        "restart rules of single containers",
-    );
     if let Some(requirements) = &container.resources {
         found.when(
             some(requirements.claims.as_ref()),
@@ -159,24 +136,6 @@ fn container(container: &Container, path: &str, found: &mut Found) {
             "Windows",
         );
     }
-    if let Some(lifecycle) = &container.lifecycle {
-        for (hook, name) in [
-            (&lifecycle.post_start, "postStart"),
-            (&lifecycle.pre_stop, "preStop"),
-        ] {
-            if let Some(handler) = hook {
-                lifecycle_handler(handler, &format!("{path}.lifecycle.{name}"), found);
-            }
-        }
-    }
-}
-
-fn lifecycle_handler(handler: &LifecycleHandler, path: &str, found: &mut Found) {
-    found.when(
-        handler.tcp_socket.is_some(),
-        format!("{path}.tcpSocket"),
-        "tcpSocket hooks",
-    );
 }
 
 #[cfg(test)]
@@ -196,8 +155,14 @@ mod tests {
         let found = check(
             r#"{"hostUsers": false, "hostnameOverride": "h", "overhead": {"cpu": "1"},
              "resources": {"limits": {"cpu": "2"}}, "runtimeClassName": "",
+             "activeDeadlineSeconds": 10,
              "imagePullSecrets": [{"name": "s"}],
-             "containers": [{"name": "a", "image": "i",
+             "initContainers": [{"name": "s", "restartPolicy": "Always",
+                "lifecycle": {"postStart": {"sleep": {"seconds": 1}}}}],
+             "ephemeralContainers": [{"name": "e", "targetContainerName": "a"}],
+             "containers": [{"name": "a", "image": "i", "restartPolicy": "Never",
+                "restartPolicyRules": [{"action": "RestartAllContainers",
+                    "exitCodes": {"operator": "In", "values": [1]}}],
                 "env": [{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
                         {"name": "Y", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
                 "envFrom": [{"secretRef": {"name": "s"}}],
@@ -218,7 +183,6 @@ mod tests {
     fn what_is_not_built_is_named_by_path() {
         let found = check(
             r#"{"runtimeClassName": "gvisor",
-             "initContainers": [{"name": "i", "restartPolicy": "Always"}],
              "containers": [{"name": "a",
                 "volumeMounts": [{"name": "v", "mountPath": "/v", "subPath": "s"}],
                 "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
@@ -236,7 +200,6 @@ mod tests {
                 "spec.runtimeClassName",
                 "spec.volumes[0].rbd",
                 "spec.volumes[1].projected.sources[1].podCertificate",
-                "spec.initContainers[0].restartPolicy",
                 "spec.containers[0].resources[nvidia.com/gpu]",
             ]
         );

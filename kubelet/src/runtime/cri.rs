@@ -339,7 +339,7 @@ impl CriClient {
         gone_is_fine(self.call("RemoveContainer", id, call).await)
     }
 
-    /// Runs a command in a container, for at most `limit`.
+    /// Runs a command in a container, for at most `limit` unless that is zero.
     ///
     /// # Errors
     /// The call failed; a command that fails is no error.
@@ -355,7 +355,12 @@ impl CriClient {
             cmd: command,
             timeout: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
         });
-        within(self.timeout.saturating_add(limit), "ExecSync", id, call).await
+        let deadline = if limit.is_zero() {
+            Duration::MAX
+        } else {
+            self.timeout.saturating_add(limit)
+        };
+        within(deadline, "ExecSync", id, call).await
     }
 
     /// The image that `image` names, or `None` when the runtime does not hold it.

@@ -6,6 +6,7 @@ pub mod container_config;
 pub mod cri;
 pub mod dns;
 pub mod env;
+pub mod ephemeral;
 pub mod expansion;
 pub mod hash;
 pub mod hooks;
@@ -28,6 +29,7 @@ pub mod security_context;
 mod start;
 mod sync;
 pub mod termination_message;
+mod termination_order;
 pub mod user_namespace;
 
 use std::{
@@ -40,7 +42,7 @@ use self::{
     user_namespace::UserNamespaces,
 };
 pub use self::{
-    kill::KillError,
+    kill::{KillError, grace_period},
     start::StartError,
     sync::{SyncError, Synced},
 };

@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
-use cri_proto::runtime::v1::{ImageSpec, PodSandboxConfig, UserNamespace};
+use cri_proto::runtime::v1::{
+    ContainerConfig, ImageSpec, NamespaceMode, PodSandboxConfig, UserNamespace,
+};
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use tracing::{info, warn};
 
@@ -12,6 +14,7 @@ use super::{
     cri::CriError,
     env::{self, EnvError, Placement, Sources},
     hooks::{self, HookError},
+    kill::Killing,
     mounts::{self, MountError, MountParts},
     pod_files::{self, FileError},
     pod_state::PodState,
@@ -19,27 +22,28 @@ use super::{
     security_context::NodeSecurity,
 };
 use crate::{
+    config::duration::GoDuration,
     image::ImageError,
     pod::{directory, identity},
     repeatable,
     volume::{MountedVolumes, plugin::Mounted},
 };
 
-/// For a `postStart` command; upstream has no limit.
-const POST_START_LIMIT: Duration = Duration::from_secs(600);
+/// For a `postStart` command: it may take as long as it takes.
+const POST_START_LIMIT: Duration = Duration::ZERO;
 
 /// Why a container was not started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// It ended too recently.
-    #[error("back-off {delay:?} restarting failed container={container} pod={pod}")]
+    #[error("back-off {delay} restarting failed container={container} pod={pod}")]
     CrashLoopBackOff {
         /// Its name.
         container: String,
-        /// Its pod.
+        /// Its pod, as [`identity::name_with_uid`] writes it.
         pod: String,
         /// From its end to its next start.
-        delay: Duration,
+        delay: GoDuration,
         /// What is left of that.
         retry_after: Duration,
     },
@@ -64,6 +68,9 @@ pub enum StartError {
     /// A file that it needs cannot be made.
     #[error(transparent)]
     File(#[from] FileError),
+    /// It is to share the processes of a container that is not there.
+    #[error("unable to find target container {0}")]
+    Target(String),
     /// The runtime does not create it.
     #[error("{0}")]
     Create(CriError),
@@ -71,8 +78,17 @@ pub enum StartError {
     #[error("{0}")]
     Run(CriError),
     /// Its `postStart` hook failed, and it was stopped.
-    #[error("postStart hook: {0}")]
-    PostStart(HookError),
+    #[error("{kind} lifecycle hook for Container {container:?} in Pod {pod:?} failed - {source}")]
+    PostStart {
+        /// What the hook does.
+        kind: &'static str,
+        /// Its name.
+        container: String,
+        /// Its pod, as [`identity::name_with_uid`] writes it.
+        pod: String,
+        /// Why it failed.
+        source: Box<HookError>,
+    },
 }
 
 impl StartError {
@@ -86,10 +102,11 @@ impl StartError {
             | Self::Features(_)
             | Self::Interrupted(_)
             | Self::Config(_)
-            | Self::File(_) => "CreateContainerConfigError",
+            | Self::File(_)
+            | Self::Target(_) => "CreateContainerConfigError",
             Self::Create(_) => "CreateContainerError",
             Self::Run(_) => "RunContainerError",
-            Self::PostStart(_) => "PostStartHookError",
+            Self::PostStart { .. } => "PostStartHookError",
         }
     }
 
@@ -118,7 +135,8 @@ pub(super) struct Running<'a> {
 }
 
 impl RuntimeManager {
-    /// Starts a container that does not run, unless it is backing off.
+    /// Starts a container that does not run, unless it is backing off. `target` is
+    /// the container whose processes it shares.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -126,6 +144,7 @@ impl RuntimeManager {
         &self,
         running: &Running<'_>,
         container: &Container,
+        target: Option<&str>,
         status: &PodStatus,
         state: &PodState,
     ) -> Result<(), StartError> {
@@ -134,8 +153,8 @@ impl RuntimeManager {
             .attempt_start(container, status)
             .map_err(|crash_loop| StartError::CrashLoopBackOff {
                 container: container.name.clone(),
-                pod: identity::full_name(pod),
-                delay: crash_loop.delay,
+                pod: identity::name_with_uid(pod),
+                delay: go_duration(crash_loop.delay),
                 retry_after: crash_loop.remaining,
             })?;
         let image = self
@@ -204,7 +223,10 @@ impl RuntimeManager {
             },
             rules: self.rules(),
         };
-        let config = container_config(pod, spec, container, parts)?;
+        let mut config = container_config(pod, spec, container, parts)?;
+        if let Some(target) = target {
+            share_processes(&mut config, target, status)?;
+        }
         let id = self
             .cri
             .create_container(running.sandbox_id, config, running.sandbox_config.clone())
@@ -285,22 +307,50 @@ impl RuntimeManager {
         };
         let ip = running.ips.first().map(String::as_str);
         let run = hooks::run(&self.cri, &id, Some(container), ip, hook, POST_START_LIMIT);
-        let Err(error) = run.await else {
+        let Err(source) = run.await else {
             return Ok(());
         };
         let status = ContainerStatus::started(id, container.name.clone());
-        let why = "its postStart hook failed";
-        let killed = self
-            .kill_container(Some(running.pod), &status, ip, None, why)
-            .await;
-        if let Err(error) = killed {
+        let killing = Killing::new(Some(running.pod), ip, "FailedPostStartHook");
+        if let Err(error) = self.kill_container(&status, killing).await {
             warn!(
                 pod = identity::full_name(running.pod), container = %container.name, %error,
                 "a container whose postStart hook failed still runs"
             );
         }
-        Err(StartError::PostStart(error))
+        Err(StartError::PostStart {
+            kind: hooks::kind(hook),
+            container: container.name.clone(),
+            pod: identity::name_with_uid(running.pod),
+            source: Box::new(source),
+        })
     }
+}
+
+fn go_duration(duration: Duration) -> GoDuration {
+    GoDuration::from_millis(i64::try_from(duration.as_millis()).unwrap_or(i64::MAX))
+}
+
+/// Has a container share the processes of `target`, where it had its own alone.
+fn share_processes(
+    config: &mut ContainerConfig,
+    target: &str,
+    status: &PodStatus,
+) -> Result<(), StartError> {
+    let target = status
+        .container(target)
+        .ok_or_else(|| StartError::Target(target.to_owned()))?;
+    let context = config
+        .linux
+        .as_mut()
+        .and_then(|l| l.security_context.as_mut());
+    if let Some(options) = context.and_then(|context| context.namespace_options.as_mut())
+        && options.pid() == NamespaceMode::Container
+    {
+        options.set_pid(NamespaceMode::Target);
+        options.target_id.clone_from(&target.id);
+    }
+    Ok(())
 }
 
 impl ContainerStatus {

@@ -8,12 +8,15 @@ use tracing::{info, warn};
 
 use super::{
     KillError, RuntimeManager,
-    actions::{self, PodActions},
+    actions::{self, ContainerToReset, PodActions},
     cri::CriError,
     dns::{self, DnsError},
+    ephemeral::as_container,
     hostname::HostnameError,
+    kill::Killing,
     pod_state::PodState,
     pod_status::{PodStatus, SandboxStatus},
+    restart_rules::is_sidecar,
     sandbox_config::{self, sandbox_config},
     start::Running,
     user_namespace::{self, UserNamespaceError},
@@ -32,8 +35,8 @@ pub enum SyncError {
     /// What must not run on does.
     #[error(transparent)]
     Kill(#[from] KillError),
-    /// What an earlier sandbox left is in the way.
-    #[error("cannot remove what the last sandbox left: {0}")]
+    /// What ran before is in the way.
+    #[error("cannot remove what ran before: {0}")]
     Purge(#[source] CriError),
     /// The pod's name servers cannot be told.
     #[error(transparent)]
@@ -80,7 +83,7 @@ impl RuntimeManager {
         pod_dir: &Path,
     ) -> Result<Synced, SyncError> {
         let spec = pod.spec.as_ref().ok_or(SyncError::NoSpec)?;
-        let mut actions = actions::compute(pod, status);
+        let mut actions = actions::compute(pod, status, &self.probes);
         let resizes = self.plan_resize(pod, spec, status, &mut actions);
         let mut synced = Synced {
             changed: self.prune(pod, status).await,
@@ -90,6 +93,13 @@ impl RuntimeManager {
             return Ok(synced);
         }
         synced.changed |= self.kill_unwanted(pod, status, &actions).await?;
+        if !actions.reset.is_empty() {
+            self.reset(pod, status, &actions.reset).await?;
+            synced.changed = true;
+            // The pod begins anew, and nothing that ends or starts tells so.
+            synced.retry_after = Some(Duration::ZERO);
+            return Ok(synced);
+        }
 
         let attempt = match (actions.create_sandbox, &actions.sandbox_id) {
             (Some(attempt), _) => attempt,
@@ -141,12 +151,28 @@ impl RuntimeManager {
             pod_dir,
             user_namespace: user_namespace_of(&sandbox_config),
         };
-        let init = spec.init_containers.as_deref().unwrap_or_default();
-        let init = actions.start_init.and_then(|index| init.get(index));
-        let regular = actions.start.iter().filter_map(|i| spec.containers.get(*i));
-        for container in init.into_iter().chain(regular) {
-            self.start(&running, container, status, state, &mut synced)
+        let starting = Starting {
+            running: &running,
+            status,
+            state,
+        };
+        let ephemeral = spec.ephemeral_containers.as_deref().unwrap_or_default();
+        for container in chosen(&actions.start_ephemeral, ephemeral) {
+            let target = container.target_container_name.as_deref();
+            let target = target.filter(|target| !target.is_empty());
+            self.start(starting, &as_container(container), target, &mut synced)
                 .await;
+        }
+        let init = spec.init_containers.as_deref().unwrap_or_default();
+        for container in chosen(&actions.start_init, init) {
+            let started = self.start(starting, container, None, &mut synced).await;
+            // Sidecars are no condition of what comes after them once they ran.
+            if !started && !is_sidecar(container) {
+                return Ok(synced);
+            }
+        }
+        for container in chosen(&actions.start, &spec.containers) {
+            self.start(starting, container, None, &mut synced).await;
         }
         Ok(synced)
     }
@@ -203,8 +229,11 @@ impl RuntimeManager {
         let ip = status.ips().first().map(String::as_str);
         for unwanted in &actions.kill {
             if let Some(container) = status.containers.iter().find(|c| c.id == unwanted.id) {
-                self.kill_container(Some(pod), container, ip, None, &unwanted.message)
-                    .await?;
+                let killing = Killing {
+                    reason: unwanted.reason,
+                    ..Killing::new(Some(pod), ip, &unwanted.message)
+                };
+                self.kill_container(container, killing).await?;
             }
         }
         Ok(!actions.kill.is_empty())
@@ -243,21 +272,52 @@ impl RuntimeManager {
         status.map(SandboxStatus::from).map_err(SyncError::Sandbox)
     }
 
+    /// Removes what ran of a pod that is to run anew, but not its logs: they tell
+    /// how often it ran.
+    async fn reset(
+        &self,
+        pod: &Pod,
+        status: &PodStatus,
+        reset: &[ContainerToReset],
+    ) -> Result<(), SyncError> {
+        let ip = status.ips().first().map(String::as_str);
+        for unwanted in reset {
+            let run = status.containers.iter().find(|c| c.id == unwanted.id);
+            if let Some(run) = run.filter(|_| unwanted.kill) {
+                let killing = Killing {
+                    grace_override: Some(Duration::ZERO),
+                    ..Killing::new(Some(pod), ip, "all containers are restarted")
+                };
+                self.kill_container(run, killing).await?;
+            }
+            self.cri
+                .remove_container(&unwanted.id)
+                .await
+                .map_err(SyncError::Purge)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the container was started.
     async fn start(
         &self,
-        running: &Running<'_>,
+        starting: Starting<'_>,
         container: &Container,
-        status: &PodStatus,
-        state: &PodState,
+        target: Option<&str>,
         synced: &mut Synced,
-    ) {
+    ) -> bool {
+        let Starting {
+            running,
+            status,
+            state,
+        } = starting;
         let started = self
-            .start_container(running, container, status, state)
+            .start_container(running, container, target, status, state)
             .await;
         let Err(error) = started else {
             state.clear_waiting(&container.name);
             synced.changed = true;
-            return;
+            return true;
         };
         match error.retry_after() {
             Some(retry) => {
@@ -276,6 +336,7 @@ impl RuntimeManager {
             }
         }
         state.set_waiting(&container.name, error.reason(), error.to_string());
+        false
     }
 }
 
@@ -293,6 +354,19 @@ fn user_namespace_of(config: &PodSandboxConfig) -> UserNamespace {
         .and_then(|context| context.namespace_options.as_ref())
         .and_then(|options| options.userns_options.clone())
         .unwrap_or_else(user_namespace::of_node)
+}
+
+/// What the starts of one sync share.
+#[derive(Clone, Copy)]
+struct Starting<'a> {
+    running: &'a Running<'a>,
+    status: &'a PodStatus,
+    state: &'a PodState,
+}
+
+/// The containers of a list that are named by index.
+fn chosen<'a, C>(indexes: &'a [usize], containers: &'a [C]) -> impl Iterator<Item = &'a C> {
+    indexes.iter().filter_map(|index| containers.get(*index))
 }
 
 fn all_containers(spec: &PodSpec) -> impl Iterator<Item = &Container> {

@@ -3,9 +3,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod deadline;
 mod dns;
 mod edits;
 mod environment;
+mod ephemeral;
 mod failures;
 mod images;
 mod many;
@@ -13,9 +15,12 @@ mod node;
 mod objects;
 mod probes;
 mod resize;
+mod restart_rules;
 mod restarts;
 mod run_once;
 mod security;
+mod sidecars;
 mod starts;
 mod status;
+mod termination;
 mod volumes;

@@ -11,7 +11,7 @@ use crate::{
     pod::identity::{self, PodUid},
     runtime::{
         RuntimeManager,
-        actions::{ContainerToKill, PodActions},
+        actions::{ContainerToKill, KillReason, PodActions},
         cri::CriError,
         pod_status::PodStatus,
         resources,
@@ -153,7 +153,8 @@ impl RuntimeManager {
         actions: &mut PodActions,
     ) -> ResizePlan<'a> {
         let mut plan = ResizePlan::default();
-        if actions.kill_pod || actions.create_sandbox.is_some() {
+        let anew = actions.create_sandbox.is_some() || !actions.reset.is_empty();
+        if actions.kill_pod || anew {
             return plan;
         }
         for container in resizable(spec) {
@@ -188,6 +189,7 @@ impl RuntimeManager {
                 id: run.id.clone(),
                 name: run.name.clone(),
                 message: format!("Container {} resize requires restart", run.name),
+                reason: KillReason::Other,
             });
             // A sidecar is started again by the next sync, as whenever it ends.
             let index = spec
