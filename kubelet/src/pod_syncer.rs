@@ -69,8 +69,8 @@ impl PodSyncer for Syncer {
         uid: &PodUid,
         newer_than: Option<Instant>,
     ) -> Result<Arc<PodStatus>, WorkerError> {
-        if newer_than.is_some() {
-            self.pleg.request_relist();
+        if let Some(min) = newer_than {
+            self.pleg.request(uid, min);
         }
         Ok(self.cache.get_newer_than(uid, newer_than).await?)
     }
@@ -109,7 +109,7 @@ impl PodSyncer for Syncer {
         self.report(&pod, &status, &state);
         let synced = synced?;
         if synced.changed && !synced.failed {
-            self.pleg.request_relist();
+            self.pleg.request(&PodUid::of(&pod), Instant::now());
         }
         Ok(SyncOutcome {
             terminal: false,

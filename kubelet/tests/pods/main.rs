@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod edits;
+mod evented;
 mod failures;
 mod images;
 mod many;

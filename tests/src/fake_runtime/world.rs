@@ -110,6 +110,8 @@ pub(super) struct World {
     pub(super) checkpoints: BTreeMap<String, Checkpoint>,
     pub(super) pod_cidr: String,
     pub(super) events: broadcast::Sender<cri::ContainerEventResponse>,
+    /// Whether what happens is kept from the events' listeners.
+    pub(super) is_mute: bool,
     made: u64,
     epoch: (Instant, Duration),
 }
@@ -135,6 +137,7 @@ impl World {
             checkpoints: BTreeMap::new(),
             pod_cidr: String::new(),
             events: broadcast::channel(EVENT_BACKLOG).0,
+            is_mute: false,
             made: 0,
             epoch: (Instant::now(), since_epoch),
         }
@@ -414,7 +417,15 @@ impl World {
 
     // === events ===
 
+    /// Ends the streams of all listeners.
+    pub(super) fn break_events(&mut self) {
+        self.events = broadcast::channel(EVENT_BACKLOG).0;
+    }
+
     fn publish(&self, sandbox: &str, id: &str, kind: cri::ContainerEventType) {
+        if self.is_mute {
+            return;
+        }
         let event = cri::ContainerEventResponse {
             container_id: id.to_owned(),
             container_event_type: kind.into(),
