@@ -243,6 +243,14 @@ impl Kubelet {
         (self.0.sources_ready)()
     }
 
+    pub(crate) fn cri(&self) -> &CriClient {
+        &self.0.cri
+    }
+
+    pub(crate) fn pod_manager(&self) -> &PodManager {
+        &self.0.pods
+    }
+
     pub(crate) fn statuses(&self) -> &StatusManager {
         &self.0.statuses
     }

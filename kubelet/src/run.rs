@@ -19,6 +19,7 @@ use crate::{
         update::{PodUpdate, Source},
     },
     kubelet::{Kubelet, KubeletError, RunOnceResult},
+    logs::{LogError, LogOptions, LogParts},
     root_dir::{RootDirError, RootDirLock},
     runtime::cri::{CriClient, CriError},
     server::{NodeView, ServerError, Servers},
@@ -169,5 +170,15 @@ impl NodeView for Kubelet {
 
     fn healthy(&self) -> Result<(), String> {
         Self::healthy(self)
+    }
+
+    async fn container_log(
+        &self,
+        namespace: &str,
+        pod: &str,
+        container: &str,
+        options: LogOptions,
+    ) -> Result<LogParts, LogError> {
+        Self::container_log(self, namespace, pod, container, options).await
     }
 }

@@ -7,6 +7,7 @@ mod edits;
 mod evented;
 mod failures;
 mod images;
+mod logs;
 mod many;
 mod node;
 mod restarts;
