@@ -1,12 +1,10 @@
 //! Delays that double.
 
-use std::{
-    collections::HashMap,
-    hash::{BuildHasher as _, RandomState},
-    time::Duration,
-};
+use std::{collections::HashMap, time::Duration};
 
 use tokio::time::Instant;
+
+use crate::repeatable;
 
 /// Delays by key: the first is the base, each further one twice the last up to
 /// the maximum, and the base again after twice the maximum without trouble.
@@ -57,11 +55,6 @@ impl Backoff {
             .insert(key.to_owned(), Entry { delay, attempted });
     }
 
-    /// Forgets `key`.
-    pub fn forget(&mut self, key: &str) {
-        self.entries.remove(key);
-    }
-
     fn is_reset(&self, entry: &Entry, failed: Instant) -> bool {
         failed.saturating_duration_since(entry.attempted) > self.max * 2
     }
@@ -70,7 +63,7 @@ impl Backoff {
 /// `delay`, lengthened at random by up to half, so that many pods that failed
 /// together are not tried again together.
 pub fn jittered(delay: Duration) -> Duration {
-    let random = RandomState::new().hash_one(()) % 512;
+    let random = repeatable::random() % 512;
     // Below 1024, so the conversion is exact.
     let share = u32::try_from(random).unwrap_or_default();
     delay + delay * share / 1024

@@ -47,6 +47,10 @@ pub struct Flags {
     pub hostname_override: Option<String>,
     /// `--node-ip`.
     pub node_ips: Vec<IpAddr>,
+    /// `--image-credential-provider-config`.
+    pub image_credential_provider_config: Option<PathBuf>,
+    /// `--image-credential-provider-bin-dir`.
+    pub image_credential_provider_bin_dir: Option<PathBuf>,
     /// Flags that stand for `KubeletConfiguration` fields, in the file's shape.
     pub configuration: Map<String, Value>,
     /// Given flags that have no effect yet, with their dashes.
@@ -172,6 +176,10 @@ fn flags(matches: &ArgMatches) -> Result<Flags, String> {
         config_dir: text("config-dir").map(PathBuf::from),
         root_dir: PathBuf::from(text("root-dir").unwrap_or_else(|| "/var/lib/kubelet".to_owned())),
         hostname_override: text("hostname-override"),
+        image_credential_provider_config: text("image-credential-provider-config")
+            .map(PathBuf::from),
+        image_credential_provider_bin_dir: text("image-credential-provider-bin-dir")
+            .map(PathBuf::from),
         node_ips: node_ips(text("node-ip").as_deref().unwrap_or_default())?,
         ..Flags::default()
     };

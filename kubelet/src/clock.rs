@@ -4,13 +4,19 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use tokio::time::Instant;
 
+use crate::repeatable;
+
 /// The wall-clock time, shifted by as much as tokio's clock is ahead of the
 /// system's monotonic one: nothing in a running kubelet, and what was skipped
 /// where time is paused.
 ///
 /// Nothing may be scheduled by it: a wall clock jumps.
 pub fn now() -> Timestamp {
-    let tokio = Instant::now().into_std();
+    let tokio = Instant::now();
+    if let Some(time) = repeatable::time_of_day(tokio) {
+        return time;
+    }
+    let tokio = tokio.into_std();
     let system = std::time::Instant::now();
     let wall = Timestamp::now();
     let shifted = if tokio >= system {

@@ -3,7 +3,7 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use tokio::{task::JoinHandle, time::Instant};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::{
     config::options::Options,
@@ -11,7 +11,7 @@ use crate::{
     pod::{directory, identity::PodUid, manager::PodManager},
     pod_syncer::{self, Syncer},
     pod_worker::{PodWorkers, WorkerError},
-    volume,
+    repeatable, volume,
 };
 
 /// Between two looks at the directories.
@@ -60,7 +60,12 @@ impl Housekeeping {
                     || workers.is_known(uid)
                     || pleg.listing().records.contains_key(uid)
             };
-            let task = tokio::task::spawn_blocking(move || remove_directories(&options, keep));
+            let task = tokio::spawn(async move {
+                let removed = repeatable::blocking(move || remove_directories(&options, keep));
+                if let Err(error) = removed.await {
+                    error!(%error, "the look at the directories panicked");
+                }
+            });
             self.directories = Some((task, Instant::now()));
         }
     }
@@ -86,14 +91,16 @@ fn remove_directories(options: &Options, keep: impl Fn(&PodUid) -> bool) {
 
 fn children(dir: &Path) -> Vec<(String, std::path::PathBuf)> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    entries
+    let mut children: Vec<_> = entries
         .map(|entry| {
             (
                 entry.file_name().to_string_lossy().into_owned(),
                 entry.path(),
             )
         })
-        .collect()
+        .collect();
+    children.sort_unstable();
+    children
 }
 
 fn report(path: &Path, removed: Result<(), WorkerError>) {
@@ -124,11 +131,10 @@ mod tests {
         }
         remove_directories(&options, |uid| uid.as_str() == "live");
         assert!(pods.join("live").exists() && !pods.join("gone").exists());
-        let mut logs: Vec<String> = children(&options.pod_logs_dir)
+        let logs: Vec<String> = children(&options.pod_logs_dir)
             .into_iter()
             .map(|(name, _)| name)
             .collect();
-        logs.sort();
         assert_eq!(logs, ["not-ours", "ns_a_live"]);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -129,6 +129,10 @@ impl Kubelet {
             return;
         }
         let parts = &*self.0;
+        let restore = parts.runtime.images().restore();
+        if cancel.run_until_cancelled(restore).await.is_none() {
+            return;
+        }
         let syncer = Arc::new(Syncer {
             options: Arc::clone(&parts.options),
             pods: Arc::clone(&parts.pods),
@@ -219,6 +223,11 @@ impl Kubelet {
             key(a).cmp(&key(b))
         });
         pods
+    }
+
+    /// The last status of a pod; none before its first sync and after its end.
+    pub fn status(&self, uid: &PodUid) -> Option<Arc<PodStatus>> {
+        self.0.statuses.get(uid)
     }
 
     /// What the runtime runs, as `/runningpods/` serves it: metadata, and names

@@ -14,6 +14,7 @@ use crate::{
         manager::PodManager,
     },
     pod_worker::{PodSyncer, Subject, SyncOutcome, WorkerError},
+    repeatable,
     runtime::{RuntimeManager, pod_state::PodState, pod_status::PodStatus},
     status::{Facts, Phase, StatusManager},
     volume,
@@ -48,6 +49,7 @@ impl Syncer {
                 waiting: &state.waiting(),
                 runtime_name: self.runtime.name(),
                 ending: false,
+                verdict: None,
             },
         )
     }
@@ -147,6 +149,7 @@ impl PodSyncer for Syncer {
                     waiting: &std::collections::BTreeMap::new(),
                     runtime_name: self.runtime.name(),
                     ending: true,
+                    verdict: None,
                 },
             );
         }
@@ -183,7 +186,7 @@ impl PodSyncer for Syncer {
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, WorkerError> + Send + 'static,
 ) -> Result<T, WorkerError> {
-    tokio::task::spawn_blocking(work).await?
+    repeatable::blocking(work).await?
 }
 
 /// Removes a directory with all that is in it; one that is not there is fine.

@@ -86,10 +86,10 @@ impl SyncLoop<'_> {
         housekeeping.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             self.monitor.tick();
+            // The rarer first, so that none is held up by the others.
             tokio::select! {
+                biased;
                 () = cancel.cancelled() => return,
-                Some(update) = updates.recv() => self.update(update),
-                Some(event) = events.recv() => self.event(&event),
                 _ = housekeeping.tick() => {
                     if let Some(housekeeping) = &mut self.housekeeping
                         && (self.sources_ready)()
@@ -97,6 +97,8 @@ impl SyncLoop<'_> {
                         housekeeping.run();
                     }
                 }
+                Some(update) = updates.recv() => self.update(update),
+                Some(event) = events.recv() => self.event(&event),
             }
         }
     }

@@ -3,19 +3,20 @@
 
 use std::{
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::Output,
     time::Duration,
 };
 
 use anyhow::{Context as _, Result, bail};
 use bollard::{API_DEFAULT_VERSION, Docker};
-use rustix::{
-    mount::{UnmountFlags, unmount},
-    process::Signal,
-};
+use rustix::process::Signal;
 use tokio::time::{Instant, sleep};
 
-use crate::process::{Process, park, signal};
+use crate::{
+    containerd_shims::{Containerd, kill_containers, processes_and_parents, unmount_below},
+    network_namespace::NetworkNamespace,
+    process::{Process, park, signal},
+};
 
 /// How long an engine may take to answer after its start.
 const STARTUP: Duration = Duration::from_secs(60);
@@ -29,7 +30,7 @@ pub struct Engine {
     dir: PathBuf,
     // Dropped first: it lives in the namespace that the other holds.
     dockerd: Option<Process>,
-    netns: Process,
+    netns: NetworkNamespace,
 }
 
 impl Engine {
@@ -40,36 +41,13 @@ impl Engine {
     /// engine fail then, they are not skipped.
     pub async fn start(dir: &Path) -> Result<Self> {
         std::fs::create_dir_all(dir)?;
-        let holder = Process::start(
-            "network namespace",
-            None,
-            Path::new("unshare"),
-            &["--net", "--", "sleep", "infinity"],
-            &dir.join("netns.log"),
-        )?;
         let mut engine = Self {
             dir: dir.to_owned(),
             dockerd: None,
-            netns: holder,
+            netns: NetworkNamespace::new(dir).await?,
         };
-        engine.await_netns().await?;
-        engine.in_net(&["ip", "link", "set", "lo", "up"])?;
         engine.start_dockerd().await?;
         Ok(engine)
-    }
-
-    /// Waits until `unshare` has made the namespace that others are to enter.
-    async fn await_netns(&self) -> Result<()> {
-        let own = std::fs::read_link("/proc/self/ns/net")?;
-        let theirs = format!("/proc/{}/ns/net", self.netns.pid());
-        let deadline = Instant::now() + STARTUP;
-        while std::fs::read_link(&theirs).map_or(true, |ns| ns == own) {
-            if Instant::now() > deadline {
-                bail!("no network namespace: {}", self.netns.output());
-            }
-            sleep(Duration::from_millis(5)).await;
-        }
-        Ok(())
     }
 
     async fn start_dockerd(&mut self) -> Result<()> {
@@ -136,25 +114,19 @@ impl Engine {
         self.netns.pid()
     }
 
+    /// The network namespace in which the engine and its pods live.
+    pub const fn namespace(&self) -> &NetworkNamespace {
+        &self.netns
+    }
+
     /// Runs a command in the engine's network namespace.
     pub fn in_net(&self, command: &[&str]) -> Result<Output> {
-        let netns = self.netns.pid().to_string();
-        Command::new("nsenter")
-            .args(["--target", &netns, "--net", "--"])
-            .args(command)
-            .output()
-            .with_context(|| format!("cannot run {command:?}"))
+        self.netns.run(command)
     }
 
     /// Whether anything listens on this TCP port (IPv4) in the network namespace.
     pub fn listens(&self, port: u16) -> Result<bool> {
-        let table = std::fs::read_to_string(format!("/proc/{}/net/tcp", self.netns.pid()))?;
-        let port = format!(":{port:04X}");
-        // Columns: number, local address, remote address, state (0A: LISTEN).
-        Ok(table.lines().any(|line| {
-            let columns: Vec<_> = line.split_whitespace().collect();
-            matches!(columns[..], [_, local, _, "0A", ..] if local.ends_with(&port))
-        }))
+        self.netns.listens(port)
     }
 
     /// Stops the engine; its containers end with it.
@@ -204,30 +176,7 @@ impl Engine {
     /// engine would end them too, but only after the ten seconds that each program
     /// has for its SIGTERM; and what it has not seen when it ends leaves a process.
     fn kill_containers(&self) {
-        let deadline = std::time::Instant::now() + CONTAINERS_END;
-        loop {
-            let processes = processes_and_parents();
-            let namespace = self.containerd_namespace();
-            let shims: Vec<u32> = processes
-                .iter()
-                .map(|(pid, _)| *pid)
-                .filter(|pid| is_shim_of(*pid, &namespace))
-                .collect();
-            if shims.is_empty() {
-                return;
-            }
-            let late = std::time::Instant::now() > deadline;
-            for (pid, parent) in processes {
-                if shims.contains(&parent) || late && shims.contains(&pid) {
-                    // It may have ended by itself.
-                    let _ = signal(pid, Signal::KILL);
-                }
-            }
-            if late {
-                return;
-            }
-            park(Duration::from_millis(20));
-        }
+        kill_containers(&self.containerd_namespace(), Containerd::Sees);
     }
 
     fn containerd_namespace(&self) -> String {
@@ -249,39 +198,6 @@ impl Drop for Engine {
         }
         drop(self.dockerd.take());
         // The engine leaves mounts behind, and a directory with one is not removed.
-        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-        let below = mounts
-            .lines()
-            .filter_map(|line| line.split(' ').nth(1))
-            .filter(|target| Path::new(target).starts_with(&self.dir));
-        for target in below.collect::<Vec<_>>().into_iter().rev() {
-            let _ = unmount(target, UnmountFlags::DETACH);
-        }
+        unmount_below(&self.dir);
     }
-}
-
-/// Whether a process is a containerd shim with this word in its command line.
-fn is_shim_of(pid: u32, word: &str) -> bool {
-    let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let mut words = command.split(|byte| *byte == 0);
-    let program = String::from_utf8_lossy(words.next().unwrap_or_default());
-    program.contains("containerd-shim") && words.any(|w| w == word.as_bytes())
-}
-
-/// Every process with its parent.
-fn processes_and_parents() -> Vec<(u32, u32)> {
-    let Ok(entries) = std::fs::read_dir("/proc") else {
-        return Vec::new();
-    };
-    entries
-        .flatten()
-        .filter_map(|entry| {
-            let pid = entry.file_name().to_str()?.parse().ok()?;
-            let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-            // The command, in parentheses, may hold anything.
-            let (_, after) = stat.rsplit_once(") ")?;
-            let parent = after.split(' ').nth(1)?.parse().ok()?;
-            Some((pid, parent))
-        })
-        .collect()
 }

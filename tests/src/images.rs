@@ -9,6 +9,8 @@ use bollard::{
 };
 use bytes::Bytes;
 use futures::TryStreamExt as _;
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
 
 /// An image with every applet of busybox; runs `sh` unless told otherwise.
 pub const BUSYBOX: &str = "e2e.local/busybox:1";
@@ -89,6 +91,45 @@ pub async fn push(
         .try_for_each(|_| async { Ok(()) })
         .await
         .with_context(|| format!("cannot push {to}"))
+}
+
+/// A busybox image that runs this command, in the format of `docker save`.
+pub fn archive(reference: &str, command: &[&str]) -> Result<Vec<u8>> {
+    let layer = root_filesystem()?;
+    let digest: String = Sha256::digest(&layer)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let config = json!({
+        "architecture": architecture(),
+        "os": "linux",
+        "config": {"Env": ["PATH=/bin"], "Cmd": command},
+        "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{digest}")]},
+    });
+    let manifest = json!([{
+        "Config": "config.json",
+        "RepoTags": [reference],
+        "Layers": ["layer.tar"],
+    }]);
+    let mut archive = tar::Builder::new(Vec::new());
+    for (path, content) in [
+        ("config.json", config.to_string().into_bytes()),
+        ("manifest.json", manifest.to_string().into_bytes()),
+        ("layer.tar", layer.into()),
+    ] {
+        let mut header = header(tar::EntryType::Regular, 0o644, content.len() as u64);
+        archive.append_data(&mut header, path, content.as_slice())?;
+    }
+    Ok(archive.into_inner()?)
+}
+
+/// This machine's architecture, as images name it.
+const fn architecture() -> &'static str {
+    if cfg!(target_arch = "aarch64") {
+        "arm64"
+    } else {
+        "amd64"
+    }
 }
 
 /// A tar archive of the image's root filesystem.

@@ -3,10 +3,13 @@
 
 #![forbid(unsafe_code)]
 
+pub mod containerd;
+mod containerd_shims;
 pub mod cri;
 pub mod engine;
 pub mod fake_runtime;
 pub mod images;
+pub mod network_namespace;
 pub mod node;
 pub mod process;
 pub mod registry;

@@ -24,7 +24,13 @@ use tokio::{
 };
 use tonic::transport::{Channel, Endpoint};
 
-use crate::{engine::Engine, images, process::Process};
+use crate::{
+    containerd::Containerd,
+    engine::Engine,
+    images,
+    network_namespace::{NODE_IP, NetworkNamespace},
+    process::Process,
+};
 
 /// How long one of the binaries may take to answer after its start.
 const STARTUP: Duration = Duration::from_secs(30);
@@ -36,12 +42,20 @@ pub struct Node {
     // In the order in which they have to end.
     kubelet: Option<Process>,
     shim: Option<Process>,
-    engine: Engine,
-    network: Network,
+    runtime: Runtime,
     dir: TempDir,
 }
 
-/// Who gives a node's pods their network.
+/// What runs a node's pods.
+#[derive(Debug)]
+enum Runtime {
+    /// An engine, with the shim in front of it.
+    Docker { engine: Engine, network: Network },
+    /// containerd's own CRI plugin.
+    Containerd(Containerd),
+}
+
+/// Who gives the pods of an engine their network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Network {
     /// The engine's own bridge.
@@ -49,6 +63,8 @@ enum Network {
     /// Debian's CNI plugins.
     Cni,
 }
+
+const NO_ENGINE: &str = "this node runs on containerd, without an engine and the shim";
 
 /// Where Debian has the CNI plugins.
 const CNI_PLUGINS: &str = "/usr/lib/cni";
@@ -72,15 +88,28 @@ impl Node {
         Self::new(Network::Cni).await
     }
 
+    /// containerd with the test image, and no shim.
+    pub async fn with_containerd() -> Result<Self> {
+        let dir = directory()?;
+        let containerd = Containerd::start(&dir.path().join("containerd")).await?;
+        let node = Self {
+            kubelet: None,
+            shim: None,
+            runtime: Runtime::Containerd(containerd),
+            dir,
+        };
+        fs::create_dir_all(node.manifests())?;
+        Ok(node)
+    }
+
     async fn new(network: Network) -> Result<Self> {
-        let dir = tempfile::Builder::new().prefix("e2e-").tempdir()?;
+        let dir = directory()?;
         let engine = Engine::start(&dir.path().join("engine")).await?;
         images::load_busybox(&engine.client()?).await?;
         let mut node = Self {
             kubelet: None,
             shim: None,
-            engine,
-            network,
+            runtime: Runtime::Docker { engine, network },
             dir,
         };
         fs::create_dir_all(node.manifests())?;
@@ -101,18 +130,38 @@ impl Node {
     // === the parts ===
 
     /// The engine.
-    pub const fn engine(&self) -> &Engine {
-        &self.engine
+    ///
+    /// # Panics
+    /// The node runs on containerd.
+    pub fn engine(&self) -> &Engine {
+        match &self.runtime {
+            Runtime::Docker { engine, .. } => engine,
+            Runtime::Containerd(_) => panic!("{NO_ENGINE}"),
+        }
     }
 
     /// The engine, to stop and start it.
-    pub const fn engine_mut(&mut self) -> &mut Engine {
-        &mut self.engine
+    ///
+    /// # Panics
+    /// The node runs on containerd.
+    pub fn engine_mut(&mut self) -> &mut Engine {
+        match &mut self.runtime {
+            Runtime::Docker { engine, .. } => engine,
+            Runtime::Containerd(_) => panic!("{NO_ENGINE}"),
+        }
+    }
+
+    /// The network namespace in which the runtime, the kubelet and the pods are.
+    pub fn namespace(&self) -> &NetworkNamespace {
+        match &self.runtime {
+            Runtime::Docker { engine, .. } => engine.namespace(),
+            Runtime::Containerd(containerd) => containerd.namespace(),
+        }
     }
 
     /// A client of the engine.
     pub fn docker(&self) -> Result<Docker> {
-        self.engine.client()
+        self.engine().client()
     }
 
     /// Starts the shim and waits until it is in step with the engine.
@@ -122,7 +171,7 @@ impl Node {
 
     /// [`Self::start_shim`] with further flags.
     pub async fn start_shim_with(&mut self, extra: &[&str]) -> Result<()> {
-        let endpoint = self.engine.endpoint();
+        let endpoint = self.engine().endpoint();
         let binary = binary("dockershim")?;
         self.start_shim_by(&binary, &[], &endpoint, extra).await
     }
@@ -143,8 +192,8 @@ impl Node {
     /// [`Self::start_shim_with`] in the network namespace of the engine, with its devices in
     /// `/sys`, as on a real node.
     pub async fn start_shim_beside_the_engine(&mut self, extra: &[&str]) -> Result<()> {
-        let endpoint = self.engine.endpoint();
-        let target = self.engine.netns().to_string();
+        let endpoint = self.engine().endpoint();
+        let target = self.engine().netns().to_string();
         let binary = binary("dockershim")?.display().to_string();
         let devices = "mount -t sysfs none /sys && exec \"$0\" \"$@\"";
         let before = [
@@ -170,11 +219,15 @@ impl Node {
         ];
         // It reaches the engine by its socket alone; out here tests reach its streams.
         let mut netns = None;
-        match self.network {
-            Network::Docker => args.push("--network-plugin=docker".to_owned()),
-            Network::Cni => {
+        match &self.runtime {
+            Runtime::Containerd(_) => bail!("{NO_ENGINE}"),
+            Runtime::Docker {
+                network: Network::Docker,
+                ..
+            } => args.push("--network-plugin=docker".to_owned()),
+            Runtime::Docker { engine, .. } => {
                 // Plugins change the namespace that they are run in.
-                netns = Some(self.engine.netns());
+                netns = Some(engine.netns());
                 args.extend([
                     "--network-plugin=cni".to_owned(),
                     format!("--cni-bin-dir={},{CNI_PLUGINS}", path("cni/bin")),
@@ -214,6 +267,11 @@ impl Node {
 
     /// Starts the kubelet and waits until it serves.
     pub async fn start_kubelet(&mut self) -> Result<()> {
+        self.start_kubelet_with("").await
+    }
+
+    /// [`Self::start_kubelet`] with further lines in its configuration.
+    pub async fn start_kubelet_with(&mut self, extra: &str) -> Result<()> {
         let path = |name: &str| self.path(name).display().to_string();
         let config = self.path("kubelet.yaml");
         fs::write(
@@ -221,7 +279,7 @@ impl Node {
             format!(
                 "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
                  staticPodPath: {}\npodLogsDir: {}\nreadOnlyPort: 10255\nfileCheckFrequency: 2s\n\
-                 containerRuntimeEndpoint: {}\n",
+                 containerRuntimeEndpoint: {}\n{extra}",
                 path("manifests"),
                 path("logs"),
                 self.cri_endpoint(),
@@ -235,10 +293,12 @@ impl Node {
             &root,
             "--hostname-override",
             "node",
+            "--node-ip",
+            NODE_IP,
         ];
         let kubelet = Process::start(
             "kubelet",
-            Some(self.engine.netns()),
+            Some(self.namespace().pid()),
             &binary("kubelet")?,
             &args,
             &self.path("kubelet.log"),
@@ -303,9 +363,12 @@ impl Node {
 
     // === CRI ===
 
-    /// The shim's socket as an endpoint: `unix://...`.
+    /// The runtime's socket as an endpoint: `unix://...`.
     pub fn cri_endpoint(&self) -> String {
-        format!("unix://{}", self.path("cri.sock").display())
+        match &self.runtime {
+            Runtime::Docker { .. } => format!("unix://{}", self.path("cri.sock").display()),
+            Runtime::Containerd(containerd) => containerd.endpoint(),
+        }
     }
 
     async fn channel(&self) -> Result<Channel> {
@@ -405,7 +468,7 @@ impl Node {
 
     /// Runs a command in the node's network namespace, where its pods are.
     pub fn in_net(&self, command: &[&str]) -> Result<Output> {
-        self.engine.in_net(command)
+        self.namespace().run(command)
     }
 
     /// Runs `kubelet` with these arguments beside the running one.
@@ -438,6 +501,10 @@ pub fn is_ready(pod: &Value) -> bool {
             all.iter()
                 .any(|c| c["type"] == "Ready" && c["status"] == "True")
         })
+}
+
+fn directory() -> Result<TempDir> {
+    Ok(tempfile::Builder::new().prefix("e2e-").tempdir()?)
 }
 
 /// A binary of this workspace, from the profile that the tests were built in.

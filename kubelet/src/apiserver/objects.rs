@@ -6,7 +6,9 @@ use std::{fmt, sync::Arc};
 use futures::future::BoxFuture;
 use k8s_openapi::api::{
     authentication::v1::{TokenRequestSpec, TokenRequestStatus},
-    core::v1::{ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Secret, Service},
+    core::v1::{
+        ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Secret, Service, ServiceAccount,
+    },
     storage::v1::CSIDriver,
 };
 
@@ -73,6 +75,15 @@ pub trait Objects: fmt::Debug + Send + Sync {
 
     /// What the cluster knows of a CSI driver.
     fn csi_driver<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<CSIDriver>>;
+
+    /// A service account.
+    fn service_account<'a>(
+        &'a self,
+        _namespace: &'a str,
+        name: &'a str,
+    ) -> Answer<'a, Arc<ServiceAccount>> {
+        none("serviceaccount", name)
+    }
 
     /// A token of a service account.
     fn service_account_token<'a>(

@@ -32,7 +32,6 @@ pub enum Target {
 use Target::{Field, Node, Refused, Unused};
 
 const CLUSTER: &str = "joining a cluster is not built yet";
-const CREDENTIALS: &str = "image credential provider plugins are not built yet";
 const LOCK: &str = "another lock file is not built yet; the root directory has its own lock";
 
 const fn flag(name: &'static str, kind: Kind, target: Target, help: &'static str) -> Flag {
@@ -81,8 +80,8 @@ pub const GROUPS: &[(&str, &[Flag])] = &[
             flag("registry-burst", Int, Field("registryBurst"), "pulls at once over --registry-qps"),
             flag("pod-infra-container-image", Text, Unused, "sandbox image; the runtime decides it"),
             flag("runtime-cgroups", Text, Unused, "cgroup of the container runtime"),
-            flag("image-credential-provider-config", Text, Refused(CREDENTIALS), "configuration of credential provider plugins"),
-            flag("image-credential-provider-bin-dir", Text, Refused(CREDENTIALS), "directory of credential provider plugins"),
+            flag("image-credential-provider-config", Text, Node, "configuration of credential provider plugins (CredentialProviderConfig): a file, or a directory of .json, .yaml and .yml files"),
+            flag("image-credential-provider-bin-dir", Text, Node, "directory of credential provider plugins"),
             flag("seccomp-default", Bool, Field("seccompDefault"), "RuntimeDefault as the seccomp profile of pods that name none"),
             flag("container-log-max-size", Text, Field("containerLogMaxSize"), "size of a container's log file at which it is rotated"),
             flag("container-log-max-files", Int, Field("containerLogMaxFiles"), "log files kept of a container"),

@@ -3,7 +3,10 @@
 
 use std::{fmt::Display, net::IpAddr, path::Path};
 
-use super::{duration::GoDuration, kubelet_configuration::KubeletConfiguration, quantity};
+use super::{
+    duration::GoDuration, image_settings::validate_allowlist,
+    kubelet_configuration::KubeletConfiguration, quantity,
+};
 
 /// The faults of a configuration with its defaults set; empty when it is valid.
 pub fn validate(config: &KubeletConfiguration) -> Vec<String> {
@@ -18,10 +21,10 @@ pub fn validate(config: &KubeletConfiguration) -> Vec<String> {
 }
 
 #[derive(Default)]
-struct Faults(Vec<String>);
+pub(super) struct Faults(Vec<String>);
 
 impl Faults {
-    fn add(&mut self, field: &str, value: impl Display, rule: impl Display) {
+    pub(super) fn add(&mut self, field: &str, value: impl Display, rule: impl Display) {
         self.0
             .push(format!("{field}: invalid value {value}: {rule}"));
     }
@@ -414,6 +417,7 @@ fn logs_and_images(c: &KubeletConfiguration, faults: &mut Faults) {
             ),
         );
     }
+    validate_allowlist(c, faults);
     faults.at_least("maxParallelImagePulls", c.max_parallel_image_pulls, 1);
     if c.serialize_image_pulls == Some(true)
         && let Some(pulls) = c.max_parallel_image_pulls

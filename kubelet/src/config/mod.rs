@@ -9,6 +9,7 @@
 pub mod defaults;
 pub mod duration;
 mod host;
+mod image_settings;
 pub mod kubelet_configuration;
 pub mod kubelet_defaults;
 pub mod kubelet_validation;

@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 use super::{
     duration::GoDuration,
     host,
+    image_settings::{credential_providers, verification_policy},
     kubelet_configuration::{API_VERSION, KIND, KubeletConfiguration},
     kubelet_defaults::set_defaults,
     kubelet_validation::{unix_socket_path, validate},
@@ -21,7 +22,7 @@ use super::{
     validation::names,
     yaml::{self, DuplicateKeys, SyntaxError},
 };
-use crate::cli::Flags;
+use crate::{cli::Flags, image::credentials::plugin::config::ProviderConfigError};
 
 /// Fields of a file whose relative paths start at the file's own directory.
 const PATHS: &[&str] = &["staticPodPath", "resolvConf", "podLogsDir"];
@@ -108,6 +109,9 @@ pub enum SettingsError {
         /// Each field, its value and what is allowed.
         faults: Vec<String>,
     },
+    /// Credential provider plugins cannot be had as asked for.
+    #[error(transparent)]
+    CredentialProviders(#[from] ProviderConfigError),
     /// The node has no usable name.
     #[error("{name:?} cannot be the node's name: {rule}; set --hostname-override")]
     NodeName {
@@ -217,12 +221,21 @@ fn options(config: &KubeletConfiguration, flags: &Flags) -> Result<Options, Sett
         max_parallel_image_pulls: config
             .max_parallel_image_pulls
             .and_then(|pulls| u32::try_from(pulls).ok()),
+        registry_pull_qps: at_least_zero(config.registry_pull_qps.unwrap_or_default()),
+        registry_burst: at_least_zero(config.registry_burst),
+        image_credential_providers: credential_providers(flags)?,
+        image_pull_verification_policy: verification_policy(config),
         max_container_restart_period: config
             .crash_loop_back_off
             .max_container_restart_period
             .map_or(Duration::from_secs(300), span),
         max_pods: u32::try_from(config.max_pods).unwrap_or_default(),
     })
+}
+
+/// A count of a validated configuration, which is never negative.
+fn at_least_zero(count: i32) -> u32 {
+    u32::try_from(count).unwrap_or_default()
 }
 
 fn server_options(config: &KubeletConfiguration) -> ServerOptions {
@@ -245,7 +258,7 @@ fn span(duration: GoDuration) -> Duration {
     duration.to_std().unwrap_or_default()
 }
 
-fn absolute(path: &Path) -> PathBuf {
+pub(super) fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 

@@ -1,78 +1,36 @@
-//! Images of containers: whether they are on the node, and getting them there.
+//! Images of containers and volumes: whether they are on the node, and getting them
+//! there.
 
+pub mod credentials;
+pub mod error;
+pub mod pull_backoff;
+pub mod pull_records;
+mod puller;
 pub mod reference;
+pub mod token_bucket;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use cri_proto::runtime::v1::{ImageSpec, PodSandboxConfig};
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
-use tokio::{sync::Semaphore, time::Instant};
-use tracing::info;
+use tokio::time::Instant;
+use tracing::{info, warn};
 
-use crate::{
-    backoff::Backoff,
-    config::options::Options,
-    pod::identity::PodUid,
-    runtime::{
-        cri::{CriClient, CriError},
-        security_context::ImageUser,
-    },
+use self::{
+    credentials::{Credentials, TrackedCredential},
+    error::PullFailure,
+    pull_records::{Access, PullRecords},
+    puller::Puller,
+    reference::Reference,
 };
-
-/// First and longest delay after failed pulls, as upstream.
-const BACKOFF_BASE: Duration = Duration::from_secs(10);
-const BACKOFF_MAX: Duration = Duration::from_secs(300);
-
-/// Why a container has no image.
-#[derive(Debug, thiserror::Error)]
-pub enum ImageError {
-    /// What the spec names is no image.
-    #[error("couldn't parse image name: {0}")]
-    InvalidName(#[from] reference::InvalidReference),
-    /// The runtime cannot tell whether it has the image.
-    #[error("failed to inspect image {image:?}: {source}")]
-    Inspect {
-        /// The image as the spec names it.
-        image: String,
-        /// Why not.
-        source: CriError,
-    },
-    /// It is not there, and must not be pulled.
-    #[error("container image {0:?} is not present with pull policy of Never")]
-    NeverPull(String),
-    /// The pull failed.
-    #[error("failed to pull image {image:?}: {source}")]
-    Pull {
-        /// The image as the spec names it.
-        image: String,
-        /// Why.
-        source: CriError,
-    },
-    /// The pull failed before and is not tried again yet.
-    #[error("back-off pulling image {image:?}: {last}")]
-    BackOff {
-        /// The image as the spec names it.
-        image: String,
-        /// Why the last pull failed.
-        last: String,
-        /// After how long it is tried again.
-        retry_after: Duration,
-    },
-}
-
-impl ImageError {
-    /// The reason of the container's waiting state.
-    pub const fn reason(&self) -> &'static str {
-        match self {
-            Self::InvalidName(_) => "InvalidImageName",
-            Self::Inspect { .. } => "ImageInspectError",
-            Self::NeverPull(_) => "ErrImageNeverPull",
-            Self::Pull { .. } => "ErrImagePull",
-            Self::BackOff { .. } => "ImagePullBackOff",
-        }
-    }
-}
+pub use self::{error::ImageError, pull_backoff::PullBackoff};
+use crate::{
+    apiserver::objects::Objects,
+    config::options::Options,
+    pod::identity,
+    runtime::{cri::CriClient, security_context::ImageUser},
+};
 
 /// An image on the node.
 #[derive(Clone, Debug)]
@@ -81,96 +39,114 @@ pub struct PresentImage {
     pub id: String,
     /// The user that it runs as.
     pub user: ImageUser,
+    /// Bytes that it takes on disk.
+    pub size: u64,
 }
 
-/// The failed pulls of one pod.
+/// Gets images onto the node, by the pull policies of those who need them.
 #[derive(Debug)]
-pub struct PullBackoff {
-    backoff: Backoff,
-    /// The last failure of each image: when, and why.
-    failures: std::collections::HashMap<String, (Instant, String)>,
-}
-
-impl Default for PullBackoff {
-    fn default() -> Self {
-        Self {
-            backoff: Backoff::new(BACKOFF_BASE, BACKOFF_MAX),
-            failures: std::collections::HashMap::new(),
-        }
-    }
-}
-
-/// Gets images onto the node, by the pull policies of containers.
-#[derive(Clone, Debug)]
 pub struct ImageManager {
     cri: CriClient,
-    /// Pulls that may run at the same time; `None` without a limit.
-    pulls: Option<Arc<Semaphore>>,
+    puller: Puller,
+    credentials: Credentials,
+    records: PullRecords,
+}
+
+/// What is asked for.
+struct Wanted<'a> {
+    pod: &'a Pod,
+    /// The image as the spec names it.
+    requested: &'a str,
+    /// The image's repository, by its whole name.
+    repository: String,
+    spec: ImageSpec,
 }
 
 impl ImageManager {
-    /// A manager that pulls as many images at a time as `options` allow.
-    pub fn new(cri: CriClient, options: &Options) -> Self {
-        let limit = if options.serialize_image_pulls {
-            Some(1)
-        } else {
-            options.max_parallel_image_pulls
-        };
+    /// A manager that pulls as `options` allow, with credentials of the node and of
+    /// the secrets in `objects`.
+    pub fn new(cri: CriClient, options: &Options, objects: Arc<dyn Objects>) -> Self {
         Self {
+            puller: Puller::new(cri.clone(), options),
+            credentials: Credentials::new(
+                &options.root_dir,
+                &options.image_credential_providers,
+                objects,
+            ),
+            records: PullRecords::new(
+                &options.root_dir,
+                options.image_pull_verification_policy.clone(),
+            ),
             cri,
-            pulls: limit.map(|limit| {
-                let permits = usize::try_from(limit.max(1)).unwrap_or(usize::MAX);
-                Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS)))
-            }),
         }
     }
 
-    /// The container's image, pulled if its policy says so.
+    /// Takes up what the last kubelet on this node left of its pulls. To be called
+    /// once, when the runtime answers and before the first pod is synced.
+    pub async fn restore(&self) {
+        let begun = self.records.begun().await;
+        if begun.is_empty() {
+            return;
+        }
+        match self.cri.list_images().await {
+            Ok(images) => self.records.restore(begun, &images).await,
+            Err(error) => {
+                warn!(%error, "cannot list images; pulls that were begun stay as they are");
+            }
+        }
+    }
+
+    /// The image that a container or an image volume of the pod names, pulled if
+    /// `policy` says so: `Always`, `Never`, or else `IfNotPresent`.
     ///
     /// # Errors
     /// See [`ImageError`]; each is tried again with the pod's next sync.
     pub async fn ensure(
         &self,
         pod: &Pod,
-        container: &Container,
+        requested: &str,
+        policy: Option<&str>,
         sandbox_config: &PodSandboxConfig,
         backoff: &Mutex<PullBackoff>,
     ) -> Result<PresentImage, ImageError> {
-        let requested = container.image.as_deref().unwrap_or_default();
-        let name = reference::with_default_tag(requested)?;
-        let spec = ImageSpec {
-            image: name.clone(),
-            annotations: pod.metadata.annotations.clone().unwrap_or_default(),
-            ..ImageSpec::default()
+        let reference = Reference::parse(requested).map_err(|source| ImageError::InvalidName {
+            image: requested.to_owned(),
+            source,
+        })?;
+        let wanted = Wanted {
+            pod,
+            requested,
+            repository: reference.repository(),
+            spec: ImageSpec {
+                image: reference.with_default_tag(),
+                annotations: pod.metadata.annotations.clone().unwrap_or_default(),
+                ..ImageSpec::default()
+            },
         };
-        let policy = container.image_pull_policy.as_deref();
+        let mut credentials = None;
         if policy != Some("Always") {
-            if let Some(present) = self.present(requested, spec.clone()).await? {
+            if let Some(present) = self.present(&wanted, wanted.spec.clone()).await?
+                && self.may_use(&wanted, &present, &mut credentials).await?
+            {
                 return Ok(present);
             }
+            // Whether it is absent or another pod's is not for this one to know.
             if policy == Some("Never") {
                 return Err(ImageError::NeverPull(requested.to_owned()));
             }
         }
-        check_backoff(backoff, requested, &name)?;
-        let id = self
-            .pull(pod, requested, &spec, sandbox_config, backoff)
-            .await?;
-        let pulled = ImageSpec {
-            image: id.clone(),
-            ..spec
+        backoff.lock().check(requested)?;
+        let credentials = match credentials {
+            Some(known) => known,
+            None => self.look_up(&wanted).await?,
         };
-        // The user is part of the status, not of the pull.
-        let present = self.present(requested, pulled).await?;
-        Ok(PresentImage {
-            id,
-            user: present.map(|image| image.user).unwrap_or_default(),
-        })
+        self.pull(&wanted, credentials, sandbox_config, backoff)
+            .await
     }
 
     async fn present(
         &self,
-        requested: &str,
+        wanted: &Wanted<'_>,
         spec: ImageSpec,
     ) -> Result<Option<PresentImage>, ImageError> {
         let image = self
@@ -178,7 +154,7 @@ impl ImageManager {
             .image_status(spec)
             .await
             .map_err(|source| ImageError::Inspect {
-                image: requested.to_owned(),
+                image: wanted.requested.to_owned(),
                 source,
             })?;
         Ok(image.map(|image| PresentImage {
@@ -187,68 +163,97 @@ impl ImageManager {
                 uid: image.uid.map(|uid| uid.value),
                 name: image.username,
             },
+            size: image.size,
         }))
+    }
+
+    /// Whether the pod may use an image that is on the node. Credentials that had to
+    /// be looked up for that are left in `credentials`.
+    async fn may_use(
+        &self,
+        wanted: &Wanted<'_>,
+        present: &PresentImage,
+        credentials: &mut Option<Vec<TrackedCredential>>,
+    ) -> Result<bool, ImageError> {
+        let (image, id) = (wanted.requested, &present.id);
+        match self.records.access(image, id).await {
+            Access::Granted => Ok(true),
+            Access::MustPull => Ok(false),
+            Access::Holders(holders) => {
+                let held = credentials.insert(self.look_up(wanted).await?);
+                Ok(self.records.is_held(image, id, &holders, held).await)
+            }
+        }
+    }
+
+    async fn look_up(&self, wanted: &Wanted<'_>) -> Result<Vec<TrackedCredential>, ImageError> {
+        self.credentials
+            .lookup(wanted.pod, &wanted.repository)
+            .await
+            .map_err(|source| ImageError::Credentials {
+                image: wanted.requested.to_owned(),
+                source,
+            })
     }
 
     async fn pull(
         &self,
-        pod: &Pod,
-        requested: &str,
-        spec: &ImageSpec,
+        wanted: &Wanted<'_>,
+        credentials: Vec<TrackedCredential>,
         sandbox_config: &PodSandboxConfig,
         backoff: &Mutex<PullBackoff>,
-    ) -> Result<String, ImageError> {
-        let _permit = match &self.pulls {
-            // Never closed, so the permit is always had.
-            Some(pulls) => Some(pulls.acquire().await),
-            None => None,
-        };
+    ) -> Result<PresentImage, ImageError> {
+        let image = wanted.requested;
+        let pod = identity::full_name(wanted.pod);
+        let pod_uid = wanted.pod.metadata.uid.as_deref();
+        let recorded = self
+            .records
+            .begin(image)
+            .await
+            .map_err(|source| ImageError::Record {
+                image: image.to_owned(),
+                source,
+            })?;
+        info!(pod, pod_uid, image, "pulling image");
         let begun = Instant::now();
-        let pulled = self
-            .cri
-            .pull_image(spec.clone(), None, sandbox_config.clone())
+        let pull = self
+            .puller
+            .pull(&wanted.spec, credentials, sandbox_config)
             .await;
-        match pulled {
-            Ok(id) => {
-                info!(
-                    pod_uid = %PodUid::of(pod), image = requested,
-                    seconds = begun.elapsed().as_secs_f32(), "pulled image"
-                );
-                let mut backoff = backoff.lock();
-                backoff.failures.remove(&spec.image);
-                backoff.backoff.forget(&spec.image);
-                Ok(id)
+        let pulled = match pull {
+            Ok(pulled) => pulled,
+            Err(text) => {
+                let failure = PullFailure::new(image, text);
+                backoff.lock().failed(image, failure.clone());
+                return Err(ImageError::Pull(failure));
             }
-            Err(source) => {
-                let now = Instant::now();
-                let mut backoff = backoff.lock();
-                backoff.backoff.attempt(&spec.image, now);
-                let failure = (now, source.to_string());
-                backoff.failures.insert(spec.image.clone(), failure);
-                Err(ImageError::Pull {
-                    image: requested.to_owned(),
-                    source,
-                })
-            }
-        }
-    }
-}
-
-fn check_backoff(
-    backoff: &Mutex<PullBackoff>,
-    requested: &str,
-    name: &str,
-) -> Result<(), ImageError> {
-    let backoff = backoff.lock();
-    let Some((failed, last)) = backoff.failures.get(name) else {
-        return Ok(());
-    };
-    match backoff.backoff.remaining(name, *failed) {
-        None => Ok(()),
-        Some((retry_after, _)) => Err(ImageError::BackOff {
-            image: requested.to_owned(),
-            last: last.clone(),
-            retry_after,
-        }),
+        };
+        recorded.done(&pulled.id, pulled.credential.as_ref()).await;
+        backoff.lock().succeeded(image);
+        let spec = ImageSpec {
+            image: pulled.id.clone(),
+            ..wanted.spec.clone()
+        };
+        // User and size are part of the status, not of the pull.
+        let status = self.present(wanted, spec).await;
+        let size = match &status {
+            Ok(Some(present)) => present.size,
+            _ => 0,
+        };
+        info!(
+            pod,
+            pod_uid,
+            image,
+            image_id = pulled.id,
+            seconds = pulled.took.as_secs_f32(),
+            seconds_with_waiting = begun.elapsed().as_secs_f32(),
+            bytes = size,
+            "pulled image"
+        );
+        Ok(PresentImage {
+            user: status?.map(|present| present.user).unwrap_or_default(),
+            id: pulled.id,
+            size,
+        })
     }
 }

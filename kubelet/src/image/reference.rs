@@ -2,56 +2,112 @@
 
 /// Why a name is none of an image.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{0:?} is not a valid image name: {1}")]
+#[error("couldn't parse image name {0:?}: invalid reference format: {1}")]
 pub struct InvalidReference(String, &'static str);
 
 /// Longest name without tag and digest.
 const MAX_NAME: usize = 255;
 const MAX_TAG: usize = 128;
 
-/// The name with the tag `latest` where it has neither tag nor digest.
-///
-/// # Errors
-/// It is not `[domain[:port]/]path[:tag][@digest]`.
-pub fn with_default_tag(reference: &str) -> Result<String, InvalidReference> {
-    let invalid = |reason| InvalidReference(reference.to_owned(), reason);
-    let (rest, digest) = match reference.split_once('@') {
-        Some((rest, digest)) => (rest, Some(digest)),
-        None => (reference, None),
-    };
-    if digest.is_some_and(|digest| !is_digest(digest)) {
-        return Err(invalid("the digest is not <algorithm>:<hexadecimal>"));
-    }
-    let after_slash = rest.rfind('/').map_or(0, |slash| slash + 1);
-    let (name, tag) = match rest[after_slash..].find(':') {
-        Some(colon) => {
-            let colon = after_slash + colon;
-            (&rest[..colon], Some(&rest[colon + 1..]))
+/// Registry of names that say none, and an older name of it.
+const DEFAULT_REGISTRY: &str = "docker.io";
+const LEGACY_DEFAULT_REGISTRY: &str = "index.docker.io";
+
+/// The name of an image: `[domain[:port]/]path[:tag][@digest]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reference<'a> {
+    text: &'a str,
+    domain: Option<&'a str>,
+    path: &'a str,
+    /// Whether it has a tag or a digest.
+    is_tagged: bool,
+}
+
+impl<'a> Reference<'a> {
+    /// Reads a name.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn parse(text: &'a str) -> Result<Self, InvalidReference> {
+        let invalid = |reason| InvalidReference(text.to_owned(), reason);
+        let (rest, digest) = match text.split_once('@') {
+            Some((rest, digest)) => (rest, Some(digest)),
+            None => (text, None),
+        };
+        if digest.is_some_and(|digest| !is_digest(digest)) {
+            return Err(invalid("the digest is not <algorithm>:<hexadecimal>"));
         }
-        None => (rest, None),
-    };
-    if tag.is_some_and(|tag| !is_tag(tag)) {
-        return Err(invalid("the tag is not up to 128 of [A-Za-z0-9_.-]"));
+        let after_slash = rest.rfind('/').map_or(0, |slash| slash + 1);
+        let (name, tag) = match rest[after_slash..].find(':') {
+            Some(colon) => {
+                let colon = after_slash + colon;
+                (&rest[..colon], Some(&rest[colon + 1..]))
+            }
+            None => (rest, None),
+        };
+        if tag.is_some_and(|tag| !is_tag(tag)) {
+            return Err(invalid("the tag is not up to 128 of [A-Za-z0-9_.-]"));
+        }
+        if name.is_empty() || name.len() > MAX_NAME {
+            return Err(invalid("the name is empty or longer than 255"));
+        }
+        let (domain, path) = match name.split_once('/') {
+            Some((first, path)) if is_domain(first) => (Some(first), path),
+            _ => (None, name),
+        };
+        if !path.split('/').all(is_path_component) {
+            return Err(invalid(
+                "the path is not lower-case letters and digits, separated by / . _ or -",
+            ));
+        }
+        if domain.is_none() && path.len() == 64 && is_hex(path) {
+            return Err(invalid("it could be an image id"));
+        }
+        Ok(Self {
+            text,
+            domain,
+            path,
+            is_tagged: tag.is_some() || digest.is_some(),
+        })
     }
-    if name.is_empty() || name.len() > MAX_NAME {
-        return Err(invalid("the name is empty or longer than 255"));
+
+    /// The name as it was written, with the tag `latest` where it has neither tag
+    /// nor digest.
+    pub fn with_default_tag(&self) -> String {
+        if self.is_tagged {
+            self.text.to_owned()
+        } else {
+            format!("{}:latest", self.text)
+        }
     }
-    let (domain, path) = match name.split_once('/') {
-        Some((first, path)) if is_domain(first) => (Some(first), path),
-        _ => (None, name),
-    };
-    if !path.split('/').all(is_path_component) {
-        return Err(invalid(
-            "the path is not lower-case letters and digits, separated by / . _ or -",
-        ));
+
+    /// The name as it was written, without tag and digest.
+    pub fn written_repository(&self) -> &'a str {
+        let length = self.domain.map_or(0, |domain| domain.len() + 1) + self.path.len();
+        &self.text[..length]
     }
-    if domain.is_none() && path.len() == 64 && is_hex(path) {
-        return Err(invalid("it could be an image id"));
+
+    /// The whole name of the repository, with the registry and the part of it that
+    /// short names leave out: what credentials are looked up by.
+    pub fn repository(&self) -> String {
+        let path = self.path;
+        match self.domain {
+            Some(domain) if ![DEFAULT_REGISTRY, LEGACY_DEFAULT_REGISTRY].contains(&domain) => {
+                format!("{domain}/{path}")
+            }
+            _ if path.contains('/') => format!("{DEFAULT_REGISTRY}/{path}"),
+            _ => format!("{DEFAULT_REGISTRY}/library/{path}"),
+        }
     }
-    Ok(match (tag, digest) {
-        (None, None) => format!("{reference}:latest"),
-        _ => reference.to_owned(),
-    })
+
+    /// Whether both name the same image, however short they are written.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let rest = |reference: &Self| {
+            let tagged = reference.with_default_tag();
+            tagged[reference.written_repository().len()..].to_owned()
+        };
+        self.repository() == other.repository() && rest(self) == rest(other)
+    }
 }
 
 /// What comes before the first slash is a registry only when it looks like one.
@@ -116,6 +172,10 @@ mod tests {
 
     use super::*;
 
+    fn with_default_tag(text: &str) -> Result<String, InvalidReference> {
+        Reference::parse(text).map(|reference| reference.with_default_tag())
+    }
+
     #[test]
     fn only_a_bare_name_gets_the_default_tag() {
         let digest = format!("sha256:{}", "a".repeat(64));
@@ -135,6 +195,46 @@ mod tests {
         ] {
             assert_eq!(with_default_tag(&reference), Ok(full));
         }
+    }
+
+    #[test]
+    fn short_names_are_of_the_default_registry() {
+        let digest = format!("sha256:{}", "a".repeat(64));
+        for (reference, repository, written) in [
+            ("busybox", "docker.io/library/busybox", "busybox"),
+            ("a/b:1", "docker.io/a/b", "a/b"),
+            (
+                "docker.io/busybox:1",
+                "docker.io/library/busybox",
+                "docker.io/busybox",
+            ),
+            (
+                "index.docker.io/a/b",
+                "docker.io/a/b",
+                "index.docker.io/a/b",
+            ),
+            ("localhost/a", "localhost/a", "localhost/a"),
+            (
+                "reg.example:5000/a/b",
+                "reg.example:5000/a/b",
+                "reg.example:5000/a/b",
+            ),
+            (
+                &format!("reg.example/a:1@{digest}"),
+                "reg.example/a",
+                "reg.example/a",
+            ),
+        ] {
+            let parsed = Reference::parse(reference).unwrap();
+            assert_eq!(parsed.repository(), repository);
+            assert_eq!(parsed.written_repository(), written);
+        }
+        let same = |a, b| {
+            let parse = |text| Reference::parse(text).unwrap();
+            parse(a).is_same(&parse(b))
+        };
+        assert!(same("busybox", "docker.io/library/busybox:latest"));
+        assert!(!same("busybox", "busybox:1"));
     }
 
     #[test]

@@ -54,11 +54,6 @@ fn pod_spec(spec: &PodSpec, found: &mut Found) {
         "overriding the hostname",
     );
     found.when(
-        some(spec.image_pull_secrets.as_ref()),
-        "spec.imagePullSecrets",
-        "pull secrets",
-    );
-    found.when(
         spec.os.as_ref().is_some_and(|os| os.name != "linux"),
         "spec.os",
         "operating systems other than linux",
@@ -288,7 +283,8 @@ mod tests {
     #[test]
     fn what_is_built_is_supported() {
         let found = check(
-            r#"{"containers": [{"name": "a", "image": "i",
+            r#"{"imagePullSecrets": [{"name": "s"}],
+             "containers": [{"name": "a", "image": "i",
                 "env": [{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
                 "volumeMounts": [{"name": "v", "mountPath": "/v"}],
                 "resources": {"limits": {"cpu": "1", "memory": "1Gi"}},

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use parking_lot::Mutex;
-use tokio::{sync::watch, time::Instant};
+use tokio::{sync::Notify, time::Instant};
 
 use crate::{pod::identity::PodUid, runtime::pod_status::PodStatus};
 
@@ -17,7 +17,8 @@ pub struct CacheError(pub Arc<str>);
 #[derive(Debug)]
 pub struct PodCache {
     inner: Mutex<Inner>,
-    changed: watch::Sender<()>,
+    /// Wakes in the order in which was waited, unlike a watch channel.
+    changed: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -41,7 +42,7 @@ impl Default for PodCache {
     fn default() -> Self {
         Self {
             inner: Mutex::default(),
-            changed: watch::Sender::new(()),
+            changed: Notify::new(),
         }
     }
 }
@@ -69,15 +70,13 @@ impl PodCache {
         uid: &PodUid,
         min: Option<Instant>,
     ) -> Result<Arc<PodStatus>, CacheError> {
-        let mut changed = self.changed.subscribe();
         loop {
+            // Before the look, so that nothing that comes after it is missed.
+            let changed = self.changed.notified();
             if let Some(status) = self.inner.lock().newer_than(uid, min) {
                 return status;
             }
-            // The sender lives as long as `self`, so this cannot fail.
-            if changed.changed().await.is_err() {
-                return self.get(uid);
-            }
+            changed.await;
         }
     }
 
@@ -114,7 +113,7 @@ impl PodCache {
                 inspecting: changed,
             },
         );
-        self.changed.send_replace(());
+        self.changed.notify_waiters();
     }
 
     /// The runtime does not know the pod any more.
@@ -125,7 +124,7 @@ impl PodCache {
     /// A complete list, begun at `at`, was compared.
     pub(super) fn listed(&self, at: Instant) {
         self.inner.lock().listed_at = Some(at);
-        self.changed.send_replace(());
+        self.changed.notify_waiters();
     }
 }
 

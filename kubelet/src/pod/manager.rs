@@ -1,6 +1,6 @@
 //! The pods that this node should run, as their sources have them now.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::RwLock;
@@ -15,8 +15,8 @@ pub struct PodManager {
 
 #[derive(Debug, Default)]
 struct Pods {
-    by_uid: HashMap<PodUid, Arc<Pod>>,
-    by_full_name: HashMap<String, PodUid>,
+    by_uid: BTreeMap<PodUid, Arc<Pod>>,
+    by_full_name: BTreeMap<String, PodUid>,
 }
 
 impl PodManager {
@@ -53,7 +53,7 @@ impl PodManager {
         pods.by_uid.get(uid).cloned()
     }
 
-    /// Every pod, in no order.
+    /// Every pod, by UID.
     pub fn pods(&self) -> Vec<Arc<Pod>> {
         self.pods.read().by_uid.values().cloned().collect()
     }

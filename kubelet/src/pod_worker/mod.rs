@@ -7,7 +7,7 @@ mod static_names;
 mod tests;
 mod worker;
 
-use std::{collections::HashMap, future::Future, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
@@ -93,7 +93,7 @@ pub trait PodSyncer: Send + Sync + 'static {
 #[derive(Debug)]
 pub struct PodWorkers<S> {
     syncer: Arc<S>,
-    workers: Mutex<HashMap<PodUid, watch::Sender<Mailbox>>>,
+    workers: Mutex<BTreeMap<PodUid, watch::Sender<Mailbox>>>,
     names: Arc<StaticNames>,
     tasks: TaskTracker,
     cancel: CancellationToken,
@@ -124,12 +124,14 @@ impl<S: PodSyncer> PodWorkers<S> {
     pub fn update(&self, pod: &Arc<Pod>) {
         let uid = PodUid::of(pod);
         let mut workers = self.workers.lock();
+        let mut reborn = None;
         if let Some(mailbox) = workers.get(&uid) {
             let mut taken = false;
             mailbox.send_modify(|mailbox| taken = mailbox.update(pod));
             if taken {
                 return;
             }
+            reborn = Some(Instant::now());
         }
         let mut mailbox = Mailbox::default();
         mailbox.update(pod);
@@ -138,7 +140,7 @@ impl<S: PodSyncer> PodWorkers<S> {
             full_name: identity::full_name(pod),
             pod: Some(Arc::clone(pod)),
         };
-        workers.insert(uid, self.spawn(subject, mailbox));
+        workers.insert(uid, self.spawn(subject, mailbox, reborn));
     }
 
     /// Something happened to the pod in the runtime. Nothing, for a pod without
@@ -172,7 +174,7 @@ impl<S: PodSyncer> PodWorkers<S> {
             full_name,
             pod: None,
         };
-        workers.insert(uid.clone(), self.spawn(subject, mailbox));
+        workers.insert(uid.clone(), self.spawn(subject, mailbox, None));
     }
 
     /// Forgets the workers that had nothing left to do before `listed`, when the
@@ -195,13 +197,19 @@ impl<S: PodSyncer> PodWorkers<S> {
         self.tasks.wait().await;
     }
 
-    fn spawn(&self, subject: Subject, mailbox: Mailbox) -> watch::Sender<Mailbox> {
+    fn spawn(
+        &self,
+        subject: Subject,
+        mailbox: Mailbox,
+        reborn: Option<Instant>,
+    ) -> watch::Sender<Mailbox> {
         let mailbox = watch::Sender::new(mailbox);
         let worker = Worker {
             subject,
             syncer: Arc::clone(&self.syncer),
             names: Arc::clone(&self.names),
             mailbox: mailbox.clone(),
+            reborn,
             sync_frequency: self.sync_frequency,
             max_restart_period: self.max_restart_period,
         };

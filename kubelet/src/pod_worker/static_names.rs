@@ -3,55 +3,44 @@
 
 use std::collections::HashMap;
 
-use tokio::sync::watch;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use crate::pod::identity::PodUid;
 
-/// Which static pod has which full name.
-#[derive(Debug)]
-pub(super) struct StaticNames(watch::Sender<HashMap<String, PodUid>>);
-
-impl Default for StaticNames {
-    fn default() -> Self {
-        Self(watch::Sender::new(HashMap::new()))
-    }
+/// Which static pod has which full name. Who waits for a name first gets it first.
+#[derive(Debug, Default)]
+pub(super) struct StaticNames {
+    holders: Mutex<HashMap<String, PodUid>>,
+    released: Notify,
 }
 
 impl StaticNames {
     /// Waits until no other pod has the name, and takes it.
     pub(super) async fn acquire(&self, full_name: &str, uid: &PodUid) {
-        let mut names = self.0.subscribe();
         loop {
-            let taken = self.0.send_if_modified(|names| {
-                let free = !names.contains_key(full_name);
-                if free {
-                    names.insert(full_name.to_owned(), uid.clone());
-                }
-                free
-            });
-            if taken || self.0.borrow().get(full_name) == Some(uid) {
-                return;
-            }
-            // Fails only when the sender is gone, which is `self`.
-            if names
-                .wait_for(|names| !names.contains_key(full_name))
-                .await
-                .is_err()
+            // Before the look, so that nothing that comes after it is missed.
+            let released = self.released.notified();
             {
-                return;
+                let mut holders = self.holders.lock();
+                let holder = holders
+                    .entry(full_name.to_owned())
+                    .or_insert_with(|| uid.clone());
+                if holder == uid {
+                    return;
+                }
             }
+            released.await;
         }
     }
 
     /// Gives the name back, if the pod has it.
     pub(super) fn release(&self, full_name: &str, uid: &PodUid) {
-        self.0.send_if_modified(|names| {
-            let held = names.get(full_name) == Some(uid);
-            if held {
-                names.remove(full_name);
-            }
-            held
-        });
+        let mut holders = self.holders.lock();
+        if holders.get(full_name) == Some(uid) {
+            holders.remove(full_name);
+            self.released.notify_waiters();
+        }
     }
 }
 

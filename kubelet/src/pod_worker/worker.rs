@@ -22,6 +22,9 @@ pub(super) struct Worker<S> {
     pub(super) syncer: Arc<S>,
     pub(super) names: Arc<StaticNames>,
     pub(super) mailbox: watch::Sender<Mailbox>,
+    /// When an earlier life of the pod ended: what the runtime had of it before
+    /// then is none of this one's.
+    pub(super) reborn: Option<Instant>,
     pub(super) sync_frequency: Duration,
     pub(super) max_restart_period: Duration,
 }
@@ -69,6 +72,7 @@ impl<S: PodSyncer> Worker<S> {
                 debug!(pod = full_name, pod_uid = %self.subject.uid, "pod worker ended");
                 return;
             }
+            self.reborn = Some(Instant::now());
             info!(pod = full_name, pod_uid = %self.subject.uid, "pod came back: starting again");
         }
     }
@@ -107,7 +111,7 @@ impl<S: PodSyncer> Worker<S> {
     /// ended by itself.
     async fn sync_until_done(&mut self) {
         let state = Arc::new(PodState::new(self.max_restart_period));
-        let mut newer_than = None;
+        let mut newer_than = self.reborn;
         let mut retry = Retry::new();
         loop {
             let Some(pod) = self.pod() else {

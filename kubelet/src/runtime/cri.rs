@@ -6,17 +6,20 @@ use cri_proto::runtime::v1::{
     AuthConfig, Container, ContainerConfig, ContainerEventResponse, ContainerFilter,
     ContainerStatus, ContainerStatusRequest, CreateContainerRequest, ExecSyncRequest,
     ExecSyncResponse, GetEventsRequest, Image, ImageSpec, ImageStatusRequest,
-    ListContainersRequest, ListPodSandboxRequest, PodSandbox, PodSandboxConfig, PodSandboxFilter,
-    PodSandboxStatus, PodSandboxStatusRequest, PullImageRequest, RemoveContainerRequest,
-    RemovePodSandboxRequest, ReopenContainerLogRequest, RunPodSandboxRequest,
-    StartContainerRequest, StopContainerRequest, StopPodSandboxRequest, VersionRequest,
-    VersionResponse, image_service_client::ImageServiceClient,
+    ListContainersRequest, ListImagesRequest, ListPodSandboxRequest, PodSandbox, PodSandboxConfig,
+    PodSandboxFilter, PodSandboxStatus, PodSandboxStatusRequest, PullImageRequest,
+    RemoveContainerRequest, RemovePodSandboxRequest, ReopenContainerLogRequest,
+    RunPodSandboxRequest, StartContainerRequest, StopContainerRequest, StopPodSandboxRequest,
+    VersionRequest, VersionResponse, image_service_client::ImageServiceClient,
     runtime_service_client::RuntimeServiceClient,
 };
 use tonic::{
     Code, Response, Status, Streaming,
+    body::Body,
+    codegen::{Service, StdError, http},
     transport::{Channel, Endpoint},
 };
+use tower::{ServiceExt as _, util::BoxCloneSyncService};
 
 use super::labels;
 use crate::pod::identity::PodUid;
@@ -91,12 +94,20 @@ impl fmt::Display for Of<'_> {
     }
 }
 
+/// What carries calls to a service and answers back.
+type Transport = BoxCloneSyncService<http::Request<Body>, http::Response<Body>, TransportError>;
+
+/// What a transport fails with.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct TransportError(#[source] StdError);
+
 /// A client of both CRI services. Cheap to clone. Connects when it is first
 /// used, and again by itself after the runtime was gone.
 #[derive(Clone, Debug)]
 pub struct CriClient {
-    runtime: RuntimeServiceClient<Channel>,
-    image: ImageServiceClient<Channel>,
+    runtime: RuntimeServiceClient<Transport>,
+    image: ImageServiceClient<Transport>,
     timeout: Duration,
 }
 
@@ -121,8 +132,21 @@ impl CriClient {
         Ok(Self::from_channels(runtime, image, timeout))
     }
 
-    /// A client over channels that are there already.
-    pub fn from_channels(runtime: Channel, image: Channel, timeout: Duration) -> Self {
+    /// A client over channels that are there already, or straight to services in
+    /// the same process.
+    pub fn from_channels<R, I>(runtime: R, image: I, timeout: Duration) -> Self
+    where
+        R: Service<http::Request<Body>, Response = http::Response<Body>>,
+        R: Clone + Send + Sync + 'static,
+        R::Future: Send,
+        R::Error: Into<StdError>,
+        I: Service<http::Request<Body>, Response = http::Response<Body>>,
+        I: Clone + Send + Sync + 'static,
+        I::Future: Send,
+        I::Error: Into<StdError>,
+    {
+        let runtime = Transport::new(runtime.map_err(|error| TransportError(error.into())));
+        let image = Transport::new(image.map_err(|error| TransportError(error.into())));
         Self {
             runtime: RuntimeServiceClient::new(runtime).max_decoding_message_size(MAX_MESSAGE_SIZE),
             image: ImageServiceClient::new(image).max_decoding_message_size(MAX_MESSAGE_SIZE),
@@ -396,6 +420,16 @@ impl CriClient {
             verbose: false,
         });
         Ok(self.call("ImageStatus", &name, call).await?.image)
+    }
+
+    /// Every image of the runtime.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn list_images(&self) -> Result<Vec<Image>, CriError> {
+        let mut client = self.image.clone();
+        let call = client.list_images(ListImagesRequest::default());
+        Ok(self.call("ListImages", "", call).await?.images)
     }
 
     /// Pulls an image; returns what to name it by. Has no deadline: the runtime

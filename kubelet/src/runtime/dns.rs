@@ -3,7 +3,7 @@
 use cri_proto::runtime::v1::DnsConfig;
 use k8s_openapi::api::core::v1::{Pod, PodDNSConfig};
 
-use crate::{config::options::Options, pod::identity};
+use crate::{config::options::Options, files, pod::identity};
 
 /// Limits of resolvers, as upstream applies them.
 const MAX_SERVERS: usize = 3;
@@ -55,7 +55,7 @@ async fn of_node(options: &Options) -> Result<DnsConfig, DnsError> {
             options: Vec::new(),
         });
     };
-    match tokio::fs::read_to_string(path).await {
+    match files::read_to_string(path).await {
         Ok(text) => Ok(parse(&text)),
         Err(source) => Err(DnsError {
             path: path.clone(),

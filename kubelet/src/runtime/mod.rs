@@ -76,7 +76,7 @@ impl RuntimeManager {
             FALLBACK_MEMORY
         });
         Self {
-            images: ImageManager::new(cri.clone(), &options),
+            images: ImageManager::new(cri.clone(), &options, Arc::clone(&objects)),
             cri,
             objects,
             probes,
@@ -90,6 +90,11 @@ impl RuntimeManager {
     /// Where config data comes from.
     pub fn objects(&self) -> &dyn Objects {
         &*self.objects
+    }
+
+    /// Where images come from.
+    pub fn images(&self) -> &ImageManager {
+        &self.images
     }
 
     /// What probes found.

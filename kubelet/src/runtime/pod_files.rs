@@ -6,11 +6,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
-use tokio::fs;
-
 use super::{container_config, hostname};
-use crate::{config::options::Options, pod::directory};
+use crate::{config::options::Options, files, pod::directory};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 
 /// A file that could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -36,7 +34,7 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FileEr
 /// The file system refuses.
 pub async fn make_log_dir(log_dir: &Path, container: &str) -> Result<PathBuf, FileError> {
     let path = log_dir.join(container);
-    fs::create_dir_all(&path)
+    files::create_dir_all(&path)
         .await
         .map_err(failed("create the log directory", &path))?;
     Ok(path)
@@ -45,14 +43,10 @@ pub async fn make_log_dir(log_dir: &Path, container: &str) -> Result<PathBuf, Fi
 /// How often a container was restarted, from the log files of its runs; for when
 /// the runtime has forgotten all of them.
 pub async fn restart_count_from_logs(log_dir: &Path) -> u32 {
-    let Ok(mut entries) = fs::read_dir(log_dir).await else {
-        return 0;
-    };
+    let names = files::names(log_dir).await.unwrap_or_default();
     let mut next = 0;
-    while let Ok(Some(entry)) = entries.next_entry().await {
+    for name in names {
         // `<n>.log`, and `<n>.log.<time>` where it was rotated.
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
         if let Some(run) = name
             .split_once(".log")
             .and_then(|(run, _)| run.parse::<u32>().ok())
@@ -79,20 +73,20 @@ pub async fn make_termination_message(
         return Ok(None);
     }
     let dir = directory::container_dir(pod_dir, &container.name);
-    fs::create_dir_all(&dir)
+    files::create_dir_all(&dir)
         .await
         .map_err(failed("create the directory", &dir))?;
     // The one before the last run is not read any more.
     if let Some(old) = restart_count.checked_sub(2) {
-        let _ = fs::remove_file(dir.join(old.to_string())).await;
+        let _ = files::remove_file(&dir.join(old.to_string())).await;
     }
     let path = dir.join(restart_count.to_string());
-    fs::write(&path, b"")
+    files::write(&path, b"")
         .await
         .map_err(failed("create the termination message", &path))?;
     // Whoever the container runs as writes to it.
     let mode = std::fs::Permissions::from_mode(0o666);
-    fs::set_permissions(&path, mode)
+    files::set_permissions(&path, mode)
         .await
         .map_err(failed("set the mode of", &path))?;
     Ok(Some(path))
@@ -116,7 +110,7 @@ pub async fn make_hosts_file(
     let aliases = spec.host_aliases.as_deref();
     let hosts = if spec.host_network == Some(true) {
         let path = Path::new("/etc/hosts");
-        let hosts = fs::read_to_string(path)
+        let hosts = files::read_to_string(path)
             .await
             .map_err(failed("read", path))?;
         hostname::hosts_of_node(&hosts, aliases)
@@ -125,7 +119,7 @@ pub async fn make_hosts_file(
         hostname::hosts_of_pod(ips, &hostname, &domain, aliases)
     };
     let path = pod_dir.join("etc-hosts");
-    fs::write(&path, hosts)
+    files::write(&path, hosts)
         .await
         .map_err(failed("write the hosts file", &path))?;
     Ok(Some(path))

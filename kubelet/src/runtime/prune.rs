@@ -10,7 +10,10 @@ use super::{
     cri::CriError,
     pod_status::{ContainerState, ContainerStatus, PodStatus, SandboxStatus},
 };
-use crate::pod::{directory, identity};
+use crate::{
+    files,
+    pod::{directory, identity},
+};
 
 /// The dead containers that nobody needs: all but the newest of each name.
 fn superfluous_containers(status: &PodStatus) -> Vec<&ContainerStatus> {
@@ -112,7 +115,7 @@ impl RuntimeManager {
         let log = log_dir
             .join(&container.name)
             .join(format!("{}.log", container.restart_count));
-        if let Err(error) = tokio::fs::remove_file(&log).await {
+        if let Err(error) = files::remove_file(&log).await {
             debug!(path = %log.display(), %error, "cannot remove the log of a removed container");
         }
         Ok(())

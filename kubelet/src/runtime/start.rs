@@ -119,7 +119,13 @@ impl RuntimeManager {
             })?;
         let image = self
             .images
-            .ensure(pod, container, running.sandbox_config, &state.pulls)
+            .ensure(
+                pod,
+                container.image.as_deref().unwrap_or_default(),
+                container.image_pull_policy.as_deref(),
+                running.sandbox_config,
+                &state.pulls,
+            )
             .await?;
         let log_dir = directory::log_dir(&self.options, pod);
         let log_dir = pod_files::make_log_dir(&log_dir, &container.name).await?;

@@ -16,7 +16,7 @@ use super::{
     sandbox_config::sandbox_config,
     start::Running,
 };
-use crate::{pod::identity, volume::MountedVolumes};
+use crate::{files, pod::identity, volume::MountedVolumes};
 
 /// Reason of containers that wait for their sandbox.
 const CONTAINER_CREATING: &str = "ContainerCreating";
@@ -173,7 +173,7 @@ impl RuntimeManager {
             .await
             .map_err(SyncError::Purge)?;
         // The runtime writes logs below it.
-        if let Err(error) = tokio::fs::create_dir_all(&config.log_directory).await {
+        if let Err(error) = files::create_dir_all(Path::new(&config.log_directory)).await {
             warn!(path = config.log_directory, %error, "cannot create the pod's log directory");
         }
         let id = self

@@ -1,13 +1,17 @@
 //! The message that a container leaves when it ends, in a file that is mounted
 //! from the pod's directory or, as a fallback, at the end of its log.
 
-use std::{io, path::PathBuf};
+use std::{
+    fs::File,
+    io::{self, Read as _, Seek as _},
+    path::{Path, PathBuf},
+};
 
 use cri_proto::runtime::v1;
-use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
 use tracing::debug;
 
 use super::labels;
+use crate::repeatable::blocking;
 
 /// Longest message, in bytes, as the API has it.
 pub const MAX_MESSAGE: u64 = 4096;
@@ -46,7 +50,7 @@ impl Source {
     /// is none. What cannot be read is no message.
     pub async fn read(&self, exit_code: i32) -> String {
         let message = match &self.file {
-            Some(file) => head(file).await.unwrap_or_else(|error| {
+            Some(file) => read(file, head).await.unwrap_or_else(|error| {
                 debug!(path = %file.display(), %error, "cannot read the termination message");
                 String::new()
             }),
@@ -54,7 +58,7 @@ impl Source {
         };
         match &self.log {
             Some(log) if message.is_empty() && exit_code != 0 => {
-                tail(log).await.unwrap_or_else(|error| {
+                read(log, tail).await.unwrap_or_else(|error| {
                     debug!(path = %log.display(), %error, "cannot read the end of the log");
                     String::new()
                 })
@@ -64,20 +68,28 @@ impl Source {
     }
 }
 
-async fn head(path: &PathBuf) -> io::Result<String> {
+async fn read(path: &Path, how: fn(&Path) -> io::Result<String>) -> io::Result<String> {
+    let path = path.to_owned();
+    blocking(move || how(&path))
+        .await
+        .map_err(io::Error::other)?
+}
+
+fn head(path: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
-    let file = tokio::fs::File::open(path).await?;
-    file.take(MAX_MESSAGE).read_to_end(&mut bytes).await?;
+    File::open(path)?
+        .take(MAX_MESSAGE)
+        .read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-async fn tail(path: &PathBuf) -> io::Result<String> {
-    let mut file = tokio::fs::File::open(path).await?;
-    let size = file.metadata().await?.len();
+fn tail(path: &Path) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let size = file.metadata()?.len();
     let start = size.saturating_sub(LOG_TAIL);
-    file.seek(io::SeekFrom::Start(start)).await?;
+    file.seek(io::SeekFrom::Start(start))?;
     let mut bytes = Vec::new();
-    file.take(LOG_TAIL).read_to_end(&mut bytes).await?;
+    file.take(LOG_TAIL).read_to_end(&mut bytes)?;
     let text = String::from_utf8_lossy(&bytes);
     // The first line is cut off unless the whole file was read.
     let whole = if start == 0 {

@@ -3,6 +3,7 @@
 mod conditions;
 mod containers;
 mod phase;
+mod verdict;
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -12,7 +13,7 @@ use tokio::sync::watch;
 use tracing::info;
 
 use self::containers::Inputs;
-pub use self::phase::Phase;
+pub use self::{phase::Phase, verdict::Verdict};
 use crate::{
     clock,
     config::options::Options,
@@ -31,6 +32,8 @@ pub struct Facts<'a> {
     pub runtime_name: &'a str,
     /// Whether the pod is being ended, so that nothing is started again.
     pub ending: bool,
+    /// What was decided on the pod's end, if anything was.
+    pub verdict: Option<&'a Verdict>,
 }
 
 /// The last status of each pod.
@@ -124,11 +127,18 @@ impl StatusManager {
         let init = containers::init_container_statuses(inputs);
         let containers = containers::container_statuses(inputs);
         let old_phase = Phase::parse(old.phase.as_deref());
-        // A pod that is done never runs again.
-        let phase = if old_phase.is_terminal() {
-            old_phase
-        } else {
-            phase::phase(spec, &init, &containers, facts.ending)
+        // A pod that is done never runs again, and what ended it stays true.
+        let verdict = facts.verdict.filter(|_| !old_phase.is_terminal());
+        let phase = match verdict {
+            Some(verdict) => verdict.phase,
+            None if old_phase.is_terminal() => old_phase,
+            None => phase::phase(spec, &init, &containers, facts.ending),
+        };
+        let (reason, message) = match verdict {
+            Some(verdict) => (Some(verdict.reason.clone()), Some(verdict.message.clone())),
+            // They belong to the phase.
+            None if phase == old_phase => (old.reason.clone(), old.message.clone()),
+            None => (None, None),
         };
         let old_conditions = old.conditions.as_deref().unwrap_or_default();
         let mut conditions = conditions::conditions(
@@ -170,8 +180,8 @@ impl StatusManager {
             start_time: old.start_time.clone().or_else(|| start_time(facts.status)),
             qos_class: qos_class(pod),
             observed_generation: pod.metadata.generation,
-            reason: old.reason.clone(),
-            message: old.message.clone(),
+            reason,
+            message,
             ..ApiStatus::default()
         }
     }
@@ -204,5 +214,47 @@ fn keep_times(conditions: &mut [PodCondition], old: &[PodCondition]) {
         condition.last_transition_time = same
             .and_then(|old| old.last_transition_time.clone())
             .or_else(|| Some(clock::now_time()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::{Container, PodSpec};
+
+    use super::*;
+
+    fn report(manager: &StatusManager, verdict: Option<&Verdict>, ending: bool) -> Arc<ApiStatus> {
+        let pod = Pod {
+            spec: Some(PodSpec {
+                containers: vec![Container::default()],
+                ..PodSpec::default()
+            }),
+            ..Pod::default()
+        };
+        let facts = Facts {
+            status: &PodStatus::default(),
+            waiting: &std::collections::BTreeMap::new(),
+            runtime_name: "fake",
+            ending,
+            verdict,
+        };
+        manager.update(&pod, facts);
+        manager.get(&PodUid::of(&pod)).unwrap()
+    }
+
+    #[test]
+    fn a_verdict_is_the_pods_last_phase_with_its_reason() {
+        let manager = StatusManager::new(Arc::default());
+        report(&manager, None, false);
+        let verdict = Verdict {
+            phase: Phase::Failed,
+            reason: "DeadlineExceeded".to_owned(),
+            message: "too late".to_owned(),
+        };
+        report(&manager, Some(&verdict), false);
+        let last = report(&manager, None, true);
+        assert_eq!(last.phase.as_deref(), Some("Failed"));
+        assert_eq!(last.reason.as_deref(), Some("DeadlineExceeded"));
+        assert_eq!(last.message.as_deref(), Some("too late"));
     }
 }

@@ -11,7 +11,7 @@ use std::{
 use k8s_openapi::api::core::v1::EmptyDirVolumeSource;
 use rustix::mount::{MountFlags, UnmountFlags};
 
-use super::{VolumeError, io_error};
+use super::VolumeError;
 use crate::runtime::resources;
 
 /// Upstream's name of the directory, so that a node can change between the two.
@@ -26,7 +26,7 @@ pub(super) fn set_up(
     let path = pod_dir.join(PLUGIN).join(name);
     let failed = |action| {
         let path = path.clone();
-        move |error| io_error(name, action, &path, error)
+        move |error| VolumeError::io(action, &path, error)
     };
     let is_new = !path.exists();
     fs::create_dir_all(&path).map_err(failed("create"))?;
@@ -69,15 +69,13 @@ pub(super) fn tear_down(pod_dir: &Path) -> Result<(), VolumeError> {
     let entries = match fs::read_dir(&root) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(io_error(PLUGIN, "list", &root, error)),
+        Err(error) => return Err(VolumeError::io("list", &root, error)),
     };
     for entry in entries.flatten() {
         let path = entry.path();
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
         let failed = |action| {
-            let (name, path) = (&name, &path);
-            move |error: io::Error| io_error(name, action, path, error)
+            let path = &path;
+            move |error: io::Error| VolumeError::io(action, path, error)
         };
         if is_mount_point(&path).map_err(failed("look at"))? {
             rustix::mount::unmount(&path, UnmountFlags::NOFOLLOW)

@@ -8,9 +8,9 @@ use std::{
 
 use k8s_openapi::api::core::v1::HostPathVolumeSource;
 
-use super::{VolumeError, io_error};
+use super::VolumeError;
 
-pub(super) fn set_up(name: &str, source: &HostPathVolumeSource) -> Result<PathBuf, VolumeError> {
+pub(super) fn set_up(source: &HostPathVolumeSource) -> Result<PathBuf, VolumeError> {
     let path = PathBuf::from(&source.path);
     let wanted = source.type_.as_deref().unwrap_or_default();
     if wanted.is_empty() {
@@ -19,18 +19,18 @@ pub(super) fn set_up(name: &str, source: &HostPathVolumeSource) -> Result<PathBu
     let found = match fs::metadata(&path) {
         Ok(metadata) => Some(metadata.file_type()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => return Err(io_error(name, "look at", &path, error)),
+        Err(error) => return Err(VolumeError::io("look at", &path, error)),
     };
     let right = match (wanted, found) {
         ("DirectoryOrCreate", None) => {
             return create_dir(&path)
                 .map(|()| path.clone())
-                .map_err(|error| io_error(name, "create the directory", &path, error));
+                .map_err(|error| VolumeError::io("create the directory", &path, error));
         }
         ("FileOrCreate", None) => {
             return create_file(&path)
                 .map(|()| path.clone())
-                .map_err(|error| io_error(name, "create the file", &path, error));
+                .map_err(|error| VolumeError::io("create the file", &path, error));
         }
         (_, None) => false,
         ("DirectoryOrCreate" | "Directory", Some(found)) => found.is_dir(),
@@ -44,10 +44,8 @@ pub(super) fn set_up(name: &str, source: &HostPathVolumeSource) -> Result<PathBu
         return Ok(path);
     }
     Err(VolumeError::HostPathType {
-        name: name.to_owned(),
-        path,
-        wanted: wanted.to_owned(),
-        found: found.map_or("does not exist", describe),
+        path: source.path.clone(),
+        wanted: in_words(wanted),
     })
 }
 
@@ -64,19 +62,15 @@ fn create_file(path: &Path) -> io::Result<()> {
     options.open(path).map(drop)
 }
 
-fn describe(found: fs::FileType) -> &'static str {
-    if found.is_dir() {
-        "is a directory"
-    } else if found.is_file() {
-        "is a file"
-    } else if found.is_socket() {
-        "is a socket"
-    } else if found.is_char_device() {
-        "is a character device"
-    } else if found.is_block_device() {
-        "is a block device"
-    } else {
-        "is something else"
+/// A type as upstream's messages have it.
+fn in_words(wanted: &str) -> &'static str {
+    match wanted {
+        "Directory" | "DirectoryOrCreate" => "a directory",
+        "File" | "FileOrCreate" => "a file",
+        "Socket" => "a socket file",
+        "CharDevice" => "a character device",
+        "BlockDevice" => "a block device",
+        _ => "of a known type",
     }
 }
 
@@ -89,7 +83,7 @@ mod tests {
             path: path.to_str().unwrap().to_owned(),
             type_: Some(wanted.to_owned()),
         };
-        set_up("v", &source)
+        set_up(&source)
     }
 
     #[test]
@@ -98,10 +92,13 @@ mod tests {
         assert!(set_up_at(dir.path(), "Directory").is_ok());
         assert!(set_up_at(Path::new("/dev/null"), "CharDevice").is_ok());
         let error = set_up_at(dir.path(), "Socket").unwrap_err();
-        assert!(error.to_string().ends_with("is a directory"), "{error}");
+        assert!(
+            error.to_string().ends_with("is not a socket file"),
+            "{error}"
+        );
         let new = dir.path().join("a/b");
         let error = set_up_at(&new, "Directory").unwrap_err();
-        assert!(error.to_string().ends_with("does not exist"), "{error}");
+        assert!(error.to_string().ends_with("is not a directory"), "{error}");
         assert!(set_up_at(&new, "").is_ok() && !new.exists());
         set_up_at(&new, "DirectoryOrCreate").unwrap();
         assert!(new.is_dir());

@@ -1,50 +1,23 @@
 //! Volumes of pods: host paths and empty directories.
 
 mod empty_dir;
+mod error;
+mod host;
 mod host_path;
+pub mod plugin;
+pub mod spec;
 
 use std::{
     collections::BTreeMap,
-    io,
     path::{Path, PathBuf},
 };
 
 use k8s_openapi::api::core::v1::{PodSpec, Volume};
 
-/// Why a volume cannot be had.
-#[derive(Debug, thiserror::Error)]
-pub enum VolumeError {
-    /// A container mounts a volume that the pod does not have.
-    #[error("volume {0:?} is mounted and the pod has none of that name")]
-    Unknown(String),
-    /// The volume is of a kind that is not built.
-    #[error("volume {0:?}: this kind of volume is not supported")]
-    Unsupported(String),
-    /// What is at the host path is not what the volume asks for.
-    #[error("volume {name:?}: hostPath {path:?} is not of type {wanted:?}: it {found}")]
-    HostPathType {
-        /// Name of the volume.
-        name: String,
-        /// The path on the node.
-        path: PathBuf,
-        /// The type that the spec names.
-        wanted: String,
-        /// What is there.
-        found: &'static str,
-    },
-    /// The file system refuses.
-    #[error("volume {name:?}: cannot {action} {path:?}: {source}")]
-    Io {
-        /// Name of the volume.
-        name: String,
-        /// What was attempted.
-        action: &'static str,
-        /// On which path.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-}
+pub use self::{
+    error::VolumeError,
+    host::{VolumeHost, blocking},
+};
 
 /// The volumes of a pod that are ready to be mounted into containers.
 #[derive(Clone, Debug, Default)]
@@ -54,11 +27,11 @@ impl MountedVolumes {
     /// Where a volume is on the node.
     ///
     /// # Errors
-    /// [`VolumeError::Unknown`].
+    /// There is none of that name.
     pub fn path(&self, name: &str) -> Result<&Path, VolumeError> {
         match self.0.get(name) {
             Some(path) => Ok(path),
-            None => Err(VolumeError::Unknown(name.to_owned())),
+            None => Err(VolumeError::invalid(name, "the pod has none of that name")),
         }
     }
 }
@@ -83,7 +56,7 @@ fn set_up_one(
     fs_group: Option<i64>,
 ) -> Result<PathBuf, VolumeError> {
     if let Some(source) = &volume.host_path {
-        host_path::set_up(&volume.name, source)
+        host_path::set_up(source)
     } else if let Some(source) = &volume.empty_dir {
         empty_dir::set_up(&volume.name, source, pod_dir, fs_group)
     } else {
@@ -98,13 +71,4 @@ fn set_up_one(
 /// Something cannot be unmounted or removed.
 pub fn tear_down(pod_dir: &Path) -> Result<(), VolumeError> {
     empty_dir::tear_down(pod_dir)
-}
-
-fn io_error(name: &str, action: &'static str, path: &Path, source: io::Error) -> VolumeError {
-    VolumeError::Io {
-        name: name.to_owned(),
-        action,
-        path: path.to_owned(),
-        source,
-    }
 }

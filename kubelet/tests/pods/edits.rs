@@ -167,3 +167,27 @@ async fn orphans_are_ended_only_once_every_source_was_read() {
     .await;
     assert!(node.dir.path().join("logs/default_kept_kept").exists());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_comes_back_is_not_taken_for_its_earlier_life() {
+    // A pod that ended for good is never started again: its earlier life must not
+    // be taken for it, whether it comes back during its end or right after it.
+    for pause in [SECOND / 100, SECOND / 2, SECOND, 2 * SECOND, 3 * SECOND] {
+        let node = Node::new();
+        node.runtime.behave("c", Behaviour::default());
+        let kubelet = node.start();
+        let spec = json!({"restartPolicy": "Never"});
+        kubelet.add(pod("job", "u1", spec.clone())).await;
+        kubelet.until_phase("job", "Running", 3 * SECOND).await;
+        kubelet.remove(pod("job", "u1", spec.clone())).await;
+        sleep(pause).await;
+        kubelet.add(pod("job", "u1", spec)).await;
+        until("the next run", 10 * SECOND, || {
+            node.runtime.calls(Verb::StartContainer) == 2
+        })
+        .await;
+        sleep(10 * SECOND).await;
+        assert_eq!(kubelet.phase("job"), "Running", "after {pause:?}");
+        assert_eq!(node.runtime.running("c").len(), 1, "after {pause:?}");
+    }
+}

@@ -1,11 +1,19 @@
 //! Where the images of containers come from.
 
+use std::{fs, os::unix::fs::symlink, sync::Arc, time::Duration};
+
 use e2e::fake_runtime::{Fault, Times, Verb};
-use k8s_openapi::api::core::v1::Pod;
-use serde_json::json;
+use k8s_openapi::{ByteString, api::core::v1::Pod};
+use kubelet::image::credentials::plugin::config::CredentialProvider;
+use serde_json::{Value, json};
 use tonic::Status;
 
-use crate::node::{IMAGE, Node, SECOND, pod, until};
+use crate::{
+    node::{IMAGE, Node, Running, SECOND, pod, until},
+    objects::MemoryObjects,
+};
+
+const PRIVATE: &str = "reg.example/team/app:1";
 
 fn with_image(name: &str, image: &str, policy: &str) -> Pod {
     let container = json!({"name": "c", "image": image, "imagePullPolicy": policy});
@@ -64,7 +72,10 @@ async fn failed_pulls_back_off_and_recover() {
     })
     .await;
     let waiting = kubelet.container("web").state.unwrap().waiting.unwrap();
-    assert!(waiting.message.unwrap().contains("registry is away"));
+    assert_eq!(
+        waiting.message.unwrap(),
+        "Back-off pulling image \"other:1\": ErrImagePull: registry is away"
+    );
     tokio::time::sleep(100 * SECOND).await;
     // At about 0, 10, 30 and 70 seconds.
     assert_eq!(node.runtime.calls(Verb::PullImage), 4);
@@ -114,4 +125,233 @@ async fn an_image_that_runs_as_root_is_refused_where_it_must_not() {
     kubelet.add(pod("web", "u1", spec)).await;
     let reason = "CreateContainerConfigError";
     until(reason, 5 * SECOND, || kubelet.waiting("web") == reason).await;
+}
+
+/// Waits until the pod's container waits for a reason; returns the message.
+async fn until_waiting(kubelet: &Running, name: &str, reason: &str) -> String {
+    let what = format!("{name} to wait for {reason}");
+    until(&what, 5 * SECOND, || kubelet.waiting(name) == reason).await;
+    let state = kubelet.container(name).state.unwrap();
+    state.waiting.unwrap().message.unwrap_or_default()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_pull_says_why_in_the_runtimes_words() {
+    for (status, reason, message) in [
+        (
+            Status::unknown("RegistryUnavailable: no route to host"),
+            "RegistryUnavailable",
+            "image pull failed for other:1 because the registry is unavailable: no route to host",
+        ),
+        (
+            Status::unknown("SignatureValidationFailed: no key"),
+            "SignatureValidationFailed",
+            "image pull failed for other:1 because the signature validation failed: no key",
+        ),
+        (
+            Status::not_found("no such tag"),
+            "ErrImagePull",
+            "rpc error: code = NotFound desc = no such tag",
+        ),
+    ] {
+        let node = Node::new();
+        let fault = Fault::Error(status);
+        node.runtime.fault(Verb::PullImage, fault, Times::Always);
+        let kubelet = node.start();
+        kubelet
+            .add(with_image("web", "other:1", "IfNotPresent"))
+            .await;
+        assert_eq!(until_waiting(&kubelet, "web", reason).await, message);
+        let back_off = until_waiting(&kubelet, "web", "ImagePullBackOff").await;
+        assert_eq!(
+            back_off,
+            format!("Back-off pulling image \"other:1\": {reason}: {message}")
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn too_many_pulls_at_once_fail_and_are_made_later() {
+    let node = Node::new();
+    let mut options = node.options();
+    options.serialize_image_pulls = false;
+    options.registry_pull_qps = 1;
+    options.registry_burst = 2;
+    let kubelet = node.start_with(options);
+    let names: Vec<String> = (0..5).map(|index| format!("web-{index}")).collect();
+    let pods = names.iter().map(|name| {
+        let image = format!("image-{name}:1");
+        node.runtime.add_pullable_image(&image);
+        with_image(name, &image, "IfNotPresent")
+    });
+    kubelet.add_all(pods.collect()).await;
+    until("pulls over the limit", 3 * SECOND, || {
+        let over = names.iter().filter(|name| {
+            let state = kubelet.container(name).state.unwrap_or_default();
+            state.waiting.is_some_and(|waiting| {
+                waiting.reason.as_deref() == Some("ErrImagePull")
+                    && waiting.message.as_deref() == Some("pull QPS exceeded")
+            })
+        });
+        over.count() >= 2
+    })
+    .await;
+    for name in &names {
+        kubelet.until_phase(name, "Running", 120 * SECOND).await;
+    }
+    assert_eq!(node.runtime.pulls().len(), 5);
+}
+
+fn docker_config(registry: &str, user: &str) -> Value {
+    json!({"auths": {registry: {"username": user, "password": "p"}}})
+}
+
+fn put_pull_secret(objects: &MemoryObjects, name: &str, registry: &str, user: &str) {
+    let data = ByteString(docker_config(registry, user).to_string().into_bytes());
+    objects.put(
+        "secret",
+        json!({
+            "metadata": {"namespace": "default", "name": name},
+            "type": "kubernetes.io/dockerconfigjson",
+            "data": {".dockerconfigjson": data}
+        }),
+    );
+}
+
+fn with_secrets(name: &str, policy: &str, secrets: &[&str]) -> Pod {
+    let secrets: Vec<Value> = secrets.iter().map(|name| json!({"name": name})).collect();
+    let container = json!({"name": "c", "image": PRIVATE, "imagePullPolicy": policy});
+    let spec = json!({"imagePullSecrets": secrets, "containers": [container]});
+    pod(name, name, spec)
+}
+
+/// The users that pulls were tried as.
+fn users(node: &Node) -> Vec<String> {
+    let pulls = node.runtime.pulls().into_iter();
+    pulls
+        .map(|pull| pull.auth.map_or_else(String::new, |auth| auth.username))
+        .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn credentials_are_tried_from_the_most_particular_on() {
+    let mut node = Node::new();
+    node.runtime.add_private_image(PRIVATE, "node-all");
+    let objects = MemoryObjects::default();
+    put_pull_secret(&objects, "wide", "*.example", "pod-wide");
+    put_pull_secret(&objects, "narrow", "reg.example/team", "pod-narrow");
+    put_pull_secret(&objects, "other", "other.example", "pod-other");
+    node.objects = Arc::new(objects);
+    let root_dir = node.options().root_dir;
+    fs::create_dir_all(&root_dir).unwrap();
+    let config = docker_config("https://reg.example/v1/", "node-all");
+    fs::write(root_dir.join("config.json"), config.to_string()).unwrap();
+    let kubelet = node.start();
+    let secrets = ["", "absent", "wide", "narrow", "other"];
+    kubelet.add(with_secrets("web", "Always", &secrets)).await;
+    kubelet.until_phase("web", "Running", 5 * SECOND).await;
+    assert_eq!(users(&node), ["pod-narrow", "pod-wide", "node-all"]);
+    // The node's password is changed.
+    node.runtime.add_private_image(PRIVATE, "new");
+    let config = docker_config("reg.example", "new");
+    fs::write(root_dir.join("config.json"), config.to_string()).unwrap();
+    kubelet.add(with_secrets("next", "Always", &[])).await;
+    kubelet.until_phase("next", "Running", 5 * SECOND).await;
+    assert_eq!(users(&node)[3..], ["new"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_private_image_on_the_node_is_for_its_owners() {
+    let mut node = Node::new();
+    node.runtime.add_private_image(PRIVATE, "owner");
+    let objects = MemoryObjects::default();
+    put_pull_secret(&objects, "key", "reg.example", "owner");
+    put_pull_secret(&objects, "copy", "reg.example", "owner");
+    put_pull_secret(&objects, "wrong", "reg.example", "other");
+    node.objects = Arc::new(objects);
+    let kubelet = node.start();
+    kubelet
+        .add(with_secrets("first", "IfNotPresent", &["key"]))
+        .await;
+    kubelet.until_phase("first", "Running", 5 * SECOND).await;
+    kubelet.stop().await;
+
+    // What was pulled for whom outlives the kubelet.
+    let kubelet = node.start();
+    for (name, policy, secrets) in [
+        ("same", "IfNotPresent", &["key"][..]),
+        ("never", "Never", &["key"]),
+        ("copied", "IfNotPresent", &["copy"]),
+    ] {
+        kubelet.add(with_secrets(name, policy, secrets)).await;
+        kubelet.until_phase(name, "Running", 5 * SECOND).await;
+    }
+    assert_eq!(node.runtime.pulls().len(), 1);
+    for (name, policy, secrets, reason) in [
+        ("without", "IfNotPresent", &[][..], "ErrImagePull"),
+        ("wrong", "IfNotPresent", &["wrong"], "ErrImagePull"),
+        ("never-wrong", "Never", &["wrong"], "ErrImageNeverPull"),
+    ] {
+        kubelet.add(with_secrets(name, policy, secrets)).await;
+        until_waiting(&kubelet, name, reason).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pull_that_ended_with_its_pod_is_not_held_against_the_image() {
+    let node = Node::new();
+    node.runtime
+        .fault(Verb::PullImage, Fault::Hang, Times::Always);
+    let kubelet = node.start();
+    let hanging = with_image("web", "other:1", "IfNotPresent");
+    kubelet.add(hanging.clone()).await;
+    until("the pull", 5 * SECOND, || {
+        node.runtime.calls(Verb::PullImage) == 1
+    })
+    .await;
+    let pulling = node.options().root_dir.join("image_manager/pulling");
+    assert_eq!(fs::read_dir(&pulling).unwrap().count(), 1);
+    kubelet.remove(hanging).await;
+    until("the pull's end", 60 * SECOND, || {
+        fs::read_dir(&pulling).unwrap().count() == 0
+    })
+    .await;
+    // Somebody else puts the image on the node.
+    node.runtime.add_image("other:1");
+    kubelet
+        .add(with_image("next", "other:1", "IfNotPresent"))
+        .await;
+    kubelet.until_phase("next", "Running", 5 * SECOND).await;
+}
+
+// Not on paused time, which does not wait for the plugin's process.
+#[tokio::test]
+async fn plugins_are_asked_for_credentials() {
+    let node = Node::new();
+    node.runtime.add_private_image(PRIVATE, "plugin");
+    let program = node.dir.path().join("plugin");
+    symlink("/bin/sh", &program).unwrap();
+    let answer = json!({
+        "kind": "CredentialProviderResponse",
+        "apiVersion": "credentialprovider.kubelet.k8s.io/v1",
+        "cacheKeyType": "Image",
+        "auth": {"reg.example/team": {"username": "plugin", "password": "p"}}
+    });
+    let mut options = node.options();
+    options.image_credential_providers = vec![CredentialProvider {
+        name: "plugin".to_owned(),
+        program,
+        match_images: vec!["*.example".to_owned()],
+        default_cache_duration: Duration::ZERO,
+        api_version: "credentialprovider.kubelet.k8s.io/v1".to_owned(),
+        args: vec!["-c".to_owned(), r#"echo "$ANSWER""#.to_owned()],
+        env: vec![("ANSWER".to_owned(), answer.to_string())],
+        token_attributes: None,
+    }];
+    let kubelet = node.start_with(options);
+    kubelet
+        .add(with_image("web", PRIVATE, "IfNotPresent"))
+        .await;
+    kubelet.until_phase("web", "Running", 30 * SECOND).await;
+    assert_eq!(users(&node), ["plugin"]);
 }

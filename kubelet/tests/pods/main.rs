@@ -10,6 +10,7 @@ mod images;
 mod logs;
 mod many;
 mod node;
+mod objects;
 mod restarts;
 mod run_once;
 mod starts;

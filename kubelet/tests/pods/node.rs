@@ -12,7 +12,7 @@ use cri_proto::runtime::v1::PodSandboxState;
 use e2e::fake_runtime::FakeRuntime;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 use kubelet::{
-    apiserver::objects::NoObjects,
+    apiserver::objects::{NoObjects, Objects},
     config::{
         options::Options,
         update::{PodOperation, PodUpdate, Source},
@@ -36,6 +36,8 @@ pub const IMAGE: &str = "busybox:1";
 pub struct Node {
     pub runtime: FakeRuntime,
     pub dir: Arc<tempfile::TempDir>,
+    /// What an API server would serve; nothing unless a test sets it.
+    pub objects: Arc<dyn Objects>,
 }
 
 impl Node {
@@ -45,6 +47,7 @@ impl Node {
         Self {
             runtime,
             dir: Arc::new(tempfile::tempdir().unwrap()),
+            objects: Arc::new(NoObjects),
         }
     }
 
@@ -69,7 +72,7 @@ impl Node {
     pub fn kubelet(&self, options: Options, ready: Arc<AtomicBool>) -> Kubelet {
         let timeout = options.runtime_request_timeout;
         let cri = CriClient::from_channels(self.runtime.channel(), self.runtime.channel(), timeout);
-        Kubelet::new(options, cri, Arc::new(NoObjects), move || {
+        Kubelet::new(options, cri, Arc::clone(&self.objects), move || {
             ready.load(Ordering::Relaxed)
         })
     }

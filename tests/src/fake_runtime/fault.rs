@@ -1,6 +1,6 @@
 //! Faults that a test puts in the way of a verb.
 
-use std::{collections::HashMap, future::pending, time::Duration};
+use std::{collections::HashMap, fmt, future::pending, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tonic::Status;
@@ -79,6 +79,8 @@ pub enum Fault {
     Delay(Duration),
     /// The call never answers and does nothing.
     Hang,
+    /// The call does what it was asked, and never answers.
+    HangAfter,
 }
 
 /// How many calls a fault meets.
@@ -92,11 +94,43 @@ pub enum Times {
     Always,
 }
 
+/// Faults that come by chance: what meets the next call of a verb.
+pub type Chance = dyn Fn(Verb) -> Option<Fault> + Send + Sync;
+
+/// What becomes of an answer whose call is served.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// It reaches the caller.
+    Given,
+    /// The caller sees this instead.
+    Lost(Status),
+    /// The caller sees nothing.
+    Withheld,
+}
+
+impl Answer {
+    /// What the caller sees of `served`.
+    pub(super) async fn to<T>(self, served: Result<T, Status>) -> Result<T, Status> {
+        match self {
+            Self::Given => served,
+            Self::Lost(status) => Err(status),
+            Self::Withheld => pending().await,
+        }
+    }
+}
+
 /// Faults and call counts by verb.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Faults {
     table: Mutex<HashMap<Verb, Vec<(Fault, Times)>>>,
     calls: Mutex<HashMap<Verb, usize>>,
+    chance: Mutex<Option<Arc<Chance>>>,
+}
+
+impl fmt::Debug for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Faults").finish_non_exhaustive()
+    }
 }
 
 impl Faults {
@@ -110,25 +144,33 @@ impl Faults {
 
     pub(super) fn clear(&self) {
         self.table.lock().clear();
+        *self.chance.lock() = None;
+    }
+
+    pub(super) fn by_chance(&self, chance: Arc<Chance>) {
+        *self.chance.lock() = Some(chance);
     }
 
     pub(super) fn calls(&self, verb: Verb) -> usize {
         self.calls.lock().get(&verb).copied().unwrap_or_default()
     }
 
-    /// Counts the call and lets it meet its fault. `Some` is an answer that is to
-    /// be lost once the call is served.
-    pub(super) async fn meet(&self, verb: Verb) -> Result<Option<Status>, Status> {
+    /// Counts the call and lets it meet its fault; says what is to become of the
+    /// answer once the call is served.
+    pub(super) async fn meet(&self, verb: Verb) -> Result<Answer, Status> {
         *self.calls.lock().entry(verb).or_default() += 1;
-        match self.take(verb) {
-            None => Ok(None),
+        let chance = self.chance.lock().clone();
+        let fault = self.take(verb).or_else(|| chance?(verb));
+        match fault {
+            None => Ok(Answer::Given),
             Some(Fault::Error(status)) => Err(status),
-            Some(Fault::ErrorAfter(status)) => Ok(Some(status)),
+            Some(Fault::ErrorAfter(status)) => Ok(Answer::Lost(status)),
             Some(Fault::Delay(by)) => {
                 tokio::time::sleep(by).await;
-                Ok(None)
+                Ok(Answer::Given)
             }
             Some(Fault::Hang) => pending().await,
+            Some(Fault::HangAfter) => Ok(Answer::Withheld),
         }
     }
 

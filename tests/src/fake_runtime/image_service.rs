@@ -67,6 +67,11 @@ impl ImageService for FakeRuntime {
         let name = reference(request.image.clone())?;
         self.call(Verb::PullImage, |world| {
             world.pulls.push(request);
+            let user = world.pulls.last().and_then(|pull| pull.auth.as_ref());
+            let user = user.map_or("", |auth| &auth.username);
+            if world.private.get(&name).is_some_and(|owner| owner != user) {
+                return Err(Status::unknown(format!("{user:?} may not pull {name}")));
+            }
             if !world.pullable.contains(&name) {
                 return Err(Status::not_found(format!("no registry has {name}")));
             }

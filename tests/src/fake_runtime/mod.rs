@@ -10,7 +10,12 @@ mod image_service;
 mod runtime_service;
 mod world;
 
-use std::{io, path::Path, sync::Arc, time::Duration};
+use std::{
+    io,
+    path::Path,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use cri_proto::runtime::v1::{
     self as cri, image_service_server::ImageServiceServer,
@@ -25,7 +30,7 @@ use tonic::{
     transport::{Channel, Endpoint, Server, server::Router},
 };
 
-pub use fault::{Fault, Times, Verb};
+pub use fault::{Chance, Fault, Times, Verb};
 pub use world::{Behaviour, Container, Sandbox, Usage};
 
 /// Bytes in flight each way on an in-process connection.
@@ -59,8 +64,14 @@ impl FakeRuntime {
     /// A runtime without sandboxes, containers or images. Must be made inside a
     /// tokio runtime, whose clock it lives by.
     pub fn new() -> Self {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+        Self::at(since_epoch.unwrap_or_default())
+    }
+
+    /// [`Self::new`] whose clock begins this long after the epoch.
+    pub fn at(since_epoch: Duration) -> Self {
         Self(Arc::new(Inner {
-            world: Mutex::new(World::new()),
+            world: Mutex::new(World::new(since_epoch)),
             faults: fault::Faults::default(),
             exec: Mutex::new(Arc::new(|_, _| cri::ExecSyncResponse::default())),
             streaming_url: Mutex::new(None),
@@ -103,16 +114,23 @@ impl FakeRuntime {
 
     fn router(&self) -> Router {
         Server::builder()
-            .add_service(
-                RuntimeServiceServer::new(self.clone())
-                    .max_decoding_message_size(MESSAGE)
-                    .max_encoding_message_size(MESSAGE),
-            )
-            .add_service(
-                ImageServiceServer::new(self.clone())
-                    .max_decoding_message_size(MESSAGE)
-                    .max_encoding_message_size(MESSAGE),
-            )
+            .add_service(self.runtime_service())
+            .add_service(self.image_service())
+    }
+
+    /// The runtime service, to be called without a transport and without a task
+    /// of its own.
+    pub fn runtime_service(&self) -> RuntimeServiceServer<Self> {
+        RuntimeServiceServer::new(self.clone())
+            .max_decoding_message_size(MESSAGE)
+            .max_encoding_message_size(MESSAGE)
+    }
+
+    /// The image service, as [`Self::runtime_service`].
+    pub fn image_service(&self) -> ImageServiceServer<Self> {
+        ImageServiceServer::new(self.clone())
+            .max_decoding_message_size(MESSAGE)
+            .max_encoding_message_size(MESSAGE)
     }
 
     // === faults ===
@@ -128,6 +146,11 @@ impl FakeRuntime {
         for verb in Verb::ALL {
             self.0.faults.add(*verb, fault.clone(), times);
         }
+    }
+
+    /// Asks `chance` what meets each call that meets no other fault.
+    pub fn faults_by_chance(&self, chance: impl Fn(Verb) -> Option<Fault> + Send + Sync + 'static) {
+        self.0.faults.by_chance(Arc::new(chance));
     }
 
     /// Takes all faults away. Calls that hang go on hanging.
@@ -160,6 +183,13 @@ impl FakeRuntime {
     /// Makes a reference pullable without putting the image on the node.
     pub fn add_pullable_image(&self, reference: &str) {
         self.0.world.lock().pullable.insert(reference.to_owned());
+    }
+
+    /// Makes a reference pullable for one user of its registry alone.
+    pub fn add_private_image(&self, reference: &str, user: &str) {
+        self.add_pullable_image(reference);
+        let private = &mut self.0.world.lock().private;
+        private.insert(reference.to_owned(), user.to_owned());
     }
 
     /// Every pull that got past its faults, in order.
@@ -256,6 +286,32 @@ impl FakeRuntime {
         self.0.world.lock().is_mute = is_mute;
     }
 
+    /// Ends the sandboxes of a pod and what runs in them. Returns how many ended.
+    pub fn exit_sandboxes_of(&self, pod_uid: &str) -> usize {
+        let mut world = self.0.world.lock();
+        let ready = world.sandboxes.values().filter(|sandbox| {
+            sandbox.state == cri::PodSandboxState::SandboxReady && sandbox.pod_uid() == pod_uid
+        });
+        let ready: Vec<String> = ready.map(|sandbox| sandbox.id.clone()).collect();
+        for id in &ready {
+            world.stop_sandbox(id);
+        }
+        ready.len()
+    }
+
+    /// The starts so far at which a container of the same pod and name was running
+    /// already.
+    pub fn started_twice(&self) -> Vec<String> {
+        self.0.world.lock().started_twice.clone()
+    }
+
+    /// How many containers of a pod and name were ever created.
+    pub fn creations(&self, pod_uid: &str, name: &str) -> u32 {
+        let key = (pod_uid.to_owned(), name.to_owned());
+        let world = self.0.world.lock();
+        world.creations.get(&key).copied().unwrap_or_default()
+    }
+
     /// How containers of a name behave from their next start on.
     pub fn behave(&self, container: &str, behaviour: Behaviour) {
         self.0
@@ -298,12 +354,9 @@ impl FakeRuntime {
         verb: Verb,
         serve: impl FnOnce(&mut World) -> Result<T, Status>,
     ) -> Result<tonic::Response<T>, Status> {
-        let lost = self.0.faults.meet(verb).await?;
+        let answer = self.0.faults.meet(verb).await?;
         let served = serve(&mut self.0.world.lock());
-        match lost {
-            Some(status) => Err(status),
-            None => served.map(tonic::Response::new),
-        }
+        answer.to(served).await.map(tonic::Response::new)
     }
 
     /// Stops a container: waits for as long as it takes to end, and kills it
@@ -325,10 +378,13 @@ impl FakeRuntime {
     }
 
     /// Lets a started container end by itself when it is to.
-    fn run_behaviour(&self, id: String, behaviour: &Behaviour) {
-        let Some((after, code)) = behaviour.exits_after else {
+    fn run_behaviour(&self, id: String, attempt: u32, behaviour: &Behaviour) {
+        let Some((after, mut code)) = behaviour.exits_after else {
             return;
         };
+        if attempt < behaviour.fails_first {
+            code = 1;
+        }
         let world = Arc::downgrade(&self.0);
         tokio::spawn(async move {
             tokio::time::sleep(after).await;

@@ -161,9 +161,10 @@ impl RuntimeService for FakeRuntime {
         let id = request.into_inner().container_id;
         let this = self.clone();
         self.call(Verb::StartContainer, |world| {
-            let id = world.container(&id)?.id.clone();
+            let container = world.container(&id)?;
+            let (id, attempt) = (container.id.clone(), container.attempt());
             let behaviour = world.start_container(&id)?;
-            this.run_behaviour(id, &behaviour);
+            this.run_behaviour(id, attempt, &behaviour);
             Ok(cri::StartContainerResponse {})
         })
         .await
@@ -177,16 +178,14 @@ impl RuntimeService for FakeRuntime {
             container_id,
             timeout,
         } = request.into_inner();
-        let lost = self.0.faults.meet(Verb::StopContainer).await?;
+        let answer = self.0.faults.meet(Verb::StopContainer).await?;
         let id = self.0.world.lock().container_id(&container_id);
         if let Some(id) = id {
             let timeout = Duration::from_secs(u64::try_from(timeout).unwrap_or_default());
             self.stop(&id, timeout).await;
         }
-        match lost {
-            Some(status) => Err(status),
-            None => Ok(Response::new(cri::StopContainerResponse {})),
-        }
+        let served = Ok(Response::new(cri::StopContainerResponse {}));
+        answer.to(served).await
     }
 
     async fn remove_container(

@@ -3,7 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
 use cri_proto::runtime::v1 as cri;
@@ -28,6 +28,13 @@ pub struct Sandbox {
     pub created_at: i64,
     /// Empty on the host network.
     pub ip: String,
+}
+
+impl Sandbox {
+    /// UID of its pod.
+    pub fn pod_uid(&self) -> &str {
+        self.config.metadata.as_ref().map_or("", |m| &m.uid)
+    }
 }
 
 /// A container of the fake runtime.
@@ -85,6 +92,8 @@ pub struct Behaviour {
     pub exits_after: Option<(Duration, i32)>,
     /// How long they take to end after the stop signal; `None`: they ignore it.
     pub stops_after: Option<Duration>,
+    /// Their first so many attempts exit with code 1 instead.
+    pub fails_first: u32,
 }
 
 impl Default for Behaviour {
@@ -93,6 +102,7 @@ impl Default for Behaviour {
         Self {
             exits_after: None,
             stops_after: Some(Duration::ZERO),
+            fails_first: 0,
         }
     }
 }
@@ -105,10 +115,15 @@ pub(super) struct World {
     pub(super) images: BTreeMap<String, cri::Image>,
     /// References that a pull finds.
     pub(super) pullable: BTreeSet<String>,
+    /// The users who alone may pull a reference.
+    pub(super) private: BTreeMap<String, String>,
     pub(super) pulls: Vec<cri::PullImageRequest>,
     pub(super) behaviours: BTreeMap<String, Behaviour>,
     pub(super) checkpoints: BTreeMap<String, Checkpoint>,
     pub(super) pod_cidr: String,
+    pub(super) started_twice: Vec<String>,
+    /// Containers ever created, by their pod's UID and their name.
+    pub(super) creations: BTreeMap<(String, String), u32>,
     pub(super) events: broadcast::Sender<cri::ContainerEventResponse>,
     /// Whether what happens is kept from the events' listeners.
     pub(super) is_mute: bool,
@@ -123,19 +138,19 @@ pub(super) struct Checkpoint {
 }
 
 impl World {
-    pub(super) fn new() -> Self {
-        let since_epoch = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
+    pub(super) fn new(since_epoch: Duration) -> Self {
         Self {
             sandboxes: BTreeMap::new(),
             containers: BTreeMap::new(),
             images: BTreeMap::new(),
             pullable: BTreeSet::new(),
+            private: BTreeMap::new(),
             pulls: Vec::new(),
             behaviours: BTreeMap::new(),
             checkpoints: BTreeMap::new(),
             pod_cidr: String::new(),
+            started_twice: Vec::new(),
+            creations: BTreeMap::new(),
             events: broadcast::channel(EVENT_BACKLOG).0,
             is_mute: false,
             made: 0,
@@ -313,6 +328,8 @@ impl World {
                 metadata.name, metadata.attempt
             )));
         }
+        let pod = self.sandboxes[&in_sandbox].pod_uid().to_owned();
+        *self.creations.entry((pod, metadata.name)).or_default() += 1;
         let id = self.next_id();
         let container = Container {
             id: id.clone(),
@@ -348,6 +365,17 @@ impl World {
         container.state = cri::ContainerState::ContainerRunning;
         container.started_at = now;
         let (sandbox, name) = (container.sandbox_id.clone(), container.name().to_owned());
+        let pod = self.sandboxes.get(&sandbox).map_or("", Sandbox::pod_uid);
+        let twice = self.containers.values().filter(|other| {
+            other.state == cri::ContainerState::ContainerRunning
+                && other.id != id
+                && other.name() == name
+                && self.sandboxes.get(&other.sandbox_id).map(Sandbox::pod_uid) == Some(pod)
+        });
+        let twice: Vec<String> = twice
+            .map(|other| format!("{name} of pod {pod}: {id} beside {}", other.id))
+            .collect();
+        self.started_twice.extend(twice);
         self.publish(&sandbox, id, cri::ContainerEventType::ContainerStartedEvent);
         Ok(self.behaviour(&name))
     }
@@ -423,7 +451,7 @@ impl World {
     }
 
     fn publish(&self, sandbox: &str, id: &str, kind: cri::ContainerEventType) {
-        if self.is_mute {
+        if self.is_mute || self.events.receiver_count() == 0 {
             return;
         }
         let event = cri::ContainerEventResponse {

@@ -1,0 +1,55 @@
+//! Single calls on the file system, made where they block nobody.
+
+use std::{fs, io, path::Path};
+
+use crate::repeatable::blocking;
+
+async fn run<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    blocking(work).await.map_err(io::Error::other)?
+}
+
+/// [`fs::read_to_string`].
+pub(crate) async fn read_to_string(path: &Path) -> io::Result<String> {
+    let path = path.to_owned();
+    run(move || fs::read_to_string(path)).await
+}
+
+/// [`fs::write`].
+pub(crate) async fn write(path: &Path, contents: impl Into<Vec<u8>>) -> io::Result<()> {
+    let (path, contents) = (path.to_owned(), contents.into());
+    run(move || fs::write(path, contents)).await
+}
+
+/// [`fs::create_dir_all`].
+pub(crate) async fn create_dir_all(path: &Path) -> io::Result<()> {
+    let path = path.to_owned();
+    run(move || fs::create_dir_all(path)).await
+}
+
+/// [`fs::remove_file`].
+pub(crate) async fn remove_file(path: &Path) -> io::Result<()> {
+    let path = path.to_owned();
+    run(move || fs::remove_file(path)).await
+}
+
+/// [`fs::set_permissions`].
+pub(crate) async fn set_permissions(path: &Path, permissions: fs::Permissions) -> io::Result<()> {
+    let path = path.to_owned();
+    run(move || fs::set_permissions(path, permissions)).await
+}
+
+/// The names in a directory, sorted.
+pub(crate) async fn names(path: &Path) -> io::Result<Vec<String>> {
+    let path = path.to_owned();
+    run(move || {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(path)? {
+            names.push(entry?.file_name().to_string_lossy().into_owned());
+        }
+        names.sort_unstable();
+        Ok(names)
+    })
+    .await
+}

@@ -1,0 +1,206 @@
+//! Credentials of registries: from the pod's pull secrets, the node's docker
+//! configuration, and credential provider plugins, tried in this order.
+
+pub mod docker_config;
+pub mod keyring;
+pub mod node;
+pub mod plugin;
+pub mod registry_url;
+mod secrets;
+
+use std::{fmt, path::Path, sync::Arc};
+
+use k8s_openapi::api::core::v1::Pod;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use self::{
+    docker_config::DockerConfigError,
+    keyring::Keyring,
+    node::NodeDockerConfig,
+    plugin::{config::CredentialProvider, provider::Provider},
+};
+use crate::{apiserver::objects::Objects, repeatable};
+
+/// A name and password for a registry.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Credential {
+    /// The user's name.
+    pub username: String,
+    /// The password.
+    pub password: String,
+    /// The user's address; nothing is done with it.
+    pub email: String,
+}
+
+impl fmt::Debug for Credential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credential").finish_non_exhaustive()
+    }
+}
+
+impl Credential {
+    /// SHA-256 of the credential in JSON as Go writes it, by which records of the
+    /// upstream kubelet name it too.
+    fn hash(&self) -> String {
+        #[derive(Serialize)]
+        struct Fields<'a> {
+            #[serde(skip_serializing_if = "str::is_empty")]
+            username: &'a str,
+            #[serde(skip_serializing_if = "str::is_empty")]
+            password: &'a str,
+            #[serde(skip_serializing_if = "str::is_empty")]
+            email: &'a str,
+        }
+        let fields = Fields {
+            username: &self.username,
+            password: &self.password,
+            email: &self.email,
+        };
+        // Three texts always become JSON.
+        let mut json = serde_json::to_string(&fields).unwrap_or_default();
+        for (character, escaped) in [
+            ('<', "\\u003c"),
+            ('>', "\\u003e"),
+            ('&', "\\u0026"),
+            ('\u{2028}', "\\u2028"),
+            ('\u{2029}', "\\u2029"),
+        ] {
+            json = json.replace(character, escaped);
+        }
+        hex(&Sha256::digest(json))
+    }
+}
+
+/// Bytes as hexadecimal digits.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// An object of the API server, by what tells it from its namesakes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Coordinates {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+}
+
+/// Whose a credential is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CredentialSource {
+    /// The node's, and so every pod's on it.
+    Node,
+    /// Those pods' that name this secret.
+    Secret(Coordinates),
+    /// Those pods' that run as this service account.
+    ServiceAccount(Coordinates),
+}
+
+/// A credential and where it comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrackedCredential {
+    /// What the registry is shown.
+    pub credential: Credential,
+    /// The credential, unreadable.
+    pub hash: String,
+    /// Whose it is.
+    pub source: CredentialSource,
+}
+
+/// Why credentials cannot be looked up.
+#[derive(Debug, thiserror::Error)]
+pub enum CredentialsError {
+    /// A pull secret is none.
+    #[error("imagePullSecrets: secret {namespace}/{name}: {source}")]
+    Secret {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// What is wrong with it.
+        source: DockerConfigError,
+    },
+}
+
+/// All places that credentials come from.
+#[derive(Debug)]
+pub struct Credentials {
+    objects: Arc<dyn Objects>,
+    node: Arc<NodeDockerConfig>,
+    providers: Vec<Provider>,
+}
+
+impl Credentials {
+    /// Credentials of the node whose kubelet's files are in `root_dir`.
+    pub fn new(
+        root_dir: &Path,
+        providers: &[CredentialProvider],
+        objects: Arc<dyn Objects>,
+    ) -> Self {
+        Self {
+            objects,
+            node: Arc::new(NodeDockerConfig::new(root_dir)),
+            providers: providers.iter().cloned().map(Provider::new).collect(),
+        }
+    }
+
+    /// Credentials that may let the pod pull from a repository (its whole name,
+    /// without tag), in the order in which they are to be tried.
+    ///
+    /// # Errors
+    /// A pull secret cannot be understood. One that is missing is passed over, as
+    /// is a plugin that fails.
+    pub async fn lookup(
+        &self,
+        pod: &Pod,
+        repository: &str,
+    ) -> Result<Vec<TrackedCredential>, CredentialsError> {
+        let secrets = secrets::keyring(&*self.objects, pod).await?;
+        let mut found = secrets.lookup(repository);
+
+        let node = Arc::clone(&self.node);
+        // Fails only if reading panicked, which then found nothing.
+        let config = repeatable::blocking(move || node.read())
+            .await
+            .unwrap_or_default();
+        let mut keyring = Keyring::default();
+        keyring.add(&CredentialSource::Node, config);
+        found.extend(keyring.lookup(repository));
+
+        let mut keyring = Keyring::default();
+        for provider in &self.providers {
+            let (config, source) = provider.provide(repository, pod, &*self.objects).await;
+            keyring.add(&source, config);
+        }
+        found.extend(keyring.lookup(repository));
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashes_are_those_of_the_upstream_kubelet() {
+        let credential = Credential {
+            username: "user".to_owned(),
+            password: "p<&>".to_owned(),
+            email: String::new(),
+        };
+        let json = br#"{"username":"user","password":"p\u003c\u0026\u003e"}"#;
+        assert_eq!(credential.hash(), hex(&Sha256::digest(json)));
+    }
+
+    #[test]
+    fn passwords_are_not_printed() {
+        let credential = Credential {
+            password: "hidden".to_owned(),
+            ..Credential::default()
+        };
+        assert!(!format!("{credential:?}").contains("hidden"));
+    }
+}

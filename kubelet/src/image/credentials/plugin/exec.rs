@@ -1,0 +1,241 @@
+//! One run of a plugin: a request on its standard input, and the answer to it on
+//! its standard output.
+
+use std::{collections::BTreeMap, process::Stdio, time::Duration};
+
+use serde::{Deserialize, Serialize};
+use tokio::{io::AsyncWriteExt as _, process::Command};
+
+use super::config::CredentialProvider;
+use crate::{
+    config::duration::GoDuration,
+    image::credentials::{Credential, docker_config::DockerConfig},
+};
+
+/// For any plugin, as upstream.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What a plugin is asked. Not to be printed: it has a token.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Request {
+    /// The repository.
+    pub(super) image: String,
+    /// The token of the pod's service account, or nothing.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(super) service_account_token: String,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) service_account_annotations: BTreeMap<String, String>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Envelope<'a> {
+    kind: &'static str,
+    api_version: &'a str,
+    #[serde(flatten)]
+    request: &'a Request,
+}
+
+/// What a plugin answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Response {
+    pub(super) scope: CacheScope,
+    /// How long it may be kept; the configuration's time if it does not say.
+    pub(super) cache_duration: Option<Duration>,
+    pub(super) auth: DockerConfig,
+}
+
+/// What a plugin's answer is good for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CacheScope {
+    Image,
+    Registry,
+    Global,
+}
+
+/// Why a plugin gave no credentials.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ExecError {
+    #[error("cannot run {program}: {message}")]
+    Spawn { program: String, message: String },
+    #[error("no answer from {program} within {LIMIT:?}")]
+    Deadline { program: String },
+    #[error("{program}: {status}: {stderr}")]
+    Failed {
+        program: String,
+        status: String,
+        stderr: String,
+    },
+    /// Never quotes the answer: it has passwords.
+    #[error("the answer of {program} is no CredentialProviderResponse")]
+    Response { program: String },
+    #[error("{program} answered in apiVersion {found:?}; it must be {expected:?}")]
+    ApiVersion {
+        program: String,
+        found: String,
+        expected: String,
+    },
+    #[error(
+        "{program} did not return a valid cacheKeyType: {found:?}; it must be Image, Registry or Global"
+    )]
+    CacheKeyType { program: String, found: String },
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct TypeMeta {
+    #[serde(default)]
+    api_version: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct ResponseJson {
+    kind: String,
+    #[serde(rename = "apiVersion")]
+    _api_version: String,
+    #[serde(default)]
+    cache_key_type: String,
+    cache_duration: Option<GoDuration>,
+    auth: Option<BTreeMap<String, Auth>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Auth {
+    #[serde(default)]
+    username: String,
+    #[serde(default)]
+    password: String,
+}
+
+/// Runs a plugin once.
+pub(super) async fn exec(
+    provider: CredentialProvider,
+    request: Request,
+) -> Result<Response, ExecError> {
+    let program = provider.program.display().to_string();
+    let spawn = |message: String| ExecError::Spawn {
+        program: program.clone(),
+        message,
+    };
+    let envelope = Envelope {
+        kind: "CredentialProviderRequest",
+        api_version: &provider.api_version,
+        request: &request,
+    };
+    let input = serde_json::to_vec(&envelope).map_err(|error| spawn(error.to_string()))?;
+    let mut child = Command::new(&provider.program)
+        .args(&provider.args)
+        .envs(provider.env.iter().map(|(name, value)| (name, value)))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|error| spawn(error.to_string()))?;
+    let stdin = child.stdin.take();
+    let write = async move {
+        if let Some(mut stdin) = stdin {
+            // A plugin that does not read what it is asked may answer all the same.
+            let _ = stdin.write_all(&input).await;
+        }
+    };
+    let run = async { tokio::join!(write, child.wait_with_output()).1 };
+    let output = match tokio::time::timeout(LIMIT, run).await {
+        Ok(output) => output.map_err(|error| spawn(error.to_string()))?,
+        Err(_) => return Err(ExecError::Deadline { program }),
+    };
+    if !output.status.success() {
+        return Err(ExecError::Failed {
+            program,
+            status: output.status.to_string(),
+            stderr: String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+        });
+    }
+    response(&program, &provider.api_version, &output.stdout)
+}
+
+fn response(program: &str, version: &str, json: &[u8]) -> Result<Response, ExecError> {
+    let program = || program.to_owned();
+    let invalid = |_| ExecError::Response { program: program() };
+    let meta: TypeMeta = serde_json::from_slice(json).map_err(invalid)?;
+    if meta.api_version != version {
+        return Err(ExecError::ApiVersion {
+            program: program(),
+            found: meta.api_version,
+            expected: version.to_owned(),
+        });
+    }
+    let answer: ResponseJson = serde_json::from_slice(json).map_err(invalid)?;
+    if answer.kind != "CredentialProviderResponse" {
+        return Err(ExecError::Response { program: program() });
+    }
+    let scope = match answer.cache_key_type.as_str() {
+        "Image" => CacheScope::Image,
+        "Registry" => CacheScope::Registry,
+        "Global" => CacheScope::Global,
+        other => {
+            return Err(ExecError::CacheKeyType {
+                program: program(),
+                found: other.to_owned(),
+            });
+        }
+    };
+    let auth = answer.auth.unwrap_or_default().into_iter();
+    let auth = auth.map(|(registry, auth)| {
+        let credential = Credential {
+            username: auth.username,
+            password: auth.password,
+            ..Credential::default()
+        };
+        (registry, credential)
+    });
+    Ok(Response {
+        scope,
+        // One that is over before it began is not kept, as one of no length.
+        cache_duration: answer
+            .cache_duration
+            .map(|duration| duration.to_std().unwrap_or_default()),
+        auth: auth.collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const V1: &str = "credentialprovider.kubelet.k8s.io/v1";
+
+    fn answer(rest: &str) -> Result<Response, ExecError> {
+        let json =
+            format!(r#"{{"apiVersion": "{V1}", "kind": "CredentialProviderResponse"{rest}}}"#);
+        response("p", V1, json.as_bytes())
+    }
+
+    #[test]
+    fn answers_are_read_strictly() {
+        let full = r#", "cacheKeyType": "Registry", "cacheDuration": "5m0s",
+            "auth": {"*.example": {"username": "u", "password": "hidden"}}"#;
+        let response = answer(full).unwrap();
+        assert_eq!(response.scope, CacheScope::Registry);
+        assert_eq!(response.cache_duration, Some(Duration::from_secs(300)));
+        assert_eq!(response.auth["*.example"].password, "hidden");
+        for (rest, fault) in [
+            ("", "did not return a valid cacheKeyType: \"\""),
+            (r#", "cacheKeyType": "x""#, "a valid cacheKeyType: \"x\""),
+            (r#", "auth": "hidden""#, "no CredentialProviderResponse"),
+            (r#", "password": "hidden""#, "no CredentialProviderResponse"),
+        ] {
+            let message = answer(rest).unwrap_err().to_string();
+            assert!(message.contains(fault), "{message}");
+            assert!(!message.contains("hidden"), "{message}");
+        }
+        let error = super::response("p", "other/v1", b"{}").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "p answered in apiVersion \"\"; it must be \"other/v1\""
+        );
+    }
+}

@@ -1,0 +1,71 @@
+//! The pull secrets that a pod names.
+
+use k8s_openapi::api::core::v1::Pod;
+use tracing::warn;
+
+use super::{
+    Coordinates, CredentialSource, CredentialsError,
+    docker_config::{DockerConfig, DockerConfigError, from_config_json, from_dockercfg},
+    keyring::Keyring,
+};
+use crate::{apiserver::objects::Objects, pod::identity};
+
+type Read = fn(&[u8]) -> Result<DockerConfig, DockerConfigError>;
+
+/// Types of secrets that hold credentials, the key of their data, and its form.
+const TYPES: &[(&str, &str, Read)] = &[
+    (
+        "kubernetes.io/dockerconfigjson",
+        ".dockerconfigjson",
+        from_config_json,
+    ),
+    ("kubernetes.io/dockercfg", ".dockercfg", from_dockercfg),
+];
+
+/// The credentials of the pod's pull secrets. Those that cannot be had, or are of
+/// another type, are passed over.
+pub(super) async fn keyring(objects: &dyn Objects, pod: &Pod) -> Result<Keyring, CredentialsError> {
+    let mut keyring = Keyring::default();
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let spec = pod.spec.as_ref();
+    let references = spec.and_then(|spec| spec.image_pull_secrets.as_ref());
+    for reference in references.into_iter().flatten() {
+        // An entry without a name is valid, and means nothing.
+        if reference.name.is_empty() {
+            continue;
+        }
+        let secret = match objects.secret(namespace, &reference.name).await {
+            Ok(secret) => secret,
+            Err(error) => {
+                warn!(
+                    pod = identity::full_name(pod), pod_uid = pod.metadata.uid,
+                    secret = reference.name, %error,
+                    "cannot read a pull secret; pulling images may not succeed"
+                );
+                continue;
+            }
+        };
+        let kind = secret.type_.as_deref().unwrap_or_default();
+        let data = |key: &str| secret.data.as_ref().and_then(|data| data.get(key));
+        let Some((bytes, read)) = TYPES
+            .iter()
+            .find(|(known, ..)| *known == kind)
+            .and_then(|(_, key, read)| Some((data(key)?, read)))
+            .filter(|(bytes, _)| !bytes.0.is_empty())
+        else {
+            continue;
+        };
+        let config = read(&bytes.0).map_err(|source| CredentialsError::Secret {
+            namespace: namespace.to_owned(),
+            name: reference.name.clone(),
+            source,
+        })?;
+        let coordinates = Coordinates {
+            namespace: namespace.to_owned(),
+            name: reference.name.clone(),
+            uid: secret.metadata.uid.clone().unwrap_or_default(),
+        };
+        keyring.add(&CredentialSource::Secret(coordinates), config);
+    }
+    Ok(keyring)
+}

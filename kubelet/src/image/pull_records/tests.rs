@@ -1,0 +1,186 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::image::credentials::{Coordinates, Credential};
+
+const ID: &str = "sha256:1";
+
+fn records(dir: &tempfile::TempDir) -> PullRecords {
+    PullRecords::new(dir.path(), VerificationPolicy::default())
+}
+
+fn secret(name: &str, uid: &str, hash: &str) -> TrackedCredential {
+    tracked(
+        hash,
+        CredentialSource::Secret(Coordinates {
+            namespace: "default".to_owned(),
+            name: name.to_owned(),
+            uid: uid.to_owned(),
+        }),
+    )
+}
+
+fn tracked(hash: &str, source: CredentialSource) -> TrackedCredential {
+    TrackedCredential {
+        credential: Credential::default(),
+        hash: hash.to_owned(),
+        source,
+    }
+}
+
+/// Whether a pod that has `held` may use the image under a name.
+async fn may_use(records: &PullRecords, image: &str, held: &[TrackedCredential]) -> bool {
+    match records.access(image, ID).await {
+        Access::Granted => true,
+        Access::MustPull => false,
+        Access::Holders(holders) => records.is_held(image, ID, &holders, held).await,
+    }
+}
+
+fn files(dir: &tempfile::TempDir, kind: &str) -> Vec<Value> {
+    let entries = std::fs::read_dir(dir.path().join("image_manager").join(kind));
+    let entries = entries.into_iter().flatten().flatten();
+    entries
+        .map(|entry| serde_json::from_slice(&std::fs::read(entry.path()).unwrap()).unwrap())
+        .collect()
+}
+
+#[tokio::test]
+async fn what_the_kubelet_did_not_pull_is_for_everybody() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(may_use(&records(&dir), "a:1", &[]).await);
+    let strict = PullRecords::new(dir.path(), VerificationPolicy::AlwaysVerify);
+    assert!(!may_use(&strict, "a:1", &[]).await);
+}
+
+#[tokio::test]
+async fn what_was_pulled_without_secrets_is_for_everybody_under_its_name() {
+    for credential in [None, Some(tracked("h", CredentialSource::Node))] {
+        let dir = tempfile::tempdir().unwrap();
+        let pull = records(&dir);
+        let pull = pull.begin("a:1").await.unwrap();
+        pull.done(ID, credential.as_ref()).await;
+        // By another kubelet, which has the files alone.
+        let records = records(&dir);
+        assert!(may_use(&records, "a:1", &[]).await);
+        assert!(may_use(&records, "a:2", &[]).await);
+        assert!(!may_use(&records, "b:1", &[]).await);
+    }
+}
+
+#[tokio::test]
+async fn what_was_pulled_with_a_secret_is_for_those_who_have_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let records = records(&dir);
+    let pull = records.begin("a:1").await.unwrap();
+    pull.done(ID, Some(&secret("s", "u1", "h1"))).await;
+    for (held, expected) in [
+        (vec![], false),
+        (vec![secret("other", "u2", "h2")], false),
+        (vec![secret("s", "u1", "h1")], true),
+        // The same password in another secret, and another one in the same secret.
+        (vec![secret("copy", "u3", "h1")], true),
+        (vec![secret("s", "u1", "changed")], true),
+        // Both are known by now.
+        (vec![secret("x", "u4", "changed")], true),
+        (vec![tracked("h1", CredentialSource::Node)], false),
+    ] {
+        assert_eq!(may_use(&records, "a:1", &held).await, expected, "{held:?}");
+    }
+    let pulled = files(&dir, "pulled");
+    assert_eq!(pulled.len(), 1);
+    assert_eq!(pulled[0]["kind"], "ImagePulledRecord");
+    assert_eq!(pulled[0]["apiVersion"], "kubelet.config.k8s.io/v1beta1");
+    assert_eq!(pulled[0]["imageRef"], ID);
+    let secrets = pulled[0]["credentialMapping"]["a"]["kubernetesSecrets"].clone();
+    assert_eq!(
+        secrets[1],
+        json!({"namespace": "default", "name": "s", "uid": "u1", "credentialHash": "changed"})
+    );
+    assert_eq!(secrets.as_array().unwrap().len(), 3);
+    // Pulled without any, it is for everybody.
+    let pull = records.begin("a:1").await.unwrap();
+    pull.done(ID, None).await;
+    assert!(may_use(&records, "a:1", &[]).await);
+}
+
+#[tokio::test]
+async fn service_accounts_are_told_apart() {
+    let account = |uid: &str| {
+        let coordinates = Coordinates {
+            namespace: "default".to_owned(),
+            name: "builder".to_owned(),
+            uid: uid.to_owned(),
+        };
+        tracked("h", CredentialSource::ServiceAccount(coordinates))
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let records = records(&dir);
+    let pull = records.begin("a:1").await.unwrap();
+    pull.done(ID, Some(&account("1"))).await;
+    assert!(may_use(&records, "a:1", &[account("1")]).await);
+    assert!(!may_use(&records, "a:1", &[account("2")]).await);
+}
+
+#[tokio::test]
+async fn pulls_that_end_badly_leave_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let records = records(&dir);
+    let first = records.begin("a:1").await.unwrap();
+    let second = records.begin("a:1").await.unwrap();
+    assert_eq!(files(&dir, "pulling")[0]["image"], "a:1");
+    // An image that is being pulled is not for everybody.
+    assert!(!may_use(&records, "a:1", &[]).await);
+    drop(first);
+    // The files are worked on in turn.
+    records
+        .begin("b:1")
+        .await
+        .unwrap()
+        .done("other", None)
+        .await;
+    assert!(!may_use(&records, "a:1", &[]).await);
+    drop(second);
+    while !files(&dir, "pulling").is_empty() {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    assert!(may_use(&records, "a:1", &[]).await);
+}
+
+#[tokio::test]
+async fn pulls_of_a_kubelet_that_died_are_not_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    let before = records(&dir);
+    for image in ["a:1", "b:1"] {
+        std::mem::forget(before.begin(image).await.unwrap());
+    }
+    let records = records(&dir);
+    let image = Image {
+        id: ID.to_owned(),
+        repo_tags: vec!["docker.io/library/a:1".to_owned()],
+        ..Image::default()
+    };
+    records.restore(records.begun().await, &[image]).await;
+    assert_eq!(files(&dir, "pulled")[0]["imageRef"], ID);
+    assert!(!may_use(&records, "a:1", &[]).await);
+    // What has not come by now may still come.
+    let pulling = files(&dir, "pulling");
+    assert_eq!(pulling.len(), 1);
+    assert_eq!(pulling[0]["image"], "b:1");
+}
+
+#[tokio::test]
+async fn a_broken_record_grants_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let records = records(&dir);
+    let pull = records.begin("a:1").await.unwrap();
+    pull.done(ID, None).await;
+    let pulled = dir.path().join("image_manager/pulled");
+    let file = std::fs::read_dir(pulled).unwrap().next().unwrap().unwrap();
+    std::fs::write(file.path(), "{").unwrap();
+    assert!(!may_use(&records, "a:1", &[]).await);
+    // The next pull mends it.
+    let pull = records.begin("a:1").await.unwrap();
+    pull.done(ID, None).await;
+    assert!(may_use(&records, "a:1", &[]).await);
+}

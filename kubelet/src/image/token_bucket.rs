@@ -1,0 +1,63 @@
+//! How many pulls may begin in a time.
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// A bucket of tokens that fills at a steady rate up to a bound.
+#[derive(Debug)]
+pub struct TokenBucket {
+    /// Tokens a second.
+    rate: f64,
+    burst: f64,
+    /// Tokens there were, and when.
+    level: Mutex<(f64, Instant)>,
+}
+
+impl TokenBucket {
+    /// A full bucket: `burst` tokens at once, and `rate` more each second.
+    pub fn new(rate: u32, burst: u32) -> Self {
+        Self {
+            rate: f64::from(rate),
+            burst: f64::from(burst),
+            level: Mutex::new((f64::from(burst), Instant::now())),
+        }
+    }
+
+    /// Takes a token, if there is one.
+    pub fn try_take(&self) -> bool {
+        let now = Instant::now();
+        let mut level = self.level.lock();
+        let (tokens, at) = *level;
+        let gained = now.saturating_duration_since(at).as_secs_f64() * self.rate;
+        let tokens = (tokens + gained).min(self.burst);
+        let taken = tokens >= 1.0;
+        *level = (if taken { tokens - 1.0 } else { tokens }, now);
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn takes(bucket: &TokenBucket) -> usize {
+        (0..20).take_while(|_| bucket.try_take()).count()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn gives_the_burst_and_then_the_rate() {
+        let bucket = TokenBucket::new(2, 5);
+        assert_eq!(takes(&bucket), 5);
+        tokio::time::advance(Duration::from_millis(499)).await;
+        assert_eq!(takes(&bucket), 0);
+        tokio::time::advance(Duration::from_millis(2)).await;
+        assert_eq!(takes(&bucket), 1);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(takes(&bucket), 2);
+        tokio::time::advance(Duration::from_secs(3600)).await;
+        assert_eq!(takes(&bucket), 5);
+        assert_eq!(takes(&TokenBucket::new(5, 0)), 0);
+    }
+}

@@ -1,0 +1,195 @@
+//! What a kind of volume does for the volume manager.
+//!
+//! The manager decides when; a [`VolumePlugin`] says how. For one volume of one pod it
+//! calls, in this order:
+//!
+//! 1. [`device`](VolumePlugin::device): is there something on the node that pods share?
+//!    If so, [`stage`](VolumePlugin::stage) it, once for all of its pods.
+//! 2. [`set_up`](VolumePlugin::set_up) for the pod, then, when the claim has grown,
+//!    [`expand`](VolumePlugin::expand).
+//! 3. `set_up` again with each sync of the pod while [`refreshes`](VolumePlugin::refreshes).
+//! 4. [`tear_down`](VolumePlugin::tear_down) when the pod is gone, and
+//!    [`unstage`](VolumePlugin::unstage) when the last of its pods is.
+//!
+//! Of one volume, and of one device, never two calls run at the same time. Every call may
+//! be made any number of times and must converge: the kubelet may be killed anywhere in
+//! one, and makes it again after its restart. In particular `stage` and `set_up` leave
+//! alone what is mounted already, and `tear_down` and `unstage` get no spec: what they
+//! need to know must be found on disk. A call that fails is made again with a back-off.
+//! Calls run in tasks of their own, never in the sync loop; what blocks belongs in
+//! [`blocking`](super::blocking).
+
+use std::{fmt, path::PathBuf, sync::Arc};
+
+use futures::future::{self, BoxFuture, FutureExt as _};
+use k8s_openapi::api::core::v1::Pod;
+
+use super::{VolumeError, spec::VolumeSpec};
+use crate::pod::identity::PodUid;
+
+/// What a call comes to.
+pub type Work<'a, T> = BoxFuture<'a, Result<T, VolumeError>>;
+
+/// How containers see a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum VolumeMode {
+    /// As a directory.
+    Filesystem,
+    /// As a device.
+    Block,
+}
+
+/// One volume of one pod, as the kubelet's directory tells it:
+/// `pods/<uid>/volumes/<plugin>/<name>`, or `volumeDevices` for devices.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PodVolume {
+    /// The pod.
+    pub uid: PodUid,
+    /// Name of the plugin, with a slash.
+    pub plugin: String,
+    /// Name of the persistent volume, or of the volume in the pod's spec.
+    pub name: String,
+    /// Directory or device.
+    pub mode: VolumeMode,
+}
+
+impl fmt::Display for PodVolume {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.plugin, self.name)
+    }
+}
+
+/// Something on the node that the pods of one volume share: a mount to bind from, or a
+/// device.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Device {
+    /// Name of the plugin.
+    pub plugin: String,
+    /// What the plugin knows it by. It must say where its files are.
+    pub name: String,
+}
+
+/// What a pod wants of the ownership of a volume's files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FsGroup {
+    /// The group (`fsGroup`).
+    pub gid: u32,
+    /// Nothing is changed where the root is right (`fsGroupChangePolicy: OnRootMismatch`).
+    pub on_root_mismatch: bool,
+}
+
+/// A volume that a pod wants.
+#[derive(Clone, Debug)]
+pub struct MountRequest {
+    /// The pod, as it was last synced.
+    pub pod: Arc<Pod>,
+    /// The volume.
+    pub spec: VolumeSpec,
+    /// Where it goes.
+    pub volume: PodVolume,
+    /// Its directory: that of [`PodVolume`].
+    pub dir: PathBuf,
+    /// What it is mounted from, when the plugin has named a device.
+    pub device: Option<Device>,
+    /// Group of its files.
+    pub fs_group: Option<FsGroup>,
+    /// The one user that all containers of the pod run as, when there is one.
+    pub fs_user: Option<u32>,
+}
+
+impl MountRequest {
+    /// The volume's name in the pod's spec.
+    pub fn name(&self) -> &str {
+        &self.spec.name
+    }
+}
+
+/// A volume that containers can have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mounted {
+    /// This directory or file of the node.
+    Path(PathBuf),
+    /// This device of the node.
+    Device(PathBuf),
+    /// The runtime mounts an image.
+    Image,
+}
+
+/// What holds for every mount of a volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attributes {
+    /// No container may write, whatever its mount says.
+    pub read_only: bool,
+    /// The files are the kubelet's to change.
+    pub managed: bool,
+    /// The runtime is to give the files the pod's SELinux label.
+    pub selinux_relabel: bool,
+}
+
+/// A kind of volume; see the module for the contract.
+pub trait VolumePlugin: fmt::Debug + Send + Sync + 'static {
+    /// Its name, with a slash: `kubernetes.io/secret`. In directories the slash is a `~`.
+    fn name(&self) -> &'static str;
+
+    /// Whether the volume is of this kind. Exactly one plugin says so.
+    fn supports(&self, spec: &VolumeSpec) -> bool;
+
+    /// What holds for mounts of the volume.
+    fn attributes(&self, spec: &VolumeSpec) -> Attributes;
+
+    /// Name of the device that the volume's pods share on this node.
+    ///
+    /// # Errors
+    /// The spec lacks what the name is made of.
+    fn device(&self, spec: &VolumeSpec) -> Result<Option<String>, VolumeError> {
+        let _ = spec;
+        Ok(None)
+    }
+
+    /// Whether what is in the volume changes while it is mounted.
+    fn refreshes(&self, spec: &VolumeSpec) -> bool {
+        let _ = spec;
+        false
+    }
+
+    /// Makes the device of the request ready. Waits for nothing that may take long, such
+    /// as its being attached: fails, and is called again.
+    fn stage<'a>(&'a self, request: &'a MountRequest) -> Work<'a, ()> {
+        let _ = request;
+        done()
+    }
+
+    /// Makes the volume ready for the pod, or brings its contents up to date.
+    fn set_up<'a>(&'a self, request: &'a MountRequest) -> Work<'a, Mounted>;
+
+    /// Lets a mounted volume grow to `bytes`.
+    fn expand<'a>(&'a self, request: &'a MountRequest, bytes: i64) -> Work<'a, ()> {
+        let _ = (request, bytes);
+        done()
+    }
+
+    /// Takes away what [`set_up`](Self::set_up) made, with what belongs to the pod alone,
+    /// and its directory.
+    fn tear_down<'a>(&'a self, volume: &'a PodVolume) -> Work<'a, ()>;
+
+    /// Takes away what [`stage`](Self::stage) made.
+    fn unstage<'a>(&'a self, device: &'a str) -> Work<'a, ()> {
+        let _ = device;
+        done()
+    }
+
+    /// Name of the device that a volume which an earlier kubelet left uses.
+    fn device_on_disk<'a>(&'a self, volume: &'a PodVolume) -> Work<'a, Option<String>> {
+        let _ = volume;
+        future::ready(Ok(None)).boxed()
+    }
+
+    /// Names of the devices that an earlier kubelet left, used or not.
+    fn devices_on_disk(&self) -> Work<'_, Vec<String>> {
+        future::ready(Ok(Vec::new())).boxed()
+    }
+}
+
+fn done<'a>() -> Work<'a, ()> {
+    future::ready(Ok(())).boxed()
+}

@@ -1,0 +1,250 @@
+//! From the volumes that a pod names to what is behind them: claims are followed to the
+//! persistent volumes that they are bound to.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, PodSpec, Volume};
+
+use super::{VolumeError, plugin::VolumeMode};
+use crate::{apiserver::objects::Objects, pod::identity, runtime::resources};
+
+/// Finalizer of claims that pods still use.
+const PROTECTION: &str = "kubernetes.io/pvc-protection";
+/// Annotation of persistent volumes: a group that their pods are to be in.
+const GID_ANNOTATION: &str = "pv.beta.kubernetes.io/gid";
+
+/// Where a volume comes from.
+#[derive(Clone, Debug)]
+pub enum VolumeSource {
+    /// The pod's own spec.
+    Inline(Box<Volume>),
+    /// A persistent volume.
+    Persistent(Arc<PersistentVolume>),
+}
+
+/// A volume that a pod names, with what is behind it.
+#[derive(Clone, Debug)]
+pub struct VolumeSpec {
+    /// Its name in the pod's spec.
+    pub name: String,
+    /// Where it comes from.
+    pub source: VolumeSource,
+    /// The pod's claim may only read.
+    pub read_only: bool,
+    /// Directory or device.
+    pub mode: VolumeMode,
+    /// Bytes that it is to grow to.
+    pub expand_to: Option<i64>,
+}
+
+impl VolumeSpec {
+    /// Name of what is behind the volume: the persistent volume's, or its own.
+    pub fn inner_name(&self) -> &str {
+        match &self.source {
+            VolumeSource::Inline(volume) => &volume.name,
+            VolumeSource::Persistent(volume) => volume.metadata.name.as_deref().unwrap_or_default(),
+        }
+    }
+
+    /// The volume in the pod's spec, unless it is a persistent one.
+    pub fn inline(&self) -> Option<&Volume> {
+        match &self.source {
+            VolumeSource::Inline(volume) => Some(volume),
+            VolumeSource::Persistent(_) => None,
+        }
+    }
+
+    /// The persistent volume.
+    pub fn persistent(&self) -> Option<&PersistentVolume> {
+        match &self.source {
+            VolumeSource::Inline(_) => None,
+            VolumeSource::Persistent(volume) => Some(volume),
+        }
+    }
+
+    /// What the persistent volume asks for when it is mounted.
+    pub fn mount_options(&self) -> Vec<String> {
+        let spec = self.persistent().and_then(|volume| volume.spec.as_ref());
+        spec.and_then(|spec| spec.mount_options.clone())
+            .unwrap_or_default()
+    }
+
+    /// The group that pods with this volume are to be in.
+    pub fn extra_group(&self) -> Option<i64> {
+        let annotations = self.persistent()?.metadata.annotations.as_ref()?;
+        annotations.get(GID_ANNOTATION)?.parse().ok()
+    }
+}
+
+/// Names of the volumes that some container of the pod uses, as directories and as
+/// devices. Upstream leaves the others alone.
+pub fn used_volumes(spec: &PodSpec) -> (BTreeSet<&str>, BTreeSet<&str>) {
+    let mut mounts = BTreeSet::new();
+    let mut devices = BTreeSet::new();
+    for container in spec
+        .init_containers
+        .iter()
+        .flatten()
+        .chain(&spec.containers)
+    {
+        mounts.extend(
+            container
+                .volume_mounts
+                .iter()
+                .flatten()
+                .map(|m| m.name.as_str()),
+        );
+        devices.extend(
+            container
+                .volume_devices
+                .iter()
+                .flatten()
+                .map(|d| d.name.as_str()),
+        );
+    }
+    for container in spec.ephemeral_containers.iter().flatten() {
+        mounts.extend(
+            container
+                .volume_mounts
+                .iter()
+                .flatten()
+                .map(|m| m.name.as_str()),
+        );
+        devices.extend(
+            container
+                .volume_devices
+                .iter()
+                .flatten()
+                .map(|d| d.name.as_str()),
+        );
+    }
+    (mounts, devices)
+}
+
+/// What is behind a volume of a pod, of which the containers make the given uses.
+///
+/// # Errors
+/// Its claim, or the volume that this is bound to, cannot be used.
+pub async fn resolve(
+    pod: &Pod,
+    volume: &Volume,
+    uses: &[VolumeMode],
+    objects: &dyn Objects,
+) -> Result<VolumeSpec, VolumeError> {
+    let (claim_name, read_only) = match (&volume.persistent_volume_claim, &volume.ephemeral) {
+        (Some(source), _) => (source.claim_name.clone(), source.read_only),
+        // Whoever makes the claim names it so.
+        (None, Some(_)) => (format!("{}-{}", identity::name(pod), volume.name), None),
+        (None, None) => {
+            return Ok(VolumeSpec {
+                name: volume.name.clone(),
+                source: VolumeSource::Inline(Box::new(volume.clone())),
+                read_only: false,
+                mode: VolumeMode::Filesystem,
+                expand_to: None,
+            });
+        }
+    };
+    let namespace = identity::namespace(pod);
+    let failed = |why: String| VolumeError::Claim {
+        claim: format!("{namespace}/{claim_name}"),
+        why,
+    };
+    let claim = objects
+        .persistent_volume_claim(namespace, &claim_name)
+        .await
+        .map_err(|error| failed(format!("failed to fetch PVC from API server: {error}")))?;
+    let volume_name = bound_volume(&claim).map_err(|why| failed(why.to_owned()))?;
+    if volume.ephemeral.is_some() && !is_owned_by(&claim, pod) {
+        return Err(VolumeError::NotOwned {
+            claim: format!("{namespace}/{claim_name}"),
+            pod: format!("{namespace}/{}", identity::name(pod)),
+        });
+    }
+    let persistent = objects
+        .persistent_volume(volume_name)
+        .await
+        .map_err(|error| {
+            failed(format!(
+                "failed to fetch PV {volume_name} from API server: {error}"
+            ))
+        })?;
+    check_bound_to(&persistent, volume_name, &claim).map_err(failed)?;
+    let mode = mode_of(&persistent);
+    if let Some(used_as) = uses.iter().copied().find(|used_as| *used_as != mode) {
+        return Err(VolumeError::Mode {
+            name: volume.name.clone(),
+            mode,
+            used_as,
+        });
+    }
+    Ok(VolumeSpec {
+        name: volume.name.clone(),
+        read_only: read_only.unwrap_or_default(),
+        mode,
+        expand_to: expand_to(&persistent, &claim),
+        source: VolumeSource::Persistent(persistent),
+    })
+}
+
+/// Name of the volume that the claim is bound to.
+fn bound_volume(claim: &PersistentVolumeClaim) -> Result<&str, &'static str> {
+    let mut finalizers = claim.metadata.finalizers.iter().flatten();
+    if claim.metadata.deletion_timestamp.is_some()
+        && !finalizers.any(|finalizer| finalizer == PROTECTION)
+    {
+        return Err("PVC is being deleted");
+    }
+    let phase = claim.status.as_ref().and_then(|s| s.phase.as_deref());
+    if phase != Some("Bound") {
+        return Err("PVC is not bound");
+    }
+    let name = claim.spec.as_ref().and_then(|s| s.volume_name.as_deref());
+    name.filter(|name| !name.is_empty())
+        .ok_or("PVC has empty pvc.Spec.VolumeName")
+}
+
+fn check_bound_to(
+    volume: &PersistentVolume,
+    name: &str,
+    claim: &PersistentVolumeClaim,
+) -> Result<(), String> {
+    let reference = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
+    let Some(reference) = reference else {
+        return Err(format!(
+            "found PV object {name} but it has a nil pv.Spec.ClaimRef indicating it is not yet bound to the claim"
+        ));
+    };
+    let uid = claim.metadata.uid.as_deref().unwrap_or_default();
+    let expected = reference.uid.as_deref().unwrap_or_default();
+    if expected != uid {
+        return Err(format!(
+            "found PV object {name} but its pv.Spec.ClaimRef.UID {expected} does not point to claim.UID {uid}"
+        ));
+    }
+    Ok(())
+}
+
+fn is_owned_by(claim: &PersistentVolumeClaim, pod: &Pod) -> bool {
+    let mut owners = claim.metadata.owner_references.iter().flatten();
+    owners.any(|owner| {
+        owner.controller == Some(true) && Some(&owner.uid) == pod.metadata.uid.as_ref()
+    })
+}
+
+fn mode_of(volume: &PersistentVolume) -> VolumeMode {
+    let mode = volume.spec.as_ref().and_then(|s| s.volume_mode.as_deref());
+    match mode {
+        Some("Block") => VolumeMode::Block,
+        _ => VolumeMode::Filesystem,
+    }
+}
+
+/// Bytes that the volume has got and the claim does not know of.
+fn expand_to(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<i64> {
+    let storage = "storage";
+    let has = volume.spec.as_ref()?.capacity.as_ref()?.get(storage)?;
+    let known = claim.status.as_ref()?.capacity.as_ref()?.get(storage)?;
+    let (has, known) = (resources::units(has)?, resources::units(known)?);
+    (has > known).then_some(has)
+}

@@ -1,0 +1,122 @@
+//! Objects in memory, as an API server would serve them.
+
+use std::{
+    collections::BTreeMap,
+    future::ready,
+    sync::{Arc, Mutex},
+};
+
+use k8s_openapi::{
+    api::{
+        authentication::v1::{TokenRequestSpec, TokenRequestStatus},
+        core::v1::{
+            ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Secret, Service,
+            ServiceAccount,
+        },
+        storage::v1::CSIDriver,
+    },
+    serde::de::DeserializeOwned,
+};
+use kubelet::apiserver::objects::{Answer, ObjectError, Objects};
+use serde_json::{Value, json};
+
+/// Objects by resource (`secret`), namespace (empty where there is none) and name.
+#[derive(Debug, Default)]
+pub struct MemoryObjects(Mutex<BTreeMap<(String, String, String), Value>>);
+
+impl MemoryObjects {
+    /// Puts an object, or another one in its place.
+    pub fn put(&self, resource: &str, mut object: Value) {
+        let key = |field: &str| {
+            let text = object["metadata"][field].as_str();
+            text.unwrap_or_default().to_owned()
+        };
+        let key = (resource.to_owned(), key("namespace"), key("name"));
+        if object["metadata"]["uid"].is_null() {
+            object["metadata"]["uid"] = json!(format!("uid-of-{}", key.2));
+        }
+        self.0.lock().unwrap().insert(key, object);
+    }
+
+    fn get<T: DeserializeOwned + Send + Sync + 'static>(
+        &self,
+        resource: &'static str,
+        namespace: &str,
+        name: &str,
+    ) -> Answer<'_, Arc<T>> {
+        let key = (resource.to_owned(), namespace.to_owned(), name.to_owned());
+        let object = self.0.lock().unwrap().get(&key).cloned();
+        let answer = object
+            .map(|object| Arc::new(serde_json::from_value(object).unwrap()))
+            .ok_or_else(|| ObjectError::NotFound {
+                resource,
+                name: name.to_owned(),
+            });
+        Box::pin(ready(answer))
+    }
+}
+
+impl Objects for MemoryObjects {
+    fn config_map<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Arc<ConfigMap>> {
+        self.get("configmap", namespace, name)
+    }
+
+    fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Arc<Secret>> {
+        self.get("secret", namespace, name)
+    }
+
+    fn persistent_volume_claim<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> Answer<'a, Arc<PersistentVolumeClaim>> {
+        self.get("persistentvolumeclaim", namespace, name)
+    }
+
+    fn persistent_volume<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<PersistentVolume>> {
+        self.get("persistentvolume", "", name)
+    }
+
+    fn csi_driver<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<CSIDriver>> {
+        self.get("csidriver", "", name)
+    }
+
+    fn service_account<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> Answer<'a, Arc<ServiceAccount>> {
+        self.get("serviceaccount", namespace, name)
+    }
+
+    /// The token names whose it is, and for whom.
+    fn service_account_token<'a>(
+        &'a self,
+        namespace: &'a str,
+        service_account: &'a str,
+        request: TokenRequestSpec,
+    ) -> Answer<'a, TokenRequestStatus> {
+        let audiences = request.audiences.unwrap_or_default().join(",");
+        let status = TokenRequestStatus {
+            token: Some(format!("{namespace}:{service_account}:{audiences}")),
+            ..TokenRequestStatus::default()
+        };
+        Box::pin(ready(Ok(status)))
+    }
+
+    fn services(&self) -> Answer<'_, Vec<Arc<Service>>> {
+        let objects = self.0.lock().unwrap();
+        let services = objects.iter().filter(|(key, _)| key.0 == "service");
+        let services = services
+            .map(|(_, object)| Arc::new(serde_json::from_value(object.clone()).unwrap()))
+            .collect();
+        Box::pin(ready(Ok(services)))
+    }
+
+    fn node(&self) -> Answer<'_, Option<Arc<Node>>> {
+        let objects = self.0.lock().unwrap();
+        let node = objects.iter().find(|(key, _)| key.0 == "node");
+        let node = node.map(|(_, object)| serde_json::from_value(object.clone()).unwrap());
+        Box::pin(ready(Ok(node.map(Arc::new))))
+    }
+}

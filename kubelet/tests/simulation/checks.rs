@@ -1,0 +1,246 @@
+//! What must hold of every run.
+
+use std::{cell::Cell, collections::BTreeMap, fmt::Write as _, sync::Once};
+
+use cri_proto::runtime::v1::{ContainerState, PodSandboxState};
+use e2e::fake_runtime::{Container, Sandbox};
+use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
+use kubelet::pod::identity::PodUid;
+
+use crate::{
+    driver::{Simulation, Subject},
+    pods::Expect,
+};
+
+/// What the runtime has of one pod.
+#[derive(Default)]
+struct Found {
+    sandboxes: Vec<Sandbox>,
+    containers: Vec<Container>,
+}
+
+impl Found {
+    fn ready_sandboxes(&self) -> usize {
+        let ready = self
+            .sandboxes
+            .iter()
+            .filter(|s| s.state == PodSandboxState::SandboxReady);
+        ready.count()
+    }
+
+    fn running(&self) -> Vec<&Container> {
+        let running = self.containers.iter();
+        running
+            .filter(|c| c.state == ContainerState::ContainerRunning)
+            .collect()
+    }
+}
+
+/// The first thing that is not as it should be in the end.
+pub fn problem(simulation: &Simulation) -> Option<String> {
+    let runtime = &simulation.node.runtime;
+    let twice = runtime.started_twice();
+    assert!(twice.is_empty(), "started while it was running: {twice:#?}");
+    let mut found: BTreeMap<String, Found> = BTreeMap::new();
+    let mut owners = BTreeMap::new();
+    for sandbox in runtime.sandboxes() {
+        owners.insert(sandbox.id.clone(), sandbox.pod_uid().to_owned());
+        found
+            .entry(sandbox.pod_uid().to_owned())
+            .or_default()
+            .sandboxes
+            .push(sandbox);
+    }
+    for container in runtime.containers() {
+        let Some(uid) = owners.get(&container.sandbox_id) else {
+            return Some(format!("container {} has no sandbox", container.name()));
+        };
+        found
+            .entry(uid.clone())
+            .or_default()
+            .containers
+            .push(container);
+    }
+    for subject in &simulation.subjects {
+        let found = found.remove(&subject.uid).unwrap_or_default();
+        let uid = PodUid::from(subject.uid.as_str());
+        let status = simulation.kubelet.kubelet.status(&uid);
+        let problem = if subject.present {
+            problem_of_present(simulation, subject, &found, status.as_deref())
+        } else {
+            problem_of_gone(simulation, subject, &found, status.as_deref())
+        };
+        if let Some(problem) = problem {
+            let status = status.as_deref().map(summary);
+            return Some(format!(
+                "{}, which {:?} ({}): {problem}; its status: {status:?}, before:\n{}",
+                subject.uid,
+                subject.expect,
+                if subject.disturbed {
+                    "disturbed"
+                } else {
+                    "undisturbed"
+                },
+                simulation.node.trace.about(&subject.uid)
+            ));
+        }
+    }
+    let of_nobody = found.into_keys().next();
+    of_nobody.map(|uid| format!("pod {uid} was never asked for"))
+}
+
+fn problem_of_gone(
+    simulation: &Simulation,
+    subject: &Subject,
+    found: &Found,
+    status: Option<&PodStatus>,
+) -> Option<String> {
+    if !found.sandboxes.is_empty() || !found.containers.is_empty() {
+        let (sandboxes, containers) = (found.sandboxes.len(), found.containers.len());
+        return Some(format!(
+            "gone, and has {sandboxes} sandboxes and {containers} containers"
+        ));
+    }
+    if status.is_some() {
+        return Some("gone, and has a status".to_owned());
+    }
+    let options = &simulation.node.options;
+    let name = subject.pod.metadata.name.as_deref().unwrap();
+    let dirs = [
+        options.root_dir.join("pods").join(&subject.uid),
+        options
+            .pod_logs_dir
+            .join(format!("default_{name}_{}", subject.uid)),
+    ];
+    let left = dirs.iter().find(|dir| dir.exists())?;
+    Some(format!("gone, and has {}", left.display()))
+}
+
+fn problem_of_present(
+    simulation: &Simulation,
+    subject: &Subject,
+    found: &Found,
+    status: Option<&PodStatus>,
+) -> Option<String> {
+    let running = found.running();
+    if subject.deleting {
+        let runs = found.ready_sandboxes() > 0 || !running.is_empty();
+        return runs.then(|| "marked for deletion, and runs".to_owned());
+    }
+    let spec = subject.pod.spec.as_ref().unwrap();
+    let phase = status
+        .and_then(|status| status.phase.as_deref())
+        .unwrap_or_default();
+    let is_done = matches!(phase, "Succeeded" | "Failed");
+    let wanted =
+        match subject.expect {
+            // What never restarts ends as it was made to end.
+            _ if subject.disturbed && spec.restart_policy.as_deref() == Some("Never") => {
+                if is_done { phase } else { "Running" }
+            }
+            Expect::Runs | Expect::Loops => "Running",
+            Expect::Succeeds => "Succeeded",
+            Expect::Fails => "Failed",
+        };
+    if phase != wanted {
+        return Some(format!("{phase:?} instead of {wanted:?}"));
+    }
+    let ready = found.ready_sandboxes();
+    if ready != usize::from(!is_done) {
+        return Some(format!("{phase} with {ready} ready sandboxes"));
+    }
+    if is_done {
+        return (!running.is_empty()).then(|| format!("{phase}, and something runs"));
+    }
+    let statuses = status.and_then(|status| status.container_statuses.as_deref());
+    let statuses = statuses.unwrap_or_default();
+    for container in &spec.containers {
+        let of_name = running.iter().filter(|c| c.name() == container.name);
+        let of_name: Vec<&&Container> = of_name.collect();
+        if of_name.len() > 1 {
+            return Some(format!("{} runs {} times", container.name, of_name.len()));
+        }
+        let Some(run) = of_name.first() else {
+            if subject.expect == Expect::Runs && !subject.disturbed {
+                return Some(format!("{} does not run", container.name));
+            }
+            continue;
+        };
+        let image = run
+            .config
+            .image
+            .as_ref()
+            .map(|image| &image.user_specified_image);
+        if image != container.image.as_ref() {
+            return Some(format!("{} runs {image:?}", container.name));
+        }
+        let reported = statuses.iter().find(|status| status.name == container.name);
+        let reported = reported.and_then(|status| u32::try_from(status.restart_count).ok());
+        let created = simulation.node.runtime.creations(&subject.uid, run.name());
+        // Every run but the first is a restart; of a pod that came back, those of
+        // its last life. Loops go on while this looks at them.
+        let wanted = if subject.came_back {
+            run.attempt()
+        } else {
+            created - 1
+        };
+        if subject.expect == Expect::Runs && reported != Some(wanted) {
+            return Some(format!(
+                "{}: {reported:?} restarts of {created} runs, the last attempt {}",
+                container.name,
+                run.attempt()
+            ));
+        }
+    }
+    None
+}
+
+/// A status in one line, without times.
+pub fn summary(status: &PodStatus) -> String {
+    let mut line = status.phase.clone().unwrap_or_default();
+    let containers = status.init_container_statuses.iter().flatten();
+    for container in containers.chain(status.container_statuses.iter().flatten()) {
+        let (name, restarts, state) = (&container.name, container.restart_count, state(container));
+        let _ = write!(line, ", {name} {restarts} {state}");
+    }
+    line
+}
+
+fn state(container: &ContainerStatus) -> String {
+    let Some(state) = &container.state else {
+        return String::new();
+    };
+    if state.running.is_some() {
+        return "running".to_owned();
+    }
+    match (&state.waiting, &state.terminated) {
+        (Some(waiting), _) => waiting.reason.clone().unwrap_or_default(),
+        (_, Some(terminated)) => format!("ended {}", terminated.exit_code),
+        _ => String::new(),
+    }
+}
+
+thread_local! {
+    static PANICS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Counts the panics of this thread: those of tasks end nowhere else.
+pub struct Panics(usize);
+
+impl Panics {
+    pub fn watch() -> Self {
+        static HOOK: Once = Once::new();
+        HOOK.call_once(|| {
+            let before = std::panic::take_hook();
+            std::panic::set_hook(Box::new(move |info| {
+                PANICS.set(PANICS.get() + 1);
+                before(info);
+            }));
+        });
+        Self(PANICS.get())
+    }
+
+    pub fn assert_none(&self) {
+        assert_eq!(PANICS.get(), self.0, "tasks panicked");
+    }
+}

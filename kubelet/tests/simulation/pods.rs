@@ -1,0 +1,227 @@
+//! The pods of a simulation: what each is to do, and what is to become of it.
+
+use std::time::Duration;
+
+use e2e::fake_runtime::{Behaviour, FakeRuntime};
+use k8s_openapi::api::core::v1::Pod;
+use kubelet::config::update::Source;
+use serde_json::{Value, json};
+
+use crate::random::Random;
+
+/// What is to become of a pod that nothing but its own containers ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expect {
+    /// All its containers run.
+    Runs,
+    /// Its containers end and are started again for ever.
+    Loops,
+    /// It succeeds.
+    Succeeds,
+    /// It fails.
+    Fails,
+}
+
+/// A pod with its fate.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    pub pod: Pod,
+    pub source: Source,
+    pub expect: Expect,
+}
+
+/// Images that are on the node, and that must be pulled.
+const PRESENT: &[&str] = &["app:1", "app:2"];
+const PULLABLE: &[&str] = &["tool:1", "tool:2", "tool:3"];
+
+pub fn add_images(runtime: &FakeRuntime) {
+    for image in PRESENT {
+        runtime.add_image(&with_registry(image));
+    }
+    for image in PULLABLE {
+        runtime.add_pullable_image(&with_registry(image));
+    }
+}
+
+/// Images are written as they are stored, so that they are found by their names.
+fn with_registry(image: &str) -> String {
+    format!("registry.test/{image}")
+}
+
+pub fn image(random: &mut Random) -> String {
+    let all = [PRESENT, PULLABLE].concat();
+    with_registry(random.of(&all))
+}
+
+/// What a kind of pod is made with.
+struct Maker<'a> {
+    slot: usize,
+    random: &'a mut Random,
+    runtime: &'a FakeRuntime,
+    spec: Value,
+}
+
+/// The kinds of pods. One of them is taken for each pod, with equal chances; each
+/// completes the spec and says what is to become of it.
+const KINDS: &[fn(&mut Maker<'_>) -> Expect] = &[
+    server,
+    server,
+    server,
+    server_with_init,
+    crash_loop,
+    job,
+    job,
+    job_with_init,
+    one_shot,
+    failing_one_shot,
+    failing_init,
+    long_one_shot,
+    server_with_scratch_space,
+];
+
+/// The `generation`-th pod of a name.
+pub fn plan(slot: usize, generation: u32, random: &mut Random, runtime: &FakeRuntime) -> Planned {
+    let source = if generation > 0 || random.permille(500) {
+        Source::File
+    } else {
+        Source::Api
+    };
+    let kind = random.of(KINDS);
+    let grace = random.between(0, 8);
+    let mut maker = Maker {
+        slot,
+        random,
+        runtime,
+        spec: json!({"terminationGracePeriodSeconds": grace, "dnsPolicy": "ClusterFirst"}),
+    };
+    let expect = kind(&mut maker);
+    let uid = format!("uid-{slot}-{generation}");
+    let mut metadata = json!({"name": format!("p{slot}"), "namespace": "default", "uid": uid});
+    if source == Source::File {
+        metadata["annotations"] = json!({
+            "kubernetes.io/config.source": "file", "kubernetes.io/config.hash": uid,
+        });
+    }
+    let pod = json!({"metadata": metadata, "spec": maker.spec});
+    Planned {
+        pod: serde_json::from_value(pod).unwrap(),
+        source,
+        expect,
+    }
+}
+
+// === kinds ===
+
+fn server(maker: &mut Maker<'_>) -> Expect {
+    maker.policy("Always");
+    for _ in 0..maker.random.between(1, 3) {
+        maker.container("containers", None);
+    }
+    Expect::Runs
+}
+
+fn server_with_init(maker: &mut Maker<'_>) -> Expect {
+    maker.init_containers(2);
+    server(maker)
+}
+
+fn server_with_scratch_space(maker: &mut Maker<'_>) -> Expect {
+    maker.spec["volumes"] = json!([{"name": "scratch", "emptyDir": {}}]);
+    let expect = server(maker);
+    for container in maker.spec["containers"].as_array_mut().unwrap() {
+        container["volumeMounts"] = json!([{"name": "scratch", "mountPath": "/scratch"}]);
+    }
+    expect
+}
+
+fn crash_loop(maker: &mut Maker<'_>) -> Expect {
+    maker.policy("Always");
+    let code = maker.random.of(&[0, 1]);
+    maker.container("containers", Some((code, 0)));
+    if maker.random.permille(500) {
+        maker.container("containers", None);
+    }
+    Expect::Loops
+}
+
+fn job(maker: &mut Maker<'_>) -> Expect {
+    maker.policy("OnFailure");
+    for _ in 0..maker.random.between(1, 2) {
+        let fails = maker.random.between(0, 2);
+        maker.container("containers", Some((0, fails)));
+    }
+    Expect::Succeeds
+}
+
+fn job_with_init(maker: &mut Maker<'_>) -> Expect {
+    maker.init_containers(2);
+    job(maker)
+}
+
+fn one_shot(maker: &mut Maker<'_>) -> Expect {
+    maker.policy("Never");
+    for _ in 0..maker.random.between(1, 2) {
+        maker.container("containers", Some((0, 0)));
+    }
+    Expect::Succeeds
+}
+
+fn failing_one_shot(maker: &mut Maker<'_>) -> Expect {
+    maker.policy("Never");
+    maker.container("containers", Some((3, 0)));
+    if maker.random.permille(500) {
+        maker.container("containers", Some((0, 0)));
+    }
+    Expect::Fails
+}
+
+fn failing_init(maker: &mut Maker<'_>) -> Expect {
+    maker.policy("Never");
+    maker.container("initContainers", Some((2, 0)));
+    maker.container("containers", None);
+    Expect::Fails
+}
+
+fn long_one_shot(maker: &mut Maker<'_>) -> Expect {
+    maker.policy("Never");
+    maker.container("containers", None);
+    Expect::Runs
+}
+
+impl Maker<'_> {
+    fn policy(&mut self, policy: &str) {
+        self.spec["restartPolicy"] = json!(policy);
+    }
+
+    fn init_containers(&mut self, most: u64) {
+        for _ in 0..self.random.between(1, most) {
+            let fails = self.random.between(0, 1);
+            self.container("initContainers", Some((0, fails)));
+        }
+    }
+
+    /// Adds a container; `exits`: its exit code, and how many attempts fail before.
+    fn container(&mut self, list: &str, exits: Option<(i32, u64)>) {
+        if self.spec[list].is_null() {
+            self.spec[list] = json!([]);
+        }
+        let containers = self.spec[list].as_array_mut().unwrap();
+        // A name that no other pod has: the runtime knows behaviours by it.
+        let name = format!("p{}-{}{}", self.slot, &list[..1], containers.len());
+        let policy = self.random.of(&["IfNotPresent", "IfNotPresent", "Always"]);
+        containers.push(json!({
+            "name": name,
+            "image": image(self.random),
+            "imagePullPolicy": policy,
+        }));
+        let stops_after = (!self.random.permille(100)).then(|| self.random.millis(0, 2000));
+        let behaviour = Behaviour {
+            exits_after: exits.map(|(code, _)| (self.random.millis(1, 4000), code)),
+            stops_after: stops_after
+                .filter(|after| *after > Duration::from_millis(200))
+                .or(stops_after.map(|_| Duration::ZERO)),
+            fails_first: exits.map_or(0, |(_, fails)| u32::try_from(fails).unwrap()),
+        };
+        self.runtime.behave(&name, behaviour);
+    }
+}

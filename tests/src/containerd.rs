@@ -1,0 +1,186 @@
+//! A containerd of a test's own with its CRI plugin, for the kubelet without the shim.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    containerd_shims::{self, kill_containers, unmount_below},
+    images,
+    network_namespace::NetworkNamespace,
+    process::Process,
+};
+
+/// How long containerd may take to answer after its start.
+const STARTUP: Duration = Duration::from_secs(60);
+/// Where Debian has the CNI plugins.
+const CNI_PLUGINS: &str = "/usr/lib/cni";
+/// The image of sandboxes: the test image, waiting.
+const PAUSE: &str = "e2e.local/pause:1";
+/// Where the CRI plugin looks for images.
+const NAMESPACE: &str = "k8s.io";
+
+/// A running containerd, in a network namespace that lives as long as this value.
+#[derive(Debug)]
+pub struct Containerd {
+    dir: PathBuf,
+    // Dropped first: it lives in the namespace that the other holds.
+    process: Option<Process>,
+    namespace: NetworkNamespace,
+}
+
+impl Containerd {
+    /// Starts a containerd that keeps everything under `dir`, with the test image.
+    ///
+    /// # Errors
+    /// When it is not installed or does not answer: tests on it fail then, they are not
+    /// skipped.
+    pub async fn start(dir: &Path) -> Result<Self> {
+        fs::create_dir_all(dir.join("net.d"))?;
+        let mut containerd = Self {
+            dir: dir.to_owned(),
+            process: None,
+            namespace: NetworkNamespace::new(dir).await?,
+        };
+        fs::write(dir.join("config.toml"), containerd.config())?;
+        fs::write(dir.join("net.d/10-e2e.conflist"), containerd.network())?;
+        let config = dir.join("config.toml").display().to_string();
+        containerd.process = Some(
+            Process::start(
+                "containerd",
+                Some(containerd.namespace.pid()),
+                Path::new("containerd"),
+                &["--config", &config],
+                &dir.join("containerd.log"),
+            )
+            .context("tests on containerd need it: apt-get install containerd")?,
+        );
+        containerd.await_answer().await?;
+        containerd.import(images::BUSYBOX, &["sh"])?;
+        containerd.import(PAUSE, &["sleep", "infinity"])?;
+        Ok(containerd)
+    }
+
+    fn config(&self) -> String {
+        let path = |name: &str| self.dir.join(name).display().to_string();
+        format!(
+            r#"version = 2
+root = "{root}"
+state = "{state}"
+disabled_plugins = ["io.containerd.internal.v1.opt"]
+[grpc]
+  address = "{socket}"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{PAUSE}"
+  # Here, and on many machines like this, nobody may lower an oom_score_adj.
+  restrict_oom_score_adj = true
+  disable_apparmor = true
+  disable_tcp_service = true
+  netns_mounts_under_state_dir = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "{CNI_PLUGINS}"
+    conf_dir = "{net_d}"
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "overlayfs"
+    default_runtime_name = "runc"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+"#,
+            root = path("root"),
+            state = path("state"),
+            socket = path("containerd.sock"),
+            net_d = path("net.d"),
+        )
+    }
+
+    fn network(&self) -> String {
+        let addresses = self.dir.join("ipam").display().to_string();
+        json!({
+            "cniVersion": "0.4.0",
+            "name": "e2e",
+            "plugins": [
+                {
+                    "type": "bridge",
+                    "bridge": "cni0",
+                    "isGateway": true,
+                    "hairpinMode": true,
+                    "ipam": {
+                        "type": "host-local",
+                        "ranges": [[{"subnet": "10.89.0.0/16"}]],
+                        "dataDir": addresses,
+                    },
+                },
+                {"type": "portmap", "capabilities": {"portMappings": true}},
+            ],
+        })
+        .to_string()
+    }
+
+    async fn await_answer(&mut self) -> Result<()> {
+        let deadline = Instant::now() + STARTUP;
+        loop {
+            let answer = self.ctr(&["version"])?;
+            if answer.status.success() {
+                return Ok(());
+            }
+            if let Some(process) = &mut self.process {
+                process.check_runs().context("no containerd")?;
+                if Instant::now() > deadline {
+                    bail!("containerd does not answer:\n{}", process.output());
+                }
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Puts a busybox image into containerd that runs this command.
+    pub fn import(&self, reference: &str, command: &[&str]) -> Result<()> {
+        let archive = self.dir.join("image.tar");
+        fs::write(&archive, images::archive(reference, command)?)?;
+        let imported = self.ctr(&["images", "import", &archive.display().to_string()])?;
+        if !imported.status.success() {
+            bail!("{reference}: {}", String::from_utf8_lossy(&imported.stderr));
+        }
+        Ok(())
+    }
+
+    fn ctr(&self, args: &[&str]) -> Result<std::process::Output> {
+        Command::new("ctr")
+            .args(["--address", &self.socket(), "--namespace", NAMESPACE])
+            .args(args)
+            .output()
+            .context("cannot run ctr")
+    }
+
+    fn socket(&self) -> String {
+        self.dir.join("containerd.sock").display().to_string()
+    }
+
+    /// The CRI services as an endpoint: `unix://...`.
+    pub fn endpoint(&self) -> String {
+        format!("unix://{}", self.socket())
+    }
+
+    /// The network namespace in which containerd and its pods live.
+    pub const fn namespace(&self) -> &NetworkNamespace {
+        &self.namespace
+    }
+}
+
+impl Drop for Containerd {
+    fn drop(&mut self) {
+        // First, or it would start what a dying shim ends.
+        if let Some(process) = self.process.take() {
+            let _ = process.kill();
+        }
+        kill_containers(&self.socket(), containerd_shims::Containerd::IsGone);
+        unmount_below(&self.dir);
+    }
+}

@@ -1,0 +1,89 @@
+//! What containerd leaves running and mounted when it ends: containers outlive it.
+
+use std::{path::Path, time::Duration};
+
+use rustix::{
+    mount::{UnmountFlags, unmount},
+    process::Signal,
+};
+
+use crate::process::{park, signal};
+
+/// How long killed containers may take to be gone.
+const CONTAINERS_END: Duration = Duration::from_secs(10);
+
+/// Whether containerd is there to see its containers end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Containerd {
+    /// It ends the shims of containers that have ended.
+    Sees,
+    /// Nobody ends the shims.
+    IsGone,
+}
+
+/// Kills what runs in the containers of the shims that have `word` among their arguments,
+/// and waits until the shims have ended.
+pub(crate) fn kill_containers(word: &str, containerd: Containerd) {
+    let deadline = std::time::Instant::now() + CONTAINERS_END;
+    loop {
+        let processes = processes_and_parents();
+        let shims: Vec<u32> = processes
+            .iter()
+            .map(|(pid, _)| *pid)
+            .filter(|pid| is_shim_of(*pid, word))
+            .collect();
+        if shims.is_empty() {
+            return;
+        }
+        let late = std::time::Instant::now() > deadline;
+        let shims_too = late || containerd == Containerd::IsGone;
+        for (pid, parent) in processes {
+            if shims.contains(&parent) || shims_too && shims.contains(&pid) {
+                // It may have ended by itself.
+                let _ = signal(pid, Signal::KILL);
+            }
+        }
+        if late {
+            return;
+        }
+        park(Duration::from_millis(20));
+    }
+}
+
+/// Unmounts everything below a directory, which could not be removed otherwise.
+pub(crate) fn unmount_below(dir: &Path) {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let below = mounts
+        .lines()
+        .filter_map(|line| line.split(' ').nth(1))
+        .filter(|target| Path::new(target).starts_with(dir));
+    for target in below.collect::<Vec<_>>().into_iter().rev() {
+        let _ = unmount(target, UnmountFlags::DETACH);
+    }
+}
+
+/// Whether a process is a containerd shim with this word in its command line.
+fn is_shim_of(pid: u32, word: &str) -> bool {
+    let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let mut words = command.split(|byte| *byte == 0);
+    let program = String::from_utf8_lossy(words.next().unwrap_or_default());
+    program.contains("containerd-shim") && words.any(|w| w == word.as_bytes())
+}
+
+/// Every process with its parent.
+pub(crate) fn processes_and_parents() -> Vec<(u32, u32)> {
+    let Ok(entries) = std::fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter_map(|entry| {
+            let pid = entry.file_name().to_str()?.parse().ok()?;
+            let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+            // The command, in parentheses, may hold anything.
+            let (_, after) = stat.rsplit_once(") ")?;
+            let parent = after.split(' ').nth(1)?.parse().ok()?;
+            Some((pid, parent))
+        })
+        .collect()
+}

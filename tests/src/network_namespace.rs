@@ -1,0 +1,89 @@
+//! A network namespace of a test's own.
+
+use std::{
+    path::Path,
+    process::{Command, Output},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+use tokio::time::{Instant, sleep};
+
+use crate::process::Process;
+
+/// How long it may take to make one.
+const STARTUP: Duration = Duration::from_secs(60);
+
+/// The node's own address in it.
+pub const NODE_IP: &str = "192.0.2.10";
+
+/// A network namespace with its loopback up and an address of a node, which lives as long as this value and what
+/// was started in it.
+#[derive(Debug)]
+pub struct NetworkNamespace(Process);
+
+impl NetworkNamespace {
+    /// Makes one; what holds it logs into `dir`.
+    pub async fn new(dir: &Path) -> Result<Self> {
+        let holder = Process::start(
+            "network namespace",
+            None,
+            Path::new("unshare"),
+            &["--net", "--", "sleep", "infinity"],
+            &dir.join("netns.log"),
+        )?;
+        let namespace = Self(holder);
+        namespace.await_made().await?;
+        namespace.run(&["ip", "link", "set", "lo", "up"])?;
+        for command in [
+            ["link", "add", "node0", "type", "bridge"].as_slice(),
+            &["addr", "add", &format!("{NODE_IP}/24"), "dev", "node0"],
+            &["link", "set", "node0", "up"],
+        ] {
+            let done = namespace.run(&[&["ip"], command].concat())?;
+            if !done.status.success() {
+                bail!("ip {command:?}: {}", String::from_utf8_lossy(&done.stderr));
+            }
+        }
+        Ok(namespace)
+    }
+
+    /// Waits until `unshare` has made the namespace that others are to enter.
+    async fn await_made(&self) -> Result<()> {
+        let own = std::fs::read_link("/proc/self/ns/net")?;
+        let theirs = format!("/proc/{}/ns/net", self.pid());
+        let deadline = Instant::now() + STARTUP;
+        while std::fs::read_link(&theirs).map_or(true, |ns| ns == own) {
+            if Instant::now() > deadline {
+                bail!("no network namespace: {}", self.0.output());
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+        Ok(())
+    }
+
+    /// A process that is in it.
+    pub fn pid(&self) -> u32 {
+        self.0.pid()
+    }
+
+    /// Runs a command in it.
+    pub fn run(&self, command: &[&str]) -> Result<Output> {
+        Command::new("nsenter")
+            .args(["--target", &self.pid().to_string(), "--net", "--"])
+            .args(command)
+            .output()
+            .with_context(|| format!("cannot run {command:?}"))
+    }
+
+    /// Whether anything listens on this TCP port (IPv4) in it.
+    pub fn listens(&self, port: u16) -> Result<bool> {
+        let table = std::fs::read_to_string(format!("/proc/{}/net/tcp", self.pid()))?;
+        let port = format!(":{port:04X}");
+        // Columns: number, local address, remote address, state (0A: LISTEN).
+        Ok(table.lines().any(|line| {
+            let columns: Vec<_> = line.split_whitespace().collect();
+            matches!(columns[..], [_, local, _, "0A", ..] if local.ends_with(&port))
+        }))
+    }
+}
