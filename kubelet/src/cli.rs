@@ -43,6 +43,8 @@ pub struct Flags {
     pub config_dir: Option<PathBuf>,
     /// `--root-dir`.
     pub root_dir: PathBuf,
+    /// `--container-logs-dir`.
+    pub container_logs_dir: PathBuf,
     /// `--hostname-override`.
     pub hostname_override: Option<String>,
     /// `--node-ip`.
@@ -175,6 +177,9 @@ fn flags(matches: &ArgMatches) -> Result<Flags, String> {
         config: text("config").map(PathBuf::from),
         config_dir: text("config-dir").map(PathBuf::from),
         root_dir: PathBuf::from(text("root-dir").unwrap_or_else(|| "/var/lib/kubelet".to_owned())),
+        container_logs_dir: PathBuf::from(
+            text("container-logs-dir").unwrap_or_else(|| "/var/log/containers".to_owned()),
+        ),
         hostname_override: text("hostname-override"),
         image_credential_provider_config: text("image-credential-provider-config")
             .map(PathBuf::from),

@@ -7,6 +7,7 @@ use tracing::{error, info, warn};
 
 use crate::{
     config::options::Options,
+    logs::links,
     pleg::Pleg,
     pod::{directory, identity::PodUid, manager::PodManager},
     pod_syncer::{self, Syncer},
@@ -60,8 +61,14 @@ impl Housekeeping {
                     || workers.is_known(uid)
                     || pleg.listing().records.contains_key(uid)
             };
+            let listing = Arc::clone(&listing);
             let task = tokio::spawn(async move {
-                let removed = repeatable::blocking(move || remove_directories(&options, keep));
+                let removed = repeatable::blocking(move || {
+                    remove_directories(&options, keep);
+                    if let Some(dir) = &options.container_logs_dir {
+                        links::remove_dead(dir, &listing);
+                    }
+                });
                 if let Err(error) = removed.await {
                     error!(%error, "the look at the directories panicked");
                 }

@@ -12,6 +12,7 @@ use crate::{
     apiserver::objects::Objects,
     config::{options::Options, update::PodUpdate},
     housekeeping::Housekeeping,
+    logs::LogRotation,
     pleg::{Pleg, PodCache},
     pod::{identity::PodUid, manager::PodManager},
     pod_syncer::Syncer,
@@ -165,9 +166,22 @@ impl Kubelet {
             sources_ready: &*parts.sources_ready,
             rejected: HashSet::new(),
         };
+        let rotation = parts.options.log_rotation.map(|policy| LogRotation {
+            policy,
+            options: Arc::clone(&parts.options),
+            cri: parts.cri.clone(),
+            pleg: Arc::clone(&parts.pleg),
+            cache: Arc::clone(&parts.cache),
+        });
+        let rotate = async {
+            if let Some(rotation) = rotation {
+                rotation.run(cancel.clone()).await;
+            }
+        };
         tokio::join!(
+            rotate,
             parts.pleg.run(events_in, cancel.clone()),
-            sync_loop.run(updates, events, cancel),
+            sync_loop.run(updates, events, cancel.clone()),
         );
         workers.ended().await;
         info!("stopped; the pods run on");

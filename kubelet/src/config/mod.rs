@@ -13,6 +13,7 @@ mod image_settings;
 pub mod kubelet_configuration;
 pub mod kubelet_defaults;
 pub mod kubelet_validation;
+mod log_settings;
 pub mod manifest;
 pub mod options;
 pub mod pod_config;

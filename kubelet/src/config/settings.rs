@@ -2,6 +2,7 @@
 //! run of the kubelet is made from.
 
 use std::{
+    collections::BTreeMap,
     fs, io,
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -17,6 +18,7 @@ use super::{
     kubelet_configuration::{API_VERSION, KIND, KubeletConfiguration},
     kubelet_defaults::set_defaults,
     kubelet_validation::{unix_socket_path, validate},
+    log_settings::log_rotation,
     options::Options,
     support,
     validation::names,
@@ -34,6 +36,8 @@ pub struct Settings {
     pub options: Options,
     /// Where static pods come from.
     pub manifests: Option<ManifestOptions>,
+    /// The URL that static pods come from.
+    pub url: Option<UrlOptions>,
     /// What is served.
     pub server: ServerOptions,
     /// Start the pods, report, and exit.
@@ -50,6 +54,17 @@ pub struct ManifestOptions {
     /// A manifest, or a directory of manifests (`staticPodPath`).
     pub path: PathBuf,
     /// How often everything is read again (`fileCheckFrequency`).
+    pub check_frequency: Duration,
+}
+
+/// A URL that static pods come from.
+#[derive(Clone, Debug)]
+pub struct UrlOptions {
+    /// The URL (`staticPodURL`).
+    pub url: String,
+    /// Headers of the requests (`staticPodURLHeader`).
+    pub headers: BTreeMap<String, Vec<String>>,
+    /// How often it is read (`httpCheckFrequency`).
     pub check_frequency: Duration,
 }
 
@@ -178,6 +193,11 @@ impl Settings {
                 path: absolute(Path::new(&config.static_pod_path)),
                 check_frequency: span(config.file_check_frequency),
             }),
+            url: (!config.static_pod_url.is_empty()).then(|| UrlOptions {
+                url: config.static_pod_url.clone(),
+                headers: config.static_pod_url_header.clone(),
+                check_frequency: span(config.http_check_frequency),
+            }),
             server: server_options(&config),
             run_once: config.run_once,
             verbosity: config.logging.verbosity,
@@ -202,6 +222,8 @@ fn options(config: &KubeletConfiguration, flags: &Flags) -> Result<Options, Sett
         node_ips: host::node_ips(&flags.node_ips),
         root_dir: absolute(&flags.root_dir),
         pod_logs_dir: PathBuf::from(&config.pod_logs_dir),
+        container_logs_dir: Some(absolute(&flags.container_logs_dir)),
+        log_rotation: log_rotation(config),
         container_runtime_endpoint: runtime,
         image_service_endpoint: image,
         runtime_request_timeout: span(config.runtime_request_timeout),

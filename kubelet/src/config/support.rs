@@ -11,6 +11,10 @@ const EFFECTIVE: &[&str] = &[
     "apiVersion",
     "clusterDNS",
     "clusterDomain",
+    "containerLogMaxFiles",
+    "containerLogMaxSize",
+    "containerLogMaxWorkers",
+    "containerLogMonitorInterval",
     "containerRuntimeEndpoint",
     "crashLoopBackOff.maxContainerRestartPeriod",
     "enableServer",
@@ -18,6 +22,7 @@ const EFFECTIVE: &[&str] = &[
     "fileCheckFrequency",
     "healthzBindAddress",
     "healthzPort",
+    "httpCheckFrequency",
     "imagePullCredentialsVerificationPolicy",
     "imageServiceEndpoint",
     "kind",
@@ -35,6 +40,8 @@ const EFFECTIVE: &[&str] = &[
     "runtimeRequestTimeout",
     "serializeImagePulls",
     "staticPodPath",
+    "staticPodURL",
+    "staticPodURLHeader",
     "syncFrequency",
 ];
 
@@ -95,20 +102,12 @@ struct NotBuilt {
     is_asked_for: fn(&KubeletConfiguration) -> bool,
 }
 
-const NOT_BUILT: &[NotBuilt] = &[
-    NotBuilt {
-        field: "staticPodURL",
-        flag: "--manifest-url",
-        instead: "write the manifests to staticPodPath",
-        is_asked_for: |config| !config.static_pod_url.is_empty(),
-    },
-    NotBuilt {
-        field: "seccompDefault",
-        flag: "--seccomp-default",
-        instead: "name a seccompProfile in the pods",
-        is_asked_for: |config| config.seccomp_default == Some(true),
-    },
-];
+const NOT_BUILT: &[NotBuilt] = &[NotBuilt {
+    field: "seccompDefault",
+    flag: "--seccomp-default",
+    instead: "name a seccompProfile in the pods",
+    is_asked_for: |config| config.seccomp_default == Some(true),
+}];
 
 /// Whether a field, by dotted path, is refused when it asks for something.
 pub fn is_refused(field: &str) -> bool {

@@ -88,6 +88,7 @@ pub(super) struct Relisting<'a> {
     permits: Arc<Semaphore>,
     /// The list that is under way.
     listing: Option<Id>,
+    started: Instant,
     /// When the last list was begun, and whether somebody wants another.
     begun: Option<Instant>,
     wanted: bool,
@@ -111,6 +112,7 @@ impl<'a> Relisting<'a> {
             tasks: JoinSet::new(),
             permits: Arc::new(Semaphore::new(INSPECTIONS)),
             listing: None,
+            started: Instant::now(),
             begun: None,
             wanted: false,
             last_listed: None,
@@ -145,7 +147,7 @@ impl<'a> Relisting<'a> {
         } else {
             RELIST_PERIOD
         };
-        Some(self.begun.map_or_else(Instant::now, |begun| begun + period))
+        Some(self.begun.map_or(self.started, |begun| begun + period))
     }
 
     /// When something is to be done next without anything happening.

@@ -1,6 +1,9 @@
 //! Starts one container.
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use cri_proto::runtime::v1::PodSandboxConfig;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
@@ -18,7 +21,9 @@ use super::{
 };
 use crate::{
     image::ImageError,
+    logs::links,
     pod::{directory, identity},
+    repeatable,
     volume::MountedVolumes,
 };
 
@@ -162,6 +167,7 @@ impl RuntimeManager {
             memory_capacity: self.memory_capacity,
         };
         let config = container_config(pod, spec, container, parts)?;
+        let log = log_dir.join(format!("{restart_count}.log"));
         let id = self
             .cri
             .create_container(running.sandbox_id, config, running.sandbox_config.clone())
@@ -175,7 +181,20 @@ impl RuntimeManager {
             pod = identity::full_name(pod), pod_uid = pod.metadata.uid,
             container = %container.name, container_id = %id, restart_count, "started container"
         );
+        self.link_log(pod, container, &id, log).await;
         self.post_start(running, container, id).await
+    }
+
+    /// Links to the log of a container that was started, for log agents.
+    async fn link_log(&self, pod: &Pod, container: &Container, id: &str, log: PathBuf) {
+        let Some(dir) = &self.options.container_logs_dir else {
+            return;
+        };
+        let (name, namespace) = (identity::name(pod), identity::namespace(pod));
+        let link = links::link_path(dir, name, namespace, &container.name, id);
+        if let Err(error) = repeatable::blocking(move || links::make(&link, &log)).await {
+            warn!(pod = identity::full_name(pod), %error, "linking to a log failed");
+        }
     }
 
     async fn post_start(

@@ -171,3 +171,11 @@ async fn an_orphan_that_no_kubelet_labelled_is_ended() {
     .await;
     drop(kubelet);
 }
+
+// Not on paused time, in which two readings of the clock are often the same.
+#[tokio::test]
+async fn pods_run_and_restart_by_a_clock_that_goes() {
+    let node = Node::new();
+    let kubelet = running(&node).await;
+    restart_noticed(&node, &kubelet, 5 * SECOND).await;
+}

@@ -376,8 +376,27 @@ impl World {
             .map(|other| format!("{name} of pod {pod}: {id} beside {}", other.id))
             .collect();
         self.started_twice.extend(twice);
+        self.open_log(id);
         self.publish(&sandbox, id, cri::ContainerEventType::ContainerStartedEvent);
         Ok(self.behaviour(&name))
+    }
+
+    /// Makes a container's log file, empty, if it is not there and its directory is.
+    pub(super) fn open_log(&self, id: &str) {
+        let Some(container) = self.containers.get(id) else {
+            return;
+        };
+        let dir = self.sandboxes.get(&container.sandbox_id);
+        let dir = dir.map_or("", |sandbox| sandbox.config.log_directory.as_str());
+        if dir.is_empty() || container.config.log_path.is_empty() {
+            return;
+        }
+        let path = std::path::Path::new(dir).join(&container.config.log_path);
+        // A log is of no interest to most tests.
+        let _ = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(path);
     }
 
     pub(super) fn behaviour(&self, name: &str) -> Behaviour {
