@@ -7,7 +7,7 @@ use prost::Message as _;
 use prost_types::{DescriptorProto, FileDescriptorSet};
 
 /// Every `.proto` file, relative to `proto/`.
-const FILES: &[&str] = &["cri/runtime_v1.proto"];
+const FILES: &[&str] = &["cri/runtime_v1.proto", "grpc/health_v1.proto"];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");

@@ -17,6 +17,7 @@ use crate::{
     pod::{identity::PodUid, manager::PodManager},
     pod_syncer::Syncer,
     pod_worker::PodWorkers,
+    prober::{ProbeManager, results::ProbeResults},
     runtime::{
         RuntimeManager,
         cri::{CriClient, CriError},
@@ -24,6 +25,7 @@ use crate::{
     },
     status::StatusManager,
     sync_loop::{LoopMonitor, SyncLoop},
+    volume::{VolumeHost, VolumeManager, plugins},
 };
 
 /// Between two attempts to reach the runtime at the start.
@@ -53,6 +55,8 @@ struct Parts {
     pods: Arc<PodManager>,
     statuses: Arc<StatusManager>,
     runtime: Arc<RuntimeManager>,
+    volumes: Arc<VolumeManager>,
+    probe_results: Arc<ProbeResults>,
     cache: Arc<PodCache>,
     pleg: Arc<Pleg>,
     monitor: LoopMonitor,
@@ -87,16 +91,29 @@ impl Kubelet {
     ) -> Self {
         let options = Arc::new(options);
         let cache = Arc::<PodCache>::default();
+        let probe_results = Arc::<ProbeResults>::default();
+        let runtime = Arc::new(RuntimeManager::new(
+            cri.clone(),
+            Arc::clone(&options),
+            Arc::clone(&objects),
+            Arc::clone(&probe_results),
+        ));
+        let host = VolumeHost {
+            options: Arc::clone(&options),
+            objects,
+            memory: runtime.memory_capacity(),
+        };
+        let plugins = plugins::all(&host);
         Self(Arc::new(Parts {
             sources_ready: Box::new(sources_ready),
             pods: Arc::default(),
-            statuses: Arc::new(StatusManager::new(Arc::clone(&options))),
-            runtime: Arc::new(RuntimeManager::new(
-                cri.clone(),
+            statuses: Arc::new(StatusManager::new(
                 Arc::clone(&options),
-                objects,
-                Arc::default(),
+                Arc::clone(&probe_results),
             )),
+            runtime,
+            volumes: Arc::new(VolumeManager::new(host, plugins)),
+            probe_results,
             pleg: Arc::new(Pleg::new(cri.clone(), Arc::clone(&cache))),
             cache,
             monitor: LoopMonitor::default(),
@@ -134,13 +151,26 @@ impl Kubelet {
         if cancel.run_until_cancelled(restore).await.is_none() {
             return;
         }
+        let (probe_changes_in, probe_changes) = mpsc::channel(EVENTS);
+        let probes = {
+            let statuses = Arc::clone(&parts.statuses);
+            Arc::new(ProbeManager::new(
+                parts.cri.clone(),
+                move |uid| statuses.get(uid),
+                Arc::clone(&parts.probe_results),
+                probe_changes_in,
+                cancel.clone(),
+            ))
+        };
         let syncer = Arc::new(Syncer {
             options: Arc::clone(&parts.options),
             pods: Arc::clone(&parts.pods),
             runtime: Arc::clone(&parts.runtime),
+            volumes: Arc::clone(&parts.volumes),
             cache: Arc::clone(&parts.cache),
             pleg: Arc::clone(&parts.pleg),
             statuses: Arc::clone(&parts.statuses),
+            probes: Arc::clone(&probes),
         });
         let workers = Arc::new(PodWorkers::new(
             syncer,
@@ -153,7 +183,9 @@ impl Kubelet {
             options: Arc::clone(&parts.options),
             pods: Arc::clone(&parts.pods),
             workers: Arc::clone(&workers),
+            probes: Arc::clone(&probes),
             pleg: Arc::clone(&parts.pleg),
+            volumes: Arc::clone(&parts.volumes),
             directories: None,
         });
         let sync_loop = SyncLoop {
@@ -181,9 +213,11 @@ impl Kubelet {
         tokio::join!(
             rotate,
             parts.pleg.run(events_in, cancel.clone()),
-            sync_loop.run(updates, events, cancel.clone()),
+            parts.volumes.run(cancel.clone()),
+            sync_loop.run(updates, events, probe_changes, cancel.clone()),
         );
         workers.ended().await;
+        probes.ended().await;
         info!("stopped; the pods run on");
     }
 

@@ -14,10 +14,11 @@ use crate::{
         manager::PodManager,
     },
     pod_worker::{PodSyncer, Subject, SyncOutcome, WorkerError},
+    prober::ProbeManager,
     repeatable,
     runtime::{RuntimeManager, pod_state::PodState, pod_status::PodStatus},
     status::{Facts, Phase, StatusManager},
-    volume,
+    volume::{self, VolumeManager},
 };
 
 /// A directory of a pod that the file system does not let be.
@@ -35,9 +36,11 @@ pub(crate) struct Syncer {
     pub(crate) options: Arc<Options>,
     pub(crate) pods: Arc<PodManager>,
     pub(crate) runtime: Arc<RuntimeManager>,
+    pub(crate) volumes: Arc<VolumeManager>,
     pub(crate) cache: Arc<PodCache>,
     pub(crate) pleg: Arc<Pleg>,
     pub(crate) statuses: Arc<StatusManager>,
+    pub(crate) probes: Arc<ProbeManager>,
 }
 
 impl Syncer {
@@ -50,18 +53,16 @@ impl Syncer {
                 runtime_name: self.runtime.name(),
                 ending: false,
                 verdict: None,
+                resize: self.runtime.resize_report(&PodUid::of(pod)).as_ref(),
             },
         )
     }
 
     /// Takes down the volumes of a pod and removes its directory.
     async fn remove_pod_dir(&self, uid: &PodUid) -> Result<(), WorkerError> {
+        self.volumes.wait_for_unmount(uid).await?;
         let dir = directory::pod_dir(&self.options, uid);
-        blocking(move || {
-            volume::tear_down(&dir)?;
-            remove_dir(dir)
-        })
-        .await
+        blocking(move || Ok(volume::disk::remove_pod_dir(&dir)?)).await
     }
 }
 
@@ -83,6 +84,7 @@ impl PodSyncer for Syncer {
         status: Arc<PodStatus>,
         state: Arc<PodState>,
     ) -> Result<SyncOutcome, WorkerError> {
+        let pod = self.runtime.grant(pod, &status).await;
         if self.report(&pod, &status, &state).is_terminal() {
             return Ok(SyncOutcome {
                 terminal: true,
@@ -90,34 +92,43 @@ impl PodSyncer for Syncer {
             });
         }
         let pod_dir = directory::pod_dir(&self.options, &PodUid::of(&pod));
-        let volumes = {
-            let (pod, pod_dir) = (Arc::clone(&pod), pod_dir.clone());
-            blocking(move || {
-                std::fs::create_dir_all(&pod_dir).map_err(|source| DirectoryError {
-                    action: "create the pod's directory",
-                    path: pod_dir.clone(),
-                    source,
-                })?;
-                let spec = pod.spec.as_ref().ok_or("the pod has no spec")?;
-                Ok(volume::set_up(spec, &pod_dir)?)
-            })
-            .await?
-        };
+        let made = pod_dir.clone();
+        blocking(move || {
+            std::fs::create_dir_all(&made).map_err(|source| DirectoryError {
+                action: "create the pod's directory",
+                path: made,
+                source,
+            })?;
+            Ok(())
+        })
+        .await?;
+        let volumes = self.volumes.wait_for_attach_and_mount(&pod).await?;
+        self.probes.add_pod(&pod);
         let synced = self
             .runtime
             .sync_pod(&pod, &status, &state, &volumes, &pod_dir)
             .await;
         // Why containers wait is known now.
         self.report(&pod, &status, &state);
+        self.probes.prompt_readiness(&PodUid::of(&pod));
         let synced = synced?;
+        if synced.resized {
+            // The list does not show it.
+            self.pleg.request_inspection(&PodUid::of(&pod));
+        }
         if synced.changed && !synced.failed {
             self.pleg.request(&PodUid::of(&pod), Instant::now());
         }
         Ok(SyncOutcome {
             terminal: false,
-            changed: synced.changed,
+            changed: synced.changed || synced.resized,
             failed: synced.failed,
-            retry_after: synced.retry_after,
+            // What came of a resize is read back and shown.
+            retry_after: if synced.resized && !synced.failed {
+                Some(Duration::ZERO)
+            } else {
+                synced.retry_after
+            },
         })
     }
 
@@ -127,8 +138,11 @@ impl PodSyncer for Syncer {
         status: Arc<PodStatus>,
         grace: Option<Duration>,
     ) -> Result<(), WorkerError> {
+        self.probes.stop_liveness_and_startup(&subject.uid);
         let pod = subject.pod.as_deref();
-        Ok(self.runtime.kill_pod(pod, &status, grace).await?)
+        self.runtime.kill_pod(pod, &status, grace).await?;
+        self.probes.remove_pod(&subject.uid);
+        Ok(())
     }
 
     async fn settle_pod(
@@ -150,11 +164,12 @@ impl PodSyncer for Syncer {
                     runtime_name: self.runtime.name(),
                     ending: true,
                     verdict: None,
+                    resize: None,
                 },
             );
         }
-        let dir = directory::pod_dir(&self.options, &subject.uid);
-        blocking(move || Ok(volume::tear_down(&dir)?)).await
+        self.runtime.ungrant(&subject.uid);
+        Ok(self.volumes.wait_for_unmount(&subject.uid).await?)
     }
 
     async fn remove_pod(

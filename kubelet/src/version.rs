@@ -4,6 +4,9 @@
 /// own version as build metadata: kubeadm compares the first part.
 pub const VERSION: &str = concat!("v1.36.0+", env!("CARGO_PKG_VERSION"));
 
+/// The same in the form in which probes and hooks name their kubelet.
+pub const MAJOR_MINOR: &str = "1.36";
+
 /// What `kubelet --version` prints.
 pub fn line() -> String {
     format!("Kubernetes {VERSION}")

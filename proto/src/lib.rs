@@ -17,5 +17,22 @@ pub mod runtime {
     }
 }
 
+/// Protocols of gRPC itself.
+pub mod grpc {
+    /// Health checking: between probes of containers and what they ask.
+    pub mod health {
+        /// The protocol, v1.
+        #[allow(
+            missing_docs,
+            clippy::all,
+            clippy::allow_attributes_without_reason,
+            reason = "generated; the .proto file documents what needs it"
+        )]
+        pub mod v1 {
+            tonic::include_proto!("grpc.health.v1");
+        }
+    }
+}
+
 /// The encoded `google.protobuf.FileDescriptorSet` of every `.proto` file.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

@@ -27,6 +27,23 @@ fn cri_v1_matches_the_wire_table() {
     );
 }
 
+#[test]
+fn health_v1_is_what_grpc_servers_speak() {
+    let rows = [
+        "rpc\tHealth\tCheck\tHealthCheckRequest\tHealthCheckResponse\tunary",
+        "field\tHealthCheckRequest\tservice\t1\tstring\tsingular\t-",
+        "field\tHealthCheckResponse\tstatus\t1\tServingStatus\tsingular\t-",
+        "enum\tHealthCheckResponse.ServingStatus\tUNKNOWN\t0",
+        "enum\tHealthCheckResponse.ServingStatus\tSERVING\t1",
+        "enum\tHealthCheckResponse.ServingStatus\tNOT_SERVING\t2",
+        "enum\tHealthCheckResponse.ServingStatus\tSERVICE_UNKNOWN\t3",
+    ];
+    assert_eq!(
+        describe("grpc.health.v1"),
+        rows.into_iter().map(str::to_owned).collect()
+    );
+}
+
 /// The rows of the table that a compiled package amounts to.
 fn describe(package: &str) -> BTreeSet<String> {
     let set = FileDescriptorSet::decode(cri_proto::DESCRIPTORS).unwrap();

@@ -163,6 +163,12 @@ impl Pleg {
         self.evented.load(Ordering::Acquire)
     }
 
+    /// Reads the details of a pod soon: somebody changed something of it that a
+    /// list does not show.
+    pub fn request_inspection(&self, uid: &PodUid) {
+        self.request(uid, Instant::now());
+    }
+
     /// # Errors
     /// For people: for how long the runtime was not listed.
     pub fn healthy(&self) -> Result<(), String> {

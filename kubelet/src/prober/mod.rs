@@ -1,3 +1,16 @@
-//! Probes of containers: what they found last.
+//! Probes of containers: one task a probe runs it again and again, and what it
+//! finds decides on restarts and readiness.
 
+mod exec;
+mod grpc;
+pub mod http;
+mod manager;
+pub mod port;
+mod probe;
 pub mod results;
+mod tcp;
+mod tls;
+pub mod url;
+mod worker;
+
+pub use manager::ProbeManager;

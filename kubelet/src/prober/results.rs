@@ -1,7 +1,7 @@
 //! The last result of every probe, by container id: written by the probes' workers,
 //! read by those who decide on restarts and readiness.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, fmt};
 
 use parking_lot::Mutex;
 
@@ -16,6 +16,16 @@ pub enum ProbeType {
     Startup,
 }
 
+impl fmt::Display for ProbeType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Liveness => "Liveness",
+            Self::Readiness => "Readiness",
+            Self::Startup => "Startup",
+        })
+    }
+}
+
 /// What a probe found, thresholds applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeResult {
@@ -25,6 +35,16 @@ pub enum ProbeResult {
     Failure,
     /// It was not probed yet.
     Unknown,
+}
+
+impl fmt::Display for ProbeResult {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Success => "success",
+            Self::Failure => "failure",
+            Self::Unknown => "unknown",
+        })
+    }
 }
 
 /// The last results.

@@ -1,5 +1,7 @@
 //! The CRI client: the only door to the runtime.
 
+mod resources;
+
 use std::{collections::BTreeMap, fmt, future::Future, time::Duration};
 
 use cri_proto::runtime::v1::{
@@ -9,9 +11,9 @@ use cri_proto::runtime::v1::{
     ListContainersRequest, ListImagesRequest, ListPodSandboxRequest, PodSandbox, PodSandboxConfig,
     PodSandboxFilter, PodSandboxStatus, PodSandboxStatusRequest, PullImageRequest,
     RemoveContainerRequest, RemovePodSandboxRequest, ReopenContainerLogRequest,
-    RunPodSandboxRequest, StartContainerRequest, StopContainerRequest, StopPodSandboxRequest,
-    VersionRequest, VersionResponse, image_service_client::ImageServiceClient,
-    runtime_service_client::RuntimeServiceClient,
+    RunPodSandboxRequest, StartContainerRequest, StatusRequest, StatusResponse,
+    StopContainerRequest, StopPodSandboxRequest, VersionRequest, VersionResponse,
+    image_service_client::ImageServiceClient, runtime_service_client::RuntimeServiceClient,
 };
 use tonic::{
     Code, Response, Status, Streaming,
@@ -76,7 +78,7 @@ impl CriError {
         matches!(self, Self::Status { status, .. } if status.code() == Code::NotFound)
     }
 
-    /// Whether the runtime does not serve the verb at all.
+    /// Whether the runtime does not serve the verb.
     pub fn is_unimplemented(&self) -> bool {
         matches!(self, Self::Status { status, .. } if status.code() == Code::Unimplemented)
     }
@@ -162,6 +164,16 @@ impl CriClient {
         let mut client = self.runtime.clone();
         let request = VersionRequest::default();
         self.call("Version", "", client.version(request)).await
+    }
+
+    /// Conditions of the runtime, and what it can do.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn status(&self) -> Result<StatusResponse, CriError> {
+        let mut client = self.runtime.clone();
+        let request = StatusRequest::default();
+        self.call("Status", "", client.status(request)).await
     }
 
     /// Every sandbox of the runtime.

@@ -2,16 +2,11 @@
 
 use std::time::Duration;
 
-use http_body_util::{BodyExt as _, Empty};
-use hyper::{Request, body::Bytes};
-use hyper_util::rt::TokioIo;
-use k8s_openapi::{
-    api::core::v1::{Container, HTTPGetAction, LifecycleHandler},
-    apimachinery::pkg::util::intstr::IntOrString,
-};
-use tokio::net::TcpStream;
+use k8s_openapi::api::core::v1::{Container, HTTPGetAction, LifecycleHandler};
+use tracing::warn;
 
 use super::cri::{CriClient, CriError};
+use crate::prober::http::{self, HttpError, HttpGet};
 
 /// Why a hook failed.
 #[derive(Debug, thiserror::Error)]
@@ -70,7 +65,7 @@ pub async fn run(
         return Ok(());
     }
     if let Some(get) = &hook.http_get {
-        return http_get(get, container, ip).await;
+        return http_get(get, container, ip, limit).await;
     }
     Err(HookError::NoAction)
 }
@@ -99,76 +94,40 @@ async fn http_get(
     get: &HTTPGetAction,
     container: Option<&Container>,
     ip: Option<&str>,
+    limit: Duration,
 ) -> Result<(), HookError> {
     let host = get.host.as_deref().filter(|host| !host.is_empty()).or(ip);
     let path = get.path.as_deref().unwrap_or("/");
-    let failed = |url: &str, reason: String| HookError::Http {
-        url: url.to_owned(),
-        reason,
+    let failed = |url: String, reason: String| HookError::Http { url, reason };
+    let Some(host) = host else {
+        return Err(failed(path.to_owned(), "the pod has no address".to_owned()));
     };
-    let (Some(host), Some(port)) = (host, port(&get.port, container)) else {
-        return Err(failed(path, "no address or port to send it to".to_owned()));
-    };
-    let authority = if host.contains(':') {
-        format!("[{host}]:{port}")
-    } else {
-        format!("{host}:{port}")
-    };
-    let url = format!("http://{authority}{path}");
-    let failed = |error: &dyn std::error::Error| failed(&url, error.to_string());
-
-    let mut request = Request::get(path).header("host", &authority);
-    for header in get.http_headers.iter().flatten() {
-        request = request.header(&header.name, &header.value);
-    }
-    let request = request
-        .body(Empty::<Bytes>::new())
-        .map_err(|error| failed(&error))?;
-    let stream = TcpStream::connect((host, port))
-        .await
-        .map_err(|error| failed(&error))?;
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-        .await
-        .map_err(|error| failed(&error))?;
-    let exchange = async {
-        let answer = sender.send_request(request).await?;
-        let status = answer.status();
-        let mut body = answer.into_body();
-        while let Some(frame) = body.frame().await {
-            frame?;
+    let request = HttpGet::new(get, container, host, "lifecycle")
+        .map_err(|error| failed(path.to_owned(), error.to_string()))?;
+    let mut answer = http::http_get(&request, limit).await;
+    if matches!(answer, Err(HttpError::PlainHttp(_))) {
+        // As upstream: hooks were once sent without TLS, whatever they asked for.
+        let plain = http::http_get(&request.without_tls(), limit).await;
+        if plain.is_ok() {
+            warn!(url = %request.url(), "an HTTPS hook was answered over HTTP only");
+            answer = plain;
         }
-        // Ends the connection, which runs beside this.
-        drop(sender);
-        Ok::<_, hyper::Error>(status)
-    };
-    let (status, _) = tokio::join!(exchange, connection);
-    let status = status.map_err(|error| failed(&error))?;
-    // As upstream: what counts is that it was answered, not how.
-    tracing::debug!(%url, %status, "hook was answered");
-    Ok(())
-}
-
-fn port(port: &IntOrString, container: Option<&Container>) -> Option<u16> {
-    match port {
-        IntOrString::Int(port) => u16::try_from(*port).ok(),
-        IntOrString::String(name) => match name.parse() {
-            Ok(port) => Some(port),
-            Err(_) => container?
-                .ports
-                .iter()
-                .flatten()
-                .find(|port| port.name.as_deref() == Some(name))
-                .and_then(|port| u16::try_from(port.container_port).ok()),
-        },
+    }
+    // What counts is that it was answered, not how.
+    match answer {
+        Ok(_) | Err(HttpError::Body { .. }) => Ok(()),
+        Err(error) => Err(failed(request.url().to_string(), error.to_string())),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::core::v1::ContainerPort;
+    use k8s_openapi::{api::core::v1::ContainerPort, apimachinery::pkg::util::intstr::IntOrString};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(10);
 
     #[tokio::test]
     async fn a_request_goes_to_the_named_port_of_the_pod() {
@@ -195,10 +154,12 @@ mod tests {
             port: IntOrString::String("web".to_owned()),
             ..HTTPGetAction::default()
         };
-        http_get(&get, Some(&container), Some("127.0.0.1"))
+        http_get(&get, Some(&container), Some("127.0.0.1"), LIMIT)
             .await
             .unwrap();
-        assert!(server.await.unwrap().starts_with("GET /stop?now HTTP/1.1"));
+        let request = server.await.unwrap();
+        assert!(request.starts_with("GET /stop?now HTTP/1.1"));
+        assert!(request.contains("user-agent: kube-lifecycle/1.36\r\n"));
     }
 
     #[tokio::test]
@@ -207,7 +168,36 @@ mod tests {
             port: IntOrString::Int(1),
             ..HTTPGetAction::default()
         };
-        let error = http_get(&get, None, Some("127.0.0.1")).await.unwrap_err();
+        let error = http_get(&get, None, Some("127.0.0.1"), LIMIT)
+            .await
+            .unwrap_err();
         assert!(error.to_string().starts_with("GET http://127.0.0.1:1/: "));
+    }
+
+    #[tokio::test]
+    async fn https_falls_back_where_the_server_has_none() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = tokio::spawn(async move {
+            let mut first_words = Vec::new();
+            for _ in 0..2 {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut request = vec![0; 1024];
+                let length = stream.read(&mut request).await.unwrap();
+                let answer = b"HTTP/1.1 400 x\r\ncontent-length: 0\r\n\r\n";
+                stream.write_all(answer).await.unwrap();
+                first_words.push(String::from_utf8_lossy(&request[..length.min(4)]).into_owned());
+            }
+            first_words
+        });
+        let get = HTTPGetAction {
+            scheme: Some("HTTPS".to_owned()),
+            port: IntOrString::Int(port.into()),
+            ..HTTPGetAction::default()
+        };
+        http_get(&get, None, Some("127.0.0.1"), LIMIT)
+            .await
+            .unwrap();
+        assert_eq!(server.await.unwrap()[1], "GET ");
     }
 }

@@ -61,10 +61,11 @@ async fn inspect_container(
             };
             reason.clone_into(&mut status.reason);
         }
-        let message = source.read(status.exit_code).await;
-        if !message.is_empty() {
-            status.message = message;
+        let message = source.read().await;
+        if !message.is_empty() && !status.message.is_empty() {
+            status.message.push_str(": ");
         }
+        status.message.push_str(&message);
     }
     Ok(status)
 }

@@ -15,6 +15,9 @@ pub const CONTAINER_NAME: &str = "io.kubernetes.container.name";
 pub const CONTAINER_HASH: &str = "io.kubernetes.container.hash";
 /// Annotation: how often the container was restarted before.
 pub const CONTAINER_RESTART_COUNT: &str = "io.kubernetes.container.restartCount";
+/// Annotation: CPU and memory that the container was created for, JSON of
+/// `requests` and `limits`. The kubelet's own.
+pub const CONTAINER_RESOURCES: &str = "io.kubernetes.container.allocatedResources";
 /// Annotation: path in the container of its termination message.
 pub const CONTAINER_TERMINATION_MESSAGE_PATH: &str =
     "io.kubernetes.container.terminationMessagePath";

@@ -13,11 +13,14 @@ pub mod hostname;
 pub mod inspect;
 mod kill;
 pub mod labels;
+pub mod mounts;
 mod pod_files;
 pub mod pod_state;
 pub mod pod_status;
 mod prune;
+pub mod resize;
 pub mod resources;
+pub mod restart_rules;
 pub mod running_pods;
 pub mod sandbox_config;
 pub mod security_context;
@@ -32,7 +35,7 @@ use std::{
 
 use tracing::warn;
 
-use self::cri::CriClient;
+use self::{cri::CriClient, resize::Resizes};
 pub use self::{
     kill::KillError,
     start::StartError,
@@ -59,6 +62,8 @@ pub struct RuntimeManager {
     name: OnceLock<String>,
     seccomp_root: PathBuf,
     memory_capacity: i64,
+    cpus: i64,
+    resizes: Resizes,
 }
 
 impl RuntimeManager {
@@ -83,8 +88,15 @@ impl RuntimeManager {
             name: OnceLock::new(),
             seccomp_root: options.root_dir.join("seccomp"),
             memory_capacity,
+            cpus: resize::online_cpus(),
+            resizes: Resizes::default(),
             options,
         }
+    }
+
+    /// Bytes of memory that the node has.
+    pub const fn memory_capacity(&self) -> i64 {
+        self.memory_capacity
     }
 
     /// Where config data comes from.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use cri_proto::runtime::v1;
+use k8s_openapi::api::core::v1::ResourceRequirements;
 
 use super::labels;
 use crate::pod::identity::PodUid;
@@ -63,6 +64,61 @@ pub struct ContainerStatus {
     pub reason: String,
     /// Details for people; the termination message once it ended.
     pub message: String,
+    /// What else there is to show of it.
+    pub reported: Reported,
+}
+
+/// What a container was made for and how it runs, as far as the runtime tells.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Reported {
+    /// What it may use now.
+    pub resources: Option<RuntimeResources>,
+    /// As whom its first process was started.
+    pub user: Option<v1::ContainerUser>,
+    /// The signal that ends it, when it has one of its own.
+    pub stop_signal: Option<String>,
+    /// Paths in it at which mounts are read-only in depth.
+    pub recursive_read_only: Vec<String>,
+    /// Requests and limits that it was created for; `None` when another kubelet
+    /// created it.
+    pub made_for: Option<ResourceRequirements>,
+}
+
+/// What a container may use, where the runtime knows it: thousandths of a CPU,
+/// and bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RuntimeResources {
+    /// Its share when CPU time is short.
+    pub cpu_request: Option<i64>,
+    /// Its share at most.
+    pub cpu_limit: Option<i64>,
+    /// Memory at most.
+    pub memory_limit: Option<i64>,
+}
+
+impl RuntimeResources {
+    /// `None` when the runtime says nothing.
+    fn from_cri(resources: &v1::LinuxContainerResources) -> Option<Self> {
+        let positive = |amount: i64| (amount > 0).then_some(amount);
+        let found = Self {
+            cpu_limit: positive(resources.cpu_period)
+                .and_then(|period| positive(resources.cpu_quota.saturating_mul(1000) / period)),
+            cpu_request: (resources.cpu_shares >= MIN_SHARES)
+                .then(|| shares_to_millis(resources.cpu_shares)),
+            memory_limit: positive(resources.memory_limit_in_bytes),
+        };
+        (found != Self::default()).then_some(found)
+    }
+}
+
+/// Least share that the kernel knows.
+const MIN_SHARES: i64 = 2;
+/// Share of one CPU.
+const SHARES_PER_CPU: i64 = 1024;
+
+/// Rounded up: what was rounded down for the kernel is itself again.
+const fn shares_to_millis(shares: i64) -> i64 {
+    (shares.saturating_mul(1000)).saturating_add(SHARES_PER_CPU - 1) / SHARES_PER_CPU
 }
 
 /// One sandbox of a pod.
@@ -96,6 +152,12 @@ impl PodStatus {
     /// The newest container of a name.
     pub fn container(&self, name: &str) -> Option<&ContainerStatus> {
         self.containers.iter().find(|c| c.name == name)
+    }
+
+    /// Whether the container was created in the newest sandbox.
+    pub fn is_active(&self, container: &ContainerStatus) -> bool {
+        let newest = self.sandboxes.first();
+        newest.is_some_and(|s| container.sandbox_id.is_empty() || container.sandbox_id == s.id)
     }
 
     /// Addresses of the newest sandbox, if it is ready.
@@ -144,6 +206,7 @@ impl ContainerStatus {
             .annotations
             .get(labels::CONTAINER_HASH)
             .and_then(|hash| u64::from_str_radix(hash, 16).ok());
+        let reported = Reported::from_cri(&status);
         let restart_count = status
             .annotations
             .get(labels::CONTAINER_RESTART_COUNT)
@@ -174,8 +237,37 @@ impl ContainerStatus {
             restart_count,
             reason: status.reason,
             message: status.message,
+            reported,
         }
     }
+}
+
+impl Reported {
+    fn from_cri(status: &v1::ContainerStatus) -> Self {
+        let resources = status.resources.as_ref().and_then(|r| r.linux.as_ref());
+        let made_for = status.annotations.get(labels::CONTAINER_RESOURCES);
+        Self {
+            resources: resources.and_then(RuntimeResources::from_cri),
+            user: status.user.clone(),
+            stop_signal: signal_name(status.stop_signal()),
+            recursive_read_only: status
+                .mounts
+                .iter()
+                .filter(|mount| mount.recursive_read_only)
+                .map(|mount| mount.container_path.clone())
+                .collect(),
+            made_for: made_for.and_then(|json| serde_json::from_str(json).ok()),
+        }
+    }
+}
+
+/// A signal as the API names it; `None` for the runtime's default.
+fn signal_name(signal: v1::Signal) -> Option<String> {
+    if signal == v1::Signal::RuntimeDefault {
+        return None;
+    }
+    let name = signal.as_str_name().strip_prefix("SIGNAL_")?;
+    Some(name.replace("PLUS", "+").replace("MINUS", "-"))
 }
 
 impl From<v1::PodSandboxStatus> for SandboxStatus {
@@ -208,4 +300,39 @@ pub fn uid_of(labels: &BTreeMap<String, String>) -> Option<PodUid> {
         .get(labels::POD_UID)
         .filter(|uid| !uid.is_empty())
         .map(|uid| PodUid::from(uid.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_has_reads_as_what_was_asked_for() {
+        let read = |cpu_shares, cpu_quota| {
+            RuntimeResources::from_cri(&v1::LinuxContainerResources {
+                cpu_period: 100_000,
+                cpu_quota,
+                cpu_shares,
+                memory_limit_in_bytes: 0,
+                ..Default::default()
+            })
+        };
+        assert_eq!(read(0, 0), None);
+        for millis in [100, 250, 333, 1500] {
+            let found = read(millis * SHARES_PER_CPU / 1000, millis * 100).unwrap();
+            assert_eq!(found.cpu_request, Some(millis));
+            assert_eq!(found.cpu_limit, Some(millis));
+        }
+    }
+
+    #[test]
+    fn signals_are_named_as_in_the_spec() {
+        for (signal, name) in [
+            (v1::Signal::RuntimeDefault, None),
+            (v1::Signal::Sigusr1, Some("SIGUSR1")),
+            (v1::Signal::Sigrtminplus3, Some("SIGRTMIN+3")),
+        ] {
+            assert_eq!(signal_name(signal).as_deref(), name);
+        }
+    }
 }

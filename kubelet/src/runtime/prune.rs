@@ -128,6 +128,7 @@ impl RuntimeManager {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime::pod_status::Reported;
 
     fn container(id: &str, name: &str, sandbox: &str, state: ContainerState) -> ContainerStatus {
         ContainerStatus {
@@ -145,6 +146,7 @@ mod tests {
             restart_count: 0,
             reason: String::new(),
             message: String::new(),
+            reported: Reported::default(),
         }
     }
 

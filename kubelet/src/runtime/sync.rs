@@ -16,7 +16,7 @@ use super::{
     sandbox_config::sandbox_config,
     start::Running,
 };
-use crate::{files, pod::identity, volume::MountedVolumes};
+use crate::{files, pod::identity, status::ips, volume::MountedVolumes};
 
 /// Reason of containers that wait for their sandbox.
 const CONTAINER_CREATING: &str = "ContainerCreating";
@@ -50,6 +50,8 @@ pub struct Synced {
     pub failed: bool,
     /// The shortest back-off of the containers that were not started.
     pub retry_after: Option<Duration>,
+    /// Running containers were given other resources.
+    pub resized: bool,
 }
 
 impl RuntimeManager {
@@ -67,12 +69,13 @@ impl RuntimeManager {
         pod_dir: &Path,
     ) -> Result<Synced, SyncError> {
         let spec = pod.spec.as_ref().ok_or(SyncError::NoSpec)?;
-        let actions = actions::compute(pod, status);
+        let mut actions = actions::compute(pod, status);
+        let resizes = self.plan_resize(pod, spec, status, &mut actions);
         let mut synced = Synced {
             changed: self.prune(pod, status).await,
             ..Synced::default()
         };
-        if actions.is_empty() {
+        if actions.is_empty() && resizes.is_empty() {
             return Ok(synced);
         }
         synced.changed |= self.kill_unwanted(pod, status, &actions).await?;
@@ -82,6 +85,10 @@ impl RuntimeManager {
             (None, Some(_)) => status.sandboxes.first().map_or(0, |s| s.attempt),
             (None, None) => return Ok(synced),
         };
+        if let Some(id) = actions.sandbox_id.as_ref().filter(|_| !resizes.is_empty()) {
+            synced.resized = true;
+            synced.failed |= !self.resize(pod, spec, id, resizes).await;
+        }
         let dns = dns::dns_config(pod, &self.options).await?;
         let sandbox_config = sandbox_config(pod, spec, attempt, dns, &self.options);
         let created;
@@ -104,6 +111,7 @@ impl RuntimeManager {
                 (created.id.as_str(), created.ips.as_slice())
             }
         };
+        let sandbox_ips = ips::by_family(sandbox_ips, &self.options.node_ips);
         let host_ips: Vec<String> = self
             .options
             .node_ips
@@ -118,7 +126,7 @@ impl RuntimeManager {
             ips: if spec.host_network == Some(true) {
                 &host_ips
             } else {
-                sandbox_ips
+                &sandbox_ips
             },
             host_ips: &host_ips,
             volumes,

@@ -2,13 +2,14 @@
 //! from the pod's directory or, as a fallback, at the end of its log.
 
 use std::{
+    borrow::Cow,
     fs::File,
     io::{self, Read as _, Seek as _},
     path::{Path, PathBuf},
 };
 
 use cri_proto::runtime::v1;
-use tracing::debug;
+use serde::Deserialize;
 
 use super::labels;
 use crate::repeatable::blocking;
@@ -19,9 +20,13 @@ pub const MAX_MESSAGE: u64 = 4096;
 const MAX_LOG_MESSAGE: usize = 2048;
 /// Most lines of a message out of a log.
 const MAX_LOG_LINES: usize = 80;
-/// Bytes at the end of a log in which the message is looked for: lines carry a
-/// prefix of about 40 bytes.
+/// Bytes at the end of a log in which the message is looked for first: lines
+/// carry a prefix of about 40 bytes.
 const LOG_TAIL: u64 = (MAX_LOG_MESSAGE + MAX_LOG_LINES * 64) as u64;
+/// Bytes in which it is looked for at most, where lines are long.
+const MAX_LOG_TAIL: u64 = 1 << 20;
+/// Reason of a container that never ran, so that it has no log.
+const CANNOT_RUN: &str = "ContainerCannotRun";
 
 /// Where the message of a container is.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -36,91 +41,117 @@ impl Source {
     pub fn of(status: &v1::ContainerStatus) -> Self {
         let annotation = |name| status.annotations.get(name).map(String::as_str);
         let file = annotation(labels::CONTAINER_TERMINATION_MESSAGE_PATH).and_then(|path| {
-            let mount = status.mounts.iter().find(|m| m.container_path == path)?;
+            let mut mounts = status.mounts.iter();
+            let mount = mounts.find(|m| {
+                // A path that is not absolute is one below the root.
+                m.container_path.trim_start_matches('/') == path.trim_start_matches('/')
+            })?;
             Some(PathBuf::from(&mount.host_path))
         });
         let falls_back = annotation(labels::CONTAINER_TERMINATION_MESSAGE_POLICY)
-            == Some("FallbackToLogsOnError");
+            == Some("FallbackToLogsOnError")
+            && status.exit_code != 0
+            && status.reason != CANNOT_RUN;
         let log =
             (falls_back && !status.log_path.is_empty()).then(|| PathBuf::from(&status.log_path));
         Self { file, log }
     }
 
-    /// The message of a container that ended with `exit_code`; empty when there
-    /// is none. What cannot be read is no message.
-    pub async fn read(&self, exit_code: i32) -> String {
-        let message = match &self.file {
-            Some(file) => read(file, head).await.unwrap_or_else(|error| {
-                debug!(path = %file.display(), %error, "cannot read the termination message");
-                String::new()
-            }),
-            None => String::new(),
-        };
-        match &self.log {
-            Some(log) if message.is_empty() && exit_code != 0 => {
-                read(log, tail).await.unwrap_or_else(|error| {
-                    debug!(path = %log.display(), %error, "cannot read the end of the log");
-                    String::new()
-                })
-            }
-            _ => message,
+    /// The message of a container that ended; empty when there is none. What
+    /// cannot be read says so.
+    pub async fn read(self) -> String {
+        if self == Self::default() {
+            return String::new();
         }
+        blocking(move || self.read_blocking())
+            .await
+            .unwrap_or_else(|error| format!("Error on reading termination log: {error}"))
+    }
+
+    fn read_blocking(&self) -> String {
+        if let Some(file) = &self.file {
+            match end_of_file(file, MAX_MESSAGE) {
+                Ok((bytes, _)) if bytes.is_empty() => {}
+                Ok((bytes, _)) => return String::from_utf8_lossy(&bytes).into_owned(),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    let path = file.display();
+                    return format!("Error on reading termination log {path}: {error}");
+                }
+            }
+        }
+        let Some(log) = &self.log else {
+            return String::new();
+        };
+        last_of_log(log).unwrap_or_else(|error| {
+            format!("Error on reading termination message from logs: {error}")
+        })
     }
 }
 
-async fn read(path: &Path, how: fn(&Path) -> io::Result<String>) -> io::Result<String> {
-    let path = path.to_owned();
-    blocking(move || how(&path))
-        .await
-        .map_err(io::Error::other)?
-}
-
-fn head(path: &Path) -> io::Result<String> {
-    let mut bytes = Vec::new();
-    File::open(path)?
-        .take(MAX_MESSAGE)
-        .read_to_end(&mut bytes)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
-}
-
-fn tail(path: &Path) -> io::Result<String> {
+/// At most `limit` bytes at the end of a file, and whether that is all of it.
+fn end_of_file(path: &Path, limit: u64) -> io::Result<(Vec<u8>, bool)> {
     let mut file = File::open(path)?;
     let size = file.metadata()?.len();
-    let start = size.saturating_sub(LOG_TAIL);
+    let start = size.saturating_sub(limit);
     file.seek(io::SeekFrom::Start(start))?;
     let mut bytes = Vec::new();
-    file.take(LOG_TAIL).read_to_end(&mut bytes)?;
-    let text = String::from_utf8_lossy(&bytes);
-    // The first line is cut off unless the whole file was read.
-    let whole = if start == 0 {
-        &*text
-    } else {
-        text.split_once('\n').map_or("", |(_, rest)| rest)
-    };
-    Ok(last_output(whole))
+    file.take(limit).read_to_end(&mut bytes)?;
+    Ok((bytes, start == 0))
 }
 
-/// The end of what was written, out of lines of the CRI log format:
-/// `<time> <stream> <tags> <text>`, where the tag `P` marks a line that goes on.
+fn last_of_log(path: &Path) -> io::Result<String> {
+    let mut limit = LOG_TAIL;
+    loop {
+        let (bytes, is_whole) = end_of_file(path, limit)?;
+        let text = String::from_utf8_lossy(&bytes);
+        let lines = if is_whole {
+            &*text
+        } else {
+            // The first line is cut off.
+            text.split_once('\n').map_or("", |(_, rest)| rest)
+        };
+        let message = last_output(lines);
+        let is_enough = message.len() >= MAX_LOG_MESSAGE || lines.lines().count() >= MAX_LOG_LINES;
+        if is_whole || is_enough || limit >= MAX_LOG_TAIL {
+            return Ok(message);
+        }
+        limit = (limit * 8).min(MAX_LOG_TAIL);
+    }
+}
+
+/// The end of what was written, out of the last lines of a log.
 fn last_output(log: &str) -> String {
     let mut lines: Vec<&str> = log.lines().collect();
     lines.drain(..lines.len().saturating_sub(MAX_LOG_LINES));
-    let mut message = String::new();
-    for line in lines {
-        let mut parts = line.splitn(4, ' ').skip(2);
-        let (Some(tags), text) = (parts.next(), parts.next().unwrap_or_default()) else {
-            continue;
-        };
-        message.push_str(text);
-        if tags.split(':').next() != Some("P") {
-            message.push('\n');
-        }
-    }
+    let mut message: String = lines.into_iter().filter_map(output).collect();
     let mut start = message.len().saturating_sub(MAX_LOG_MESSAGE);
     while !message.is_char_boundary(start) {
         start += 1;
     }
     message.split_off(start)
+}
+
+/// A line of a Docker log.
+#[derive(Deserialize)]
+struct JsonLine {
+    log: String,
+}
+
+/// What a container wrote, out of a line of its log: `<time> <stream> <tags>
+/// <text>`, where the tag `P` marks a line that goes on, or a JSON object.
+fn output(line: &str) -> Option<Cow<'_, str>> {
+    if line.starts_with('{') {
+        let line: JsonLine = serde_json::from_str(line).ok()?;
+        return Some(Cow::Owned(line.log));
+    }
+    let mut parts = line.splitn(4, ' ').skip(2);
+    let (tags, text) = (parts.next()?, parts.next().unwrap_or_default());
+    Some(if tags.split(':').next() == Some("P") {
+        Cow::Borrowed(text)
+    } else {
+        Cow::Owned(format!("{text}\n"))
+    })
 }
 
 #[cfg(test)]
@@ -133,8 +164,10 @@ mod tests {
                        2026-01-01T00:00:00Z stderr P tw\n\
                        2026-01-01T00:00:00Z stderr F o\n";
 
-    fn status(file: &str, log: &str) -> v1::ContainerStatus {
-        v1::ContainerStatus {
+    /// The message of a container that ended with `exit_code`.
+    async fn message(dir: &Path, exit_code: i32, reason: &str) -> String {
+        let path = |name: &str| dir.join(name).to_str().unwrap().to_owned();
+        let status = v1::ContainerStatus {
             annotations: [
                 (labels::CONTAINER_TERMINATION_MESSAGE_PATH, "/dev/log"),
                 (
@@ -146,12 +179,15 @@ mod tests {
             .into(),
             mounts: vec![v1::Mount {
                 container_path: "/dev/log".to_owned(),
-                host_path: file.to_owned(),
+                host_path: path("message"),
                 ..Default::default()
             }],
-            log_path: log.to_owned(),
+            log_path: path("0.log"),
+            exit_code,
+            reason: reason.to_owned(),
             ..Default::default()
-        }
+        };
+        Source::of(&status).read().await
     }
 
     #[tokio::test]
@@ -160,11 +196,37 @@ mod tests {
         let (file, log) = (dir.path().join("message"), dir.path().join("0.log"));
         std::fs::write(&file, "").unwrap();
         std::fs::write(&log, LOG).unwrap();
-        let source = Source::of(&status(file.to_str().unwrap(), log.to_str().unwrap()));
-        assert_eq!(source.read(0).await, "");
-        assert_eq!(source.read(1).await, "one\ntwo\n");
-        std::fs::write(&file, "x".repeat(5000)).unwrap();
-        assert_eq!(source.read(1).await.len() as u64, MAX_MESSAGE);
+        assert_eq!(message(dir.path(), 0, "").await, "");
+        assert_eq!(message(dir.path(), 1, "").await, "one\ntwo\n");
+        assert_eq!(message(dir.path(), 128, CANNOT_RUN).await, "");
+        std::fs::write(&file, format!("{}the end", "x".repeat(5000))).unwrap();
+        let found = message(dir.path(), 1, "").await;
+        assert_eq!(found.len() as u64, MAX_MESSAGE);
+        assert!(found.ends_with("the end"));
+        std::fs::remove_file(&file).unwrap();
+        std::fs::create_dir(&file).unwrap();
+        let found = message(dir.path(), 1, "").await;
+        assert!(
+            found.starts_with("Error on reading termination log"),
+            "{found}"
+        );
+    }
+
+    #[tokio::test]
+    async fn lines_that_are_long_are_found_from_their_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let long = "y".repeat(16 * 1024);
+        let log = format!("{LOG}2026-01-01T00:00:00Z stdout F {long}z\n");
+        std::fs::write(dir.path().join("0.log"), log).unwrap();
+        let found = message(dir.path(), 1, "").await;
+        assert_eq!(found.len(), MAX_LOG_MESSAGE);
+        assert!(found.ends_with("yz\n"));
+    }
+
+    #[test]
+    fn logs_of_docker_are_read_too() {
+        let log = r#"{"log":"one\n","stream":"stdout","time":"2026-01-01T00:00:00Z"}"#;
+        assert_eq!(last_output(log), "one\n");
     }
 
     proptest! {

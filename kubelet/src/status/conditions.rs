@@ -1,11 +1,21 @@
 //! Conditions of a pod.
 
-use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodCondition, PodSpec};
+use k8s_openapi::api::core::v1::{
+    Container, ContainerStatus, Pod, PodCondition, PodSpec, PodStatus as ApiStatus,
+};
 
-use super::phase::Phase;
-use crate::runtime::{
-    actions::{self, SandboxNeed},
-    pod_status::PodStatus,
+use super::{
+    containers::{is_running, is_terminated},
+    phase::Phase,
+    restart_all,
+};
+use crate::{
+    clock,
+    runtime::{
+        actions::{self, SandboxNeed},
+        pod_status::PodStatus,
+        restart_rules,
+    },
 };
 
 /// The pod has a sandbox with a network.
@@ -19,55 +29,98 @@ pub const CONTAINERS_READY: &str = "ContainersReady";
 /// The pod has a node.
 pub const POD_SCHEDULED: &str = "PodScheduled";
 
-/// The conditions that the kubelet owns, without times. `gates` are the other
-/// conditions that the pod has.
-pub fn conditions(
-    pod: &Pod,
-    spec: &PodSpec,
-    status: &PodStatus,
-    phase: Phase,
-    init: &[ContainerStatus],
-    containers: &[ContainerStatus],
-    gates: &[PodCondition],
-) -> Vec<PodCondition> {
+/// The pod is asked to use more or less than before, and the node has no room.
+pub const RESIZE_PENDING: &str = "PodResizePending";
+/// The pod's containers are being given what they are to use now.
+pub const RESIZE_IN_PROGRESS: &str = "PodResizeInProgress";
+/// A container ended in a way that starts the whole pod anew.
+pub const ALL_CONTAINERS_RESTARTING: &str = "AllContainersRestarting";
+
+/// Whether nobody but the kubelet sets a condition.
+pub fn is_kubelets(type_: &str) -> bool {
+    matches!(
+        type_,
+        READY_TO_START_CONTAINERS
+            | INITIALIZED
+            | READY
+            | CONTAINERS_READY
+            | POD_SCHEDULED
+            | RESIZE_PENDING
+            | RESIZE_IN_PROGRESS
+            | ALL_CONTAINERS_RESTARTING
+    )
+}
+
+/// What conditions follow from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Inputs<'a> {
+    pub(super) pod: &'a Pod,
+    pub(super) spec: &'a PodSpec,
+    pub(super) status: &'a PodStatus,
+    pub(super) old: &'a ApiStatus,
+    pub(super) phase: Phase,
+    pub(super) init: &'a [ContainerStatus],
+    pub(super) containers: &'a [ContainerStatus],
+    /// Whether every container is started anew.
+    pub(super) restarting_all: bool,
+}
+
+/// The conditions that follow from the pod's containers, with the times of
+/// those in the old status that are as they were. `others` are the other
+/// conditions of the pod.
+pub(super) fn conditions(inputs: Inputs<'_>, others: &[PodCondition]) -> Vec<PodCondition> {
+    let Inputs { spec, status, .. } = inputs;
     let sandbox = matches!(
         actions::sandbox_need(spec, status),
         SandboxNeed::Keep { .. }
     );
-    let containers_ready = containers_ready(spec, phase, containers);
-    let ready = if containers_ready.is_true() {
-        gates_ready(spec, gates)
+    let (ready, containers_ready) = readiness(inputs, others);
+    let mut all = vec![
+        (READY_TO_START_CONTAINERS, Finding::of(sandbox)),
+        (INITIALIZED, initialized(inputs)),
+        (READY, ready),
+        (CONTAINERS_READY, containers_ready),
+        (POD_SCHEDULED, Finding::of(true)),
+    ];
+    if restart_rules::can_restart_all(spec) {
+        all.push((ALL_CONTAINERS_RESTARTING, all_restarting(inputs)));
+    }
+    let all = all.into_iter();
+    all.map(|(type_, finding)| finding.condition(type_, inputs.pod, inputs.old))
+        .collect()
+}
+
+/// Sets the conditions `Ready` and `ContainersReady` among `conditions` by how
+/// ready the containers are.
+pub(super) fn set_readiness(inputs: Inputs<'_>, conditions: &mut [PodCondition]) {
+    let (ready, containers_ready) = readiness(inputs, conditions);
+    for (type_, finding) in [(READY, ready), (CONTAINERS_READY, containers_ready)] {
+        if let Some(condition) = conditions.iter_mut().find(|c| c.type_ == type_) {
+            *condition = finding.condition(type_, inputs.pod, inputs.old);
+        }
+    }
+}
+
+/// Whether the pod is ready, and whether its containers are.
+fn readiness(inputs: Inputs<'_>, others: &[PodCondition]) -> (Finding, Finding) {
+    let containers_ready = containers_ready(inputs);
+    let ready = if containers_ready.status {
+        gates_ready(inputs.spec, others)
     } else {
         containers_ready.clone()
     };
-    [
-        (READY_TO_START_CONTAINERS, Verdict::of(sandbox)),
-        (INITIALIZED, initialized(spec, phase, init, containers)),
-        (READY, ready),
-        (CONTAINERS_READY, containers_ready),
-        (POD_SCHEDULED, Verdict::of(true)),
-    ]
-    .into_iter()
-    .map(|(type_, verdict)| PodCondition {
-        type_: type_.to_owned(),
-        status: if verdict.is_true() { "True" } else { "False" }.to_owned(),
-        reason: verdict.reason().map(str::to_owned),
-        message: verdict.message,
-        observed_generation: pod.metadata.generation,
-        ..PodCondition::default()
-    })
-    .collect()
+    (ready, containers_ready)
 }
 
 /// Whether a condition holds, and why it does or does not.
 #[derive(Clone, Debug)]
-struct Verdict {
+struct Finding {
     status: bool,
     reason: Option<&'static str>,
     message: Option<String>,
 }
 
-impl Verdict {
+impl Finding {
     const fn of(status: bool) -> Self {
         Self {
             status,
@@ -84,79 +137,133 @@ impl Verdict {
         }
     }
 
-    const fn is_true(&self) -> bool {
-        self.status
-    }
-
-    const fn reason(&self) -> Option<&'static str> {
-        self.reason
+    /// A condition that is as it was has been so since then.
+    fn condition(self, type_: &str, pod: &Pod, old: &ApiStatus) -> PodCondition {
+        let status = if self.status { "True" } else { "False" };
+        let same = old
+            .conditions
+            .iter()
+            .flatten()
+            .find(|old| old.type_ == type_ && old.status == status);
+        PodCondition {
+            type_: type_.to_owned(),
+            status: status.to_owned(),
+            reason: self.reason.map(str::to_owned),
+            message: self.message,
+            observed_generation: pod.metadata.generation,
+            last_transition_time: same
+                .and_then(|old| old.last_transition_time.clone())
+                .or_else(|| Some(clock::now_time())),
+            ..PodCondition::default()
+        }
     }
 }
 
-/// `True` unless some containers are not as they should be.
-fn unless(
-    containers: &[Container],
-    statuses: &[ContainerStatus],
-    state: &str,
-    reason: &'static str,
-) -> Verdict {
-    let (mut unknown, mut lacking) = (Vec::new(), Vec::new());
-    for container in containers {
+/// Names of containers of which nothing is known, and of those that lack
+/// something.
+#[derive(Default)]
+struct Lacking<'a> {
+    unknown: Vec<&'a str>,
+    lacking: Vec<&'a str>,
+}
+
+impl<'a> Lacking<'a> {
+    fn check(
+        &mut self,
+        container: &'a Container,
+        statuses: &[ContainerStatus],
+        is_fine: impl Fn(&ContainerStatus) -> bool,
+    ) {
         match statuses.iter().find(|s| s.name == container.name) {
-            None => unknown.push(container.name.as_str()),
-            Some(status) if !status.ready => lacking.push(container.name.as_str()),
+            None => self.unknown.push(&container.name),
+            Some(status) if !is_fine(status) => self.lacking.push(&container.name),
             Some(_) => {}
         }
     }
-    let list = |state: &str, names: Vec<&str>| {
-        let names = names.join(" ");
-        (!names.is_empty()).then(|| format!("containers with {state} status: [{names}]"))
-    };
-    let messages: Vec<String> = [list("unknown", unknown), list(state, lacking)]
-        .into_iter()
-        .flatten()
-        .collect();
-    if messages.is_empty() {
-        return Verdict::of(true);
-    }
-    Verdict {
-        message: Some(messages.join(", ")),
-        ..Verdict::because(false, reason)
+
+    /// `True` when nothing is lacking.
+    fn finding(self, state: &str, reason: &'static str) -> Finding {
+        let list = |state: &str, names: Vec<&str>| {
+            let names = names.join(" ");
+            (!names.is_empty()).then(|| format!("containers with {state} status: [{names}]"))
+        };
+        let messages: Vec<String> = [list("unknown", self.unknown), list(state, self.lacking)]
+            .into_iter()
+            .flatten()
+            .collect();
+        if messages.is_empty() {
+            return Finding::of(true);
+        }
+        Finding {
+            message: Some(messages.join(", ")),
+            ..Finding::because(false, reason)
+        }
     }
 }
 
-fn containers_ready(spec: &PodSpec, phase: Phase, statuses: &[ContainerStatus]) -> Verdict {
+fn containers_ready(inputs: Inputs<'_>) -> Finding {
+    let Inputs { spec, phase, .. } = inputs;
+    let mut lacking = Lacking::default();
+    for sidecar in spec.init_containers.iter().flatten() {
+        if restart_rules::is_sidecar(sidecar) {
+            lacking.check(sidecar, inputs.init, |status| status.ready);
+        }
+    }
+    for container in &spec.containers {
+        lacking.check(container, inputs.containers, |status| status.ready);
+    }
     match phase {
-        Phase::Succeeded => Verdict::because(false, "PodCompleted"),
-        Phase::Failed => Verdict::because(false, "PodFailed"),
-        _ => unless(&spec.containers, statuses, "unready", "ContainersNotReady"),
+        Phase::Succeeded if lacking.unknown.is_empty() => Finding::because(false, "PodCompleted"),
+        Phase::Failed => Finding::because(false, "PodFailed"),
+        _ => lacking.finding("unready", "ContainersNotReady"),
     }
 }
 
-fn initialized(
-    spec: &PodSpec,
-    phase: Phase,
-    init: &[ContainerStatus],
-    containers: &[ContainerStatus],
-) -> Verdict {
-    if phase == Phase::Succeeded {
-        return Verdict::because(true, "PodCompleted");
+fn initialized(inputs: Inputs<'_>) -> Finding {
+    let mut lacking = Lacking::default();
+    for init in inputs.spec.init_containers.iter().flatten() {
+        lacking.check(init, inputs.init, |status| {
+            if restart_rules::is_sidecar(init) {
+                status.started == Some(true)
+            } else {
+                status.ready
+            }
+        });
+    }
+    if inputs.phase == Phase::Succeeded && lacking.unknown.is_empty() {
+        return Finding::because(true, "PodCompleted");
     }
     // What has started was initialised, whatever became of the init containers.
-    let any_started = containers.iter().any(|status| {
-        let ran = |s: &k8s_openapi::api::core::v1::ContainerState| {
-            s.running.is_some() || s.terminated.is_some()
-        };
-        status.state.as_ref().is_some_and(ran) || status.last_state.as_ref().is_some_and(ran)
-    });
-    if any_started {
-        return Verdict::of(true);
+    let any_started = inputs
+        .containers
+        .iter()
+        .any(|status| is_running(status) || is_terminated(status));
+    // Nor is a pod that is started anew initialised twice.
+    let was = || {
+        let old = inputs.old.conditions.iter().flatten();
+        old.into_iter()
+            .any(|old| old.type_ == INITIALIZED && old.status == "True")
+    };
+    if any_started || was() {
+        return Finding::of(true);
     }
-    let containers = spec.init_containers.as_deref().unwrap_or_default();
-    unless(containers, init, "incomplete", "ContainersNotInitialized")
+    lacking.finding("incomplete", "ContainersNotInitialized")
 }
 
-fn gates_ready(spec: &PodSpec, gates: &[PodCondition]) -> Verdict {
+fn all_restarting(inputs: Inputs<'_>) -> Finding {
+    match inputs.phase {
+        Phase::Succeeded => Finding::because(false, "PodCompleted"),
+        Phase::Failed => Finding::because(false, "PodFailed"),
+        _ if restart_all::is_cleaned_up(inputs.spec, inputs.status) => Finding::of(false),
+        _ if inputs.restarting_all => Finding {
+            message: Some("container exited with restart policy rule".to_owned()),
+            ..Finding::because(true, "RestartAllContainersStarted")
+        },
+        _ => Finding::of(false),
+    }
+}
+
+fn gates_ready(spec: &PodSpec, gates: &[PodCondition]) -> Finding {
     let messages: Vec<String> = spec
         .readiness_gates
         .iter()
@@ -176,11 +283,11 @@ fn gates_ready(spec: &PodSpec, gates: &[PodCondition]) -> Verdict {
         })
         .collect();
     if messages.is_empty() {
-        return Verdict::of(true);
+        return Finding::of(true);
     }
-    Verdict {
+    Finding {
         message: Some(messages.join(", ")),
-        ..Verdict::because(false, "ReadinessGatesNotReady")
+        ..Finding::because(false, "ReadinessGatesNotReady")
     }
 }
 
@@ -212,8 +319,17 @@ mod tests {
     }
 
     fn ready_of(spec: &PodSpec, phase: Phase, statuses: &[ContainerStatus]) -> PodCondition {
-        let pod = Pod::default();
-        conditions(&pod, spec, &PodStatus::default(), phase, &[], statuses, &[])
+        let inputs = Inputs {
+            pod: &Pod::default(),
+            spec,
+            status: &PodStatus::default(),
+            old: &ApiStatus::default(),
+            phase,
+            init: &[],
+            containers: statuses,
+            restarting_all: false,
+        };
+        conditions(inputs, &[])
             .into_iter()
             .find(|condition| condition.type_ == READY)
             .unwrap()

@@ -1,24 +1,38 @@
 //! Status of pods: what it is, and the one that was last reported of each.
 
-mod conditions;
+mod conclusion;
+pub mod conditions;
 mod containers;
+mod details;
+mod generate;
+pub mod ips;
 mod phase;
+mod quantities;
+mod readiness;
+mod restart_all;
 mod verdict;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
-use k8s_openapi::api::core::v1::{HostIP, Pod, PodCondition, PodIP, PodStatus as ApiStatus};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, PodStatus as ApiStatus};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tracing::info;
 
-use self::containers::Inputs;
+use self::generate::Node;
 pub use self::{phase::Phase, verdict::Verdict};
 use crate::{
     clock,
     config::options::Options,
     pod::identity::{self, PodUid},
-    runtime::{pod_state::Waiting, pod_status::PodStatus, resources::QosClass},
+    prober::results::ProbeResults,
+    runtime::{
+        pod_state::Waiting, pod_status::PodStatus, resize::ResizeReport, resources::QosClass,
+    },
 };
 
 /// What a pod's status is made from, beside the pod.
@@ -27,28 +41,35 @@ pub struct Facts<'a> {
     /// What the runtime has of the pod.
     pub status: &'a PodStatus,
     /// Why containers could not be started.
-    pub waiting: &'a std::collections::BTreeMap<String, Waiting>,
+    pub waiting: &'a BTreeMap<String, Waiting>,
     /// Name of the runtime.
     pub runtime_name: &'a str,
     /// Whether the pod is being ended, so that nothing is started again.
     pub ending: bool,
     /// What was decided on the pod's end, if anything was.
     pub verdict: Option<&'a Verdict>,
+    /// How far a resize of the pod came, if there was one.
+    pub resize: Option<&'a ResizeReport>,
 }
 
 /// The last status of each pod.
 #[derive(Debug)]
 pub struct StatusManager {
     options: Arc<Options>,
+    probes: Arc<ProbeResults>,
+    /// When this kubelet was started.
+    begun: Timestamp,
     statuses: Mutex<HashMap<PodUid, Arc<ApiStatus>>>,
     changed: watch::Sender<()>,
 }
 
 impl StatusManager {
-    /// A manager that knows no pod.
-    pub fn new(options: Arc<Options>) -> Self {
+    /// A manager that knows no pod. What probes found is in `probes`.
+    pub fn new(options: Arc<Options>, probes: Arc<ProbeResults>) -> Self {
         Self {
             options,
+            probes,
+            begun: clock::now(),
             statuses: Mutex::default(),
             changed: watch::Sender::new(()),
         }
@@ -71,10 +92,30 @@ impl StatusManager {
             // What the source knows: the phase and conditions that others set.
             Arc::new(pod.status.clone().unwrap_or_default())
         });
-        let status = self.generate(pod, &old, facts);
+        let status = match &pod.spec {
+            Some(spec) => generate::generate(&self.node(), pod, spec, &old, facts),
+            None => ApiStatus::clone(&old),
+        };
         let phase = Phase::parse(status.phase.as_deref());
         self.set(pod, status);
         phase
+    }
+
+    /// A probe of the pod found something else than before: shows at once which
+    /// containers are ready, also while the pod is being synced. Nothing, for a
+    /// pod without a status.
+    pub fn probed(&self, pod: &Pod) {
+        let old = self.get(&PodUid::of(pod));
+        if let (Some(old), Some(spec)) = (old, &pod.spec) {
+            self.set(pod, generate::with_readiness(&self.node(), pod, spec, &old));
+        }
+    }
+
+    /// Whether every container of the pod is being started anew, as its last
+    /// status says.
+    pub fn restarts_all(&self, uid: &PodUid) -> bool {
+        self.get(uid)
+            .is_some_and(|status| restart_all::is_under_way(&status))
     }
 
     /// The pod is not run at all.
@@ -84,7 +125,10 @@ impl StatusManager {
             reason: Some(reason.to_owned()),
             message: Some(message),
             start_time: Some(clock::now_time()),
-            qos_class: qos_class(pod),
+            qos_class: pod
+                .spec
+                .as_ref()
+                .map(|spec| QosClass::of(spec).as_str().to_owned()),
             observed_generation: pod.metadata.generation,
             ..ApiStatus::default()
         };
@@ -113,107 +157,12 @@ impl StatusManager {
         self.changed.send_replace(());
     }
 
-    fn generate(&self, pod: &Pod, old: &ApiStatus, facts: Facts<'_>) -> ApiStatus {
-        let Some(spec) = &pod.spec else {
-            return old.clone();
-        };
-        let inputs = Inputs {
-            spec,
-            status: facts.status,
-            old,
-            waiting: facts.waiting,
-            runtime_name: facts.runtime_name,
-        };
-        let init = containers::init_container_statuses(inputs);
-        let containers = containers::container_statuses(inputs);
-        let old_phase = Phase::parse(old.phase.as_deref());
-        // A pod that is done never runs again, and what ended it stays true.
-        let verdict = facts.verdict.filter(|_| !old_phase.is_terminal());
-        let phase = match verdict {
-            Some(verdict) => verdict.phase,
-            None if old_phase.is_terminal() => old_phase,
-            None => phase::phase(spec, &init, &containers, facts.ending),
-        };
-        let (reason, message) = match verdict {
-            Some(verdict) => (Some(verdict.reason.clone()), Some(verdict.message.clone())),
-            // They belong to the phase.
-            None if phase == old_phase => (old.reason.clone(), old.message.clone()),
-            None => (None, None),
-        };
-        let old_conditions = old.conditions.as_deref().unwrap_or_default();
-        let mut conditions = conditions::conditions(
-            pod,
-            spec,
-            facts.status,
-            phase,
-            &init,
-            &containers,
-            old_conditions,
-        );
-        keep_times(&mut conditions, old_conditions);
-        let others = old_conditions
-            .iter()
-            .filter(|old| conditions.iter().all(|new| new.type_ != old.type_));
-        let others: Vec<PodCondition> = others.cloned().collect();
-        conditions.extend(others);
-
-        let host_ips: Vec<String> = self
-            .options
-            .node_ips
-            .iter()
-            .map(ToString::to_string)
-            .collect();
-        let pod_ips = if spec.host_network == Some(true) {
-            &host_ips
-        } else {
-            facts.status.ips()
-        };
-        ApiStatus {
-            phase: Some(phase.as_str().to_owned()),
-            conditions: Some(conditions),
-            init_container_statuses: (!init.is_empty()).then_some(init),
-            container_statuses: Some(containers),
-            host_ip: host_ips.first().cloned(),
-            pod_ip: pod_ips.first().cloned(),
-            pod_ips: some_list(pod_ips, |ip| PodIP { ip }),
-            host_ips: some_list(&host_ips, |ip| HostIP { ip }),
-            start_time: old.start_time.clone().or_else(|| start_time(facts.status)),
-            qos_class: qos_class(pod),
-            observed_generation: pod.metadata.generation,
-            reason,
-            message,
-            ..ApiStatus::default()
+    fn node(&self) -> Node<'_> {
+        Node {
+            ips: &self.options.node_ips,
+            probes: &self.probes,
+            begun: self.begun,
         }
-    }
-}
-
-/// When the pod was first run here: a kubelet that is started again finds its
-/// sandboxes.
-fn start_time(status: &PodStatus) -> Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time> {
-    let oldest = status.sandboxes.iter().map(|s| s.created_at).min();
-    oldest
-        .and_then(clock::from_nanos)
-        .or_else(|| Some(clock::now_time()))
-}
-
-fn qos_class(pod: &Pod) -> Option<String> {
-    let spec = pod.spec.as_ref()?;
-    Some(QosClass::of(spec).as_str().to_owned())
-}
-
-fn some_list<T>(ips: &[String], wrap: impl Fn(String) -> T) -> Option<Vec<T>> {
-    (!ips.is_empty()).then(|| ips.iter().cloned().map(wrap).collect())
-}
-
-/// A condition that is as it was has been so since then.
-fn keep_times(conditions: &mut [PodCondition], old: &[PodCondition]) {
-    for condition in conditions {
-        let same = old
-            .iter()
-            .find(|old| old.type_ == condition.type_ && old.status == condition.status);
-        condition.last_transition_time = same
-            .and_then(|old| old.last_transition_time.clone())
-            .or_else(|| Some(clock::now_time()));
     }
 }
 
@@ -233,10 +182,11 @@ mod tests {
         };
         let facts = Facts {
             status: &PodStatus::default(),
-            waiting: &std::collections::BTreeMap::new(),
+            waiting: &BTreeMap::new(),
             runtime_name: "fake",
             ending,
             verdict,
+            resize: None,
         };
         manager.update(&pod, facts);
         manager.get(&PodUid::of(&pod)).unwrap()
@@ -244,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_verdict_is_the_pods_last_phase_with_its_reason() {
-        let manager = StatusManager::new(Arc::default());
+        let manager = StatusManager::new(Arc::default(), Arc::default());
         report(&manager, None, false);
         let verdict = Verdict {
             phase: Phase::Failed,

@@ -2,7 +2,8 @@
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, PodSpec};
 
-use crate::runtime::actions::RestartPolicy;
+use super::containers::RESTARTING_ALL;
+use crate::runtime::restart_rules;
 
 /// Where a pod is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,88 +46,145 @@ impl Phase {
 }
 
 /// How one container counts.
-enum Standing {
+enum Standing<'a> {
     /// Runs.
-    Running,
+    Running(&'a ContainerStatus),
     /// Never ran.
     Waiting,
-    /// Ran, with this exit code the last time.
-    Stopped(i32),
+    /// Ran, and ended like this.
+    Stopped(Stopped),
     /// Nothing is known of it.
     Unknown,
 }
 
-fn standing(container: &Container, statuses: &[ContainerStatus]) -> Standing {
+/// The end of a container.
+struct Stopped {
+    exit_code: i32,
+    /// It is not started again.
+    is_final: bool,
+    /// It ended and nothing keeps it from being so.
+    is_terminated: bool,
+}
+
+fn standing<'a>(
+    spec: &PodSpec,
+    container: &Container,
+    statuses: &'a [ContainerStatus],
+) -> Standing<'a> {
     let status = statuses.iter().find(|s| s.name == container.name);
     let Some((status, state)) = status.and_then(|s| Some((s, s.state.as_ref()?))) else {
         return Standing::Unknown;
     };
     if state.running.is_some() {
-        Standing::Running
-    } else if let Some(terminated) = &state.terminated {
-        Standing::Stopped(terminated.exit_code)
-    } else if state.waiting.is_some() {
-        let last = status.last_state.as_ref();
-        match last.and_then(|last| last.terminated.as_ref()) {
-            Some(terminated) => Standing::Stopped(terminated.exit_code),
-            None => Standing::Waiting,
-        }
-    } else {
-        Standing::Unknown
+        return Standing::Running(status);
     }
+    let last = status.last_state.as_ref();
+    let ended = match (&state.terminated, &state.waiting) {
+        (Some(terminated), _) => terminated,
+        (None, Some(_)) => match last.and_then(|last| last.terminated.as_ref()) {
+            Some(terminated) => terminated,
+            None => return Standing::Waiting,
+        },
+        (None, None) => return Standing::Unknown,
+    };
+    let restarting_all = ended.reason.as_deref() == Some(RESTARTING_ALL);
+    Standing::Stopped(Stopped {
+        exit_code: ended.exit_code,
+        is_final: !restarting_all && !restart_rules::restarts(spec, container, ended.exit_code),
+        is_terminated: state.terminated.is_some(),
+    })
 }
 
-/// The phase. `ending` says that no container will be started again, whatever
-/// the restart policy.
-pub fn phase(
-    spec: &PodSpec,
-    init: &[ContainerStatus],
-    containers: &[ContainerStatus],
-    ending: bool,
-) -> Phase {
-    let policy = RestartPolicy::of(spec);
-    let mut initializing = false;
+/// What the phase follows from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Inputs<'a> {
+    pub(super) spec: &'a PodSpec,
+    pub(super) init: &'a [ContainerStatus],
+    pub(super) containers: &'a [ContainerStatus],
+    /// Whether some regular container was created in the pod's sandbox.
+    pub(super) initialized: bool,
+    /// Whether no container is started again, whatever the policies say. This
+    /// does not end static pods, which have no life beyond their containers'.
+    pub(super) ending: bool,
+}
+
+/// How many containers stand how.
+#[derive(Default)]
+struct Count {
+    running: usize,
+    waiting: usize,
+    unknown: usize,
+    stopped: usize,
+    succeeded: usize,
+    is_final: usize,
+}
+
+/// The phase that the containers' states amount to.
+pub(super) fn phase(inputs: Inputs<'_>) -> Phase {
+    let Inputs { spec, init, .. } = inputs;
+    let mut count = Count::default();
+    let (mut pending, mut pending_sidecars, mut failed) = (false, false, false);
     for container in spec.init_containers.iter().flatten() {
-        match standing(container, init) {
-            Standing::Stopped(0) => {}
-            Standing::Stopped(_) if policy == RestartPolicy::Never => return Phase::Failed,
-            Standing::Stopped(_) => {}
-            Standing::Running | Standing::Waiting | Standing::Unknown => initializing = true,
-        }
-    }
-    let (mut running, mut waiting, mut unknown) = (0, 0, 0);
-    let (mut stopped, mut succeeded, mut final_) = (0, 0, 0);
-    for container in &spec.containers {
-        match standing(container, containers) {
-            Standing::Running => running += 1,
-            Standing::Waiting => waiting += 1,
-            Standing::Unknown => unknown += 1,
-            Standing::Stopped(exit_code) => {
-                stopped += 1;
-                succeeded += usize::from(exit_code == 0);
-                final_ += usize::from(!policy.restarts(exit_code));
+        let standing = standing(spec, container, init);
+        if restart_rules::is_sidecar(container) {
+            // Ended sidecars do not count: they end after the others.
+            match standing {
+                Standing::Running(status) => {
+                    count.running += 1;
+                    pending_sidecars |= status.started != Some(true);
+                }
+                Standing::Waiting => {
+                    count.waiting += 1;
+                    pending_sidecars = true;
+                }
+                Standing::Unknown => {
+                    count.unknown += 1;
+                    pending_sidecars = true;
+                }
+                Standing::Stopped(_) => {}
+            }
+        } else {
+            match standing {
+                Standing::Stopped(ended) => failed |= ended.exit_code != 0 && ended.is_final,
+                _ => pending = true,
             }
         }
     }
-    let done = |stopped, succeeded| {
-        if stopped == succeeded {
-            Phase::Succeeded
-        } else {
-            Phase::Failed
+    if failed {
+        return Phase::Failed;
+    }
+    for container in &spec.containers {
+        match standing(spec, container, inputs.containers) {
+            Standing::Running(_) => count.running += 1,
+            Standing::Waiting => count.waiting += 1,
+            Standing::Unknown => count.unknown += 1,
+            Standing::Stopped(ended) => {
+                count.stopped += 1;
+                count.succeeded += usize::from(ended.is_terminated && ended.exit_code == 0);
+                count.is_final += usize::from(ended.is_final);
+            }
         }
-    };
-    if initializing || waiting > 0 {
-        Phase::Pending
-    } else if running > 0 && unknown == 0 {
-        Phase::Running
-    } else if running == 0 && stopped > 0 && unknown == 0 {
-        if ending || stopped == final_ {
-            done(stopped, succeeded)
-        } else {
-            Phase::Running
-        }
+    }
+    // Sidecars that restart do not make a pod pending again.
+    if pending || (pending_sidecars && !inputs.initialized) || count.waiting > 0 {
+        return Phase::Pending;
+    }
+    if count.unknown > 0 {
+        return Phase::Pending;
+    }
+    if count.running > 0 {
+        return Phase::Running;
+    }
+    if count.stopped == 0 {
+        return Phase::Pending;
+    }
+    if !inputs.ending && count.stopped != count.is_final {
+        return Phase::Running;
+    }
+    if count.stopped == count.succeeded {
+        Phase::Succeeded
     } else {
-        Phase::Pending
+        Phase::Failed
     }
 }
 
@@ -184,7 +242,22 @@ mod tests {
             ..PodSpec::default()
         };
         let [a, b] = states;
-        phase(&spec, &[], &[status("a", a), status("b", b)], false)
+        of(&spec, &[], &[status("a", a), status("b", b)], false)
+    }
+
+    fn of(
+        spec: &PodSpec,
+        init: &[ContainerStatus],
+        containers: &[ContainerStatus],
+        ending: bool,
+    ) -> Phase {
+        phase(Inputs {
+            spec,
+            init,
+            containers,
+            initialized: false,
+            ending,
+        })
     }
 
     #[test]
@@ -217,8 +290,8 @@ mod tests {
         let mut crashing = status("a", waiting());
         crashing.last_state = Some(ended(1));
         let statuses = [crashing];
-        assert_eq!(phase(&spec, &[], &statuses, false), Phase::Running);
-        assert_eq!(phase(&spec, &[], &statuses, true), Phase::Failed);
+        assert_eq!(of(&spec, &[], &statuses, false), Phase::Running);
+        assert_eq!(of(&spec, &[], &statuses, true), Phase::Failed);
     }
 
     #[test]
@@ -230,10 +303,52 @@ mod tests {
             ..PodSpec::default()
         };
         let containers = [status("a", waiting())];
-        let of = |spec: &PodSpec, state| phase(spec, &[status("i", state)], &containers, false);
+        let of = |spec: &PodSpec, state| of(spec, &[status("i", state)], &containers, false);
         assert_eq!(of(&spec, running()), Phase::Pending);
         assert_eq!(of(&spec, ended(1)), Phase::Failed);
         spec.restart_policy = None;
         assert_eq!(of(&spec, ended(1)), Phase::Pending);
+    }
+
+    #[test]
+    fn sidecars_hold_a_pod_up_until_it_is_initialized_and_never_end_it() {
+        let mut sidecar = named("s");
+        sidecar.restart_policy = Some("Always".to_owned());
+        let spec = PodSpec {
+            restart_policy: Some("Never".to_owned()),
+            init_containers: Some(vec![sidecar]),
+            containers: vec![named("a")],
+            ..PodSpec::default()
+        };
+        let of = |sidecar, started, main, initialized| {
+            let mut sidecar = status("s", sidecar);
+            sidecar.started = Some(started);
+            phase(Inputs {
+                spec: &spec,
+                init: &[sidecar],
+                containers: &[status("a", main)],
+                initialized,
+                ending: false,
+            })
+        };
+        assert_eq!(of(running(), false, waiting(), false), Phase::Pending);
+        assert_eq!(of(running(), false, running(), true), Phase::Running);
+        assert_eq!(of(running(), true, ended(0), true), Phase::Running);
+        assert_eq!(of(ended(1), false, ended(0), true), Phase::Succeeded);
+        assert_eq!(of(ended(0), false, ended(1), true), Phase::Failed);
+    }
+
+    #[test]
+    fn a_containers_own_policy_counts() {
+        let mut again = named("a");
+        again.restart_policy = Some("OnFailure".to_owned());
+        let spec = PodSpec {
+            restart_policy: Some("Never".to_owned()),
+            containers: vec![again, named("b")],
+            ..PodSpec::default()
+        };
+        let of = |a, b| of(&spec, &[], &[status("a", a), status("b", b)], false);
+        assert_eq!(of(ended(1), ended(0)), Phase::Running);
+        assert_eq!(of(ended(0), ended(1)), Phase::Failed);
     }
 }

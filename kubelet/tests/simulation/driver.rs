@@ -59,6 +59,8 @@ pub struct Simulation {
     pub kubelet: Running,
     pub subjects: Vec<Subject>,
     random: Random,
+    /// Most pods at the same time.
+    room: usize,
     /// Generations of each name so far.
     generations: Vec<u32>,
 }
@@ -78,7 +80,14 @@ pub async fn simulate(seed: u64, pods: usize) -> Trace {
     sleep(Duration::from_secs(3)).await;
     let idle_tasks = Handle::current().metrics().num_alive_tasks();
 
+    // Now and then all of them are there at once.
+    let room = if seed % 10 == 9 {
+        pods
+    } else {
+        random.of(&[40, 80, 120])
+    };
     let mut simulation = Simulation {
+        room,
         node,
         kubelet,
         subjects: Vec::new(),
@@ -106,9 +115,18 @@ pub async fn simulate(seed: u64, pods: usize) -> Trace {
 }
 
 impl Simulation {
+    /// How many pods the sources have.
+    fn present(&self) -> usize {
+        self.subjects
+            .iter()
+            .filter(|subject| subject.present)
+            .count()
+    }
+
     async fn act(&mut self) {
         match self.random.below(1000) {
-            0..=399 => self.add().await,
+            0..=399 if self.present() < self.room => self.add().await,
+            0..=399 => self.remove().await,
             400..=599 => self.crash(),
             600..=679 => self.remove().await,
             680..=729 => self.delete().await,

@@ -19,7 +19,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::atomic::{AtomicU64, Ordering},
     thread,
-    time::Instant,
+    time::Duration,
 };
 
 use driver::simulate;
@@ -29,7 +29,7 @@ use trace::Trace;
 /// Pods of one seed.
 const PODS: usize = 500;
 /// Seeds of a test run that asks for none.
-const SEEDS: u64 = 4;
+const SEEDS: u64 = 2;
 
 fn variable(name: &str) -> Option<u64> {
     let value = std::env::var(name).ok()?;
@@ -44,6 +44,13 @@ fn pods() -> usize {
     variable("SIMULATION_PODS").map_or(PODS, |pods| usize::try_from(pods).unwrap())
 }
 
+/// What this thread ran for, which other programs on the machine do not lengthen.
+fn cpu_time() -> Duration {
+    let times = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanos = times.split(' ').next().and_then(|nanos| nanos.parse().ok());
+    Duration::from_nanos(nanos.unwrap_or_default())
+}
+
 /// Runs a seed on this thread.
 fn run(seed: u64, pods: usize) -> Trace {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -51,13 +58,15 @@ fn run(seed: u64, pods: usize) -> Trace {
         .start_paused(true)
         .build()
         .unwrap();
-    let begun = Instant::now();
+    let begun = cpu_time();
     let trace = runtime.block_on(simulate(seed, pods));
     eprintln!(
-        "seed {seed}: {pods} pods, {} entries, {:.0?} simulated in {:.1?}",
+        "seed {seed}: {pods} pods, {} entries, {} lists, {:.0?} in {:.1?} of CPU time, digest {:x}",
         trace.len(),
+        trace.count("ListPodSandbox"),
         trace.duration(),
-        begun.elapsed()
+        cpu_time() - begun,
+        trace.digest()
     );
     trace
 }
@@ -96,11 +105,9 @@ fn every_seed_converges() {
 
 #[test]
 fn a_seed_repeats_exactly() {
-    for seed in [1, 2] {
-        let pods = pods().min(150);
-        let again = thread::spawn(move || run(seed, pods));
-        let first = run(seed, pods);
-        first.assert_same(&again.join().unwrap());
-        assert_ne!(first.digest(), run(seed + 1, pods).digest());
-    }
+    let pods = pods().min(80);
+    let runs = [1, 1, 2].map(|seed| thread::spawn(move || run(seed, pods)));
+    let [first, again, other] = runs.map(|run| run.join().unwrap());
+    first.assert_same(&again);
+    assert_ne!(first.digest(), other.digest());
 }

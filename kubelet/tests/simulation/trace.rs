@@ -63,6 +63,12 @@ impl Trace {
         Duration::from_micros(u64::try_from(micros).unwrap())
     }
 
+    /// How often something was noted.
+    pub fn count(&self, what: &str) -> usize {
+        let entries = self.entries.lock();
+        entries.iter().filter(|entry| entry.what == what).count()
+    }
+
     pub fn len(&self) -> usize {
         self.entries.lock().len()
     }

@@ -72,9 +72,26 @@ pub(super) fn container_status(container: &Container, world: &World) -> cri::Con
             windows: None,
         }),
         image_id: container.image_id.clone(),
-        user: None,
+        user: container_user(config),
         stop_signal: config.stop_signal,
     }
+}
+
+/// The user that the container was made for; none when that was left to its
+/// image.
+fn container_user(config: &cri::ContainerConfig) -> Option<cri::ContainerUser> {
+    let context = config.linux.as_ref()?.security_context.as_ref()?;
+    let uid = context.run_as_user.as_ref()?.value;
+    let gid = context.run_as_group.as_ref().map_or(0, |gid| gid.value);
+    let mut supplemental_groups = vec![gid];
+    supplemental_groups.extend(&context.supplemental_groups);
+    Some(cri::ContainerUser {
+        linux: Some(cri::LinuxContainerUser {
+            uid,
+            gid,
+            supplemental_groups,
+        }),
+    })
 }
 
 pub(super) fn listed_container(container: &Container) -> cri::Container {

@@ -31,7 +31,7 @@ use tonic::{
 };
 
 pub use fault::{Chance, Fault, Times, Verb};
-pub use world::{Behaviour, Container, Sandbox, Usage};
+pub use world::{Behaviour, Container, Exec, Sandbox, Usage};
 
 /// Bytes in flight each way on an in-process connection.
 const PIPE: usize = 64 * 1024;
@@ -312,7 +312,8 @@ impl FakeRuntime {
         world.creations.get(&key).copied().unwrap_or_default()
     }
 
-    /// How containers of a name behave from their next start on.
+    /// How containers of a name behave: in `exec` and stops at once, otherwise from
+    /// their next start on.
     pub fn behave(&self, container: &str, behaviour: Behaviour) {
         self.0
             .world

@@ -282,10 +282,29 @@ impl RuntimeService for FakeRuntime {
     ) -> Result<Response<cri::ExecSyncResponse>, Status> {
         let request = request.into_inner();
         let handler = self.0.exec.lock().clone();
-        self.call(Verb::ExecSync, |world| {
-            Ok(handler(world.running(&request.container_id)?, &request.cmd))
-        })
-        .await
+        let ran = self.call(Verb::ExecSync, |world| {
+            let container = world.running(&request.container_id)?;
+            Ok(match world.behaviour(container.name()).exec {
+                Some(exec) => (
+                    cri::ExecSyncResponse {
+                        stdout: exec.output.into_bytes(),
+                        stderr: Vec::new(),
+                        exit_code: exec.code,
+                    },
+                    exec.takes,
+                ),
+                None => (handler(container, &request.cmd), Duration::ZERO),
+            })
+        });
+        let (answer, takes) = ran.await?.into_inner();
+        let limit = Duration::from_secs(u64::try_from(request.timeout).unwrap_or_default());
+        if !limit.is_zero() && takes > limit {
+            tokio::time::sleep(limit).await;
+            let message = format!("the command ran for longer than {limit:?}");
+            return Err(Status::deadline_exceeded(message));
+        }
+        tokio::time::sleep(takes).await;
+        Ok(Response::new(answer))
     }
 
     async fn exec(

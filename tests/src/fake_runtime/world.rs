@@ -92,8 +92,21 @@ pub struct Behaviour {
     pub exits_after: Option<(Duration, i32)>,
     /// How long they take to end after the stop signal; `None`: they ignore it.
     pub stops_after: Option<Duration>,
+    /// What commands come to in them; `None`: the runtime's handler answers.
+    pub exec: Option<Exec>,
     /// Their first so many attempts exit with code 1 instead.
     pub fails_first: u32,
+}
+
+/// What a command comes to.
+#[derive(Clone, Debug, Default)]
+pub struct Exec {
+    /// Its exit code.
+    pub code: i32,
+    /// What it prints.
+    pub output: String,
+    /// How long it takes; it is ended by its deadline.
+    pub takes: Duration,
 }
 
 impl Default for Behaviour {
@@ -102,6 +115,7 @@ impl Default for Behaviour {
         Self {
             exits_after: None,
             stops_after: Some(Duration::ZERO),
+            exec: None,
             fails_first: 0,
         }
     }

@@ -1,0 +1,362 @@
+//! HTTP requests of probes and hooks.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Empty};
+use hyper::{
+    Request, Response, StatusCode, Uri,
+    body::Incoming,
+    client::conn::{http1, http2},
+    header::{
+        ACCEPT, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName,
+        HeaderValue, LOCATION, REFERER, TRAILER, TRANSFER_ENCODING, USER_AGENT,
+    },
+};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use k8s_openapi::api::core::v1::{Container, HTTPGetAction};
+use tokio::{net::TcpStream, time::Instant};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{
+    port::{self, PortError},
+    probe::Outcome,
+    tls::{self, TlsError},
+    url::{self, Url},
+};
+use crate::version;
+
+/// More of an answer than this is not read, in bytes.
+const MAX_BODY: usize = 10 * 1024;
+/// Requests that one may lead to.
+const MAX_REQUESTS: usize = 10;
+
+/// Why a request cannot be made of an `httpGet` action.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    /// It names no port.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// A header is none.
+    #[error("invalid header {0:?}")]
+    Header(String),
+}
+
+/// Why a request was not answered.
+#[derive(Debug, thiserror::Error)]
+pub enum HttpError {
+    /// It was asked over TLS, and answered without.
+    #[error("Get \"{0}\": http: server gave HTTP response to HTTPS client")]
+    PlainHttp(Url),
+    /// Nobody listens, the connection broke, it took too long.
+    #[error("Get \"{url}\": {reason}")]
+    NoAnswer {
+        /// What was asked for.
+        url: Url,
+        /// Why there is no answer.
+        reason: String,
+    },
+    /// The answer's body could not be read.
+    #[error("cannot read the answer of \"{url}\": {reason}")]
+    Body {
+        /// What was asked for.
+        url: Url,
+        /// Why not.
+        reason: String,
+    },
+}
+
+/// A GET as probes and hooks send it.
+#[derive(Clone, Debug)]
+pub struct HttpGet {
+    url: Url,
+    /// What the spec says instead of the URL's own host.
+    host: Option<HeaderValue>,
+    headers: HeaderMap,
+}
+
+/// What a request was answered with.
+#[derive(Clone, Debug)]
+pub struct HttpAnswer {
+    /// The status of the last answer.
+    pub status: StatusCode,
+    /// Its body, cut at 10 KiB.
+    pub body: Vec<u8>,
+}
+
+impl HttpGet {
+    /// The request of an action of `container`. `ip` is asked where the action
+    /// names no host; `purpose` is who asks, for the user agent `kube-<purpose>`.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub fn new(
+        action: &HTTPGetAction,
+        container: Option<&Container>,
+        ip: &str,
+        purpose: &str,
+    ) -> Result<Self, RequestError> {
+        let host = action.host.as_deref().filter(|host| !host.is_empty());
+        let https = action.scheme.as_deref() == Some("HTTPS");
+        let port = port::resolve(&action.port, container)?;
+        let path = action.path.as_deref().unwrap_or_default();
+        let mut headers = HeaderMap::new();
+        for header in action.http_headers.iter().flatten() {
+            let invalid = || RequestError::Header(header.name.clone());
+            let name = HeaderName::from_bytes(header.name.as_bytes()).map_err(|_| invalid())?;
+            let value = HeaderValue::from_str(&header.value)
+                .or_else(|_| HeaderValue::from_bytes(header.value.as_bytes()))
+                .map_err(|_| invalid())?;
+            headers.append(name, value);
+        }
+        let given = headers.get(HOST).filter(|host| !host.is_empty()).cloned();
+        let agent = format!("kube-{purpose}/{}", version::MAJOR_MINOR);
+        let agent = HeaderValue::from_str(&agent)
+            .map_err(|_| RequestError::Header(USER_AGENT.to_string()))?;
+        only_first(&mut headers, &USER_AGENT, agent);
+        only_first(&mut headers, &ACCEPT, HeaderValue::from_static("*/*"));
+        // They are the connection's to say.
+        for name in [HOST, CONTENT_LENGTH, TRANSFER_ENCODING, TRAILER] {
+            headers.remove(name);
+        }
+        Ok(Self {
+            url: Url::new(https, host.unwrap_or(ip), port, path),
+            host: given,
+            headers,
+        })
+    }
+
+    /// What is asked for.
+    pub fn url(&self) -> &Url {
+        &self.url
+    }
+
+    /// The same without encryption, and without what must not be sent so.
+    pub fn without_tls(&self) -> Self {
+        let mut headers = self.headers.clone();
+        headers.remove(AUTHORIZATION);
+        Self {
+            url: self.url.without_tls(),
+            host: self.host.clone(),
+            headers,
+        }
+    }
+}
+
+/// Leaves the header as the spec has it, or sets it; one that the spec has empty
+/// is not sent.
+fn only_first(headers: &mut HeaderMap, name: &HeaderName, default: HeaderValue) {
+    let value = headers.get(name).cloned().unwrap_or(default);
+    if value.is_empty() {
+        headers.remove(name);
+    } else {
+        headers.insert(name, value);
+    }
+}
+
+/// Sends a request and follows redirects on its host, all within `timeout`. Every
+/// certificate is taken, no proxy is asked, and no connection is kept.
+///
+/// # Errors
+/// See [`HttpError`]; a status that says so is none.
+pub async fn http_get(request: &HttpGet, timeout: Duration) -> Result<HttpAnswer, HttpError> {
+    let begun = Instant::now();
+    let answered = tokio::time::timeout(timeout, follow(request)).await;
+    let mut exchange = answered.unwrap_or_else(|_| {
+        Err(HttpError::NoAnswer {
+            url: request.url.clone(),
+            reason: format!("no answer within {timeout:?}"),
+        })
+    })?;
+    let status = exchange.response.status();
+    let failed = |reason| HttpError::Body {
+        url: request.url.clone(),
+        reason,
+    };
+    let left = timeout.saturating_sub(begun.elapsed());
+    match tokio::time::timeout(left, read_body(exchange.response.body_mut())).await {
+        Ok(Ok(body)) => Ok(HttpAnswer { status, body }),
+        Ok(Err(error)) => Err(failed(error.to_string())),
+        Err(_) => Err(failed(format!("it was not complete within {timeout:?}"))),
+    }
+}
+
+async fn read_body(body: &mut Incoming) -> Result<Vec<u8>, hyper::Error> {
+    let mut read = Vec::new();
+    while let Some(frame) = body.frame().await {
+        if let Some(data) = frame?.data_ref() {
+            let room = MAX_BODY - read.len();
+            if data.len() >= room {
+                read.extend_from_slice(&data[..room]);
+                break;
+            }
+            read.extend_from_slice(data);
+        }
+    }
+    Ok(read)
+}
+
+/// An answer, and the connection that its body comes from.
+struct Exchange {
+    response: Response<Incoming>,
+    _connection: AbortOnDropHandle<()>,
+}
+
+async fn follow(request: &HttpGet) -> Result<Exchange, HttpError> {
+    let mut current = request.clone();
+    for _ in 0..MAX_REQUESTS {
+        let exchange = exchange(&current).await?;
+        let Some(location) = redirect(&exchange.response) else {
+            return Ok(exchange);
+        };
+        let no_answer = |reason| HttpError::NoAnswer {
+            url: current.url.clone(),
+            reason,
+        };
+        let location = String::from_utf8_lossy(location.as_bytes()).into_owned();
+        let next = current
+            .url
+            .join(&location)
+            .map_err(|error| no_answer(error.to_string()))?;
+        if next.host() != request.url.host() {
+            return Ok(exchange);
+        }
+        if !current.url.is_https() || next.is_https() {
+            let referer = HeaderValue::from_str(&current.url.to_string());
+            if let Ok(referer) = referer
+                && !request.headers.contains_key(REFERER)
+            {
+                current.headers.insert(REFERER, referer);
+            }
+        }
+        // A host that the spec gives holds for as long as no other is named.
+        if url::is_absolute(&location) {
+            current.host = None;
+        }
+        current.url = next;
+    }
+    Err(HttpError::NoAnswer {
+        url: current.url,
+        reason: format!("stopped after {MAX_REQUESTS} redirects"),
+    })
+}
+
+/// Where an answer sends its reader.
+fn redirect(response: &Response<Incoming>) -> Option<HeaderValue> {
+    let follows = matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308);
+    let location = response.headers().get(LOCATION);
+    location
+        .filter(|location| follows && !location.is_empty())
+        .cloned()
+}
+
+async fn exchange(request: &HttpGet) -> Result<Exchange, HttpError> {
+    let url = &request.url;
+    let failed = |reason: String| HttpError::NoAnswer {
+        url: url.clone(),
+        reason,
+    };
+    let stream = TcpStream::connect((url.host(), url.port()))
+        .await
+        .map_err(|error| failed(format!("dial tcp {}: {error}", url.authority())))?;
+    let sent = if url.is_https() {
+        let stream = tls::connect(stream, url.host())
+            .await
+            .map_err(|error| match error {
+                TlsError::PlainHttp => HttpError::PlainHttp(url.clone()),
+                other => failed(other.to_string()),
+            })?;
+        if tls::is_http2(&stream) {
+            over_http2(stream, request).await
+        } else {
+            over_http1(stream, request).await
+        }
+    } else {
+        over_http1(stream, request).await
+    };
+    sent.map_err(|error| failed(error.to_string()))
+}
+
+/// Why an exchange on a connection failed.
+#[derive(Debug, thiserror::Error)]
+enum SendError {
+    #[error(transparent)]
+    Request(#[from] hyper::http::Error),
+    #[error(transparent)]
+    Connection(#[from] hyper::Error),
+}
+
+async fn over_http1<S>(stream: S, request: &HttpGet) -> Result<Exchange, SendError>
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
+{
+    let host = match &request.host {
+        Some(host) => host.clone(),
+        None => {
+            HeaderValue::from_str(&request.url.authority()).map_err(hyper::http::Error::from)?
+        }
+    };
+    let mut message = Request::get(request.url.target()).header(HOST, host);
+    if let Some(headers) = message.headers_mut() {
+        headers.extend(request.headers.clone());
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    let message = message.body(Empty::<Bytes>::new())?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let connection = AbortOnDropHandle::new(tokio::spawn(async move {
+        // Who waits for the answer hears of it.
+        let _ = connection.await;
+    }));
+    Ok(Exchange {
+        response: sender.send_request(message).await?,
+        _connection: connection,
+    })
+}
+
+async fn over_http2(stream: tls::Connection, request: &HttpGet) -> Result<Exchange, SendError> {
+    let url = &request.url;
+    let host = request.host.as_ref().and_then(|host| host.to_str().ok());
+    let uri = Uri::builder()
+        .scheme("https")
+        .authority(host.map_or_else(|| url.authority(), str::to_owned))
+        .path_and_query(url.target())
+        .build()?;
+    let mut message = Request::get(uri);
+    if let Some(headers) = message.headers_mut() {
+        headers.extend(request.headers.clone());
+        headers.remove(CONNECTION);
+    }
+    let message = message.body(Empty::<Bytes>::new())?;
+    let io = TokioIo::new(stream);
+    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), io).await?;
+    let connection = AbortOnDropHandle::new(tokio::spawn(async move {
+        // Who waits for the answer hears of it.
+        let _ = connection.await;
+    }));
+    Ok(Exchange {
+        response: sender.send_request(message).await?,
+        _connection: connection,
+    })
+}
+
+/// Asks, and judges the answer.
+pub(super) async fn probe(request: &HttpGet, timeout: Duration) -> Result<Outcome, HttpError> {
+    let answer = match http_get(request, timeout).await {
+        Ok(answer) => answer,
+        // As upstream: the server did answer, so this says nothing of it.
+        Err(error @ HttpError::Body { .. }) => return Err(error),
+        Err(error) => return Ok(Outcome::Failure(error.to_string())),
+    };
+    let body = String::from_utf8_lossy(&answer.body);
+    Ok(match answer.status.as_u16() {
+        200..=299 => Outcome::Success,
+        300..=399 => Outcome::Warning(format!("Probe terminated redirects, Response body: {body}")),
+        status => {
+            tracing::debug!(url = %request.url, status, %body, "an HTTP probe failed");
+            Outcome::Failure(format!("HTTP probe failed with statuscode: {status}"))
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests;

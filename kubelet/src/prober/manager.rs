@@ -1,0 +1,249 @@
+//! The workers of all probes: begun with their pod, ended with it.
+
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    fmt,
+    sync::Arc,
+};
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
+use parking_lot::Mutex;
+use tokio::{
+    sync::{Notify, mpsc},
+    time::Instant,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    results::{ProbeResult, ProbeResults, ProbeType},
+    worker::{Probed, Worker},
+};
+use crate::{
+    clock,
+    pod::identity::{self, PodUid},
+    runtime::{cri::CriClient, restart_rules},
+};
+
+/// A container that has run for longer than this when the kubelet starts was
+/// there before, as upstream.
+const RESTART_GRACE: SignedDuration = SignedDuration::from_secs(10);
+
+/// Begins and ends the workers of probes. What they find is in
+/// [`ProbeResults`]; whose pod is to be looked at for it, they send.
+#[derive(Debug)]
+pub struct ProbeManager(Arc<Shared>);
+
+/// The last status of a pod, as it was made for the API.
+type StatusSource = dyn Fn(&PodUid) -> Option<Arc<PodStatus>> + Send + Sync;
+
+/// What all workers share.
+pub(super) struct Shared {
+    pub(super) cri: CriClient,
+    pub(super) statuses: Box<StatusSource>,
+    pub(super) results: Arc<ProbeResults>,
+    /// Pods of which a probe found something else than before.
+    changes: mpsc::Sender<PodUid>,
+    workers: Mutex<BTreeMap<Key, Handle>>,
+    /// When the kubelet began to probe.
+    pub(super) begun: Instant,
+    begun_at: Timestamp,
+    tasks: TaskTracker,
+    cancel: CancellationToken,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared")
+            .field("workers", &self.workers.lock().len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The probe that a worker is for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Key {
+    pub(super) uid: PodUid,
+    pub(super) container: String,
+    pub(super) kind: ProbeType,
+}
+
+#[derive(Debug)]
+struct Handle {
+    cancel: CancellationToken,
+    /// The container is not one of those that a pod is initialised with.
+    regular: bool,
+    prompt: Arc<Notify>,
+}
+
+impl ProbeManager {
+    /// No workers yet. They end with `cancel`. `statuses` knows the containers and
+    /// addresses of pods; `changes` gets the pods of which a probe found something
+    /// else than before.
+    pub fn new(
+        cri: CriClient,
+        statuses: impl Fn(&PodUid) -> Option<Arc<PodStatus>> + Send + Sync + 'static,
+        results: Arc<ProbeResults>,
+        changes: mpsc::Sender<PodUid>,
+        cancel: CancellationToken,
+    ) -> Self {
+        Self(Arc::new(Shared {
+            cri,
+            statuses: Box::new(statuses),
+            results,
+            changes,
+            workers: Mutex::default(),
+            begun: Instant::now(),
+            begun_at: clock::now(),
+            tasks: TaskTracker::new(),
+            cancel,
+        }))
+    }
+
+    /// Begins a worker for each probe of the pod that has none.
+    pub fn add_pod(&self, pod: &Arc<Pod>) {
+        let Some(spec) = &pod.spec else {
+            return;
+        };
+        let sidecars = spec.init_containers.iter().flatten();
+        let sidecars = sidecars.filter(|container| restart_rules::is_sidecar(container));
+        for (container, regular) in spec
+            .containers
+            .iter()
+            .map(|container| (container, true))
+            .chain(sidecars.map(|container| (container, false)))
+        {
+            self.add_container(pod, container, regular);
+        }
+    }
+
+    fn add_container(&self, pod: &Arc<Pod>, container: &Container, regular: bool) {
+        let probes = [
+            (ProbeType::Startup, &container.startup_probe),
+            (ProbeType::Readiness, &container.readiness_probe),
+            (ProbeType::Liveness, &container.liveness_probe),
+        ];
+        let mut probed: Option<Arc<Probed>> = None;
+        let mut workers = self.0.workers.lock();
+        for (kind, probe) in probes {
+            let Some(probe) = probe else {
+                continue;
+            };
+            let key = Key {
+                uid: PodUid::of(pod),
+                container: container.name.clone(),
+                kind,
+            };
+            let Entry::Vacant(entry) = workers.entry(key.clone()) else {
+                continue;
+            };
+            let probed = probed.get_or_insert_with(|| {
+                Arc::new(Probed {
+                    full_name: identity::full_name(pod),
+                    container: container.clone(),
+                    pod: Arc::clone(pod),
+                    sidecar: !regular,
+                })
+            });
+            let handle = Handle {
+                cancel: self.0.cancel.child_token(),
+                regular,
+                prompt: Arc::default(),
+            };
+            let worker = Worker::new(
+                key,
+                Arc::clone(probed),
+                probe.clone(),
+                Arc::clone(&handle.prompt),
+                Arc::clone(&self.0),
+            );
+            let cancel = handle.cancel.clone();
+            entry.insert(handle);
+            self.0.tasks.spawn(async move {
+                cancel.run_until_cancelled(worker.run()).await;
+            });
+        }
+    }
+
+    /// The pod's status was made: a container that waits for its first readiness
+    /// is looked at now.
+    pub fn prompt_readiness(&self, uid: &PodUid) {
+        for (key, handle) in self.0.workers.lock().range(first(uid)..) {
+            if key.uid != *uid {
+                break;
+            }
+            if key.kind == ProbeType::Readiness {
+                handle.prompt.notify_one();
+            }
+        }
+    }
+
+    /// The pod is ending: nothing of it is restarted any more, but whether it is
+    /// ready still matters. Sidecars are probed until they end, as upstream.
+    pub fn stop_liveness_and_startup(&self, uid: &PodUid) {
+        self.stop(|key, handle| {
+            key.uid == *uid && handle.regular && key.kind != ProbeType::Readiness
+        });
+    }
+
+    /// The pod has ended.
+    pub fn remove_pod(&self, uid: &PodUid) {
+        self.stop(|key, _| key.uid == *uid);
+    }
+
+    /// Ends the workers of all pods but those that `keep` names.
+    pub fn cleanup(&self, keep: impl Fn(&PodUid) -> bool) {
+        self.stop(|key, _| !keep(&key.uid));
+    }
+
+    /// Waits for the tasks of all workers, after they were cancelled.
+    pub async fn ended(&self) {
+        self.0.tasks.close();
+        self.0.tasks.wait().await;
+    }
+
+    /// A worker that is stopped takes itself out of the list.
+    fn stop(&self, which: impl Fn(&Key, &Handle) -> bool) {
+        for (key, handle) in &*self.0.workers.lock() {
+            if which(key, handle) {
+                handle.cancel.cancel();
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Whether a container that runs since `started` was there before this kubelet.
+    pub(super) fn is_older(&self, started: Timestamp) -> bool {
+        self.begun_at.duration_since(started) > RESTART_GRACE
+    }
+
+    /// Keeps what a probe found, and has the pod looked at when that changes what
+    /// is to be done about it.
+    pub(super) async fn set(&self, key: &Key, container_id: &str, result: ProbeResult) -> bool {
+        let changed = self.results.set(container_id, key.kind, result);
+        let matters = key.kind != ProbeType::Liveness || result == ProbeResult::Failure;
+        if changed && matters {
+            // Fails only when nobody looks at pods any more.
+            let _ = self.changes.send(key.uid.clone()).await;
+        }
+        changed
+    }
+
+    /// The worker has ended.
+    pub(super) fn forget(&self, key: &Key) {
+        self.workers.lock().remove(key);
+    }
+}
+
+/// Nothing of the pod comes before it.
+fn first(uid: &PodUid) -> Key {
+    Key {
+        uid: uid.clone(),
+        container: String::new(),
+        kind: ProbeType::Liveness,
+    }
+}
+
+#[cfg(test)]
+mod tests;

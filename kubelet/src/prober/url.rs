@@ -1,0 +1,297 @@
+//! URLs of `httpGet` actions: made from what the spec says, and followed through
+//! redirects (RFC 3986, section 5.2).
+
+use std::{fmt, fmt::Write as _};
+
+/// An `http` or `https` URL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Url {
+    https: bool,
+    host: String,
+    /// As it is written; the scheme's own where it is not.
+    port: Option<u16>,
+    /// Path and query; begins with `/`.
+    target: String,
+}
+
+/// Where a redirect cannot lead.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LocationError {
+    /// It is neither `http` nor `https`.
+    #[error("unsupported protocol scheme {0:?}")]
+    Scheme(String),
+    /// It has no host, or a port that is none.
+    #[error("failed to parse Location header {0:?}")]
+    Malformed(String),
+}
+
+impl Url {
+    /// The URL of `path`, which may have a query, on a port of a host. What is no
+    /// part of a URL in `path` is escaped; a scheme and a host in it do not count.
+    pub fn new(https: bool, host: &str, port: u16, path: &str) -> Self {
+        Self {
+            https,
+            host: host.to_owned(),
+            port: Some(port),
+            target: target(path),
+        }
+    }
+
+    /// Whether the connection is encrypted.
+    pub fn is_https(&self) -> bool {
+        self.https
+    }
+
+    /// The same, without encryption.
+    pub fn without_tls(&self) -> Self {
+        Self {
+            https: false,
+            ..self.clone()
+        }
+    }
+
+    /// Name or address, without brackets.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// The port to connect to.
+    pub fn port(&self) -> u16 {
+        self.port.unwrap_or(if self.https { 443 } else { 80 })
+    }
+
+    /// Path and query.
+    pub fn target(&self) -> &str {
+        &self.target
+    }
+
+    /// Host and port, as a `Host` header has them.
+    pub fn authority(&self) -> String {
+        let mut authority = if self.host.contains(':') {
+            format!("[{}]", self.host)
+        } else {
+            self.host.clone()
+        };
+        if let Some(port) = self.port {
+            // Writing to a string does not fail.
+            let _ = write!(authority, ":{port}");
+        }
+        authority
+    }
+
+    /// Where a `Location` header of an answer from this URL leads.
+    ///
+    /// # Errors
+    /// See [`LocationError`].
+    pub fn join(&self, location: &str) -> Result<Self, LocationError> {
+        let malformed = || LocationError::Malformed(location.to_owned());
+        let reference = without_fragment(location);
+        let (https, reference) = match split_scheme(reference) {
+            Some(("http", rest)) => (false, rest),
+            Some(("https", rest)) => (true, rest),
+            Some((other, _)) => return Err(LocationError::Scheme(other.to_owned())),
+            None => (self.https, reference),
+        };
+        if let Some(rest) = reference.strip_prefix("//") {
+            let (authority, path) = split_authority(rest);
+            let (host, port) = parse_authority(authority).ok_or_else(malformed)?;
+            return Ok(Self {
+                https,
+                host,
+                port,
+                target: normal(path),
+            });
+        }
+        if is_absolute(location) {
+            return Err(malformed());
+        }
+        let base = self.target.split('?').next().unwrap_or_default();
+        let path = match reference.chars().next() {
+            None => self.target.clone(),
+            Some('?') => format!("{base}{reference}"),
+            Some('/') => reference.to_owned(),
+            Some(_) => {
+                let parent = base.rfind('/').map_or("", |end| &base[..end]);
+                format!("{parent}/{reference}")
+            }
+        };
+        Ok(Self {
+            target: normal(&path),
+            ..self.clone()
+        })
+    }
+}
+
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.https { "https" } else { "http" };
+        write!(f, "{scheme}://{}{}", self.authority(), self.target)
+    }
+}
+
+/// Whether a reference names its own scheme.
+pub fn is_absolute(reference: &str) -> bool {
+    split_scheme(reference).is_some()
+}
+
+fn without_fragment(text: &str) -> &str {
+    text.split('#').next().unwrap_or_default()
+}
+
+fn split_scheme(text: &str) -> Option<(&str, &str)> {
+    let (scheme, rest) = text.split_once(':')?;
+    let mut bytes = scheme.bytes();
+    let valid = bytes.next()?.is_ascii_alphabetic()
+        && bytes.all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
+    valid.then_some((scheme, rest))
+}
+
+/// Splits what follows `//` where the path or query begins.
+fn split_authority(text: &str) -> (&str, &str) {
+    let end = text.find(['/', '?']).unwrap_or(text.len());
+    text.split_at(end)
+}
+
+fn parse_authority(authority: &str) -> Option<(String, Option<u16>)> {
+    // Who asks is not for the server to say.
+    let place = authority.rsplit('@').next()?;
+    let (host, port) = match place.strip_prefix('[') {
+        Some(rest) => rest.split_once(']')?,
+        None => place.split_at(place.find(':').unwrap_or(place.len())),
+    };
+    let port = match port.strip_prefix(':') {
+        None | Some("") => None,
+        Some(port) => Some(port.parse().ok()?),
+    };
+    (!host.is_empty()).then(|| (host.to_owned(), port))
+}
+
+/// Path and query of an `httpGet` action's path.
+fn target(text: &str) -> String {
+    if !has_valid_escapes(without_fragment(text).split('?').next().unwrap_or_default()) {
+        // As upstream: what is no URL is a path with strange characters.
+        return rooted(&escape(text, |byte| b"%?#".contains(&byte)));
+    }
+    let text = without_fragment(text);
+    let after_scheme = split_scheme(text).map_or(text, |(_, rest)| rest);
+    let path = match after_scheme.strip_prefix("//") {
+        Some(rest) => split_authority(rest).1,
+        None => text,
+    };
+    rooted(&escape(path, |_| false))
+}
+
+fn rooted(target: &str) -> String {
+    if target.starts_with('/') {
+        target.to_owned()
+    } else {
+        format!("/{target}")
+    }
+}
+
+/// Path and query without `.` and `..`.
+fn normal(target: &str) -> String {
+    let (path, query) = match target.find('?') {
+        Some(at) => target.split_at(at),
+        None => (target, ""),
+    };
+    let mut segments: Vec<&str> = Vec::new();
+    let mut steps = path.split('/').skip(usize::from(path.starts_with('/')));
+    let mut next = steps.next();
+    while let Some(segment) = next {
+        next = steps.next();
+        match segment {
+            "." | ".." => {
+                if segment == ".." {
+                    segments.pop();
+                }
+                // A directory stays one.
+                if next.is_none() {
+                    segments.push("");
+                }
+            }
+            other => segments.push(other),
+        }
+    }
+    rooted(&escape(&format!("/{}{query}", segments.join("/")), |_| {
+        false
+    }))
+}
+
+fn has_valid_escapes(text: &str) -> bool {
+    text.bytes().all(|byte| !byte.is_ascii_control())
+        && text.split('%').skip(1).all(|rest| {
+            let digits = rest.as_bytes().get(..2);
+            digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+        })
+}
+
+/// Escapes what may not be in a URL, and what `also` names.
+fn escape(text: &str, also: impl Fn(u8) -> bool) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_graphic() && !b"\"<>\\^`{|}".contains(&byte) && !also(byte) {
+            escaped.push(char::from(byte));
+        } else {
+            // Writing to a string does not fail.
+            let _ = write!(escaped, "%{byte:02X}");
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_become_urls() {
+        for (path, url) in [
+            ("/healthz", "http://10.0.0.1:80/healthz"),
+            ("healthz", "http://10.0.0.1:80/healthz"),
+            ("", "http://10.0.0.1:80/"),
+            ("/a?b=c&d", "http://10.0.0.1:80/a?b=c&d"),
+            ("/a#b", "http://10.0.0.1:80/a"),
+            ("/a b?c d", "http://10.0.0.1:80/a%20b?c%20d"),
+            ("/%20", "http://10.0.0.1:80/%20"),
+            ("/50%?x", "http://10.0.0.1:80/50%25%3Fx"),
+            ("/a:b", "http://10.0.0.1:80/a:b"),
+            ("http://other:8080/x?y", "http://10.0.0.1:80/x?y"),
+            ("//other/x", "http://10.0.0.1:80/x"),
+        ] {
+            assert_eq!(Url::new(false, "10.0.0.1", 80, path).to_string(), url);
+        }
+        assert_eq!(
+            Url::new(true, "fd00::1", 8443, "/").to_string(),
+            "https://[fd00::1]:8443/"
+        );
+    }
+
+    #[test]
+    fn locations_lead_on() {
+        let base = Url::new(false, "host", 8080, "/a/b?c");
+        for (location, url) in [
+            ("/x", "http://host:8080/x"),
+            ("x?y", "http://host:8080/a/x?y"),
+            ("../x", "http://host:8080/x"),
+            ("./", "http://host:8080/a/"),
+            ("..", "http://host:8080/"),
+            ("?z", "http://host:8080/a/b?z"),
+            ("", "http://host:8080/a/b?c"),
+            ("//host/x", "http://host/x"),
+            ("https://host/x#y", "https://host/x"),
+            ("http://u:p@[fd00::1]:81?x", "http://[fd00::1]:81/?x"),
+        ] {
+            let joined = base.join(location).map(|url| url.to_string());
+            assert_eq!(joined.as_deref(), Ok(url), "{location}");
+        }
+        assert_eq!(base.join("https://host/").map(|url| url.port()), Ok(443));
+        assert_eq!(
+            base.join("ftp://host/"),
+            Err(LocationError::Scheme("ftp".to_owned()))
+        );
+        for location in ["http://", "http://h:99999/", "http:x"] {
+            assert!(base.join(location).is_err(), "{location}");
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! Gives running containers what their pod was granted.
+
+use k8s_openapi::{
+    api::core::v1::{Container, Pod, PodSpec, ResourceRequirements},
+    apimachinery::pkg::api::resource::Quantity,
+};
+use tracing::{info, warn};
+
+use super::{ERROR, begun, need::Need, resizable, running, since};
+use crate::{
+    pod::identity::{self, PodUid},
+    runtime::{
+        RuntimeManager,
+        actions::{ContainerToKill, PodActions},
+        cri::CriError,
+        pod_status::PodStatus,
+        resources,
+    },
+};
+
+/// Why containers go on with what they had.
+#[derive(Debug, thiserror::Error)]
+enum ResizeError {
+    /// A container uses more than it is to have.
+    #[error(
+        "cannot decrease memory limits: attempting to set container {container:?} memory limit \
+         ({limit}) below current usage ({usage})"
+    )]
+    InUse {
+        container: String,
+        limit: i64,
+        usage: u64,
+    },
+    /// The runtime does not tell or do it.
+    #[error(transparent)]
+    Cri(#[from] CriError),
+}
+
+/// One of the resources that a resize changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Resource {
+    Memory,
+    Cpu,
+}
+
+impl Resource {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Cpu => "cpu",
+        }
+    }
+
+    /// Whether it is another amount, and whether that is more: by the limit
+    /// where that changes, else by the request.
+    fn change(self, from: Need, to: Need) -> Option<Change> {
+        let (limits, requests) = match self {
+            Self::Memory => (
+                (from.memory_limit, to.memory_limit),
+                (from.memory_request, to.memory_request),
+            ),
+            Self::Cpu => (
+                (from.cpu_limit, to.cpu_limit),
+                (from.cpu_request, to.cpu_request),
+            ),
+        };
+        let (from, to) = if limits.0 == limits.1 {
+            requests
+        } else {
+            limits
+        };
+        match from.cmp(&to) {
+            std::cmp::Ordering::Less => Some(Change::More),
+            std::cmp::Ordering::Equal => None,
+            std::cmp::Ordering::Greater => Some(Change::Less),
+        }
+    }
+
+    /// `from` with this resource as in `to`.
+    const fn taken(self, from: Need, to: Need) -> Need {
+        match self {
+            Self::Memory => Need {
+                memory_request: to.memory_request,
+                memory_limit: to.memory_limit,
+                ..from
+            },
+            Self::Cpu => Need {
+                cpu_request: to.cpu_request,
+                cpu_limit: to.cpu_limit,
+                ..from
+            },
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    Less,
+    More,
+}
+
+/// A running container that is to have other resources.
+#[derive(Debug)]
+struct Update<'a> {
+    container: &'a Container,
+    id: String,
+    /// What it has.
+    now: Need,
+    /// What it is to have.
+    wanted: Need,
+}
+
+impl Update<'_> {
+    /// Whether the container must be restarted for what changes.
+    fn restarts(&self) -> bool {
+        let changes = |resource: Resource| resource.change(self.now, self.wanted).is_some();
+        let policies = self.container.resize_policy.iter().flatten();
+        policies
+            .filter(|policy| policy.restart_policy == "RestartContainer")
+            .any(|policy| {
+                [Resource::Memory, Resource::Cpu]
+                    .into_iter()
+                    .any(|resource| resource.name() == policy.resource_name && changes(resource))
+            })
+    }
+
+    /// The new memory limit, when there was none or a higher one.
+    fn lower_memory_limit(&self) -> Option<i64> {
+        let (now, wanted) = (self.now.memory_limit, self.wanted.memory_limit);
+        (wanted != 0 && (now == 0 || wanted < now)).then_some(wanted)
+    }
+}
+
+/// The containers of a pod that are to be resized in place.
+#[derive(Debug, Default)]
+pub(in crate::runtime) struct ResizePlan<'a>(Vec<Update<'a>>);
+
+impl ResizePlan<'_> {
+    /// Whether there is nothing to resize.
+    pub(in crate::runtime) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl RuntimeManager {
+    /// Finds the containers that have other resources than they were granted.
+    /// Those that must be restarted for it are added to `actions`.
+    pub(in crate::runtime) fn plan_resize<'a>(
+        &self,
+        pod: &Pod,
+        spec: &'a PodSpec,
+        status: &PodStatus,
+        actions: &mut PodActions,
+    ) -> ResizePlan<'a> {
+        let mut plan = ResizePlan::default();
+        if actions.kill_pod || actions.create_sandbox.is_some() {
+            return plan;
+        }
+        for container in resizable(spec) {
+            let Some(run) = running(status, container) else {
+                continue;
+            };
+            if actions.kill.iter().any(|kill| kill.id == run.id) {
+                continue;
+            }
+            let given = self
+                .resizes
+                .update(&PodUid::of(pod), |granted| {
+                    granted.actuated(run).map(|given| Need::of(Some(given)))
+                })
+                .flatten();
+            let wanted = Need::of(container.resources.as_ref());
+            // What another kubelet gave it is what it was asked for.
+            let Some(now) = given.filter(|now| *now != wanted) else {
+                continue;
+            };
+            let update = Update {
+                container,
+                id: run.id.clone(),
+                now,
+                wanted,
+            };
+            if !update.restarts() {
+                plan.0.push(update);
+                continue;
+            }
+            actions.kill.push(ContainerToKill {
+                id: run.id.clone(),
+                name: run.name.clone(),
+                message: format!("Container {} resize requires restart", run.name),
+            });
+            // A sidecar is started again by the next sync, as whenever it ends.
+            let index = spec
+                .containers
+                .iter()
+                .position(|c| c.name == container.name);
+            actions.start.extend(index);
+            actions.start.sort_unstable();
+        }
+        plan
+    }
+
+    /// Resizes the running containers of a plan, memory before CPU, and those
+    /// that get less before those that get more. Whether it worked; what did not
+    /// is in the status and is tried again.
+    pub(in crate::runtime) async fn resize(
+        &self,
+        pod: &Pod,
+        spec: &PodSpec,
+        sandbox_id: &str,
+        plan: ResizePlan<'_>,
+    ) -> bool {
+        let uid = PodUid::of(pod);
+        let resized = self.try_resize(pod, spec, sandbox_id, plan.0).await;
+        self.save_granted(&uid).await;
+        let Err(error) = resized else {
+            return true;
+        };
+        warn!(pod = identity::full_name(pod), pod_uid = %uid, %error, "cannot resize pod");
+        self.resizes.update(&uid, |granted| {
+            let old = granted.in_progress.take();
+            let generation = pod.metadata.generation;
+            let mut new = begun(
+                old.as_ref()
+                    .map_or(generation, |old| old.observed_generation),
+            );
+            new.reason = Some(ERROR.to_owned());
+            new.message = Some(error.to_string());
+            granted.in_progress = Some(since(old, new));
+        });
+        false
+    }
+
+    async fn try_resize(
+        &self,
+        pod: &Pod,
+        spec: &PodSpec,
+        sandbox_id: &str,
+        mut updates: Vec<Update<'_>>,
+    ) -> Result<(), ResizeError> {
+        for update in &updates {
+            self.check_memory(update).await?;
+        }
+        let total = resources::sandbox_resources(spec);
+        let told = self
+            .cri
+            .update_pod_sandbox_resources(sandbox_id, total)
+            .await;
+        // A runtime need not care for pods as a whole.
+        told.or_else(|error| {
+            if error.is_unimplemented() {
+                Ok(())
+            } else {
+                Err(error)
+            }
+        })?;
+        for resource in [Resource::Memory, Resource::Cpu] {
+            let order = |update: &Update<'_>| resource.change(update.now, update.wanted);
+            updates.sort_by_key(|update| match order(update) {
+                Some(Change::Less) => 0,
+                None => 1,
+                Some(Change::More) => 2,
+            });
+            for update in &mut updates {
+                if order(update).is_some() {
+                    self.give(pod, update, resource).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// The container uses more memory than it is to have at most.
+    async fn check_memory(&self, update: &Update<'_>) -> Result<(), ResizeError> {
+        let Some(limit) = update.lower_memory_limit() else {
+            return Ok(());
+        };
+        let usage = self.cri.container_memory_usage(&update.id).await?;
+        if usage < u64::try_from(limit).unwrap_or_default() {
+            return Ok(());
+        }
+        Err(ResizeError::InUse {
+            container: update.container.name.clone(),
+            limit,
+            usage,
+        })
+    }
+
+    async fn give(
+        &self,
+        pod: &Pod,
+        update: &mut Update<'_>,
+        resource: Resource,
+    ) -> Result<(), ResizeError> {
+        let now = resource.taken(update.now, update.wanted);
+        let given = requirements(now);
+        let container = Container {
+            resources: Some(given.clone()),
+            ..update.container.clone()
+        };
+        let linux = resources::container_resources(pod, &container, self.memory_capacity);
+        self.cri
+            .update_container_resources(&update.id, linux)
+            .await?;
+        info!(
+            pod = identity::full_name(pod), container = %container.name,
+            container_id = %update.id, resource = resource.name(), "resized container"
+        );
+        update.now = now;
+        self.resizes.update(&PodUid::of(pod), |granted| {
+            granted.actuated.insert(update.id.clone(), given);
+        });
+        Ok(())
+    }
+}
+
+fn requirements(need: Need) -> ResourceRequirements {
+    let list = |cpu: i64, memory: i64| {
+        let cpu = (cpu != 0).then(|| ("cpu".to_owned(), Quantity(format!("{cpu}m"))));
+        let memory = (memory != 0).then(|| ("memory".to_owned(), Quantity(memory.to_string())));
+        Some(cpu.into_iter().chain(memory).collect())
+    };
+    ResourceRequirements {
+        claims: None,
+        limits: list(need.cpu_limit, need.memory_limit),
+        requests: list(need.cpu_request, need.memory_request),
+    }
+}

@@ -1,0 +1,121 @@
+//! Whether a container that ended is started again: by its own rules, then by
+//! its own policy, then by the pod's.
+
+use k8s_openapi::api::core::v1::{Container, PodSpec};
+
+use super::actions::RestartPolicy;
+
+/// Action of a rule: the container is started again.
+const RESTART: &str = "Restart";
+/// Action of a rule: every container of the pod is started anew.
+const RESTART_ALL: &str = "RestartAllContainers";
+
+/// Whether an init container is a sidecar: it is kept running beside the others.
+pub fn is_sidecar(init: &Container) -> bool {
+    init.restart_policy.as_deref() == Some("Always")
+}
+
+/// Whether a container that ended with `exit_code` is started again.
+pub fn restarts(spec: &PodSpec, container: &Container, exit_code: i32) -> bool {
+    let Some(policy) = container.restart_policy.as_deref() else {
+        return RestartPolicy::of(spec).restarts(exit_code);
+    };
+    if matches!(action(container, exit_code), Some(RESTART | RESTART_ALL)) {
+        return true;
+    }
+    match policy {
+        "Always" => true,
+        "OnFailure" => exit_code != 0,
+        "Never" => false,
+        _ => RestartPolicy::of(spec).restarts(exit_code),
+    }
+}
+
+/// Whether the end of a container with `exit_code` starts the whole pod anew.
+pub fn restarts_all(container: &Container, exit_code: i32) -> bool {
+    action(container, exit_code) == Some(RESTART_ALL)
+}
+
+/// Whether the end of some container can start the whole pod anew.
+pub fn can_restart_all(spec: &PodSpec) -> bool {
+    spec.init_containers
+        .iter()
+        .flatten()
+        .chain(&spec.containers)
+        .flat_map(|container| container.restart_policy_rules.iter().flatten())
+        .any(|rule| rule.action == RESTART_ALL)
+}
+
+/// What the first rule that matches an exit code asks for.
+fn action(container: &Container, exit_code: i32) -> Option<&str> {
+    let rule = container
+        .restart_policy_rules
+        .iter()
+        .flatten()
+        .find(|rule| {
+            rule.exit_codes.as_ref().is_some_and(|codes| {
+                let named = codes.values.iter().flatten().any(|code| *code == exit_code);
+                match codes.operator.as_str() {
+                    "In" => named,
+                    "NotIn" => !named,
+                    _ => false,
+                }
+            })
+        })?;
+    Some(&rule.action)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn container(json: &str) -> Container {
+        serde_json::from_str(json).unwrap()
+    }
+
+    #[test]
+    fn rules_come_before_the_containers_policy_and_that_before_the_pods() {
+        let ruled = r#"{"name": "a", "restartPolicy": "Never", "restartPolicyRules": [
+            {"action": "Restart", "exitCodes": {"operator": "In", "values": [3]}},
+            {"action": "RestartAllContainers", "exitCodes": {"operator": "NotIn", "values": [0, 5]}}
+        ]}"#;
+        for (policy, json, exit_code, expected) in [
+            ("Never", r#"{"name": "a"}"#, 1, false),
+            (
+                "Never",
+                r#"{"name": "a", "restartPolicy": "Always"}"#,
+                0,
+                true,
+            ),
+            (
+                "Always",
+                r#"{"name": "a", "restartPolicy": "OnFailure"}"#,
+                0,
+                false,
+            ),
+            (
+                "Always",
+                r#"{"name": "a", "restartPolicy": "Never"}"#,
+                1,
+                false,
+            ),
+            ("Always", ruled, 3, true),
+            ("Always", ruled, 4, true),
+            ("Always", ruled, 5, false),
+        ] {
+            let spec = PodSpec {
+                restart_policy: Some(policy.to_owned()),
+                ..PodSpec::default()
+            };
+            let found = restarts(&spec, &container(json), exit_code);
+            assert_eq!(found, expected, "{policy} {json} {exit_code}");
+        }
+        let ruled = container(ruled);
+        assert!(!restarts_all(&ruled, 3) && restarts_all(&ruled, 4));
+        let spec = PodSpec {
+            containers: vec![ruled],
+            ..PodSpec::default()
+        };
+        assert!(can_restart_all(&spec));
+    }
+}

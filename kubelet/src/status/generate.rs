@@ -1,0 +1,280 @@
+//! Makes the status of a pod out of what is known of it.
+
+use std::net::IpAddr;
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{
+        ContainerState, ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodSpec,
+        PodStatus as ApiStatus,
+    },
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+
+use super::{
+    Facts,
+    conclusion::conclude,
+    conditions,
+    containers::{self, Inputs},
+    ips,
+    phase::{self, Phase},
+    quantities,
+    readiness::{Kind, Readiness},
+    restart_all,
+};
+use crate::{
+    clock,
+    pod::identity,
+    prober::results::ProbeResults,
+    runtime::{pod_status::PodStatus, resources::QosClass},
+};
+
+/// Bytes that the termination messages of a pod may have together, as upstream.
+const MAX_MESSAGES: usize = 12 * 1024;
+/// What has the pod ended by the node; it stays true once it is.
+const DISRUPTION_TARGET: &str = "DisruptionTarget";
+
+/// What is the same for all pods of a node.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Node<'a> {
+    /// Its addresses, the primary first.
+    pub(super) ips: &'a [IpAddr],
+    pub(super) probes: &'a ProbeResults,
+    /// When this kubelet was started.
+    pub(super) begun: Timestamp,
+}
+
+impl<'a> Node<'a> {
+    fn readiness(&self, pod: &Pod) -> Readiness<'a> {
+        let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_ref());
+        Readiness {
+            probes: self.probes,
+            begun: self.begun,
+            was_ready: conditions
+                .into_iter()
+                .flatten()
+                .any(|c| c.type_ == conditions::READY && c.status == "True"),
+        }
+    }
+}
+
+/// The status by `facts`, after `old`.
+pub(super) fn generate(
+    node: &Node<'_>,
+    pod: &Pod,
+    spec: &PodSpec,
+    old: &ApiStatus,
+    facts: Facts<'_>,
+) -> ApiStatus {
+    let restarting_all = restart_all::is_due(spec, facts.status, old);
+    let inputs = Inputs {
+        pod,
+        spec,
+        status: facts.status,
+        old,
+        waiting: facts.waiting,
+        runtime_name: facts.runtime_name,
+        resize: facts.resize,
+        readiness: node.readiness(pod),
+        restarting_all,
+    };
+    let mut init = containers::init_container_statuses(inputs);
+    let mut containers = containers::container_statuses(inputs);
+    let mut ephemeral = containers::ephemeral_container_statuses(inputs);
+    // Static pods are gone when they are ended, and show no last phase.
+    let concluded = facts.ending && !identity::is_static(pod);
+    let (phase, reason, message) = outcome(old, facts, || {
+        let is_regular = |name: &str| spec.containers.iter().any(|c| c.name == name);
+        let phase = phase::phase(phase::Inputs {
+            spec,
+            init: &init,
+            containers: &containers,
+            initialized: facts
+                .status
+                .containers
+                .iter()
+                .any(|run| is_regular(&run.name) && facts.status.is_active(run)),
+            ending: concluded,
+        });
+        if concluded && !phase.is_terminal() {
+            Phase::Failed
+        } else {
+            phase
+        }
+    });
+    if facts.ending {
+        conclude(spec, &mut init, &mut containers);
+    }
+    let all = [&mut init, &mut containers, &mut ephemeral];
+    limit_messages(all);
+
+    let mut conditions = others(pod, old);
+    if let Some(resize) = facts.resize.filter(|_| !facts.ending) {
+        conditions.extend(resize.conditions.iter().cloned());
+    }
+    let own = conditions::conditions(
+        conditions::Inputs {
+            pod,
+            spec,
+            status: facts.status,
+            old,
+            phase,
+            init: &init,
+            containers: &containers,
+            restarting_all,
+        },
+        &conditions,
+    );
+    conditions.extend(own);
+
+    let host_ips: Vec<String> = node.ips.iter().map(ToString::to_string).collect();
+    let pod_ips = if spec.host_network == Some(true) {
+        host_ips.clone()
+    } else {
+        ips::by_family(facts.status.ips(), node.ips)
+    };
+    let resources = quantities::of_pod(spec);
+    ApiStatus {
+        phase: Some(phase.as_str().to_owned()),
+        conditions: Some(conditions),
+        init_container_statuses: some_list(init),
+        container_statuses: Some(containers),
+        ephemeral_container_statuses: some_list(ephemeral),
+        host_ip: host_ips.first().cloned(),
+        pod_ip: pod_ips.first().cloned(),
+        pod_ips: some_list(pod_ips.into_iter().map(|ip| PodIP { ip }).collect()),
+        host_ips: some_list(host_ips.into_iter().map(|ip| HostIP { ip }).collect()),
+        start_time: old.start_time.clone().or_else(|| start_time(facts.status)),
+        qos_class: Some(QosClass::of(spec).as_str().to_owned()),
+        observed_generation: old.observed_generation.max(pod.metadata.generation),
+        allocated_resources: resources.requests.clone(),
+        resources: Some(resources),
+        reason,
+        message,
+        ..ApiStatus::default()
+    }
+}
+
+/// The old status, but for how ready the containers are by their probes now.
+pub(super) fn with_readiness(
+    node: &Node<'_>,
+    pod: &Pod,
+    spec: &PodSpec,
+    old: &ApiStatus,
+) -> ApiStatus {
+    let mut status = old.clone();
+    let readiness = node.readiness(pod);
+    let set = |statuses: &mut [ContainerStatus], kind| {
+        for status in statuses {
+            let mut specs = match kind {
+                Kind::Regular => spec.containers.iter(),
+                Kind::Init => spec.init_containers.as_deref().unwrap_or_default().iter(),
+            };
+            if let Some(container) = specs.find(|c| c.name == status.name) {
+                let had_started = status.started == Some(true);
+                readiness.set(status, container, kind, had_started);
+            }
+        }
+    };
+    set(
+        status.container_statuses.as_deref_mut().unwrap_or_default(),
+        Kind::Regular,
+    );
+    set(
+        status
+            .init_container_statuses
+            .as_deref_mut()
+            .unwrap_or_default(),
+        Kind::Init,
+    );
+    let inputs = conditions::Inputs {
+        pod,
+        spec,
+        status: &PodStatus::default(),
+        old,
+        phase: Phase::parse(old.phase.as_deref()),
+        init: status
+            .init_container_statuses
+            .as_deref()
+            .unwrap_or_default(),
+        containers: status.container_statuses.as_deref().unwrap_or_default(),
+        restarting_all: false,
+    };
+    let mut conditions = status.conditions.clone().unwrap_or_default();
+    conditions::set_readiness(inputs, &mut conditions);
+    status.conditions = Some(conditions);
+    status
+}
+
+/// Phase, reason and message. A pod that is done never runs again, and what
+/// ended it stays true.
+fn outcome(
+    old: &ApiStatus,
+    facts: Facts<'_>,
+    phase: impl FnOnce() -> Phase,
+) -> (Phase, Option<String>, Option<String>) {
+    let old_phase = Phase::parse(old.phase.as_deref());
+    let phase = match facts.verdict {
+        _ if old_phase.is_terminal() => old_phase,
+        Some(verdict) => {
+            let (reason, message) = (verdict.reason.clone(), verdict.message.clone());
+            return (verdict.phase, Some(reason), Some(message));
+        }
+        None => phase(),
+    };
+    // They belong to the phase.
+    if phase == old_phase {
+        (phase, old.reason.clone(), old.message.clone())
+    } else {
+        (phase, None, None)
+    }
+}
+
+/// The conditions that are not the kubelet's: as the source has them, and what
+/// was said of the pod's end.
+fn others(pod: &Pod, old: &ApiStatus) -> Vec<PodCondition> {
+    let of_source = pod.status.as_ref().and_then(|s| s.conditions.as_ref());
+    let disruption = old.conditions.iter().flatten();
+    let disruption = disruption.filter(|c| c.type_ == DISRUPTION_TARGET);
+    of_source
+        .into_iter()
+        .flatten()
+        .filter(|c| !conditions::is_kubelets(&c.type_) && c.type_ != DISRUPTION_TARGET)
+        .chain(disruption)
+        .cloned()
+        .collect()
+}
+
+/// When the pod was first run here: a kubelet that is started again finds its
+/// sandboxes.
+fn start_time(status: &PodStatus) -> Option<Time> {
+    let oldest = status.sandboxes.iter().map(|s| s.created_at).min();
+    oldest
+        .and_then(clock::from_nanos)
+        .or_else(|| Some(clock::now_time()))
+}
+
+/// Gives every container its part of what messages may take.
+fn limit_messages(statuses: [&mut Vec<ContainerStatus>; 3]) {
+    let containers: usize = statuses.iter().map(|statuses| statuses.len()).sum();
+    let limit = MAX_MESSAGES / containers.max(1);
+    let shorten = |state: &mut Option<ContainerState>| {
+        let terminated = state.as_mut().and_then(|s| s.terminated.as_mut());
+        let Some(message) = terminated.and_then(|t| t.message.as_mut()) else {
+            return;
+        };
+        let mut end = limit.min(message.len());
+        while !message.is_char_boundary(end) {
+            end -= 1;
+        }
+        message.truncate(end);
+    };
+    for status in statuses.into_iter().flatten() {
+        shorten(&mut status.state);
+        shorten(&mut status.last_state);
+    }
+}
+
+fn some_list<T>(list: Vec<T>) -> Option<Vec<T>> {
+    (!list.is_empty()).then_some(list)
+}

@@ -1,0 +1,209 @@
+//! Whether containers have started and are ready, by what their probes found.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus};
+
+use crate::{
+    prober::results::{ProbeResult, ProbeResults, ProbeType},
+    runtime::restart_rules,
+};
+
+/// A container that was started so long before the kubelet was not started by it.
+const RESTART_GRACE: SignedDuration = SignedDuration::from_secs(10);
+
+/// What readiness follows from, beside the container.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Readiness<'a> {
+    pub(super) probes: &'a ProbeResults,
+    /// When this kubelet was started.
+    pub(super) begun: Timestamp,
+    /// Whether the pod was ready when its source was read.
+    pub(super) was_ready: bool,
+}
+
+/// What kind of container a status is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// One of `spec.containers`.
+    Regular,
+    /// One of `spec.initContainers`.
+    Init,
+}
+
+impl Readiness<'_> {
+    /// Sets `started` and `ready`. `had_started`: it had when it was reported last.
+    pub(super) fn set(
+        &self,
+        status: &mut ContainerStatus,
+        container: &Container,
+        kind: Kind,
+        had_started: bool,
+    ) {
+        let started = self.has_started(status, container, had_started);
+        status.started = Some(started);
+        status.ready = if kind == Kind::Init && !restart_rules::is_sidecar(container) {
+            let terminated = status.state.as_ref().and_then(|s| s.terminated.as_ref());
+            terminated.is_some_and(|terminated| terminated.exit_code == 0)
+        } else {
+            started && self.is_ready(status, container)
+        };
+    }
+
+    fn has_started(
+        &self,
+        status: &ContainerStatus,
+        container: &Container,
+        had_started: bool,
+    ) -> bool {
+        let running = status.state.as_ref().is_some_and(|s| s.running.is_some());
+        if !running || container.startup_probe.is_none() {
+            return running;
+        }
+        match self.probes.get(runtime_id(status), ProbeType::Startup) {
+            Some(result) => result == ProbeResult::Success,
+            None => had_started,
+        }
+    }
+
+    fn is_ready(&self, status: &ContainerStatus, container: &Container) -> bool {
+        if container.readiness_probe.is_none() {
+            return true;
+        }
+        match self.probes.get(runtime_id(status), ProbeType::Readiness) {
+            Some(result) => result == ProbeResult::Success,
+            // It was probed by an earlier kubelet.
+            None => self.was_ready && self.is_older(status),
+        }
+    }
+
+    fn is_older(&self, status: &ContainerStatus) -> bool {
+        let running = status.state.as_ref().and_then(|s| s.running.as_ref());
+        let started = running.and_then(|running| running.started_at.as_ref());
+        let limit = self.begun.checked_sub(RESTART_GRACE).ok();
+        started.zip(limit).is_some_and(|(at, limit)| at.0 < limit)
+    }
+}
+
+/// The id that the runtime knows the container by.
+fn runtime_id(status: &ContainerStatus) -> &str {
+    let id = status.container_id.as_deref().unwrap_or_default();
+    id.split_once("://").map_or(id, |(_, id)| id)
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::{
+        api::core::v1::{ContainerState, ContainerStateRunning, ContainerStateTerminated, Probe},
+        apimachinery::pkg::apis::meta::v1::Time,
+    };
+
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn running(started_at: i64) -> ContainerStatus {
+        ContainerStatus {
+            container_id: Some("fake://id".to_owned()),
+            state: Some(ContainerState {
+                running: Some(ContainerStateRunning {
+                    started_at: Some(Time(at(started_at))),
+                }),
+                ..ContainerState::default()
+            }),
+            ..ContainerStatus::default()
+        }
+    }
+
+    fn probed(startup: bool, readiness: bool) -> Container {
+        Container {
+            startup_probe: startup.then(Probe::default),
+            readiness_probe: readiness.then(Probe::default),
+            ..Container::default()
+        }
+    }
+
+    #[test]
+    fn probes_decide_where_there_are_any() {
+        use ProbeResult::{Failure, Success, Unknown};
+        for (startup, readiness, had_started, expected) in [
+            (None, None, false, (true, true)),
+            (Some(None), None, false, (false, false)),
+            (Some(None), None, true, (true, true)),
+            (Some(Some(Unknown)), None, true, (false, false)),
+            (Some(Some(Success)), None, false, (true, true)),
+            (None, Some(None), false, (true, false)),
+            (None, Some(Some(Failure)), false, (true, false)),
+            (None, Some(Some(Success)), false, (true, true)),
+            (
+                Some(Some(Failure)),
+                Some(Some(Success)),
+                false,
+                (false, false),
+            ),
+        ] {
+            let probes = ProbeResults::default();
+            let set = |kind, result: Option<Option<ProbeResult>>| {
+                if let Some(Some(result)) = result {
+                    probes.set("id", kind, result);
+                }
+            };
+            set(ProbeType::Startup, startup);
+            set(ProbeType::Readiness, readiness);
+            let container = probed(startup.is_some(), readiness.is_some());
+            let mut status = running(100);
+            let readiness = Readiness {
+                probes: &probes,
+                begun: at(100),
+                was_ready: true,
+            };
+            readiness.set(&mut status, &container, Kind::Regular, had_started);
+            assert_eq!(
+                (status.started, status.ready),
+                (Some(expected.0), expected.1)
+            );
+        }
+    }
+
+    #[test]
+    fn a_restarted_kubelet_takes_ready_containers_over() {
+        let probes = ProbeResults::default();
+        for (started_at, was_ready, expected) in
+            [(50, true, true), (50, false, false), (95, true, false)]
+        {
+            let mut status = running(started_at);
+            let readiness = Readiness {
+                probes: &probes,
+                begun: at(100),
+                was_ready,
+            };
+            readiness.set(&mut status, &probed(false, true), Kind::Regular, true);
+            assert_eq!(status.ready, expected, "{started_at} {was_ready}");
+        }
+    }
+
+    #[test]
+    fn an_init_container_is_ready_when_done_and_a_sidecar_when_it_runs() {
+        let probes = ProbeResults::default();
+        let readiness = Readiness {
+            probes: &probes,
+            begun: at(0),
+            was_ready: false,
+        };
+        let mut container = probed(false, false);
+        let mut status = running(1);
+        readiness.set(&mut status, &container, Kind::Init, false);
+        assert!(!status.ready && status.started == Some(true));
+        container.restart_policy = Some("Always".to_owned());
+        readiness.set(&mut status, &container, Kind::Init, false);
+        assert!(status.ready);
+        container.restart_policy = None;
+        status.state = Some(ContainerState {
+            terminated: Some(ContainerStateTerminated::default()),
+            ..ContainerState::default()
+        });
+        readiness.set(&mut status, &container, Kind::Init, false);
+        assert!(status.ready && status.started == Some(false));
+    }
+}

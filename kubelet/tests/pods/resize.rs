@@ -1,0 +1,237 @@
+//! Pods that are to use more or less than before, while they run.
+
+use std::time::Duration;
+
+use e2e::fake_runtime::{Fault, Times, Usage, Verb};
+use k8s_openapi::api::core::v1::{Pod, PodCondition};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::node::{IMAGE, Node, Running, SECOND, pod, until};
+
+fn resources(cpu: &str, memory: &str) -> Value {
+    json!({"requests": {"cpu": cpu, "memory": memory}, "limits": {"cpu": "2", "memory": memory}})
+}
+
+fn sized(resources: &Value, policy: &str) -> Pod {
+    pod(
+        "web",
+        "u1",
+        json!({"containers": [{
+            "name": "c", "image": IMAGE, "resources": resources,
+            "resizePolicy": [
+                {"resourceName": "cpu", "restartPolicy": "NotRequired"},
+                {"resourceName": "memory", "restartPolicy": policy}
+            ]
+        }]}),
+    )
+}
+
+fn condition(kubelet: &Running, type_: &str) -> Option<PodCondition> {
+    let conditions = kubelet.status("web").conditions.unwrap_or_default();
+    conditions.into_iter().find(|c| c.type_ == type_)
+}
+
+fn shown(kubelet: &Running) -> Value {
+    serde_json::to_value(kubelet.container("web").resources).unwrap()
+}
+
+/// CPU shares and memory limit of the container in the runtime.
+fn actual(node: &Node) -> (i64, i64) {
+    let config = node.runtime.running("c")[0].config.clone();
+    let resources = config.linux.unwrap().resources.unwrap();
+    (resources.cpu_shares, resources.memory_limit_in_bytes)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_running_container_is_resized_without_a_restart() {
+    let node = Node::new();
+    let kubelet = node.start();
+    kubelet
+        .add(sized(&resources("100m", "64Mi"), "NotRequired"))
+        .await;
+    kubelet.until_phase("web", "Running", 3 * SECOND).await;
+    assert_eq!(actual(&node), (102, 64 << 20));
+
+    let more = resources("200m", "128Mi");
+    kubelet.update(sized(&more, "NotRequired")).await;
+    until("its status", 5 * SECOND, || shown(&kubelet) == more).await;
+    assert_eq!(actual(&node), (204, 128 << 20));
+    let allocated = serde_json::to_value(kubelet.container("web").allocated_resources);
+    assert_eq!(allocated.unwrap(), more["requests"]);
+    assert_eq!(condition(&kubelet, "PodResizeInProgress"), None);
+    assert_eq!(kubelet.container("web").restart_count, 0);
+    assert_eq!(node.runtime.calls(Verb::CreateContainer), 1);
+    // Memory, then CPU.
+    assert_eq!(node.runtime.calls(Verb::UpdateContainerResources), 2);
+    assert_eq!(node.runtime.calls(Verb::UpdatePodSandboxResources), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_that_asks_for_it_is_restarted() {
+    let node = Node::new();
+    let kubelet = node.start();
+    let pod = |memory| sized(&resources("100m", memory), "RestartContainer");
+    kubelet.add(pod("64Mi")).await;
+    kubelet.until_phase("web", "Running", 3 * SECOND).await;
+    kubelet.update(pod("128Mi")).await;
+    until("a second run", 5 * SECOND, || {
+        kubelet.container("web").restart_count == 1 && kubelet.phase("web") == "Running"
+    })
+    .await;
+    assert_eq!(actual(&node), (102, 128 << 20));
+    assert_eq!(node.runtime.calls(Verb::UpdateContainerResources), 0);
+    assert_eq!(shown(&kubelet), resources("100m", "128Mi"));
+    // CPU alone needs no restart.
+    kubelet
+        .update(sized(&resources("200m", "128Mi"), "RestartContainer"))
+        .await;
+    until("the CPU", 5 * SECOND, || actual(&node) == (204, 128 << 20)).await;
+    assert_eq!(kubelet.container("web").restart_count, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_granted_outlives_the_kubelet() {
+    let node = Node::new();
+    let kubelet = node.start();
+    let more = sized(&resources("200m", "128Mi"), "RestartContainer");
+    kubelet
+        .add(sized(&resources("100m", "128Mi"), "RestartContainer"))
+        .await;
+    kubelet.until_phase("web", "Running", 3 * SECOND).await;
+    kubelet.update(more.clone()).await;
+    until("the CPU", 5 * SECOND, || actual(&node) == (204, 128 << 20)).await;
+    sleep(SECOND).await;
+    kubelet.stop().await;
+
+    let kubelet = node.start();
+    kubelet.add(more).await;
+    kubelet.until_phase("web", "Running", 3 * SECOND).await;
+    sleep(70 * SECOND).await;
+    assert_eq!(node.runtime.calls(Verb::CreateContainer), 1);
+    assert_eq!(node.runtime.calls(Verb::UpdateContainerResources), 1);
+    kubelet.stop().await;
+
+    // What changes while the kubelet is away is a resize too.
+    let kubelet = node.start();
+    kubelet
+        .add(sized(&resources("300m", "128Mi"), "RestartContainer"))
+        .await;
+    until("the CPU", 5 * SECOND, || actual(&node) == (307, 128 << 20)).await;
+    assert_eq!(node.runtime.calls(Verb::CreateContainer), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_finds_no_room_goes_on_as_it_was() {
+    let node = Node::new();
+    let kubelet = node.start();
+    let small = resources("100m", "64Mi");
+    kubelet.add(sized(&small, "NotRequired")).await;
+    kubelet.until_phase("web", "Running", 3 * SECOND).await;
+    kubelet
+        .update(sized(&resources("100m", "1000Ti"), "NotRequired"))
+        .await;
+    until("why not", 5 * SECOND, || {
+        condition(&kubelet, "PodResizePending").is_some()
+    })
+    .await;
+    let pending = condition(&kubelet, "PodResizePending").unwrap();
+    assert_eq!(pending.reason.as_deref(), Some("Deferred"));
+    let message = pending.message.unwrap();
+    assert!(
+        message.starts_with("Node didn't have enough resource: memory"),
+        "{message}"
+    );
+    let check = |kubelet: &Running| {
+        assert_eq!(actual(&node), (102, 64 << 20));
+        assert_eq!(shown(kubelet), small);
+        assert_eq!(node.runtime.calls(Verb::UpdateContainerResources), 0);
+    };
+    check(&kubelet);
+    kubelet.stop().await;
+
+    // It is not forgotten that there was no room, even for a new container.
+    let kubelet = node.start();
+    kubelet
+        .add(sized(&resources("100m", "1000Ti"), "NotRequired"))
+        .await;
+    until("why not", 5 * SECOND, || {
+        condition(&kubelet, "PodResizePending").is_some()
+    })
+    .await;
+    node.runtime.exit_container("c", 1);
+    until("a second run", 15 * SECOND, || {
+        kubelet.container("web").restart_count == 1 && kubelet.container("web").ready
+    })
+    .await;
+    check(&kubelet);
+    kubelet.update(sized(&small, "NotRequired")).await;
+    until("nothing to wait for", 5 * SECOND, || {
+        condition(&kubelet, "PodResizePending").is_none()
+    })
+    .await;
+    check(&kubelet);
+}
+
+#[tokio::test(start_paused = true)]
+async fn memory_in_use_is_not_taken_away() {
+    let node = Node::new();
+    let kubelet = node.start();
+    kubelet
+        .add(sized(&resources("100m", "128Mi"), "NotRequired"))
+        .await;
+    kubelet.until_phase("web", "Running", 3 * SECOND).await;
+    let id = node.runtime.running("c")[0].id.clone();
+    let uses = |mebibytes: u64| Usage {
+        memory_bytes: mebibytes << 20,
+        ..Usage::default()
+    };
+    node.runtime.set_usage(&id, uses(100));
+    kubelet
+        .update(sized(&resources("100m", "64Mi"), "NotRequired"))
+        .await;
+    let error = || condition(&kubelet, "PodResizeInProgress").and_then(|c| c.reason);
+    until("the reason", 15 * SECOND, || {
+        error().as_deref() == Some("Error")
+    })
+    .await;
+    let message = condition(&kubelet, "PodResizeInProgress")
+        .unwrap()
+        .message
+        .unwrap();
+    assert!(
+        message.starts_with("cannot decrease memory limits"),
+        "{message}"
+    );
+    assert_eq!(actual(&node), (102, 128 << 20));
+    node.runtime.set_usage(&id, uses(10));
+    until("the limit", 15 * SECOND, || {
+        actual(&node) == (102, 64 << 20)
+    })
+    .await;
+    until("its end", 15 * SECOND, || error().is_none()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resize_that_the_runtime_refuses_is_tried_again() {
+    let node = Node::new();
+    let kubelet = node.start();
+    kubelet
+        .add(sized(&resources("100m", "64Mi"), "NotRequired"))
+        .await;
+    kubelet.until_phase("web", "Running", 3 * SECOND).await;
+    let fault = Fault::Error(tonic::Status::internal("not now"));
+    node.runtime
+        .fault(Verb::UpdateContainerResources, fault, Times::N(2));
+    let more = resources("200m", "64Mi");
+    kubelet.update(sized(&more, "NotRequired")).await;
+    until("its status", Duration::from_secs(30), || {
+        shown(&kubelet) == more
+    })
+    .await;
+    until("its end", 5 * SECOND, || {
+        condition(&kubelet, "PodResizeInProgress").is_none()
+    })
+    .await;
+    assert_eq!(node.runtime.calls(Verb::CreateContainer), 1);
+}
