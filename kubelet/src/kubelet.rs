@@ -13,6 +13,7 @@ use crate::{
     config::{options::Options, update::PodUpdate},
     housekeeping::Housekeeping,
     lifecycle::Admission,
+    logs::LogRotation,
     pleg::{Pleg, PodCache},
     pod::{identity::PodUid, manager::PodManager},
     pod_syncer::Syncer,
@@ -200,10 +201,23 @@ impl Kubelet {
             sources_ready: &*parts.sources_ready,
             rejected: HashSet::new(),
         };
+        let rotation = parts.options.log_rotation.map(|policy| LogRotation {
+            policy,
+            options: Arc::clone(&parts.options),
+            cri: parts.cri.clone(),
+            pleg: Arc::clone(&parts.pleg),
+            cache: Arc::clone(&parts.cache),
+        });
+        let rotate = async {
+            if let Some(rotation) = rotation {
+                rotation.run(cancel.clone()).await;
+            }
+        };
         tokio::join!(
+            rotate,
             parts.pleg.run(events_in, cancel.clone()),
             parts.volumes.run(cancel.clone()),
-            sync_loop.run(updates, events, probe_changes, cancel),
+            sync_loop.run(updates, events, probe_changes, cancel.clone()),
         );
         workers.ended().await;
         probes.ended().await;
@@ -287,6 +301,14 @@ impl Kubelet {
 
     pub(crate) fn sources_ready(&self) -> bool {
         (self.0.sources_ready)()
+    }
+
+    pub(crate) fn cri(&self) -> &CriClient {
+        &self.0.cri
+    }
+
+    pub(crate) fn pod_manager(&self) -> &PodManager {
+        &self.0.pods
     }
 
     pub(crate) fn statuses(&self) -> &StatusManager {

@@ -17,6 +17,8 @@ pub mod image;
 pub mod kubelet;
 pub mod lifecycle;
 pub mod logging;
+pub mod logs;
+pub mod logs_command;
 pub mod pleg;
 pub mod pod;
 mod pod_syncer;

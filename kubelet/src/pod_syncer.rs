@@ -98,8 +98,8 @@ impl PodSyncer for Syncer {
         uid: &PodUid,
         newer_than: Option<Instant>,
     ) -> Result<Arc<PodStatus>, WorkerError> {
-        if newer_than.is_some() {
-            self.pleg.request_relist();
+        if let Some(min) = newer_than {
+            self.pleg.request(uid, min);
         }
         Ok(self.cache.get_newer_than(uid, newer_than).await?)
     }
@@ -155,7 +155,7 @@ impl PodSyncer for Syncer {
             self.pleg.request_inspection(&PodUid::of(&pod));
         }
         if synced.changed && !synced.failed {
-            self.pleg.request_relist();
+            self.pleg.request(&PodUid::of(&pod), Instant::now());
         }
         // What came of a resize is read back and shown.
         let retry_after = if synced.resized && !synced.failed {

@@ -14,6 +14,7 @@ mod isolation_validation;
 pub mod kubelet_configuration;
 pub mod kubelet_defaults;
 pub mod kubelet_validation;
+mod log_settings;
 pub mod manifest;
 pub mod options;
 pub mod pod_config;

@@ -3,8 +3,11 @@
 
 use std::{net::IpAddr, path::PathBuf, time::Duration};
 
-use crate::image::{
-    credentials::plugin::config::CredentialProvider, pull_records::policy::VerificationPolicy,
+use crate::{
+    image::{
+        credentials::plugin::config::CredentialProvider, pull_records::policy::VerificationPolicy,
+    },
+    logs::RotationPolicy,
 };
 
 /// Values of one run of the kubelet, after flags, file and defaults are merged.
@@ -18,6 +21,11 @@ pub struct Options {
     pub root_dir: PathBuf,
     /// Directory of the pods' log directories (`podLogsDir`).
     pub pod_logs_dir: PathBuf,
+    /// Directory of links to the logs of containers (`--container-logs-dir`); no
+    /// links are made when unset.
+    pub container_logs_dir: Option<PathBuf>,
+    /// When logs of containers are rotated; never when unset.
+    pub log_rotation: Option<RotationPolicy>,
     /// `unix://` endpoint of the CRI runtime service.
     pub container_runtime_endpoint: String,
     /// `unix://` endpoint of the CRI image service; the runtime's when unset.
@@ -79,13 +87,21 @@ pub enum SwapBehavior {
 }
 
 impl Default for Options {
-    /// Upstream's defaults, on a node named `localhost` without addresses.
+    /// Upstream's defaults, on a node named `localhost` without addresses, and
+    /// without links to logs.
     fn default() -> Self {
         Self {
             node_name: "localhost".to_owned(),
             node_ips: Vec::new(),
             root_dir: PathBuf::from("/var/lib/kubelet"),
             pod_logs_dir: PathBuf::from("/var/log/pods"),
+            container_logs_dir: None,
+            log_rotation: Some(RotationPolicy {
+                max_size: 10 << 20,
+                max_files: 5,
+                max_workers: 1,
+                monitor_interval: Duration::from_secs(10),
+            }),
             container_runtime_endpoint: "unix:///run/containerd/containerd.sock".to_owned(),
             image_service_endpoint: String::new(),
             runtime_request_timeout: Duration::from_secs(120),

@@ -3,8 +3,6 @@
 
 use serde_json::Value;
 
-use super::kubelet_configuration::KubeletConfiguration;
-
 /// Fields, by dotted path, that have an effect.
 const EFFECTIVE: &[&str] = &[
     "address",
@@ -12,6 +10,10 @@ const EFFECTIVE: &[&str] = &[
     "apiVersion",
     "clusterDNS",
     "clusterDomain",
+    "containerLogMaxFiles",
+    "containerLogMaxSize",
+    "containerLogMaxWorkers",
+    "containerLogMonitorInterval",
     "containerRuntimeEndpoint",
     "cpuCFSQuota",
     "cpuCFSQuotaPeriod",
@@ -21,6 +23,7 @@ const EFFECTIVE: &[&str] = &[
     "fileCheckFrequency",
     "healthzBindAddress",
     "healthzPort",
+    "httpCheckFrequency",
     "imagePullCredentialsVerificationPolicy",
     "imageServiceEndpoint",
     "kind",
@@ -41,6 +44,8 @@ const EFFECTIVE: &[&str] = &[
     "serializeImagePulls",
     "singleProcessOOMKill",
     "staticPodPath",
+    "staticPodURL",
+    "staticPodURLHeader",
     "syncFrequency",
     "userNamespaces.idsPerPod",
 ];
@@ -91,44 +96,6 @@ fn is_unset(value: &Value) -> bool {
         Value::Array(items) => items.is_empty(),
         Value::Object(fields) => fields.values().all(is_unset),
     }
-}
-
-/// A field that cannot be left out silently: a start without it would run other
-/// pods, or less isolated ones, than its author wants.
-struct NotBuilt {
-    field: &'static str,
-    flag: &'static str,
-    instead: &'static str,
-    is_asked_for: fn(&KubeletConfiguration) -> bool,
-}
-
-const NOT_BUILT: &[NotBuilt] = &[NotBuilt {
-    field: "staticPodURL",
-    flag: "--manifest-url",
-    instead: "write the manifests to staticPodPath",
-    is_asked_for: |config| !config.static_pod_url.is_empty(),
-}];
-
-/// Whether a field, by dotted path, is refused when it asks for something.
-pub fn is_refused(field: &str) -> bool {
-    NOT_BUILT.iter().any(|missing| missing.field == field)
-}
-
-/// What a configuration asks for and cannot have; each with what to do instead.
-pub fn not_built(config: &KubeletConfiguration) -> Vec<String> {
-    NOT_BUILT
-        .iter()
-        .filter(|missing| (missing.is_asked_for)(config))
-        .map(|missing| {
-            let NotBuilt {
-                field,
-                flag,
-                instead,
-                ..
-            } = missing;
-            format!("{field} ({flag}): is not built yet; {instead}")
-        })
-        .collect()
 }
 
 #[cfg(test)]

@@ -1,6 +1,10 @@
 //! Starts one container.
 
-use std::{collections::BTreeMap, path::Path, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use cri_proto::runtime::v1::{
     ContainerConfig, ImageSpec, NamespaceMode, PodSandboxConfig, UserNamespace,
@@ -24,6 +28,7 @@ use super::{
 use crate::{
     config::duration::GoDuration,
     image::ImageError,
+    logs::links,
     pod::{directory, identity},
     repeatable,
     volume::{MountedVolumes, plugin::Mounted},
@@ -227,6 +232,7 @@ impl RuntimeManager {
         if let Some(target) = target {
             share_processes(&mut config, target, status)?;
         }
+        let log = log_dir.join(format!("{restart_count}.log"));
         let id = self
             .cri
             .create_container(running.sandbox_id, config, running.sandbox_config.clone())
@@ -240,7 +246,20 @@ impl RuntimeManager {
             pod = identity::full_name(pod), pod_uid = pod.metadata.uid,
             container = %container.name, container_id = %id, restart_count, "started container"
         );
+        self.link_log(pod, container, &id, log).await;
         self.post_start(running, container, id).await
+    }
+
+    /// Links to the log of a container that was started, for log agents.
+    async fn link_log(&self, pod: &Pod, container: &Container, id: &str, log: PathBuf) {
+        let Some(dir) = &self.options.container_logs_dir else {
+            return;
+        };
+        let (name, namespace) = (identity::name(pod), identity::namespace(pod));
+        let link = links::link_path(dir, name, namespace, &container.name, id);
+        if let Err(error) = repeatable::blocking(move || links::make(&link, &log)).await {
+            warn!(pod = identity::full_name(pod), %error, "linking to a log failed");
+        }
     }
 
     /// The images that a container mounts, by the names of their volumes, pulled as their

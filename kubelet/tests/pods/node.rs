@@ -182,7 +182,8 @@ pub async fn until(what: &str, limit: Duration, mut holds: impl FnMut() -> bool)
     let deadline = Instant::now() + limit;
     while !holds() {
         assert!(Instant::now() < deadline, "waited {limit:?} for {what}");
-        sleep(Duration::from_millis(50)).await;
+        // Short enough for states that the next event ends.
+        sleep(Duration::from_millis(5)).await;
     }
 }
 

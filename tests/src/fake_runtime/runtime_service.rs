@@ -267,7 +267,8 @@ impl RuntimeService for FakeRuntime {
     ) -> Result<Response<cri::ReopenContainerLogResponse>, Status> {
         let id = request.into_inner().container_id;
         self.call(Verb::ReopenContainerLog, |world| {
-            world.running(&id)?;
+            let id = world.running(&id)?.id.clone();
+            world.open_log(&id);
             Ok(cri::ReopenContainerLogResponse {})
         })
         .await
