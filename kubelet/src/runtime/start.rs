@@ -191,7 +191,13 @@ impl RuntimeManager {
             seccomp_root: &self.seccomp_root,
             memory_capacity: self.memory_capacity,
         };
-        let config = container_config(pod, spec, container, parts)?;
+        let mut config = container_config(pod, spec, container, parts)?;
+        let linux = config.linux.as_mut();
+        if let Some(context) = linux.and_then(|linux| linux.security_context.as_mut()) {
+            let mut groups = running.volumes.extra_groups();
+            groups.retain(|group| !context.supplemental_groups.contains(group));
+            context.supplemental_groups.extend(groups);
+        }
         let id = self
             .cri
             .create_container(running.sandbox_id, config, running.sandbox_config.clone())
