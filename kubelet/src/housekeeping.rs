@@ -147,6 +147,7 @@ mod tests {
     use super::*;
     use crate::{
         apiserver::objects::NoObjects,
+        runtime::machine::Machine,
         volume::{VolumeHost, plugins},
     };
 
@@ -168,7 +169,7 @@ mod tests {
         let host = VolumeHost {
             options: Arc::new(options.clone()),
             objects: Arc::new(NoObjects),
-            memory: 1 << 30,
+            machine: Machine::default(),
         };
         let volumes = Arc::new(VolumeManager::new(host.clone(), plugins::all(&host)));
         let cancel = CancellationToken::new();

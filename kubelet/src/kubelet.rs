@@ -12,6 +12,7 @@ use crate::{
     apiserver::objects::Objects,
     config::{options::Options, update::PodUpdate},
     housekeeping::Housekeeping,
+    lifecycle::Admission,
     pleg::{Pleg, PodCache},
     pod::{identity::PodUid, manager::PodManager},
     pod_syncer::Syncer,
@@ -59,6 +60,7 @@ struct Parts {
     cache: Arc<PodCache>,
     pleg: Arc<Pleg>,
     monitor: LoopMonitor,
+    admission: Admission,
 }
 
 impl fmt::Debug for Kubelet {
@@ -100,7 +102,7 @@ impl Kubelet {
         let host = VolumeHost {
             options: Arc::clone(&options),
             objects,
-            memory: runtime.memory_capacity(),
+            machine: runtime.machine().clone(),
         };
         let plugins = plugins::all(&host);
         Self(Arc::new(Parts {
@@ -116,6 +118,7 @@ impl Kubelet {
             pleg: Arc::new(Pleg::new(cri.clone(), Arc::clone(&cache))),
             cache,
             monitor: LoopMonitor::default(),
+            admission: Admission::new(&options),
             options,
             cri,
         }))
@@ -188,7 +191,7 @@ impl Kubelet {
             directories: None,
         });
         let sync_loop = SyncLoop {
-            options: &parts.options,
+            admission: &parts.admission,
             pods: &parts.pods,
             statuses: &parts.statuses,
             workers: &workers,

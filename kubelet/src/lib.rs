@@ -31,5 +31,6 @@ pub mod server;
 pub mod status;
 pub mod status_command;
 mod sync_loop;
+pub mod sysctl;
 pub mod version;
 pub mod volume;

@@ -10,6 +10,7 @@ pub mod defaults;
 pub mod duration;
 mod host;
 mod image_settings;
+mod isolation_validation;
 pub mod kubelet_configuration;
 pub mod kubelet_defaults;
 pub mod kubelet_validation;

@@ -49,6 +49,33 @@ pub struct Options {
     pub max_container_restart_period: Duration,
     /// Most pods that this node runs (`maxPods`).
     pub max_pods: u32,
+    /// CPU limits are enforced (`cpuCFSQuota`).
+    pub cpu_cfs_quota: bool,
+    /// In which time a CPU limit holds (`cpuCFSQuotaPeriod`).
+    pub cpu_cfs_quota_period: Duration,
+    /// What containers may do with swap (`memorySwap.swapBehavior`).
+    pub swap_behavior: SwapBehavior,
+    /// Whether the kernel kills one process of a container that is out of memory, and not
+    /// all of it (`singleProcessOOMKill`); all of it where it can, when unset.
+    pub single_process_oom_kill: Option<bool>,
+    /// The runtime's seccomp profile is that of pods that name none (`seccompDefault`).
+    pub seccomp_default: bool,
+    /// Sysctls that pods may set beside the safe ones, or beginnings of their names and `*`
+    /// (`allowedUnsafeSysctls`).
+    pub allowed_unsafe_sysctls: Vec<String>,
+    /// Ids of one pod's user namespace (`userNamespaces.idsPerPod`).
+    pub user_namespace_ids_per_pod: u32,
+}
+
+/// What containers may do with swap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SwapBehavior {
+    /// None of them swaps.
+    #[default]
+    NoSwap,
+    /// Those of burstable pods swap, each as much of the node's swap as it requests of the
+    /// node's memory.
+    LimitedSwap,
 }
 
 impl Default for Options {
@@ -74,6 +101,13 @@ impl Default for Options {
             image_pull_verification_policy: VerificationPolicy::default(),
             max_container_restart_period: Duration::from_secs(300),
             max_pods: 110,
+            cpu_cfs_quota: true,
+            cpu_cfs_quota_period: Duration::from_millis(100),
+            swap_behavior: SwapBehavior::NoSwap,
+            single_process_oom_kill: None,
+            seccomp_default: false,
+            allowed_unsafe_sysctls: Vec::new(),
+            user_namespace_ids_per_pod: 65_536,
         }
     }
 }

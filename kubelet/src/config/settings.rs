@@ -14,10 +14,11 @@ use super::{
     duration::GoDuration,
     host,
     image_settings::{credential_providers, verification_policy},
+    isolation_validation,
     kubelet_configuration::{API_VERSION, KIND, KubeletConfiguration},
     kubelet_defaults::set_defaults,
     kubelet_validation::{unix_socket_path, validate},
-    options::Options,
+    options::{Options, SwapBehavior},
     support,
     validation::names,
     yaml::{self, DuplicateKeys, SyntaxError},
@@ -151,6 +152,7 @@ impl Settings {
             })?;
         set_defaults(&mut config);
         let mut faults = validate(&config);
+        faults.extend(isolation_validation::validate(&config));
         faults.extend(support::not_built(&config));
         if !faults.is_empty() {
             return Err(SettingsError::Invalid { faults });
@@ -230,6 +232,23 @@ fn options(config: &KubeletConfiguration, flags: &Flags) -> Result<Options, Sett
             .max_container_restart_period
             .map_or(Duration::from_secs(300), span),
         max_pods: u32::try_from(config.max_pods).unwrap_or_default(),
+        cpu_cfs_quota: config.cpu_cfs_quota.unwrap_or(true),
+        cpu_cfs_quota_period: config
+            .cpu_cfs_quota_period
+            .map_or(Duration::from_millis(100), span),
+        swap_behavior: match config.memory_swap.swap_behavior.as_str() {
+            "LimitedSwap" => SwapBehavior::LimitedSwap,
+            _ => SwapBehavior::NoSwap,
+        },
+        single_process_oom_kill: config.single_process_oom_kill,
+        seccomp_default: config.seccomp_default == Some(true),
+        allowed_unsafe_sysctls: config.allowed_unsafe_sysctls.clone(),
+        user_namespace_ids_per_pod: config
+            .user_namespaces
+            .as_ref()
+            .and_then(|namespaces| namespaces.ids_per_pod)
+            .and_then(|ids| u32::try_from(ids).ok())
+            .unwrap_or(65_536),
     })
 }
 

@@ -8,10 +8,13 @@ use super::kubelet_configuration::KubeletConfiguration;
 /// Fields, by dotted path, that have an effect.
 const EFFECTIVE: &[&str] = &[
     "address",
+    "allowedUnsafeSysctls",
     "apiVersion",
     "clusterDNS",
     "clusterDomain",
     "containerRuntimeEndpoint",
+    "cpuCFSQuota",
+    "cpuCFSQuotaPeriod",
     "crashLoopBackOff.maxContainerRestartPeriod",
     "enableServer",
     "failCgroupV1",
@@ -25,6 +28,7 @@ const EFFECTIVE: &[&str] = &[
     "logging.verbosity",
     "maxParallelImagePulls",
     "maxPods",
+    "memorySwap.swapBehavior",
     "podLogsDir",
     "preloadedImagesVerificationAllowlist",
     "readOnlyPort",
@@ -33,9 +37,12 @@ const EFFECTIVE: &[&str] = &[
     "resolvConf",
     "runOnce",
     "runtimeRequestTimeout",
+    "seccompDefault",
     "serializeImagePulls",
+    "singleProcessOOMKill",
     "staticPodPath",
     "syncFrequency",
+    "userNamespaces.idsPerPod",
 ];
 
 /// Whether a field, by dotted path, has an effect.
@@ -95,20 +102,12 @@ struct NotBuilt {
     is_asked_for: fn(&KubeletConfiguration) -> bool,
 }
 
-const NOT_BUILT: &[NotBuilt] = &[
-    NotBuilt {
-        field: "staticPodURL",
-        flag: "--manifest-url",
-        instead: "write the manifests to staticPodPath",
-        is_asked_for: |config| !config.static_pod_url.is_empty(),
-    },
-    NotBuilt {
-        field: "seccompDefault",
-        flag: "--seccomp-default",
-        instead: "name a seccompProfile in the pods",
-        is_asked_for: |config| config.seccomp_default == Some(true),
-    },
-];
+const NOT_BUILT: &[NotBuilt] = &[NotBuilt {
+    field: "staticPodURL",
+    flag: "--manifest-url",
+    instead: "write the manifests to staticPodPath",
+    is_asked_for: |config| !config.static_pod_url.is_empty(),
+}];
 
 /// Whether a field, by dotted path, is refused when it asks for something.
 pub fn is_refused(field: &str) -> bool {

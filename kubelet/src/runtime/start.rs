@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
-use cri_proto::runtime::v1::{ImageSpec, PodSandboxConfig};
+use cri_proto::runtime::v1::{ImageSpec, PodSandboxConfig, UserNamespace};
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use tracing::{info, warn};
 
@@ -10,12 +10,13 @@ use super::{
     RuntimeManager,
     container_config::{ConfigError, Parts, container_config},
     cri::CriError,
-    env::{self, EnvError, Placement},
+    env::{self, EnvError, Placement, Sources},
     hooks::{self, HookError},
     mounts::{self, MountError, MountParts},
     pod_files::{self, FileError},
     pod_state::PodState,
     pod_status::{ContainerState, ContainerStatus, PodStatus, Reported},
+    security_context::NodeSecurity,
 };
 use crate::{
     image::ImageError,
@@ -113,6 +114,7 @@ pub(super) struct Running<'a> {
     pub(super) host_ips: &'a [String],
     pub(super) volumes: &'a MountedVolumes,
     pub(super) pod_dir: &'a Path,
+    pub(super) user_namespace: UserNamespace,
 }
 
 impl RuntimeManager {
@@ -157,11 +159,18 @@ impl RuntimeManager {
             host_ips: running.host_ips,
             pod_ips: running.ips,
         };
+        let sources = Sources {
+            objects: self.objects(),
+            volumes: running.volumes,
+            machine: &self.machine,
+            root_dir: &self.options.root_dir,
+        };
+        let variables = env::environment(pod, container, &placement, sources).await?;
         let mounts = MountParts {
             container: container.clone(),
             pod_dir: running.pod_dir.to_owned(),
             volumes: running.volumes.clone(),
-            variables: env::environment(pod, container, &placement)?,
+            variables: variables.clone(),
             images: self.image_volumes(running, container, state).await?,
             recursive_read_only: self.has_recursive_read_only(container).await?,
             hosts_file: pod_files::make_hosts_file(
@@ -185,11 +194,15 @@ impl RuntimeManager {
             restart_count,
             image_ref: image.id,
             image_user: image.user,
-            placement,
+            variables,
             mounts: repeatable::blocking(move || mounts.mounts()).await??,
             devices,
-            seccomp_root: &self.seccomp_root,
-            memory_capacity: self.memory_capacity,
+            security: NodeSecurity {
+                seccomp_root: &self.seccomp_root,
+                seccomp_default: self.options.seccomp_default,
+                user_namespace: running.user_namespace.clone(),
+            },
+            rules: self.rules(),
         };
         let mut config = container_config(pod, spec, container, parts)?;
         let linux = config.linux.as_mut();

@@ -2,7 +2,7 @@
 
 use std::{path::Path, time::Duration};
 
-use cri_proto::runtime::v1::PodSandboxConfig;
+use cri_proto::runtime::v1::{PodSandboxConfig, UserNamespace};
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use tracing::{info, warn};
 
@@ -11,10 +11,12 @@ use super::{
     actions::{self, PodActions},
     cri::CriError,
     dns::{self, DnsError},
+    hostname::HostnameError,
     pod_state::PodState,
     pod_status::{PodStatus, SandboxStatus},
-    sandbox_config::sandbox_config,
+    sandbox_config::{self, sandbox_config},
     start::Running,
+    user_namespace::{self, UserNamespaceError},
 };
 use crate::{files, pod::identity, status::ips, volume::MountedVolumes};
 
@@ -36,6 +38,15 @@ pub enum SyncError {
     /// The pod's name servers cannot be told.
     #[error(transparent)]
     Dns(#[from] DnsError),
+    /// The pod has no hostname.
+    #[error(transparent)]
+    Hostname(#[from] HostnameError),
+    /// The pod's user namespace cannot be had.
+    #[error(transparent)]
+    UserNamespace(#[from] UserNamespaceError),
+    /// The runtime does not say what it can do.
+    #[error("cannot tell whether the runtime has user namespaces: {0}")]
+    Features(#[source] CriError),
     /// The sandbox could not be made.
     #[error("cannot create the pod's sandbox: {0}")]
     Sandbox(#[source] CriError),
@@ -89,8 +100,10 @@ impl RuntimeManager {
             synced.resized = true;
             synced.failed |= !self.resize(pod, spec, id, resizes).await;
         }
-        let dns = dns::dns_config(pod, &self.options).await?;
-        let sandbox_config = sandbox_config(pod, spec, attempt, dns, &self.options);
+        let sandbox_config = self
+            .sandbox_config(pod, spec, attempt, pod_dir)
+            .await
+            .inspect_err(|error| wait_for_sandbox(spec, state, error))?;
         let created;
         let (sandbox_id, sandbox_ips) = match (&actions.create_sandbox, &actions.sandbox_id) {
             (None, Some(id)) => (id.as_str(), status.ips()),
@@ -99,12 +112,7 @@ impl RuntimeManager {
                 created = self
                     .create_sandbox(pod, spec, status, &sandbox_config)
                     .await
-                    .inspect_err(|error| {
-                        for container in all_containers(spec) {
-                            let message = error.to_string();
-                            state.set_waiting(&container.name, CONTAINER_CREATING, message);
-                        }
-                    })?;
+                    .inspect_err(|error| wait_for_sandbox(spec, state, error))?;
                 for container in all_containers(spec) {
                     state.clear_waiting(&container.name);
                 }
@@ -131,6 +139,7 @@ impl RuntimeManager {
             host_ips: &host_ips,
             volumes,
             pod_dir,
+            user_namespace: user_namespace_of(&sandbox_config),
         };
         let init = spec.init_containers.as_deref().unwrap_or_default();
         let init = actions.start_init.and_then(|index| init.get(index));
@@ -140,6 +149,43 @@ impl RuntimeManager {
                 .await;
         }
         Ok(synced)
+    }
+
+    async fn sandbox_config(
+        &self,
+        pod: &Pod,
+        spec: &PodSpec,
+        attempt: u32,
+        pod_dir: &Path,
+    ) -> Result<PodSandboxConfig, SyncError> {
+        let user_namespace = if spec.host_users == Some(false) {
+            self.check_user_namespaces().await?;
+            self.user_namespaces
+                .get_or_create(pod_dir, &self.options)
+                .await?
+        } else {
+            user_namespace::of_node()
+        };
+        let parts = sandbox_config::Parts {
+            attempt,
+            dns: dns::dns_config(pod, &self.options).await?,
+            user_namespace,
+            rules: self.rules(),
+        };
+        Ok(sandbox_config(pod, spec, parts)?)
+    }
+
+    /// Whether the runtime has user namespaces. It is asked each time: it may have been
+    /// replaced by one that has.
+    async fn check_user_namespaces(&self) -> Result<(), SyncError> {
+        let status = self.cri.status().await.map_err(SyncError::Features)?;
+        let handlers = status.runtime_handlers;
+        let default = handlers.iter().find(|handler| handler.name.is_empty());
+        match default {
+            Some(handler) if handler.features.is_some_and(|f| f.user_namespaces) => Ok(()),
+            None if !handlers.is_empty() => Err(UserNamespaceError::UnknownHandler.into()),
+            _ => Err(UserNamespaceError::Unsupported.into()),
+        }
     }
 
     /// Whether anything was to be killed.
@@ -231,6 +277,22 @@ impl RuntimeManager {
         }
         state.set_waiting(&container.name, error.reason(), error.to_string());
     }
+}
+
+/// Says why containers wait for the pod's sandbox.
+fn wait_for_sandbox(spec: &PodSpec, state: &PodState, error: &SyncError) {
+    for container in all_containers(spec) {
+        state.set_waiting(&container.name, CONTAINER_CREATING, error.to_string());
+    }
+}
+
+fn user_namespace_of(config: &PodSandboxConfig) -> UserNamespace {
+    let linux = config.linux.as_ref();
+    linux
+        .and_then(|linux| linux.security_context.as_ref())
+        .and_then(|context| context.namespace_options.as_ref())
+        .and_then(|options| options.userns_options.clone())
+        .unwrap_or_else(user_namespace::of_node)
 }
 
 fn all_containers(spec: &PodSpec) -> impl Iterator<Item = &Container> {

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt::Write as _};
 
 use futures::future::FutureExt as _;
-use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, Pod};
+use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, Pod, ResourceFieldSelector};
 
 use super::{
     VolumeError, VolumeHost,
@@ -12,7 +12,10 @@ use super::{
     plugin::{Attributes, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
     spec::VolumeSpec,
 };
-use crate::pod::identity;
+use crate::{
+    pod::identity,
+    runtime::env::{self, resource_field},
+};
 
 /// The plugin.
 #[derive(Debug)]
@@ -45,7 +48,7 @@ impl VolumePlugin for DownwardApi {
                 return Err(VolumeError::Unsupported(request.name().to_owned()));
             };
             let items = source.items.as_deref().unwrap_or_default();
-            let payload = payload(request, items, source.default_mode)?;
+            let payload = payload(request, &self.host, items, source.default_mode).await?;
             files::set_up(&self.host, request, payload, Keep::InMemory).await
         }
         .boxed()
@@ -57,8 +60,9 @@ impl VolumePlugin for DownwardApi {
 }
 
 /// The files that are asked for.
-pub(super) fn payload(
+pub(super) async fn payload(
     request: &MountRequest,
+    host: &VolumeHost,
     items: &[DownwardAPIVolumeFile],
     default_mode: Option<i32>,
 ) -> Result<Payload, VolumeError> {
@@ -68,7 +72,7 @@ pub(super) fn payload(
         let value = match (&item.field_ref, &item.resource_field_ref) {
             (Some(field), _) => field_value(pod, &field.field_path)
                 .ok_or_else(|| format!("unsupported fieldPath: {}", field.field_path)),
-            (None, Some(_)) => Err("resourceFieldRef is not supported".to_owned()),
+            (None, Some(selector)) => resource_value(pod, host, selector).await,
             (None, None) => continue,
         };
         let file = FileProjection {
@@ -81,6 +85,20 @@ pub(super) fn payload(
         payload.insert(item.path.clone(), file);
     }
     Ok(payload)
+}
+
+/// A request or limit of one of the pod's containers.
+async fn resource_value(
+    pod: &Pod,
+    host: &VolumeHost,
+    selector: &ResourceFieldSelector,
+) -> Result<String, String> {
+    let allocatable = env::allocatable(&*host.objects, &host.machine, &host.options.root_dir)
+        .await
+        .map_err(|error| error.to_string())?;
+    let spec = pod.spec.as_ref().ok_or("the pod has no spec")?;
+    let first = spec.containers.first().ok_or("the pod has no container")?;
+    resource_field::value(selector, spec, first, &allocatable).map_err(|error| error.to_string())
 }
 
 /// The value of a field that files can have.

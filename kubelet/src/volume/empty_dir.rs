@@ -47,7 +47,7 @@ impl VolumePlugin for EmptyDir {
         let (request, host) = (request.clone(), self.host.clone());
         blocking(move || {
             let source = request.spec.inline().and_then(|v| v.empty_dir.as_ref());
-            let medium = Medium::of(&request, source, host.memory)?;
+            let medium = Medium::of(&request, source, host.machine.memory)?;
             let marker = marker(&host, &request.volume);
             if is_ready(&request.dir, &medium, &marker)? {
                 return Ok(Mounted::Path(request.dir));
@@ -211,6 +211,7 @@ mod tests {
         apiserver::objects::NoObjects,
         config::options::Options,
         pod::identity::PodUid,
+        runtime::machine::Machine,
         volume::{
             plugin::VolumeMode,
             spec::{VolumeSource, VolumeSpec},
@@ -230,7 +231,10 @@ mod tests {
                 host: VolumeHost {
                     options: std::sync::Arc::new(options),
                     objects: std::sync::Arc::new(NoObjects),
-                    memory: 1 << 30,
+                    machine: Machine {
+                        memory: 1 << 30,
+                        ..Machine::default()
+                    },
                 },
             }
         }

@@ -3,7 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod dns;
 mod edits;
+mod environment;
 mod failures;
 mod images;
 mod many;
@@ -13,6 +15,7 @@ mod probes;
 mod resize;
 mod restarts;
 mod run_once;
+mod security;
 mod starts;
 mod status;
 mod volumes;

@@ -318,6 +318,11 @@ impl FakeRuntime {
         *self.0.streaming_url.lock() = Some(url.to_owned());
     }
 
+    /// Whether `Status` says that sandboxes may have user namespaces; not at first.
+    pub fn set_user_namespaces(&self, supported: bool) {
+        self.0.world.lock().user_namespaces = supported;
+    }
+
     /// The pod CIDR that `UpdateRuntimeConfig` last set.
     pub fn pod_cidr(&self) -> String {
         self.0.world.lock().pod_cidr.clone()

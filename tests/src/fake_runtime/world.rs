@@ -135,6 +135,7 @@ pub(super) struct World {
     pub(super) behaviours: BTreeMap<String, Behaviour>,
     pub(super) checkpoints: BTreeMap<String, Checkpoint>,
     pub(super) pod_cidr: String,
+    pub(super) user_namespaces: bool,
     pub(super) started_twice: Vec<String>,
     /// Containers ever created, by their pod's UID and their name.
     pub(super) creations: BTreeMap<(String, String), u32>,
@@ -161,6 +162,7 @@ impl World {
             behaviours: BTreeMap::new(),
             checkpoints: BTreeMap::new(),
             pod_cidr: String::new(),
+            user_namespaces: false,
             started_twice: Vec::new(),
             creations: BTreeMap::new(),
             events: broadcast::channel(EVENT_BACKLOG).0,

@@ -149,7 +149,8 @@ fn probe(fields: Value) -> Value {
 
 #[tokio::test(start_paused = true)]
 async fn results_change_at_their_thresholds() {
-    let table: [(&str, ProbeType, i32, i32, &[i32], &[ProbeResult]); 5] = [
+    type Row<'a> = (&'a str, ProbeType, i32, i32, &'a [i32], &'a [ProbeResult]);
+    let table: [Row<'_>; 5] = [
         (
             "livenessProbe",
             ProbeType::Liveness,

@@ -241,7 +241,7 @@ impl RuntimeManager {
         for update in &updates {
             self.check_memory(update).await?;
         }
-        let total = resources::sandbox_resources(spec);
+        let total = resources::sandbox_resources(spec, self.rules());
         let told = self
             .cri
             .update_pod_sandbox_resources(sandbox_id, total)
@@ -296,10 +296,10 @@ impl RuntimeManager {
         let now = resource.taken(update.now, update.wanted);
         let given = requirements(now);
         let container = Container {
-            resources: Some(given.clone()),
+            resources: Some(with(update.container.resources.as_ref(), &given)),
             ..update.container.clone()
         };
-        let linux = resources::container_resources(pod, &container, self.memory_capacity);
+        let linux = resources::container_resources(pod, &container, self.rules());
         self.cri
             .update_container_resources(&update.id, linux)
             .await?;
@@ -313,6 +313,20 @@ impl RuntimeManager {
         });
         Ok(())
     }
+}
+
+/// What a container has, with the CPU and memory that it is given.
+fn with(own: Option<&ResourceRequirements>, given: &ResourceRequirements) -> ResourceRequirements {
+    let mut all = own.cloned().unwrap_or_default();
+    for (list, given) in [
+        (&mut all.limits, &given.limits),
+        (&mut all.requests, &given.requests),
+    ] {
+        let list = list.get_or_insert_default();
+        list.retain(|name, _| !matches!(name.as_str(), "cpu" | "memory"));
+        list.extend(given.clone().into_iter().flatten());
+    }
+    all
 }
 
 fn requirements(need: Need) -> ResourceRequirements {
