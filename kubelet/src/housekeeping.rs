@@ -147,7 +147,6 @@ mod tests {
     use super::*;
     use crate::{
         apiserver::objects::NoObjects,
-        runtime::machine::Machine,
         volume::{VolumeHost, plugins},
     };
 
@@ -169,7 +168,7 @@ mod tests {
         let host = VolumeHost {
             options: Arc::new(options.clone()),
             objects: Arc::new(NoObjects),
-            machine: Machine::default(),
+            machine: Arc::default(),
         };
         let volumes = Arc::new(VolumeManager::new(host.clone(), plugins::all(&host)));
         let cancel = CancellationToken::new();

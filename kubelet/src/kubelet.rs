@@ -102,7 +102,7 @@ impl Kubelet {
         let host = VolumeHost {
             options: Arc::clone(&options),
             objects,
-            machine: runtime.machine().clone(),
+            machine: Arc::new(runtime.machine().clone()),
         };
         let plugins = plugins::all(&host);
         Self(Arc::new(Parts {

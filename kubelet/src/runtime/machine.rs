@@ -5,7 +5,11 @@ use std::{fs, path::Path};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use tracing::warn;
 
-use crate::pod::resources::ResourceList;
+use crate::{
+    apiserver::objects::{ObjectError, Objects},
+    pod::resources::ResourceList,
+    repeatable::blocking,
+};
 
 /// Assumed where the machine's memory cannot be read.
 const FALLBACK_MEMORY: i64 = 4 << 30;
@@ -45,6 +49,25 @@ impl Machine {
             cgroup_v2,
             swap_controller: has_swap_controller(cgroup_v2),
         }
+    }
+
+    /// What the node offers to pods. `root_dir` is on the file system that they fill.
+    ///
+    /// # Errors
+    /// The node's own object cannot be had.
+    pub async fn allocatable(
+        &self,
+        objects: &dyn Objects,
+        root_dir: &Path,
+    ) -> Result<ResourceList, ObjectError> {
+        if let Some(node) = objects.node().await? {
+            let status = node.status.as_ref();
+            let allocatable = status.and_then(|status| status.allocatable.clone());
+            return Ok(allocatable.unwrap_or_default());
+        }
+        let (machine, root_dir) = (self.clone(), root_dir.to_owned());
+        let capacity = blocking(move || machine.capacity(&root_dir)).await;
+        Ok(capacity.unwrap_or_default())
     }
 
     /// What a node without an API server offers to pods. `root_dir` is on the file

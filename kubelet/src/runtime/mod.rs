@@ -89,17 +89,17 @@ impl RuntimeManager {
         }
     }
 
+    /// What the machine has.
+    pub const fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
     /// What bounds the resources of containers.
     fn rules(&self) -> Rules<'_> {
         Rules {
             options: &self.options,
             machine: &self.machine,
         }
-    }
-
-    /// What the machine has.
-    pub const fn machine(&self) -> &Machine {
-        &self.machine
     }
 
     /// Where config data comes from.

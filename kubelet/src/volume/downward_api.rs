@@ -12,10 +12,7 @@ use super::{
     plugin::{Attributes, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
     spec::VolumeSpec,
 };
-use crate::{
-    pod::identity,
-    runtime::env::{self, resource_field},
-};
+use crate::{pod::identity, runtime::env::resource_field};
 
 /// The plugin.
 #[derive(Debug)]
@@ -48,7 +45,7 @@ impl VolumePlugin for DownwardApi {
                 return Err(VolumeError::Unsupported(request.name().to_owned()));
             };
             let items = source.items.as_deref().unwrap_or_default();
-            let payload = payload(request, &self.host, items, source.default_mode).await?;
+            let payload = payload(&self.host, request, items, source.default_mode).await?;
             files::set_up(&self.host, request, payload, Keep::InMemory).await
         }
         .boxed()
@@ -61,8 +58,8 @@ impl VolumePlugin for DownwardApi {
 
 /// The files that are asked for.
 pub(super) async fn payload(
-    request: &MountRequest,
     host: &VolumeHost,
+    request: &MountRequest,
     items: &[DownwardAPIVolumeFile],
     default_mode: Option<i32>,
 ) -> Result<Payload, VolumeError> {
@@ -72,7 +69,7 @@ pub(super) async fn payload(
         let value = match (&item.field_ref, &item.resource_field_ref) {
             (Some(field), _) => field_value(pod, &field.field_path)
                 .ok_or_else(|| format!("unsupported fieldPath: {}", field.field_path)),
-            (None, Some(selector)) => resource_value(pod, host, selector).await,
+            (None, Some(selector)) => resource_value(host, pod, selector).await,
             (None, None) => continue,
         };
         let file = FileProjection {
@@ -87,18 +84,26 @@ pub(super) async fn payload(
     Ok(payload)
 }
 
-/// A request or limit of one of the pod's containers.
 async fn resource_value(
-    pod: &Pod,
     host: &VolumeHost,
+    pod: &Pod,
     selector: &ResourceFieldSelector,
 ) -> Result<String, String> {
-    let allocatable = env::allocatable(&*host.objects, &host.machine, &host.options.root_dir)
-        .await
-        .map_err(|error| error.to_string())?;
-    let spec = pod.spec.as_ref().ok_or("the pod has no spec")?;
-    let first = spec.containers.first().ok_or("the pod has no container")?;
-    resource_field::value(selector, spec, first, &allocatable).map_err(|error| error.to_string())
+    let Some(spec) = &pod.spec else {
+        return Err("the pod has no spec".to_owned());
+    };
+    // A volume belongs to no container: the selector has to name one.
+    let Some(container) = spec.containers.first().filter(|_| {
+        let name = selector.container_name.as_deref();
+        name.is_some_and(|name| !name.is_empty())
+    }) else {
+        return Err("resourceFieldRef: containerName is required for volumes".to_owned());
+    };
+    let (objects, root_dir) = (&*host.objects, &host.options.root_dir);
+    let allocatable = host.machine.allocatable(objects, root_dir).await;
+    let allocatable = allocatable.map_err(|error| error.to_string())?;
+    resource_field::value(selector, spec, container, &allocatable)
+        .map_err(|error| error.to_string())
 }
 
 /// The value of a field that files can have.

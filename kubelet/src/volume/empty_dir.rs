@@ -231,10 +231,10 @@ mod tests {
                 host: VolumeHost {
                     options: std::sync::Arc::new(options),
                     objects: std::sync::Arc::new(NoObjects),
-                    machine: Machine {
+                    machine: std::sync::Arc::new(Machine {
                         memory: 1 << 30,
                         ..Machine::default()
-                    },
+                    }),
                 },
             }
         }

@@ -21,8 +21,8 @@ pub struct VolumeHost {
     pub options: Arc<Options>,
     /// Where config data, claims and tokens come from.
     pub objects: Arc<dyn Objects>,
-    /// What pods can have of the machine.
-    pub machine: Machine,
+    /// What the machine has.
+    pub machine: Arc<Machine>,
 }
 
 impl VolumeHost {

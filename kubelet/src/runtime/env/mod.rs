@@ -174,26 +174,6 @@ pub async fn environment(
     Ok(variables.list)
 }
 
-/// What the node has for pods: as its object says, or all that the machine has.
-///
-/// # Errors
-/// The object cannot be had.
-pub async fn allocatable(
-    objects: &dyn Objects,
-    machine: &Machine,
-    root_dir: &Path,
-) -> Result<ResourceList, EnvError> {
-    if let Some(node) = objects.node().await.map_err(EnvError::Node)? {
-        let status = node.status.as_ref();
-        return Ok(status
-            .and_then(|status| status.allocatable.clone())
-            .unwrap_or_default());
-    }
-    let (machine, root_dir) = (machine.clone(), root_dir.to_owned());
-    let capacity = blocking(move || machine.capacity(&root_dir)).await;
-    Ok(capacity.unwrap_or_default())
-}
-
 /// The value of a variable.
 pub fn lookup<'a>(variables: &'a [(String, String)], name: &str) -> Option<&'a str> {
     variables
@@ -249,12 +229,7 @@ impl Scope<'_> {
                 self.placement,
             )?))
         } else if let Some(selector) = &source.resource_field_ref {
-            let allocatable = allocatable(
-                self.sources.objects,
-                self.sources.machine,
-                self.sources.root_dir,
-            )
-            .await?;
+            let allocatable = self.allocatable().await?;
             let value = resource_field::value(selector, self.spec, self.container, &allocatable)?;
             Ok(Some(value))
         } else if let Some(selector) = &source.config_map_key_ref {
@@ -266,6 +241,18 @@ impl Scope<'_> {
         } else {
             Ok(Some(String::new()))
         }
+    }
+
+    /// What the node offers to pods.
+    async fn allocatable(&self) -> Result<ResourceList, EnvError> {
+        let Sources {
+            machine,
+            objects,
+            root_dir,
+            ..
+        } = self.sources;
+        let allocatable = machine.allocatable(objects, root_dir).await;
+        allocatable.map_err(EnvError::Node)
     }
 
     async fn file_key(&self, selector: &FileKeySelector) -> Result<Option<String>, EnvError> {
