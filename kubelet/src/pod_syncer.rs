@@ -1,6 +1,6 @@
 //! What pod workers do to pods: volumes, the runtime and the status together.
 
-use std::{io, path::PathBuf, sync::Arc, time::Duration};
+use std::{io, os::unix::fs::DirBuilderExt as _, path::PathBuf, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
 use tokio::time::Instant;
@@ -132,7 +132,10 @@ impl PodSyncer for Syncer {
         let pod_dir = directory::pod_dir(&self.options, &PodUid::of(&pod));
         let made = pod_dir.clone();
         blocking(move || {
-            std::fs::create_dir_all(&made).map_err(|source| DirectoryError {
+            // What is in volumes is nobody's on the node.
+            let mut builder = std::fs::DirBuilder::new();
+            builder.recursive(true).mode(0o750);
+            builder.create(&made).map_err(|source| DirectoryError {
                 action: "create the pod's directory",
                 path: made,
                 source,

@@ -233,6 +233,12 @@ impl RuntimeManager {
             share_processes(&mut config, target, status)?;
         }
         let log = log_dir.join(format!("{restart_count}.log"));
+        let linux = config.linux.as_mut();
+        if let Some(context) = linux.and_then(|linux| linux.security_context.as_mut()) {
+            let mut groups = running.volumes.extra_groups();
+            groups.retain(|group| !context.supplemental_groups.contains(group));
+            context.supplemental_groups.extend(groups);
+        }
         let id = self
             .cri
             .create_container(running.sandbox_id, config, running.sandbox_config.clone())

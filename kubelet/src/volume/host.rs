@@ -11,7 +11,7 @@ use crate::{
     config::options::Options,
     pod::{directory, identity::PodUid},
     repeatable,
-    runtime::{machine::Machine, resources::Rules},
+    runtime::machine::Machine,
 };
 
 /// The node as volume plugins see it.
@@ -26,14 +26,6 @@ pub struct VolumeHost {
 }
 
 impl VolumeHost {
-    /// What bounds the resources of containers.
-    pub(super) fn rules(&self) -> Rules<'_> {
-        Rules {
-            options: &self.options,
-            machine: &self.machine,
-        }
-    }
-
     /// Directory of a pod.
     pub fn pod_dir(&self, uid: &PodUid) -> PathBuf {
         directory::pod_dir(&self.options, uid)

@@ -197,7 +197,11 @@ async fn a_file_that_an_init_container_wrote_gives_variables() {
             "volumeName": "v", "path": "out/env", "key": key
         }}})
     };
-    let mut spec = spec(json!({"env": [key("TOKEN", "TOKEN")]}));
+    // A volume that no container mounts is none that the pod has.
+    let mut spec = spec(json!({
+        "env": [key("TOKEN", "TOKEN")],
+        "volumeMounts": [{"name": "v", "mountPath": "/v"}]
+    }));
     spec["volumes"] = json!([{"name": "v", "emptyDir": {}}]);
     kubelet.add(pod("web", "u1", spec)).await;
     until("the message", 5 * SECOND, || {
