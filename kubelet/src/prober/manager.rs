@@ -230,6 +230,11 @@ impl Shared {
         changed
     }
 
+    /// Whether the probe has a worker.
+    pub(super) fn has_worker(&self, key: &Key) -> bool {
+        self.workers.lock().contains_key(key)
+    }
+
     /// The worker has ended.
     pub(super) fn forget(&self, key: &Key) {
         self.workers.lock().remove(key);

@@ -112,8 +112,16 @@ impl Worker {
         match self.shared.results.get(id, ProbeType::Startup) {
             Some(result) => result == ProbeResult::Success,
             None if self.probed.container.startup_probe.is_none() => true,
-            // An earlier kubelet saw it start; what is newer was not probed yet.
-            None => status.started == Some(true) && self.is_older(status),
+            // An earlier kubelet saw it start, or its pod ends and nobody asks any more;
+            // else it was not probed yet.
+            None => {
+                let startup = Key {
+                    kind: ProbeType::Startup,
+                    ..self.key.clone()
+                };
+                status.started == Some(true)
+                    && (self.is_older(status) || !self.shared.has_worker(&startup))
+            }
         }
     }
 

@@ -379,6 +379,27 @@ async fn readiness_is_probed_until_the_pod_has_ended() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_has_started_is_asked_whether_it_is_ready_until_the_pod_has_ended() {
+    let mut bench = Bench::new().await;
+    bench.start(0).await;
+    bench.manager.add_pod(&pod(json!({
+        "startupProbe": probe(json!({})),
+        "readinessProbe": probe(json!({"failureThreshold": 1})),
+    })));
+    sleep(PERIOD * 2).await;
+    assert_eq!(bench.result(ProbeType::Startup), Some(Success));
+    assert_eq!(bench.result(ProbeType::Readiness), Some(Success));
+    for status in bench.status.lock().container_statuses.iter_mut().flatten() {
+        status.started = Some(true);
+    }
+    bench.manager.stop_liveness_and_startup(&PodUid::from("u"));
+    bench.exits(&[1]);
+    sleep(PERIOD * 2).await;
+    assert_eq!(bench.result(ProbeType::Startup), None);
+    assert_eq!(bench.result(ProbeType::Readiness), Some(Failure));
+}
+
+#[tokio::test(start_paused = true)]
 async fn sidecars_are_probed_and_other_init_containers_are_not() {
     let mut bench = Bench::new().await;
     bench.start(0).await;
