@@ -203,11 +203,14 @@ impl PodSyncer for Syncer {
         subject: Subject,
         status: Arc<PodStatus>,
     ) -> Result<(), WorkerError> {
-        if status.is_running() {
-            // Somebody else started something meanwhile.
+        let status = if status.is_running() {
+            // Somebody else started something meanwhile. How that ended is yet to be read.
             let pod = subject.pod.as_deref();
             self.runtime.kill_pod(pod, &status, None).await?;
-        }
+            self.status(&subject.uid, Some(Instant::now())).await?
+        } else {
+            status
+        };
         if let Some(pod) = &subject.pod {
             self.statuses.update(
                 pod,

@@ -131,7 +131,7 @@ pub(super) fn generate(
     let pod_ips = if spec.host_network == Some(true) {
         host_ips.clone()
     } else {
-        ips::by_family(facts.status.ips(), node.ips)
+        pod_ips(facts.status, node, old)
     };
     let resources = quantities::of_pod(spec);
     ApiStatus {
@@ -243,6 +243,17 @@ fn others(pod: &Pod, old: &ApiStatus) -> Vec<PodCondition> {
         .chain(disruption)
         .cloned()
         .collect()
+}
+
+/// The addresses of the pod's sandbox. Once that has ended, those that it had: what asks
+/// where a pod was is still answered, and nothing takes it for one on the node's network.
+fn pod_ips(status: &PodStatus, node: &Node<'_>, old: &ApiStatus) -> Vec<String> {
+    let has_ended = !status.sandboxes.is_empty() && status.sandboxes.iter().all(|s| !s.ready);
+    if has_ended {
+        let old = old.pod_ips.iter().flatten();
+        return old.map(|ip| ip.ip.clone()).collect();
+    }
+    ips::by_family(status.ips(), node.ips)
 }
 
 /// When the pod was first run here: a kubelet that is started again finds its

@@ -105,9 +105,13 @@ impl StatusManager {
     /// containers are ready, also while the pod is being synced. Nothing, for a
     /// pod without a status.
     pub fn probed(&self, pod: &Pod) {
-        let old = self.get(&PodUid::of(pod));
-        if let (Some(old), Some(spec)) = (old, &pod.spec) {
-            self.set(pod, generate::with_readiness(&self.node(), pod, spec, &old));
+        let uid = PodUid::of(pod);
+        // The pod's worker may report meanwhile: what it says of the rest must stay.
+        while let (Some(old), Some(spec)) = (self.get(&uid), &pod.spec) {
+            let status = generate::with_readiness(&self.node(), pod, spec, &old);
+            if *old == status || self.replace(&uid, &old, status) {
+                return;
+            }
         }
     }
 
@@ -155,6 +159,18 @@ impl StatusManager {
         }
         self.statuses.lock().insert(uid, Arc::new(status));
         self.changed.send_replace(());
+    }
+
+    /// Puts a status in the place of `old`; whether that was still there.
+    fn replace(&self, uid: &PodUid, old: &Arc<ApiStatus>, status: ApiStatus) -> bool {
+        let mut statuses = self.statuses.lock();
+        let Some(now) = statuses.get_mut(uid).filter(|now| Arc::ptr_eq(now, old)) else {
+            return false;
+        };
+        *now = Arc::new(status);
+        drop(statuses);
+        self.changed.send_replace(());
+        true
     }
 
     fn node(&self) -> Node<'_> {

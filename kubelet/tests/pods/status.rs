@@ -136,9 +136,13 @@ async fn the_end_of_a_container_is_told_by_the_runtimes_reason() {
             .add(pod("web", "u1", json!({"restartPolicy": "Never"})))
             .await;
         kubelet.until_phase("web", "Running", 3 * SECOND).await;
+        let ips = kubelet.status("web").pod_ips;
         node.runtime.exit_container_because("c", exit_code, reason);
         kubelet.until_phase("web", phase, 5 * SECOND).await;
+        // Its sandbox is stopped by then.
+        tokio::time::sleep(10 * SECOND).await;
         let status = kubelet.status("web");
+        assert!(ips.is_some() && status.pod_ips == ips, "{ips:?}");
         let ended = kubelet.container("web").state.unwrap().terminated.unwrap();
         assert_eq!(
             (ended.exit_code, ended.reason.as_deref()),
