@@ -51,10 +51,12 @@ pub fn group(sandboxes: Vec<v1::PodSandbox>, containers: Vec<v1::Container>) -> 
     for sandbox in sandboxes {
         let ready = sandbox.state() == v1::PodSandboxState::SandboxReady;
         let labelled = pod_status::uid_of(&sandbox.labels);
-        let Some(metadata) = sandbox.metadata.filter(|m| !m.uid.is_empty()) else {
+        let Some(metadata) = sandbox.metadata else {
             continue;
         };
-        let uid = PodUid::from(metadata.uid.as_str());
+        let Some(uid) = PodUid::told(&metadata.uid) else {
+            continue;
+        };
         owners.insert(sandbox.id.clone(), uid.clone());
         let record = records.entry(uid).or_default();
         record.is_foreign |= labelled.is_none_or(|labelled| labelled.as_str() != metadata.uid);
@@ -172,6 +174,16 @@ mod tests {
         );
         assert_eq!(records.len(), 1);
         assert_eq!(records[&PodUid::from("pod")].containers.len(), 1);
+    }
+
+    #[test]
+    fn what_cannot_name_the_directory_of_a_pod_is_no_pod() {
+        for uid in ["", ".", "..", "../../etc"] {
+            assert!(
+                group(vec![sandbox("s", uid)], Vec::new()).is_empty(),
+                "{uid}"
+            );
+        }
     }
 
     #[test]

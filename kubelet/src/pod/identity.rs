@@ -4,6 +4,8 @@ use std::{fmt, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
 
+use crate::config::validation::names;
+
 /// Annotation: where the pod was read from (`file`, `http`, `api`).
 pub const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
 /// Annotation: hash of the manifest of a static pod; equals its first UID.
@@ -21,6 +23,13 @@ impl PodUid {
     /// The UID of `pod`; empty when it has none.
     pub fn of(pod: &Pod) -> Self {
         Self::from(pod.metadata.uid.as_deref().unwrap_or_default())
+    }
+
+    /// The UID that a runtime tells; none where it cannot name a directory, which
+    /// a UID of a pod always can: files of pods are removed by it.
+    pub fn told(uid: &str) -> Option<Self> {
+        let is_name = !uid.is_empty() && names::path_segment(uid).is_ok();
+        is_name.then(|| Self::from(uid))
     }
 
     /// The UID as it is written.

@@ -298,8 +298,7 @@ impl From<v1::PodSandboxStatus> for SandboxStatus {
 pub fn uid_of(labels: &BTreeMap<String, String>) -> Option<PodUid> {
     labels
         .get(labels::POD_UID)
-        .filter(|uid| !uid.is_empty())
-        .map(|uid| PodUid::from(uid.as_str()))
+        .and_then(|uid| PodUid::told(uid))
 }
 
 #[cfg(test)]
