@@ -125,11 +125,15 @@ fn stop_signal(container: &Container) -> Signal {
         .lifecycle
         .as_ref()
         .and_then(|lifecycle| lifecycle.stop_signal.as_deref())
-        .and_then(|name| {
-            let name = name.replace('+', "PLUS").replace('-', "MINUS");
-            Signal::from_str_name(&format!("SIGNAL_{name}"))
-        })
+        .and_then(signal)
         .unwrap_or(Signal::RuntimeDefault)
+}
+
+/// The signal of a name as the API has it; `None` for what is no signal.
+pub fn signal(name: &str) -> Option<Signal> {
+    let rest = name.strip_prefix("SIG")?;
+    let name = rest.replace('+', "PLUS").replace('-', "MINUS");
+    Signal::from_str_name(&format!("SIGNAL_SIG{name}"))
 }
 
 fn container_labels(pod: &Pod, container: &Container) -> BTreeMap<String, String> {

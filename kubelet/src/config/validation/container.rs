@@ -9,7 +9,7 @@ use super::{
     field::{Faults, Path},
     names,
     pod::{PodContext, ip},
-    probe, resources, security,
+    probe, resources, restart, security,
 };
 
 /// A port of the host: protocol, address, number.
@@ -44,13 +44,7 @@ pub(super) fn validate(
             .unwrap_or_default(),
         &["File", "FallbackToLogsOnError"],
     );
-    if let Some(policy) = &container.restart_policy {
-        faults.one_of(
-            &path.child("restartPolicy"),
-            policy,
-            &["Always", "OnFailure", "Never"],
-        );
-    }
+    restart::validate(container, pod.never_restarts, path, faults);
     validate_ports(
         container.ports.as_deref().unwrap_or_default(),
         pod.host_network,
@@ -70,7 +64,7 @@ pub(super) fn validate(
             faults,
         );
     }
-    probe::validate(container, init, pod.termination_grace_period, path, faults);
+    probe::validate(container, init, pod, path, faults);
 }
 
 fn validate_ports(ports: &[ContainerPort], host_network: bool, path: &Path, faults: &mut Faults) {

@@ -90,6 +90,14 @@ impl Faults {
         }
     }
 
+    /// The list must not have more than so many items.
+    pub fn at_most_items(&mut self, path: &Path, items: usize, most: usize) {
+        if items > most {
+            let fault = format!("Too many: {items}: must have at most {most} items");
+            self.add(path, fault);
+        }
+    }
+
     /// The value must be one of `supported`.
     pub fn one_of(&mut self, path: &Path, value: &str, supported: &[&str]) {
         if !supported.contains(&value) {

@@ -10,6 +10,7 @@ pub mod names;
 mod pod;
 mod probe;
 mod resources;
+mod restart;
 mod security;
 pub mod static_pod;
 mod volume;

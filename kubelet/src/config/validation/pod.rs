@@ -26,6 +26,10 @@ pub(super) struct PodContext<'a> {
     /// Whether the pod has a user namespace of its own.
     pub user_namespace: bool,
     pub termination_grace_period: i64,
+    /// Whether its containers run once, unless they say otherwise themselves.
+    pub never_restarts: bool,
+    /// Whether the pod says for which operating system it is.
+    pub names_os: bool,
 }
 
 /// The faults of a pod with its defaults set; empty when it is valid.
@@ -56,6 +60,8 @@ fn validate_spec(spec: &PodSpec, path: &Path, faults: &mut Faults) {
         host_network: spec.host_network == Some(true),
         user_namespace: spec.host_users == Some(false),
         termination_grace_period: spec.termination_grace_period_seconds.unwrap_or_default(),
+        never_restarts: spec.restart_policy.as_deref() == Some("Never"),
+        names_os: spec.os.is_some(),
     };
     validate_containers(spec, &context, path, faults);
     validate_policies(spec, path, faults);

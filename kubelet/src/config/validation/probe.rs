@@ -10,12 +10,14 @@ use k8s_openapi::{
 use super::{
     field::{Faults, Path},
     names,
+    pod::PodContext,
 };
+use crate::runtime::container_config::signal;
 
 pub(super) fn validate(
     container: &Container,
     init: bool,
-    termination_grace_period: i64,
+    pod: &PodContext<'_>,
     path: &Path,
     faults: &mut Faults,
 ) {
@@ -53,10 +55,19 @@ pub(super) fn validate(
             if let Some(handler) = handler {
                 validate_hook(
                     handler,
-                    termination_grace_period,
+                    pod.termination_grace_period,
                     &path.child(field),
                     faults,
                 );
+            }
+        }
+        if let Some(name) = &lifecycle.stop_signal {
+            let path = path.child("stopSignal");
+            if !pod.names_os {
+                let why = "may not be set for containers with empty `spec.os.name`";
+                faults.forbidden(&path, why);
+            } else if signal(name).is_none() {
+                faults.invalid(&path, name, "must be the name of a signal, as SIGTERM");
             }
         }
     }
