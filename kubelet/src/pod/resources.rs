@@ -8,7 +8,10 @@ use k8s_openapi::{
     apimachinery::pkg::api::resource::Quantity,
 };
 
-use crate::config::quantity::{self, NANOS};
+use crate::{
+    config::quantity::{self, NANOS},
+    runtime::restart_rules::is_sidecar,
+};
 
 /// Quantities by resource, as the API has them.
 pub type ResourceList = BTreeMap<String, Quantity>;
@@ -96,11 +99,6 @@ pub fn of_pod(spec: &PodSpec, side: Side) -> Amounts {
     let mut total = of_containers(spec, side);
     total.extend(pod_level(spec, side));
     total
-}
-
-/// Whether an init container keeps running beside the others.
-pub fn is_sidecar(container: &Container) -> bool {
-    container.restart_policy.as_deref() == Some("Always")
 }
 
 /// The amounts of a list; what is no quantity is left out.

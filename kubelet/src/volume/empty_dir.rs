@@ -15,7 +15,7 @@ use super::{
     plugin::{Attributes, FsGroup, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
     spec::VolumeSpec,
 };
-use crate::runtime::resources;
+use crate::runtime::{resources, restart_rules};
 
 const NAME: &str = "kubernetes.io/empty-dir";
 
@@ -139,7 +139,7 @@ fn memory_limit(spec: &PodSpec) -> Option<i64> {
     let mut alone = 0;
     for container in spec.init_containers.iter().flatten() {
         let limit = of(container.resources.as_ref())?;
-        if container.restart_policy.as_deref() == Some("Always") {
+        if restart_rules::is_sidecar(container) {
             together = together.saturating_add(limit);
         } else {
             alone = limit.max(alone);

@@ -2,12 +2,9 @@
 
 use std::fmt;
 
-use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
+use k8s_openapi::api::core::v1::{PodSpec, ResourceRequirements};
 
-use crate::{
-    config::quantity::{self, NANOS},
-    runtime::restart_rules,
-};
+use crate::pod::resources::{self, Side, amount, millis, units};
 
 /// Requests and limits: thousandths of a CPU, and bytes. Zero where there is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,44 +18,39 @@ pub(super) struct Need {
 impl Need {
     /// What one container is to have.
     pub(super) fn of(resources: Option<&ResourceRequirements>) -> Self {
-        let Some(resources) = resources else {
-            return Self::default();
-        };
-        let amount = |limit: bool, name, by| {
-            let list = if limit {
-                &resources.limits
-            } else {
-                &resources.requests
-            };
-            let nanos = list.as_ref()?.get(name);
-            let nanos = quantity::parse(&nanos?.0).ok()?;
-            i64::try_from(-(-nanos).div_euclid(by)).ok()
-        };
+        let of = |side: Side, name| amount(resources.and_then(|own| side.of(own)), name);
         Self {
-            cpu_request: amount(false, "cpu", NANOS / 1000).unwrap_or_default(),
-            cpu_limit: amount(true, "cpu", NANOS / 1000).unwrap_or_default(),
-            memory_request: amount(false, "memory", NANOS).unwrap_or_default(),
-            memory_limit: amount(true, "memory", NANOS).unwrap_or_default(),
+            cpu_request: millis(of(Side::Requests, "cpu")),
+            cpu_limit: millis(of(Side::Limits, "cpu")),
+            memory_request: units(of(Side::Requests, "memory")),
+            memory_limit: units(of(Side::Limits, "memory")),
         }
     }
 
-    /// What the containers of a pod are to have at the same time.
+    /// What a pod is to have as a whole, with what it costs beside its containers.
     pub(super) fn of_pod(spec: &PodSpec) -> Self {
-        let of = |container: &Container| Self::of(container.resources.as_ref());
-        let running = spec
-            .containers
-            .iter()
-            .map(of)
-            .fold(Self::default(), Self::plus);
-        let (mut sidecars, mut most) = (Self::default(), Self::default());
-        for init in spec.init_containers.iter().flatten() {
-            let at_once = sidecars.plus(of(init));
-            if restart_rules::is_sidecar(init) {
-                sidecars = at_once;
+        let requests = resources::of_pod(spec, Side::Requests);
+        let limits = resources::of_pod(spec, Side::Limits);
+        let overhead = |name| amount(spec.overhead.as_ref(), name);
+        let request = |name| {
+            let own = requests.get(name).copied().unwrap_or_default();
+            own.saturating_add(overhead(name))
+        };
+        // What has no limit gets none from its overhead.
+        let limit = |name| {
+            let own = limits.get(name).copied().unwrap_or_default();
+            if own == 0 {
+                0
+            } else {
+                own.saturating_add(overhead(name))
             }
-            most = most.max(at_once);
+        };
+        Self {
+            cpu_request: millis(request("cpu")),
+            cpu_limit: millis(limit("cpu")),
+            memory_request: units(request("memory")),
+            memory_limit: units(limit("memory")),
         }
-        running.plus(sidecars).max(most)
     }
 
     /// What a node of so many CPUs and bytes has to give.
@@ -71,20 +63,12 @@ impl Need {
         }
     }
 
-    pub(super) fn plus(self, other: Self) -> Self {
-        self.combine(other, i64::saturating_add)
-    }
-
-    fn max(self, other: Self) -> Self {
-        self.combine(other, i64::max)
-    }
-
-    fn combine(self, other: Self, with: fn(i64, i64) -> i64) -> Self {
+    pub(super) const fn plus(self, other: Self) -> Self {
         Self {
-            cpu_request: with(self.cpu_request, other.cpu_request),
-            cpu_limit: with(self.cpu_limit, other.cpu_limit),
-            memory_request: with(self.memory_request, other.memory_request),
-            memory_limit: with(self.memory_limit, other.memory_limit),
+            cpu_request: self.cpu_request.saturating_add(other.cpu_request),
+            cpu_limit: self.cpu_limit.saturating_add(other.cpu_limit),
+            memory_request: self.memory_request.saturating_add(other.memory_request),
+            memory_limit: self.memory_limit.saturating_add(other.memory_limit),
         }
     }
 }
@@ -145,6 +129,28 @@ mod tests {
             cpu_limit: 0,
             memory_limit: 0,
         }
+    }
+
+    #[test]
+    fn a_pod_has_what_it_says_of_itself_and_its_overhead() {
+        let spec = |own| {
+            serde_json::from_value(serde_json::json!({
+                "overhead": {"memory": "7"},
+                "resources": own,
+                "initContainers": [
+                    {"name": "s", "restartPolicy": "Always", "resources": {"requests": {"cpu": "1"}}},
+                    {"name": "i", "resources": {"requests": {"cpu": "2", "memory": "20"}}}
+                ],
+                "containers": [{"name": "c", "resources": {"requests": {"cpu": "1", "memory": "9"}}}]
+            }))
+            .unwrap()
+        };
+        assert_eq!(
+            Need::of_pod(&spec(serde_json::json!(null))),
+            requests(3000, 27)
+        );
+        let own = serde_json::json!({"requests": {"cpu": "5"}});
+        assert_eq!(Need::of_pod(&spec(own)), requests(5000, 27));
     }
 
     #[test]

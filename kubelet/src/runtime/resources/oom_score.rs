@@ -4,9 +4,12 @@
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 
 use super::QosClass;
-use crate::pod::{
-    priority,
-    resources::{self, Side, amount, units},
+use crate::{
+    pod::{
+        priority,
+        resources::{self, Side, amount, units},
+    },
+    runtime::restart_rules,
 };
 
 const GUARANTEED: i64 = -997;
@@ -41,7 +44,7 @@ fn burstable(spec: &PodSpec, container: &Container, memory: i64) -> i64 {
         .iter()
         .flatten()
         .any(|init| init.name == container.name);
-    if is_init && resources::is_sidecar(container) {
+    if is_init && restart_rules::is_sidecar(container) {
         // A sidecar does not die before those that it serves.
         let least = spec.containers.iter().map(memory_request).min();
         adjustment = adjustment.min(score(least.unwrap_or_default()));
