@@ -12,7 +12,7 @@ use super::{
     plugin::{Attributes, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
     spec::VolumeSpec,
 };
-use crate::{pod::identity, runtime::env::resource_field};
+use crate::runtime::env::{field, resource_field};
 
 /// The plugin.
 #[derive(Debug)]
@@ -108,25 +108,12 @@ async fn resource_value(
 
 /// The value of a field that files can have.
 fn field_value(pod: &Pod, path: &str) -> Option<String> {
-    let metadata = &pod.metadata;
-    let map = |field| match field {
-        "metadata.labels" => Some(metadata.labels.as_ref()),
-        "metadata.annotations" => Some(metadata.annotations.as_ref()),
-        _ => None,
+    let map = match path {
+        "metadata.labels" => &pod.metadata.labels,
+        "metadata.annotations" => &pod.metadata.annotations,
+        _ => return field::of_metadata(pod, path),
     };
-    if let Some((field, key)) = path.strip_suffix("']").and_then(|p| p.split_once("['")) {
-        let value = map(field)?.and_then(|map| map.get(key));
-        return Some(value.cloned().unwrap_or_default());
-    }
-    if let Some(map) = map(path) {
-        return Some(map.map(lines).unwrap_or_default());
-    }
-    Some(match path {
-        "metadata.name" => identity::name(pod).to_owned(),
-        "metadata.namespace" => identity::namespace(pod).to_owned(),
-        "metadata.uid" => metadata.uid.clone().unwrap_or_default(),
-        _ => return None,
-    })
+    Some(map.as_ref().map(lines).unwrap_or_default())
 }
 
 /// `key="value"`, one a line.

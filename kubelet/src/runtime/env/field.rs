@@ -19,22 +19,12 @@ pub(super) fn value(
     path: &str,
     placement: &Placement<'_>,
 ) -> Result<String, UnsupportedField> {
-    let unsupported = || UnsupportedField(path.to_owned());
-    if let Some((field, key)) = subscript(path) {
-        let map = match field {
-            "metadata.labels" => &pod.metadata.labels,
-            "metadata.annotations" => &pod.metadata.annotations,
-            _ => return Err(unsupported()),
-        };
-        let value = map.as_ref().and_then(|map| map.get(key));
-        return Ok(value.cloned().unwrap_or_default());
+    if let Some(value) = of_metadata(pod, path) {
+        return Ok(value);
     }
     let spec = pod.spec.as_ref();
     let first = |ips: &[String]| ips.first().cloned().unwrap_or_default();
     Ok(match path {
-        "metadata.name" => identity::name(pod).to_owned(),
-        "metadata.namespace" => identity::namespace(pod).to_owned(),
-        "metadata.uid" => pod.metadata.uid.clone().unwrap_or_default(),
         "spec.nodeName" => placement.node_name.to_owned(),
         "spec.serviceAccountName" => spec
             .and_then(|spec| spec.service_account_name.clone())
@@ -43,8 +33,28 @@ pub(super) fn value(
         "status.hostIPs" => placement.host_ips.join(","),
         "status.podIP" => first(placement.pod_ips),
         "status.podIPs" => placement.pod_ips.join(","),
-        _ => return Err(unsupported()),
+        _ => return Err(UnsupportedField(path.to_owned())),
     })
+}
+
+/// The value of a field of the pod's metadata, which files can have as well; `None` for
+/// any other field.
+pub fn of_metadata(pod: &Pod, path: &str) -> Option<String> {
+    if let Some((field, key)) = subscript(path) {
+        let map = match field {
+            "metadata.labels" => &pod.metadata.labels,
+            "metadata.annotations" => &pod.metadata.annotations,
+            _ => return None,
+        };
+        let value = map.as_ref().and_then(|map| map.get(key));
+        return Some(value.cloned().unwrap_or_default());
+    }
+    match path {
+        "metadata.name" => Some(identity::name(pod).to_owned()),
+        "metadata.namespace" => Some(identity::namespace(pod).to_owned()),
+        "metadata.uid" => Some(pod.metadata.uid.clone().unwrap_or_default()),
+        _ => None,
+    }
 }
 
 /// `field['key']`.

@@ -2,7 +2,7 @@
 
 mod config_data;
 mod env_file;
-mod field;
+pub mod field;
 pub mod resource_field;
 mod services;
 
