@@ -5,10 +5,12 @@ use std::{
     borrow::Cow,
     fs::File,
     io::{self, Read as _, Seek as _},
+    os::unix::fs::FileTypeExt as _,
     path::{Path, PathBuf},
 };
 
 use cri_proto::runtime::v1;
+use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
 
 use super::labels;
@@ -91,8 +93,14 @@ impl Source {
 
 /// At most `limit` bytes at the end of a file, and whether that is all of it.
 fn end_of_file(path: &Path, limit: u64) -> io::Result<(Vec<u8>, bool)> {
-    let mut file = File::open(path)?;
-    let size = file.metadata()?.len();
+    // What a container mounts there may be a pipe, and a writer to it would be waited for.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let mut file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    let metadata = file.metadata()?;
+    if metadata.file_type().is_fifo() {
+        return Ok((Vec::new(), true));
+    }
+    let size = metadata.len();
     let start = size.saturating_sub(limit);
     file.seek(io::SeekFrom::Start(start))?;
     let mut bytes = Vec::new();
@@ -157,6 +165,7 @@ fn output(line: &str) -> Option<Cow<'_, str>> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use rustix::fs::CWD;
 
     use super::*;
 
@@ -188,6 +197,14 @@ mod tests {
             ..Default::default()
         };
         Source::of(&status).read().await
+    }
+
+    #[tokio::test]
+    async fn a_pipe_without_a_writer_has_no_message() {
+        let dir = tempfile::tempdir().unwrap();
+        let (pipe, mode) = (dir.path().join("message"), Mode::RUSR | Mode::WUSR);
+        rustix::fs::mknodat(CWD, pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        assert_eq!(message(dir.path(), 0, "").await, "");
     }
 
     #[tokio::test]

@@ -11,6 +11,7 @@ use std::{
     fs::{self, File},
     io::{self, Write as _},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use cri_proto::runtime::v1::{IdMapping, NamespaceMode, UserNamespace};
@@ -84,7 +85,7 @@ struct Mapping {
 #[derive(Debug, Default)]
 pub struct UserNamespaces {
     /// One pod at a time looks for a free range.
-    choosing: tokio::sync::Mutex<()>,
+    choosing: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl UserNamespaces {
@@ -97,11 +98,13 @@ impl UserNamespaces {
         pod_dir: &Path,
         options: &Options,
     ) -> Result<UserNamespace, UserNamespaceError> {
-        let _choosing = self.choosing.lock().await;
+        let choosing = Arc::clone(&self.choosing).lock_owned().await;
         let pod_dir = pod_dir.to_owned();
         let length = options.user_namespace_ids_per_pod;
         let max_pods = options.max_pods;
         let mapping = blocking(move || {
+            // Here, because it goes on when nobody waits for it any more.
+            let _choosing = choosing;
             let range = IdRange::of_kubelet(length, max_pods)?;
             match read(&pod_dir)? {
                 Some(mapping) => check(&pod_dir, mapping, range),
