@@ -1,8 +1,9 @@
 //! The CRI client: the only door to the runtime.
 
+mod error;
 mod resources;
 
-use std::{collections::BTreeMap, fmt, future::Future, time::Duration};
+use std::{collections::BTreeMap, future::Future, time::Duration};
 
 use cri_proto::runtime::v1::{
     AuthConfig, Container, ContainerConfig, ContainerEventResponse, ContainerFilter,
@@ -16,85 +17,19 @@ use cri_proto::runtime::v1::{
     image_service_client::ImageServiceClient, runtime_service_client::RuntimeServiceClient,
 };
 use tonic::{
-    Code, Response, Status, Streaming,
+    Response, Status, Streaming,
     body::Body,
     codegen::{Service, StdError, http},
     transport::{Channel, Endpoint},
 };
 use tower::{ServiceExt as _, util::BoxCloneSyncService};
 
+pub use self::error::CriError;
 use super::labels;
 use crate::pod::identity::PodUid;
 
 /// Longest answer that is accepted, as upstream.
 const MAX_MESSAGE_SIZE: usize = 16 * 1024 * 1024;
-
-/// Why a call to the runtime failed.
-#[derive(Debug, thiserror::Error)]
-pub enum CriError {
-    /// The endpoint is none that can be connected to.
-    #[error("runtime endpoint {endpoint:?}: {reason}; it must be unix:///path/of/the/socket")]
-    Endpoint {
-        /// The endpoint as it was given.
-        endpoint: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// The runtime, or the connection to it, returned an error.
-    #[error("{verb}{}: {} ({:?})", Of(object), status.message(), status.code())]
-    Status {
-        /// The CRI verb.
-        verb: &'static str,
-        /// What it was called on; empty when it concerns no single object.
-        object: String,
-        /// What was returned.
-        status: Box<Status>,
-    },
-    /// The runtime did not answer in time.
-    #[error("{verb}{}: no answer from the runtime within {after:?}", Of(object))]
-    Deadline {
-        /// The CRI verb.
-        verb: &'static str,
-        /// What it was called on; empty when it concerns no single object.
-        object: String,
-        /// How long was waited.
-        after: Duration,
-    },
-    /// The runtime answered without what the answer is for.
-    #[error("{verb}{}: the runtime's answer lacks {missing}", Of(object))]
-    Incomplete {
-        /// The CRI verb.
-        verb: &'static str,
-        /// What it was called on.
-        object: String,
-        /// The field that is not set.
-        missing: &'static str,
-    },
-}
-
-impl CriError {
-    /// Whether the object does not exist (any more).
-    pub fn is_not_found(&self) -> bool {
-        matches!(self, Self::Status { status, .. } if status.code() == Code::NotFound)
-    }
-
-    /// Whether the runtime does not serve the verb.
-    pub fn is_unimplemented(&self) -> bool {
-        matches!(self, Self::Status { status, .. } if status.code() == Code::Unimplemented)
-    }
-}
-
-/// ` <object>`, or nothing.
-struct Of<'a>(&'a str);
-
-impl fmt::Display for Of<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() {
-            return Ok(());
-        }
-        write!(f, " {}", self.0)
-    }
-}
 
 /// What carries calls to a service and answers back.
 type Transport = BoxCloneSyncService<http::Request<Body>, http::Response<Body>, TransportError>;
@@ -547,30 +482,4 @@ fn channel(endpoint: &str) -> Result<Channel, CriError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn an_endpoint_that_is_no_socket_is_refused_by_name() {
-        for (endpoint, reason) in [
-            ("tcp://127.0.0.1:1", "scheme \"tcp\""),
-            ("run/containerd.sock", "not absolute"),
-            ("", "not absolute"),
-        ] {
-            let error = CriClient::connect(endpoint, "", Duration::from_secs(1))
-                .await
-                .unwrap_err()
-                .to_string();
-            assert!(error.contains(reason), "{endpoint}: {error}");
-        }
-    }
-
-    #[tokio::test]
-    async fn an_absent_runtime_is_an_error_of_the_call() {
-        let client = CriClient::connect("unix:///nonexistent.sock", "", Duration::from_secs(1))
-            .await
-            .unwrap();
-        let error = client.version().await.unwrap_err();
-        assert!(error.to_string().starts_with("Version: "), "{error}");
-    }
-}
+mod tests;

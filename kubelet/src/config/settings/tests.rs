@@ -1,0 +1,138 @@
+use super::*;
+use crate::cli::{Command, parse};
+
+const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+
+fn flags(args: &[&str]) -> Flags {
+    match parse(["kubelet", "--hostname-override=Node-1"].iter().chain(args)).unwrap() {
+        Command::Run(flags) => *flags,
+        other => panic!("not a run: {other:?}"),
+    }
+}
+
+fn with_file(body: &str, args: &[&str]) -> Result<Settings, SettingsError> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config.yaml");
+    fs::write(&path, format!("{HEAD}{body}")).unwrap();
+    let config = format!("--config={}", path.display());
+    let mut all = vec![config.as_str()];
+    all.extend(args);
+    Settings::load(&flags(&all))
+}
+
+#[test]
+fn nothing_given_is_upstreams_defaults() {
+    let settings = Settings::load(&flags(&[])).unwrap();
+    assert_eq!(settings.options.node_name, "node-1");
+    assert_eq!(settings.options.max_pods, 110);
+    assert_eq!(
+        settings.server.healthz,
+        Some(([127, 0, 0, 1], 10248).into())
+    );
+    assert_eq!(settings.server.read_only, None);
+    assert!(settings.manifests.is_none());
+    assert_eq!(
+        settings.options.image_service_endpoint,
+        "unix:///run/containerd/containerd.sock"
+    );
+}
+
+#[test]
+fn a_flag_wins_over_the_file() {
+    let settings = with_file(
+        "syncFrequency: 30s\nmaxPods: 20\nstaticPodPath: manifests\ncontainerRuntimeEndpoint: /run/a.sock\n",
+        &["--max-pods=30", "--read-only-port=10255"],
+    )
+    .unwrap();
+    assert_eq!(settings.options.sync_frequency, Duration::from_secs(30));
+    assert_eq!(settings.options.max_pods, 30);
+    assert_eq!(
+        settings.options.container_runtime_endpoint,
+        "unix:///run/a.sock"
+    );
+    assert_eq!(
+        settings.server.read_only,
+        Some(([0, 0, 0, 0], 10255).into())
+    );
+    let manifests = settings.manifests.unwrap().path;
+    assert!(manifests.is_absolute() && manifests.ends_with("manifests"));
+}
+
+#[test]
+fn drop_ins_lie_over_the_file_in_order() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, body) in [
+        ("10.conf", "maxPods: 1\nlogging: {verbosity: 4}\n"),
+        ("20.conf", "maxPods: 2\n"),
+        ("30.yaml", "maxPods: 3\n"),
+    ] {
+        fs::write(dir.path().join(name), format!("{HEAD}{body}")).unwrap();
+    }
+    let drop_ins = format!("--config-dir={}", dir.path().display());
+    let settings = with_file("maxPods: 9\n", &[&drop_ins]).unwrap();
+    assert_eq!((settings.options.max_pods, settings.verbosity), (2, 4));
+}
+
+#[test]
+fn faults_of_a_file_name_file_line_and_field() {
+    for (body, parts) in [
+        (
+            "maxpods: 5\n",
+            &[
+                "config.yaml: line 3",
+                "\"maxpods\"",
+                "did you mean \"maxPods\"",
+            ][..],
+        ),
+        (
+            "maxPods: 5\nmaxPods: 6\n",
+            &["line 4", "\"maxPods\" is given twice"],
+        ),
+        (
+            "syncFrequency: 10\n",
+            &["line 3", "syncFrequency: \"10\" is not a duration"],
+        ),
+        (
+            "healthzPort: 99999\nhairpinMode: x\n",
+            &[
+                "healthzPort: invalid value 99999",
+                "hairpinMode: invalid value \"x\"",
+            ],
+        ),
+        ("maxPods: [\n", &["config.yaml: line"]),
+    ] {
+        let error = with_file(body, &[]).unwrap_err().to_string();
+        for part in parts {
+            assert!(error.contains(part), "{part:?} is not in {error:?}");
+        }
+    }
+}
+
+#[test]
+fn another_kind_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("c");
+    fs::write(&path, "apiVersion: v1\nkind: Pod\n").unwrap();
+    let config = format!("--config={}", path.display());
+    let error = Settings::load(&flags(&[&config])).unwrap_err().to_string();
+    assert!(
+        error.contains("apiVersion is \"v1\"; it must be \"kubelet.config.k8s.io/v1beta1\""),
+        "{error}"
+    );
+}
+
+#[test]
+fn what_has_no_effect_is_said_in_one_line() {
+    let settings = with_file(
+        "rotateCertificates: true\nevictionHard: {memory.available: 5%}\n",
+        &["--pods-per-core=3"],
+    )
+    .unwrap();
+    assert_eq!(
+        settings.warnings,
+        [
+            "fields of the configuration file without effect yet: evictionHard, rotateCertificates",
+            "flags without effect: --pods-per-core",
+        ]
+    );
+}

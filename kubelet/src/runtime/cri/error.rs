@@ -1,0 +1,72 @@
+//! Why calls to the runtime fail.
+
+use std::{fmt, time::Duration};
+
+use tonic::{Code, Status};
+
+/// Why a call to the runtime failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CriError {
+    /// The endpoint is none that can be connected to.
+    #[error("runtime endpoint {endpoint:?}: {reason}; it must be unix:///path/of/the/socket")]
+    Endpoint {
+        /// The endpoint as it was given.
+        endpoint: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The runtime, or the connection to it, returned an error.
+    #[error("{verb}{}: {} ({:?})", Of(object), status.message(), status.code())]
+    Status {
+        /// The CRI verb.
+        verb: &'static str,
+        /// What it was called on; empty when it concerns no single object.
+        object: String,
+        /// What was returned.
+        status: Box<Status>,
+    },
+    /// The runtime did not answer in time.
+    #[error("{verb}{}: no answer from the runtime within {after:?}", Of(object))]
+    Deadline {
+        /// The CRI verb.
+        verb: &'static str,
+        /// What it was called on; empty when it concerns no single object.
+        object: String,
+        /// How long was waited.
+        after: Duration,
+    },
+    /// The runtime answered without what the answer is for.
+    #[error("{verb}{}: the runtime's answer lacks {missing}", Of(object))]
+    Incomplete {
+        /// The CRI verb.
+        verb: &'static str,
+        /// What it was called on.
+        object: String,
+        /// The field that is not set.
+        missing: &'static str,
+    },
+}
+
+impl CriError {
+    /// Whether the object does not exist (any more).
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::Status { status, .. } if status.code() == Code::NotFound)
+    }
+
+    /// Whether the runtime does not serve the verb.
+    pub fn is_unimplemented(&self) -> bool {
+        matches!(self, Self::Status { status, .. } if status.code() == Code::Unimplemented)
+    }
+}
+
+/// ` <object>`, or nothing.
+struct Of<'a>(&'a str);
+
+impl fmt::Display for Of<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        write!(f, " {}", self.0)
+    }
+}

@@ -1,0 +1,177 @@
+use std::path::PathBuf;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use super::*;
+use crate::volume::{
+    plugin::VolumeMode,
+    spec::{VolumeSource, VolumeSpec},
+};
+
+fn volume(uid: &str) -> PodVolume {
+    PodVolume {
+        uid: PodUid::from(uid),
+        plugin: "test".to_owned(),
+        name: "pv".to_owned(),
+        mode: VolumeMode::Filesystem,
+    }
+}
+
+fn device() -> Device {
+    Device {
+        plugin: "test".to_owned(),
+        name: "disk".to_owned(),
+    }
+}
+
+fn request(uid: &str) -> MountRequest {
+    let inline = serde_json::from_value(serde_json::json!({"name": "v"})).unwrap();
+    MountRequest {
+        pod: Arc::new(Pod::default()),
+        spec: VolumeSpec {
+            name: "v".to_owned(),
+            source: VolumeSource::Inline(Box::new(inline)),
+            read_only: false,
+            mode: VolumeMode::Filesystem,
+            expand_to: None,
+        },
+        volume: volume(uid),
+        dir: PathBuf::new(),
+        device: Some(device()),
+        fs_group: None,
+        fs_user: None,
+    }
+}
+
+fn want(world: &mut World, uid: &str, refresh: bool) {
+    let wanted = vec![(request(uid), refresh)];
+    world.want(&PodUid::from(uid), wanted, Wants::All);
+}
+
+fn begin(world: &mut World) -> Vec<Job> {
+    world.begin(Instant::now()).0
+}
+
+fn kinds(jobs: &[Job]) -> Vec<String> {
+    let kind = |job: &Job| match job {
+        Job::SetUp { request, stage, .. } => {
+            let stage = if *stage { "stage, " } else { "" };
+            format!("{stage}set up {}", request.volume.uid)
+        }
+        Job::TearDown(volume) => format!("tear down {}", volume.uid),
+        Job::Unstage(device) => format!("unstage {}", device.name),
+    };
+    jobs.iter().map(kind).collect()
+}
+
+/// Does everything that is to be done, and tells what that was.
+fn settle(world: &mut World) -> Vec<String> {
+    let mut done = Vec::new();
+    loop {
+        let jobs = begin(world);
+        if jobs.is_empty() {
+            return done;
+        }
+        done.extend(kinds(&jobs));
+        for job in jobs {
+            let mounted = matches!(job, Job::SetUp { .. });
+            world.end(&job, Ok(mounted.then_some(Mounted::Image)));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_device_is_staged_for_the_first_and_unstaged_after_the_last() {
+    let mut world = World::default();
+    want(&mut world, "a", false);
+    want(&mut world, "b", false);
+    assert_eq!(settle(&mut world), ["stage, set up a", "set up b"]);
+    assert_eq!(settle(&mut world), Vec::<String>::new());
+    world.release(&PodUid::from("a"));
+    assert_eq!(settle(&mut world), ["tear down a"]);
+    world.release(&PodUid::from("b"));
+    assert_eq!(settle(&mut world), ["tear down b", "unstage disk"]);
+    assert!(world.mounts.is_empty() && world.devices.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_back_off_and_leave_what_is_mounted() {
+    let mut world = World::default();
+    let uid = PodUid::from("a");
+    want(&mut world, "a", true);
+    let mut delays = Vec::new();
+    for _ in 0..10 {
+        let jobs = begin(&mut world);
+        assert_eq!(jobs.len(), 1);
+        // Nothing else is begun meanwhile.
+        assert!(begin(&mut world).is_empty());
+        world.end(&jobs[0], Err("no".to_owned()));
+        let (jobs, next) = world.begin(Instant::now());
+        assert!(jobs.is_empty());
+        let delay = next.unwrap() - Instant::now();
+        delays.push(delay.as_millis());
+        tokio::time::sleep(delay).await;
+    }
+    assert_eq!(delays[..3], [500, 1000, 2000]);
+    assert_eq!(delays[8..], [122_000, 122_000]);
+    assert_eq!(world.errors(&uid), ["pv: no"]);
+    assert_eq!(world.unmounted(&uid, &["v".to_owned()]), ["v"]);
+    settle(&mut world);
+    assert!(world.unmounted(&uid, &["v".to_owned()]).is_empty());
+
+    want(&mut world, "a", true);
+    let jobs = begin(&mut world);
+    world.end(&jobs[0], Err("no".to_owned()));
+    assert!(world.mounted(&uid, "v").is_some());
+    // What it comes back for is not forgotten.
+    tokio::time::sleep(RETRY_BASE).await;
+    assert_eq!(settle(&mut world), ["set up a"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_found_is_left_until_its_pod_is_heard_of() {
+    let mut world = World::default();
+    for uid in ["a", "b"] {
+        world.found(volume(uid), Some(device()));
+    }
+    assert_eq!(settle(&mut world), Vec::<String>::new());
+    want(&mut world, "a", false);
+    assert_eq!(settle(&mut world), ["stage, set up a"]);
+    world.release(&PodUid::from("b"));
+    assert_eq!(settle(&mut world), ["tear down b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_is_not_known_now_is_kept() {
+    let mut world = World::default();
+    let uid = PodUid::from("a");
+    want(&mut world, "a", false);
+    settle(&mut world);
+    world.want(&uid, Vec::new(), Wants::Some);
+    assert_eq!(settle(&mut world), Vec::<String>::new());
+    assert!(world.mounted(&uid, "v").is_some());
+    world.want(&uid, Vec::new(), Wants::All);
+    assert_eq!(settle(&mut world)[0], "tear down a");
+}
+
+#[tokio::test(start_paused = true)]
+async fn devices_that_nobody_names_are_unstaged_in_the_end() {
+    let mut world = World::default();
+    world.found_device(device());
+    assert_eq!(settle(&mut world), Vec::<String>::new());
+    world.settle();
+    assert_eq!(settle(&mut world), ["unstage disk"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_goes_while_its_volume_is_made_leaves_nothing() {
+    let mut world = World::default();
+    want(&mut world, "a", false);
+    let jobs = begin(&mut world);
+    world.release(&PodUid::from("a"));
+    assert!(begin(&mut world).is_empty());
+    world.end(&jobs[0], Err("half of it".to_owned()));
+    world.settle();
+    assert_eq!(settle(&mut world), ["tear down a", "unstage disk"]);
+    assert!(world.left(&PodUid::from("a")).is_empty());
+}
