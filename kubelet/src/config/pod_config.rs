@@ -9,12 +9,15 @@ use std::{
     },
 };
 
-use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
+use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::{Mutex, mpsc};
 use tracing::warn;
 
 use super::update::{PodOperation, PodUpdate, Source};
-use crate::pod::identity::{self, CONFIG_MIRROR, CONFIG_SEEN, CONFIG_SOURCE, PodUid, full_name};
+use crate::{
+    clock,
+    pod::identity::{self, CONFIG_MIRROR, CONFIG_SEEN, CONFIG_SOURCE, PodUid, full_name},
+};
 
 /// Updates that may wait for the kubelet before a source has to.
 const UPDATES: usize = 50;
@@ -170,7 +173,7 @@ fn merge(known: &mut HashMap<PodUid, Arc<Pod>>, told: Vec<Arc<Pod>>, source: Sou
         let uid = PodUid::of(&pod);
         let pod = match known.remove(&uid) {
             None => {
-                let pod = annotated(pod, source, &Timestamp::now().to_string());
+                let pod = annotated(pod, source, &clock::now().to_string());
                 added.push(pod.clone());
                 pod
             }
@@ -242,6 +245,7 @@ fn annotated(mut pod: Arc<Pod>, source: Source, seen: &str) -> Arc<Pod> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use jiff::Timestamp;
     use serde_json::json;
 
     fn pod(name: &str, uid: &str, spec: serde_json::Value) -> Arc<Pod> {

@@ -45,6 +45,7 @@ pub(super) async fn serve<L: Listener>(
             (slot, listener.accept().await.0)
         };
         let (slot, stream) = tokio::select! {
+            biased;
             () = cancel.cancelled() => break,
             next = next => next,
         };

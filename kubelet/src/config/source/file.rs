@@ -52,6 +52,7 @@ impl FileSource {
             let scanned = manifests.clone();
             match task::spawn_blocking(move || scanned.lock().scan()).await {
                 Ok(set) => tokio::select! {
+                    biased;
                     () = cancel.cancelled() => return,
                     told = mux.set(set) => if told.is_err() {
                         return;
@@ -62,6 +63,7 @@ impl FileSource {
                 }
             }
             tokio::select! {
+                biased;
                 () = cancel.cancelled() => return,
                 () = self.reason_to_look(&mut watch) => {}
             }
