@@ -16,6 +16,7 @@
 
 mod cache;
 mod events;
+mod reading;
 mod record;
 mod relist;
 

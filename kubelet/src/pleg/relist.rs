@@ -13,15 +13,12 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-use super::{CacheError, Hint, Listing, Pleg, PodLifecycleEvent, PodRecord, Records, record};
-use crate::{
-    pod::identity::PodUid,
-    runtime::{
-        cri::{CriClient, CriError},
-        inspect,
-        pod_status::PodStatus,
-    },
+use super::{
+    CacheError, Hint, Listing, Pleg, PodLifecycleEvent, PodRecord, Records,
+    reading::{ReadError, Reading, list_pod, read_details},
+    record,
 };
+use crate::{pod::identity::PodUid, runtime::cri::CriError};
 
 /// Between the starts of two lists.
 const RELIST_PERIOD: Duration = Duration::from_secs(1);
@@ -38,28 +35,11 @@ const EVENT_DELAY: Duration = Duration::from_secs(2);
 const TICK: Duration = Duration::from_millis(1);
 /// Pods whose details are read at the same time.
 const INSPECTIONS: usize = 8;
-/// For the details of one pod.
-const INSPECTION_DEADLINE: Duration = Duration::from_secs(10);
-
 /// What a task of the generator found out.
 enum Done {
     /// The whole list, and when it was begun.
     Listed(Instant, Result<Records, CriError>),
     Read(Reading),
-}
-
-/// A pod, as it was at a time.
-struct Reading {
-    uid: PodUid,
-    at: Instant,
-    result: Result<(Arc<PodRecord>, PodStatus), ReadError>,
-}
-
-enum ReadError {
-    /// What there is of the pod could not be listed.
-    List(CriError),
-    /// Its details could not be read.
-    Details(String),
 }
 
 /// A reading that is under way.
@@ -484,29 +464,5 @@ async fn sleep_until(due: Option<Instant>) {
     match due {
         Some(due) => tokio::time::sleep_until(due).await,
         None => std::future::pending().await,
-    }
-}
-
-/// What there is of one pod.
-async fn list_pod(cri: &CriClient, uid: &PodUid) -> Result<Arc<PodRecord>, CriError> {
-    let (sandboxes, containers) =
-        tokio::try_join!(cri.list_pod_sandboxes_of(uid), cri.list_containers_of(uid))?;
-    Ok(record::group(sandboxes, containers)
-        .remove(uid)
-        .unwrap_or_default())
-}
-
-async fn read_details(
-    cri: &CriClient,
-    record: Arc<PodRecord>,
-    known: &PodStatus,
-) -> Result<(Arc<PodRecord>, PodStatus), ReadError> {
-    let read = inspect::inspect(cri, &record, known);
-    match tokio::time::timeout(INSPECTION_DEADLINE, read).await {
-        Ok(Ok(status)) => Ok((record, status)),
-        Ok(Err(error)) => Err(ReadError::Details(error.to_string())),
-        Err(_) => Err(ReadError::Details(format!(
-            "no answer within {INSPECTION_DEADLINE:?}"
-        ))),
     }
 }

@@ -1,0 +1,58 @@
+//! Reading one pod from the runtime.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{PodRecord, record};
+use crate::{
+    pod::identity::PodUid,
+    runtime::{
+        cri::{CriClient, CriError},
+        inspect,
+        pod_status::PodStatus,
+    },
+};
+
+/// For the details of one pod.
+const INSPECTION_DEADLINE: Duration = Duration::from_secs(10);
+
+/// A pod, as it was at a time.
+pub(super) struct Reading {
+    pub(super) uid: PodUid,
+    pub(super) at: Instant,
+    pub(super) result: Result<(Arc<PodRecord>, PodStatus), ReadError>,
+}
+
+/// Why a pod is not known.
+pub(super) enum ReadError {
+    /// What there is of the pod could not be listed.
+    List(CriError),
+    /// Its details could not be read.
+    Details(String),
+}
+
+/// What there is of one pod.
+pub(super) async fn list_pod(cri: &CriClient, uid: &PodUid) -> Result<Arc<PodRecord>, CriError> {
+    let (sandboxes, containers) =
+        tokio::try_join!(cri.list_pod_sandboxes_of(uid), cri.list_containers_of(uid))?;
+    Ok(record::group(sandboxes, containers)
+        .remove(uid)
+        .unwrap_or_default())
+}
+
+/// The details of what a list shows of a pod; what is `known` of it is not asked for again.
+pub(super) async fn read_details(
+    cri: &CriClient,
+    record: Arc<PodRecord>,
+    known: &PodStatus,
+) -> Result<(Arc<PodRecord>, PodStatus), ReadError> {
+    let read = inspect::inspect(cri, &record, known);
+    match tokio::time::timeout(INSPECTION_DEADLINE, read).await {
+        Ok(Ok(status)) => Ok((record, status)),
+        Ok(Err(error)) => Err(ReadError::Details(error.to_string())),
+        Err(_) => Err(ReadError::Details(format!(
+            "no answer within {INSPECTION_DEADLINE:?}"
+        ))),
+    }
+}
