@@ -167,7 +167,9 @@ pub async fn nothing_changes(node: &mut Node) {
     assert!(!before["mounts"].mounts.is_empty(), "nothing is mounted");
     for kill in 1..=KILLS {
         node.kill_kubelet().unwrap();
-        node.start_kubelet_with(crate::CONFIGURATION).await.unwrap();
+        node.start_kubelet_with(crate::CONFIGURATION, &[])
+            .await
+            .unwrap();
         let node = &*node;
         let mut subjects: Vec<Subject<'_>> = rows.iter().map(|r| Subject::of(node, r)).collect();
         for (row, subject) in rows.iter().zip(&mut subjects) {
@@ -195,7 +197,9 @@ pub async fn orphans_go(node: &mut Node) {
     for (row, _) in &gone {
         node.remove_manifest(&format!("{}.yaml", row.name)).unwrap();
     }
-    node.start_kubelet_with(crate::CONFIGURATION).await.unwrap();
+    node.start_kubelet_with(crate::CONFIGURATION, &[])
+        .await
+        .unwrap();
     let node = &*node;
     for (row, pod) in gone {
         let mut subject = Subject::of(node, row);
