@@ -12,7 +12,8 @@ use crate::{
     pod_syncer::{self, Syncer},
     pod_worker::{PodWorkers, WorkerError},
     prober::ProbeManager,
-    repeatable, volume,
+    repeatable,
+    volume::{VolumeManager, disk},
 };
 
 /// Between two looks at the directories.
@@ -27,6 +28,7 @@ pub(crate) struct Housekeeping {
     pub(crate) workers: Arc<PodWorkers<Syncer>>,
     pub(crate) probes: Arc<ProbeManager>,
     pub(crate) pleg: Arc<Pleg>,
+    pub(crate) volumes: Arc<VolumeManager>,
     /// The last look at the directories, and when it began.
     pub(crate) directories: Option<(JoinHandle<()>, Instant)>,
 }
@@ -63,8 +65,14 @@ impl Housekeeping {
                     || workers.is_known(uid)
                     || pleg.listing().records.contains_key(uid)
             };
+            let volumes = Arc::clone(&self.volumes);
+            // Every pod that has volumes had the time to say so.
+            if self.directories.is_some() {
+                volumes.settle();
+            }
             let task = tokio::spawn(async move {
-                let removed = repeatable::blocking(move || remove_directories(&options, keep));
+                remove_pod_dirs(&options, &volumes, &keep).await;
+                let removed = repeatable::blocking(move || remove_log_dirs(&options, keep));
                 if let Err(error) = removed.await {
                     error!(%error, "the look at the directories panicked");
                 }
@@ -74,16 +82,35 @@ impl Housekeeping {
     }
 }
 
-/// Removes the directories of pods that are not to be kept.
-fn remove_directories(options: &Options, keep: impl Fn(&PodUid) -> bool) {
-    for (name, path) in children(&directory::pods_dir(options)) {
-        if !keep(&PodUid::from(name.as_str())) {
-            let removed = volume::tear_down(&path)
-                .map_err(WorkerError::from)
-                .and_then(|()| pod_syncer::remove_dir(path.clone()));
-            report(&path, removed);
-        }
-    }
+/// Gives back the volumes of pods that are not to be kept, and removes their directories.
+async fn remove_pod_dirs(
+    options: &Options,
+    volumes: &VolumeManager,
+    keep: &(impl Fn(&PodUid) -> bool + Send + Sync),
+) {
+    let dir = directory::pods_dir(options);
+    let found = pod_syncer::blocking(move || Ok(children(&dir))).await;
+    let orphans = found
+        .unwrap_or_default()
+        .into_iter()
+        .filter_map(|(name, path)| {
+            let uid = PodUid::from(name.as_str());
+            (!keep(&uid)).then_some((uid, path))
+        });
+    // One whose volumes do not let go is to hold up no other.
+    let removals = orphans.map(|(uid, path)| async move {
+        let dir = path.clone();
+        let removed = async {
+            volumes.wait_for_unmount(&uid).await?;
+            pod_syncer::blocking(move || Ok(disk::remove_pod_dir(&dir)?)).await
+        };
+        report(&path, removed.await);
+    });
+    futures::future::join_all(removals).await;
+}
+
+/// Removes the log directories of pods that are not to be kept.
+fn remove_log_dirs(options: &Options, keep: impl Fn(&PodUid) -> bool) {
     for (name, path) in children(&options.pod_logs_dir) {
         if directory::uid_of_log_dir(&name).is_some_and(|uid| !keep(&uid)) {
             let removed = pod_syncer::remove_dir(path.clone());
@@ -115,10 +142,16 @@ fn report(path: &Path, removed: Result<(), WorkerError>) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use tokio_util::sync::CancellationToken;
 
-    #[test]
-    fn directories_of_gone_pods_are_removed() {
+    use super::*;
+    use crate::{
+        apiserver::objects::NoObjects,
+        volume::{VolumeHost, plugins},
+    };
+
+    #[tokio::test]
+    async fn directories_of_gone_pods_are_removed() {
         let root = tempfile::tempdir().unwrap();
         let options = Options {
             root_dir: root.path().join("kubelet"),
@@ -132,7 +165,20 @@ mod tests {
         for dir in ["ns_a_live", "ns_b_gone", "not-ours"] {
             std::fs::create_dir_all(options.pod_logs_dir.join(dir)).unwrap();
         }
-        remove_directories(&options, |uid| uid.as_str() == "live");
+        let host = VolumeHost {
+            options: Arc::new(options.clone()),
+            objects: Arc::new(NoObjects),
+            memory: 1 << 30,
+        };
+        let volumes = Arc::new(VolumeManager::new(host.clone(), plugins::all(&host)));
+        let cancel = CancellationToken::new();
+        let keep = |uid: &PodUid| uid.as_str() == "live";
+        let clean = async {
+            remove_pod_dirs(&options, &volumes, &keep).await;
+            cancel.cancel();
+        };
+        tokio::join!(volumes.run(cancel.clone()), clean);
+        remove_log_dirs(&options, keep);
         assert!(pods.join("live").exists() && !pods.join("gone").exists());
         let logs: Vec<String> = children(&options.pod_logs_dir)
             .into_iter()

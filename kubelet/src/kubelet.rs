@@ -24,6 +24,7 @@ use crate::{
     },
     status::StatusManager,
     sync_loop::{LoopMonitor, SyncLoop},
+    volume::{VolumeHost, VolumeManager, plugins},
 };
 
 /// Between two attempts to reach the runtime at the start.
@@ -53,6 +54,7 @@ struct Parts {
     pods: Arc<PodManager>,
     statuses: Arc<StatusManager>,
     runtime: Arc<RuntimeManager>,
+    volumes: Arc<VolumeManager>,
     probe_results: Arc<ProbeResults>,
     cache: Arc<PodCache>,
     pleg: Arc<Pleg>,
@@ -89,6 +91,18 @@ impl Kubelet {
         let options = Arc::new(options);
         let cache = Arc::<PodCache>::default();
         let probe_results = Arc::<ProbeResults>::default();
+        let runtime = Arc::new(RuntimeManager::new(
+            cri.clone(),
+            Arc::clone(&options),
+            Arc::clone(&objects),
+            Arc::clone(&probe_results),
+        ));
+        let host = VolumeHost {
+            options: Arc::clone(&options),
+            objects,
+            memory: runtime.memory_capacity(),
+        };
+        let plugins = plugins::all(&host);
         Self(Arc::new(Parts {
             sources_ready: Box::new(sources_ready),
             pods: Arc::default(),
@@ -96,12 +110,8 @@ impl Kubelet {
                 Arc::clone(&options),
                 Arc::clone(&probe_results),
             )),
-            runtime: Arc::new(RuntimeManager::new(
-                cri.clone(),
-                Arc::clone(&options),
-                objects,
-                Arc::clone(&probe_results),
-            )),
+            runtime,
+            volumes: Arc::new(VolumeManager::new(host, plugins)),
             probe_results,
             pleg: Arc::new(Pleg::new(cri.clone(), Arc::clone(&cache))),
             cache,
@@ -155,6 +165,7 @@ impl Kubelet {
             options: Arc::clone(&parts.options),
             pods: Arc::clone(&parts.pods),
             runtime: Arc::clone(&parts.runtime),
+            volumes: Arc::clone(&parts.volumes),
             cache: Arc::clone(&parts.cache),
             pleg: Arc::clone(&parts.pleg),
             statuses: Arc::clone(&parts.statuses),
@@ -173,6 +184,7 @@ impl Kubelet {
             workers: Arc::clone(&workers),
             probes: Arc::clone(&probes),
             pleg: Arc::clone(&parts.pleg),
+            volumes: Arc::clone(&parts.volumes),
             directories: None,
         });
         let sync_loop = SyncLoop {
@@ -187,6 +199,7 @@ impl Kubelet {
         };
         tokio::join!(
             parts.pleg.run(events_in, cancel.clone()),
+            parts.volumes.run(cancel.clone()),
             sync_loop.run(updates, events, probe_changes, cancel),
         );
         workers.ended().await;

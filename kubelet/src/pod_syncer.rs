@@ -18,7 +18,7 @@ use crate::{
     repeatable,
     runtime::{RuntimeManager, pod_state::PodState, pod_status::PodStatus},
     status::{Facts, Phase, StatusManager},
-    volume,
+    volume::{self, VolumeManager},
 };
 
 /// A directory of a pod that the file system does not let be.
@@ -36,6 +36,7 @@ pub(crate) struct Syncer {
     pub(crate) options: Arc<Options>,
     pub(crate) pods: Arc<PodManager>,
     pub(crate) runtime: Arc<RuntimeManager>,
+    pub(crate) volumes: Arc<VolumeManager>,
     pub(crate) cache: Arc<PodCache>,
     pub(crate) pleg: Arc<Pleg>,
     pub(crate) statuses: Arc<StatusManager>,
@@ -59,12 +60,9 @@ impl Syncer {
 
     /// Takes down the volumes of a pod and removes its directory.
     async fn remove_pod_dir(&self, uid: &PodUid) -> Result<(), WorkerError> {
+        self.volumes.wait_for_unmount(uid).await?;
         let dir = directory::pod_dir(&self.options, uid);
-        blocking(move || {
-            volume::tear_down(&dir)?;
-            remove_dir(dir)
-        })
-        .await
+        blocking(move || Ok(volume::disk::remove_pod_dir(&dir)?)).await
     }
 }
 
@@ -94,19 +92,17 @@ impl PodSyncer for Syncer {
             });
         }
         let pod_dir = directory::pod_dir(&self.options, &PodUid::of(&pod));
-        let volumes = {
-            let (pod, pod_dir) = (Arc::clone(&pod), pod_dir.clone());
-            blocking(move || {
-                std::fs::create_dir_all(&pod_dir).map_err(|source| DirectoryError {
-                    action: "create the pod's directory",
-                    path: pod_dir.clone(),
-                    source,
-                })?;
-                let spec = pod.spec.as_ref().ok_or("the pod has no spec")?;
-                Ok(volume::set_up(spec, &pod_dir)?)
-            })
-            .await?
-        };
+        let made = pod_dir.clone();
+        blocking(move || {
+            std::fs::create_dir_all(&made).map_err(|source| DirectoryError {
+                action: "create the pod's directory",
+                path: made,
+                source,
+            })?;
+            Ok(())
+        })
+        .await?;
+        let volumes = self.volumes.wait_for_attach_and_mount(&pod).await?;
         self.probes.add_pod(&pod);
         let synced = self
             .runtime
@@ -173,8 +169,7 @@ impl PodSyncer for Syncer {
             );
         }
         self.runtime.ungrant(&subject.uid);
-        let dir = directory::pod_dir(&self.options, &subject.uid);
-        blocking(move || Ok(volume::tear_down(&dir)?)).await
+        Ok(self.volumes.wait_for_unmount(&subject.uid).await?)
     }
 
     async fn remove_pod(

@@ -99,7 +99,7 @@ impl SyncLoop<'_> {
                     }
                 }
                 Some(update) = updates.recv() => self.update(update),
-                Some(uid) = probe_changes.recv() => self.workers.sync(&uid),
+                Some(uid) = probe_changes.recv() => self.probed(&uid),
                 Some(event) = events.recv() => self.event(&event),
             }
         }
@@ -188,6 +188,15 @@ impl SyncLoop<'_> {
                 !Phase::parse(phase).is_terminal()
             })
             .count()
+    }
+
+    /// A probe of a pod found something else than before.
+    fn probed(&self, uid: &PodUid) {
+        if let Some(pod) = self.pods.get(uid) {
+            // Readiness shows even while its worker is busy with the pod.
+            self.statuses.probed(&pod);
+        }
+        self.workers.sync(uid);
     }
 
     fn event(&self, event: &PodLifecycleEvent) {

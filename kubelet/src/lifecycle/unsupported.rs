@@ -2,7 +2,8 @@
 //! spec that changes how it runs is either done or listed here.
 
 use k8s_openapi::api::core::v1::{
-    Container, EnvVar, LifecycleHandler, Pod, PodSpec, ResourceRequirements, Volume, VolumeMount,
+    Container, EnvVar, LifecycleHandler, Pod, PodSpec, ResourceRequirements, Volume,
+    VolumeProjection,
 };
 
 use crate::runtime::{env, resources};
@@ -107,26 +108,43 @@ fn pod_spec(spec: &PodSpec, found: &mut Found) {
 }
 
 fn volume_source(volume: &Volume, path: &str, found: &mut Found) {
-    if let Some(empty_dir) = &volume.empty_dir {
-        let medium = empty_dir.medium.as_deref().unwrap_or_default();
+    for (index, item) in projections(volume).enumerate() {
+        let path = format!("{path}.projected.sources[{index}]");
         found.when(
-            !matches!(medium, "" | "Memory"),
-            format!("{path}.emptyDir.medium"),
-            "media other than Memory",
+            item.cluster_trust_bundle.is_some(),
+            format!("{path}.clusterTrustBundle"),
+            "bundles of the cluster's certificates",
         );
         found.when(
-            medium.is_empty() && empty_dir.size_limit.is_some(),
-            format!("{path}.emptyDir.sizeLimit"),
-            "size limits on disk",
-        );
-    } else {
-        let kind = volume_kind(volume);
-        found.when(
-            volume.host_path.is_none(),
-            format!("{path}.{kind}"),
-            "volumes other than hostPath and emptyDir",
+            item.pod_certificate.is_some(),
+            format!("{path}.podCertificate"),
+            "certificates of pods",
         );
     }
+    let projected = projections(volume).filter_map(|p| p.downward_api.as_ref()?.items.as_ref());
+    let own = volume.downward_api.iter().filter_map(|d| d.items.as_ref());
+    found.when(
+        own.chain(projected)
+            .flatten()
+            .any(|item| item.resource_field_ref.is_some()),
+        format!("{path}.downwardAPI.items.resourceFieldRef"),
+        "resources as files",
+    );
+    let kind = volume_kind(volume);
+    let is_built = matches!(
+        kind.as_str(),
+        "configMap"
+            | "downwardAPI"
+            | "emptyDir"
+            | "ephemeral"
+            | "hostPath"
+            | "image"
+            | "nfs"
+            | "persistentVolumeClaim"
+            | "projected"
+            | "secret"
+    );
+    found.when(!is_built, format!("{path}.{kind}"), "volumes of this kind");
 }
 
 /// Name of the field that says where the volume comes from.
@@ -137,6 +155,11 @@ fn volume_kind(volume: &Volume) -> String {
         .find(|field| *field != "name")
         .cloned()
         .unwrap_or_else(|| "source".to_owned())
+}
+
+fn projections(volume: &Volume) -> impl Iterator<Item = &VolumeProjection> {
+    let sources = volume.projected.iter().map(|projected| &projected.sources);
+    sources.flatten().flatten()
 }
 
 fn container(container: &Container, path: &str, found: &mut Found) {
@@ -155,16 +178,8 @@ fn container(container: &Container, path: &str, found: &mut Found) {
         format!("{path}.restartPolicyRules"),
         "restart rules of single containers",
     );
-    found.when(
-        some(container.volume_devices.as_ref()),
-        format!("{path}.volumeDevices"),
-        "block volumes",
-    );
     for (index, variable) in container.env.iter().flatten().enumerate() {
         env_var(variable, &format!("{path}.env[{index}].valueFrom"), found);
-    }
-    for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
-        volume_mount(mount, &format!("{path}.volumeMounts[{index}]"), found);
     }
     if let Some(requirements) = &container.resources {
         found.when(
@@ -229,22 +244,6 @@ fn env_var(variable: &EnvVar, path: &str, found: &mut Found) {
     }
 }
 
-fn volume_mount(mount: &VolumeMount, path: &str, found: &mut Found) {
-    let set = |text: &Option<String>| text.as_deref().is_some_and(|text| !text.is_empty());
-    found.when(set(&mount.sub_path), format!("{path}.subPath"), "sub-paths");
-    found.when(
-        set(&mount.sub_path_expr),
-        format!("{path}.subPathExpr"),
-        "sub-paths",
-    );
-    // `IfPossible` may be answered by not doing it.
-    found.when(
-        mount.recursive_read_only.as_deref() == Some("Enabled"),
-        format!("{path}.recursiveReadOnly"),
-        "recursive read-only mounts",
-    );
-}
-
 fn lifecycle_handler(handler: &LifecycleHandler, path: &str, found: &mut Found) {
     found.when(
         handler.tcp_socket.is_some(),
@@ -278,6 +277,7 @@ mod tests {
                 "startupProbe": {"grpc": {"port": 1}},
                 "lifecycle": {"preStop": {"exec": {"command": ["x"]}}}}],
              "volumes": [{"name": "v", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+                         {"name": "c", "configMap": {"name": "c"}},
                          {"name": "h", "hostPath": {"path": "/"}}]}"#,
         );
         assert_eq!(found, Vec::<String>::new());
@@ -293,8 +293,9 @@ mod tests {
                 "env": [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
                 "volumeMounts": [{"name": "v", "mountPath": "/v", "subPath": "s"}],
                 "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
-             "volumes": [{"name": "v", "configMap": {"name": "c"}},
-                         {"name": "e", "emptyDir": {"sizeLimit": "1Mi"}}]}"#,
+             "volumes": [{"name": "v", "rbd": {"image": "i", "monitors": []}},
+                         {"name": "e", "projected": {"sources": [
+                            {"secret": {"name": "s"}}, {"podCertificate": {"keyType": "k", "signerName": "s"}}]}}]}"#,
         );
         let paths: Vec<&str> = found
             .iter()
@@ -304,12 +305,11 @@ mod tests {
             paths,
             [
                 "spec.hostUsers",
-                "spec.volumes[0].configMap",
-                "spec.volumes[1].emptyDir.sizeLimit",
+                "spec.volumes[0].rbd",
+                "spec.volumes[1].projected.sources[1].podCertificate",
                 "spec.initContainers[0].restartPolicy",
                 "spec.containers[0].envFrom",
                 "spec.containers[0].env[0].valueFrom.secretKeyRef",
-                "spec.containers[0].volumeMounts[0].subPath",
                 "spec.containers[0].resources[nvidia.com/gpu]",
             ]
         );

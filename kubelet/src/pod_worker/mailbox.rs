@@ -81,10 +81,9 @@ impl Mailbox {
             self.finished = Some(Instant::now());
             return false;
         };
-        self.pod = Some(pod);
         self.kill = None;
-        self.revision += 1;
-        true
+        // It may have been marked for deletion meanwhile.
+        self.update(&pod)
     }
 
     /// When the worker had nothing left to do.
@@ -126,6 +125,19 @@ mod tests {
         mailbox.update(&Arc::new(Pod::default()));
         mailbox.kill(kill(None, true));
         assert!(!mailbox.finish());
+    }
+
+    #[test]
+    fn a_pod_that_comes_back_marked_for_deletion_is_ended_again() {
+        let mut mailbox = Mailbox::default();
+        mailbox.kill(kill(None, true));
+        let mut pod = Pod::default();
+        mailbox.update(&Arc::new(pod.clone()));
+        pod.metadata.deletion_timestamp = Some(crate::clock::now_time());
+        pod.metadata.deletion_grace_period_seconds = Some(3);
+        mailbox.update(&Arc::new(pod));
+        assert!(mailbox.finish());
+        assert_eq!(mailbox.kill, Some(kill(Some(3), false)));
     }
 
     proptest! {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, PodStatus};
+use k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
 use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, mpsc},
@@ -22,7 +22,7 @@ use super::{
 use crate::{
     clock,
     pod::identity::{self, PodUid},
-    runtime::cri::CriClient,
+    runtime::{cri::CriClient, restart_rules},
 };
 
 /// A container that has run for longer than this when the kubelet starts was
@@ -101,23 +101,23 @@ impl ProbeManager {
     }
 
     /// Begins a worker for each probe of the pod that has none.
-    pub fn add_pod(&self, pod: &Pod) {
+    pub fn add_pod(&self, pod: &Arc<Pod>) {
         let Some(spec) = &pod.spec else {
             return;
         };
         let sidecars = spec.init_containers.iter().flatten();
-        let sidecars = sidecars.filter(|container| is_sidecar(container));
+        let sidecars = sidecars.filter(|container| restart_rules::is_sidecar(container));
         for (container, regular) in spec
             .containers
             .iter()
             .map(|container| (container, true))
             .chain(sidecars.map(|container| (container, false)))
         {
-            self.add_container(pod, spec, container, regular);
+            self.add_container(pod, container, regular);
         }
     }
 
-    fn add_container(&self, pod: &Pod, spec: &PodSpec, container: &Container, regular: bool) {
+    fn add_container(&self, pod: &Arc<Pod>, container: &Container, regular: bool) {
         let probes = [
             (ProbeType::Startup, &container.startup_probe),
             (ProbeType::Readiness, &container.readiness_probe),
@@ -141,8 +141,8 @@ impl ProbeManager {
                 Arc::new(Probed {
                     full_name: identity::full_name(pod),
                     container: container.clone(),
+                    pod: Arc::clone(pod),
                     sidecar: !regular,
-                    pod_policy: spec.restart_policy.clone(),
                 })
             });
             let handle = Handle {
@@ -243,11 +243,6 @@ fn first(uid: &PodUid) -> Key {
         container: String::new(),
         kind: ProbeType::Liveness,
     }
-}
-
-/// Whether a container that a pod is initialised with goes on running.
-fn is_sidecar(container: &Container) -> bool {
-    container.restart_policy.as_deref() == Some("Always")
 }
 
 #[cfg(test)]

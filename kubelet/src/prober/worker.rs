@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use k8s_openapi::api::core::v1::{Container, ContainerStatus, PodStatus, Probe};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodStatus, Probe};
 use tokio::{
     sync::Notify,
     time::{Instant, MissedTickBehavior, interval_at},
@@ -14,7 +14,7 @@ use super::{
     probe::{self, Outcome, Target, positive},
     results::{ProbeResult, ProbeType},
 };
-use crate::{backoff::jittered, clock, status::Phase};
+use crate::{backoff::jittered, clock, runtime::restart_rules, status::Phase};
 
 /// Asked where a pod has no address, as upstream: it is on the node's network.
 const LOCALHOST: &str = "127.0.0.1";
@@ -24,11 +24,10 @@ const LOCALHOST: &str = "127.0.0.1";
 pub(super) struct Probed {
     /// Full name of its pod, for people.
     pub(super) full_name: String,
+    pub(super) pod: Arc<Pod>,
     pub(super) container: Container,
     /// It initialises its pod, and goes on running.
     pub(super) sidecar: bool,
-    /// The pod's restart policy.
-    pub(super) pod_policy: Option<String>,
 }
 
 /// Probes one container for one purpose until its pod is done.
@@ -112,8 +111,17 @@ impl Worker {
     fn has_started(&self, status: &ContainerStatus, id: &str) -> bool {
         match self.shared.results.get(id, ProbeType::Startup) {
             Some(result) => result == ProbeResult::Success,
-            None => self.probed.container.startup_probe.is_none() || status.started == Some(true),
+            None if self.probed.container.startup_probe.is_none() => true,
+            // An earlier kubelet saw it start; what is newer was not probed yet.
+            None => status.started == Some(true) && self.is_older(status),
         }
+    }
+
+    /// Whether the container was started before this kubelet.
+    fn is_older(&self, status: &ContainerStatus) -> bool {
+        let running = status.state.as_ref().and_then(|s| s.running.as_ref());
+        let started = running.and_then(|running| running.started_at.as_ref());
+        started.is_some_and(|started| self.shared.is_older(started.0))
     }
 
     /// Whether the container runs, has started and was not found ready.
@@ -184,11 +192,7 @@ impl Worker {
             self.shared.results.remove(&old, self.key.kind);
         }
         self.on_hold = false;
-        let state = container.state.as_ref();
-        let started = state
-            .and_then(|state| state.running.as_ref())
-            .and_then(|running| running.started_at.as_ref());
-        if !started.is_some_and(|started| self.shared.is_older(started.0)) {
+        if !self.is_older(container) {
             let initial = match self.key.kind {
                 ProbeType::Liveness => ProbeResult::Success,
                 ProbeType::Readiness => ProbeResult::Failure,
@@ -274,12 +278,10 @@ impl Worker {
 
     /// Whether the container is started again after it ended.
     fn is_restarted(&self, exit_code: i32) -> bool {
-        let own = self.probed.container.restart_policy.as_deref();
-        match own.or(self.probed.pod_policy.as_deref()) {
-            Some("Never") => false,
-            Some("OnFailure") => exit_code != 0,
-            _ => true,
-        }
+        self.probed.pod.spec.as_ref().is_some_and(|spec| {
+            restart_rules::can_restart_all(spec)
+                || restart_rules::restarts(spec, &self.probed.container, exit_code)
+        })
     }
 }
 

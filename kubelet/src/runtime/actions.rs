@@ -180,8 +180,10 @@ fn recreate(spec: &PodSpec, status: &PodStatus, policy: RestartPolicy, attempt: 
         kill_pod: true,
         ..PodActions::default()
     };
-    // A pod that ran and is not to be restarted needs no further sandbox.
-    if policy == RestartPolicy::Never && attempt != 0 && !status.containers.is_empty() {
+    // A pod that ran and is not to be restarted needs no further sandbox. One of
+    // which nothing was started would wait for ever: it is still to run.
+    let ran = |c: &ContainerStatus| c.state != ContainerState::Created;
+    if policy == RestartPolicy::Never && attempt != 0 && status.containers.iter().any(ran) {
         return actions;
     }
     let start: Vec<usize> = (0..spec.containers.len())
@@ -384,6 +386,18 @@ mod tests {
             let actions = compute(&pod(policy, &[], &["a"]), &status);
             assert_eq!(actions.create_sandbox, None, "{policy}");
         }
+    }
+
+    #[test]
+    fn a_pod_whose_sandbox_died_before_anything_was_started_still_runs() {
+        let mut status = has(vec![ran("a", ContainerState::Created, 0)]);
+        status.sandboxes = vec![sandbox(false)];
+        let actions = compute(&pod("Never", &[], &["a"]), &status);
+        assert_eq!(actions.create_sandbox, Some(3));
+        assert_eq!(actions.start, [0]);
+        status.containers.push(ran("b", EXITED, 1));
+        let actions = compute(&pod("Never", &[], &["a", "b"]), &status);
+        assert_eq!((actions.create_sandbox, actions.kill_pod), (None, true));
     }
 
     #[test]

@@ -1,15 +1,12 @@
 //! The CRI config of a container.
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, path::Path};
 
 use cri_proto::runtime::v1::{
-    ContainerConfig, ContainerMetadata, ImageSpec, KeyValue, LinuxContainerConfig, Mount,
-    MountPropagation, Signal,
+    ContainerConfig, ContainerMetadata, Device, ImageSpec, KeyValue, LinuxContainerConfig, Mount,
+    Signal,
 };
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, VolumeMount};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 
 use super::{
     env::{self, EnvError, Placement},
@@ -19,10 +16,9 @@ use super::{
     sandbox_config::identity_labels,
     security_context::{self, ImageUser, SecurityContextError},
 };
-use crate::volume::{MountedVolumes, VolumeError};
 
 /// Where the message goes when the spec does not say.
-const TERMINATION_MESSAGE_PATH: &str = "/dev/termination-log";
+pub(super) const TERMINATION_MESSAGE_PATH: &str = "/dev/termination-log";
 
 /// Why a container cannot be configured.
 #[derive(Debug, thiserror::Error)]
@@ -33,9 +29,6 @@ pub enum ConfigError {
     /// Its security context forbids it.
     #[error(transparent)]
     SecurityContext(#[from] SecurityContextError),
-    /// A volume that it mounts is not there.
-    #[error(transparent)]
-    Volume(#[from] VolumeError),
 }
 
 /// What the config of a container is made from, beside its spec.
@@ -49,12 +42,10 @@ pub struct Parts<'a> {
     pub image_user: ImageUser,
     /// Where the pod runs.
     pub placement: Placement<'a>,
-    /// The pod's volumes.
-    pub volumes: &'a MountedVolumes,
-    /// The pod's hosts file on the node; none when the container mounts its own.
-    pub hosts_file: Option<PathBuf>,
-    /// The file for the termination message on the node.
-    pub termination_message: Option<PathBuf>,
+    /// What it mounts.
+    pub mounts: Vec<Mount>,
+    /// Its devices.
+    pub devices: Vec<Device>,
     /// Directory of the localhost seccomp profiles.
     pub seccomp_root: &'a Path,
     /// Bytes of memory that the node has.
@@ -86,7 +77,6 @@ pub fn container_config(
     )?;
     let command = expanded(&container.command);
     let args = expanded(&container.args);
-    let mounts = mounts(container, &parts)?;
     Ok(ContainerConfig {
         metadata: Some(ContainerMetadata {
             name: container.name.clone(),
@@ -107,7 +97,8 @@ pub fn container_config(
                 value: value.into_bytes(),
             })
             .collect(),
-        mounts,
+        mounts: parts.mounts,
+        devices: parts.devices,
         labels: container_labels(pod, container),
         annotations: container_annotations(pod, spec, container, parts.restart_count),
         log_path: format!("{}/{}.log", container.name, parts.restart_count),
@@ -207,44 +198,6 @@ pub fn mounts_path(container: &Container, path: &str) -> bool {
     mounts.any(|mount| mount.mount_path.trim_end_matches('/') == path)
 }
 
-fn mounts(container: &Container, parts: &Parts<'_>) -> Result<Vec<Mount>, VolumeError> {
-    let mut mounts = Vec::new();
-    for mount in container.volume_mounts.iter().flatten() {
-        let host_path = parts.volumes.path(&mount.name)?;
-        mounts.push(volume_mount(mount, host_path));
-    }
-    let file = |container_path: &str, host_path: &Path| Mount {
-        container_path: container_path.to_owned(),
-        host_path: host_path.to_string_lossy().into_owned(),
-        ..Mount::default()
-    };
-    if let Some(hosts) = &parts.hosts_file {
-        mounts.push(file("/etc/hosts", hosts));
-    }
-    if let Some(message) = &parts.termination_message {
-        let path = container.termination_message_path.as_deref();
-        mounts.push(file(path.unwrap_or(TERMINATION_MESSAGE_PATH), message));
-    }
-    Ok(mounts)
-}
-
-fn volume_mount(mount: &VolumeMount, host_path: &Path) -> Mount {
-    let propagation = match mount.mount_propagation.as_deref() {
-        Some("HostToContainer") => MountPropagation::PropagationHostToContainer,
-        Some("Bidirectional") => MountPropagation::PropagationBidirectional,
-        _ => MountPropagation::PropagationPrivate,
-    };
-    // Upstream: a relative path is one from the root of the container.
-    let container_path = Path::new("/").join(&mount.mount_path);
-    Mount {
-        container_path: container_path.to_string_lossy().into_owned(),
-        host_path: host_path.to_string_lossy().into_owned(),
-        readonly: mount.read_only.unwrap_or_default(),
-        propagation: propagation.into(),
-        ..Mount::default()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::{EnvVar, ExecAction, Lifecycle, LifecycleHandler};
@@ -286,9 +239,8 @@ mod tests {
             image_ref: "sha256:1".to_owned(),
             image_user: ImageUser::default(),
             placement: Placement::default(),
-            volumes: &MountedVolumes::default(),
-            hosts_file: Some(PathBuf::from("/pods/u/etc-hosts")),
-            termination_message: None,
+            mounts: vec![Mount::default()],
+            devices: Vec::new(),
             seccomp_root: Path::new("/s"),
             memory_capacity: 1,
         };
@@ -304,7 +256,7 @@ mod tests {
             config.annotations[labels::CONTAINER_PRE_STOP_HANDLER],
             r#"{"exec":{"command":["stop"]}}"#
         );
-        assert_eq!(config.mounts[0].container_path, "/etc/hosts");
+        assert_eq!(config.mounts.len(), 1);
         assert_eq!(config.stop_signal(), Signal::Sigrtminplus3);
     }
 }

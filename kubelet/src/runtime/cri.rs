@@ -10,8 +10,9 @@ use cri_proto::runtime::v1::{
     ImageStatusRequest, ListContainersRequest, ListImagesRequest, ListPodSandboxRequest,
     PodSandbox, PodSandboxConfig, PodSandboxStatus, PodSandboxStatusRequest, PullImageRequest,
     RemoveContainerRequest, RemovePodSandboxRequest, RunPodSandboxRequest, StartContainerRequest,
-    StopContainerRequest, StopPodSandboxRequest, VersionRequest, VersionResponse,
-    image_service_client::ImageServiceClient, runtime_service_client::RuntimeServiceClient,
+    StatusRequest, StatusResponse, StopContainerRequest, StopPodSandboxRequest, VersionRequest,
+    VersionResponse, image_service_client::ImageServiceClient,
+    runtime_service_client::RuntimeServiceClient,
 };
 use tonic::{
     Code, Response, Status,
@@ -159,6 +160,16 @@ impl CriClient {
         let mut client = self.runtime.clone();
         let request = VersionRequest::default();
         self.call("Version", "", client.version(request)).await
+    }
+
+    /// Conditions of the runtime, and what it can do.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn status(&self) -> Result<StatusResponse, CriError> {
+        let mut client = self.runtime.clone();
+        let request = StatusRequest::default();
+        self.call("Status", "", client.status(request)).await
     }
 
     /// Every sandbox of the runtime.

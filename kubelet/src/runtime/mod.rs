@@ -13,6 +13,7 @@ pub mod hostname;
 pub mod inspect;
 mod kill;
 pub mod labels;
+pub mod mounts;
 mod pod_files;
 pub mod pod_state;
 pub mod pod_status;
@@ -91,6 +92,11 @@ impl RuntimeManager {
             resizes: Resizes::default(),
             options,
         }
+    }
+
+    /// Bytes of memory that the node has.
+    pub const fn memory_capacity(&self) -> i64 {
+        self.memory_capacity
     }
 
     /// Where config data comes from.

@@ -1,8 +1,8 @@
 //! Starts one container.
 
-use std::{path::Path, time::Duration};
+use std::{collections::BTreeMap, path::Path, time::Duration};
 
-use cri_proto::runtime::v1::PodSandboxConfig;
+use cri_proto::runtime::v1::{ImageSpec, PodSandboxConfig};
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use tracing::{info, warn};
 
@@ -10,8 +10,9 @@ use super::{
     RuntimeManager,
     container_config::{ConfigError, Parts, container_config},
     cri::CriError,
-    env::Placement,
+    env::{self, EnvError, Placement},
     hooks::{self, HookError},
+    mounts::{self, MountError, MountParts},
     pod_files::{self, FileError},
     pod_state::PodState,
     pod_status::{ContainerState, ContainerStatus, PodStatus, Reported},
@@ -19,7 +20,8 @@ use super::{
 use crate::{
     image::ImageError,
     pod::{directory, identity},
-    volume::MountedVolumes,
+    repeatable,
+    volume::{MountedVolumes, plugin::Mounted},
 };
 
 /// For a `postStart` command; upstream has no limit.
@@ -43,6 +45,18 @@ pub enum StartError {
     /// Its image cannot be had.
     #[error(transparent)]
     Image(#[from] ImageError),
+    /// Its environment cannot be made.
+    #[error(transparent)]
+    Env(#[from] EnvError),
+    /// It cannot have what it mounts.
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    /// It is not known whether the runtime can do what a mount asks for.
+    #[error("cannot tell what the runtime can do: {0}")]
+    Features(#[source] CriError),
+    /// Its mounts were not made.
+    #[error("cannot make the mounts: {0}")]
+    Interrupted(#[from] tokio::task::JoinError),
     /// It cannot be configured.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -66,7 +80,12 @@ impl StartError {
         match self {
             Self::CrashLoopBackOff { .. } => "CrashLoopBackOff",
             Self::Image(error) => error.reason(),
-            Self::Config(_) | Self::File(_) => "CreateContainerConfigError",
+            Self::Env(_)
+            | Self::Mount(_)
+            | Self::Features(_)
+            | Self::Interrupted(_)
+            | Self::Config(_)
+            | Self::File(_) => "CreateContainerConfigError",
             Self::Create(_) => "CreateContainerError",
             Self::Run(_) => "RunContainerError",
             Self::PostStart(_) => "PostStartHookError",
@@ -133,16 +152,18 @@ impl RuntimeManager {
             Some(last) => last.restart_count.saturating_add(1),
             None => pod_files::restart_count_from_logs(&log_dir).await,
         };
-        let parts = Parts {
-            restart_count,
-            image_ref: image.id,
-            image_user: image.user,
-            placement: Placement {
-                node_name: &self.options.node_name,
-                host_ips: running.host_ips,
-                pod_ips: running.ips,
-            },
-            volumes: running.volumes,
+        let placement = Placement {
+            node_name: &self.options.node_name,
+            host_ips: running.host_ips,
+            pod_ips: running.ips,
+        };
+        let mounts = MountParts {
+            container: container.clone(),
+            pod_dir: running.pod_dir.to_owned(),
+            volumes: running.volumes.clone(),
+            variables: env::environment(pod, container, &placement)?,
+            images: self.image_volumes(running, container, state).await?,
+            recursive_read_only: self.has_recursive_read_only(container).await?,
             hosts_file: pod_files::make_hosts_file(
                 pod,
                 spec,
@@ -158,6 +179,15 @@ impl RuntimeManager {
                 restart_count,
             )
             .await?,
+        };
+        let devices = mounts::devices(container, running.volumes)?;
+        let parts = Parts {
+            restart_count,
+            image_ref: image.id,
+            image_user: image.user,
+            placement,
+            mounts: repeatable::blocking(move || mounts.mounts()).await??,
+            devices,
             seccomp_root: &self.seccomp_root,
             memory_capacity: self.memory_capacity,
         };
@@ -176,6 +206,58 @@ impl RuntimeManager {
             container = %container.name, container_id = %id, restart_count, "started container"
         );
         self.post_start(running, container, id).await
+    }
+
+    /// The images that a container mounts, by the names of their volumes, pulled as their
+    /// policies say.
+    async fn image_volumes(
+        &self,
+        running: &Running<'_>,
+        container: &Container,
+        state: &PodState,
+    ) -> Result<BTreeMap<String, ImageSpec>, ImageError> {
+        let mut images = BTreeMap::new();
+        for mount in container.volume_mounts.iter().flatten() {
+            let volume = running.volumes.get(&mount.name);
+            let volume = volume.filter(|volume| volume.mounted == Mounted::Image);
+            let source = volume.and_then(|v| v.spec.inline()?.image.as_ref());
+            let Some(source) = source else {
+                continue;
+            };
+            let reference = source.reference.as_deref().unwrap_or_default();
+            let image = self
+                .images
+                .ensure(
+                    running.pod,
+                    reference,
+                    source.pull_policy.as_deref(),
+                    running.sandbox_config,
+                    &state.pulls,
+                )
+                .await?;
+            let image = ImageSpec {
+                image: image.id,
+                user_specified_image: reference.to_owned(),
+                annotations: running.pod.metadata.annotations.clone().unwrap_or_default(),
+                ..ImageSpec::default()
+            };
+            images.insert(mount.name.clone(), image);
+        }
+        Ok(images)
+    }
+
+    /// Whether the runtime makes mounts read-only with all below them. It is asked only when
+    /// that matters.
+    async fn has_recursive_read_only(&self, container: &Container) -> Result<bool, StartError> {
+        let mut mounts = container.volume_mounts.iter().flatten();
+        if mounts.all(|mount| mount.recursive_read_only.is_none()) {
+            return Ok(false);
+        }
+        let status = self.cri.status().await.map_err(StartError::Features)?;
+        let mut handlers = status.runtime_handlers.into_iter();
+        let default = handlers.find(|handler| handler.name.is_empty());
+        let features = default.and_then(|handler| handler.features);
+        Ok(features.is_some_and(|features| features.recursive_read_only_mounts))
     }
 
     async fn post_start(

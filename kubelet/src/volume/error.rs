@@ -47,6 +47,14 @@ pub enum VolumeError {
     /// An object that fills the volume cannot be had.
     #[error(transparent)]
     Object(#[from] ObjectError),
+    /// An object that fills the volume lacks a key that is asked for.
+    #[error("{kind} key: {key}")]
+    Key {
+        /// Upstream's words for what lacks it.
+        kind: &'static str,
+        /// The key.
+        key: String,
+    },
     /// What is at the host path is not what the volume asks for.
     #[error("hostPath type check failed: {path} is not {wanted}")]
     HostPathType {
@@ -81,30 +89,28 @@ pub enum VolumeError {
         /// What it wrote, or why it did not run.
         output: String,
     },
-    /// Volumes were not ready in time.
+    /// Volumes are not ready.
     #[error(
-        "unmounted volumes={}, unattached volumes=[], failed to process volumes={}: {}",
-        List(unmounted), List(unprocessed), causes(.reasons)
+        "unmounted volumes={}, unattached volumes=[], failed to process volumes={}: {why}",
+        List(unmounted),
+        List(unprocessed)
     )]
     NotMounted {
         /// Names of the volumes that the pod's containers use and do not have.
         unmounted: Vec<String>,
         /// Those of them of which it is not known what is behind them.
         unprocessed: Vec<String>,
-        /// Why not, as far as it is known, with the name of each volume.
-        reasons: Vec<String>,
+        /// Why not, as far as it is known.
+        why: String,
     },
     /// Volumes were not given back in time.
-    #[error("mounted volumes={}: {}", List(mounted), causes(.reasons))]
+    #[error("mounted volumes={}: {why}", List(mounted))]
     StillMounted {
         /// What is still mounted.
         mounted: Vec<String>,
         /// Why, as far as it is known.
-        reasons: Vec<String>,
+        why: String,
     },
-    /// What is behind some volumes could not be found out.
-    #[error("{}", .0.join("; "))]
-    Unprocessed(Vec<String>),
     /// Something that a plugin has an error of its own for.
     #[error(transparent)]
     Other(Box<dyn Error + Send + Sync>),
@@ -141,13 +147,4 @@ const fn field(mode: VolumeMode) -> &'static str {
         VolumeMode::Filesystem => "volumeMounts",
         VolumeMode::Block => "volumeDevices",
     }
-}
-
-/// Upstream's words, and what it says in events alone.
-fn causes(reasons: &[String]) -> String {
-    let exceeded = "context deadline exceeded";
-    if reasons.is_empty() {
-        return exceeded.to_owned();
-    }
-    format!("{exceeded} ({})", reasons.join("; "))
 }

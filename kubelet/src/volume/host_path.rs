@@ -6,11 +6,56 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use futures::future::{self, FutureExt as _};
 use k8s_openapi::api::core::v1::HostPathVolumeSource;
 
-use super::VolumeError;
+use super::{
+    VolumeError, blocking,
+    plugin::{Attributes, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
+    spec::VolumeSpec,
+};
 
-pub(super) fn set_up(source: &HostPathVolumeSource) -> Result<PathBuf, VolumeError> {
+/// The plugin.
+#[derive(Debug)]
+pub(super) struct HostPath;
+
+impl VolumePlugin for HostPath {
+    fn name(&self) -> &'static str {
+        "kubernetes.io/host-path"
+    }
+
+    fn supports(&self, spec: &VolumeSpec) -> bool {
+        source(spec).is_some()
+    }
+
+    fn attributes(&self, spec: &VolumeSpec) -> Attributes {
+        Attributes {
+            read_only: spec.read_only,
+            ..Attributes::default()
+        }
+    }
+
+    fn set_up<'a>(&'a self, request: &'a MountRequest) -> Work<'a, Mounted> {
+        let Some(source) = source(&request.spec).cloned() else {
+            let error = VolumeError::Unsupported(request.spec.name.clone());
+            return future::ready(Err(error)).boxed();
+        };
+        blocking(move || set_up(&source).map(Mounted::Path)).boxed()
+    }
+
+    fn tear_down<'a>(&'a self, _: &'a PodVolume) -> Work<'a, ()> {
+        future::ready(Ok(())).boxed()
+    }
+}
+
+fn source(spec: &VolumeSpec) -> Option<&HostPathVolumeSource> {
+    match spec.persistent() {
+        None => spec.inline()?.host_path.as_ref(),
+        Some(volume) => volume.spec.as_ref()?.host_path.as_ref(),
+    }
+}
+
+fn set_up(source: &HostPathVolumeSource) -> Result<PathBuf, VolumeError> {
     let path = PathBuf::from(&source.path);
     let wanted = source.type_.as_deref().unwrap_or_default();
     if wanted.is_empty() {

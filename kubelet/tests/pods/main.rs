@@ -15,3 +15,4 @@ mod restarts;
 mod run_once;
 mod starts;
 mod status;
+mod volumes;

@@ -4,7 +4,7 @@ use e2e::fake_runtime::{Behaviour, Exec, Verb};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use crate::node::{IMAGE, Node, SECOND, pod, until};
+use crate::node::{IMAGE, Node, Running, SECOND, pod, until};
 
 /// How a container behaves in which commands end with `code`.
 fn commands_exit(code: i32) -> Behaviour {
@@ -32,6 +32,64 @@ fn probed(probes: Value) -> Pod {
         container[key] = value.clone();
     }
     pod("web", "u1", json!({"containers": [container]}))
+}
+
+fn condition(kubelet: &Running, kind: &str) -> String {
+    let conditions = kubelet.status("web").conditions.unwrap_or_default();
+    let found = conditions.into_iter().find(|c| c.type_ == kind);
+    found.map(|condition| condition.status).unwrap_or_default()
+}
+
+#[tokio::test(start_paused = true)]
+async fn readiness_follows_its_probe() {
+    let node = Node::new();
+    node.runtime.behave("c", commands_exit(1));
+    let kubelet = node.start();
+    kubelet
+        .add(probed(json!({"readinessProbe": probe(2)})))
+        .await;
+    kubelet.until_phase("web", "Running", 5 * SECOND).await;
+    tokio::time::sleep(20 * SECOND).await;
+    assert!(!kubelet.container("web").ready);
+    for kind in ["Ready", "ContainersReady"] {
+        assert_eq!(condition(&kubelet, kind), "False");
+    }
+    for (code, ready) in [(0, true), (1, false), (0, true)] {
+        node.runtime.behave("c", commands_exit(code));
+        until("the other readiness", 10 * SECOND, || {
+            kubelet.container("web").ready == ready
+        })
+        .await;
+        let expected = if ready { "True" } else { "False" };
+        assert_eq!(condition(&kubelet, "Ready"), expected);
+    }
+    assert_eq!(node.runtime.calls(Verb::StartContainer), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_startup_probe_keeps_the_others_back() {
+    let node = Node::new();
+    node.runtime.behave("c", commands_exit(1));
+    let kubelet = node.start();
+    kubelet
+        .add(probed(json!({
+            "startupProbe": probe(100),
+            "livenessProbe": probe(1),
+            "readinessProbe": probe(1),
+        })))
+        .await;
+    kubelet.until_phase("web", "Running", 5 * SECOND).await;
+    tokio::time::sleep(60 * SECOND).await;
+    let container = kubelet.container("web");
+    assert_eq!((container.started, container.ready), (Some(false), false));
+    assert_eq!(node.runtime.calls(Verb::StartContainer), 1);
+    node.runtime.behave("c", commands_exit(0));
+    // Readiness is asked for as soon as it counts.
+    until("its start", 5 * SECOND, || {
+        kubelet.container("web").started == Some(true)
+    })
+    .await;
+    until("its readiness", SECOND, || kubelet.container("web").ready).await;
 }
 
 #[tokio::test(start_paused = true)]

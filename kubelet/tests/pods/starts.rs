@@ -166,17 +166,12 @@ async fn an_idle_node_costs_two_lists_a_second() {
 async fn what_is_not_supported_is_rejected_by_name() {
     let node = Node::new();
     let kubelet = node.start();
-    let spec = json!({"volumes": [{"name": "v", "configMap": {"name": "c"}}]});
+    let spec = json!({"volumes": [{"name": "v", "rbd": {"image": "i", "monitors": []}}]});
     kubelet.add(pod("web", "u1", spec.clone())).await;
     kubelet.until_phase("web", "Failed", SECOND).await;
     let status = kubelet.status("web");
     assert_eq!(status.reason.as_deref(), Some("UnsupportedPodSpec"));
-    assert!(
-        status
-            .message
-            .unwrap()
-            .contains("spec.volumes[0].configMap")
-    );
+    assert!(status.message.unwrap().contains("spec.volumes[0].rbd"));
     tokio::time::sleep(10 * SECOND).await;
     assert_eq!(node.runtime.calls(Verb::RunPodSandbox), 0);
     kubelet.remove(pod("web", "u1", spec)).await;

@@ -130,13 +130,13 @@ impl Bench {
     }
 }
 
-fn pod(container: Value) -> Pod {
+fn pod(container: Value) -> Arc<Pod> {
     let mut spec = json!({"containers": [{"name": "c"}]});
     for (key, value) in container.as_object().unwrap() {
         spec["containers"][0][key] = value.clone();
     }
     let pod = json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": spec});
-    serde_json::from_value(pod).unwrap()
+    Arc::new(serde_json::from_value(pod).unwrap())
 }
 
 fn probe(fields: Value) -> Value {
@@ -147,9 +147,12 @@ fn probe(fields: Value) -> Value {
     probe
 }
 
+/// Field, type, both thresholds, what commands come to, and what is found after each.
+type Row<'a> = (&'a str, ProbeType, i32, i32, &'a [i32], &'a [ProbeResult]);
+
 #[tokio::test(start_paused = true)]
 async fn results_change_at_their_thresholds() {
-    let table: [(&str, ProbeType, i32, i32, &[i32], &[ProbeResult]); 5] = [
+    let table: [Row<'_>; 5] = [
         (
             "livenessProbe",
             ProbeType::Liveness,
@@ -326,7 +329,11 @@ async fn a_container_that_ended_is_not_ready_and_one_that_stays_so_not_probed() 
         let mut bench = Bench::new().await;
         bench.start(0).await;
         let mut pod = pod(json!({"readinessProbe": probe(json!({}))}));
-        pod.spec.as_mut().unwrap().restart_policy = Some(policy.to_owned());
+        Arc::make_mut(&mut pod)
+            .spec
+            .as_mut()
+            .unwrap()
+            .restart_policy = Some(policy.to_owned());
         bench.manager.add_pod(&pod);
         sleep(SECOND).await;
         assert_eq!(bench.result(ProbeType::Readiness), Some(Success));
@@ -383,7 +390,9 @@ async fn sidecars_are_probed_and_other_init_containers_are_not() {
             "metadata": {"uid": "u"},
             "spec": {"containers": [{"name": "other"}], "initContainers": [init]}
         });
-        bench.manager.add_pod(&serde_json::from_value(pod).unwrap());
+        bench
+            .manager
+            .add_pod(&Arc::new(serde_json::from_value(pod).unwrap()));
         sleep(SECOND).await;
         assert_eq!(bench.probed(), probed, "{policy:?}");
     }

@@ -1,0 +1,326 @@
+//! Files that change all at once: they are in a directory named by time, `..data` is a link
+//! to it, and what users see are links through `..data`.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, symlink},
+    path::{Component, Path, PathBuf},
+};
+
+use super::{VolumeError, disk, mount};
+use crate::clock;
+
+const DATA: &str = "..data";
+const NEW_DATA: &str = "..data_tmp";
+const MAX_NAME: usize = 255;
+const MAX_PATH: usize = 4096;
+
+/// One file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileProjection {
+    /// Its contents.
+    pub data: Vec<u8>,
+    /// Its mode.
+    pub mode: u32,
+    /// Its owner; the kubelet's user without one.
+    pub user: Option<u32>,
+}
+
+/// Files by their paths, relative to the volume.
+pub type Payload = BTreeMap<String, FileProjection>;
+
+/// Makes a volume show these files and no other, or leaves it alone where it does. `finish`
+/// is called with everything written and nothing of it shown yet. Blocks.
+///
+/// # Errors
+/// A path would leave the volume, or the file system refuses.
+pub fn write(
+    dir: &Path,
+    payload: &Payload,
+    finish: impl FnOnce() -> Result<(), VolumeError>,
+) -> Result<(), VolumeError> {
+    let payload = clean(dir, payload)?;
+    let failed = |error| VolumeError::io("write the files of the volume", dir, error);
+    let shown = match fs::read_link(dir.join(DATA)) {
+        Ok(name) => Some(dir.join(name)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(failed(error)),
+    };
+    let removed = match &shown {
+        None => BTreeSet::new(),
+        Some(shown) => names_in(shown)?
+            .into_iter()
+            .filter(|name| {
+                !payload
+                    .keys()
+                    .any(|path| first(path) == Some(name.as_str()))
+            })
+            .collect(),
+    };
+    if shown.as_deref().is_none_or(|shown| !shows(shown, &payload)) {
+        let new = new_dir(dir).map_err(failed)?;
+        write_files(&new, &payload).map_err(failed)?;
+        finish()?;
+        swap(dir, &new).map_err(failed)?;
+    }
+    show(dir, &payload).map_err(failed)?;
+    for name in removed {
+        mount::remove_mount_point(&dir.join(name))?;
+    }
+    remove_old(dir)
+}
+
+/// The payload with paths in one form, all of them inside the volume.
+fn clean(dir: &Path, payload: &Payload) -> Result<BTreeMap<PathBuf, FileProjection>, VolumeError> {
+    payload
+        .iter()
+        .map(|(path, file)| match check(path) {
+            Ok(()) => Ok((Path::new(path).components().collect(), file.clone())),
+            Err(why) => Err(VolumeError::io(
+                "write the files of the volume",
+                dir,
+                io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    format!("invalid path: {why}: {path:?}"),
+                ),
+            )),
+        })
+        .collect()
+}
+
+fn check(path: &str) -> Result<(), &'static str> {
+    if path.is_empty() {
+        return Err("must not be empty");
+    }
+    if path.starts_with('/') {
+        return Err("must be relative path");
+    }
+    if path.len() > MAX_PATH {
+        return Err("must be less than or equal to 4096 characters");
+    }
+    for name in path.split('/') {
+        if name == ".." {
+            return Err("must not contain '..'");
+        }
+        if name.len() > MAX_NAME {
+            return Err("filenames must be less than or equal to 255 characters");
+        }
+    }
+    if path.starts_with("..") {
+        return Err("must not start with '..'");
+    }
+    Ok(())
+}
+
+fn first(path: &Path) -> Option<&str> {
+    match path.components().next()? {
+        Component::Normal(name) => name.to_str(),
+        _ => None,
+    }
+}
+
+fn names_in(dir: &Path) -> Result<Vec<String>, VolumeError> {
+    let children = disk::children(dir)?;
+    Ok(children.into_iter().map(|(name, _)| name).collect())
+}
+
+/// Whether a directory has exactly these contents.
+fn shows(dir: &Path, payload: &BTreeMap<PathBuf, FileProjection>) -> bool {
+    let same = |(path, file): (&PathBuf, &FileProjection)| {
+        fs::read(dir.join(path)).is_ok_and(|data| data == file.data)
+    };
+    dir.is_dir() && payload.iter().all(same) && count_files(dir).is_ok_and(|n| n == payload.len())
+}
+
+fn count_files(dir: &Path) -> io::Result<usize> {
+    let mut count = 0;
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        count += if entry.file_type()?.is_dir() {
+            count_files(&entry.path())?
+        } else {
+            1
+        };
+    }
+    Ok(count)
+}
+
+fn new_dir(dir: &Path) -> io::Result<PathBuf> {
+    let now = clock::now();
+    let time = now.strftime("..%Y_%m_%d_%H_%M_%S");
+    // More than one in a nanosecond's time are told apart by counting.
+    for n in now.subsec_nanosecond().. {
+        let path = dir.join(format!("{time}.{n:09}"));
+        match fs::create_dir(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => {
+                made?;
+                fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+                return Ok(path);
+            }
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
+fn write_files(dir: &Path, payload: &BTreeMap<PathBuf, FileProjection>) -> io::Result<()> {
+    for (path, file) in payload {
+        let path = dir.join(path);
+        if let Some(parent) = path.parent() {
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o755)
+                .create(parent)?;
+        }
+        // Nobody is to see it before it has its owner and mode.
+        fs::write(&path, &file.data)?;
+        if file.user.is_some() {
+            std::os::unix::fs::chown(&path, file.user, None)?;
+        }
+        fs::set_permissions(&path, fs::Permissions::from_mode(file.mode))?;
+    }
+    Ok(())
+}
+
+/// From here on users see the new directory.
+fn swap(dir: &Path, new: &Path) -> io::Result<()> {
+    let link = dir.join(NEW_DATA);
+    // A kubelet that was killed may have left one.
+    match fs::remove_file(&link) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    symlink(new.file_name().unwrap_or_default(), &link)?;
+    fs::rename(link, dir.join(DATA))
+}
+
+/// Makes the links that users see.
+fn show(dir: &Path, payload: &BTreeMap<PathBuf, FileProjection>) -> io::Result<()> {
+    let names: BTreeSet<&str> = payload.keys().filter_map(|path| first(path)).collect();
+    for name in names {
+        let link = dir.join(name);
+        let target = Path::new(DATA).join(name);
+        match fs::symlink_metadata(&link) {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => symlink(target, link)?,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Removes every directory that is not shown, those of killed kubelets too.
+fn remove_old(dir: &Path) -> Result<(), VolumeError> {
+    let failed = |error| VolumeError::io("read", dir, error);
+    let shown = fs::read_link(dir.join(DATA)).map_err(failed)?;
+    for (name, path) in disk::children(dir)? {
+        if name.starts_with("..") && name != DATA && Path::new(&name) != shown {
+            let removed = if path.is_symlink() {
+                fs::remove_file(&path)
+            } else {
+                fs::remove_dir_all(&path)
+            };
+            removed.map_err(|error| VolumeError::io("remove", &path, error))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn payload(files: &[(&str, &str)]) -> Payload {
+        files
+            .iter()
+            .map(|(path, data)| {
+                let file = FileProjection {
+                    data: data.as_bytes().to_vec(),
+                    mode: 0o640,
+                    user: None,
+                };
+                ((*path).to_owned(), file)
+            })
+            .collect()
+    }
+
+    fn put(dir: &Path, files: &[(&str, &str)]) {
+        write(dir, &payload(files), || Ok(())).unwrap();
+    }
+
+    fn names(dir: &Path) -> Vec<String> {
+        let mut names = names_in(dir).unwrap();
+        names.retain(|name| !name.starts_with(".."));
+        names
+    }
+
+    #[test]
+    fn a_volume_shows_the_newest_payload_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path();
+        put(
+            path,
+            &[("a", "1"), ("sub/b", "2"), ("sub/c", "3"), (".d", "4")],
+        );
+        assert_eq!(fs::read_to_string(path.join("sub/b")).unwrap(), "2");
+        assert_eq!(names(path), [".d", "a", "sub"]);
+        let mode = fs::metadata(path.join("a")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o640);
+        put(path, &[("sub/b", "2"), ("e", "5")]);
+        assert_eq!(names(path), ["e", "sub"]);
+        assert!(path.join("sub/b").exists() && !path.join("sub/c").exists());
+        // One directory, and the link to it.
+        assert_eq!(names_in(path).unwrap().len(), 4);
+        put(path, &[]);
+        assert_eq!(names(path), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_is_right_is_not_written_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path();
+        put(path, &[("a", "1"), ("b/c", "2")]);
+        let shown = fs::read_link(path.join(DATA)).unwrap();
+        let again = payload(&[("a", "1"), ("b/c", "2")]);
+        write(path, &again, || panic!("it is written again")).unwrap();
+        assert_eq!(fs::read_link(path.join(DATA)).unwrap(), shown);
+        put(path, &[("a", "2"), ("b/c", "2")]);
+        assert_ne!(fs::read_link(path.join(DATA)).unwrap(), shown);
+    }
+
+    #[test]
+    fn what_a_killed_kubelet_left_is_in_nobodys_way() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path();
+        put(path, &[("a", "1")]);
+        fs::create_dir(path.join("..2020_01_01_00_00_00.1")).unwrap();
+        symlink("..2020_01_01_00_00_00.1", path.join(NEW_DATA)).unwrap();
+        fs::remove_file(path.join("a")).unwrap();
+        put(path, &[("a", "1")]);
+        assert_eq!(names_in(path).unwrap().len(), 3);
+        assert_eq!(fs::read_to_string(path.join("a")).unwrap(), "1");
+    }
+
+    #[test]
+    fn a_failed_finish_shows_nothing_new() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path();
+        put(path, &[("a", "1")]);
+        let failed = || Err(VolumeError::Unsupported("v".to_owned()));
+        write(path, &payload(&[("a", "2")]), failed).unwrap_err();
+        assert_eq!(fs::read_to_string(path.join("a")).unwrap(), "1");
+    }
+
+    #[test]
+    fn no_path_leaves_the_volume() {
+        let dir = tempfile::tempdir().unwrap();
+        for path in ["", "/etc/x", "../x", "a/../../x", "..data", "..x", "a/.."] {
+            let error = write(dir.path(), &payload(&[(path, "")]), || Ok(())).unwrap_err();
+            assert!(error.to_string().contains("invalid path"), "{error}");
+        }
+        assert_eq!(names_in(dir.path()).unwrap(), Vec::<String>::new());
+        let long = "x".repeat(256);
+        write(dir.path(), &payload(&[(&long, "")]), || Ok(())).unwrap_err();
+    }
+}

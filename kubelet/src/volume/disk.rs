@@ -1,0 +1,134 @@
+//! The volumes that the directories of pods tell of, and removing those directories.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    VolumeError, mount, mount_info,
+    plugin::{PodVolume, VolumeMode},
+    subpath,
+};
+use crate::pod::identity::PodUid;
+
+/// The volumes below a pod's directory. Blocks.
+///
+/// # Errors
+/// A directory that is there cannot be read.
+pub fn volumes(pod_dir: &Path, uid: &PodUid) -> Result<Vec<PodVolume>, VolumeError> {
+    let mut found = Vec::new();
+    for (dir, mode) in [
+        ("volumes", VolumeMode::Filesystem),
+        ("volumeDevices", VolumeMode::Block),
+    ] {
+        for (plugin, path) in children(&pod_dir.join(dir))? {
+            for (name, _) in children(&path)? {
+                found.push(PodVolume {
+                    uid: uid.clone(),
+                    plugin: plugin.replacen('~', "/", 1),
+                    name,
+                    mode,
+                });
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// What a directory has, by name; nothing when it is not there.
+pub(super) fn children(dir: &Path) -> Result<Vec<(String, PathBuf)>, VolumeError> {
+    let failed = |error| VolumeError::io("list", dir, error);
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed(error)),
+    };
+    let mut children = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        children.push((name, entry.path()));
+    }
+    children.sort();
+    Ok(children)
+}
+
+/// Removes the directory of a pod whose volumes were given back. What is still mounted
+/// anywhere in it, and files where only mount points belong, keep it: they may be data that
+/// outlives the pod. Blocks.
+///
+/// # Errors
+/// Something is mounted, or cannot be removed.
+pub fn remove_pod_dir(pod_dir: &Path) -> Result<(), VolumeError> {
+    subpath::clean_pod(pod_dir)?;
+    let mounts = mount_info::within(pod_dir)
+        .map_err(|error| VolumeError::io("look for mounts at", pod_dir, error))?;
+    if let Some(mount) = mounts.first() {
+        let busy = io::Error::other("something is still mounted there");
+        return Err(VolumeError::io("remove", &mount.mount_point, busy));
+    }
+    remove_empty_dirs(&pod_dir.join("volumes"))?;
+    mount::remove_contents(pod_dir)
+}
+
+/// Removes a tree of directories; any file in it is left, and is an error.
+fn remove_empty_dirs(dir: &Path) -> Result<(), VolumeError> {
+    for (_, path) in children(dir)? {
+        let is_dir = fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_dir());
+        if !is_dir {
+            let found = io::Error::other("a file is where only mount points belong");
+            return Err(VolumeError::io("remove", &path, found));
+        }
+        remove_empty_dirs(&path)?;
+    }
+    mount::remove_mount_point(dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_tells_its_volumes() {
+        let dir = tempfile::tempdir().unwrap();
+        let uid = PodUid::from("u");
+        assert_eq!(volumes(dir.path(), &uid).unwrap(), []);
+        for path in [
+            "volumes/kubernetes.io~empty-dir/cache",
+            "volumeDevices/kubernetes.io~csi/pv-1",
+            "plugins/kubernetes.io~empty-dir/cache",
+        ] {
+            fs::create_dir_all(dir.path().join(path)).unwrap();
+        }
+        let found = volumes(dir.path(), &uid).unwrap();
+        let told: Vec<String> = found
+            .iter()
+            .map(|volume| format!("{volume} {:?}", volume.mode))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                "kubernetes.io/empty-dir/cache Filesystem",
+                "kubernetes.io/csi/pv-1 Block"
+            ]
+        );
+    }
+
+    #[test]
+    fn files_of_unknown_volumes_are_never_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let pod_dir = dir.path().join("u");
+        let volume = pod_dir.join("volumes/example.com~own/data");
+        fs::create_dir_all(&volume).unwrap();
+        fs::create_dir_all(pod_dir.join("containers/c")).unwrap();
+        fs::write(volume.join("precious"), "x").unwrap();
+        let error = remove_pod_dir(&pod_dir).unwrap_err();
+        assert!(error.to_string().contains("precious"), "{error}");
+        assert!(volume.join("precious").exists());
+        fs::remove_file(volume.join("precious")).unwrap();
+        remove_pod_dir(&pod_dir).unwrap();
+        assert!(!pod_dir.exists());
+        remove_pod_dir(&pod_dir).unwrap();
+    }
+}

@@ -1,0 +1,127 @@
+//! File systems on disks: found out, made where there is none, checked, mounted, grown.
+//! Everything here blocks.
+
+use std::{path::Path, process::Command};
+
+use super::{VolumeError, mount, mount_info};
+
+/// `blkid` found nothing.
+const NOTHING_FOUND: i32 = 2;
+/// `fsck` left errors.
+const UNCORRECTED: i32 = 4;
+
+/// Mounts a disk; one that holds nothing at all is given a file system of the type first,
+/// unless it is to be read only. One that holds another file system is never overwritten.
+pub(super) fn format_and_mount(
+    disk: &Path,
+    target: &Path,
+    fs_type: &str,
+    options: &[String],
+) -> Result<(), VolumeError> {
+    let read_only = options.iter().any(|option| option == "ro");
+    let mut options = options.to_vec();
+    options.push("defaults".to_owned());
+    match found(disk)? {
+        None if read_only => {
+            let why = "cannot mount unformatted disk as we are manipulating it in read-only mode";
+            return Err(VolumeError::io("mount", disk, std::io::Error::other(why)));
+        }
+        None => make(disk, fs_type)?,
+        Some(other) if other != fs_type => {
+            let why =
+                format!("failed to mount the volume as {fs_type:?}, it already contains {other}");
+            return Err(VolumeError::io("mount", disk, std::io::Error::other(why)));
+        }
+        Some(_) if !read_only => check(disk)?,
+        Some(_) => {}
+    }
+    mount::mount_program(&disk.to_string_lossy(), target, fs_type, &options)
+}
+
+/// What a disk holds: the type of its file system, or words for something else.
+fn found(disk: &Path) -> Result<Option<String>, VolumeError> {
+    let mut command = Command::new("blkid");
+    command.args(["-p", "-s", "TYPE", "-s", "PTTYPE", "-o", "export"]);
+    command.arg(disk);
+    let output = command.output().map_err(|error| VolumeError::Program {
+        program: "blkid".to_owned(),
+        output: error.to_string(),
+    })?;
+    if output.status.code() == Some(NOTHING_FOUND) {
+        return Ok(None);
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    if !output.status.success() {
+        return Err(VolumeError::Program {
+            program: format!("blkid {}", disk.display()),
+            output: format!("{}: {}", output.status, text.trim()),
+        });
+    }
+    let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key));
+    if value("PTTYPE=").is_some_and(|table| !table.is_empty()) {
+        return Ok(Some("unknown data, probably partitions".to_owned()));
+    }
+    Ok(value("TYPE=")
+        .filter(|name| !name.is_empty())
+        .map(str::to_owned))
+}
+
+fn make(disk: &Path, fs_type: &str) -> Result<(), VolumeError> {
+    tracing::info!(disk = %disk.display(), fs_type, "making a file system on an empty disk");
+    let mut command = Command::new(format!("mkfs.{fs_type}"));
+    if matches!(fs_type, "ext3" | "ext4") {
+        // As the whole disk, and with no blocks that only root may use.
+        command.args(["-F", "-m0"]);
+    }
+    command.arg(disk);
+    mount::run(command).map(drop)
+}
+
+fn check(disk: &Path) -> Result<(), VolumeError> {
+    let mut command = Command::new("fsck");
+    command.arg("-a").arg(disk);
+    // Not every node has it.
+    let Ok(output) = command.output() else {
+        return Ok(());
+    };
+    if output.status.code() == Some(UNCORRECTED) {
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        return Err(VolumeError::Program {
+            program: format!("fsck -a {}", disk.display()),
+            output: format!("'fsck' found errors on device but could not correct them: {text}"),
+        });
+    }
+    Ok(())
+}
+
+/// Lets a mounted file system have all of its disk.
+pub(super) fn grow(disk: &Path, target: &Path) -> Result<(), VolumeError> {
+    let mounted = mount_info::at(target)
+        .map_err(|error| VolumeError::io("look for mounts at", target, error))?;
+    let fs_type = mounted.map(|mount| mount.fs_type).unwrap_or_default();
+    let mut command = match fs_type.as_str() {
+        "ext2" | "ext3" | "ext4" => {
+            let mut command = Command::new("resize2fs");
+            command.arg(disk);
+            command
+        }
+        "xfs" => {
+            let mut command = Command::new("xfs_growfs");
+            command.arg("-d");
+            command
+        }
+        "btrfs" => {
+            let mut command = Command::new("btrfs");
+            command.args(["filesystem", "resize", "max"]);
+            command
+        }
+        other => {
+            let why = format!("resize of format {other} is not supported");
+            return Err(VolumeError::io("grow", disk, std::io::Error::other(why)));
+        }
+    };
+    if !fs_type.starts_with("ext") {
+        command.arg(target);
+    }
+    mount::run(command).map(drop)
+}

@@ -1,0 +1,139 @@
+//! Volumes whose files the kubelet writes.
+
+use std::path::{Component, Path, PathBuf};
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+
+use super::{
+    VolumeError, VolumeHost,
+    atomic_writer::{self, Payload},
+    blocking,
+    empty_dir::{self, Medium},
+    mount, ownership,
+    plugin::{Attributes, MountRequest, Mounted, PodVolume},
+};
+
+/// Modes of files where the spec does not say.
+const DEFAULT_MODE: u32 = 0o644;
+
+/// What holds for mounts of such volumes.
+pub(super) const ATTRIBUTES: Attributes = Attributes {
+    read_only: true,
+    managed: true,
+    selinux_relabel: true,
+};
+
+/// Where the files are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keep {
+    OnDisk,
+    InMemory,
+}
+
+/// Brings a volume to show the files of `payload`.
+pub(super) async fn set_up(
+    host: &VolumeHost,
+    request: &MountRequest,
+    payload: Payload,
+    keep: Keep,
+) -> Result<Mounted, VolumeError> {
+    let request = request.clone();
+    let medium = match keep {
+        Keep::OnDisk => Medium::Disk,
+        Keep::InMemory => Medium::Memory(empty_dir::memory_size(&request.pod, None, host.memory)),
+    };
+    blocking(move || {
+        let dir = &request.dir;
+        let is_mounted = keep == Keep::OnDisk || mount::is_mounted(dir)?;
+        if !dir.is_dir() || !is_mounted {
+            empty_dir::make(dir, &medium)?;
+        }
+        for nested in nested_mount_points(request.name(), &request.pod) {
+            mount::make_dir(&dir.join(nested), 0o755)?;
+        }
+        atomic_writer::write(dir, &payload, || match request.fs_group {
+            Some(group) => ownership::set(dir, empty_dir::whole(group), true),
+            None => Ok(()),
+        })?;
+        Ok(Mounted::Path(request.dir))
+    })
+    .await
+}
+
+/// Takes such a volume away.
+pub(super) async fn tear_down(host: &VolumeHost, volume: &PodVolume) -> Result<(), VolumeError> {
+    let dir = host.volume_dir(volume);
+    blocking(move || mount::remove_contents(&dir)).await
+}
+
+/// A mode of the spec: that of one file, or the volume's for all.
+pub(super) fn mode(own: Option<i32>, default: Option<i32>) -> u32 {
+    let mode = own.or(default).and_then(|mode| u32::try_from(mode).ok());
+    mode.unwrap_or(DEFAULT_MODE)
+}
+
+/// Where containers mount something inside this volume, which cannot be made there later:
+/// they mount it read-only.
+fn nested_mount_points(name: &str, pod: &Pod) -> Vec<PathBuf> {
+    let Some(spec) = &pod.spec else {
+        return Vec::new();
+    };
+    let containers = spec
+        .init_containers
+        .iter()
+        .flatten()
+        .chain(&spec.containers);
+    containers
+        .flat_map(|container| nested_in(name, container))
+        .collect()
+}
+
+fn nested_in(name: &str, container: &Container) -> Vec<PathBuf> {
+    let mounts = container.volume_mounts.as_deref().unwrap_or_default();
+    let mut nested: Vec<PathBuf> = Vec::new();
+    for own in mounts.iter().filter(|mount| mount.name == name) {
+        for other in mounts {
+            let below = Path::new(&other.mount_path).strip_prefix(&own.mount_path);
+            let Ok(below) = below else {
+                continue;
+            };
+            let plain = below
+                .components()
+                .all(|c| matches!(c, Component::Normal(_)));
+            if plain && !below.as_os_str().is_empty() {
+                nested.push(below.to_owned());
+            }
+        }
+    }
+    nested.sort();
+    // What is below another one goes into that.
+    let mut outermost: Vec<PathBuf> = Vec::new();
+    for path in nested {
+        if !outermost.iter().any(|outer| path.starts_with(outer)) {
+            outermost.push(path);
+        }
+    }
+    outermost
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_points_inside_the_volume_are_found() {
+        let mounts: Vec<_> = ["/etc/c", "/etc/c/a", "/etc/c/a/b", "/etc/cd", "/etc/c/x/y"]
+            .iter()
+            .map(|path| {
+                let name = if *path == "/etc/c" { "config" } else { "other" };
+                serde_json::json!({"name": name, "mountPath": path})
+            })
+            .collect();
+        let pod: Pod = serde_json::from_value(serde_json::json!({
+            "spec": {"containers": [{"name": "c", "volumeMounts": mounts}]}
+        }))
+        .unwrap();
+        let nested = nested_mount_points("config", &pod);
+        assert_eq!(nested, [Path::new("a"), Path::new("x/y")]);
+    }
+}

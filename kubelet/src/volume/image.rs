@@ -1,0 +1,36 @@
+//! `image`: the files of an image, which the runtime mounts by itself. The image is pulled
+//! when a container that mounts it is started.
+
+use futures::future::{self, FutureExt as _};
+
+use super::{
+    files,
+    plugin::{Attributes, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
+    spec::VolumeSpec,
+};
+
+/// The plugin.
+#[derive(Debug)]
+pub(super) struct Image;
+
+impl VolumePlugin for Image {
+    fn name(&self) -> &'static str {
+        "kubernetes.io/image"
+    }
+
+    fn supports(&self, spec: &VolumeSpec) -> bool {
+        spec.inline().is_some_and(|volume| volume.image.is_some())
+    }
+
+    fn attributes(&self, _: &VolumeSpec) -> Attributes {
+        files::ATTRIBUTES
+    }
+
+    fn set_up<'a>(&'a self, _: &'a MountRequest) -> Work<'a, Mounted> {
+        future::ready(Ok(Mounted::Image)).boxed()
+    }
+
+    fn tear_down<'a>(&'a self, _: &'a PodVolume) -> Work<'a, ()> {
+        future::ready(Ok(())).boxed()
+    }
+}

@@ -1,0 +1,230 @@
+//! `local`: a directory or a disk of this node, by a persistent volume. A disk is given a
+//! file system when it has none, and mounted once for all of its pods.
+
+use std::{
+    fs,
+    os::unix::fs::{FileTypeExt as _, symlink},
+    path::{Component, Path, PathBuf},
+};
+
+use futures::future::FutureExt as _;
+use k8s_openapi::api::core::v1::LocalVolumeSource;
+
+use super::{
+    VolumeError, VolumeHost, blocking, disk, file_system, mount, mount_info, ownership,
+    plugin::{Attributes, MountRequest, Mounted, PodVolume, VolumeMode, VolumePlugin, Work},
+    spec::VolumeSpec,
+};
+
+const NAME: &str = "kubernetes.io/local-volume";
+const DEFAULT_FS_TYPE: &str = "ext4";
+
+/// The plugin.
+#[derive(Debug)]
+pub(super) struct Local {
+    pub(super) host: VolumeHost,
+}
+
+/// What a local volume is on this node.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Directory,
+    Disk,
+}
+
+impl VolumePlugin for Local {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn supports(&self, spec: &VolumeSpec) -> bool {
+        source(spec).is_some()
+    }
+
+    fn attributes(&self, spec: &VolumeSpec) -> Attributes {
+        Attributes {
+            read_only: spec.read_only,
+            managed: !spec.read_only,
+            selinux_relabel: true,
+        }
+    }
+
+    fn device(&self, spec: &VolumeSpec) -> Result<Option<String>, VolumeError> {
+        let mounted = spec.mode == VolumeMode::Filesystem;
+        Ok(mounted.then(|| spec.inner_name().to_owned()))
+    }
+
+    fn stage<'a>(&'a self, request: &'a MountRequest) -> Work<'a, ()> {
+        let request = request.clone();
+        let target = self.device_dir(request.spec.inner_name());
+        blocking(move || {
+            let source = known_source(&request.spec)?;
+            let path = checked_path(&request, source)?;
+            if kind(path)? == Kind::Directory || mount::is_mounted(&target)? {
+                return Ok(());
+            }
+            mount::make_dir(&target, 0o750)?;
+            let mut options = request.spec.mount_options();
+            if request.spec.read_only {
+                options.push("ro".to_owned());
+            }
+            let fs_type = source.fs_type.as_deref().unwrap_or(DEFAULT_FS_TYPE);
+            file_system::format_and_mount(path, &target, fs_type, &options)
+        })
+        .boxed()
+    }
+
+    fn set_up<'a>(&'a self, request: &'a MountRequest) -> Work<'a, Mounted> {
+        let (request, host) = (request.clone(), self.host.clone());
+        let device_dir = self.device_dir(request.spec.inner_name());
+        blocking(move || {
+            let path = checked_path(&request, known_source(&request.spec)?)?;
+            if request.spec.mode == VolumeMode::Block {
+                return map_device(&request.dir, path);
+            }
+            let from = match kind(path)? {
+                Kind::Directory => path,
+                Kind::Disk => &device_dir,
+            };
+            if !mount::is_mounted(&request.dir)? {
+                bind(&request, from, &host)?;
+            }
+            Ok(Mounted::Path(request.dir))
+        })
+        .boxed()
+    }
+
+    fn expand<'a>(&'a self, request: &'a MountRequest, _: i64) -> Work<'a, ()> {
+        let request = request.clone();
+        let device_dir = self.device_dir(request.spec.inner_name());
+        blocking(move || {
+            let path = checked_path(&request, known_source(&request.spec)?)?;
+            if request.spec.mode == VolumeMode::Block || kind(path)? == Kind::Directory {
+                return Ok(());
+            }
+            file_system::grow(path, &device_dir)
+        })
+        .boxed()
+    }
+
+    fn tear_down<'a>(&'a self, volume: &'a PodVolume) -> Work<'a, ()> {
+        let dir = self.host.volume_dir(volume);
+        blocking(move || mount::clean_up(&dir)).boxed()
+    }
+
+    fn unstage<'a>(&'a self, device: &'a str) -> Work<'a, ()> {
+        let dir = self.device_dir(device);
+        blocking(move || mount::clean_up(&dir)).boxed()
+    }
+
+    fn device_on_disk<'a>(&'a self, volume: &'a PodVolume) -> Work<'a, Option<String>> {
+        let mounted = volume.mode == VolumeMode::Filesystem;
+        let name = mounted.then(|| volume.name.clone());
+        futures::future::ready(Ok(name)).boxed()
+    }
+
+    fn devices_on_disk(&self) -> Work<'_, Vec<String>> {
+        let dir = self.devices_dir();
+        blocking(move || {
+            let children = disk::children(&dir)?;
+            Ok(children.into_iter().map(|(name, _)| name).collect())
+        })
+        .boxed()
+    }
+}
+
+impl Local {
+    fn devices_dir(&self) -> PathBuf {
+        self.host.plugin_dir(NAME).join("mounts")
+    }
+
+    fn device_dir(&self, name: &str) -> PathBuf {
+        self.devices_dir().join(name)
+    }
+}
+
+fn source(spec: &VolumeSpec) -> Option<&LocalVolumeSource> {
+    spec.persistent()?.spec.as_ref()?.local.as_ref()
+}
+
+fn known_source(spec: &VolumeSpec) -> Result<&LocalVolumeSource, VolumeError> {
+    source(spec).ok_or_else(|| VolumeError::Unsupported(spec.name.clone()))
+}
+
+fn checked_path<'a>(
+    request: &MountRequest,
+    source: &'a LocalVolumeSource,
+) -> Result<&'a Path, VolumeError> {
+    let path = Path::new(&source.path);
+    let back = path.components().any(|part| part == Component::ParentDir);
+    if source.path.is_empty() || back {
+        let why = format!("invalid path: {:?}", source.path);
+        return Err(VolumeError::invalid(request.name(), why));
+    }
+    Ok(path)
+}
+
+fn kind(path: &Path) -> Result<Kind, VolumeError> {
+    let found = fs::metadata(path).map_err(|error| VolumeError::io("look at", path, error))?;
+    if found.is_dir() {
+        Ok(Kind::Directory)
+    } else if found.file_type().is_block_device() {
+        Ok(Kind::Disk)
+    } else {
+        let error = std::io::Error::other("only directory and block device are supported");
+        Err(VolumeError::io("use", path, error))
+    }
+}
+
+/// Shows the volume at the pod's directory. Its files go to the group of the first of its
+/// pods, whom they are shown to.
+fn bind(request: &MountRequest, from: &Path, host: &VolumeHost) -> Result<(), VolumeError> {
+    let dir = &request.dir;
+    let failed = |error| VolumeError::io("bind the local volume to", dir, error);
+    mount::make_dir(dir, 0o750)?;
+    let mut options = request.spec.mount_options();
+    if options.is_empty() {
+        mount::bind(from, dir).map_err(failed)?;
+        if request.spec.read_only {
+            mount::make_read_only(dir).map_err(failed)?;
+        }
+    } else {
+        options.insert(0, "bind".to_owned());
+        options.extend(request.spec.read_only.then(|| "ro".to_owned()));
+        mount::mount_program(&from.to_string_lossy(), dir, "", &options)?;
+    }
+    match request.fs_group {
+        Some(group) if !request.spec.read_only && !is_shared(dir, host).map_err(failed)? => {
+            ownership::set(dir, group, false)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether another pod has the same directory.
+fn is_shared(dir: &Path, host: &VolumeHost) -> std::io::Result<bool> {
+    let Some(own) = mount_info::at(dir)? else {
+        return Ok(false);
+    };
+    let pods = mount_info::within(&crate::pod::directory::pods_dir(&host.options))?;
+    Ok(pods.iter().any(|other| {
+        other.mount_point != own.mount_point
+            && (&other.device, &other.root) == (&own.device, &own.root)
+    }))
+}
+
+/// Makes the link by which containers get a device.
+fn map_device(link: &Path, device: &Path) -> Result<Mounted, VolumeError> {
+    if kind(device)? != Kind::Disk {
+        let error = std::io::Error::other("it is no block device");
+        return Err(VolumeError::io("use", device, error));
+    }
+    if fs::read_link(link).ok().as_deref() != Some(device) {
+        mount::remove_mount_point(link)?;
+        if let Some(parent) = link.parent() {
+            mount::make_dir(parent, 0o750)?;
+        }
+        symlink(device, link).map_err(|error| VolumeError::io("create", link, error))?;
+    }
+    Ok(Mounted::Device(link.to_owned()))
+}

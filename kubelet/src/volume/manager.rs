@@ -1,0 +1,238 @@
+//! The volume manager: pods say what they want of it and wait; it brings the node there.
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use parking_lot::Mutex;
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout_at},
+};
+
+use super::{
+    VolumeError, VolumeHost,
+    mounted::{MountedVolume, MountedVolumes},
+    plugin::{Device, FsGroup, MountRequest, PodVolume, VolumeMode, VolumePlugin},
+    spec::{self, VolumeSpec},
+    world::{Wants, World},
+};
+use crate::pod::identity::PodUid;
+
+/// How long a pod waits for its volumes, or for their end, before its sync fails. The
+/// manager goes on meanwhile.
+const WAIT_LIMIT: Duration = Duration::from_secs(2 * 60 + 3);
+
+/// Mounts and unmounts the volumes of pods. Its [`run`](Self::run) does the work.
+#[derive(Debug)]
+pub struct VolumeManager {
+    pub(super) host: VolumeHost,
+    pub(super) plugins: Vec<Arc<dyn VolumePlugin>>,
+    pub(super) world: Mutex<World>,
+    /// Something in the world is other than it was.
+    pub(super) changed: watch::Sender<()>,
+}
+
+impl VolumeManager {
+    /// A manager of the volumes that `plugins` know.
+    pub fn new(host: VolumeHost, plugins: Vec<Arc<dyn VolumePlugin>>) -> Self {
+        Self {
+            host,
+            plugins,
+            world: Mutex::default(),
+            changed: watch::Sender::new(()),
+        }
+    }
+
+    /// Sees to it that the pod has the volumes that its containers use, and that what they
+    /// hold is up to date; waits for those that it does not have.
+    ///
+    /// # Errors
+    /// It is not known what is behind a volume, or some are not ready in time.
+    pub async fn wait_for_attach_and_mount(
+        &self,
+        pod: &Arc<Pod>,
+    ) -> Result<MountedVolumes, VolumeError> {
+        let uid = PodUid::of(pod);
+        let Some(spec) = &pod.spec else {
+            return Ok(MountedVolumes::default());
+        };
+        let (mounts, devices) = spec::used_volumes(spec);
+        let used: Vec<String> = mounts
+            .union(&devices)
+            .map(|name| (*name).to_owned())
+            .collect();
+        let mut wanted = Vec::new();
+        let mut unprocessed = Vec::new();
+        let mut errors = Vec::new();
+        for volume in spec.volumes.iter().flatten() {
+            let name = volume.name.as_str();
+            let mut uses = Vec::new();
+            uses.extend(mounts.contains(name).then_some(VolumeMode::Filesystem));
+            uses.extend(devices.contains(name).then_some(VolumeMode::Block));
+            if uses.is_empty() {
+                continue;
+            }
+            let resolved = spec::resolve(pod, volume, &uses, &*self.host.objects).await;
+            match resolved.and_then(|spec| self.request(pod, spec)) {
+                Ok(request) => wanted.push(request),
+                Err(error) => {
+                    unprocessed.push(volume.name.clone());
+                    errors.push(error.to_string());
+                }
+            }
+        }
+        let wants = if errors.is_empty() {
+            Wants::All
+        } else {
+            Wants::Some
+        };
+        self.world.lock().want(&uid, wanted, wants);
+        self.changed.send_replace(());
+        let ready = |world: &World| world.unmounted(&uid, &used).is_empty();
+        let is_ready = match wants {
+            Wants::All => self.wait_until(ready).await,
+            // A pod that has everything already can go on.
+            Wants::Some => ready(&self.world.lock()),
+        };
+        if is_ready {
+            return Ok(self.mounted(&uid, &used));
+        }
+        if errors.is_empty() {
+            errors.push(self.exceeded(&uid));
+        }
+        Err(VolumeError::NotMounted {
+            unmounted: self.world.lock().unmounted(&uid, &used),
+            unprocessed,
+            why: errors.join("; "),
+        })
+    }
+
+    /// What is asked of the plugin that the volume belongs to, and whether it is to be done
+    /// again when it was done.
+    fn request(
+        &self,
+        pod: &Arc<Pod>,
+        spec: VolumeSpec,
+    ) -> Result<(MountRequest, bool), VolumeError> {
+        let plugin = self
+            .plugins
+            .iter()
+            .find(|plugin| plugin.supports(&spec))
+            .ok_or_else(|| VolumeError::Unsupported(spec.name.clone()))?;
+        let device = plugin.device(&spec)?.map(|name| Device {
+            plugin: plugin.name().to_owned(),
+            name,
+        });
+        let volume = PodVolume {
+            uid: PodUid::of(pod),
+            plugin: plugin.name().to_owned(),
+            name: spec.inner_name().to_owned(),
+            mode: spec.mode,
+        };
+        let refreshes = plugin.refreshes(&spec);
+        let request = MountRequest {
+            pod: Arc::clone(pod),
+            dir: self.host.volume_dir(&volume),
+            volume,
+            device,
+            fs_group: pod.spec.as_ref().and_then(fs_group),
+            fs_user: pod.spec.as_ref().and_then(fs_user),
+            spec,
+        };
+        Ok((request, refreshes))
+    }
+
+    fn mounted(&self, uid: &PodUid, names: &[String]) -> MountedVolumes {
+        let world = self.world.lock();
+        let volumes = names.iter().filter_map(|name| {
+            let (mounted, request) = world.mounted(uid, name)?;
+            let volume = MountedVolume {
+                mounted: mounted.clone(),
+                attributes: self
+                    .plugin(&request.volume.plugin)?
+                    .attributes(&request.spec),
+                spec: request.spec.clone(),
+            };
+            Some((name.clone(), volume))
+        });
+        volumes.collect()
+    }
+
+    /// Gives back what a pod has on the node, known to this kubelet or not, and waits for
+    /// it. For a pod of which nothing runs.
+    ///
+    /// # Errors
+    /// The pod's directory cannot be read, or something is still there after a while; it
+    /// goes on being given back.
+    pub async fn wait_for_unmount(&self, uid: &PodUid) -> Result<(), VolumeError> {
+        self.find_volumes(uid).await?;
+        self.world.lock().release(uid);
+        self.changed.send_replace(());
+        if self.wait_until(|world| world.left(uid).is_empty()).await {
+            return Ok(());
+        }
+        Err(VolumeError::StillMounted {
+            mounted: self.world.lock().left(uid),
+            why: self.exceeded(uid),
+        })
+    }
+
+    /// Every source of pods was read: what earlier kubelets left and no pod has named is
+    /// left over.
+    pub fn settle(&self) {
+        self.world.lock().settle();
+        self.changed.send_replace(());
+    }
+
+    pub(super) fn plugin(&self, name: &str) -> Option<&Arc<dyn VolumePlugin>> {
+        self.plugins.iter().find(|plugin| plugin.name() == name)
+    }
+
+    /// Whether it holds in time.
+    async fn wait_until(&self, holds: impl Fn(&World) -> bool) -> bool {
+        let deadline = Instant::now() + WAIT_LIMIT;
+        let mut changed = self.changed.subscribe();
+        loop {
+            changed.mark_unchanged();
+            if holds(&self.world.lock()) {
+                return true;
+            }
+            // The sender is this manager's.
+            if timeout_at(deadline, changed.changed()).await.is_err() {
+                return false;
+            }
+        }
+    }
+
+    /// Upstream's words, and what it says in events alone.
+    fn exceeded(&self, uid: &PodUid) -> String {
+        let errors = self.world.lock().errors(uid);
+        if errors.is_empty() {
+            return "context deadline exceeded".to_owned();
+        }
+        format!("context deadline exceeded ({})", errors.join("; "))
+    }
+}
+
+fn fs_group(spec: &PodSpec) -> Option<FsGroup> {
+    let context = spec.security_context.as_ref()?;
+    Some(FsGroup {
+        gid: u32::try_from(context.fs_group?).ok()?,
+        on_root_mismatch: context.fs_group_change_policy.as_deref() == Some("OnRootMismatch"),
+    })
+}
+
+/// The user that every container says it runs as.
+fn fs_user(spec: &PodSpec) -> Option<u32> {
+    let context = spec.security_context.as_ref();
+    let default = context.and_then(|context| context.run_as_user);
+    let of = |container: &Container| {
+        let context = container.security_context.as_ref();
+        context.and_then(|c| c.run_as_user).or(default)
+    };
+    let containers = spec.init_containers.iter().flatten();
+    let mut users = containers.chain(&spec.containers).map(of);
+    let first = users.next()??;
+    let same = users.all(|user| user == Some(first));
+    same.then(|| u32::try_from(first).ok()).flatten()
+}

@@ -1,0 +1,166 @@
+//! Mounting, unmounting, and removing what was mounted on. Everything here blocks.
+
+use std::{
+    ffi::CString,
+    fs, io,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use rustix::mount::{MountFlags, UnmountFlags};
+
+use super::{VolumeError, mount_info};
+
+/// Mounts a tmpfs of at most `size` bytes (the kernel's default without one), which is not
+/// swapped out where the kernel knows how.
+pub(super) fn tmpfs(path: &Path, size: Option<i64>) -> Result<(), VolumeError> {
+    let size = size.map(|size| format!("size={size}"));
+    let options = |more: Option<&str>| {
+        let all: Vec<&str> = size.as_deref().into_iter().chain(more).collect();
+        all.join(",")
+    };
+    let mounted = file_system("tmpfs", "tmpfs", path, &options(Some("noswap")));
+    // Older kernels refuse the option, and so do mounts in a user namespace.
+    mounted
+        .or_else(|_| file_system("tmpfs", "tmpfs", path, &options(None)))
+        .map_err(|error| VolumeError::io("mount a tmpfs on", path, error))
+}
+
+/// Mounts a file system of a type.
+pub(super) fn file_system(
+    source: &str,
+    fs_type: &str,
+    path: &Path,
+    options: &str,
+) -> io::Result<()> {
+    let options = CString::new(options)?;
+    rustix::mount::mount(source, path, fs_type, MountFlags::empty(), &*options)?;
+    Ok(())
+}
+
+/// Shows `source`, with what is mounted in it, at `target` too.
+pub(super) fn bind(source: &Path, target: &Path) -> io::Result<()> {
+    rustix::mount::mount_bind(source, target)?;
+    Ok(())
+}
+
+/// Makes a mount one that cannot be written through.
+pub(super) fn make_read_only(path: &Path) -> io::Result<()> {
+    let flags = MountFlags::BIND | MountFlags::RDONLY;
+    rustix::mount::mount_remount(path, flags, "")?;
+    Ok(())
+}
+
+/// Whether something is mounted at the path.
+pub(super) fn is_mounted(path: &Path) -> Result<bool, VolumeError> {
+    match mount_info::at(path) {
+        Ok(mount) => Ok(mount.is_some()),
+        Err(error) => Err(VolumeError::io("look for mounts at", path, error)),
+    }
+}
+
+/// Unmounts everything at a path and below it.
+pub(super) fn unmount_all(path: &Path) -> Result<(), VolumeError> {
+    let mounts = mount_info::within(path)
+        .map_err(|error| VolumeError::io("look for mounts at", path, error))?;
+    for mount in mounts {
+        unmount(&mount.mount_point, UnmountFlags::empty())?;
+    }
+    Ok(())
+}
+
+/// Unmounts the newest mount at a path; one that has gone meanwhile is fine.
+pub(super) fn unmount(path: &Path, flags: UnmountFlags) -> Result<(), VolumeError> {
+    match rustix::mount::unmount(path, flags | UnmountFlags::NOFOLLOW) {
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) | Ok(()) => Ok(()),
+        Err(error) => Err(VolumeError::io("unmount", path, error.into())),
+    }
+}
+
+/// Unmounts a path and removes what it was mounted on: an empty directory or a file, never
+/// contents.
+pub(super) fn clean_up(path: &Path) -> Result<(), VolumeError> {
+    unmount_all(path)?;
+    remove_mount_point(path)
+}
+
+/// Removes an empty directory, or a file; one that is not there is fine.
+pub(super) fn remove_mount_point(path: &Path) -> Result<(), VolumeError> {
+    let removed = match fs::symlink_metadata(path) {
+        Ok(metadata) if metadata.is_dir() => fs::remove_dir(path),
+        Ok(_) => fs::remove_file(path),
+        Err(error) => Err(error),
+    };
+    missing_is_fine(removed).map_err(|error| VolumeError::io("remove", path, error))
+}
+
+/// Removes a directory with its contents after unmounting what is in it, so that nothing is
+/// deleted through a mount.
+pub(super) fn remove_contents(path: &Path) -> Result<(), VolumeError> {
+    unmount_all(path)?;
+    let mounts = mount_info::within(path)
+        .map_err(|error| VolumeError::io("look for mounts at", path, error))?;
+    if let Some(mount) = mounts.first() {
+        let busy = io::Error::from(io::ErrorKind::ResourceBusy);
+        return Err(VolumeError::io("unmount", &mount.mount_point, busy));
+    }
+    missing_is_fine(fs::remove_dir_all(path))
+        .map_err(|error| VolumeError::io("remove", path, error))
+}
+
+fn missing_is_fine(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+/// Makes a directory with its parents, with upstream's mode for mount points.
+pub(super) fn make_dir(path: &Path, mode: u32) -> Result<(), VolumeError> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(mode)
+        .create(path)
+        .map_err(|error| VolumeError::io("create the directory", path, error))
+}
+
+/// Mounts by the `mount` program, which knows the helpers of network file systems and
+/// finds out types.
+pub(super) fn mount_program(
+    source: &str,
+    target: &Path,
+    fs_type: &str,
+    options: &[String],
+) -> Result<(), VolumeError> {
+    let mut command = Command::new("mount");
+    if !fs_type.is_empty() {
+        command.args(["-t", fs_type]);
+    }
+    if !options.is_empty() {
+        command.args(["-o", &options.join(",")]);
+    }
+    command.arg(source).arg(target);
+    run(command).map(drop)
+}
+
+/// Runs a program to its end; its output when it succeeds.
+pub(super) fn run(mut command: Command) -> Result<String, VolumeError> {
+    let failed = |command: &Command, output: String| VolumeError::Program {
+        program: format!("{command:?}").replace('"', ""),
+        output,
+    };
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| failed(&command, error.to_string()))?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    if output.status.success() {
+        return Ok(text(&output.stdout));
+    }
+    let wrote = format!("{} {}", text(&output.stderr), text(&output.stdout));
+    Err(failed(
+        &command,
+        format!("{}: {}", output.status, wrote.trim()),
+    ))
+}

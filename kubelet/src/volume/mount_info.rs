@@ -1,0 +1,154 @@
+//! What is mounted where, from `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
+
+use std::{
+    ffi::OsString,
+    fs, io,
+    os::unix::ffi::OsStringExt as _,
+    path::{Path, PathBuf},
+};
+
+/// One mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountInfo {
+    /// Unique among the mounts that there are now.
+    pub id: u64,
+    /// Numbers of the device: `major:minor`.
+    pub device: String,
+    /// What of the file system is mounted.
+    pub root: PathBuf,
+    /// Where.
+    pub mount_point: PathBuf,
+    /// Type of the file system.
+    pub fs_type: String,
+    /// Options of the file system, comma-separated.
+    pub super_options: String,
+}
+
+/// Every mount that this process sees, in the order in which they were made.
+///
+/// # Errors
+/// `/proc` is not there.
+pub fn read() -> io::Result<Vec<MountInfo>> {
+    Ok(parse(&fs::read("/proc/self/mountinfo")?))
+}
+
+/// What is mounted at a path; the newest, when mounts cover each other. Looks at the path's
+/// parent alone, so that a dead server behind it holds nothing up.
+///
+/// # Errors
+/// As [`read`], and the parent cannot be resolved.
+pub fn at(path: &Path) -> io::Result<Option<MountInfo>> {
+    let Some(path) = resolve(path)? else {
+        return Ok(None);
+    };
+    let mut mounts = read()?.into_iter();
+    Ok(mounts.rfind(|mount| mount.mount_point == path))
+}
+
+/// The mounts at a path and below it, each before those that it is below.
+///
+/// # Errors
+/// As [`at`].
+pub fn within(path: &Path) -> io::Result<Vec<MountInfo>> {
+    let Some(path) = resolve(path)? else {
+        return Ok(Vec::new());
+    };
+    let mut mounts = read()?;
+    mounts.retain(|mount| mount.mount_point.starts_with(&path));
+    mounts.reverse();
+    mounts.sort_by_key(|mount| std::cmp::Reverse(mount.mount_point.components().count()));
+    Ok(mounts)
+}
+
+/// The path as the kernel has it, not following its last component; `None` when its parent
+/// is not there.
+fn resolve(path: &Path) -> io::Result<Option<PathBuf>> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Ok(Some(path.to_owned()));
+    };
+    match parent.canonicalize() {
+        Ok(parent) => Ok(Some(parent.join(name))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn parse(text: &[u8]) -> Vec<MountInfo> {
+    text.split(|byte| *byte == b'\n').filter_map(line).collect()
+}
+
+/// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`
+fn line(line: &[u8]) -> Option<MountInfo> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    let text = |field: &[u8]| String::from_utf8_lossy(field).into_owned();
+    let device = text(fields.nth(1)?);
+    let root = path(fields.next()?);
+    let mount_point = path(fields.next()?);
+    // Any number of optional fields, then a dash.
+    let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
+    let fs_type = text(fields.next()?);
+    let super_options = fields.nth(1).map(text).unwrap_or_default();
+    Some(MountInfo {
+        id,
+        device,
+        root,
+        mount_point,
+        fs_type,
+        super_options,
+    })
+}
+
+/// Undoes the kernel's octal escapes of blanks and backslashes.
+fn path(field: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, after @ ..] = rest {
+        let escape = (*first == b'\\')
+            .then(|| after.get(..3).and_then(octal))
+            .flatten();
+        if let Some(byte) = escape {
+            bytes.push(byte);
+            rest = &after[3..];
+        } else {
+            bytes.push(*first);
+            rest = after;
+        }
+    }
+    PathBuf::from(OsString::from_vec(bytes))
+}
+
+fn octal(digits: &[u8]) -> Option<u8> {
+    u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_told_apart_whatever_is_optional() {
+        let text = b"36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 shared:2 - ext3 /dev/root rw,x=y\n\
+            40 36 0:5 / /var/with\\040blank\\134 rw - tmpfs tmpfs rw,size=4k\n\
+            41 36 0:6 / /last ro - proc none\n\
+            broken\n";
+        let mounts = parse(text);
+        assert_eq!(mounts.len(), 3);
+        assert_eq!(mounts[0].id, 36);
+        assert_eq!(mounts[0].device, "98:0");
+        assert_eq!(mounts[0].root, Path::new("/mnt1"));
+        assert_eq!(mounts[0].fs_type, "ext3");
+        assert_eq!(mounts[0].super_options, "rw,x=y");
+        assert_eq!(mounts[1].mount_point, Path::new("/var/with blank\\"));
+        assert_eq!(mounts[2].super_options, "");
+    }
+
+    #[test]
+    fn a_path_that_is_no_mount_point_has_no_mount() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(at(dir.path()).unwrap(), None);
+        assert_eq!(at(&dir.path().join("a/b")).unwrap(), None);
+        assert_eq!(within(dir.path()).unwrap(), []);
+        assert!(at(Path::new("/proc")).unwrap().is_some());
+    }
+}

@@ -1,0 +1,131 @@
+//! `nfs`: a directory of an NFS server, mounted for each pod.
+
+use std::{net::Ipv6Addr, time::Duration};
+
+use futures::future::FutureExt as _;
+use k8s_openapi::api::core::v1::NFSVolumeSource;
+use rustix::mount::UnmountFlags;
+use tokio::time::timeout;
+use tracing::warn;
+
+use super::{
+    VolumeError, VolumeHost, blocking, mount,
+    plugin::{Attributes, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
+    spec::{VolumeSource, VolumeSpec},
+};
+
+/// After this, a server that does not answer is given up.
+const UNMOUNT_LIMIT: Duration = Duration::from_secs(60);
+
+/// The plugin.
+#[derive(Debug)]
+pub(super) struct Nfs {
+    pub(super) host: VolumeHost,
+}
+
+impl VolumePlugin for Nfs {
+    fn name(&self) -> &'static str {
+        "kubernetes.io/nfs"
+    }
+
+    fn supports(&self, spec: &VolumeSpec) -> bool {
+        source(spec).is_some()
+    }
+
+    fn attributes(&self, spec: &VolumeSpec) -> Attributes {
+        Attributes {
+            read_only: is_read_only(spec),
+            ..Attributes::default()
+        }
+    }
+
+    fn set_up<'a>(&'a self, request: &'a MountRequest) -> Work<'a, Mounted> {
+        let request = request.clone();
+        blocking(move || {
+            let Some(source) = source(&request.spec) else {
+                return Err(VolumeError::Unsupported(request.spec.name));
+            };
+            if !mount::is_mounted(&request.dir)? {
+                mount::make_dir(&request.dir, 0o750)?;
+                let mut options = request.spec.mount_options();
+                if is_read_only(&request.spec) {
+                    options.push("ro".to_owned());
+                }
+                mount::mount_program(&export(source), &request.dir, "nfs", &options)?;
+            }
+            Ok(Mounted::Path(request.dir))
+        })
+        .boxed()
+    }
+
+    fn tear_down<'a>(&'a self, volume: &'a PodVolume) -> Work<'a, ()> {
+        async move {
+            let dir = self.host.volume_dir(volume);
+            let unmounted = {
+                let dir = dir.clone();
+                blocking(move || mount::clean_up(&dir))
+            };
+            match timeout(UNMOUNT_LIMIT, unmounted).await {
+                Ok(unmounted) => unmounted,
+                Err(_) => {
+                    warn!(path = %dir.display(), "the server does not let go; forcing it");
+                    blocking(move || {
+                        mount::unmount(&dir, UnmountFlags::FORCE)?;
+                        mount::clean_up(&dir)
+                    })
+                    .await
+                }
+            }
+        }
+        .boxed()
+    }
+}
+
+fn source(spec: &VolumeSpec) -> Option<&NFSVolumeSource> {
+    match spec.persistent() {
+        None => spec.inline()?.nfs.as_ref(),
+        Some(volume) => volume.spec.as_ref()?.nfs.as_ref(),
+    }
+}
+
+/// A persistent volume is read-only by its claim.
+fn is_read_only(spec: &VolumeSpec) -> bool {
+    match &spec.source {
+        VolumeSource::Persistent(_) => spec.read_only,
+        VolumeSource::Inline(volume) => {
+            let source = volume.nfs.as_ref();
+            source
+                .and_then(|source| source.read_only)
+                .unwrap_or_default()
+        }
+    }
+}
+
+fn export(source: &NFSVolumeSource) -> String {
+    let NFSVolumeSource { server, path, .. } = source;
+    match server.parse::<Ipv6Addr>() {
+        Ok(_) => format!("[{server}]:{path}"),
+        Err(_) => format!("{server}:{path}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_written_as_mount_reads_them() {
+        for (server, expected) in [
+            ("nfs.example", "nfs.example:/data"),
+            ("192.0.2.1", "192.0.2.1:/data"),
+            ("2001:db8::1", "[2001:db8::1]:/data"),
+        ] {
+            let source = NFSVolumeSource {
+                server: server.to_owned(),
+                path: "/data".to_owned(),
+                read_only: None,
+            };
+            assert_eq!(export(&source), expected);
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! The kinds of volumes that this kubelet has.
+
+use std::sync::Arc;
+
+use super::{
+    VolumeHost, config_map::ConfigMap, downward_api::DownwardApi, empty_dir::EmptyDir,
+    host_path::HostPath, image::Image, local::Local, nfs::Nfs, plugin::VolumePlugin,
+    projected::Projected, secret::Secret, tokens::TokenCache,
+};
+
+/// One plugin for each kind.
+pub fn all(host: &VolumeHost) -> Vec<Arc<dyn VolumePlugin>> {
+    let host = || host.clone();
+    let tokens = Arc::<TokenCache>::default();
+    vec![
+        Arc::new(EmptyDir { host: host() }),
+        Arc::new(HostPath),
+        Arc::new(ConfigMap { host: host() }),
+        Arc::new(Secret { host: host() }),
+        Arc::new(DownwardApi { host: host() }),
+        Arc::new(Projected {
+            host: host(),
+            tokens,
+        }),
+        Arc::new(Image),
+        Arc::new(Local { host: host() }),
+        Arc::new(Nfs { host: host() }),
+    ]
+}

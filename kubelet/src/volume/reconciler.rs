@@ -1,0 +1,200 @@
+//! The volume manager's task: does what has to be done, with one operation on a volume at a
+//! time, and sleeps when there is nothing to do.
+
+use std::{collections::HashMap, future::pending, sync::Arc};
+
+use tokio::{
+    task::{Id, JoinError, JoinSet},
+    time::{Instant, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use super::{
+    VolumeError, blocking, disk,
+    manager::VolumeManager,
+    plugin::{Device, MountRequest, Mounted, PodVolume, VolumePlugin},
+    subpath,
+    world::Job,
+};
+use crate::pod::{
+    directory,
+    identity::{self, PodUid},
+};
+
+type Outcome = Result<Option<Mounted>, VolumeError>;
+
+impl VolumeManager {
+    /// Does the manager's work until cancelled, and leaves everything mounted then.
+    pub async fn run(self: &Arc<Self>, cancel: CancellationToken) {
+        if cancel.run_until_cancelled(self.find_all()).await.is_none() {
+            return;
+        }
+        let mut changed = self.changed.subscribe();
+        let mut tasks = JoinSet::<Outcome>::new();
+        let mut running = HashMap::<Id, Job>::new();
+        loop {
+            changed.mark_unchanged();
+            let (jobs, next) = self.world.lock().begin(Instant::now());
+            for job in jobs {
+                let work = Arc::clone(self).perform(job.clone());
+                running.insert(tasks.spawn(work).id(), job);
+            }
+            let next = async {
+                match next {
+                    Some(at) => sleep_until(at).await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = cancel.cancelled() => return,
+                Some(ended) = tasks.join_next_with_id() => {
+                    let (id, outcome) = flatten(ended);
+                    if let Some(job) = running.remove(&id) {
+                        self.ended(&job, outcome);
+                    }
+                }
+                // Fails only when the sender is gone, which is the manager's.
+                _ = changed.changed() => {}
+                () = next => {}
+            }
+        }
+    }
+
+    fn ended(&self, job: &Job, outcome: Outcome) {
+        match (job, &outcome) {
+            (Job::SetUp { request, first, .. }, Ok(_)) => {
+                let pod = identity::full_name(&request.pod);
+                let volume = request.name();
+                if *first {
+                    info!(pod, pod_uid = %request.volume.uid, volume, "volume is ready");
+                } else {
+                    debug!(pod, pod_uid = %request.volume.uid, volume, "volume is up to date");
+                }
+            }
+            (Job::SetUp { request, first, .. }, Err(error)) => warn!(
+                pod = identity::full_name(&request.pod), pod_uid = %request.volume.uid,
+                volume = request.name(), %error,
+                "cannot {} volume", if *first { "mount" } else { "refresh" }
+            ),
+            (Job::TearDown(volume), Ok(_)) => {
+                info!(pod_uid = %volume.uid, %volume, "gave volume back");
+            }
+            (Job::TearDown(volume), Err(error)) => {
+                warn!(pod_uid = %volume.uid, %volume, %error, "cannot give volume back");
+            }
+            (Job::Unstage(device), Ok(_)) => {
+                info!(
+                    plugin = device.plugin,
+                    device = device.name,
+                    "unstaged device"
+                );
+            }
+            (Job::Unstage(device), Err(error)) => warn!(
+                plugin = device.plugin, device = device.name, %error, "cannot unstage device"
+            ),
+        }
+        let outcome = outcome.map_err(|error| error.to_string());
+        self.world.lock().end(job, outcome);
+        self.changed.send_replace(());
+    }
+
+    async fn perform(self: Arc<Self>, job: Job) -> Outcome {
+        match job {
+            Job::SetUp {
+                request,
+                stage,
+                expand_to,
+                ..
+            } => {
+                let plugin = self.known_plugin(&request.volume)?;
+                set_up(&**plugin, &request, stage, expand_to)
+                    .await
+                    .map(Some)
+            }
+            Job::TearDown(volume) => {
+                let plugin = self.known_plugin(&volume)?;
+                let pod_dir = self.host.pod_dir(&volume.uid);
+                let name = volume.name.clone();
+                blocking(move || subpath::clean_volume(&pod_dir, &name)).await?;
+                plugin.tear_down(&volume).await?;
+                Ok(None)
+            }
+            Job::Unstage(device) => {
+                if let Some(plugin) = self.plugin(&device.plugin) {
+                    plugin.unstage(&device.name).await?;
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    fn known_plugin(&self, volume: &PodVolume) -> Result<&Arc<dyn VolumePlugin>, VolumeError> {
+        self.plugin(&volume.plugin)
+            .ok_or_else(|| VolumeError::UnknownPlugin(self.host.volume_dir(volume)))
+    }
+
+    /// Takes in what an earlier kubelet left.
+    async fn find_all(&self) {
+        let pods_dir = directory::pods_dir(&self.host.options);
+        let pods = blocking(move || disk::children(&pods_dir)).await;
+        for (uid, _) in report(pods).unwrap_or_default() {
+            report(self.find_volumes(&PodUid::from(uid.as_str())).await);
+        }
+        for plugin in &self.plugins {
+            for name in report(plugin.devices_on_disk().await).unwrap_or_default() {
+                let plugin = plugin.name().to_owned();
+                self.world.lock().found_device(Device { plugin, name });
+            }
+        }
+    }
+
+    /// Takes in what there is on disk of a pod. Volumes of plugins that this kubelet does
+    /// not have are none of its business.
+    pub(super) async fn find_volumes(&self, uid: &PodUid) -> Result<(), VolumeError> {
+        let (pod_dir, pod) = (self.host.pod_dir(uid), uid.clone());
+        let volumes = blocking(move || disk::volumes(&pod_dir, &pod)).await?;
+        for volume in volumes {
+            let Some(plugin) = self.plugin(&volume.plugin) else {
+                continue;
+            };
+            let device = plugin.device_on_disk(&volume).await?.map(|name| Device {
+                plugin: plugin.name().to_owned(),
+                name,
+            });
+            self.world.lock().found(volume, device);
+        }
+        Ok(())
+    }
+}
+
+async fn set_up(
+    plugin: &dyn VolumePlugin,
+    request: &MountRequest,
+    stage: bool,
+    expand_to: Option<i64>,
+) -> Result<Mounted, VolumeError> {
+    if stage {
+        plugin.stage(request).await?;
+    }
+    let mounted = plugin.set_up(request).await?;
+    if let Some(bytes) = expand_to {
+        plugin.expand(request, bytes).await?;
+    }
+    Ok(mounted)
+}
+
+fn flatten(ended: Result<(Id, Outcome), JoinError>) -> (Id, Outcome) {
+    match ended {
+        Ok(ended) => ended,
+        Err(panic) => (panic.id(), Err(VolumeError::Other(panic.into()))),
+    }
+}
+
+/// What cannot be read is no reason to leave the rest.
+fn report<T>(found: Result<T, VolumeError>) -> Option<T> {
+    found
+        .inspect_err(|error| warn!(%error, "cannot tell what an earlier kubelet mounted"))
+        .ok()
+}

@@ -1,0 +1,561 @@
+//! What pods want of volumes, and what there is: the state that the volume manager
+//! reconciles.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use super::plugin::{Device, MountRequest, Mounted, PodVolume};
+use crate::pod::identity::PodUid;
+
+/// First and longest delay after an operation that failed, as upstream.
+const RETRY_BASE: Duration = Duration::from_millis(500);
+const RETRY_MAX: Duration = Duration::from_secs(122);
+
+/// Everything that is known of volumes on this node.
+#[derive(Debug, Default)]
+pub(super) struct World {
+    /// What each pod calls its volumes.
+    names: BTreeMap<PodUid, BTreeMap<String, PodVolume>>,
+    mounts: BTreeMap<PodVolume, Mount>,
+    devices: BTreeMap<Device, DeviceState>,
+    /// Pods that want something have said so: devices that none has named are left over.
+    settled: bool,
+}
+
+/// One volume of one pod.
+#[derive(Debug)]
+struct Mount {
+    wanted: Wanted,
+    actual: Actual,
+    device: Option<Device>,
+    /// It is set up, and to be brought up to date.
+    refresh: bool,
+    /// Bytes that it was last grown to.
+    expanded: Option<i64>,
+    attempts: Attempts,
+}
+
+#[derive(Debug)]
+enum Wanted {
+    Yes(Arc<MountRequest>),
+    No,
+    /// An earlier kubelet set it up, and its pod was not heard of yet.
+    NotKnown,
+}
+
+#[derive(Debug)]
+enum Actual {
+    Absent,
+    /// Something of it may be there.
+    Uncertain,
+    Mounted(Mounted),
+}
+
+#[derive(Debug, Default)]
+struct DeviceState {
+    /// `None` when it is not known.
+    staged: Option<bool>,
+    attempts: Attempts,
+}
+
+/// The operations on one thing: one at a time, with a back-off.
+#[derive(Debug, Default)]
+struct Attempts {
+    busy: bool,
+    delay: Option<Duration>,
+    not_before: Option<Instant>,
+    error: Option<String>,
+}
+
+impl Attempts {
+    /// Whether an operation may begin; notes when one may, otherwise.
+    fn may_begin(&self, now: Instant, next: &mut Option<Instant>) -> bool {
+        match self.not_before {
+            _ if self.busy => false,
+            Some(at) if at > now => {
+                *next = Some(next.map_or(at, |next| next.min(at)));
+                false
+            }
+            _ => true,
+        }
+    }
+
+    fn end(&mut self, error: Option<String>, now: Instant) {
+        self.busy = false;
+        self.delay = error.as_ref().map(|_| {
+            self.delay
+                .map_or(RETRY_BASE, |delay| (delay * 2).min(RETRY_MAX))
+        });
+        self.not_before = self.delay.map(|delay| now + delay);
+        self.error = error;
+    }
+
+    /// The next operation is another one than the last.
+    fn turn(&mut self) {
+        self.delay = None;
+        self.not_before = None;
+        self.error = None;
+    }
+}
+
+/// What is known of what a pod wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wants {
+    All,
+    /// What is behind the other volumes could not be found out now.
+    Some,
+}
+
+/// Something to do for a volume.
+#[derive(Clone, Debug)]
+pub(super) enum Job {
+    /// Set it up, or bring it up to date; stage its device before when that is not done.
+    SetUp {
+        request: Arc<MountRequest>,
+        stage: bool,
+        /// It is not there for its pod yet.
+        first: bool,
+        /// Bytes that it is to grow to then.
+        expand_to: Option<i64>,
+    },
+    TearDown(PodVolume),
+    Unstage(Device),
+}
+
+impl World {
+    /// A pod wants these volumes, by the names of its spec, and no other unless they are
+    /// only some: then it keeps what it has. What of them is to be kept up to date is
+    /// brought there.
+    pub(super) fn want(&mut self, uid: &PodUid, wanted: Vec<(MountRequest, bool)>, wants: Wants) {
+        let mut names = match wants {
+            Wants::All => BTreeMap::new(),
+            Wants::Some => self.names.remove(uid).unwrap_or_default(),
+        };
+        let mut requests = BTreeMap::new();
+        for (request, refresh) in wanted {
+            names.insert(request.spec.name.clone(), request.volume.clone());
+            requests.insert(request.volume.clone(), (request, refresh));
+        }
+        self.names.insert(uid.clone(), names);
+        for (volume, mount) in self.mounts_of(uid) {
+            if wants == Wants::All && !requests.contains_key(volume) {
+                mount.unwant();
+            }
+        }
+        self.mounts.retain(|_, mount| !mount.is_done());
+        for (volume, (request, refresh)) in requests {
+            let mount = self.mounts.entry(volume).or_insert_with(|| Mount {
+                wanted: Wanted::NotKnown,
+                actual: Actual::Absent,
+                device: None,
+                refresh: false,
+                expanded: None,
+                attempts: Attempts::default(),
+            });
+            if !matches!(mount.wanted, Wanted::Yes(_)) {
+                mount.attempts.turn();
+            }
+            if request.device.is_some() {
+                mount.device.clone_from(&request.device);
+            }
+            let grows = request
+                .spec
+                .expand_to
+                .is_some_and(|to| mount.expanded != Some(to));
+            mount.refresh |= (refresh || grows) && matches!(mount.actual, Actual::Mounted(_));
+            mount.wanted = Wanted::Yes(Arc::new(request));
+        }
+    }
+
+    /// A pod is over: it wants none of its volumes.
+    pub(super) fn release(&mut self, uid: &PodUid) {
+        self.names.remove(uid);
+        for (_, mount) in self.mounts_of(uid) {
+            mount.unwant();
+        }
+        self.mounts.retain(|_, mount| !mount.is_done());
+    }
+
+    /// A volume is on disk that may or may not be in order.
+    pub(super) fn found(&mut self, volume: PodVolume, device: Option<Device>) {
+        if let Some(device) = &device {
+            self.found_device(device.clone());
+        }
+        self.mounts.entry(volume).or_insert(Mount {
+            wanted: Wanted::NotKnown,
+            actual: Actual::Uncertain,
+            device,
+            refresh: false,
+            expanded: None,
+            attempts: Attempts::default(),
+        });
+    }
+
+    /// A device is on disk that may or may not be staged.
+    pub(super) fn found_device(&mut self, device: Device) {
+        self.devices.entry(device).or_default();
+    }
+
+    /// Every pod that wants something has said so.
+    pub(super) fn settle(&mut self) {
+        self.settled = true;
+    }
+
+    fn mounts_of(&mut self, uid: &PodUid) -> impl Iterator<Item = (&PodVolume, &mut Mount)> {
+        self.mounts
+            .iter_mut()
+            .filter(move |(volume, _)| volume.uid == *uid)
+    }
+
+    /// Of `names`, those that are not there for the pod.
+    pub(super) fn unmounted(&self, uid: &PodUid, names: &[String]) -> Vec<String> {
+        let unmounted = names
+            .iter()
+            .filter(|name| self.mounted(uid, name).is_none());
+        unmounted.cloned().collect()
+    }
+
+    /// What a pod has by a name, and what it was asked for as.
+    pub(super) fn mounted(
+        &self,
+        uid: &PodUid,
+        name: &str,
+    ) -> Option<(&Mounted, &Arc<MountRequest>)> {
+        let mount = self.mounts.get(self.names.get(uid)?.get(name)?)?;
+        match (&mount.actual, &mount.wanted) {
+            (Actual::Mounted(mounted), Wanted::Yes(request)) => Some((mounted, request)),
+            _ => None,
+        }
+    }
+
+    /// What a pod still has, or may have, on the node.
+    pub(super) fn left(&self, uid: &PodUid) -> Vec<String> {
+        let mounts = self.mounts.iter().filter(|(volume, _)| volume.uid == *uid);
+        mounts.map(|(volume, _)| volume.to_string()).collect()
+    }
+
+    /// Why operations on the volumes of a pod fail.
+    pub(super) fn errors(&self, uid: &PodUid) -> Vec<String> {
+        let mounts = self.mounts.iter().filter(|(volume, _)| volume.uid == *uid);
+        mounts
+            .filter_map(|(volume, mount)| {
+                let error = mount.attempts.error.as_ref()?;
+                Some(format!("{}: {error}", volume.name))
+            })
+            .collect()
+    }
+
+    /// Everything that can be begun now, marked as begun, and when something else can.
+    pub(super) fn begin(&mut self, now: Instant) -> (Vec<Job>, Option<Instant>) {
+        let mut jobs = Vec::new();
+        let mut next = None;
+        for (volume, mount) in &mut self.mounts {
+            match &mount.wanted {
+                Wanted::NotKnown => {}
+                Wanted::No => {
+                    if mount.attempts.may_begin(now, &mut next) {
+                        mount.attempts.busy = true;
+                        jobs.push(Job::TearDown(volume.clone()));
+                    }
+                }
+                Wanted::Yes(request) => {
+                    let first = !matches!(mount.actual, Actual::Mounted(_));
+                    if !(first || mount.refresh) || !mount.attempts.may_begin(now, &mut next) {
+                        continue;
+                    }
+                    let mut stage = false;
+                    if let Some(device) = &request.device {
+                        let state = self.devices.entry(device.clone()).or_default();
+                        if state.attempts.busy {
+                            continue;
+                        }
+                        stage = state.staged != Some(true);
+                        state.attempts.busy = stage;
+                    }
+                    mount.attempts.busy = true;
+                    mount.refresh = false;
+                    jobs.push(Job::SetUp {
+                        request: Arc::clone(request),
+                        stage,
+                        first,
+                        expand_to: request
+                            .spec
+                            .expand_to
+                            .filter(|to| mount.expanded != Some(*to)),
+                    });
+                }
+            }
+        }
+        self.begin_devices(now, &mut jobs, &mut next);
+        (jobs, next)
+    }
+
+    fn begin_devices(&mut self, now: Instant, jobs: &mut Vec<Job>, next: &mut Option<Instant>) {
+        let (mounts, settled) = (&self.mounts, self.settled);
+        let used = |device: &Device| {
+            let mut mounts = mounts.values();
+            mounts.any(|mount| mount.device.as_ref() == Some(device))
+        };
+        self.devices.retain(|device, state| {
+            state.attempts.busy || state.staged != Some(false) || used(device)
+        });
+        for (device, state) in &mut self.devices {
+            let unknown = state.staged.is_none() && !settled;
+            if unknown || used(device) || !state.attempts.may_begin(now, next) {
+                continue;
+            }
+            state.attempts.busy = true;
+            jobs.push(Job::Unstage(device.clone()));
+        }
+    }
+
+    /// A job ended.
+    pub(super) fn end(&mut self, job: &Job, result: Result<Option<Mounted>, String>) {
+        let now = Instant::now();
+        let error = result.as_ref().err().cloned();
+        match job {
+            Job::SetUp { request, stage, .. } => {
+                if let (Some(device), true) = (&request.device, *stage)
+                    && let Some(state) = self.devices.get_mut(device)
+                {
+                    state.staged = result.is_ok().then_some(true);
+                    state.attempts.end(None, now);
+                }
+                let Some(mount) = self.mounts.get_mut(&request.volume) else {
+                    return;
+                };
+                mount.attempts.end(error, now);
+                match result {
+                    Ok(Some(mounted)) => {
+                        mount.actual = Actual::Mounted(mounted);
+                        mount.expanded = request.spec.expand_to;
+                    }
+                    Ok(None) => mount.actual = Actual::Uncertain,
+                    Err(_) if matches!(mount.actual, Actual::Mounted(_)) => mount.refresh = true,
+                    Err(_) => mount.actual = Actual::Uncertain,
+                }
+                if matches!(mount.wanted, Wanted::No) {
+                    mount.attempts.turn();
+                }
+            }
+            Job::TearDown(volume) => {
+                let Some(mount) = self.mounts.get_mut(volume) else {
+                    return;
+                };
+                mount.actual = match &error {
+                    None => Actual::Absent,
+                    Some(_) => Actual::Uncertain,
+                };
+                mount.attempts.end(error, now);
+                if mount.is_done() {
+                    self.mounts.remove(volume);
+                }
+            }
+            Job::Unstage(device) => {
+                if let Some(state) = self.devices.get_mut(device) {
+                    state.staged = error.is_none().then_some(false);
+                    state.attempts.end(error, now);
+                }
+            }
+        }
+    }
+}
+
+impl Mount {
+    fn unwant(&mut self) {
+        if !matches!(self.wanted, Wanted::No) {
+            self.attempts.turn();
+        }
+        self.wanted = Wanted::No;
+        self.refresh = false;
+    }
+
+    /// Whether there is nothing of it, and nobody wants it.
+    const fn is_done(&self) -> bool {
+        matches!(self.wanted, Wanted::No)
+            && matches!(self.actual, Actual::Absent)
+            && !self.attempts.busy
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use k8s_openapi::api::core::v1::Pod;
+
+    use super::*;
+    use crate::volume::{
+        plugin::VolumeMode,
+        spec::{VolumeSource, VolumeSpec},
+    };
+
+    fn volume(uid: &str) -> PodVolume {
+        PodVolume {
+            uid: PodUid::from(uid),
+            plugin: "test".to_owned(),
+            name: "pv".to_owned(),
+            mode: VolumeMode::Filesystem,
+        }
+    }
+
+    fn device() -> Device {
+        Device {
+            plugin: "test".to_owned(),
+            name: "disk".to_owned(),
+        }
+    }
+
+    fn request(uid: &str) -> MountRequest {
+        let inline = serde_json::from_value(serde_json::json!({"name": "v"})).unwrap();
+        MountRequest {
+            pod: Arc::new(Pod::default()),
+            spec: VolumeSpec {
+                name: "v".to_owned(),
+                source: VolumeSource::Inline(Box::new(inline)),
+                read_only: false,
+                mode: VolumeMode::Filesystem,
+                expand_to: None,
+            },
+            volume: volume(uid),
+            dir: PathBuf::new(),
+            device: Some(device()),
+            fs_group: None,
+            fs_user: None,
+        }
+    }
+
+    fn want(world: &mut World, uid: &str, refresh: bool) {
+        let wanted = vec![(request(uid), refresh)];
+        world.want(&PodUid::from(uid), wanted, Wants::All);
+    }
+
+    fn begin(world: &mut World) -> Vec<Job> {
+        world.begin(Instant::now()).0
+    }
+
+    fn kinds(jobs: &[Job]) -> Vec<String> {
+        let kind = |job: &Job| match job {
+            Job::SetUp { request, stage, .. } => {
+                let stage = if *stage { "stage, " } else { "" };
+                format!("{stage}set up {}", request.volume.uid)
+            }
+            Job::TearDown(volume) => format!("tear down {}", volume.uid),
+            Job::Unstage(device) => format!("unstage {}", device.name),
+        };
+        jobs.iter().map(kind).collect()
+    }
+
+    /// Does everything that is to be done, and tells what that was.
+    fn settle(world: &mut World) -> Vec<String> {
+        let mut done = Vec::new();
+        loop {
+            let jobs = begin(world);
+            if jobs.is_empty() {
+                return done;
+            }
+            done.extend(kinds(&jobs));
+            for job in jobs {
+                let mounted = matches!(job, Job::SetUp { .. });
+                world.end(&job, Ok(mounted.then_some(Mounted::Image)));
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_device_is_staged_for_the_first_and_unstaged_after_the_last() {
+        let mut world = World::default();
+        want(&mut world, "a", false);
+        want(&mut world, "b", false);
+        assert_eq!(settle(&mut world), ["stage, set up a", "set up b"]);
+        assert_eq!(settle(&mut world), Vec::<String>::new());
+        world.release(&PodUid::from("a"));
+        assert_eq!(settle(&mut world), ["tear down a"]);
+        world.release(&PodUid::from("b"));
+        assert_eq!(settle(&mut world), ["tear down b", "unstage disk"]);
+        assert!(world.mounts.is_empty() && world.devices.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_back_off_and_leave_what_is_mounted() {
+        let mut world = World::default();
+        let uid = PodUid::from("a");
+        want(&mut world, "a", true);
+        let mut delays = Vec::new();
+        for _ in 0..10 {
+            let jobs = begin(&mut world);
+            assert_eq!(jobs.len(), 1);
+            // Nothing else is begun meanwhile.
+            assert!(begin(&mut world).is_empty());
+            world.end(&jobs[0], Err("no".to_owned()));
+            let (jobs, next) = world.begin(Instant::now());
+            assert!(jobs.is_empty());
+            let delay = next.unwrap() - Instant::now();
+            delays.push(delay.as_millis());
+            tokio::time::sleep(delay).await;
+        }
+        assert_eq!(delays[..3], [500, 1000, 2000]);
+        assert_eq!(delays[8..], [122_000, 122_000]);
+        assert_eq!(world.errors(&uid), ["pv: no"]);
+        assert_eq!(world.unmounted(&uid, &["v".to_owned()]), ["v"]);
+        settle(&mut world);
+        assert!(world.unmounted(&uid, &["v".to_owned()]).is_empty());
+
+        want(&mut world, "a", true);
+        let jobs = begin(&mut world);
+        world.end(&jobs[0], Err("no".to_owned()));
+        assert!(world.mounted(&uid, "v").is_some());
+        // What it comes back for is not forgotten.
+        tokio::time::sleep(RETRY_BASE).await;
+        assert_eq!(settle(&mut world), ["set up a"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_found_is_left_until_its_pod_is_heard_of() {
+        let mut world = World::default();
+        for uid in ["a", "b"] {
+            world.found(volume(uid), Some(device()));
+        }
+        assert_eq!(settle(&mut world), Vec::<String>::new());
+        want(&mut world, "a", false);
+        assert_eq!(settle(&mut world), ["stage, set up a"]);
+        world.release(&PodUid::from("b"));
+        assert_eq!(settle(&mut world), ["tear down b"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_volume_that_is_not_known_now_is_kept() {
+        let mut world = World::default();
+        let uid = PodUid::from("a");
+        want(&mut world, "a", false);
+        settle(&mut world);
+        world.want(&uid, Vec::new(), Wants::Some);
+        assert_eq!(settle(&mut world), Vec::<String>::new());
+        assert!(world.mounted(&uid, "v").is_some());
+        world.want(&uid, Vec::new(), Wants::All);
+        assert_eq!(settle(&mut world)[0], "tear down a");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn devices_that_nobody_names_are_unstaged_in_the_end() {
+        let mut world = World::default();
+        world.found_device(device());
+        assert_eq!(settle(&mut world), Vec::<String>::new());
+        world.settle();
+        assert_eq!(settle(&mut world), ["unstage disk"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_that_goes_while_its_volume_is_made_leaves_nothing() {
+        let mut world = World::default();
+        want(&mut world, "a", false);
+        let jobs = begin(&mut world);
+        world.release(&PodUid::from("a"));
+        assert!(begin(&mut world).is_empty());
+        world.end(&jobs[0], Err("half of it".to_owned()));
+        world.settle();
+        assert_eq!(settle(&mut world), ["tear down a", "unstage disk"]);
+        assert!(world.left(&PodUid::from("a")).is_empty());
+    }
+}

@@ -1,0 +1,285 @@
+//! What containers find in their volumes, and what is left of them. With mounts of the
+//! kernel, below the test's own directory.
+
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use cri_proto::runtime::v1::Mount;
+use kubelet::volume::mount_info;
+use serde_json::{Value, json};
+
+use crate::{
+    node::{IMAGE, Node, Running, SECOND, pod, until},
+    objects::MemoryObjects,
+};
+
+/// A node whose mounts are gone when the test is, however it ends.
+struct Mounting {
+    node: Node,
+    objects: Arc<MemoryObjects>,
+}
+
+impl Mounting {
+    fn new() -> Self {
+        let objects = Arc::<MemoryObjects>::default();
+        let mut node = Node::new();
+        node.objects = Arc::clone(&objects) as _;
+        Self { node, objects }
+    }
+
+    fn dir(&self) -> &Path {
+        self.node.dir.path()
+    }
+
+    fn pod_dir(&self, uid: &str) -> PathBuf {
+        self.dir().join("kubelet/pods").join(uid)
+    }
+
+    /// Places that something is mounted at, and ids of the mounts.
+    fn mounts(&self) -> Vec<(PathBuf, u64)> {
+        let mounts = mount_info::within(self.dir()).unwrap().into_iter();
+        mounts.map(|mount| (mount.mount_point, mount.id)).collect()
+    }
+
+    fn put(&self, resource: &str, name: &str, data: Value) {
+        let object = json!({
+            "metadata": {"namespace": "default", "name": name}, "data": data
+        });
+        self.objects.put(resource, object);
+    }
+
+    /// What the newest container `c` mounts at a path.
+    fn mount(&self, path: &str) -> Mount {
+        let container = self.node.runtime.running("c").pop().unwrap();
+        let mut mounts = container.config.mounts.into_iter();
+        mounts.find(|mount| mount.container_path == path).unwrap()
+    }
+
+    /// What container `c` reads.
+    fn read(&self, path: &str, file: &str) -> Option<String> {
+        fs::read_to_string(Path::new(&self.mount(path).host_path).join(file)).ok()
+    }
+}
+
+impl Drop for Mounting {
+    fn drop(&mut self) {
+        for (path, _) in self.mounts() {
+            let _ = rustix::mount::unmount(path, rustix::mount::UnmountFlags::DETACH);
+        }
+    }
+}
+
+/// A pod that mounts one volume at `/v`.
+fn with_volume(source: Value) -> Value {
+    with(source, json!({"mountPath": "/v"}), json!({}))
+}
+
+fn with(source: Value, mut mount: Value, mut more: Value) -> Value {
+    let mut volume = source;
+    volume["name"] = json!("v");
+    mount["name"] = json!("v");
+    more["volumes"] = json!([volume]);
+    more["containers"] = json!([{
+        "name": "c", "image": IMAGE, "imagePullPolicy": "IfNotPresent",
+        "env": [{"name": "NAME", "value": "one"}], "volumeMounts": [mount]
+    }]);
+    more
+}
+
+async fn gone(kubelet: &Running, on: &Mounting, uid: &str) {
+    let dir = on.pod_dir(uid);
+    until("the pod's end", 60 * SECOND, || {
+        !dir.exists() && kubelet.kubelet.pods().is_empty()
+    })
+    .await;
+    assert_eq!(on.mounts(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_waits_for_its_secret() {
+    let on = Mounting::new();
+    let kubelet = on.node.start();
+    let spec = with(
+        json!({"secret": {"secretName": "key", "defaultMode": 0o440}}),
+        json!({"mountPath": "/v"}),
+        json!({"securityContext": {"fsGroup": 4321}}),
+    );
+    kubelet.add(pod("web", "u1", spec.clone())).await;
+    tokio::time::sleep(20 * SECOND).await;
+    assert_eq!(kubelet.waiting("web"), "ContainerCreating");
+    assert!(on.node.runtime.sandboxes().is_empty());
+    on.put("secret", "key", json!({"a": "c2VjcmV0"}));
+    kubelet.until_phase("web", "Running", 60 * SECOND).await;
+    assert_eq!(on.read("/v", "a").unwrap(), "secret");
+    let mount = on.mount("/v");
+    assert!(mount.readonly && mount.selinux_relabel);
+    let at = mount_info::at(Path::new(&mount.host_path)).unwrap();
+    assert_eq!(at.unwrap().fs_type, "tmpfs");
+    let file = fs::metadata(Path::new(&mount.host_path).join("a")).unwrap();
+    assert_eq!(
+        (file.gid(), file.permissions().mode() & 0o777),
+        (4321, 0o440)
+    );
+    kubelet.remove(pod("web", "u1", spec)).await;
+    gone(&kubelet, &on, "u1").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_waits_for_its_volume_can_be_removed() {
+    let on = Mounting::new();
+    let kubelet = on.node.start();
+    let spec = with_volume(json!({"secret": {"secretName": "none"}}));
+    kubelet.add(pod("web", "u1", spec.clone())).await;
+    tokio::time::sleep(3 * SECOND).await;
+    kubelet.remove(pod("web", "u1", spec)).await;
+    let dir = on.pod_dir("u1");
+    until("its end", 10 * SECOND, || !dir.exists()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_changes_in_a_config_map_reaches_the_files() {
+    let on = Mounting::new();
+    on.put("configmap", "settings", json!({"a": "1", "b": "2"}));
+    let kubelet = on.node.start();
+    let spec = with_volume(json!({"projected": {"sources": [
+        {"configMap": {"name": "settings"}},
+        {"downwardAPI": {"items": [{"path": "pod/name", "fieldRef": {"fieldPath": "metadata.name"}}]}},
+        {"serviceAccountToken": {"path": "token", "audience": "vault"}}
+    ]}}));
+    kubelet.add(pod("web", "u1", spec.clone())).await;
+    kubelet.until_phase("web", "Running", 10 * SECOND).await;
+    assert_eq!(on.read("/v", "a").unwrap(), "1");
+    assert_eq!(on.read("/v", "pod/name").unwrap(), "web");
+    assert_eq!(on.read("/v", "token").unwrap(), "default:default:vault");
+    let volume = PathBuf::from(on.mount("/v").host_path);
+    let shown = || fs::read_link(volume.join("..data")).unwrap();
+    let before = shown();
+    tokio::time::sleep(200 * SECOND).await;
+    assert_eq!(shown(), before, "it was written again for nothing");
+    on.put("configmap", "settings", json!({"a": "3", "c": "4"}));
+    until("the new file", 100 * SECOND, || {
+        on.read("/v", "c").is_some()
+    })
+    .await;
+    assert_eq!(on.read("/v", "a").unwrap(), "3");
+    assert_eq!(on.read("/v", "b"), None);
+    assert_eq!(on.node.runtime.containers().len(), 1);
+    kubelet.remove(pod("web", "u1", spec)).await;
+    gone(&kubelet, &on, "u1").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_leaves_mounts_as_they_are() {
+    let on = Mounting::new();
+    on.put("secret", "key", json!({"a": "c2VjcmV0"}));
+    let kubelet = on.node.start();
+    let memory = with(
+        json!({"emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}),
+        json!({"mountPath": "/v", "subPathExpr": "part/$(NAME)"}),
+        json!({}),
+    );
+    let secret = with_volume(json!({"secret": {"secretName": "key"}}));
+    let pods = vec![pod("memory", "u1", memory), pod("secret", "u2", secret)];
+    kubelet.add_all(pods.clone()).await;
+    for name in ["memory", "secret"] {
+        kubelet.until_phase(name, "Running", 10 * SECOND).await;
+    }
+    let written = on
+        .pod_dir("u1")
+        .join("volumes/kubernetes.io~empty-dir/v/part/one/f");
+    fs::write(&written, "kept").unwrap();
+    let before = on.mounts();
+    assert_eq!(before.len(), 3, "{before:?}");
+    kubelet.stop().await;
+
+    let kubelet = on.node.start();
+    kubelet.add_all(pods.clone()).await;
+    tokio::time::sleep(200 * SECOND).await;
+    assert_eq!(on.mounts(), before);
+    assert_eq!(fs::read_to_string(&written).unwrap(), "kept");
+    assert_eq!(on.node.runtime.containers().len(), 2);
+    kubelet.stop().await;
+
+    // One that does not get the pods any more takes them away.
+    let kubelet = on.node.start();
+    gone(&kubelet, &on, "u1").await;
+    gone(&kubelet, &on, "u2").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn files_of_a_local_volume_outlive_pods() {
+    let on = Mounting::new();
+    let kubelet = on.node.start();
+    let data = on.dir().join("data");
+    fs::create_dir(&data).unwrap();
+    on.objects.put(
+        "persistentvolume",
+        json!({"metadata": {"name": "pv"}, "spec": {
+            "capacity": {"storage": "1Gi"},
+            "claimRef": {"name": "claim", "namespace": "default", "uid": "claim-uid"},
+            "local": {"path": data.to_str().unwrap()}
+        }}),
+    );
+    let claim = |phase: &str| {
+        json!({"metadata": {"name": "claim", "namespace": "default", "uid": "claim-uid"},
+            "spec": {"volumeName": "pv"},
+            "status": {"phase": phase, "capacity": {"storage": "1Gi"}}})
+    };
+    on.objects.put("persistentvolumeclaim", claim("Pending"));
+    let spec = with(
+        json!({"persistentVolumeClaim": {"claimName": "claim"}}),
+        json!({"mountPath": "/v"}),
+        json!({"securityContext": {"fsGroup": 4321}}),
+    );
+    kubelet.add(pod("web", "u1", spec.clone())).await;
+    tokio::time::sleep(10 * SECOND).await;
+    assert!(on.node.runtime.sandboxes().is_empty());
+    on.objects.put("persistentvolumeclaim", claim("Bound"));
+    kubelet.until_phase("web", "Running", 30 * SECOND).await;
+    let seen = on.mount("/v").host_path;
+    fs::write(Path::new(&seen).join("f"), "kept").unwrap();
+    assert_eq!(fs::metadata(&data).unwrap().gid(), 4321);
+    kubelet.remove(pod("web", "u1", spec)).await;
+    gone(&kubelet, &on, "u1").await;
+    assert_eq!(fs::read_to_string(data.join("f")).unwrap(), "kept");
+}
+
+#[tokio::test(start_paused = true)]
+async fn images_are_mounted_by_the_runtime() {
+    let on = Mounting::new();
+    let model = on.node.runtime.add_image("model:1");
+    let kubelet = on.node.start();
+    let spec = with(
+        json!({"image": {"reference": "model:1", "pullPolicy": "IfNotPresent"}}),
+        json!({"mountPath": "/v", "subPath": "weights"}),
+        json!({}),
+    );
+    kubelet.add(pod("web", "u1", spec)).await;
+    kubelet.until_phase("web", "Running", 10 * SECOND).await;
+    let mount = on.mount("/v");
+    assert_eq!(mount.image.unwrap().image, model);
+    assert_eq!(mount.image_sub_path, "weights");
+    assert!(mount.host_path.is_empty() && mount.readonly);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sub_path_without_a_value_is_no_config() {
+    let on = Mounting::new();
+    let kubelet = on.node.start();
+    let spec = with(
+        json!({"emptyDir": {}}),
+        json!({"mountPath": "/v", "subPathExpr": "$(NOTHING)"}),
+        json!({}),
+    );
+    kubelet.add(pod("web", "u1", spec)).await;
+    until("the reason", 10 * SECOND, || {
+        kubelet.waiting("web") == "CreateContainerConfigError"
+    })
+    .await;
+    let state = kubelet.container("web").state.unwrap().waiting.unwrap();
+    assert_eq!(state.message.unwrap(), "missing value for NOTHING");
+}
