@@ -170,7 +170,10 @@ mod tests {
             objects: Arc::new(NoObjects),
             memory: 1 << 30,
         };
-        let volumes = Arc::new(VolumeManager::new(host.clone(), plugins::all(&host)));
+        let volumes = Arc::new(VolumeManager::new(
+            host.clone(),
+            plugins::all(&host, Arc::default()),
+        ));
         let cancel = CancellationToken::new();
         let keep = |uid: &PodUid| uid.as_str() == "live";
         let clean = async {

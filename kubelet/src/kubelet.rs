@@ -13,6 +13,7 @@ use crate::{
     config::{options::Options, update::PodUpdate},
     housekeeping::Housekeeping,
     pleg::{Pleg, PodCache},
+    plugin_manager::{Handlers, PluginHandler, PluginManager},
     pod::{identity::PodUid, manager::PodManager},
     pod_syncer::Syncer,
     pod_worker::PodWorkers,
@@ -24,7 +25,11 @@ use crate::{
     },
     status::StatusManager,
     sync_loop::{LoopMonitor, SyncLoop},
-    volume::{VolumeHost, VolumeManager, plugins},
+    volume::{
+        VolumeHost, VolumeManager,
+        csi::{self, CsiRegistration, DriverStore},
+        plugins,
+    },
 };
 
 /// Between two attempts to reach the runtime at the start.
@@ -55,6 +60,7 @@ struct Parts {
     statuses: Arc<StatusManager>,
     runtime: Arc<RuntimeManager>,
     volumes: Arc<VolumeManager>,
+    plugin_manager: PluginManager,
     probe_results: Arc<ProbeResults>,
     cache: Arc<PodCache>,
     pleg: Arc<Pleg>,
@@ -102,7 +108,13 @@ impl Kubelet {
             objects,
             memory: runtime.memory_capacity(),
         };
-        let plugins = plugins::all(&host);
+        let drivers = Arc::<DriverStore>::default();
+        let plugins = plugins::all(&host, Arc::clone(&drivers));
+        let csi: Arc<dyn PluginHandler> = Arc::new(CsiRegistration(drivers));
+        let plugin_manager = PluginManager::new(
+            options.root_dir.join("plugins_registry"),
+            Handlers::from([(csi::PLUGIN_TYPE.to_owned(), csi)]),
+        );
         Self(Arc::new(Parts {
             sources_ready: Box::new(sources_ready),
             pods: Arc::default(),
@@ -112,6 +124,7 @@ impl Kubelet {
             )),
             runtime,
             volumes: Arc::new(VolumeManager::new(host, plugins)),
+            plugin_manager,
             probe_results,
             pleg: Arc::new(Pleg::new(cri.clone(), Arc::clone(&cache))),
             cache,
@@ -200,6 +213,7 @@ impl Kubelet {
         tokio::join!(
             parts.pleg.run(events_in, cancel.clone()),
             parts.volumes.run(cancel.clone()),
+            parts.plugin_manager.run(cancel.clone()),
             sync_loop.run(updates, events, probe_changes, cancel),
         );
         workers.ended().await;

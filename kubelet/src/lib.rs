@@ -18,6 +18,7 @@ pub mod kubelet;
 pub mod lifecycle;
 pub mod logging;
 pub mod pleg;
+pub mod plugin_manager;
 pub mod pod;
 mod pod_syncer;
 pub mod pod_worker;
