@@ -7,11 +7,13 @@ use tokio::time::Instant;
 use crate::repeatable;
 
 /// Delays by key: the first is the base, each further one twice the last up to
-/// the maximum, and the base again after twice the maximum without trouble.
+/// the maximum, and the base again after some time without trouble: twice the
+/// maximum, if nothing else is said.
 #[derive(Debug)]
 pub struct Backoff {
     base: Duration,
     max: Duration,
+    reset_after: Duration,
     entries: HashMap<String, Entry>,
 }
 
@@ -28,8 +30,16 @@ impl Backoff {
         Self {
             base: base.min(max),
             max,
+            reset_after: max * 2,
             entries: HashMap::new(),
         }
+    }
+
+    /// Has them begin with the base again after `reset_after` without trouble.
+    #[must_use]
+    pub const fn reset_after(mut self, reset_after: Duration) -> Self {
+        self.reset_after = reset_after;
+        self
     }
 
     /// How long is still to wait before the next attempt of `key`, which failed
@@ -56,7 +66,7 @@ impl Backoff {
     }
 
     fn is_reset(&self, entry: &Entry, failed: Instant) -> bool {
-        failed.saturating_duration_since(entry.attempted) > self.max * 2
+        failed.saturating_duration_since(entry.attempted) > self.reset_after
     }
 }
 

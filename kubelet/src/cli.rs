@@ -1,5 +1,7 @@
-//! The command line: upstream's kubelet flags by name, and `kubelet status`.
+//! The command line: upstream's kubelet flags by name, `kubelet status` and
+//! `kubelet logs`.
 
+mod logs;
 mod table;
 mod value;
 
@@ -10,6 +12,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     config::support,
+    logs_command::LogsOptions,
     status_command::{OutputFormat, StatusOptions},
 };
 use table::{Flag, GROUPS, Target};
@@ -22,6 +25,8 @@ pub enum Command {
     Run(Box<Flags>),
     /// Print the pods of the kubelet that runs.
     Status(StatusOptions),
+    /// Print the log of a container of the kubelet that runs.
+    Logs(LogsOptions),
     /// Print the version; with all its parts when `raw`.
     Version {
         /// `--version=raw`.
@@ -38,6 +43,8 @@ pub struct Flags {
     pub config_dir: Option<PathBuf>,
     /// `--root-dir`.
     pub root_dir: PathBuf,
+    /// `--container-logs-dir`.
+    pub container_logs_dir: PathBuf,
     /// `--hostname-override`.
     pub hostname_override: Option<String>,
     /// `--node-ip`.
@@ -73,6 +80,7 @@ where
     }
     match matches.subcommand() {
         Some(("status", matches)) => Ok(Command::Status(status_options(matches))),
+        Some(("logs", matches)) => Ok(Command::Logs(logs::options(matches))),
         _ => flags(&matches)
             .map(|flags| Command::Run(Box::new(flags)))
             .map_err(|fault| command.error(ErrorKind::ValueValidation, fault)),
@@ -98,11 +106,12 @@ fn command() -> clap::Command {
         .about("The Kubernetes node agent: runs the pods of manifests on a CRI v1 container runtime")
         .after_help(
             "The secure port (10250) and joining a cluster are not built yet: pods come from files.\n\
-             `kubelet status` shows the pods of the kubelet that runs.",
+             `kubelet status` shows the pods of the kubelet that runs, `kubelet logs` what they print.",
         )
         .args_conflicts_with_subcommands(true)
         .args_override_self(true)
         .subcommand(status_command())
+        .subcommand(logs::command())
         .arg(
             Arg::new("version")
                 .long("version")
@@ -148,7 +157,6 @@ fn argument(flag: &'static Flag) -> Arg {
 fn help(flag: &Flag) -> StyledStr {
     let note = match flag.target {
         Target::Refused(_) => " (not built yet)",
-        Target::Field(field) if support::is_refused(field) => " (not built yet)",
         Target::Unused => " (no effect)",
         Target::Field(field) if !support::has_effect(field) => " (no effect yet)",
         Target::Field(_) | Target::Node => "",
@@ -168,6 +176,9 @@ fn flags(matches: &ArgMatches) -> Result<Flags, String> {
         config: text("config").map(PathBuf::from),
         config_dir: text("config-dir").map(PathBuf::from),
         root_dir: PathBuf::from(text("root-dir").unwrap_or_else(|| "/var/lib/kubelet".to_owned())),
+        container_logs_dir: PathBuf::from(
+            text("container-logs-dir").unwrap_or_else(|| "/var/log/containers".to_owned()),
+        ),
         hostname_override: text("hostname-override"),
         image_credential_provider_config: text("image-credential-provider-config")
             .map(PathBuf::from),
@@ -416,5 +427,29 @@ mod tests {
         assert_eq!(options.root_dir, PathBuf::from("/r"));
         assert_eq!(options.namespace.as_deref(), Some("web"));
         assert_eq!(options.output, OutputFormat::Wide);
+    }
+
+    #[test]
+    fn logs() {
+        let Ok(Command::Logs(options)) = parse([
+            "kubelet", "logs", "web", "-c", "app", "-n", "ns", "-f", "--tail=5", "--since", "1m30s",
+        ]) else {
+            panic!("not logs");
+        };
+        assert_eq!(
+            (options.pod.as_str(), options.namespace.as_str()),
+            ("web", "ns")
+        );
+        assert_eq!(options.container.as_deref(), Some("app"));
+        assert_eq!(options.query(), "follow=true&tailLines=5&sinceSeconds=90");
+        assert!(error(&["logs"]).contains("POD"));
+        assert!(error(&["logs", "web", "--since=5"]).contains("1m30s"));
+        let text = error(&[
+            "logs",
+            "web",
+            "--since=5s",
+            "--since-time=2026-01-01T00:00:00Z",
+        ]);
+        assert!(text.contains("cannot be used with"), "{text}");
     }
 }

@@ -7,6 +7,7 @@ use tracing::{error, info, warn};
 
 use crate::{
     config::options::Options,
+    logs::links,
     pleg::Pleg,
     pod::{directory, identity::PodUid, manager::PodManager},
     pod_syncer::{self, Syncer},
@@ -70,9 +71,15 @@ impl Housekeeping {
             if self.directories.is_some() {
                 volumes.settle();
             }
+            let listing = Arc::clone(&listing);
             let task = tokio::spawn(async move {
                 remove_pod_dirs(&options, &volumes, &keep).await;
-                let removed = repeatable::blocking(move || remove_log_dirs(&options, keep));
+                let removed = repeatable::blocking(move || {
+                    remove_log_dirs(&options, keep);
+                    if let Some(dir) = &options.container_logs_dir {
+                        links::remove_dead(dir, &listing);
+                    }
+                });
                 if let Err(error) = removed.await {
                     error!(%error, "the look at the directories panicked");
                 }
@@ -168,7 +175,7 @@ mod tests {
         let host = VolumeHost {
             options: Arc::new(options.clone()),
             objects: Arc::new(NoObjects),
-            memory: 1 << 30,
+            machine: Arc::default(),
         };
         let volumes = Arc::new(VolumeManager::new(
             host.clone(),

@@ -12,6 +12,8 @@ use crate::{
     apiserver::objects::Objects,
     config::{options::Options, update::PodUpdate},
     housekeeping::Housekeeping,
+    lifecycle::Admission,
+    logs::LogRotation,
     pleg::{Pleg, PodCache},
     plugin_manager::{Handlers, PluginHandler, PluginManager},
     pod::{identity::PodUid, manager::PodManager},
@@ -65,6 +67,7 @@ struct Parts {
     cache: Arc<PodCache>,
     pleg: Arc<Pleg>,
     monitor: LoopMonitor,
+    admission: Admission,
 }
 
 impl fmt::Debug for Kubelet {
@@ -106,7 +109,7 @@ impl Kubelet {
         let host = VolumeHost {
             options: Arc::clone(&options),
             objects,
-            memory: runtime.memory_capacity(),
+            machine: Arc::new(runtime.machine().clone()),
         };
         let drivers = Arc::<DriverStore>::default();
         let plugins = plugins::all(&host, Arc::clone(&drivers));
@@ -129,6 +132,7 @@ impl Kubelet {
             pleg: Arc::new(Pleg::new(cri.clone(), Arc::clone(&cache))),
             cache,
             monitor: LoopMonitor::default(),
+            admission: Admission::new(&options),
             options,
             cri,
         }))
@@ -201,7 +205,7 @@ impl Kubelet {
             directories: None,
         });
         let sync_loop = SyncLoop {
-            options: &parts.options,
+            admission: &parts.admission,
             pods: &parts.pods,
             statuses: &parts.statuses,
             workers: &workers,
@@ -210,11 +214,24 @@ impl Kubelet {
             sources_ready: &*parts.sources_ready,
             rejected: HashSet::new(),
         };
+        let rotation = parts.options.log_rotation.map(|policy| LogRotation {
+            policy,
+            options: Arc::clone(&parts.options),
+            cri: parts.cri.clone(),
+            pleg: Arc::clone(&parts.pleg),
+            cache: Arc::clone(&parts.cache),
+        });
+        let rotate = async {
+            if let Some(rotation) = rotation {
+                rotation.run(cancel.clone()).await;
+            }
+        };
         tokio::join!(
+            rotate,
             parts.pleg.run(events_in, cancel.clone()),
             parts.volumes.run(cancel.clone()),
             parts.plugin_manager.run(cancel.clone()),
-            sync_loop.run(updates, events, probe_changes, cancel),
+            sync_loop.run(updates, events, probe_changes, cancel.clone()),
         );
         workers.ended().await;
         probes.ended().await;
@@ -298,6 +315,14 @@ impl Kubelet {
 
     pub(crate) fn sources_ready(&self) -> bool {
         (self.0.sources_ready)()
+    }
+
+    pub(crate) fn cri(&self) -> &CriClient {
+        &self.0.cri
+    }
+
+    pub(crate) fn pod_manager(&self) -> &PodManager {
+        &self.0.pods
     }
 
     pub(crate) fn statuses(&self) -> &StatusManager {

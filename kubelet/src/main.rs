@@ -1,4 +1,4 @@
-//! The `kubelet` command: the node agent, and `kubelet status`.
+//! The `kubelet` command: the node agent, `kubelet status` and `kubelet logs`.
 
 use std::{
     io::{self, Write},
@@ -9,7 +9,7 @@ use anyhow::anyhow;
 use kubelet::{
     cli::{self, Command, Flags},
     config::settings::Settings,
-    logging,
+    logging, logs_command,
     pod::identity::full_name,
     run, status_command, version,
 };
@@ -29,6 +29,7 @@ fn main() -> ExitCode {
         Command::Version { raw: false } => print(&(version::line() + "\n")),
         Command::Version { raw: true } => print(&(version::raw() + "\n")),
         Command::Status(options) => status(&options),
+        Command::Logs(options) => logs(&options),
         Command::Run(flags) => run_node(&flags),
     };
     match done {
@@ -39,6 +40,30 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn logs(options: &logs_command::LogsOptions) -> anyhow::Result<ExitCode> {
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| anyhow!("cannot start: {error}"))?;
+    let reading = async {
+        let log = logs_command::open(options).await?;
+        if let Some(note) = log.note() {
+            eprintln!("{note}");
+        }
+        Ok::<_, logs_command::LogsError>(log)
+    };
+    let mut log = runtime.block_on(reading)?;
+    let mut stdout = io::stdout().lock();
+    while let Some(part) = runtime.block_on(log.next())? {
+        match stdout.write_all(&part).and_then(|()| stdout.flush()) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
+            Err(error) => return Err(anyhow!("cannot print: {error}")),
+            Ok(()) => {}
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn status(options: &status_command::StatusOptions) -> anyhow::Result<ExitCode> {

@@ -1,24 +1,38 @@
 //! What pod workers do to pods: volumes, the runtime and the status together.
 
-use std::{io, path::PathBuf, sync::Arc, time::Duration};
+use std::{io, os::unix::fs::DirBuilderExt as _, path::PathBuf, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
 use tokio::time::Instant;
+use tracing::info;
 
 use crate::{
+    clock,
     config::options::Options,
+    lifecycle::deadline,
     pleg::{Pleg, PodCache},
     pod::{
         directory,
         identity::{self, PodUid},
         manager::PodManager,
     },
-    pod_worker::{PodSyncer, Subject, SyncOutcome, WorkerError},
+    pod_worker::{Kill, PodSyncer, Subject, SyncOutcome, WorkerError},
     prober::ProbeManager,
     repeatable,
-    runtime::{RuntimeManager, pod_state::PodState, pod_status::PodStatus},
-    status::{Facts, Phase, StatusManager},
+    runtime::{RuntimeManager, grace_period, pod_state::PodState, pod_status::PodStatus},
+    status::{Facts, Phase, StatusManager, Verdict},
     volume::{self, VolumeManager},
+};
+
+/// No pod gets less time to end, as upstream.
+const MINIMUM_POD_GRACE_PERIOD: Duration = Duration::from_secs(1);
+
+/// What a sync of a pod that ended comes to.
+const DONE: SyncOutcome = SyncOutcome {
+    terminal: true,
+    changed: false,
+    failed: false,
+    retry_after: None,
 };
 
 /// A directory of a pod that the file system does not let be.
@@ -44,7 +58,13 @@ pub(crate) struct Syncer {
 }
 
 impl Syncer {
-    fn report(&self, pod: &Pod, status: &PodStatus, state: &PodState) -> Phase {
+    fn report(
+        &self,
+        pod: &Pod,
+        status: &PodStatus,
+        state: &PodState,
+        verdict: Option<&Verdict>,
+    ) -> Phase {
         self.statuses.update(
             pod,
             Facts {
@@ -52,10 +72,16 @@ impl Syncer {
                 waiting: &state.waiting(),
                 runtime_name: self.runtime.name(),
                 ending: false,
-                verdict: None,
+                verdict,
                 resize: self.runtime.resize_report(&PodUid::of(pod)).as_ref(),
             },
         )
+    }
+
+    /// What is left of the time that the pod may be active for, if that is limited.
+    fn deadline(&self, pod: &Pod) -> Option<Duration> {
+        let status = self.statuses.get(&PodUid::of(pod))?;
+        deadline::remaining(pod.spec.as_ref()?, status.start_time.as_ref(), clock::now())
     }
 
     /// Takes down the volumes of a pod and removes its directory.
@@ -72,8 +98,8 @@ impl PodSyncer for Syncer {
         uid: &PodUid,
         newer_than: Option<Instant>,
     ) -> Result<Arc<PodStatus>, WorkerError> {
-        if newer_than.is_some() {
-            self.pleg.request_relist();
+        if let Some(min) = newer_than {
+            self.pleg.request(uid, min);
         }
         Ok(self.cache.get_newer_than(uid, newer_than).await?)
     }
@@ -85,16 +111,31 @@ impl PodSyncer for Syncer {
         state: Arc<PodState>,
     ) -> Result<SyncOutcome, WorkerError> {
         let pod = self.runtime.grant(pod, &status).await;
-        if self.report(&pod, &status, &state).is_terminal() {
-            return Ok(SyncOutcome {
-                terminal: true,
-                ..SyncOutcome::default()
-            });
+        if self.report(&pod, &status, &state, None).is_terminal() {
+            return Ok(DONE);
+        }
+        let deadline = self.deadline(&pod);
+        if deadline == Some(Duration::ZERO) {
+            info!(
+                pod = identity::full_name(&pod),
+                pod_uid = pod.metadata.uid,
+                "pod was active for longer than its deadline allows"
+            );
+            let verdict = Verdict {
+                phase: Phase::Failed,
+                reason: deadline::REASON.to_owned(),
+                message: deadline::MESSAGE.to_owned(),
+            };
+            self.report(&pod, &status, &state, Some(&verdict));
+            return Ok(DONE);
         }
         let pod_dir = directory::pod_dir(&self.options, &PodUid::of(&pod));
         let made = pod_dir.clone();
         blocking(move || {
-            std::fs::create_dir_all(&made).map_err(|source| DirectoryError {
+            // What is in volumes is nobody's on the node.
+            let mut builder = std::fs::DirBuilder::new();
+            builder.recursive(true).mode(0o750);
+            builder.create(&made).map_err(|source| DirectoryError {
                 action: "create the pod's directory",
                 path: made,
                 source,
@@ -109,7 +150,7 @@ impl PodSyncer for Syncer {
             .sync_pod(&pod, &status, &state, &volumes, &pod_dir)
             .await;
         // Why containers wait is known now.
-        self.report(&pod, &status, &state);
+        self.report(&pod, &status, &state, None);
         self.probes.prompt_readiness(&PodUid::of(&pod));
         let synced = synced?;
         if synced.resized {
@@ -117,17 +158,21 @@ impl PodSyncer for Syncer {
             self.pleg.request_inspection(&PodUid::of(&pod));
         }
         if synced.changed && !synced.failed {
-            self.pleg.request_relist();
+            self.pleg.request(&PodUid::of(&pod), Instant::now());
         }
+        // What came of a resize is read back and shown.
+        let retry_after = if synced.resized && !synced.failed {
+            Some(Duration::ZERO)
+        } else {
+            synced.retry_after
+        };
         Ok(SyncOutcome {
             terminal: false,
             changed: synced.changed || synced.resized,
             failed: synced.failed,
-            // What came of a resize is read back and shown.
-            retry_after: if synced.resized && !synced.failed {
-                Some(Duration::ZERO)
-            } else {
-                synced.retry_after
+            retry_after: match (retry_after, deadline) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
             },
         })
     }
@@ -136,10 +181,18 @@ impl PodSyncer for Syncer {
         &self,
         subject: Subject,
         status: Arc<PodStatus>,
-        grace: Option<Duration>,
+        kill: Option<Kill>,
     ) -> Result<(), WorkerError> {
         self.probes.stop_liveness_and_startup(&subject.uid);
         let pod = subject.pod.as_deref();
+        let kill = kill.unwrap_or_default();
+        if let (Some(pod), Some(verdict)) = (pod, &kill.verdict) {
+            let state = PodState::new(self.options.max_container_restart_period);
+            self.report(pod, &status, &state, Some(verdict));
+        }
+        let grace = kill.grace.or_else(|| pod.map(grace_period));
+        // Even what may not take any time is told to end.
+        let grace = grace.map(|grace| grace.max(MINIMUM_POD_GRACE_PERIOD));
         self.runtime.kill_pod(pod, &status, grace).await?;
         self.probes.remove_pod(&subject.uid);
         Ok(())

@@ -15,10 +15,11 @@ use crate::{
     config::{
         pod_config::PodConfig,
         settings::Settings,
-        source::file::FileSource,
+        source::{file::FileSource, http::UrlSource},
         update::{PodUpdate, Source},
     },
     kubelet::{Kubelet, KubeletError, RunOnceResult},
+    logs::{LogError, LogOptions, LogParts},
     root_dir::{RootDirError, RootDirLock},
     runtime::cri::{CriClient, CriError},
     server::{NodeView, ServerError, Servers},
@@ -49,7 +50,9 @@ pub enum RunError {
     #[error("cannot listen for signals: {0}")]
     Signals(#[source] io::Error),
     /// `--runonce` without anything to run.
-    #[error("--runonce needs pods: set --pod-manifest-path (staticPodPath)")]
+    #[error(
+        "--runonce needs pods: set --pod-manifest-path (staticPodPath) or --manifest-url (staticPodURL)"
+    )]
     NothingToRun,
 }
 
@@ -94,17 +97,27 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
         };
         tasks.spawn(source.run(pod_config.source(Source::File), cancel.clone()));
     }
+    if let Some(url) = &settings.url {
+        let source = UrlSource {
+            url: url.url.clone(),
+            headers: url.headers.clone(),
+            node_name: options.node_name.clone(),
+            check_frequency: url.check_frequency,
+        };
+        tasks.spawn(source.run(pod_config.source(Source::Http), cancel.clone()));
+    }
+    let has_pods = settings.manifests.is_some() || settings.url.is_some();
     let kubelet = Kubelet::new(options.clone(), cri, Arc::new(NoObjects), move || {
         pod_config.seen_all_sources()
     });
 
     let result = if settings.run_once {
-        match settings.manifests {
-            Some(_) => kubelet
+        match has_pods {
+            true => kubelet
                 .run_once(updates, cancel.clone())
                 .await
                 .map_err(RunError::from),
-            None => Err(RunError::NothingToRun),
+            false => Err(RunError::NothingToRun),
         }
     } else {
         serve(&kubelet, &settings, updates, &tasks, &cancel)
@@ -169,5 +182,15 @@ impl NodeView for Kubelet {
 
     fn healthy(&self) -> Result<(), String> {
         Self::healthy(self)
+    }
+
+    async fn container_log(
+        &self,
+        namespace: &str,
+        pod: &str,
+        container: &str,
+        options: LogOptions,
+    ) -> Result<LogParts, LogError> {
+        Self::container_log(self, namespace, pod, container, options).await
     }
 }

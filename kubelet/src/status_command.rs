@@ -4,11 +4,17 @@
 mod pod_status;
 mod table;
 
-use std::{io, path::PathBuf, time::Duration};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty, Limited};
-use hyper::{Request, StatusCode, Uri, client::conn::http1, header::HOST};
+use hyper::{
+    Request, Response, StatusCode, Uri, body::Incoming, client::conn::http1, header::HOST,
+};
 use hyper_util::rt::TokioIo;
 use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
 use serde::Deserialize;
@@ -97,28 +103,47 @@ pub async fn run(options: &StatusOptions) -> Result<String, StatusError> {
     let body = match &options.kubelet_address {
         Some(url) => {
             let authority = authority(url)?;
-            let stream = TcpStream::connect(&authority).await.map_err(|source| {
-                StatusError::NotRunning {
-                    address: address.clone(),
-                    source,
-                    hint: "Start the kubelet with --read-only-port to ask it there.",
-                }
-            })?;
+            let stream =
+                TcpStream::connect(&authority)
+                    .await
+                    .map_err(|source| StatusError::NotRunning {
+                        address: address.clone(),
+                        source,
+                        hint: "Start the kubelet with --read-only-port to ask it there.",
+                    })?;
             get_pods(stream, &authority).await
         }
-        None => {
-            let stream = UnixStream::connect(socket_path(&options.root_dir))
-                .await
-                .map_err(|source| StatusError::NotRunning {
-                    address: address.clone(),
-                    source,
-                    hint: "Start the kubelet, or name the --root-dir that it was started with; only its own user may ask.",
-                })?;
-            get_pods(stream, "localhost").await
-        }
+        None => get_pods(connect(&options.root_dir).await?, "localhost").await,
     }
     .map_err(answer)?;
     print(&body, options).map_err(|error| answer(error.to_string()))
+}
+
+/// The socket of the kubelet with this root directory.
+pub(crate) async fn connect(root_dir: &Path) -> Result<UnixStream, StatusError> {
+    let path = socket_path(root_dir);
+    UnixStream::connect(&path).await.map_err(|source| StatusError::NotRunning {
+        address: path.display().to_string(),
+        source,
+        hint: "Start the kubelet, or name the --root-dir that it was started with; only its own user may ask.",
+    })
+}
+
+/// The pods of the kubelet behind its socket.
+pub(crate) async fn pods(root_dir: &Path) -> Result<Vec<Pod>, StatusError> {
+    let answer = |reason: String| StatusError::Answer {
+        address: socket_path(root_dir).display().to_string(),
+        reason,
+    };
+    let stream = connect(root_dir).await?;
+    let body = get_pods(stream, "localhost").await.map_err(answer)?;
+    let list: PodList = serde_json::from_slice(&body).map_err(|error| answer(error.to_string()))?;
+    Ok(list.items)
+}
+
+#[derive(Deserialize)]
+struct PodList {
+    items: Vec<Pod>,
 }
 
 fn authority(url: &str) -> Result<String, StatusError> {
@@ -137,21 +162,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let exchange = async {
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(|error| error.to_string())?;
-        // Ends with the sender; what fails in it fails the request too.
-        tokio::spawn(async move {
-            let _ = connection.await;
-        });
-        let request = Request::get("/pods")
-            .header(HOST, host)
-            .body(Empty::<Bytes>::new())
-            .map_err(|error| error.to_string())?;
-        let response = sender
-            .send_request(request)
-            .await
-            .map_err(|error| error.to_string())?;
+        let response = get(stream, host, "/pods").await?;
         if response.status() != StatusCode::OK {
             return Err(format!("HTTP status {}", response.status()));
         }
@@ -166,11 +177,29 @@ where
         .unwrap_or_else(|_| Err(format!("no answer within {DEADLINE:?}")))
 }
 
+/// Asks a server for a path, and returns its answer once it begins.
+pub(crate) async fn get<S>(stream: S, host: &str, path: &str) -> Result<Response<Incoming>, String>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
+        .await
+        .map_err(|error| error.to_string())?;
+    // Ends with the sender; what fails in it fails the request too.
+    tokio::spawn(async move {
+        let _ = connection.await;
+    });
+    let request = Request::get(path)
+        .header(HOST, host)
+        .body(Empty::<Bytes>::new())
+        .map_err(|error| error.to_string())?;
+    sender
+        .send_request(request)
+        .await
+        .map_err(|error| error.to_string())
+}
+
 fn print(body: &[u8], options: &StatusOptions) -> Result<String, serde_json::Error> {
-    #[derive(Deserialize)]
-    struct PodList {
-        items: Vec<Pod>,
-    }
     let wanted = |namespace: Option<&str>| {
         options
             .namespace

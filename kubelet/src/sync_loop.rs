@@ -13,12 +13,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::{
-    config::{
-        options::Options,
-        update::{PodOperation, PodUpdate},
-    },
+    config::update::{PodOperation, PodUpdate},
     housekeeping::Housekeeping,
-    lifecycle,
+    lifecycle::Admission,
     pleg::{ChangeKind, PodLifecycleEvent},
     pod::{
         identity::{self, PodUid},
@@ -61,7 +58,7 @@ impl LoopMonitor {
 
 /// The loop with what it hands changes to.
 pub(crate) struct SyncLoop<'a> {
-    pub(crate) options: &'a Options,
+    pub(crate) admission: &'a Admission,
     pub(crate) pods: &'a PodManager,
     pub(crate) statuses: &'a StatusManager,
     pub(crate) workers: &'a Arc<PodWorkers<Syncer>>,
@@ -147,7 +144,7 @@ impl SyncLoop<'_> {
             // What is ending or done takes no place.
             if pod.metadata.deletion_timestamp.is_none()
                 && !done
-                && let Err(rejection) = lifecycle::admit(&pod, active, self.options.max_pods)
+                && let Err(rejection) = self.admission.admit(&pod, active)
             {
                 warn!(
                     pod = full_name, pod_uid = %uid, reason = rejection.reason,
@@ -171,8 +168,8 @@ impl SyncLoop<'_> {
             self.statuses.remove(&uid);
         }
         let kill = Kill {
-            grace: None,
             deleted: true,
+            ..Kill::default()
         };
         self.workers.kill(&uid, kill);
     }

@@ -11,6 +11,8 @@ use std::{path::Path, time::Duration};
 use k8s_openapi::api::core::v1::Pod;
 use kubelet::{
     config::settings::ServerOptions,
+    logs::{LogError, LogOptions, LogParts},
+    logs_command::{self, LogsError, LogsOptions},
     server::{NodeView, Servers, socket_path},
     status_command::{self, OutputFormat, StatusOptions},
 };
@@ -18,6 +20,7 @@ use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
+    sync::mpsc,
     time,
 };
 use tokio_util::sync::CancellationToken;
@@ -33,7 +36,7 @@ impl NodeView for Node {
         serde_json::from_value(json!([
             {
                 "metadata": {"name": "web-node", "namespace": "default"},
-                "spec": {"containers": [{"name": "web"}]},
+                "spec": {"nodeName": "node", "containers": [{"name": "web"}]},
                 "status": {"phase": "Running", "podIP": "10.0.0.7", "containerStatuses": [{
                     "name": "web", "image": "", "imageID": "", "ready": true, "restartCount": 0, "state": {"running": {}},
                 }]},
@@ -49,6 +52,35 @@ impl NodeView for Node {
 
     fn healthy(&self) -> Result<(), String> {
         self.health.clone()
+    }
+
+    /// One log, of which more is written once what there is was read.
+    async fn container_log(
+        &self,
+        _namespace: &str,
+        pod: &str,
+        container: &str,
+        options: LogOptions,
+    ) -> Result<LogParts, LogError> {
+        if pod != "web-node" {
+            return Err(LogError::NoPod(pod.to_owned()));
+        }
+        if options.previous {
+            return Err(LogError::NoPrevious {
+                container: container.to_owned(),
+                pod: pod.to_owned(),
+            });
+        }
+        let (parts, receiver) = mpsc::channel(1);
+        let first = format!("{container} {:?}\n", options.tail_lines);
+        tokio::spawn(async move {
+            let _ = parts.send(Ok(first.into())).await;
+            if options.follow {
+                let _ = parts.send(Ok("more\n".into())).await;
+                parts.closed().await;
+            }
+        });
+        Ok(receiver)
     }
 }
 
@@ -269,4 +301,65 @@ async fn status_without_a_kubelet_says_what_to_do() {
         error.contains("no kubelet answers") && error.contains("--root-dir"),
         "{error}"
     );
+}
+
+fn logs(root: &Path) -> LogsOptions {
+    LogsOptions {
+        root_dir: root.to_owned(),
+        namespace: "default".to_owned(),
+        pod: "web".to_owned(),
+        container: None,
+        follow: false,
+        previous: false,
+        timestamps: false,
+        tail: Some(5),
+        since: None,
+        since_time: None,
+        limit_bytes: None,
+    }
+}
+
+#[tokio::test]
+async fn logs_are_read_from_the_running_kubelet() {
+    let served = serve(Ok(())).await;
+    let mut log = logs_command::open(&logs(served.root.path())).await.unwrap();
+    assert_eq!(log.next().await.unwrap().unwrap(), "web Some(5)\n");
+    assert_eq!(log.next().await.unwrap(), None);
+
+    let previous = LogsOptions {
+        previous: true,
+        ..logs(served.root.path())
+    };
+    let error = logs_command::open(&previous).await.unwrap_err();
+    assert!(matches!(error, LogsError::Refused(_)));
+    assert_eq!(
+        error.to_string(),
+        "previous terminated container \"web\" in pod \"web-node\" not found"
+    );
+    let path = "/containerLogs/default/web-node/web";
+    assert_eq!(
+        get(&served.read_only, path).await.0,
+        404,
+        "whoever reaches the read-only port reads no logs"
+    );
+}
+
+#[tokio::test]
+async fn a_followed_log_ends_with_the_kubelet() {
+    let served = serve(Ok(())).await;
+    let follow = LogsOptions {
+        follow: true,
+        ..logs(served.root.path())
+    };
+    let mut log = logs_command::open(&follow).await.unwrap();
+    let mut text = Vec::new();
+    while text.len() < "web Some(5)\nmore\n".len() {
+        text.extend_from_slice(&log.next().await.unwrap().unwrap());
+    }
+    served.cancel.cancel();
+    time::timeout(Duration::from_secs(3), served.task)
+        .await
+        .expect("the servers end in time")
+        .unwrap();
+    assert!(matches!(log.next().await, Ok(None)));
 }

@@ -286,11 +286,14 @@ impl Node {
             ),
         )?;
         let (config, root) = (config.display().to_string(), path("kubelet"));
+        let links = path("containers");
         let args = [
             "--config",
             &config,
             "--root-dir",
             &root,
+            "--container-logs-dir",
+            &links,
             "--hostname-override",
             "node",
             "--node-ip",

@@ -51,6 +51,7 @@ pub const GROUPS: &[(&str, &[Flag])] = &[
         &[
             flag("config", Text, Node, "KubeletConfiguration file (kubelet.config.k8s.io/v1beta1); flags win over it"),
             flag("config-dir", Text, Node, "directory of drop-in .conf files, merged over --config in the order of their names"),
+            flag("container-logs-dir", Text, Node, "links to the logs of containers, for log agents [default: /var/log/containers]"),
             flag("root-dir", Text, Node, "the kubelet's own files, volumes and status socket [default: /var/lib/kubelet]"),
             flag("runonce", Bool, Field("runOnce"), "start the pods of the manifests, report each, and exit"),
             flag("feature-gates", BoolMap, Field("featureGates"), "feature gates to switch"),

@@ -5,6 +5,10 @@ use k8s_openapi::api::core::v1::{
     Container, EmptyDirVolumeSource, EnvVar, Lifecycle, LifecycleHandler, ObjectFieldSelector, Pod,
     PodSecurityContext, PodSpec, Probe, ResourceRequirements, Volume,
 };
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+use super::quantity;
+use crate::pod::resources::{self, ResourceList, Side};
 
 const DEFAULT_MODE: i32 = 0o644;
 
@@ -28,6 +32,43 @@ pub fn set_defaults(pod: &mut Pod) {
     let host_network = spec.host_network == Some(true);
     for container in containers(spec) {
         set_container_defaults(container, host_network);
+    }
+    set_pod_resources(spec);
+}
+
+/// What a pod that says something of its resources leaves open follows from its
+/// containers, and then from its limits.
+fn set_pod_resources(spec: &mut PodSpec) {
+    let Some(mut own) = spec.resources.take() else {
+        return;
+    };
+    let some = |list: &Option<ResourceList>| list.as_ref().is_some_and(|list| !list.is_empty());
+    if some(&own.limits) || some(&own.requests) {
+        let requested = own.requests.clone().unwrap_or_default();
+        let pages = resources::of_containers(spec, Side::Limits)
+            .into_iter()
+            .filter(|(name, _)| resources::is_huge_pages(name) && !requested.contains_key(name));
+        add_missing(&mut own.limits, pages);
+    }
+    if let Some(limits) = own.limits.clone().filter(|limits| !limits.is_empty()) {
+        let computed = resources::of_containers(spec, Side::Requests)
+            .into_iter()
+            .filter(|(name, _)| matches!(name.as_str(), "cpu" | "memory"));
+        add_missing(&mut own.requests, computed);
+        let requests = own.requests.get_or_insert_default();
+        for (name, limit) in limits {
+            if resources::is_pod_level(&name) {
+                requests.entry(name).or_insert(limit);
+            }
+        }
+    }
+    spec.resources = Some(own);
+}
+
+fn add_missing(list: &mut Option<ResourceList>, more: impl Iterator<Item = (String, i128)>) {
+    for (name, amount) in more {
+        let quantity = Quantity(quantity::format(&name, amount));
+        list.get_or_insert_default().entry(name).or_insert(quantity);
     }
 }
 

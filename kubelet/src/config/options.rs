@@ -3,8 +3,11 @@
 
 use std::{net::IpAddr, path::PathBuf, time::Duration};
 
-use crate::image::{
-    credentials::plugin::config::CredentialProvider, pull_records::policy::VerificationPolicy,
+use crate::{
+    image::{
+        credentials::plugin::config::CredentialProvider, pull_records::policy::VerificationPolicy,
+    },
+    logs::RotationPolicy,
 };
 
 /// Values of one run of the kubelet, after flags, file and defaults are merged.
@@ -18,6 +21,11 @@ pub struct Options {
     pub root_dir: PathBuf,
     /// Directory of the pods' log directories (`podLogsDir`).
     pub pod_logs_dir: PathBuf,
+    /// Directory of links to the logs of containers (`--container-logs-dir`); no
+    /// links are made when unset.
+    pub container_logs_dir: Option<PathBuf>,
+    /// When logs of containers are rotated; never when unset.
+    pub log_rotation: Option<RotationPolicy>,
     /// `unix://` endpoint of the CRI runtime service.
     pub container_runtime_endpoint: String,
     /// `unix://` endpoint of the CRI image service; the runtime's when unset.
@@ -49,16 +57,51 @@ pub struct Options {
     pub max_container_restart_period: Duration,
     /// Most pods that this node runs (`maxPods`).
     pub max_pods: u32,
+    /// CPU limits are enforced (`cpuCFSQuota`).
+    pub cpu_cfs_quota: bool,
+    /// In which time a CPU limit holds (`cpuCFSQuotaPeriod`).
+    pub cpu_cfs_quota_period: Duration,
+    /// What containers may do with swap (`memorySwap.swapBehavior`).
+    pub swap_behavior: SwapBehavior,
+    /// Whether the kernel kills one process of a container that is out of memory, and not
+    /// all of it (`singleProcessOOMKill`); all of it where it can, when unset.
+    pub single_process_oom_kill: Option<bool>,
+    /// The runtime's seccomp profile is that of pods that name none (`seccompDefault`).
+    pub seccomp_default: bool,
+    /// Sysctls that pods may set beside the safe ones, or beginnings of their names and `*`
+    /// (`allowedUnsafeSysctls`).
+    pub allowed_unsafe_sysctls: Vec<String>,
+    /// Ids of one pod's user namespace (`userNamespaces.idsPerPod`).
+    pub user_namespace_ids_per_pod: u32,
+}
+
+/// What containers may do with swap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SwapBehavior {
+    /// None of them swaps.
+    #[default]
+    NoSwap,
+    /// Those of burstable pods swap, each as much of the node's swap as it requests of the
+    /// node's memory.
+    LimitedSwap,
 }
 
 impl Default for Options {
-    /// Upstream's defaults, on a node named `localhost` without addresses.
+    /// Upstream's defaults, on a node named `localhost` without addresses, and
+    /// without links to logs.
     fn default() -> Self {
         Self {
             node_name: "localhost".to_owned(),
             node_ips: Vec::new(),
             root_dir: PathBuf::from("/var/lib/kubelet"),
             pod_logs_dir: PathBuf::from("/var/log/pods"),
+            container_logs_dir: None,
+            log_rotation: Some(RotationPolicy {
+                max_size: 10 << 20,
+                max_files: 5,
+                max_workers: 1,
+                monitor_interval: Duration::from_secs(10),
+            }),
             container_runtime_endpoint: "unix:///run/containerd/containerd.sock".to_owned(),
             image_service_endpoint: String::new(),
             runtime_request_timeout: Duration::from_secs(120),
@@ -74,6 +117,13 @@ impl Default for Options {
             image_pull_verification_policy: VerificationPolicy::default(),
             max_container_restart_period: Duration::from_secs(300),
             max_pods: 110,
+            cpu_cfs_quota: true,
+            cpu_cfs_quota_period: Duration::from_millis(100),
+            swap_behavior: SwapBehavior::NoSwap,
+            single_process_oom_kill: None,
+            seccomp_default: false,
+            allowed_unsafe_sysctls: Vec::new(),
+            user_namespace_ids_per_pod: 65_536,
         }
     }
 }

@@ -37,6 +37,29 @@ pub fn parse(text: &str) -> Result<i128, QuantityError> {
     Ok(if negative { -amount } else { amount })
 }
 
+/// The quantity of so many billionths of the resource `name`: CPU in thousandths, bytes in
+/// powers of two, as far as they go.
+pub fn format(name: &str, billionths: i128) -> String {
+    if name == "cpu" || billionths % NANOS != 0 {
+        return match billionths {
+            whole if whole % NANOS == 0 => (whole / NANOS).to_string(),
+            milli if milli % (NANOS / 1000) == 0 => format!("{}m", milli / (NANOS / 1000)),
+            micro if micro % 1000 == 0 => format!("{}u", micro / 1000),
+            nano => format!("{nano}n"),
+        };
+    }
+    let mut amount = billionths / NANOS;
+    let mut suffix = "";
+    for larger in ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"] {
+        if amount == 0 || amount % 1024 != 0 {
+            break;
+        }
+        amount /= 1024;
+        suffix = larger;
+    }
+    format!("{amount}{suffix}")
+}
+
 /// What a suffix multiplies by: a power of ten, or a power of two.
 #[derive(Clone, Copy)]
 enum Scale {
@@ -139,6 +162,22 @@ mod tests {
     fn saturates_instead_of_wrapping() {
         assert_eq!(parse("9e999"), Ok(i128::MAX));
         assert_eq!(parse("99999999999999999999999999999999Ei"), Ok(i128::MAX));
+    }
+
+    #[test]
+    fn writes_what_it_reads() {
+        for (name, text) in [
+            ("cpu", "1500m"),
+            ("cpu", "2"),
+            ("cpu", "1u"),
+            ("cpu", "1n"),
+            ("memory", "64Mi"),
+            ("memory", "1536Mi"),
+            ("memory", "1000"),
+            ("memory", "0"),
+        ] {
+            assert_eq!(format(name, parse(text).unwrap()), text);
+        }
     }
 
     proptest! {

@@ -2,6 +2,7 @@
 //! run of the kubelet is made from.
 
 use std::{
+    collections::BTreeMap,
     fs, io,
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -14,10 +15,12 @@ use super::{
     duration::GoDuration,
     host,
     image_settings::{credential_providers, verification_policy},
+    isolation_validation,
     kubelet_configuration::{API_VERSION, KIND, KubeletConfiguration},
     kubelet_defaults::set_defaults,
     kubelet_validation::{unix_socket_path, validate},
-    options::Options,
+    log_settings::log_rotation,
+    options::{Options, SwapBehavior},
     support,
     validation::names,
     yaml::{self, DuplicateKeys, SyntaxError},
@@ -34,6 +37,8 @@ pub struct Settings {
     pub options: Options,
     /// Where static pods come from.
     pub manifests: Option<ManifestOptions>,
+    /// The URL that static pods come from.
+    pub url: Option<UrlOptions>,
     /// What is served.
     pub server: ServerOptions,
     /// Start the pods, report, and exit.
@@ -50,6 +55,17 @@ pub struct ManifestOptions {
     /// A manifest, or a directory of manifests (`staticPodPath`).
     pub path: PathBuf,
     /// How often everything is read again (`fileCheckFrequency`).
+    pub check_frequency: Duration,
+}
+
+/// A URL that static pods come from.
+#[derive(Clone, Debug)]
+pub struct UrlOptions {
+    /// The URL (`staticPodURL`).
+    pub url: String,
+    /// Headers of the requests (`staticPodURLHeader`).
+    pub headers: BTreeMap<String, Vec<String>>,
+    /// How often it is read (`httpCheckFrequency`).
     pub check_frequency: Duration,
 }
 
@@ -151,7 +167,7 @@ impl Settings {
             })?;
         set_defaults(&mut config);
         let mut faults = validate(&config);
-        faults.extend(support::not_built(&config));
+        faults.extend(isolation_validation::validate(&config));
         if !faults.is_empty() {
             return Err(SettingsError::Invalid { faults });
         }
@@ -178,6 +194,11 @@ impl Settings {
                 path: absolute(Path::new(&config.static_pod_path)),
                 check_frequency: span(config.file_check_frequency),
             }),
+            url: (!config.static_pod_url.is_empty()).then(|| UrlOptions {
+                url: config.static_pod_url.clone(),
+                headers: config.static_pod_url_header.clone(),
+                check_frequency: span(config.http_check_frequency),
+            }),
             server: server_options(&config),
             run_once: config.run_once,
             verbosity: config.logging.verbosity,
@@ -202,6 +223,8 @@ fn options(config: &KubeletConfiguration, flags: &Flags) -> Result<Options, Sett
         node_ips: host::node_ips(&flags.node_ips),
         root_dir: absolute(&flags.root_dir),
         pod_logs_dir: PathBuf::from(&config.pod_logs_dir),
+        container_logs_dir: Some(absolute(&flags.container_logs_dir)),
+        log_rotation: log_rotation(config),
         container_runtime_endpoint: runtime,
         image_service_endpoint: image,
         runtime_request_timeout: span(config.runtime_request_timeout),
@@ -230,6 +253,23 @@ fn options(config: &KubeletConfiguration, flags: &Flags) -> Result<Options, Sett
             .max_container_restart_period
             .map_or(Duration::from_secs(300), span),
         max_pods: u32::try_from(config.max_pods).unwrap_or_default(),
+        cpu_cfs_quota: config.cpu_cfs_quota.unwrap_or(true),
+        cpu_cfs_quota_period: config
+            .cpu_cfs_quota_period
+            .map_or(Duration::from_millis(100), span),
+        swap_behavior: match config.memory_swap.swap_behavior.as_str() {
+            "LimitedSwap" => SwapBehavior::LimitedSwap,
+            _ => SwapBehavior::NoSwap,
+        },
+        single_process_oom_kill: config.single_process_oom_kill,
+        seccomp_default: config.seccomp_default == Some(true),
+        allowed_unsafe_sysctls: config.allowed_unsafe_sysctls.clone(),
+        user_namespace_ids_per_pod: config
+            .user_namespaces
+            .as_ref()
+            .and_then(|namespaces| namespaces.ids_per_pod)
+            .and_then(|ids| u32::try_from(ids).ok())
+            .unwrap_or(65_536),
     })
 }
 

@@ -3,21 +3,27 @@
 
 use serde_json::Value;
 
-use super::kubelet_configuration::KubeletConfiguration;
-
 /// Fields, by dotted path, that have an effect.
 const EFFECTIVE: &[&str] = &[
     "address",
+    "allowedUnsafeSysctls",
     "apiVersion",
     "clusterDNS",
     "clusterDomain",
+    "containerLogMaxFiles",
+    "containerLogMaxSize",
+    "containerLogMaxWorkers",
+    "containerLogMonitorInterval",
     "containerRuntimeEndpoint",
+    "cpuCFSQuota",
+    "cpuCFSQuotaPeriod",
     "crashLoopBackOff.maxContainerRestartPeriod",
     "enableServer",
     "failCgroupV1",
     "fileCheckFrequency",
     "healthzBindAddress",
     "healthzPort",
+    "httpCheckFrequency",
     "imagePullCredentialsVerificationPolicy",
     "imageServiceEndpoint",
     "kind",
@@ -25,6 +31,7 @@ const EFFECTIVE: &[&str] = &[
     "logging.verbosity",
     "maxParallelImagePulls",
     "maxPods",
+    "memorySwap.swapBehavior",
     "podLogsDir",
     "preloadedImagesVerificationAllowlist",
     "readOnlyPort",
@@ -33,9 +40,14 @@ const EFFECTIVE: &[&str] = &[
     "resolvConf",
     "runOnce",
     "runtimeRequestTimeout",
+    "seccompDefault",
     "serializeImagePulls",
+    "singleProcessOOMKill",
     "staticPodPath",
+    "staticPodURL",
+    "staticPodURLHeader",
     "syncFrequency",
+    "userNamespaces.idsPerPod",
 ];
 
 /// Whether a field, by dotted path, has an effect.
@@ -84,52 +96,6 @@ fn is_unset(value: &Value) -> bool {
         Value::Array(items) => items.is_empty(),
         Value::Object(fields) => fields.values().all(is_unset),
     }
-}
-
-/// A field that cannot be left out silently: a start without it would run other
-/// pods, or less isolated ones, than its author wants.
-struct NotBuilt {
-    field: &'static str,
-    flag: &'static str,
-    instead: &'static str,
-    is_asked_for: fn(&KubeletConfiguration) -> bool,
-}
-
-const NOT_BUILT: &[NotBuilt] = &[
-    NotBuilt {
-        field: "staticPodURL",
-        flag: "--manifest-url",
-        instead: "write the manifests to staticPodPath",
-        is_asked_for: |config| !config.static_pod_url.is_empty(),
-    },
-    NotBuilt {
-        field: "seccompDefault",
-        flag: "--seccomp-default",
-        instead: "name a seccompProfile in the pods",
-        is_asked_for: |config| config.seccomp_default == Some(true),
-    },
-];
-
-/// Whether a field, by dotted path, is refused when it asks for something.
-pub fn is_refused(field: &str) -> bool {
-    NOT_BUILT.iter().any(|missing| missing.field == field)
-}
-
-/// What a configuration asks for and cannot have; each with what to do instead.
-pub fn not_built(config: &KubeletConfiguration) -> Vec<String> {
-    NOT_BUILT
-        .iter()
-        .filter(|missing| (missing.is_asked_for)(config))
-        .map(|missing| {
-            let NotBuilt {
-                field,
-                flag,
-                instead,
-                ..
-            } = missing;
-            format!("{field} ({flag}): is not built yet; {instead}")
-        })
-        .collect()
 }
 
 #[cfg(test)]

@@ -1,12 +1,9 @@
 //! What a pod's spec may ask for and this kubelet cannot do. Everything in a pod
 //! spec that changes how it runs is either done or listed here.
 
-use k8s_openapi::api::core::v1::{
-    Container, EnvVar, LifecycleHandler, Pod, PodSpec, ResourceRequirements, Volume,
-    VolumeProjection,
-};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Volume, VolumeProjection};
 
-use crate::runtime::{env, resources};
+use crate::runtime::{ephemeral::as_container, resources};
 
 /// The fields of the pod that this kubelet cannot do, as `path: what`; empty
 /// when it can be run.
@@ -35,36 +32,9 @@ fn some<T>(list: Option<&Vec<T>>) -> bool {
 
 fn pod_spec(spec: &PodSpec, found: &mut Found) {
     found.when(
-        spec.active_deadline_seconds.is_some(),
-        "spec.activeDeadlineSeconds",
-        "deadlines of pods",
-    );
-    found.when(
-        some(spec.ephemeral_containers.as_ref()),
-        "spec.ephemeralContainers",
-        "ephemeral containers",
-    );
-    found.when(
-        spec.host_users == Some(false),
-        "spec.hostUsers",
-        "user namespaces",
-    );
-    found.when(
-        spec.hostname_override.is_some(),
-        "spec.hostnameOverride",
-        "overriding the hostname",
-    );
-    found.when(
         spec.os.as_ref().is_some_and(|os| os.name != "linux"),
         "spec.os",
         "operating systems other than linux",
-    );
-    found.when(
-        spec.overhead
-            .as_ref()
-            .is_some_and(|overhead| !overhead.is_empty()),
-        "spec.overhead",
-        "pod overhead",
     );
     found.when(
         some(spec.resource_claims.as_ref()),
@@ -72,16 +42,11 @@ fn pod_spec(spec: &PodSpec, found: &mut Found) {
         "dynamic resource allocation",
     );
     found.when(
-        spec.resources
+        spec.runtime_class_name
             .as_ref()
-            .is_some_and(|r| *r != ResourceRequirements::default()),
-        "spec.resources",
-        "resources of whole pods",
-    );
-    found.when(
-        spec.runtime_class_name.is_some(),
+            .is_some_and(|name| !name.is_empty()),
         "spec.runtimeClassName",
-        "runtime classes",
+        "runtime classes, which only an API server has",
     );
     if let Some(context) = &spec.security_context {
         found.when(
@@ -95,15 +60,14 @@ fn pod_spec(spec: &PodSpec, found: &mut Found) {
     }
     for (index, init) in spec.init_containers.iter().flatten().enumerate() {
         let path = format!("spec.initContainers[{index}]");
-        found.when(
-            init.lifecycle.is_some(),
-            format!("{path}.lifecycle"),
-            "hooks of init containers",
-        );
         container(init, &path, found);
     }
     for (index, regular) in spec.containers.iter().enumerate() {
         container(regular, &format!("spec.containers[{index}]"), found);
+    }
+    for (index, ephemeral) in spec.ephemeral_containers.iter().flatten().enumerate() {
+        let path = format!("spec.ephemeralContainers[{index}]");
+        container(&as_container(ephemeral), &path, found);
     }
 }
 
@@ -121,15 +85,6 @@ fn volume_source(volume: &Volume, path: &str, found: &mut Found) {
             "certificates of pods",
         );
     }
-    let projected = projections(volume).filter_map(|p| p.downward_api.as_ref()?.items.as_ref());
-    let own = volume.downward_api.iter().filter_map(|d| d.items.as_ref());
-    found.when(
-        own.chain(projected)
-            .flatten()
-            .any(|item| item.resource_field_ref.is_some()),
-        format!("{path}.downwardAPI.items.resourceFieldRef"),
-        "resources as files",
-    );
     let kind = volume_kind(volume);
     let is_built = matches!(
         kind.as_str(),
@@ -164,33 +119,15 @@ fn projections(volume: &Volume) -> impl Iterator<Item = &VolumeProjection> {
 }
 
 fn container(container: &Container, path: &str, found: &mut Found) {
-    found.when(
-        some(container.env_from.as_ref()),
-        format!("{path}.envFrom"),
-        "config maps and secrets",
-    );
-    found.when(
-        container.restart_policy.is_some(),
-        format!("{path}.restartPolicy"),
-        "restart policies of single containers",
-    );
-    found.when(
-        some(container.restart_policy_rules.as_ref()),
-        format!("{path}.restartPolicyRules"),
-        "restart rules of single containers",
-    );
-    for (index, variable) in container.env.iter().flatten().enumerate() {
-        env_var(variable, &format!("{path}.env[{index}].valueFrom"), found);
-    }
     if let Some(requirements) = &container.resources {
         found.when(
             some(requirements.claims.as_ref()),
             format!("{path}.resources.claims"),
             "dynamic resource allocation",
         );
-        for name in resources::other_resources(requirements) {
+        for name in resources::extended_resources(requirements) {
             let path = format!("{path}.resources[{name}]");
-            found.when(true, path, "resources other than cpu and memory");
+            found.when(true, path, "resources that device plugins give");
         }
     }
     if let Some(context) = &container.security_context {
@@ -200,57 +137,6 @@ fn container(container: &Container, path: &str, found: &mut Found) {
             "Windows",
         );
     }
-    if let Some(lifecycle) = &container.lifecycle {
-        for (hook, name) in [
-            (&lifecycle.post_start, "postStart"),
-            (&lifecycle.pre_stop, "preStop"),
-        ] {
-            if let Some(handler) = hook {
-                lifecycle_handler(handler, &format!("{path}.lifecycle.{name}"), found);
-            }
-        }
-    }
-}
-
-fn env_var(variable: &EnvVar, path: &str, found: &mut Found) {
-    let Some(source) = &variable.value_from else {
-        return;
-    };
-    found.when(
-        source.config_map_key_ref.is_some(),
-        format!("{path}.configMapKeyRef"),
-        "config maps",
-    );
-    found.when(
-        source.secret_key_ref.is_some(),
-        format!("{path}.secretKeyRef"),
-        "secrets",
-    );
-    found.when(
-        source.resource_field_ref.is_some(),
-        format!("{path}.resourceFieldRef"),
-        "resources as variables",
-    );
-    found.when(
-        source.file_key_ref.is_some(),
-        format!("{path}.fileKeyRef"),
-        "variables from files",
-    );
-    if let Some(field) = &source.field_ref {
-        found.when(
-            !env::is_known_field(&field.field_path),
-            format!("{path}.fieldRef.fieldPath"),
-            &format!("the field {:?}", field.field_path),
-        );
-    }
-}
-
-fn lifecycle_handler(handler: &LifecycleHandler, path: &str, found: &mut Found) {
-    found.when(
-        handler.tcp_socket.is_some(),
-        format!("{path}.tcpSocket"),
-        "tcpSocket hooks",
-    );
 }
 
 #[cfg(test)]
@@ -268,11 +154,21 @@ mod tests {
     #[test]
     fn what_is_built_is_supported() {
         let found = check(
-            r#"{"imagePullSecrets": [{"name": "s"}],
-             "containers": [{"name": "a", "image": "i",
-                "env": [{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
+            r#"{"hostUsers": false, "hostnameOverride": "h", "overhead": {"cpu": "1"},
+             "resources": {"limits": {"cpu": "2"}}, "runtimeClassName": "",
+             "activeDeadlineSeconds": 10,
+             "imagePullSecrets": [{"name": "s"}],
+             "initContainers": [{"name": "s", "restartPolicy": "Always",
+                "lifecycle": {"postStart": {"sleep": {"seconds": 1}}}}],
+             "ephemeralContainers": [{"name": "e", "targetContainerName": "a"}],
+             "containers": [{"name": "a", "image": "i", "restartPolicy": "Never",
+                "restartPolicyRules": [{"action": "RestartAllContainers",
+                    "exitCodes": {"operator": "In", "values": [1]}}],
+                "env": [{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+                        {"name": "Y", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
+                "envFrom": [{"secretRef": {"name": "s"}}],
                 "volumeMounts": [{"name": "v", "mountPath": "/v"}],
-                "resources": {"limits": {"cpu": "1", "memory": "1Gi"}},
+                "resources": {"limits": {"cpu": "1", "memory": "1Gi", "hugepages-2Mi": "2Mi"}},
                 "livenessProbe": {"exec": {"command": ["x"]}},
                 "readinessProbe": {"httpGet": {"port": "web", "scheme": "HTTPS"}},
                 "startupProbe": {"grpc": {"port": 1}},
@@ -287,11 +183,8 @@ mod tests {
     #[test]
     fn what_is_not_built_is_named_by_path() {
         let found = check(
-            r#"{"hostUsers": false,
-             "initContainers": [{"name": "i", "restartPolicy": "Always"}],
+            r#"{"runtimeClassName": "gvisor",
              "containers": [{"name": "a",
-                "envFrom": [{"secretRef": {"name": "s"}}],
-                "env": [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
                 "volumeMounts": [{"name": "v", "mountPath": "/v", "subPath": "s"}],
                 "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
              "volumes": [{"name": "v", "rbd": {"image": "i", "monitors": []}},
@@ -305,12 +198,9 @@ mod tests {
         assert_eq!(
             paths,
             [
-                "spec.hostUsers",
+                "spec.runtimeClassName",
                 "spec.volumes[0].rbd",
                 "spec.volumes[1].projected.sources[1].podCertificate",
-                "spec.initContainers[0].restartPolicy",
-                "spec.containers[0].envFrom",
-                "spec.containers[0].env[0].valueFrom.secretKeyRef",
                 "spec.containers[0].resources[nvidia.com/gpu]",
             ]
         );

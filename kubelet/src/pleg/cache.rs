@@ -91,19 +91,26 @@ impl PodCache {
         entry.inspecting = true;
     }
 
-    /// The pod as it was at `at`, or why that is not known.
+    /// Whether the status is newer than `min`.
+    pub(super) fn is_newer_than(&self, uid: &PodUid, min: Instant) -> bool {
+        self.inner.lock().newer_than(uid, Some(min)).is_some()
+    }
+
+    /// The pod as it was at `at`, or why that is not known. `changed`: it has
+    /// changed since, and is to be read once more.
     pub(super) fn set(
         &self,
         uid: &PodUid,
         status: Result<Arc<PodStatus>, CacheError>,
         at: Instant,
+        changed: bool,
     ) {
         self.inner.lock().entries.insert(
             uid.clone(),
             Entry {
                 status,
                 at: Some(at),
-                inspecting: false,
+                inspecting: changed,
             },
         );
         self.changed.notify_waiters();
@@ -178,7 +185,8 @@ mod tests {
         let read = cache.get_newer_than(&uid, Some(before));
         assert!(tokio::time::timeout(SECOND, read).await.is_err());
 
-        cache.set(&uid, Err(CacheError(Arc::from("hung"))), Instant::now());
+        let hung = Err(CacheError(Arc::from("hung")));
+        cache.set(&uid, hung, Instant::now(), false);
         let error = cache.get_newer_than(&uid, Some(before)).await.unwrap_err();
         assert!(error.to_string().ends_with("hung"));
     }

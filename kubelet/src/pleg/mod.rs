@@ -1,48 +1,52 @@
-//! The pod lifecycle event generator: lists the runtime every second, reads the
-//! details of the pods that changed into the [`PodCache`], and tells the sync
+//! The pod lifecycle event generator: finds the pods of which something changed
+//! in the runtime, reads their details into the [`PodCache`], and tells the sync
 //! loop about them.
 //!
-//! A list in which nothing changed costs its two calls. A pod whose details
-//! cannot be read, or hang, holds up nobody else.
+//! What tells of a change is the runtime's event stream where there is one, and
+//! a list of the whole runtime where not: every second then, and now and then
+//! behind the events. An event only names the pod. What it says of it was true at
+//! some time by the runtime's clock; what is read after it was true at a time
+//! that the cache can compare with a worker's change.
+//!
+//! Upstream has the events behind its EventedPLEG gate, which is off. Here they
+//! are used whenever the runtime serves them, and distrusted when a list shows
+//! what no event told of.
+//!
+//! A pod whose details cannot be read, or hang, holds up nobody else.
 
 mod cache;
+mod events;
 mod record;
+mod relist;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::{
-    sync::{Notify, Semaphore, mpsc},
-    task::{Id, JoinError, JoinSet},
+    sync::{Notify, mpsc},
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
 
 pub use self::{
     cache::{CacheError, PodCache},
     record::{ContainerRecord, PodRecord, Records, group},
 };
-use crate::{
-    pod::identity::PodUid,
-    runtime::{cri::CriClient, inspect, pod_status::PodStatus},
-};
+use self::{events::EventWatch, relist::Relisting};
+use crate::{pod::identity::PodUid, runtime::cri::CriClient};
 
-/// Between the starts of two lists.
-const RELIST_PERIOD: Duration = Duration::from_secs(1);
-/// Between the starts of two lists of which somebody asked for the second.
-const REQUESTED_RELIST_PERIOD: Duration = Duration::from_millis(100);
 /// Without a complete list for so long the generator is unhealthy, as upstream.
 const RELIST_THRESHOLD: Duration = Duration::from_secs(180);
-/// Pods whose details are read at the same time.
-const INSPECTIONS: usize = 8;
-/// For the details of one pod.
-const INSPECTION_DEADLINE: Duration = Duration::from_secs(10);
+/// What the events tell of and is not taken up yet; more wait in the runtime.
+const HINTS: usize = 256;
 
 /// What happened to a container or sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,12 +79,12 @@ pub struct PodLifecycleEvent {
     pub changes: Vec<ContainerChange>,
 }
 
-/// One list of the runtime.
+/// What the runtime has, as far as is known.
 #[derive(Debug, Default)]
 pub struct Listing {
-    /// When it was begun; `None` before the first.
+    /// When the last complete list was begun; `None` before the first.
     pub at: Option<Instant>,
-    /// What it says.
+    /// What it says, and what was read of single pods since.
     pub records: Records,
 }
 
@@ -90,11 +94,31 @@ pub struct Pleg {
     cri: CriClient,
     cache: Arc<PodCache>,
     listing: ArcSwap<Listing>,
-    requested: Notify,
-    /// Pods whose details are to be read though the list may not show a change.
-    to_inspect: Mutex<BTreeSet<PodUid>>,
+    asked: Mutex<Asked>,
+    wake: Notify,
     /// When the last list was completed, or the generator was started.
     relisted: Mutex<Option<Instant>>,
+    /// Whether the runtime's events tell of what changes.
+    evented: AtomicBool,
+    /// The event stream told nothing of a change.
+    deaf: Notify,
+}
+
+/// What others want to be read.
+#[derive(Debug, Default)]
+struct Asked {
+    relist: bool,
+    /// Pods, and what their status has to be newer than.
+    pods: BTreeMap<PodUid, Instant>,
+}
+
+/// What an event tells.
+#[derive(Debug)]
+enum Hint {
+    /// Something of the pod changed.
+    Pod(PodUid),
+    /// Something changed.
+    Something,
 }
 
 impl Pleg {
@@ -104,27 +128,45 @@ impl Pleg {
             cri,
             cache,
             listing: ArcSwap::default(),
-            requested: Notify::new(),
-            to_inspect: Mutex::default(),
+            asked: Mutex::default(),
+            wake: Notify::new(),
             relisted: Mutex::new(None),
+            evented: AtomicBool::new(false),
+            deaf: Notify::new(),
         }
     }
 
-    /// The last complete list.
+    /// What the runtime has.
     pub fn listing(&self) -> Arc<Listing> {
         self.listing.load_full()
     }
 
-    /// Lists soon: somebody changed something in the runtime.
+    /// Lists everything soon: somebody wants to be sure of what is gone.
     pub fn request_relist(&self) {
-        self.requested.notify_one();
+        self.asked.lock().relist = true;
+        self.wake.notify_one();
+    }
+
+    /// Reads one pod at once: somebody changed it, or means to, and its status
+    /// has to be newer than `min`.
+    pub fn request(&self, uid: &PodUid, min: Instant) {
+        let mut asked = self.asked.lock();
+        let wanted = asked.pods.entry(uid.clone()).or_insert(min);
+        *wanted = min.max(*wanted);
+        drop(asked);
+        self.wake.notify_one();
+    }
+
+    /// Whether the runtime's events tell of changes now; if not, it is listed
+    /// every second.
+    pub fn is_evented(&self) -> bool {
+        self.evented.load(Ordering::Acquire)
     }
 
     /// Reads the details of a pod soon: somebody changed something of it that a
     /// list does not show.
     pub fn request_inspection(&self, uid: &PodUid) {
-        self.to_inspect.lock().insert(uid.clone());
-        self.request_relist();
+        self.request(uid, Instant::now());
     }
 
     /// # Errors
@@ -142,182 +184,14 @@ impl Pleg {
         ))
     }
 
-    /// Lists until cancelled.
+    /// Looks for changes until cancelled.
     pub async fn run(&self, events: mpsc::Sender<PodLifecycleEvent>, cancel: CancellationToken) {
         *self.relisted.lock() = Some(Instant::now());
-        let mut state = Relisting {
-            pleg: self,
-            events,
-            inspected: Records::new(),
-            inspecting: BTreeMap::new(),
-            inspections: JoinSet::new(),
-            permits: Arc::new(Semaphore::new(INSPECTIONS)),
-            failing: false,
-        };
-        let mut begun = Instant::now();
-        let mut next = begun;
-        loop {
-            tokio::select! {
-                biased;
-                () = cancel.cancelled() => return,
-                Some(done) = state.inspections.join_next_with_id() => state.finish(done).await,
-                () = self.requested.notified() => next = next.min(begun + REQUESTED_RELIST_PERIOD),
-                () = tokio::time::sleep_until(next) => {
-                    begun = Instant::now();
-                    // A runtime that hangs must not hold up the end.
-                    let relist = state.relist(begun);
-                    if cancel.run_until_cancelled(relist).await.is_none() {
-                        return;
-                    }
-                    next = begun + RELIST_PERIOD;
-                }
-            }
-        }
-    }
-}
-
-/// The details of a pod, or why they cannot be read.
-type Inspection = (PodUid, Result<PodStatus, String>);
-
-/// What the task of the generator alone knows.
-struct Relisting<'a> {
-    pleg: &'a Pleg,
-    events: mpsc::Sender<PodLifecycleEvent>,
-    /// Each pod as it was listed when its details were last read.
-    inspected: Records,
-    /// Pods whose details are being read.
-    inspecting: BTreeMap<PodUid, (Id, PodRecord, Instant)>,
-    inspections: JoinSet<Inspection>,
-    permits: Arc<Semaphore>,
-    failing: bool,
-}
-
-impl Relisting<'_> {
-    async fn relist(&mut self, begun: Instant) {
-        let cri = &self.pleg.cri;
-        let lists = tokio::try_join!(cri.list_pod_sandboxes(), cri.list_containers());
-        let (sandboxes, containers) = match lists {
-            Ok(lists) => lists,
-            Err(error) => {
-                // Once, not every second.
-                if !self.failing {
-                    warn!(%error, "cannot list the runtime's pods; trying on");
-                }
-                self.failing = true;
-                return;
-            }
-        };
-        if self.failing {
-            info!("the runtime lists its pods again");
-            self.failing = false;
-        }
-        let records = record::group(sandboxes, containers);
-        let mut asked = std::mem::take(&mut *self.pleg.to_inspect.lock());
-        for (uid, record) in &records {
-            if self.inspecting.contains_key(uid) {
-                continue;
-            }
-            let is_asked = asked.remove(uid);
-            if is_asked || self.inspected.get(uid) != Some(record) {
-                self.inspect(uid, record, begun);
-            }
-        }
-        // What is being read may have been read before it was changed.
-        asked.retain(|uid| records.contains_key(uid));
-        self.pleg.to_inspect.lock().extend(asked);
-        let gone: Vec<PodUid> = self
-            .inspected
-            .keys()
-            .filter(|uid| !records.contains_key(*uid))
-            .cloned()
-            .collect();
-        let listing = Listing {
-            at: Some(begun),
-            records,
-        };
-        self.pleg.listing.store(Arc::new(listing));
-        for uid in &gone {
-            // A read that is under way would bring the pod back.
-            self.abandon(uid);
-            self.pleg.cache.remove(uid);
-        }
-        self.pleg.cache.listed(begun);
-        *self.pleg.relisted.lock() = Some(Instant::now());
-        for uid in gone {
-            if let Some(old) = self.inspected.remove(&uid) {
-                let changes = old.changes(&PodRecord::default());
-                self.emit(PodLifecycleEvent { uid, changes }).await;
-            }
-        }
-    }
-
-    fn abandon(&mut self, uid: &PodUid) {
-        self.inspecting.remove(uid);
-    }
-
-    fn inspect(&mut self, uid: &PodUid, record: &PodRecord, begun: Instant) {
-        self.pleg.cache.begin_inspection(uid);
-        let cri = self.pleg.cri.clone();
-        let permits = Arc::clone(&self.permits);
-        let known = self.pleg.cache.get(uid).unwrap_or_default();
-        let (uid_of_task, record_of_task) = (uid.clone(), record.clone());
-        let task = self.inspections.spawn(async move {
-            let _permit = permits.acquire_owned().await;
-            let read = inspect::inspect(&cri, &record_of_task, &known);
-            let status = match tokio::time::timeout(INSPECTION_DEADLINE, read).await {
-                Ok(Ok(status)) => Ok(status),
-                Ok(Err(error)) => Err(error.to_string()),
-                Err(_) => Err(format!("no answer within {INSPECTION_DEADLINE:?}")),
-            };
-            (uid_of_task, status)
-        });
-        self.inspecting
-            .insert(uid.clone(), (task.id(), record.clone(), begun));
-    }
-
-    async fn finish(&mut self, done: Result<(Id, Inspection), JoinError>) {
-        let (id, uid, status) = match done {
-            Ok((id, (uid, status))) => (id, uid, status),
-            Err(error) => {
-                let id = error.id();
-                let entry = self.inspecting.iter().find(|(_, entry)| entry.0 == id);
-                let Some(uid) = entry.map(|(uid, _)| uid.clone()) else {
-                    return;
-                };
-                (id, uid, Err(error.to_string()))
-            }
-        };
-        // An abandoned read is of no interest, even when the pod is back.
-        if self.inspecting.get(&uid).is_none_or(|entry| entry.0 != id) {
-            return;
-        }
-        let Some((_, record, begun)) = self.inspecting.remove(&uid) else {
-            return;
-        };
-        let cache = &self.pleg.cache;
-        let status = match status {
-            Ok(status) => status,
-            Err(reason) => {
-                debug!(pod_uid = %uid, %reason, "cannot read the status of a pod");
-                // The pod still differs from `inspected`: the next list reads it again.
-                cache.set(&uid, Err(CacheError(Arc::from(reason))), begun);
-                return;
-            }
-        };
-        cache.set(&uid, Ok(Arc::new(status)), begun);
-        let changes = self
-            .inspected
-            .get(&uid)
-            .map(|old| old.changes(&record))
-            .unwrap_or_else(|| PodRecord::default().changes(&record));
-        self.inspected.insert(uid.clone(), record);
-        self.emit(PodLifecycleEvent { uid, changes }).await;
-    }
-
-    async fn emit(&self, event: PodLifecycleEvent) {
-        // Fails only once the sync loop is gone, and then nobody needs to know.
-        if self.events.send(event).await.is_err() {
-            debug!("a pod lifecycle event came after the sync loop ended");
-        }
+        let (hints_in, hints) = mpsc::channel(HINTS);
+        let watch = EventWatch::new(self, hints_in).run();
+        let relisting = Relisting::new(self, events).run(hints);
+        let both = async { tokio::join!(watch, relisting) };
+        // Neither ends by itself.
+        let _ = cancel.run_until_cancelled(both).await;
     }
 }

@@ -1,6 +1,9 @@
 //! What a list of the runtime says of each pod, and what changed since the last.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use cri_proto::runtime::v1;
 
@@ -11,7 +14,7 @@ use crate::{
 };
 
 /// The pods of one list.
-pub type Records = BTreeMap<PodUid, PodRecord>;
+pub type Records = BTreeMap<PodUid, Arc<PodRecord>>;
 
 /// The part of a list that is one pod's, sorted by id.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -24,6 +27,9 @@ pub struct PodRecord {
     pub sandboxes: Vec<(String, bool)>,
     /// Its containers.
     pub containers: Vec<ContainerRecord>,
+    /// Something of it lacks the label that names the pod: it was not made by a
+    /// kubelet, and a list by labels would not tell of it.
+    pub is_foreign: bool,
 }
 
 /// A container in a list.
@@ -40,28 +46,31 @@ pub struct ContainerRecord {
 /// Sorts a list of sandboxes and one of containers by pod. What names no pod is
 /// none of the kubelet's.
 pub fn group(sandboxes: Vec<v1::PodSandbox>, containers: Vec<v1::Container>) -> Records {
-    let mut records = Records::new();
+    let mut records: BTreeMap<PodUid, PodRecord> = BTreeMap::new();
     let mut owners = HashMap::with_capacity(sandboxes.len());
     for sandbox in sandboxes {
         let ready = sandbox.state() == v1::PodSandboxState::SandboxReady;
+        let labelled = pod_status::uid_of(&sandbox.labels);
         let Some(metadata) = sandbox.metadata.filter(|m| !m.uid.is_empty()) else {
             continue;
         };
         let uid = PodUid::from(metadata.uid.as_str());
         owners.insert(sandbox.id.clone(), uid.clone());
         let record = records.entry(uid).or_default();
+        record.is_foreign |= labelled.is_none_or(|labelled| labelled.as_str() != metadata.uid);
         record.name = metadata.name;
         record.namespace = metadata.namespace;
         record.sandboxes.push((sandbox.id, ready));
     }
     for container in containers {
         let state = container.state().into();
-        let Some(uid) = pod_status::uid_of(&container.labels)
-            .or_else(|| owners.get(&container.pod_sandbox_id).cloned())
-        else {
+        let labelled = pod_status::uid_of(&container.labels);
+        let is_foreign = labelled.is_none();
+        let Some(uid) = labelled.or_else(|| owners.get(&container.pod_sandbox_id).cloned()) else {
             continue;
         };
         let record = records.entry(uid).or_default();
+        record.is_foreign |= is_foreign;
         record.containers.push(ContainerRecord {
             id: container.id,
             sandbox_id: container.pod_sandbox_id,
@@ -72,10 +81,18 @@ pub fn group(sandboxes: Vec<v1::PodSandbox>, containers: Vec<v1::Container>) -> 
         record.sandboxes.sort_unstable();
         record.containers.sort_unstable_by(|a, b| a.id.cmp(&b.id));
     }
+    let records = records.into_iter();
     records
+        .map(|(uid, record)| (uid, Arc::new(record)))
+        .collect()
 }
 
 impl PodRecord {
+    /// Whether the runtime has nothing of the pod.
+    pub(super) fn is_empty(&self) -> bool {
+        self.sandboxes.is_empty() && self.containers.is_empty()
+    }
+
     /// What changed from `self` to `new`, sandboxes included.
     pub(super) fn changes(&self, new: &Self) -> Vec<ContainerChange> {
         let before: BTreeMap<&str, ContainerState> = self.states().collect();

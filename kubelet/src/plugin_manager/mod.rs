@@ -35,7 +35,7 @@ pub trait PluginHandler: fmt::Debug + Send + Sync + 'static {
     /// For the plugin's authors: why not.
     fn validate(&self, plugin: &Plugin) -> Result<(), String>;
 
-    /// Takes a plugin that was found valid. May be called again for one that is taken.
+    /// Takes a plugin that was found valid.
     ///
     /// # Errors
     /// For the plugin's authors: why it cannot be had.
@@ -87,8 +87,9 @@ impl PluginManager {
                 () = cancel.cancelled() => return,
                 Some(ended) = running.join_next() => match ended {
                     Ok((operation, outcome)) => ended_with(&mut state, &operation, outcome),
-                    // It is aborted with this task alone.
-                    Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+                    Err(error) => if let Ok(panic) = error.try_into_panic() {
+                        std::panic::resume_unwind(panic)
+                    },
                 },
                 sockets = watcher.changed() => state.want(sockets),
                 () = until(next) => {}

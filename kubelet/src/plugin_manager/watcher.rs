@@ -163,7 +163,7 @@ struct Scan {
 fn scan(dir: &Path, mut watches: Option<Watches>) -> io::Result<Scan> {
     fs::DirBuilder::new()
         .recursive(true)
-        .mode(0o755)
+        .mode(0o750)
         .create(dir)?;
     let mut scan = Scan {
         sockets: BTreeMap::new(),

@@ -52,6 +52,11 @@ pub fn full_name(pod: &Pod) -> String {
     format!("{}_{}", name(pod), namespace(pod))
 }
 
+/// `name_namespace(uid)`, as upstream's messages name a pod.
+pub fn name_with_uid(pod: &Pod) -> String {
+    format!("{}({})", full_name(pod), PodUid::of(pod))
+}
+
 /// The pod's name; empty when it has none.
 pub fn name(pod: &Pod) -> &str {
     pod.metadata.name.as_deref().unwrap_or_default()

@@ -1,6 +1,8 @@
-//! Pods as the kubelet holds them: who they are, which there are, and where
-//! their files are.
+//! Pods as the kubelet holds them: who they are, which there are, what they need,
+//! and where their files are.
 
 pub mod directory;
 pub mod identity;
 pub mod manager;
+pub mod priority;
+pub mod resources;

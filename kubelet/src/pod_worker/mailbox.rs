@@ -6,13 +6,17 @@ use std::{sync::Arc, time::Duration};
 use k8s_openapi::api::core::v1::Pod;
 use tokio::time::Instant;
 
+use crate::status::Verdict;
+
 /// How a pod is to end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kill {
     /// Instead of the pod's own grace period. Can only shrink.
     pub grace: Option<Duration>,
     /// Whether nothing is to be left of the pod: it is gone from its source.
     pub deleted: bool,
+    /// What its status says then, where the kubelet ends it on its own account.
+    pub verdict: Option<Verdict>,
 }
 
 /// The requests to one worker, seen by it through a watch channel.
@@ -47,7 +51,7 @@ impl Mailbox {
             let grace = grace.and_then(|seconds| u64::try_from(seconds).ok());
             self.kill(Kill {
                 grace: grace.map(Duration::from_secs),
-                deleted: false,
+                ..Kill::default()
             });
         }
         true
@@ -62,17 +66,26 @@ impl Mailbox {
     /// holds.
     pub(super) fn kill(&mut self, kill: Kill) {
         self.restart = None;
-        let grace = match (self.kill.and_then(|kill| kill.grace), kill.grace) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
-        let deleted = kill.deleted || self.kill.is_some_and(|kill| kill.deleted);
-        self.kill = Some(Kill { grace, deleted });
+        let before = self.kill.take().unwrap_or_default();
+        self.kill = Some(Kill {
+            grace: match (before.grace, kill.grace) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            },
+            deleted: kill.deleted || before.deleted,
+            verdict: kill.verdict.or(before.verdict),
+        });
+    }
+
+    /// The grace period that the pod is to end within, if it is to end and its
+    /// own does not hold.
+    pub(super) fn grace(&self) -> Option<Duration> {
+        self.kill.as_ref().and_then(|kill| kill.grace)
     }
 
     /// Whether nothing is to be left of the pod.
     pub(super) fn is_deleted(&self) -> bool {
-        self.kill.is_some_and(|kill| kill.deleted)
+        self.kill.as_ref().is_some_and(|kill| kill.deleted)
     }
 
     /// The worker has nothing left to do. `true`: it begins again.
@@ -97,11 +110,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::status::Phase;
 
     fn kill(grace: Option<u64>, deleted: bool) -> Kill {
         Kill {
             grace: grace.map(Duration::from_secs),
             deleted,
+            verdict: None,
         }
     }
 
@@ -128,6 +143,22 @@ mod tests {
     }
 
     #[test]
+    fn what_a_pod_failed_for_stays() {
+        let mut mailbox = Mailbox::default();
+        let verdict = Verdict {
+            phase: Phase::Failed,
+            reason: "Evicted".to_owned(),
+            message: "no memory".to_owned(),
+        };
+        mailbox.kill(Kill {
+            verdict: Some(verdict.clone()),
+            ..Kill::default()
+        });
+        mailbox.kill(kill(Some(1), true));
+        assert_eq!(mailbox.kill.unwrap().verdict, Some(verdict));
+    }
+
+    #[test]
     fn a_pod_that_comes_back_marked_for_deletion_is_ended_again() {
         let mut mailbox = Mailbox::default();
         mailbox.kill(kill(None, true));
@@ -150,7 +181,7 @@ mod tests {
             for (grace, deleted) in kills {
                 mailbox.kill(kill(grace, deleted));
                 mailbox.sync();
-                let now = mailbox.kill.unwrap();
+                let now = mailbox.kill.clone().unwrap();
                 if let Some(last) = last {
                     prop_assert!(now.deleted >= last.deleted);
                     if let Some(before) = last.grace {

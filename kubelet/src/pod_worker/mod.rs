@@ -21,6 +21,9 @@ use crate::{
     runtime::{pod_state::PodState, pod_status::PodStatus},
 };
 
+/// What only the runtime has of a pod gets no longer than this to end, as upstream.
+const ORPHAN_GRACE_PERIOD: Duration = Duration::from_secs(1);
+
 /// Whatever kept a worker from doing its work; it is logged and tried again.
 pub type WorkerError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -66,12 +69,13 @@ pub trait PodSyncer: Send + Sync + 'static {
         state: Arc<PodState>,
     ) -> impl Future<Output = Result<SyncOutcome, WorkerError>> + Send;
 
-    /// Ends everything that runs of a pod, within `grace` or its own period.
+    /// Ends everything that runs of a pod, as `kill` says; one that ended by itself
+    /// was not killed.
     fn terminate_pod(
         &self,
         subject: Subject,
         status: Arc<PodStatus>,
-        grace: Option<Duration>,
+        kill: Option<Kill>,
     ) -> impl Future<Output = Result<(), WorkerError>> + Send;
 
     /// Reports the end of a pod of which nothing runs, and frees its resources.
@@ -166,8 +170,9 @@ impl<S: PodSyncer> PodWorkers<S> {
         }
         let mut mailbox = Mailbox::default();
         mailbox.kill(Kill {
-            grace: None,
+            grace: Some(ORPHAN_GRACE_PERIOD),
             deleted: true,
+            verdict: None,
         });
         let subject = Subject {
             uid: uid.clone(),
@@ -203,6 +208,9 @@ impl<S: PodSyncer> PodWorkers<S> {
         mailbox: Mailbox,
         reborn: Option<Instant>,
     ) -> watch::Sender<Mailbox> {
+        if subject.pod.as_deref().is_some_and(identity::is_static) {
+            self.names.enlist(&subject.full_name, &subject.uid);
+        }
         let mailbox = watch::Sender::new(mailbox);
         let worker = Worker {
             subject,

@@ -1,46 +1,62 @@
 //! Static pods of one full name run one after the other: an edited manifest is
 //! another pod of the same name.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::pod::identity::PodUid;
 
-/// Which static pod has which full name. Who waits for a name first gets it first.
+/// Which static pod has which full name, and who waits for it, in the order in
+/// which they came.
 #[derive(Debug, Default)]
 pub(super) struct StaticNames {
-    holders: Mutex<HashMap<String, PodUid>>,
+    /// The first of each name has it.
+    queues: Mutex<BTreeMap<String, VecDeque<PodUid>>>,
     released: Notify,
 }
 
 impl StaticNames {
-    /// Waits until no other pod has the name, and takes it.
+    /// Puts a pod at the end of those that want the name, unless it is among them.
+    pub(super) fn enlist(&self, full_name: &str, uid: &PodUid) {
+        let mut queues = self.queues.lock();
+        let queue = queues.entry(full_name.to_owned()).or_default();
+        if !queue.contains(uid) {
+            queue.push_back(uid.clone());
+        }
+    }
+
+    /// Waits until the pod has the name.
     pub(super) async fn acquire(&self, full_name: &str, uid: &PodUid) {
+        self.enlist(full_name, uid);
         loop {
             // Before the look, so that nothing that comes after it is missed.
             let released = self.released.notified();
-            {
-                let mut holders = self.holders.lock();
-                let holder = holders
-                    .entry(full_name.to_owned())
-                    .or_insert_with(|| uid.clone());
-                if holder == uid {
-                    return;
-                }
+            let first = self
+                .queues
+                .lock()
+                .get(full_name)
+                .and_then(VecDeque::front)
+                .cloned();
+            if first.as_ref() == Some(uid) {
+                return;
             }
             released.await;
         }
     }
 
-    /// Gives the name back, if the pod has it.
+    /// Gives the name back, or no longer waits for it.
     pub(super) fn release(&self, full_name: &str, uid: &PodUid) {
-        let mut holders = self.holders.lock();
-        if holders.get(full_name) == Some(uid) {
-            holders.remove(full_name);
-            self.released.notify_waiters();
+        let mut queues = self.queues.lock();
+        let Some(queue) = queues.get_mut(full_name) else {
+            return;
+        };
+        queue.retain(|other| other != uid);
+        if queue.is_empty() {
+            queues.remove(full_name);
         }
+        self.released.notify_waiters();
     }
 }
 
@@ -53,18 +69,20 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_name_is_had_by_one_pod_at_a_time() {
         let names = Arc::new(StaticNames::default());
-        let (old, new) = (PodUid::from("1"), PodUid::from("2"));
+        let (old, mid, new) = (PodUid::from("1"), PodUid::from("2"), PodUid::from("3"));
         names.acquire("a", &old).await;
         names.acquire("a", &old).await;
+        names.enlist("a", &mid);
         let waiting = tokio::spawn({
             let (names, new) = (Arc::clone(&names), new.clone());
             async move { names.acquire("a", &new).await }
         });
         tokio::time::sleep(Duration::from_secs(1)).await;
-        names.release("a", &new);
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        assert!(!waiting.is_finished());
         names.release("a", &old);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        // The one in between came first.
+        assert!(!waiting.is_finished());
+        names.release("a", &mid);
         waiting.await.unwrap();
     }
 }

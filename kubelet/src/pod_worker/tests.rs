@@ -81,9 +81,10 @@ impl PodSyncer for Scripted {
         &self,
         subject: Subject,
         _: Arc<PodStatus>,
-        grace: Option<Duration>,
+        kill: Option<Kill>,
     ) -> Result<(), WorkerError> {
         self.note("terminate", &subject.uid);
+        let grace = kill.and_then(|kill| kill.grace);
         let longest = *self.termination.lock();
         tokio::time::sleep(grace.map_or(longest, |grace| grace.min(longest))).await;
         Ok(())
@@ -122,6 +123,7 @@ fn workers() -> (Arc<Scripted>, PodWorkers<Scripted>) {
 const DELETED: Kill = Kill {
     grace: None,
     deleted: true,
+    verdict: None,
 };
 
 #[tokio::test(start_paused = true)]
@@ -200,7 +202,7 @@ async fn a_shorter_grace_period_takes_effect_at_once() {
     tokio::time::sleep(SECOND).await;
     let short = Kill {
         grace: Some(5 * SECOND),
-        deleted: false,
+        ..Kill::default()
     };
     workers.kill(&PodUid::of(&pod), short);
     tokio::time::sleep(6 * SECOND).await;

@@ -180,18 +180,17 @@ impl<S: PodSyncer> Worker<S> {
         let mut newer_than = Instant::now();
         loop {
             self.pod();
-            let kill = self.mailbox.borrow().kill;
-            let grace = kill.and_then(|kill| kill.grace);
+            let kill = self.mailbox.borrow().kill.clone();
+            let grace = kill.as_ref().and_then(|kill| kill.grace);
             let terminate = {
                 let (syncer, subject) = (Arc::clone(&self.syncer), self.subject.clone());
                 async move {
                     let status = syncer.status(&subject.uid, Some(newer_than)).await?;
-                    syncer.terminate_pod(subject, status, grace).await
+                    syncer.terminate_pod(subject, status, kill).await
                 }
             };
             let mut terminate = isolated(terminate);
-            let shrunk =
-                self.wait_until(|mailbox| mailbox.kill.and_then(|kill| kill.grace) != grace);
+            let shrunk = self.wait_until(|mailbox| mailbox.grace() != grace);
             tokio::pin!(shrunk);
             tokio::select! {
                 biased;

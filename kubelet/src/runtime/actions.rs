@@ -1,12 +1,18 @@
-//! What is to be done to a pod, from what its spec asks for and what the runtime
-//! has of it. Decides only; nothing here calls anything.
+//! What is to be done to a pod, from what its spec asks for, what the runtime has
+//! of it and what its probes found. Decides only; nothing here calls anything.
+
+mod init;
+#[cfg(test)]
+mod tests;
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 
 use super::{
     hash::container_hash,
     pod_status::{ContainerState, ContainerStatus, PodStatus},
+    restart_rules::{restarts, restarts_all},
 };
+use crate::prober::results::{ProbeResult, ProbeResults, ProbeType};
 
 /// When the containers of a pod are started again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,10 +28,20 @@ pub enum RestartPolicy {
 impl RestartPolicy {
     /// The policy of a pod; upstream's default where it names none.
     pub fn of(spec: &PodSpec) -> Self {
-        match spec.restart_policy.as_deref() {
-            Some("OnFailure") => Self::OnFailure,
-            Some("Never") => Self::Never,
-            _ => Self::Always,
+        Self::parse(spec.restart_policy.as_deref()).unwrap_or(Self::Always)
+    }
+
+    /// The policy of a container: its own, or else that of its pod.
+    pub fn of_container(spec: &PodSpec, container: &Container) -> Self {
+        Self::parse(container.restart_policy.as_deref()).unwrap_or_else(|| Self::of(spec))
+    }
+
+    fn parse(policy: Option<&str>) -> Option<Self> {
+        match policy? {
+            "Always" => Some(Self::Always),
+            "OnFailure" => Some(Self::OnFailure),
+            "Never" => Some(Self::Never),
+            _ => None,
         }
     }
 
@@ -54,6 +70,17 @@ pub enum SandboxNeed {
     },
 }
 
+/// What asks for the end of a container, where its grace period depends on that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KillReason {
+    /// Its liveness probe failed.
+    LivenessProbe,
+    /// Its startup probe failed.
+    StartupProbe,
+    /// Anything else.
+    Other,
+}
+
 /// A running container that must not go on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerToKill {
@@ -63,6 +90,17 @@ pub struct ContainerToKill {
     pub name: String,
     /// Why, for people.
     pub message: String,
+    /// Why.
+    pub reason: KillReason,
+}
+
+/// A container that is to vanish from the runtime, so that the pod runs anew.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerToReset {
+    /// Its id in the runtime.
+    pub id: String,
+    /// Whether it is to be stopped first.
+    pub kill: bool,
 }
 
 /// What is to be done, in this order.
@@ -70,14 +108,20 @@ pub struct ContainerToKill {
 pub struct PodActions {
     /// Stop every sandbox and container.
     pub kill_pod: bool,
-    /// Then make a sandbox, as the n-th of the pod.
+    /// Containers to stop.
+    pub kill: Vec<ContainerToKill>,
+    /// Containers to remove, because one that ended has the pod run anew; then
+    /// there is nothing else to do. Those whose end asks for it are the last: as
+    /// long as anything is left of the others, they tell so.
+    pub reset: Vec<ContainerToReset>,
+    /// Make a sandbox, as the n-th of the pod.
     pub create_sandbox: Option<u32>,
     /// The sandbox that is there and serves.
     pub sandbox_id: Option<String>,
-    /// Containers to stop.
-    pub kill: Vec<ContainerToKill>,
-    /// The init container to start.
-    pub start_init: Option<usize>,
+    /// The ephemeral containers to start.
+    pub start_ephemeral: Vec<usize>,
+    /// The init containers to start.
+    pub start_init: Vec<usize>,
     /// The containers to start.
     pub start: Vec<usize>,
 }
@@ -88,7 +132,9 @@ impl PodActions {
         !self.kill_pod
             && self.create_sandbox.is_none()
             && self.kill.is_empty()
-            && self.start_init.is_none()
+            && self.reset.is_empty()
+            && self.start_ephemeral.is_empty()
+            && self.start_init.is_empty()
             && self.start.is_empty()
     }
 }
@@ -114,68 +160,95 @@ pub fn sandbox_need(spec: &PodSpec, status: &PodStatus) -> SandboxNeed {
 }
 
 /// Whether a container is to be started, being in the state it is.
-pub fn should_be_restarted(
-    container: &Container,
-    policy: RestartPolicy,
-    status: &PodStatus,
-) -> bool {
+pub fn should_be_restarted(spec: &PodSpec, container: &Container, status: &PodStatus) -> bool {
     match status.container(&container.name) {
         None => true,
         Some(status) => match status.state {
             ContainerState::Running => false,
             ContainerState::Created | ContainerState::Unknown => true,
-            ContainerState::Exited => policy.restarts(status.exit_code),
+            ContainerState::Exited => restarts(spec, container, status.exit_code),
         },
     }
 }
 
+/// Whether the end of a container has the whole pod run anew, and something is
+/// left of what is to be removed first.
+pub fn is_restarting_all(spec: &PodSpec, status: &PodStatus) -> bool {
+    containers(spec).any(|container| {
+        status
+            .container(&container.name)
+            .is_some_and(|newest| asks_for_all(container, newest))
+    })
+}
+
 /// What brings the pod to what its spec asks for.
-pub fn compute(pod: &Pod, status: &PodStatus) -> PodActions {
+pub fn compute(pod: &Pod, status: &PodStatus, probes: &ProbeResults) -> PodActions {
     let Some(spec) = &pod.spec else {
         return PodActions::default();
     };
-    let policy = RestartPolicy::of(spec);
+    if is_restarting_all(spec, status) {
+        return PodActions {
+            reset: containers_to_reset(spec, status),
+            ..PodActions::default()
+        };
+    }
     let sandbox_id = match sandbox_need(spec, status) {
-        SandboxNeed::Create { attempt } => return recreate(spec, status, policy, attempt),
+        SandboxNeed::Create { attempt } => return recreate(spec, status, attempt),
         SandboxNeed::Keep { id } => id,
     };
     let mut actions = PodActions {
         sandbox_id: Some(sandbox_id.clone()),
+        // They wait for nothing, and run once.
+        start_ephemeral: (0..)
+            .zip(spec.ephemeral_containers.iter().flatten())
+            .filter(|(_, container)| status.container(&container.name).is_none())
+            .map(|(index, _)| index)
+            .collect(),
         ..PodActions::default()
     };
-    if !init_actions(spec, status, policy, &sandbox_id, &mut actions) {
+    if !init::actions(spec, status, &sandbox_id, probes, &mut actions) {
         return actions;
     }
     let mut keep = 0;
     for (index, container) in spec.containers.iter().enumerate() {
-        let status_of = status.container(&container.name);
-        let Some(running) = status_of.filter(|c| c.state == ContainerState::Running) else {
-            if should_be_restarted(container, policy, status) {
+        let newest = status.container(&container.name);
+        let Some(running) = newest.filter(|c| c.state == ContainerState::Running) else {
+            if should_be_restarted(spec, container, status) {
                 actions.start.push(index);
                 // It may run after all, and must not run twice.
-                actions.kill.extend(unknown(status_of));
+                actions
+                    .kill
+                    .extend(newest.and_then(|c| unknown(c, "Container")));
             }
             continue;
         };
-        if running
-            .hash
-            .is_some_and(|hash| hash != container_hash(container))
-        {
-            actions.kill.push(ContainerToKill {
-                id: running.id.clone(),
-                name: running.name.clone(),
-                message: "the container's definition changed".to_owned(),
-            });
-            actions.start.push(index);
+        let (message, reason, restart) = if is_changed(container, running) {
+            // Whatever the policy: it is another container.
+            ("definition changed", KillReason::Other, true)
+        } else if let Some((message, reason)) = failed_probe(running, probes) {
+            let restart = RestartPolicy::of_container(spec, container) != RestartPolicy::Never;
+            (message, reason, restart)
         } else {
             keep += 1;
+            continue;
+        };
+        let mut message = format!("Container {} {message}", container.name);
+        if restart {
+            message.push_str(", will be restarted");
+            actions.start.push(index);
         }
+        actions.kill.push(kill(running, message, reason));
     }
-    actions.kill_pod = keep == 0 && actions.start.is_empty();
+    if keep == 0 && actions.start.is_empty() {
+        actions.kill_pod = true;
+        // Sidecars do not keep a pod alive.
+        actions.start_init.clear();
+        actions.start_ephemeral.clear();
+    }
     actions
 }
 
-fn recreate(spec: &PodSpec, status: &PodStatus, policy: RestartPolicy, attempt: u32) -> PodActions {
+fn recreate(spec: &PodSpec, status: &PodStatus, attempt: u32) -> PodActions {
     let mut actions = PodActions {
         kill_pod: true,
         ..PodActions::default()
@@ -183,267 +256,99 @@ fn recreate(spec: &PodSpec, status: &PodStatus, policy: RestartPolicy, attempt: 
     // A pod that ran and is not to be restarted needs no further sandbox. One of
     // which nothing was started would wait for ever: it is still to run.
     let ran = |c: &ContainerStatus| c.state != ContainerState::Created;
-    if policy == RestartPolicy::Never && attempt != 0 && status.containers.iter().any(ran) {
+    if RestartPolicy::of(spec) == RestartPolicy::Never
+        && attempt != 0
+        && status.containers.iter().any(ran)
+    {
         return actions;
     }
-    let start: Vec<usize> = (0..spec.containers.len())
-        .filter(|index| {
-            let done = status
-                .container(&spec.containers[*index].name)
-                .is_some_and(ContainerStatus::succeeded);
-            !(done && policy == RestartPolicy::OnFailure)
-        })
+    let is_done = |container: &Container| {
+        RestartPolicy::of_container(spec, container) == RestartPolicy::OnFailure
+            && status
+                .container(&container.name)
+                .is_some_and(ContainerStatus::succeeded)
+    };
+    let start: Vec<usize> = (0..)
+        .zip(&spec.containers)
+        .filter(|(_, container)| !is_done(container))
+        .map(|(index, _)| index)
         .collect();
     if start.is_empty() {
         return actions;
     }
     actions.create_sandbox = Some(attempt);
     if spec.init_containers.as_ref().is_some_and(|c| !c.is_empty()) {
-        actions.start_init = Some(0);
+        actions.start_init = vec![0];
     } else {
         actions.start = start;
     }
     actions
 }
 
-/// Adds what the init containers need; whether all of them are done.
-fn init_actions(
-    spec: &PodSpec,
-    status: &PodStatus,
-    policy: RestartPolicy,
-    sandbox_id: &str,
-    actions: &mut PodActions,
-) -> bool {
+fn containers_to_reset(spec: &PodSpec, status: &PodStatus) -> Vec<ContainerToReset> {
     let init = spec.init_containers.as_deref().unwrap_or_default();
-    if init.is_empty() {
-        return true;
+    let mut all = Vec::new();
+    for asking in [false, true] {
+        for container in spec.containers.iter().chain(init) {
+            let runs = status
+                .containers
+                .iter()
+                .filter(|run| run.name == container.name && asks_for_all(container, run) == asking);
+            all.extend(runs.map(|run| ContainerToReset {
+                id: run.id.clone(),
+                kill: run.state != ContainerState::Exited,
+            }));
+        }
     }
-    // What ran in an earlier sandbox does not count: a new one is initialised anew.
-    let active = |name: &str| {
-        status
-            .container(name)
-            .filter(|c| c.sandbox_id.is_empty() || c.sandbox_id == sandbox_id)
-    };
-    if spec.containers.iter().any(|c| active(&c.name).is_some()) {
-        return true;
-    }
-    let newest = init
+    all
+}
+
+fn asks_for_all(container: &Container, run: &ContainerStatus) -> bool {
+    run.state == ContainerState::Exited && restarts_all(container, run.exit_code)
+}
+
+fn containers(spec: &PodSpec) -> impl Iterator<Item = &Container> {
+    spec.init_containers
         .iter()
-        .enumerate()
-        .rev()
-        .find_map(|(index, container)| Some((index, active(&container.name)?)));
-    let Some((index, newest)) = newest else {
-        actions.start_init = Some(0);
-        return false;
-    };
-    match newest.state {
-        ContainerState::Running => {}
-        ContainerState::Created => actions.start_init = Some(index),
-        ContainerState::Unknown => {
-            actions.kill.extend(unknown(Some(newest)));
-            actions.start_init = Some(index);
-        }
-        ContainerState::Exited if newest.exit_code == 0 => {
-            if index + 1 == init.len() {
-                return true;
-            }
-            actions.start_init = Some(index + 1);
-        }
-        ContainerState::Exited if policy == RestartPolicy::Never => actions.kill_pod = true,
-        ContainerState::Exited => actions.start_init = Some(index),
-    }
-    false
+        .flatten()
+        .chain(&spec.containers)
 }
 
-fn unknown(status: Option<&ContainerStatus>) -> Option<ContainerToKill> {
-    status
-        .filter(|c| c.state == ContainerState::Unknown)
-        .map(|c| ContainerToKill {
-            id: c.id.clone(),
-            name: c.name.clone(),
-            message: "its state is unknown: it must not run twice".to_owned(),
-        })
+/// Whether a container runs that was made from another definition.
+fn is_changed(container: &Container, running: &ContainerStatus) -> bool {
+    running
+        .hash
+        .is_some_and(|hash| hash != container_hash(container))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::runtime::pod_status::{Reported, SandboxStatus};
-
-    fn container(name: &str) -> Container {
-        Container {
-            name: name.to_owned(),
-            image: Some("image".to_owned()),
-            ..Container::default()
-        }
+/// The probe that a running container failed for good.
+fn failed_probe(
+    running: &ContainerStatus,
+    probes: &ProbeResults,
+) -> Option<(&'static str, KillReason)> {
+    let failed = |probe| probes.get(&running.id, probe) == Some(ProbeResult::Failure);
+    if failed(ProbeType::Liveness) {
+        Some(("failed liveness probe", KillReason::LivenessProbe))
+    } else if failed(ProbeType::Startup) {
+        Some(("failed startup probe", KillReason::StartupProbe))
+    } else {
+        None
     }
+}
 
-    fn pod(policy: &str, init: &[&str], containers: &[&str]) -> Pod {
-        Pod {
-            spec: Some(PodSpec {
-                restart_policy: Some(policy.to_owned()),
-                init_containers: Some(init.iter().map(|name| container(name)).collect()),
-                containers: containers.iter().map(|name| container(name)).collect(),
-                ..PodSpec::default()
-            }),
-            ..Pod::default()
-        }
+fn kill(container: &ContainerStatus, message: String, reason: KillReason) -> ContainerToKill {
+    ContainerToKill {
+        id: container.id.clone(),
+        name: container.name.clone(),
+        message,
+        reason,
     }
+}
 
-    fn sandbox(ready: bool) -> SandboxStatus {
-        SandboxStatus {
-            id: "sandbox".to_owned(),
-            attempt: 2,
-            ready,
-            created_at: 1,
-            host_network: false,
-            ips: vec!["10.0.0.1".to_owned()],
-        }
-    }
-
-    fn ran(name: &str, state: ContainerState, exit_code: i32) -> ContainerStatus {
-        ContainerStatus {
-            id: format!("id-{name}"),
-            name: name.to_owned(),
-            sandbox_id: "sandbox".to_owned(),
-            state,
-            created_at: 1,
-            started_at: 1,
-            finished_at: 0,
-            exit_code,
-            image: String::new(),
-            image_ref: String::new(),
-            hash: Some(container_hash(&container(name))),
-            restart_count: 0,
-            reason: String::new(),
-            message: String::new(),
-            reported: Reported::default(),
-        }
-    }
-
-    fn has(containers: Vec<ContainerStatus>) -> PodStatus {
-        PodStatus {
-            sandboxes: vec![sandbox(true)],
-            containers,
-        }
-    }
-
-    const RUNNING: ContainerState = ContainerState::Running;
-    const EXITED: ContainerState = ContainerState::Exited;
-
-    #[test]
-    fn a_new_pod_gets_a_sandbox_and_starts_with_its_first_init_container() {
-        let actions = compute(&pod("Always", &["i"], &["a"]), &PodStatus::default());
-        assert_eq!(actions.create_sandbox, Some(0));
-        assert_eq!((actions.start_init, actions.start.len()), (Some(0), 0));
-        let actions = compute(&pod("Always", &[], &["a", "b"]), &PodStatus::default());
-        assert_eq!(actions.start, [0, 1]);
-    }
-
-    #[test]
-    fn a_pod_as_it_should_be_is_left_alone() {
-        let status = has(vec![ran("a", RUNNING, 0)]);
-        assert!(compute(&pod("Always", &[], &["a"]), &status).is_empty());
-    }
-
-    #[test]
-    fn containers_restart_by_policy() {
-        for (policy, exit_code, restarts) in [
-            ("Always", 0, true),
-            ("Always", 1, true),
-            ("OnFailure", 0, false),
-            ("OnFailure", 1, true),
-            ("Never", 0, false),
-            ("Never", 1, false),
-        ] {
-            let status = has(vec![ran("a", EXITED, exit_code), ran("b", RUNNING, 0)]);
-            let actions = compute(&pod(policy, &[], &["a", "b"]), &status);
-            assert_eq!(actions.start.contains(&0), restarts, "{policy} {exit_code}");
-            assert!(!actions.kill_pod);
-        }
-    }
-
-    #[test]
-    fn a_pod_of_which_nothing_runs_on_is_killed() {
-        let status = has(vec![ran("a", EXITED, 0)]);
-        assert!(compute(&pod("Never", &[], &["a"]), &status).kill_pod);
-    }
-
-    #[test]
-    fn a_dead_sandbox_is_replaced_unless_nothing_would_run_in_it() {
-        let dead = |containers| PodStatus {
-            sandboxes: vec![sandbox(false)],
-            containers,
-        };
-        let actions = compute(
-            &pod("Always", &[], &["a"]),
-            &dead(vec![ran("a", EXITED, 0)]),
-        );
-        assert_eq!(actions.create_sandbox, Some(3));
-        assert!(actions.kill_pod);
-        for policy in ["Never", "OnFailure"] {
-            let status = dead(vec![ran("a", EXITED, 0)]);
-            let actions = compute(&pod(policy, &[], &["a"]), &status);
-            assert_eq!(actions.create_sandbox, None, "{policy}");
-        }
-    }
-
-    #[test]
-    fn a_pod_whose_sandbox_died_before_anything_was_started_still_runs() {
-        let mut status = has(vec![ran("a", ContainerState::Created, 0)]);
-        status.sandboxes = vec![sandbox(false)];
-        let actions = compute(&pod("Never", &[], &["a"]), &status);
-        assert_eq!(actions.create_sandbox, Some(3));
-        assert_eq!(actions.start, [0]);
-        status.containers.push(ran("b", EXITED, 1));
-        let actions = compute(&pod("Never", &[], &["a", "b"]), &status);
-        assert_eq!((actions.create_sandbox, actions.kill_pod), (None, true));
-    }
-
-    #[test]
-    fn another_network_or_no_address_needs_another_sandbox() {
-        let mut host = pod("Always", &[], &["a"]);
-        host.spec.as_mut().unwrap().host_network = Some(true);
-        let status = has(vec![ran("a", RUNNING, 0)]);
-        assert_eq!(compute(&host, &status).create_sandbox, Some(3));
-        let mut status = status;
-        status.sandboxes[0].ips.clear();
-        let actions = compute(&pod("Always", &[], &["a"]), &status);
-        assert_eq!(actions.create_sandbox, Some(3));
-    }
-
-    #[test]
-    fn init_containers_run_one_by_one() {
-        let pod = pod("Always", &["i", "j"], &["a"]);
-        let step = |containers| {
-            let actions = compute(&pod, &has(containers));
-            (actions.start_init, actions.start)
-        };
-        assert_eq!(step(vec![]), (Some(0), vec![]));
-        assert_eq!(step(vec![ran("i", RUNNING, 0)]), (None, vec![]));
-        assert_eq!(step(vec![ran("i", EXITED, 1)]), (Some(0), vec![]));
-        assert_eq!(step(vec![ran("i", EXITED, 0)]), (Some(1), vec![]));
-        let both = vec![ran("j", EXITED, 0), ran("i", EXITED, 0)];
-        assert_eq!(step(both), (None, vec![0]));
-        // Collected init containers are not run again under a running pod.
-        assert_eq!(step(vec![ran("a", RUNNING, 0)]), (None, vec![]));
-    }
-
-    #[test]
-    fn a_failed_init_container_fails_a_pod_that_is_not_restarted() {
-        let actions = compute(
-            &pod("Never", &["i"], &["a"]),
-            &has(vec![ran("i", EXITED, 1)]),
-        );
-        assert!(actions.kill_pod && actions.start.is_empty());
-    }
-
-    #[test]
-    fn a_changed_container_is_recreated_even_when_never_restarted() {
-        let mut changed = ran("a", RUNNING, 0);
-        changed.hash = Some(1);
-        let actions = compute(&pod("Never", &[], &["a"]), &has(vec![changed]));
-        assert_eq!(actions.kill.len(), 1);
-        assert_eq!(actions.start, [0]);
-    }
+/// The end of a container of which nobody knows whether it runs.
+fn unknown(container: &ContainerStatus, kind: &str) -> Option<ContainerToKill> {
+    (container.state == ContainerState::Unknown).then(|| {
+        let message = format!("{kind} is in \"unknown\" state, try killing it before restart");
+        kill(container, message, KillReason::Other)
+    })
 }

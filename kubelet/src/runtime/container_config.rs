@@ -1,6 +1,6 @@
 //! The CRI config of a container.
 
-use std::{collections::BTreeMap, path::Path};
+use std::collections::BTreeMap;
 
 use cri_proto::runtime::v1::{
     ContainerConfig, ContainerMetadata, Device, ImageSpec, KeyValue, LinuxContainerConfig, Mount,
@@ -9,12 +9,13 @@ use cri_proto::runtime::v1::{
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 
 use super::{
-    env::{self, EnvError, Placement},
+    env,
     expansion::expand,
     hash::container_hash,
-    labels, resources,
+    labels,
+    resources::{self, Rules},
     sandbox_config::identity_labels,
-    security_context::{self, ImageUser, SecurityContextError},
+    security_context::{self, ImageUser, NodeSecurity, SecurityContextError},
 };
 
 /// Where the message goes when the spec does not say.
@@ -23,9 +24,6 @@ pub(super) const TERMINATION_MESSAGE_PATH: &str = "/dev/termination-log";
 /// Why a container cannot be configured.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// Its environment cannot be made.
-    #[error(transparent)]
-    Env(#[from] EnvError),
     /// Its security context forbids it.
     #[error(transparent)]
     SecurityContext(#[from] SecurityContextError),
@@ -40,16 +38,16 @@ pub struct Parts<'a> {
     pub image_ref: String,
     /// The user that the image runs as.
     pub image_user: ImageUser,
-    /// Where the pod runs.
-    pub placement: Placement<'a>,
+    /// Names and values of its variables.
+    pub variables: Vec<(String, String)>,
     /// What it mounts.
     pub mounts: Vec<Mount>,
     /// Its devices.
     pub devices: Vec<Device>,
-    /// Directory of the localhost seccomp profiles.
-    pub seccomp_root: &'a Path,
-    /// Bytes of memory that the node has.
-    pub memory_capacity: i64,
+    /// What the node gives to containers that do not ask for something else.
+    pub security: NodeSecurity<'a>,
+    /// What bounds its resources.
+    pub rules: Rules<'a>,
 }
 
 /// The config of a container.
@@ -62,21 +60,27 @@ pub fn container_config(
     container: &Container,
     parts: Parts<'_>,
 ) -> Result<ContainerConfig, ConfigError> {
-    let variables = env::environment(pod, container, &parts.placement)?;
     let expanded = |list: &Option<Vec<String>>| -> Vec<String> {
         list.iter()
             .flatten()
-            .map(|item| expand(item, |name| env::lookup(&variables, name)))
+            .map(|item| expand(item, |name| env::lookup(&parts.variables, name)))
             .collect()
     };
+    let command = expanded(&container.command);
+    let args = expanded(&container.args);
+    let mut mounts = parts.mounts;
+    let ids = &parts.security.user_namespace;
+    for mount in &mut mounts {
+        mount.uid_mappings.clone_from(&ids.uids);
+        mount.gid_mappings.clone_from(&ids.gids);
+    }
     let security_context = security_context::container_security_context(
+        pod,
         spec,
         container,
         &parts.image_user,
-        parts.seccomp_root,
+        parts.security,
     )?;
-    let command = expanded(&container.command);
-    let args = expanded(&container.args);
     Ok(ContainerConfig {
         metadata: Some(ContainerMetadata {
             name: container.name.clone(),
@@ -90,14 +94,15 @@ pub fn container_config(
         command,
         args,
         working_dir: container.working_dir.clone().unwrap_or_default(),
-        envs: variables
+        envs: parts
+            .variables
             .into_iter()
             .map(|(key, value)| KeyValue {
                 key,
                 value: value.into_bytes(),
             })
             .collect(),
-        mounts: parts.mounts,
+        mounts,
         devices: parts.devices,
         labels: container_labels(pod, container),
         annotations: container_annotations(pod, spec, container, parts.restart_count),
@@ -106,11 +111,7 @@ pub fn container_config(
         stdin_once: container.stdin_once.unwrap_or_default(),
         tty: container.tty.unwrap_or_default(),
         linux: Some(LinuxContainerConfig {
-            resources: Some(resources::container_resources(
-                pod,
-                container,
-                parts.memory_capacity,
-            )),
+            resources: Some(resources::container_resources(pod, container, parts.rules)),
             security_context: Some(security_context),
         }),
         stop_signal: stop_signal(container).into(),
@@ -200,9 +201,15 @@ pub fn mounts_path(container: &Container, path: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::core::v1::{EnvVar, ExecAction, Lifecycle, LifecycleHandler};
+    use std::path::Path;
+
+    use k8s_openapi::api::core::v1::{ExecAction, Lifecycle, LifecycleHandler};
 
     use super::*;
+    use crate::{
+        config::options::Options,
+        runtime::{machine::Machine, user_namespace},
+    };
 
     #[test]
     fn a_config_carries_what_a_later_kubelet_needs_to_know() {
@@ -217,11 +224,6 @@ mod tests {
             name: "c".to_owned(),
             image: Some("image".to_owned()),
             command: Some(vec!["sh".to_owned(), "$(X)".to_owned()]),
-            env: Some(vec![EnvVar {
-                name: "X".to_owned(),
-                value: Some("y".to_owned()),
-                value_from: None,
-            }]),
             lifecycle: Some(Lifecycle {
                 pre_stop: Some(LifecycleHandler {
                     exec: Some(ExecAction {
@@ -238,11 +240,18 @@ mod tests {
             restart_count: 2,
             image_ref: "sha256:1".to_owned(),
             image_user: ImageUser::default(),
-            placement: Placement::default(),
+            variables: vec![("X".to_owned(), "y".to_owned())],
             mounts: vec![Mount::default()],
             devices: Vec::new(),
-            seccomp_root: Path::new("/s"),
-            memory_capacity: 1,
+            security: NodeSecurity {
+                seccomp_root: Path::new("/s"),
+                seccomp_default: false,
+                user_namespace: user_namespace::of_node(),
+            },
+            rules: Rules {
+                options: &Options::default(),
+                machine: &Machine::default(),
+            },
         };
         let config = container_config(&pod, &spec, &container, parts).unwrap();
         assert_eq!(config.command, ["sh", "y"]);

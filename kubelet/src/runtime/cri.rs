@@ -2,25 +2,29 @@
 
 mod resources;
 
-use std::{fmt, future::Future, time::Duration};
+use std::{collections::BTreeMap, fmt, future::Future, time::Duration};
 
 use cri_proto::runtime::v1::{
-    AuthConfig, Container, ContainerConfig, ContainerStatus, ContainerStatusRequest,
-    CreateContainerRequest, ExecSyncRequest, ExecSyncResponse, Image, ImageSpec,
-    ImageStatusRequest, ListContainersRequest, ListImagesRequest, ListPodSandboxRequest,
-    PodSandbox, PodSandboxConfig, PodSandboxStatus, PodSandboxStatusRequest, PullImageRequest,
-    RemoveContainerRequest, RemovePodSandboxRequest, RunPodSandboxRequest, StartContainerRequest,
-    StatusRequest, StatusResponse, StopContainerRequest, StopPodSandboxRequest, VersionRequest,
-    VersionResponse, image_service_client::ImageServiceClient,
-    runtime_service_client::RuntimeServiceClient,
+    AuthConfig, Container, ContainerConfig, ContainerEventResponse, ContainerFilter,
+    ContainerStatus, ContainerStatusRequest, CreateContainerRequest, ExecSyncRequest,
+    ExecSyncResponse, GetEventsRequest, Image, ImageSpec, ImageStatusRequest,
+    ListContainersRequest, ListImagesRequest, ListPodSandboxRequest, PodSandbox, PodSandboxConfig,
+    PodSandboxFilter, PodSandboxStatus, PodSandboxStatusRequest, PullImageRequest,
+    RemoveContainerRequest, RemovePodSandboxRequest, ReopenContainerLogRequest,
+    RunPodSandboxRequest, StartContainerRequest, StatusRequest, StatusResponse,
+    StopContainerRequest, StopPodSandboxRequest, VersionRequest, VersionResponse,
+    image_service_client::ImageServiceClient, runtime_service_client::RuntimeServiceClient,
 };
 use tonic::{
-    Code, Response, Status,
+    Code, Response, Status, Streaming,
     body::Body,
     codegen::{Service, StdError, http},
     transport::{Channel, Endpoint},
 };
 use tower::{ServiceExt as _, util::BoxCloneSyncService};
+
+use super::labels;
+use crate::pod::identity::PodUid;
 
 /// Longest answer that is accepted, as upstream.
 const MAX_MESSAGE_SIZE: usize = 16 * 1024 * 1024;
@@ -192,6 +196,52 @@ impl CriClient {
         Ok(self.call("ListContainers", "", call).await?.containers)
     }
 
+    /// The sandboxes whose labels name the pod.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn list_pod_sandboxes_of(&self, uid: &PodUid) -> Result<Vec<PodSandbox>, CriError> {
+        let mut client = self.runtime.clone();
+        let call = client.list_pod_sandbox(ListPodSandboxRequest {
+            filter: Some(PodSandboxFilter {
+                label_selector: of_pod(uid),
+                ..PodSandboxFilter::default()
+            }),
+        });
+        let answer = self.call("ListPodSandbox", uid.as_str(), call).await?;
+        Ok(answer.items)
+    }
+
+    /// The containers whose labels name the pod, in any state.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn list_containers_of(&self, uid: &PodUid) -> Result<Vec<Container>, CriError> {
+        let mut client = self.runtime.clone();
+        let call = client.list_containers(ListContainersRequest {
+            filter: Some(ContainerFilter {
+                label_selector: of_pod(uid),
+                ..ContainerFilter::default()
+            }),
+        });
+        let answer = self.call("ListContainers", uid.as_str(), call).await?;
+        Ok(answer.containers)
+    }
+
+    /// The events of all containers and sandboxes from now on. Has no deadline:
+    /// a runtime may accept the call only with its first event.
+    ///
+    /// # Errors
+    /// The call failed, or the runtime has no events ([`CriError::is_unimplemented`]).
+    pub async fn container_events(&self) -> Result<Streaming<ContainerEventResponse>, CriError> {
+        let mut client = self.runtime.clone();
+        client
+            .get_container_events(GetEventsRequest {})
+            .await
+            .map(Response::into_inner)
+            .map_err(|status| failed("GetContainerEvents", "", status))
+    }
+
     /// Status of one sandbox.
     ///
     /// # Errors
@@ -339,7 +389,19 @@ impl CriClient {
         gone_is_fine(self.call("RemoveContainer", id, call).await)
     }
 
-    /// Runs a command in a container, for at most `limit`.
+    /// Lets the runtime open a container's log file anew, after it was renamed.
+    ///
+    /// # Errors
+    /// The call failed, or the container does not run.
+    pub async fn reopen_container_log(&self, id: &str) -> Result<(), CriError> {
+        let mut client = self.runtime.clone();
+        let call = client.reopen_container_log(ReopenContainerLogRequest {
+            container_id: id.to_owned(),
+        });
+        self.call("ReopenContainerLog", id, call).await.map(drop)
+    }
+
+    /// Runs a command in a container, for at most `limit` unless that is zero.
     ///
     /// # Errors
     /// The call failed; a command that fails is no error.
@@ -355,7 +417,12 @@ impl CriClient {
             cmd: command,
             timeout: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
         });
-        within(self.timeout.saturating_add(limit), "ExecSync", id, call).await
+        let deadline = if limit.is_zero() {
+            Duration::MAX
+        } else {
+            self.timeout.saturating_add(limit)
+        };
+        within(deadline, "ExecSync", id, call).await
     }
 
     /// The image that `image` names, or `None` when the runtime does not hold it.
@@ -431,6 +498,10 @@ async fn within<T>(
             after,
         }),
     }
+}
+
+fn of_pod(uid: &PodUid) -> BTreeMap<String, String> {
+    BTreeMap::from([(labels::POD_UID.to_owned(), uid.as_str().to_owned())])
 }
 
 fn failed(verb: &'static str, object: &str, status: Status) -> CriError {

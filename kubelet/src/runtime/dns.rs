@@ -1,7 +1,14 @@
 //! The `resolv.conf` of a pod, by its DNS policy.
 
+use std::{
+    io,
+    net::IpAddr,
+    path::{Path, PathBuf},
+};
+
 use cri_proto::runtime::v1::DnsConfig;
 use k8s_openapi::api::core::v1::{Pod, PodDNSConfig};
+use tracing::{info, warn};
 
 use crate::{config::options::Options, files, pod::identity};
 
@@ -9,13 +16,26 @@ use crate::{config::options::Options, files, pod::identity};
 const MAX_SERVERS: usize = 3;
 const MAX_SEARCHES: usize = 32;
 const MAX_SEARCH_CHARS: usize = 2048;
+/// Longest domain; some resolvers abort on a longer one.
+const MAX_DOMAIN: usize = 253;
 
 /// Why a pod cannot be given name servers.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot read {path:?} for the pod's name servers: {source}")]
-pub struct DnsError {
-    path: std::path::PathBuf,
-    source: std::io::Error,
+pub enum DnsError {
+    /// The node's file cannot be read.
+    #[error("cannot read {path:?} for the pod's name servers: {source}")]
+    Read {
+        /// The file (`resolvConf`).
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A line of the node's file names no server.
+    #[error("{path:?}: a nameserver line has no address")]
+    NoAddress {
+        /// The file (`resolvConf`).
+        path: PathBuf,
+    },
 }
 
 /// The configuration of a pod. `ClusterFirst` is `Default` where no cluster DNS
@@ -28,40 +48,66 @@ pub async fn dns_config(pod: &Pod, options: &Options) -> Result<DnsConfig, DnsEr
         return Ok(DnsConfig::default());
     };
     let host_network = spec.host_network.unwrap_or_default();
-    let cluster = !options.cluster_dns.is_empty();
-    let mut config = match spec.dns_policy.as_deref() {
-        Some("None") => DnsConfig::default(),
-        Some("ClusterFirstWithHostNet") if cluster => {
-            cluster_config(pod, options, of_node(options).await?)
+    let cluster_first = match spec.dns_policy.as_deref() {
+        Some("Default" | "None") => false,
+        Some("ClusterFirstWithHostNet") => true,
+        _ => !host_network,
+    };
+    let mut config = if spec.dns_policy.as_deref() == Some("None") {
+        DnsConfig::default()
+    } else if cluster_first && !options.cluster_dns.is_empty() {
+        let node = match &options.resolv_conf {
+            Some(path) => read(path).await?,
+            None => DnsConfig::default(),
+        };
+        cluster_config(pod, options, node)
+    } else {
+        if cluster_first {
+            info!(
+                pod = identity::full_name(pod),
+                "no clusterDNS is configured; the pod has the node's name servers"
+            );
         }
-        Some("ClusterFirst") | None if cluster && !host_network => {
-            cluster_config(pod, options, of_node(options).await?)
+        match &options.resolv_conf {
+            Some(path) => read(path).await?,
+            None => none(options),
         }
-        _ => of_node(options).await?,
     };
     if let Some(own) = &spec.dns_config {
         append(&mut config, own);
     }
-    limit(&mut config);
+    limit(&mut config, pod);
     Ok(config)
 }
 
-async fn of_node(options: &Options) -> Result<DnsConfig, DnsError> {
-    let Some(path) = &options.resolv_conf else {
-        // Nothing of the node's, as upstream: not even the engine's default.
-        return Ok(DnsConfig {
-            servers: vec!["127.0.0.1".to_owned()],
-            searches: vec![".".to_owned()],
-            options: Vec::new(),
-        });
-    };
-    match files::read_to_string(path).await {
-        Ok(text) => Ok(parse(&text)),
-        Err(source) => Err(DnsError {
-            path: path.clone(),
-            source,
-        }),
+/// Nothing of the node's, and not the runtime's default either: what asks finds no
+/// server on its own host.
+fn none(options: &Options) -> DnsConfig {
+    let local = |ip: &IpAddr| if ip.is_ipv6() { "::1" } else { "127.0.0.1" };
+    let mut servers: Vec<String> = options
+        .node_ips
+        .iter()
+        .map(|ip| local(ip).to_owned())
+        .collect();
+    if servers.is_empty() {
+        servers.push("127.0.0.1".to_owned());
     }
+    DnsConfig {
+        servers,
+        searches: vec![".".to_owned()],
+        options: Vec::new(),
+    }
+}
+
+async fn read(path: &Path) -> Result<DnsConfig, DnsError> {
+    let failed = |source| DnsError::Read {
+        path: path.to_owned(),
+        source,
+    };
+    let text = files::read_to_string(path).await.map_err(failed)?;
+    parse(&text).ok_or_else(|| DnsError::NoAddress {
+        path: path.to_owned(),
+    })
 }
 
 fn cluster_config(pod: &Pod, options: &Options, node: DnsConfig) -> DnsConfig {
@@ -85,19 +131,30 @@ fn cluster_config(pod: &Pod, options: &Options, node: DnsConfig) -> DnsConfig {
 }
 
 fn append(config: &mut DnsConfig, own: &PodDNSConfig) {
-    add_new(
-        &mut config.servers,
-        own.nameservers.iter().flatten().cloned(),
-    );
-    add_new(&mut config.searches, own.searches.iter().flatten().cloned());
+    let mut servers = Vec::new();
+    let more = own.nameservers.iter().flatten().cloned();
+    add_new(&mut servers, config.servers.drain(..).chain(more));
+    config.servers = servers;
+    let mut searches = Vec::new();
+    let more = own.searches.iter().flatten().cloned();
+    add_new(&mut searches, config.searches.drain(..).chain(more));
+    config.searches = searches;
     for option in own.options.iter().flatten() {
         let name = option.name.as_deref().unwrap_or_default();
-        let same_name = |known: &String| known.split(':').next() == Some(name);
-        config.options.retain(|known| !same_name(known));
-        config.options.push(match &option.value {
+        let text = match &option.value {
             Some(value) if !value.is_empty() => format!("{name}:{value}"),
             _ => name.to_owned(),
-        });
+        };
+        set_option(&mut config.options, text);
+    }
+}
+
+/// Sets an option in the place of one of the same name.
+fn set_option(options: &mut Vec<String>, option: String) {
+    let name = |option: &str| option.split(':').next().map(str::to_owned);
+    match options.iter_mut().find(|o| name(o) == name(&option)) {
+        Some(known) => *known = option,
+        None => options.push(option),
     }
 }
 
@@ -109,38 +166,59 @@ fn add_new(list: &mut Vec<String>, more: impl IntoIterator<Item = String>) {
     }
 }
 
-fn limit(config: &mut DnsConfig) {
-    config.servers.truncate(MAX_SERVERS);
+/// Cuts what resolvers would not read, and says so.
+fn limit(config: &mut DnsConfig, pod: &Pod) {
+    if config.servers.len() > MAX_SERVERS {
+        config.servers.truncate(MAX_SERVERS);
+        warn!(
+            pod = identity::full_name(pod),
+            servers = config.servers.join(" "),
+            "too many name servers; only these are used"
+        );
+    }
+    let before = config.searches.len();
     config.searches.truncate(MAX_SEARCHES);
+    config.searches.retain(|search| search.len() <= MAX_DOMAIN);
     let mut chars = 0;
-    config.searches.retain(|search| {
+    let fitting = config.searches.iter().take_while(|search| {
         chars += search.len() + 1;
         chars <= MAX_SEARCH_CHARS + 1
     });
+    let fitting = fitting.count();
+    config.searches.truncate(fitting);
+    if config.searches.len() < before {
+        warn!(
+            pod = identity::full_name(pod),
+            searches = config.searches.join(" "),
+            "too many search domains; only these are used"
+        );
+    }
 }
 
-/// The text of a `resolv.conf`; of several `search` or `options` lines the last
-/// one counts.
-fn parse(text: &str) -> DnsConfig {
+/// The text of a `resolv.conf`: the last `search` line counts, and of several options of
+/// one name the last. `None` when a line names no server.
+fn parse(text: &str) -> Option<DnsConfig> {
     let mut config = DnsConfig::default();
     for line in text.lines() {
-        let line = line.split(['#', ';']).next().unwrap_or_default();
         let mut words = line.split_whitespace();
         match words.next() {
-            Some("nameserver") => config.servers.extend(words.next().map(str::to_owned)),
+            Some("nameserver") => config.servers.push(words.next()?.to_owned()),
             Some("search") => {
+                // With and without the root's dot a domain is the same.
                 config.searches = words
-                    .map(|word| match word.strip_suffix('.') {
-                        Some(name) if !name.is_empty() => name.to_owned(),
-                        _ => word.to_owned(),
-                    })
+                    .filter(|word| *word != ".")
+                    .map(|word| word.strip_suffix('.').unwrap_or(word).to_owned())
                     .collect();
             }
-            Some("options") => config.options = words.map(str::to_owned).collect(),
+            Some("options") => {
+                for option in words {
+                    set_option(&mut config.options, option.to_owned());
+                }
+            }
             _ => {}
         }
     }
-    config
+    Some(config)
 }
 
 #[cfg(test)]
@@ -212,13 +290,86 @@ mod tests {
             ..PodDNSConfig::default()
         });
         assert_eq!(config_of(spec, true).await.servers, ["192.0.2.7"]);
+
+        let mut spec = policy("ClusterFirst");
+        spec.dns_config = serde_json::from_value(serde_json::json!({
+            "nameservers": ["192.0.2.7"],
+            "searches": ["example.org", "example.com"],
+            "options": [{"name": "ndots", "value": "2"}, {"name": "rotate"}]
+        }))
+        .unwrap();
+        let config = config_of(spec, true).await;
+        assert_eq!(config.servers, ["10.96.0.10", "192.0.2.7"]);
+        assert_eq!(config.searches[3..], ["example.org", "example.com"]);
+        assert_eq!(config.options, ["ndots:2", "rotate"]);
+    }
+
+    #[tokio::test]
+    async fn a_pod_on_the_nodes_network_may_ask_for_the_clusters_servers() {
+        let mut spec = policy("ClusterFirstWithHostNet");
+        spec.host_network = Some(true);
+        assert_eq!(config_of(spec, true).await.servers, ["10.96.0.10"]);
+    }
+
+    #[tokio::test]
+    async fn without_a_file_the_servers_are_local() {
+        let mut options = Options {
+            resolv_conf: None,
+            ..Options::default()
+        };
+        let pod = Pod {
+            spec: Some(policy("Default")),
+            ..Pod::default()
+        };
+        let config = dns_config(&pod, &options).await.unwrap();
+        assert_eq!(
+            (&*config.servers, &*config.searches),
+            (&["127.0.0.1".to_owned()][..], &[".".to_owned()][..])
+        );
+        options.node_ips = vec!["2001:db8::1".parse().unwrap()];
+        assert_eq!(dns_config(&pod, &options).await.unwrap().servers, ["::1"]);
+    }
+
+    #[test]
+    fn what_resolvers_do_not_read_is_cut() {
+        let long = "a".repeat(MAX_DOMAIN + 1);
+        let mut config = DnsConfig {
+            servers: vec!["192.0.2.1".to_owned(); 5],
+            searches: vec![long, "example.org".to_owned()],
+            options: Vec::new(),
+        };
+        limit(&mut config, &Pod::default());
+        assert_eq!(config.servers.len(), 3);
+        assert_eq!(config.searches, ["example.org"]);
+        let mut config = DnsConfig {
+            searches: vec!["b".repeat(100); 32],
+            ..DnsConfig::default()
+        };
+        limit(&mut config, &Pod::default());
+        assert_eq!(
+            config.searches.len(),
+            20,
+            "20 * 101 - 1 characters fit in 2048"
+        );
+    }
+
+    #[test]
+    fn a_file_is_read_as_resolvers_read_it() {
+        let text = "search a.\nsearch b. . c\nnameserver 192.0.2.1 # x\noptions ndots:1 rotate\n options ndots:2\n;x\n";
+        let config = parse(text).unwrap();
+        assert_eq!(config.searches, ["b", "c"]);
+        assert_eq!(config.servers, ["192.0.2.1"]);
+        assert_eq!(config.options, ["ndots:2", "rotate"]);
+        assert_eq!(parse("nameserver\n"), None);
     }
 
     proptest! {
         #[test]
         fn any_file_is_read_within_the_limits(text in "(nameserver |search |options |[ -~]|\n){0,200}") {
-            let mut config = parse(&text);
-            limit(&mut config);
+            let Some(mut config) = parse(&text) else {
+                return Ok(());
+            };
+            limit(&mut config, &Pod::default());
             prop_assert!(config.servers.len() <= MAX_SERVERS);
             prop_assert!(config.searches.len() <= MAX_SEARCHES);
         }

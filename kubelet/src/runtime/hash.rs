@@ -1,18 +1,36 @@
 //! Hash of the parts of a container's spec that it must be recreated for.
 
 use k8s_openapi::api::core::v1::Container;
+use serde::Serialize;
 
-const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
-const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
+const FNV_OFFSET: u32 = 0x811c_9dc5;
+const FNV_PRIME: u32 = 0x0100_0193;
 
-/// FNV-1a of name and image: what may change in a pod without a new UID. It is
-/// kept in the annotations of running containers, so it must never change.
+/// What may change in a pod without a new UID, in the order in which upstream
+/// writes it.
+#[derive(Serialize)]
+struct Hashed<'a> {
+    image: &'a str,
+    name: &'a str,
+}
+
+/// The hash that upstream's kubelet computes: FNV-1a of a listing of the bytes of
+/// a JSON object of image and name. It is kept in the annotations of running
+/// containers, those of an upstream kubelet that ran here before included, so it
+/// must never change.
 pub fn container_hash(container: &Container) -> u64 {
-    let image = container.image.as_deref().unwrap_or_default();
-    let parts = [container.name.as_bytes(), b"\0", image.as_bytes()];
-    parts.into_iter().flatten().fold(FNV_OFFSET, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(FNV_PRIME)
-    })
+    let hashed = Hashed {
+        image: container.image.as_deref().unwrap_or_default(),
+        name: &container.name,
+    };
+    // Two strings can always be written.
+    let json = serde_json::to_vec(&hashed).unwrap_or_default();
+    let bytes: Vec<String> = json.iter().map(u8::to_string).collect();
+    let listing = format!("([]uint8)[{}]", bytes.join(" "));
+    let hash = listing.bytes().fold(FNV_OFFSET, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(FNV_PRIME)
+    });
+    hash.into()
 }
 
 #[cfg(test)]
@@ -20,17 +38,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_stable_and_depends_on_name_and_image_alone() {
+    fn is_upstreams_and_depends_on_name_and_image_alone() {
         let mut container = Container {
-            name: "web".to_owned(),
-            image: Some("busybox:1".to_owned()),
+            name: "test_container".to_owned(),
+            image: Some("foo/image:v1".to_owned()),
             ..Container::default()
         };
-        let hash = container_hash(&container);
-        assert_eq!(format!("{hash:x}"), "3beb92e799506026");
+        // The value in upstream's own test.
+        assert_eq!(container_hash(&container), 0x8e45_cbd0);
         container.args = Some(vec!["x".to_owned()]);
-        assert_eq!(container_hash(&container), hash);
-        container.image = Some("busybox:2".to_owned());
-        assert_ne!(container_hash(&container), hash);
+        assert_eq!(container_hash(&container), 0x8e45_cbd0);
+        container.image = Some("foo/image:v2".to_owned());
+        assert_ne!(container_hash(&container), 0x8e45_cbd0);
     }
 }

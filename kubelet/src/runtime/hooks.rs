@@ -37,13 +37,27 @@ pub enum HookError {
         /// Why it failed.
         reason: String,
     },
-    /// The hook names no action that is built.
-    #[error("the hook names neither exec, httpGet nor sleep")]
+    /// The hook names no action that is ever done: `tcpSocket` is read, but not
+    /// run.
+    #[error("invalid handler: it names neither exec, httpGet nor sleep")]
     NoAction,
 }
 
+/// What a hook does, for people.
+pub const fn kind(hook: &LifecycleHandler) -> &'static str {
+    if hook.exec.is_some() {
+        "Exec"
+    } else if hook.http_get.is_some() {
+        "HTTP"
+    } else if hook.sleep.is_some() {
+        "Sleep"
+    } else {
+        "Unknown"
+    }
+}
+
 /// Runs a hook to its end. `ip` is the address of the pod; `limit` bounds a
-/// command in the runtime, beside the caller's own deadline.
+/// command or request, beside the caller's own deadline; zero does not.
 ///
 /// # Errors
 /// See [`HookError`].
@@ -65,6 +79,11 @@ pub async fn run(
         return Ok(());
     }
     if let Some(get) = &hook.http_get {
+        let limit = if limit.is_zero() {
+            Duration::MAX
+        } else {
+            limit
+        };
         return http_get(get, container, ip, limit).await;
     }
     Err(HookError::NoAction)

@@ -8,21 +8,50 @@ use crate::{config::options::Options, pod::identity};
 
 /// Longest hostname that the kernel takes in one label.
 const MAX_LABEL: usize = 63;
+/// Longest hostname that the kernel takes.
+const MAX_FQDN: usize = 64;
 const HEADER: &str = "# Kubernetes-managed hosts file.\n";
 const NODE_HEADER: &str = "# Kubernetes-managed hosts file (host network).\n";
 
-/// Hostname and domain of a pod; the domain is empty without a subdomain.
-pub fn hostname_and_domain(pod: &Pod, options: &Options) -> (String, String) {
+/// Why a pod has no hostname.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum HostnameError {
+    /// Nothing of the name is left that could be one.
+    #[error("hostname for pod {pod:?} was invalid: {hostname:?}")]
+    Invalid {
+        /// Name of the pod.
+        pod: String,
+        /// What was asked for.
+        hostname: String,
+    },
+    /// `setHostnameAsFQDN`, and the kernel does not take the whole name.
+    #[error(
+        "failed to construct FQDN from pod hostname and cluster domain, FQDN {fqdn} is too long ({MAX_FQDN} characters is the max, {} characters requested)",
+        fqdn.len()
+    )]
+    TooLong {
+        /// The whole name.
+        fqdn: String,
+    },
+}
+
+/// Hostname and domain of a pod; the domain is empty without a subdomain, and where the
+/// hostname is overridden.
+///
+/// # Errors
+/// [`HostnameError::Invalid`].
+pub fn hostname_and_domain(
+    pod: &Pod,
+    options: &Options,
+) -> Result<(String, String), HostnameError> {
     let spec = pod.spec.as_ref();
-    let wanted = spec
+    if let Some(hostname) = spec.and_then(|spec| spec.hostname_override.as_deref()) {
+        return Ok((cut(pod, hostname)?, String::new()));
+    }
+    let hostname = spec
         .and_then(|spec| spec.hostname.as_deref())
         .filter(|name| !name.is_empty())
         .unwrap_or_else(|| identity::name(pod));
-    let mut end = wanted.len().min(MAX_LABEL);
-    while !wanted.is_char_boundary(end) {
-        end -= 1;
-    }
-    let hostname = wanted[..end].trim_end_matches(['-', '.']).to_owned();
     let subdomain = spec
         .and_then(|spec| spec.subdomain.as_deref())
         .filter(|subdomain| !subdomain.is_empty());
@@ -30,7 +59,45 @@ pub fn hostname_and_domain(pod: &Pod, options: &Options) -> (String, String) {
         let namespace = identity::namespace(pod);
         format!("{subdomain}.{namespace}.svc.{}", options.cluster_domain)
     });
-    (hostname, domain)
+    Ok((cut(pod, hostname)?, domain))
+}
+
+/// What a process of the pod is told for its host's name: the hostname, or with
+/// `setHostnameAsFQDN` the whole name.
+///
+/// # Errors
+/// See [`HostnameError`].
+pub fn kernel_hostname(pod: &Pod, options: &Options) -> Result<String, HostnameError> {
+    let (hostname, domain) = hostname_and_domain(pod, options)?;
+    let spec = pod.spec.as_ref();
+    let whole = spec.and_then(|spec| spec.set_hostname_as_fqdn) == Some(true);
+    if !whole || domain.is_empty() {
+        return Ok(hostname);
+    }
+    let fqdn = format!("{hostname}.{domain}");
+    if fqdn.len() > MAX_FQDN {
+        return Err(HostnameError::TooLong { fqdn });
+    }
+    Ok(fqdn)
+}
+
+/// Cuts a name to what the kernel takes.
+fn cut(pod: &Pod, wanted: &str) -> Result<String, HostnameError> {
+    if wanted.len() <= MAX_LABEL {
+        return Ok(wanted.to_owned());
+    }
+    let mut end = MAX_LABEL;
+    while !wanted.is_char_boundary(end) {
+        end -= 1;
+    }
+    let hostname = wanted[..end].trim_end_matches(['-', '.']);
+    if hostname.is_empty() {
+        return Err(HostnameError::Invalid {
+            pod: identity::name(pod).to_owned(),
+            hostname: wanted.to_owned(),
+        });
+    }
+    Ok(hostname.to_owned())
 }
 
 /// `/etc/hosts` of a pod with a network of its own.
@@ -99,7 +166,7 @@ mod tests {
     fn a_long_name_is_cut_to_a_label() {
         let name = format!("{}-x", "a".repeat(62));
         let (hostname, domain) =
-            hostname_and_domain(&pod(&name, PodSpec::default()), &Options::default());
+            hostname_and_domain(&pod(&name, PodSpec::default()), &Options::default()).unwrap();
         assert_eq!((hostname.len(), domain.as_str()), (62, ""));
     }
 
@@ -114,7 +181,7 @@ mod tests {
             cluster_domain: "cluster.local".to_owned(),
             ..Options::default()
         };
-        let (hostname, domain) = hostname_and_domain(&pod("web", spec), &options);
+        let (hostname, domain) = hostname_and_domain(&pod("web", spec), &options).unwrap();
         let alias = HostAlias {
             ip: "192.0.2.9".to_owned(),
             hostnames: Some(vec!["a".to_owned(), "b".to_owned()]),
@@ -122,5 +189,41 @@ mod tests {
         let hosts = hosts_of_pod(&["10.0.0.2".to_owned()], &hostname, &domain, Some(&[alias]));
         assert!(hosts.contains("10.0.0.2\th.s.ns.svc.cluster.local\th\n"));
         assert!(hosts.ends_with("192.0.2.9\ta\tb\n"));
+    }
+
+    #[test]
+    fn the_whole_name_is_the_kernels_where_it_fits() {
+        let options = Options {
+            cluster_domain: "cluster.local".to_owned(),
+            ..Options::default()
+        };
+        let named = |hostname: &str, subdomain: Option<&str>| {
+            let spec = PodSpec {
+                hostname: Some(hostname.to_owned()),
+                subdomain: subdomain.map(str::to_owned),
+                set_hostname_as_fqdn: Some(true),
+                ..PodSpec::default()
+            };
+            kernel_hostname(&pod("web", spec), &options)
+        };
+        assert_eq!(named("h", None).unwrap(), "h");
+        assert_eq!(named("h", Some("s")).unwrap(), "h.s.ns.svc.cluster.local");
+        let error = named(&"h".repeat(45), Some("s")).unwrap_err().to_string();
+        assert!(
+            error.contains("is too long (64 characters is the max, 68"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn an_overridden_hostname_has_no_domain() {
+        let spec = PodSpec {
+            hostname: Some("h".to_owned()),
+            subdomain: Some("s".to_owned()),
+            hostname_override: Some("db.example.org".to_owned()),
+            ..PodSpec::default()
+        };
+        let named = hostname_and_domain(&pod("web", spec), &Options::default()).unwrap();
+        assert_eq!(named, ("db.example.org".to_owned(), String::new()));
     }
 }

@@ -1,6 +1,6 @@
 //! Stops containers and whole pods.
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Pod, PodSpec};
@@ -9,15 +9,17 @@ use tracing::{info, warn};
 
 use super::{
     RuntimeManager,
+    actions::KillReason,
     cri::CriError,
+    ephemeral::as_container,
     hooks, labels,
     pod_status::{ContainerStatus, PodStatus},
+    termination_order::TerminationOrder,
 };
 use crate::pod::identity;
 
-/// Allowed where the spec names no grace period.
-const DEFAULT_GRACE_PERIOD: Duration = Duration::from_secs(30);
-/// Every container gets this long, whatever is left of its grace period.
+/// Every container gets this long, whatever is left of its grace period, and where
+/// nothing names one.
 const MINIMUM_GRACE_PERIOD: Duration = Duration::from_secs(2);
 
 /// Why a pod may still run.
@@ -42,13 +44,58 @@ struct Ending {
     grace: Duration,
 }
 
+/// Why and how a container is stopped.
+#[derive(Clone, Copy)]
+pub(super) struct Killing<'a> {
+    /// The pod; none for what only the runtime knows.
+    pub(super) pod: Option<&'a Pod>,
+    /// Address of the pod.
+    pub(super) ip: Option<&'a str>,
+    /// What its grace period depends on.
+    pub(super) reason: KillReason,
+    /// Why, for people.
+    pub(super) message: &'a str,
+    /// Instead of its grace period.
+    pub(super) grace_override: Option<Duration>,
+    /// Who it waits for.
+    pub(super) order: Option<&'a TerminationOrder>,
+}
+
+impl<'a> Killing<'a> {
+    /// To stop something of a pod within its grace period.
+    pub(super) const fn new(pod: Option<&'a Pod>, ip: Option<&'a str>, message: &'a str) -> Self {
+        Self {
+            pod,
+            ip,
+            reason: KillReason::Other,
+            message,
+            grace_override: None,
+            order: None,
+        }
+    }
+}
+
 /// How long the pod may take to end.
 pub fn grace_period(pod: &Pod) -> Duration {
     let spec = pod.spec.as_ref();
     pod.metadata
         .deletion_grace_period_seconds
         .or_else(|| spec?.termination_grace_period_seconds)
-        .map_or(DEFAULT_GRACE_PERIOD, seconds)
+        .map_or(MINIMUM_GRACE_PERIOD, seconds)
+}
+
+/// How long a container of the pod may take to end.
+fn container_grace_period(pod: &Pod, container: &Container, reason: KillReason) -> Duration {
+    let probe = match reason {
+        KillReason::LivenessProbe => container.liveness_probe.as_ref(),
+        KillReason::StartupProbe => container.startup_probe.as_ref(),
+        KillReason::Other => None,
+    };
+    // What the deletion of the pod allows holds for all of it.
+    probe
+        .filter(|_| pod.metadata.deletion_grace_period_seconds.is_none())
+        .and_then(|probe| probe.termination_grace_period_seconds)
+        .map_or_else(|| grace_period(pod), seconds)
 }
 
 fn seconds(seconds: i64) -> Duration {
@@ -57,8 +104,9 @@ fn seconds(seconds: i64) -> Duration {
 
 impl RuntimeManager {
     /// Stops every container of the pod, all at the same time, each within its
-    /// grace period or `grace_override`, then its sandboxes. Without a spec,
-    /// what containers were made with says how to stop them.
+    /// grace period or `grace_override`, but sidecars after what they serve; then
+    /// its sandboxes. Without a spec, what containers were made with says how to
+    /// stop them.
     ///
     /// # Errors
     /// Something may still run; the rest was stopped nonetheless.
@@ -68,12 +116,17 @@ impl RuntimeManager {
         status: &PodStatus,
         grace_override: Option<Duration>,
     ) -> Result<(), KillError> {
-        let running = status.containers.iter().filter(|c| c.may_run());
+        let running = || status.containers.iter().filter(|c| c.may_run());
+        let order = pod
+            .and_then(|pod| pod.spec.as_ref())
+            .and_then(|spec| TerminationOrder::new(spec, running().map(|c| c.name.as_str())));
         let ip = status.ips().first().map(String::as_str);
-        let kills = running.map(|container| async move {
-            self.kill_container(pod, container, ip, grace_override, "the pod ends")
-                .await
-        });
+        let killing = Killing {
+            grace_override,
+            order: order.as_ref(),
+            ..Killing::new(pod, ip, "the pod ends")
+        };
+        let kills = running().map(|container| self.kill_container(container, killing));
         let mut result: Result<(), KillError> = join_all(kills).await.into_iter().collect();
         for sandbox in &status.sandboxes {
             let stopped = self.cri.stop_pod_sandbox(&sandbox.id).await;
@@ -88,19 +141,17 @@ impl RuntimeManager {
         result
     }
 
-    /// Stops one container: runs its `preStop` hook, then stops it within what
-    /// that left of the grace period.
+    /// Stops one container: runs its `preStop` hook, waits for its turn, and then
+    /// stops it within what that left of the grace period.
     ///
     /// # Errors
     /// It may still run.
     pub(super) async fn kill_container(
         &self,
-        pod: Option<&Pod>,
         status: &ContainerStatus,
-        ip: Option<&str>,
-        grace_override: Option<Duration>,
-        why: &str,
+        killing: Killing<'_>,
     ) -> Result<(), KillError> {
+        let Killing { pod, ip, .. } = killing;
         let failed = |source| KillError::Container {
             name: status.name.clone(),
             source,
@@ -108,13 +159,13 @@ impl RuntimeManager {
         let spec = pod
             .and_then(|pod| pod.spec.as_ref())
             .and_then(|spec| container_spec(spec, &status.name));
-        let ending = match (pod, spec) {
+        let ending = match (pod, &spec) {
             (Some(pod), Some(spec)) => Ending {
                 pre_stop: spec
                     .lifecycle
                     .as_ref()
                     .and_then(|lifecycle| lifecycle.pre_stop.clone()),
-                grace: grace_period(pod),
+                grace: container_grace_period(pod, spec, killing.reason),
             },
             _ => match self.restore(&status.id).await {
                 Ok(ending) => ending,
@@ -122,34 +173,45 @@ impl RuntimeManager {
                 Err(error) => return Err(failed(error)),
             },
         };
-        let mut grace = grace_override.unwrap_or(ending.grace);
+        let mut grace = killing.grace_override.unwrap_or(ending.grace);
         info!(
             pod = pod.map(identity::full_name), container = %status.name,
-            container_id = %status.id, grace_seconds = grace.as_secs(), why,
+            container_id = %status.id, grace_seconds = grace.as_secs(), why = killing.message,
             "stopping container"
         );
         if let Some(hook) = &ending.pre_stop
             && !grace.is_zero()
         {
             let begun = Instant::now();
-            let run = hooks::run(&self.cri, &status.id, spec, ip, hook, grace);
+            let run = hooks::run(&self.cri, &status.id, spec.as_deref(), ip, hook, grace);
             match tokio::time::timeout(grace, run).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => warn!(
-                    container = %status.name, container_id = %status.id, %error,
-                    "the preStop hook failed"
+                    pod = pod.map(identity::full_name), container = %status.name,
+                    container_id = %status.id, %error, "PreStopHook failed"
                 ),
                 Err(_) => warn!(
-                    container = %status.name, container_id = %status.id,
-                    "the preStop hook took the whole grace period"
+                    pod = pod.map(identity::full_name), container = %status.name,
+                    container_id = %status.id, "PreStopHook not completed in grace period"
                 ),
             }
-            grace = grace.saturating_sub(begun.elapsed());
+            grace = left_of(grace, begun);
+        }
+        if let Some(order) = killing.order
+            && !grace.is_zero()
+        {
+            let begun = Instant::now();
+            order.wait_for_turn(&status.name, grace).await;
+            grace = left_of(grace, begun);
         }
         self.cri
             .stop_container(&status.id, grace.max(MINIMUM_GRACE_PERIOD))
             .await
-            .map_err(failed)
+            .map_err(failed)?;
+        if let Some(order) = killing.order {
+            order.ended(&status.name);
+        }
+        Ok(())
     }
 
     /// What the annotations of a container say of its end.
@@ -161,7 +223,7 @@ impl RuntimeManager {
         ]
         .into_iter()
         .find_map(|name| status.annotations.get(name)?.parse().ok())
-        .map_or(DEFAULT_GRACE_PERIOD, seconds);
+        .map_or(MINIMUM_GRACE_PERIOD, seconds);
         let pre_stop = status
             .annotations
             .get(labels::CONTAINER_PRE_STOP_HANDLER)
@@ -170,11 +232,54 @@ impl RuntimeManager {
     }
 }
 
-/// The spec of a container of the pod, init containers included.
-pub(super) fn container_spec<'a>(spec: &'a PodSpec, name: &str) -> Option<&'a Container> {
-    spec.init_containers
+/// What is left of a grace period, of which whole seconds alone count.
+fn left_of(grace: Duration, begun: Instant) -> Duration {
+    grace.saturating_sub(Duration::from_secs(begun.elapsed().as_secs()))
+}
+
+/// The spec of a container of the pod, of whatever kind.
+fn container_spec<'a>(spec: &'a PodSpec, name: &str) -> Option<Cow<'a, Container>> {
+    let mut containers = spec
+        .init_containers
         .iter()
         .flatten()
-        .chain(&spec.containers)
+        .chain(&spec.containers);
+    let mut ephemeral = spec.ephemeral_containers.iter().flatten();
+    containers
         .find(|container| container.name == name)
+        .map(Cow::Borrowed)
+        .or_else(|| {
+            ephemeral
+                .find(|container| container.name == name)
+                .map(|container| Cow::Owned(as_container(container)))
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_grace_period_is_the_deletions_then_the_probes_then_the_pods() {
+        let mut pod: Pod = serde_json::from_value(json!({
+            "metadata": {},
+            "spec": {"terminationGracePeriodSeconds": 30, "containers": [{
+                "name": "c",
+                "livenessProbe": {"terminationGracePeriodSeconds": 5},
+                "startupProbe": {}
+            }]}
+        }))
+        .unwrap();
+        let of = |pod: &Pod, reason| {
+            let container = &pod.spec.as_ref().unwrap().containers[0];
+            container_grace_period(pod, container, reason).as_secs()
+        };
+        assert_eq!(of(&pod, KillReason::LivenessProbe), 5);
+        assert_eq!(of(&pod, KillReason::StartupProbe), 30);
+        assert_eq!(of(&pod, KillReason::Other), 30);
+        pod.metadata.deletion_grace_period_seconds = Some(10);
+        assert_eq!(of(&pod, KillReason::LivenessProbe), 10);
+    }
 }

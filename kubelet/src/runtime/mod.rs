@@ -6,6 +6,7 @@ pub mod container_config;
 pub mod cri;
 pub mod dns;
 pub mod env;
+pub mod ephemeral;
 pub mod expansion;
 pub mod hash;
 pub mod hooks;
@@ -13,6 +14,7 @@ pub mod hostname;
 pub mod inspect;
 mod kill;
 pub mod labels;
+pub mod machine;
 pub mod mounts;
 mod pod_files;
 pub mod pod_state;
@@ -27,17 +29,20 @@ pub mod security_context;
 mod start;
 mod sync;
 pub mod termination_message;
+mod termination_order;
+pub mod user_namespace;
 
 use std::{
     path::PathBuf,
     sync::{Arc, OnceLock},
 };
 
-use tracing::warn;
-
-use self::{cri::CriClient, resize::Resizes};
+use self::{
+    cri::CriClient, machine::Machine, resize::Resizes, resources::Rules,
+    user_namespace::UserNamespaces,
+};
 pub use self::{
-    kill::KillError,
+    kill::{KillError, grace_period},
     start::StartError,
     sync::{SyncError, Synced},
 };
@@ -45,9 +50,6 @@ use crate::{
     apiserver::objects::Objects, config::options::Options, image::ImageManager,
     prober::results::ProbeResults,
 };
-
-/// Assumed where the node's memory cannot be read.
-const FALLBACK_MEMORY: i64 = 4 << 30;
 
 /// Runs pods on the runtime. Shared by all pod workers; what belongs to one pod
 /// is in its [`pod_state::PodState`].
@@ -61,8 +63,8 @@ pub struct RuntimeManager {
     /// Name of the runtime, once it was asked.
     name: OnceLock<String>,
     seccomp_root: PathBuf,
-    memory_capacity: i64,
-    cpus: i64,
+    machine: Machine,
+    user_namespaces: UserNamespaces,
     resizes: Resizes,
 }
 
@@ -75,11 +77,6 @@ impl RuntimeManager {
         objects: Arc<dyn Objects>,
         probes: Arc<ProbeResults>,
     ) -> Self {
-        let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let memory_capacity = resources::memory_capacity(&meminfo).unwrap_or_else(|| {
-            warn!("cannot read the node's memory from /proc/meminfo; assuming 4 GiB");
-            FALLBACK_MEMORY
-        });
         Self {
             images: ImageManager::new(cri.clone(), &options, Arc::clone(&objects)),
             cri,
@@ -87,16 +84,24 @@ impl RuntimeManager {
             probes,
             name: OnceLock::new(),
             seccomp_root: options.root_dir.join("seccomp"),
-            memory_capacity,
-            cpus: resize::online_cpus(),
+            machine: Machine::read(),
+            user_namespaces: UserNamespaces::default(),
             resizes: Resizes::default(),
             options,
         }
     }
 
-    /// Bytes of memory that the node has.
-    pub const fn memory_capacity(&self) -> i64 {
-        self.memory_capacity
+    /// What the machine has.
+    pub const fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// What bounds the resources of containers.
+    fn rules(&self) -> Rules<'_> {
+        Rules {
+            options: &self.options,
+            machine: &self.machine,
+        }
     }
 
     /// Where config data comes from.

@@ -6,22 +6,35 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{container_config, hostname};
-use crate::{config::options::Options, files, pod::directory};
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+
+use super::{
+    container_config,
+    hostname::{self, HostnameError},
+};
+use crate::{config::options::Options, files, pod::directory};
 
 /// A file that could not be made.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {action} {path:?}: {source}")]
-pub struct FileError {
-    action: &'static str,
-    path: PathBuf,
-    source: io::Error,
+pub enum FileError {
+    /// The file system refuses.
+    #[error("cannot {action} {path:?}: {source}")]
+    Io {
+        /// What was attempted.
+        action: &'static str,
+        /// On which path.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The pod has no hostname to write into it.
+    #[error(transparent)]
+    Hostname(#[from] HostnameError),
 }
 
 fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FileError {
     let path = path.to_owned();
-    move |source| FileError {
+    move |source| FileError::Io {
         action,
         path,
         source,
@@ -92,10 +105,11 @@ pub async fn make_termination_message(
     Ok(Some(path))
 }
 
-/// Makes the pod's hosts file; none when the container mounts its own.
+/// Makes the pod's hosts file; none when the container mounts its own, or the pod has
+/// no address to write into it.
 ///
 /// # Errors
-/// The file system refuses.
+/// The file system refuses, or the pod has no hostname.
 pub async fn make_hosts_file(
     pod: &Pod,
     spec: &PodSpec,
@@ -104,24 +118,30 @@ pub async fn make_hosts_file(
     pod_dir: &Path,
     options: &Options,
 ) -> Result<Option<PathBuf>, FileError> {
-    if container_config::mounts_path(container, "/etc/hosts") {
+    let host_network = spec.host_network == Some(true);
+    if container_config::mounts_path(container, "/etc/hosts") || (ips.is_empty() && !host_network) {
         return Ok(None);
     }
     let aliases = spec.host_aliases.as_deref();
-    let hosts = if spec.host_network == Some(true) {
+    let hosts = if host_network {
         let path = Path::new("/etc/hosts");
         let hosts = files::read_to_string(path)
             .await
             .map_err(failed("read", path))?;
         hostname::hosts_of_node(&hosts, aliases)
     } else {
-        let (hostname, domain) = hostname::hostname_and_domain(pod, options);
+        let (hostname, domain) = hostname::hostname_and_domain(pod, options)?;
         hostname::hosts_of_pod(ips, &hostname, &domain, aliases)
     };
     let path = pod_dir.join("etc-hosts");
     files::write(&path, hosts)
         .await
         .map_err(failed("write the hosts file", &path))?;
+    // Whoever the container runs as reads it, whatever the kubelet's umask.
+    let mode = std::fs::Permissions::from_mode(0o644);
+    files::set_permissions(&path, mode)
+        .await
+        .map_err(failed("set the mode of", &path))?;
     Ok(Some(path))
 }
 

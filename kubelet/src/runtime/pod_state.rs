@@ -9,14 +9,13 @@ use k8s_openapi::api::core::v1::Container;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::{
-    hash::container_hash,
-    pod_status::{ContainerState, PodStatus},
-};
+use super::pod_status::{ContainerState, PodStatus};
 use crate::{backoff::Backoff, image::PullBackoff};
 
 /// First delay before a container is started again, as upstream.
 const RESTART_BACKOFF_BASE: Duration = Duration::from_secs(10);
+/// A container that ran for so long begins with that again, as upstream.
+const RESTART_BACKOFF_RESET: Duration = Duration::from_secs(600);
 
 /// Why a container waits, as its status shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,7 +59,8 @@ impl PodState {
         Self {
             pulls: Mutex::default(),
             restarts: Mutex::new(Restarts {
-                backoff: Backoff::new(RESTART_BACKOFF_BASE, max_restart_period),
+                backoff: Backoff::new(RESTART_BACKOFF_BASE, max_restart_period)
+                    .reset_after(RESTART_BACKOFF_RESET),
                 seen_dead: HashMap::new(),
             }),
             waiting: Mutex::default(),
@@ -90,8 +90,7 @@ impl PodState {
         let seen = *seen_dead
             .entry(dead.id.clone())
             .or_insert_with(Instant::now);
-        // A changed container begins anew.
-        let key = format!("{}/{:x}", container.name, container_hash(container));
+        let key = backoff_key(container);
         if let Some((remaining, delay)) = backoff.remaining(&key, seen) {
             return Err(CrashLoop { delay, remaining });
         }
@@ -116,4 +115,13 @@ impl PodState {
             .lock()
             .insert(container.to_owned(), Waiting { reason, message });
     }
+}
+
+/// What is delayed together: a container that was given another image or other
+/// resources begins anew.
+fn backoff_key(container: &Container) -> String {
+    // What was read from JSON can be written.
+    let resources = serde_json::to_string(&container.resources).unwrap_or_default();
+    let image = container.image.as_deref().unwrap_or_default();
+    format!("{}/{image}/{resources}", container.name)
 }

@@ -1,6 +1,6 @@
 //! Removes dead containers and sandboxes.
 
-use std::{collections::HashSet, path::Path};
+use std::{collections::HashSet, io, path::Path};
 
 use k8s_openapi::api::core::v1::Pod;
 use tracing::{debug, info, warn};
@@ -11,8 +11,9 @@ use super::{
     pod_status::{ContainerState, ContainerStatus, PodStatus, SandboxStatus},
 };
 use crate::{
-    files,
+    logs,
     pod::{directory, identity},
+    repeatable,
 };
 
 /// The dead containers that nobody needs: all but the newest of each name.
@@ -115,7 +116,9 @@ impl RuntimeManager {
         let log = log_dir
             .join(&container.name)
             .join(format!("{}.log", container.restart_count));
-        if let Err(error) = files::remove_file(&log).await {
+        let path = log.clone();
+        let removed = repeatable::blocking(move || logs::remove_logs(&path)).await;
+        if let Err(error) = removed.map_err(io::Error::other).flatten() {
             debug!(path = %log.display(), %error, "cannot remove the log of a removed container");
         }
         Ok(())

@@ -3,59 +3,70 @@
 use std::collections::BTreeMap;
 
 use cri_proto::runtime::v1::{
-    DnsConfig, LinuxContainerResources, LinuxPodSandboxConfig, LinuxSandboxSecurityContext,
-    PodSandboxConfig, PodSandboxMetadata, PortMapping, Protocol, SecurityProfile,
+    DnsConfig, LinuxPodSandboxConfig, LinuxSandboxSecurityContext, PodSandboxConfig,
+    PodSandboxMetadata, PortMapping, Protocol, SecurityProfile, UserNamespace,
     security_profile::ProfileType,
 };
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 
-use super::{hostname, labels, resources, security_context};
+use super::{
+    hostname::{self, HostnameError},
+    labels,
+    resources::{self, Rules},
+    security_context,
+};
 use crate::{
-    config::options::Options,
     pod::{directory, identity},
+    sysctl,
 };
 
-/// The config of the pod's sandbox, the `attempt`-th.
+/// What the config of a sandbox is made from, beside its pod.
+#[derive(Debug)]
+pub struct Parts<'a> {
+    /// How many sandboxes the pod had before.
+    pub attempt: u32,
+    /// Its name servers.
+    pub dns: DnsConfig,
+    /// Its user namespace.
+    pub user_namespace: UserNamespace,
+    /// What bounds its resources.
+    pub rules: Rules<'a>,
+}
+
+/// The config of the pod's sandbox.
+///
+/// # Errors
+/// The pod has no hostname.
 pub fn sandbox_config(
     pod: &Pod,
     spec: &PodSpec,
-    attempt: u32,
-    dns: DnsConfig,
-    options: &Options,
-) -> PodSandboxConfig {
+    parts: Parts<'_>,
+) -> Result<PodSandboxConfig, HostnameError> {
     let host_network = spec.host_network.unwrap_or_default();
-    PodSandboxConfig {
+    let options = parts.rules.options;
+    Ok(PodSandboxConfig {
         metadata: Some(PodSandboxMetadata {
             name: identity::name(pod).to_owned(),
             uid: pod.metadata.uid.clone().unwrap_or_default(),
             namespace: identity::namespace(pod).to_owned(),
-            attempt,
+            attempt: parts.attempt,
         }),
         // On the node's network the hostname is the node's.
         hostname: if host_network {
             String::new()
         } else {
-            hostname_of(pod, spec, options)
+            hostname::kernel_hostname(pod, options)?
         },
         log_directory: directory::log_dir(options, pod)
             .to_string_lossy()
             .into_owned(),
-        dns_config: Some(dns),
+        dns_config: Some(parts.dns),
         port_mappings: spec.containers.iter().flat_map(port_mappings).collect(),
         labels: pod_labels(pod),
         annotations: pod.metadata.annotations.clone().unwrap_or_default(),
-        linux: Some(linux_config(spec)),
+        linux: Some(linux_config(spec, parts.user_namespace, parts.rules)),
         windows: None,
-    }
-}
-
-fn hostname_of(pod: &Pod, spec: &PodSpec, options: &Options) -> String {
-    let (hostname, domain) = hostname::hostname_and_domain(pod, options);
-    if spec.set_hostname_as_fqdn == Some(true) && !domain.is_empty() {
-        format!("{hostname}.{domain}")
-    } else {
-        hostname
-    }
+    })
 }
 
 /// The pod's labels, and those that identify it.
@@ -80,7 +91,13 @@ pub(super) fn identity_labels(pod: &Pod) -> [(String, String); 3] {
 
 fn port_mappings(container: &Container) -> Vec<PortMapping> {
     let mut mappings: Vec<PortMapping> = Vec::new();
+    let mut names: Vec<&str> = Vec::new();
     for port in container.ports.iter().flatten() {
+        // Of several ports of one name the first counts.
+        match port.name.as_deref().filter(|name| !name.is_empty()) {
+            Some(name) if names.contains(&name) => continue,
+            name => names.extend(name),
+        }
         let protocol = match port.protocol.as_deref() {
             Some("UDP") => Protocol::Udp,
             Some("SCTP") => Protocol::Sctp,
@@ -99,26 +116,37 @@ fn port_mappings(container: &Container) -> Vec<PortMapping> {
     mappings
 }
 
-fn linux_config(spec: &PodSpec) -> LinuxPodSandboxConfig {
+fn linux_config(
+    spec: &PodSpec,
+    user_namespace: UserNamespace,
+    rules: Rules<'_>,
+) -> LinuxPodSandboxConfig {
     let context = spec.security_context.as_ref();
     let privileged = spec
         .init_containers
         .iter()
         .flatten()
         .chain(&spec.containers)
-        .filter_map(|container| container.security_context.as_ref())
+        .map(|container| container.security_context.as_ref())
+        .chain(
+            spec.ephemeral_containers
+                .iter()
+                .flatten()
+                .map(|container| container.security_context.as_ref()),
+        )
+        .flatten()
         .any(|context| context.privileged == Some(true));
     let sysctls = context
         .and_then(|context| context.sysctls.as_ref())
         .into_iter()
         .flatten()
-        .map(|sysctl| (sysctl.name.clone(), sysctl.value.clone()))
+        .map(|own| (sysctl::with_dots(&own.name), own.value.clone()))
         .collect();
     LinuxPodSandboxConfig {
         // Empty: the runtime's own parent, until the kubelet manages cgroups.
         cgroup_parent: String::new(),
         security_context: Some(LinuxSandboxSecurityContext {
-            namespace_options: Some(security_context::namespaces(spec)),
+            namespace_options: Some(security_context::namespaces(spec, user_namespace)),
             selinux_options: context
                 .and_then(|context| context.se_linux_options.as_ref())
                 .map(security_context::selinux),
@@ -135,16 +163,20 @@ fn linux_config(spec: &PodSpec) -> LinuxPodSandboxConfig {
             ..LinuxSandboxSecurityContext::default()
         }),
         sysctls,
-        overhead: Some(LinuxContainerResources::default()),
-        resources: Some(resources::sandbox_resources(spec)),
+        overhead: Some(resources::overhead_resources(spec, rules)),
+        resources: Some(resources::sandbox_resources(spec, rules)),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::core::v1::ContainerPort;
+    use k8s_openapi::api::core::v1::{ContainerPort, PodSecurityContext, Sysctl};
 
     use super::*;
+    use crate::{
+        config::options::Options,
+        runtime::{machine::Machine, user_namespace},
+    };
 
     fn pod(spec: PodSpec) -> Pod {
         let mut pod = Pod {
@@ -160,8 +192,16 @@ mod tests {
 
     fn config(spec: PodSpec) -> PodSandboxConfig {
         let pod = pod(spec);
-        let spec = pod.spec.as_ref().unwrap();
-        sandbox_config(&pod, spec, 3, DnsConfig::default(), &Options::default())
+        let parts = Parts {
+            attempt: 3,
+            dns: DnsConfig::default(),
+            user_namespace: user_namespace::of_node(),
+            rules: Rules {
+                options: &Options::default(),
+                machine: &Machine::default(),
+            },
+        };
+        sandbox_config(&pod, pod.spec.as_ref().unwrap(), parts).unwrap()
     }
 
     #[test]
@@ -194,5 +234,21 @@ mod tests {
             ..PodSpec::default()
         });
         assert_eq!(config.hostname, "");
+    }
+
+    #[test]
+    fn sysctls_are_named_with_dots() {
+        let config = config(PodSpec {
+            security_context: Some(PodSecurityContext {
+                sysctls: Some(vec![Sysctl {
+                    name: "net/ipv4/conf/eth0.1/rp_filter".to_owned(),
+                    value: "1".to_owned(),
+                }]),
+                ..PodSecurityContext::default()
+            }),
+            ..PodSpec::default()
+        });
+        let sysctls = config.linux.unwrap().sysctls;
+        assert_eq!(sysctls["net.ipv4.conf.eth0/1.rp_filter"], "1");
     }
 }

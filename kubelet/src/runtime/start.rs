@@ -1,8 +1,14 @@
 //! Starts one container.
 
-use std::{collections::BTreeMap, path::Path, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
-use cri_proto::runtime::v1::{ImageSpec, PodSandboxConfig};
+use cri_proto::runtime::v1::{
+    ContainerConfig, ImageSpec, NamespaceMode, PodSandboxConfig, UserNamespace,
+};
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use tracing::{info, warn};
 
@@ -10,35 +16,39 @@ use super::{
     RuntimeManager,
     container_config::{ConfigError, Parts, container_config},
     cri::CriError,
-    env::{self, EnvError, Placement},
+    env::{self, EnvError, Placement, Sources},
     hooks::{self, HookError},
+    kill::Killing,
     mounts::{self, MountError, MountParts},
     pod_files::{self, FileError},
     pod_state::PodState,
     pod_status::{ContainerState, ContainerStatus, PodStatus, Reported},
+    security_context::NodeSecurity,
 };
 use crate::{
+    config::duration::GoDuration,
     image::ImageError,
+    logs::links,
     pod::{directory, identity},
     repeatable,
     volume::{MountedVolumes, plugin::Mounted},
 };
 
-/// For a `postStart` command; upstream has no limit.
-const POST_START_LIMIT: Duration = Duration::from_secs(600);
+/// For a `postStart` command: it may take as long as it takes.
+const POST_START_LIMIT: Duration = Duration::ZERO;
 
 /// Why a container was not started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// It ended too recently.
-    #[error("back-off {delay:?} restarting failed container={container} pod={pod}")]
+    #[error("back-off {delay} restarting failed container={container} pod={pod}")]
     CrashLoopBackOff {
         /// Its name.
         container: String,
-        /// Its pod.
+        /// Its pod, as [`identity::name_with_uid`] writes it.
         pod: String,
         /// From its end to its next start.
-        delay: Duration,
+        delay: GoDuration,
         /// What is left of that.
         retry_after: Duration,
     },
@@ -63,6 +73,9 @@ pub enum StartError {
     /// A file that it needs cannot be made.
     #[error(transparent)]
     File(#[from] FileError),
+    /// It is to share the processes of a container that is not there.
+    #[error("unable to find target container {0}")]
+    Target(String),
     /// The runtime does not create it.
     #[error("{0}")]
     Create(CriError),
@@ -70,8 +83,17 @@ pub enum StartError {
     #[error("{0}")]
     Run(CriError),
     /// Its `postStart` hook failed, and it was stopped.
-    #[error("postStart hook: {0}")]
-    PostStart(HookError),
+    #[error("{kind} lifecycle hook for Container {container:?} in Pod {pod:?} failed - {source}")]
+    PostStart {
+        /// What the hook does.
+        kind: &'static str,
+        /// Its name.
+        container: String,
+        /// Its pod, as [`identity::name_with_uid`] writes it.
+        pod: String,
+        /// Why it failed.
+        source: Box<HookError>,
+    },
 }
 
 impl StartError {
@@ -85,10 +107,11 @@ impl StartError {
             | Self::Features(_)
             | Self::Interrupted(_)
             | Self::Config(_)
-            | Self::File(_) => "CreateContainerConfigError",
+            | Self::File(_)
+            | Self::Target(_) => "CreateContainerConfigError",
             Self::Create(_) => "CreateContainerError",
             Self::Run(_) => "RunContainerError",
-            Self::PostStart(_) => "PostStartHookError",
+            Self::PostStart { .. } => "PostStartHookError",
         }
     }
 
@@ -113,10 +136,12 @@ pub(super) struct Running<'a> {
     pub(super) host_ips: &'a [String],
     pub(super) volumes: &'a MountedVolumes,
     pub(super) pod_dir: &'a Path,
+    pub(super) user_namespace: UserNamespace,
 }
 
 impl RuntimeManager {
-    /// Starts a container that does not run, unless it is backing off.
+    /// Starts a container that does not run, unless it is backing off. `target` is
+    /// the container whose processes it shares.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -124,6 +149,7 @@ impl RuntimeManager {
         &self,
         running: &Running<'_>,
         container: &Container,
+        target: Option<&str>,
         status: &PodStatus,
         state: &PodState,
     ) -> Result<(), StartError> {
@@ -132,8 +158,8 @@ impl RuntimeManager {
             .attempt_start(container, status)
             .map_err(|crash_loop| StartError::CrashLoopBackOff {
                 container: container.name.clone(),
-                pod: identity::full_name(pod),
-                delay: crash_loop.delay,
+                pod: identity::name_with_uid(pod),
+                delay: go_duration(crash_loop.delay),
                 retry_after: crash_loop.remaining,
             })?;
         let image = self
@@ -157,11 +183,18 @@ impl RuntimeManager {
             host_ips: running.host_ips,
             pod_ips: running.ips,
         };
+        let sources = Sources {
+            objects: self.objects(),
+            volumes: running.volumes,
+            machine: &self.machine,
+            root_dir: &self.options.root_dir,
+        };
+        let variables = env::environment(pod, container, &placement, sources).await?;
         let mounts = MountParts {
             container: container.clone(),
             pod_dir: running.pod_dir.to_owned(),
             volumes: running.volumes.clone(),
-            variables: env::environment(pod, container, &placement)?,
+            variables: variables.clone(),
             images: self.image_volumes(running, container, state).await?,
             recursive_read_only: self.has_recursive_read_only(container).await?,
             hosts_file: pod_files::make_hosts_file(
@@ -185,13 +218,27 @@ impl RuntimeManager {
             restart_count,
             image_ref: image.id,
             image_user: image.user,
-            placement,
+            variables,
             mounts: repeatable::blocking(move || mounts.mounts()).await??,
             devices,
-            seccomp_root: &self.seccomp_root,
-            memory_capacity: self.memory_capacity,
+            security: NodeSecurity {
+                seccomp_root: &self.seccomp_root,
+                seccomp_default: self.options.seccomp_default,
+                user_namespace: running.user_namespace.clone(),
+            },
+            rules: self.rules(),
         };
-        let config = container_config(pod, spec, container, parts)?;
+        let mut config = container_config(pod, spec, container, parts)?;
+        if let Some(target) = target {
+            share_processes(&mut config, target, status)?;
+        }
+        let log = log_dir.join(format!("{restart_count}.log"));
+        let linux = config.linux.as_mut();
+        if let Some(context) = linux.and_then(|linux| linux.security_context.as_mut()) {
+            let mut groups = running.volumes.extra_groups();
+            groups.retain(|group| !context.supplemental_groups.contains(group));
+            context.supplemental_groups.extend(groups);
+        }
         let id = self
             .cri
             .create_container(running.sandbox_id, config, running.sandbox_config.clone())
@@ -205,7 +252,20 @@ impl RuntimeManager {
             pod = identity::full_name(pod), pod_uid = pod.metadata.uid,
             container = %container.name, container_id = %id, restart_count, "started container"
         );
+        self.link_log(pod, container, &id, log).await;
         self.post_start(running, container, id).await
+    }
+
+    /// Links to the log of a container that was started, for log agents.
+    async fn link_log(&self, pod: &Pod, container: &Container, id: &str, log: PathBuf) {
+        let Some(dir) = &self.options.container_logs_dir else {
+            return;
+        };
+        let (name, namespace) = (identity::name(pod), identity::namespace(pod));
+        let link = links::link_path(dir, name, namespace, &container.name, id);
+        if let Err(error) = repeatable::blocking(move || links::make(&link, &log)).await {
+            warn!(pod = identity::full_name(pod), %error, "linking to a log failed");
+        }
     }
 
     /// The images that a container mounts, by the names of their volumes, pulled as their
@@ -272,22 +332,50 @@ impl RuntimeManager {
         };
         let ip = running.ips.first().map(String::as_str);
         let run = hooks::run(&self.cri, &id, Some(container), ip, hook, POST_START_LIMIT);
-        let Err(error) = run.await else {
+        let Err(source) = run.await else {
             return Ok(());
         };
         let status = ContainerStatus::started(id, container.name.clone());
-        let why = "its postStart hook failed";
-        let killed = self
-            .kill_container(Some(running.pod), &status, ip, None, why)
-            .await;
-        if let Err(error) = killed {
+        let killing = Killing::new(Some(running.pod), ip, "FailedPostStartHook");
+        if let Err(error) = self.kill_container(&status, killing).await {
             warn!(
                 pod = identity::full_name(running.pod), container = %container.name, %error,
                 "a container whose postStart hook failed still runs"
             );
         }
-        Err(StartError::PostStart(error))
+        Err(StartError::PostStart {
+            kind: hooks::kind(hook),
+            container: container.name.clone(),
+            pod: identity::name_with_uid(running.pod),
+            source: Box::new(source),
+        })
     }
+}
+
+fn go_duration(duration: Duration) -> GoDuration {
+    GoDuration::from_millis(i64::try_from(duration.as_millis()).unwrap_or(i64::MAX))
+}
+
+/// Has a container share the processes of `target`, where it had its own alone.
+fn share_processes(
+    config: &mut ContainerConfig,
+    target: &str,
+    status: &PodStatus,
+) -> Result<(), StartError> {
+    let target = status
+        .container(target)
+        .ok_or_else(|| StartError::Target(target.to_owned()))?;
+    let context = config
+        .linux
+        .as_mut()
+        .and_then(|l| l.security_context.as_mut());
+    if let Some(options) = context.and_then(|context| context.namespace_options.as_mut())
+        && options.pid() == NamespaceMode::Container
+    {
+        options.set_pid(NamespaceMode::Target);
+        options.target_id.clone_from(&target.id);
+    }
+    Ok(())
 }
 
 impl ContainerStatus {

@@ -2,19 +2,24 @@
 
 use std::{path::Path, time::Duration};
 
-use cri_proto::runtime::v1::PodSandboxConfig;
+use cri_proto::runtime::v1::{PodSandboxConfig, UserNamespace};
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use tracing::{info, warn};
 
 use super::{
     KillError, RuntimeManager,
-    actions::{self, PodActions},
+    actions::{self, ContainerToReset, PodActions},
     cri::CriError,
     dns::{self, DnsError},
+    ephemeral::as_container,
+    hostname::HostnameError,
+    kill::Killing,
     pod_state::PodState,
     pod_status::{PodStatus, SandboxStatus},
-    sandbox_config::sandbox_config,
+    restart_rules::is_sidecar,
+    sandbox_config::{self, sandbox_config},
     start::Running,
+    user_namespace::{self, UserNamespaceError},
 };
 use crate::{files, pod::identity, status::ips, volume::MountedVolumes};
 
@@ -30,12 +35,21 @@ pub enum SyncError {
     /// What must not run on does.
     #[error(transparent)]
     Kill(#[from] KillError),
-    /// What an earlier sandbox left is in the way.
-    #[error("cannot remove what the last sandbox left: {0}")]
+    /// What ran before is in the way.
+    #[error("cannot remove what ran before: {0}")]
     Purge(#[source] CriError),
     /// The pod's name servers cannot be told.
     #[error(transparent)]
     Dns(#[from] DnsError),
+    /// The pod has no hostname.
+    #[error(transparent)]
+    Hostname(#[from] HostnameError),
+    /// The pod's user namespace cannot be had.
+    #[error(transparent)]
+    UserNamespace(#[from] UserNamespaceError),
+    /// The runtime does not say what it can do.
+    #[error("cannot tell whether the runtime has user namespaces: {0}")]
+    Features(#[source] CriError),
     /// The sandbox could not be made.
     #[error("cannot create the pod's sandbox: {0}")]
     Sandbox(#[source] CriError),
@@ -69,7 +83,7 @@ impl RuntimeManager {
         pod_dir: &Path,
     ) -> Result<Synced, SyncError> {
         let spec = pod.spec.as_ref().ok_or(SyncError::NoSpec)?;
-        let mut actions = actions::compute(pod, status);
+        let mut actions = actions::compute(pod, status, &self.probes);
         let resizes = self.plan_resize(pod, spec, status, &mut actions);
         let mut synced = Synced {
             changed: self.prune(pod, status).await,
@@ -79,6 +93,13 @@ impl RuntimeManager {
             return Ok(synced);
         }
         synced.changed |= self.kill_unwanted(pod, status, &actions).await?;
+        if !actions.reset.is_empty() {
+            self.reset(pod, status, &actions.reset).await?;
+            synced.changed = true;
+            // The pod begins anew, and nothing that ends or starts tells so.
+            synced.retry_after = Some(Duration::ZERO);
+            return Ok(synced);
+        }
 
         let attempt = match (actions.create_sandbox, &actions.sandbox_id) {
             (Some(attempt), _) => attempt,
@@ -89,8 +110,10 @@ impl RuntimeManager {
             synced.resized = true;
             synced.failed |= !self.resize(pod, spec, id, resizes).await;
         }
-        let dns = dns::dns_config(pod, &self.options).await?;
-        let sandbox_config = sandbox_config(pod, spec, attempt, dns, &self.options);
+        let sandbox_config = self
+            .sandbox_config(pod, spec, attempt, pod_dir)
+            .await
+            .inspect_err(|error| wait_for_sandbox(spec, state, error))?;
         let created;
         let (sandbox_id, sandbox_ips) = match (&actions.create_sandbox, &actions.sandbox_id) {
             (None, Some(id)) => (id.as_str(), status.ips()),
@@ -99,12 +122,7 @@ impl RuntimeManager {
                 created = self
                     .create_sandbox(pod, spec, status, &sandbox_config)
                     .await
-                    .inspect_err(|error| {
-                        for container in all_containers(spec) {
-                            let message = error.to_string();
-                            state.set_waiting(&container.name, CONTAINER_CREATING, message);
-                        }
-                    })?;
+                    .inspect_err(|error| wait_for_sandbox(spec, state, error))?;
                 for container in all_containers(spec) {
                     state.clear_waiting(&container.name);
                 }
@@ -131,15 +149,69 @@ impl RuntimeManager {
             host_ips: &host_ips,
             volumes,
             pod_dir,
+            user_namespace: user_namespace_of(&sandbox_config),
         };
-        let init = spec.init_containers.as_deref().unwrap_or_default();
-        let init = actions.start_init.and_then(|index| init.get(index));
-        let regular = actions.start.iter().filter_map(|i| spec.containers.get(*i));
-        for container in init.into_iter().chain(regular) {
-            self.start(&running, container, status, state, &mut synced)
+        let starting = Starting {
+            running: &running,
+            status,
+            state,
+        };
+        let ephemeral = spec.ephemeral_containers.as_deref().unwrap_or_default();
+        for container in chosen(&actions.start_ephemeral, ephemeral) {
+            let target = container.target_container_name.as_deref();
+            let target = target.filter(|target| !target.is_empty());
+            self.start(starting, &as_container(container), target, &mut synced)
                 .await;
         }
+        let init = spec.init_containers.as_deref().unwrap_or_default();
+        for container in chosen(&actions.start_init, init) {
+            let started = self.start(starting, container, None, &mut synced).await;
+            // Sidecars are no condition of what comes after them once they ran.
+            if !started && !is_sidecar(container) {
+                return Ok(synced);
+            }
+        }
+        for container in chosen(&actions.start, &spec.containers) {
+            self.start(starting, container, None, &mut synced).await;
+        }
         Ok(synced)
+    }
+
+    async fn sandbox_config(
+        &self,
+        pod: &Pod,
+        spec: &PodSpec,
+        attempt: u32,
+        pod_dir: &Path,
+    ) -> Result<PodSandboxConfig, SyncError> {
+        let user_namespace = if spec.host_users == Some(false) {
+            self.check_user_namespaces().await?;
+            self.user_namespaces
+                .get_or_create(pod_dir, &self.options)
+                .await?
+        } else {
+            user_namespace::of_node()
+        };
+        let parts = sandbox_config::Parts {
+            attempt,
+            dns: dns::dns_config(pod, &self.options).await?,
+            user_namespace,
+            rules: self.rules(),
+        };
+        Ok(sandbox_config(pod, spec, parts)?)
+    }
+
+    /// Whether the runtime has user namespaces. It is asked each time: it may have been
+    /// replaced by one that has.
+    async fn check_user_namespaces(&self) -> Result<(), SyncError> {
+        let status = self.cri.status().await.map_err(SyncError::Features)?;
+        let handlers = status.runtime_handlers;
+        let default = handlers.iter().find(|handler| handler.name.is_empty());
+        match default {
+            Some(handler) if handler.features.is_some_and(|f| f.user_namespaces) => Ok(()),
+            None if !handlers.is_empty() => Err(UserNamespaceError::UnknownHandler.into()),
+            _ => Err(UserNamespaceError::Unsupported.into()),
+        }
     }
 
     /// Whether anything was to be killed.
@@ -157,8 +229,11 @@ impl RuntimeManager {
         let ip = status.ips().first().map(String::as_str);
         for unwanted in &actions.kill {
             if let Some(container) = status.containers.iter().find(|c| c.id == unwanted.id) {
-                self.kill_container(Some(pod), container, ip, None, &unwanted.message)
-                    .await?;
+                let killing = Killing {
+                    reason: unwanted.reason,
+                    ..Killing::new(Some(pod), ip, &unwanted.message)
+                };
+                self.kill_container(container, killing).await?;
             }
         }
         Ok(!actions.kill.is_empty())
@@ -197,21 +272,52 @@ impl RuntimeManager {
         status.map(SandboxStatus::from).map_err(SyncError::Sandbox)
     }
 
+    /// Removes what ran of a pod that is to run anew, but not its logs: they tell
+    /// how often it ran.
+    async fn reset(
+        &self,
+        pod: &Pod,
+        status: &PodStatus,
+        reset: &[ContainerToReset],
+    ) -> Result<(), SyncError> {
+        let ip = status.ips().first().map(String::as_str);
+        for unwanted in reset {
+            let run = status.containers.iter().find(|c| c.id == unwanted.id);
+            if let Some(run) = run.filter(|_| unwanted.kill) {
+                let killing = Killing {
+                    grace_override: Some(Duration::ZERO),
+                    ..Killing::new(Some(pod), ip, "all containers are restarted")
+                };
+                self.kill_container(run, killing).await?;
+            }
+            self.cri
+                .remove_container(&unwanted.id)
+                .await
+                .map_err(SyncError::Purge)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the container was started.
     async fn start(
         &self,
-        running: &Running<'_>,
+        starting: Starting<'_>,
         container: &Container,
-        status: &PodStatus,
-        state: &PodState,
+        target: Option<&str>,
         synced: &mut Synced,
-    ) {
+    ) -> bool {
+        let Starting {
+            running,
+            status,
+            state,
+        } = starting;
         let started = self
-            .start_container(running, container, status, state)
+            .start_container(running, container, target, status, state)
             .await;
         let Err(error) = started else {
             state.clear_waiting(&container.name);
             synced.changed = true;
-            return;
+            return true;
         };
         match error.retry_after() {
             Some(retry) => {
@@ -230,7 +336,37 @@ impl RuntimeManager {
             }
         }
         state.set_waiting(&container.name, error.reason(), error.to_string());
+        false
     }
+}
+
+/// Says why containers wait for the pod's sandbox.
+fn wait_for_sandbox(spec: &PodSpec, state: &PodState, error: &SyncError) {
+    for container in all_containers(spec) {
+        state.set_waiting(&container.name, CONTAINER_CREATING, error.to_string());
+    }
+}
+
+fn user_namespace_of(config: &PodSandboxConfig) -> UserNamespace {
+    let linux = config.linux.as_ref();
+    linux
+        .and_then(|linux| linux.security_context.as_ref())
+        .and_then(|context| context.namespace_options.as_ref())
+        .and_then(|options| options.userns_options.clone())
+        .unwrap_or_else(user_namespace::of_node)
+}
+
+/// What the starts of one sync share.
+#[derive(Clone, Copy)]
+struct Starting<'a> {
+    running: &'a Running<'a>,
+    status: &'a PodStatus,
+    state: &'a PodState,
+}
+
+/// The containers of a list that are named by index.
+fn chosen<'a, C>(indexes: &'a [usize], containers: &'a [C]) -> impl Iterator<Item = &'a C> {
+    indexes.iter().filter_map(|index| containers.get(*index))
 }
 
 fn all_containers(spec: &PodSpec) -> impl Iterator<Item = &Container> {

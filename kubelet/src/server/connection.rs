@@ -24,13 +24,19 @@ const HEAD_BYTES: usize = 16 * 1024;
 const HEADERS: usize = 64;
 /// How long a request's head may take, idling between requests included.
 const HEAD_TIME: Duration = Duration::from_secs(30);
-/// How long a connection may last, so that nobody holds one by reading slowly.
-const LIFETIME: Duration = Duration::from_secs(300);
+/// How long a connection may last where anybody may connect, so that nobody
+/// holds one by reading slowly.
+pub(super) const LIFETIME: Duration = Duration::from_secs(300);
 /// How long the last request of a connection may take after that.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// Serves `routes` to whoever connects, until `cancel`.
-pub(super) async fn serve<L: Listener>(mut listener: L, routes: Router, cancel: CancellationToken) {
+/// Serves `routes` to whoever connects, for `lifetime` each, until `cancel`.
+pub(super) async fn serve<L: Listener>(
+    mut listener: L,
+    routes: Router,
+    lifetime: Duration,
+    cancel: CancellationToken,
+) {
     let connections = TaskTracker::new();
     let slots = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
@@ -44,7 +50,7 @@ pub(super) async fn serve<L: Listener>(mut listener: L, routes: Router, cancel: 
         };
         let (routes, cancel) = (routes.clone(), cancel.clone());
         connections.spawn(async move {
-            serve_connection(stream, routes, cancel).await;
+            serve_connection(stream, routes, lifetime, cancel).await;
             drop(slot);
         });
     }
@@ -56,6 +62,7 @@ pub(super) async fn serve<L: Listener>(mut listener: L, routes: Router, cancel: 
 async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     routes: Router,
+    lifetime: Duration,
     cancel: CancellationToken,
 ) {
     let mut connection = std::pin::pin!(
@@ -69,7 +76,7 @@ async fn serve_connection(
     let ended = tokio::select! {
         ended = connection.as_mut() => Some(ended),
         () = cancel.cancelled() => None,
-        () = time::sleep(LIFETIME) => None,
+        () = time::sleep(lifetime) => None,
     };
     let ended = match ended {
         Some(ended) => ended,

@@ -1,7 +1,9 @@
-//! The kubelet's HTTP servers: `/healthz`, and the read-only API on a port and on
-//! a unix socket. The secure port is not built yet.
+//! The kubelet's HTTP servers: `/healthz`, the read-only API on a port and on a
+//! unix socket, and the logs of containers on the socket alone, which only its
+//! owner can open. The secure port is not built yet.
 
 mod connection;
+mod container_logs;
 mod healthz;
 mod pods;
 mod socket;
@@ -11,6 +13,7 @@ use std::{
     io,
     net::SocketAddr,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use axum::Router;
@@ -39,7 +42,7 @@ pub enum ServerError {
         source: io::Error,
     },
     /// The unix socket cannot be made.
-    #[error("cannot serve `kubelet status` on {}: {source}; choose another place with --root-dir", path.display())]
+    #[error("cannot serve `kubelet status` and `kubelet logs` on {}: {source}; choose another place with --root-dir", path.display())]
     Socket {
         /// Where.
         path: PathBuf,
@@ -90,19 +93,35 @@ impl Servers {
     /// Serves until `cancel`, and then until the requests that run are answered.
     pub async fn serve<V: NodeView>(self, view: V, cancel: CancellationToken) {
         let health = healthz::routes(view.clone());
-        let read_only = health.clone().merge(pods::routes(view));
+        let read_only = health.clone().merge(pods::routes(view.clone()));
+        let on_socket = read_only
+            .clone()
+            .merge(container_logs::routes(view, cancel.clone()));
         let servers = TaskTracker::new();
         let spawn = |listener: Option<TcpListener>, what, routes: &Router| {
             if let Some(listener) = listener {
                 if let Ok(address) = listener.local_addr() {
                     info!(%address, "Serving {what}");
                 }
-                servers.spawn(connection::serve(listener, routes.clone(), cancel.clone()));
+                let lifetime = connection::LIFETIME;
+                servers.spawn(connection::serve(
+                    listener,
+                    routes.clone(),
+                    lifetime,
+                    cancel.clone(),
+                ));
             }
         };
         spawn(self.healthz, "/healthz", &health);
         spawn(self.read_only, "the read-only API", &read_only);
-        servers.spawn(connection::serve(self.socket, read_only, cancel.clone()));
+        // A log may be followed for as long as its container runs.
+        let lifetime = Duration::MAX;
+        servers.spawn(connection::serve(
+            self.socket,
+            on_socket,
+            lifetime,
+            cancel.clone(),
+        ));
         servers.close();
         servers.wait().await;
     }

@@ -1,4 +1,4 @@
-//! The unix socket in the root directory, for `kubelet status`.
+//! The unix socket in the root directory, for `kubelet status` and `kubelet logs`.
 
 use std::{
     fs, io,

@@ -4,6 +4,8 @@ use std::future::Future;
 
 use k8s_openapi::api::core::v1::Pod;
 
+use crate::logs::{LogError, LogOptions, LogParts};
+
 /// The node's pods and health, as the kubelet knows them.
 pub trait NodeView: Clone + Send + Sync + 'static {
     /// The pods that this node should run, with the status that it found.
@@ -18,4 +20,14 @@ pub trait NodeView: Clone + Send + Sync + 'static {
     /// # Errors
     /// What has not happened for too long.
     fn healthy(&self) -> Result<(), String>;
+
+    /// The log of a container of a pod of this node. In an error: why there is
+    /// none.
+    fn container_log(
+        &self,
+        namespace: &str,
+        pod: &str,
+        container: &str,
+        options: LogOptions,
+    ) -> impl Future<Output = Result<LogParts, LogError>> + Send;
 }

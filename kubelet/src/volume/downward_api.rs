@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt::Write as _};
 
 use futures::future::FutureExt as _;
-use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, Pod};
+use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, Pod, ResourceFieldSelector};
 
 use super::{
     VolumeError, VolumeHost,
@@ -12,7 +12,7 @@ use super::{
     plugin::{Attributes, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
     spec::VolumeSpec,
 };
-use crate::pod::identity;
+use crate::{pod::identity, runtime::env::resource_field};
 
 /// The plugin.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl VolumePlugin for DownwardApi {
                 return Err(VolumeError::Unsupported(request.name().to_owned()));
             };
             let items = source.items.as_deref().unwrap_or_default();
-            let payload = payload(request, items, source.default_mode)?;
+            let payload = payload(&self.host, request, items, source.default_mode).await?;
             files::set_up(&self.host, request, payload, Keep::InMemory).await
         }
         .boxed()
@@ -57,7 +57,8 @@ impl VolumePlugin for DownwardApi {
 }
 
 /// The files that are asked for.
-pub(super) fn payload(
+pub(super) async fn payload(
+    host: &VolumeHost,
     request: &MountRequest,
     items: &[DownwardAPIVolumeFile],
     default_mode: Option<i32>,
@@ -68,7 +69,7 @@ pub(super) fn payload(
         let value = match (&item.field_ref, &item.resource_field_ref) {
             (Some(field), _) => field_value(pod, &field.field_path)
                 .ok_or_else(|| format!("unsupported fieldPath: {}", field.field_path)),
-            (None, Some(_)) => Err("resourceFieldRef is not supported".to_owned()),
+            (None, Some(selector)) => resource_value(host, pod, selector).await,
             (None, None) => continue,
         };
         let file = FileProjection {
@@ -81,6 +82,28 @@ pub(super) fn payload(
         payload.insert(item.path.clone(), file);
     }
     Ok(payload)
+}
+
+async fn resource_value(
+    host: &VolumeHost,
+    pod: &Pod,
+    selector: &ResourceFieldSelector,
+) -> Result<String, String> {
+    let Some(spec) = &pod.spec else {
+        return Err("the pod has no spec".to_owned());
+    };
+    // A volume belongs to no container: the selector has to name one.
+    let Some(container) = spec.containers.first().filter(|_| {
+        let name = selector.container_name.as_deref();
+        name.is_some_and(|name| !name.is_empty())
+    }) else {
+        return Err("resourceFieldRef: containerName is required for volumes".to_owned());
+    };
+    let (objects, root_dir) = (&*host.objects, &host.options.root_dir);
+    let allocatable = host.machine.allocatable(objects, root_dir).await;
+    let allocatable = allocatable.map_err(|error| error.to_string())?;
+    resource_field::value(selector, spec, container, &allocatable)
+        .map_err(|error| error.to_string())
 }
 
 /// The value of a field that files can have.

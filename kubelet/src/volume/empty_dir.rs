@@ -8,11 +8,11 @@ use std::{
 };
 
 use futures::future::FutureExt as _;
-use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod};
+use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, PodSpec, ResourceRequirements};
 
 use super::{
     VolumeError, VolumeHost, blocking, huge_pages, mount, mount_info, ownership,
-    plugin::{Attributes, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
+    plugin::{Attributes, FsGroup, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
     spec::VolumeSpec,
 };
 use crate::runtime::resources;
@@ -47,7 +47,7 @@ impl VolumePlugin for EmptyDir {
         let (request, host) = (request.clone(), self.host.clone());
         blocking(move || {
             let source = request.spec.inline().and_then(|v| v.empty_dir.as_ref());
-            let medium = Medium::of(&request, source, host.memory)?;
+            let medium = Medium::of(&request, source, host.machine.memory)?;
             let marker = marker(&host, &request.volume);
             if is_ready(&request.dir, &medium, &marker)? {
                 return Ok(Mounted::Path(request.dir));
@@ -73,8 +73,8 @@ impl VolumePlugin for EmptyDir {
 }
 
 /// Upstream gives such volumes to the group whatever the policy is.
-pub(super) const fn whole(group: super::plugin::FsGroup) -> super::plugin::FsGroup {
-    super::plugin::FsGroup {
+pub(super) const fn whole(group: FsGroup) -> FsGroup {
+    FsGroup {
         on_root_mismatch: false,
         ..group
     }
@@ -117,29 +117,35 @@ impl Medium {
 
 /// The smallest of what the volume, the pod and the node may have.
 pub(super) fn memory_size(pod: &Pod, limit: Option<i64>, node: i64) -> i64 {
-    let pod = pod.spec.as_ref().and_then(|spec| {
-        let resources = resources::sandbox_resources(spec);
-        Some(resources.memory_limit_in_bytes).filter(|_| is_limited(spec))
-    });
+    let pod = pod.spec.as_ref().and_then(memory_limit);
     let limits = [pod, limit].into_iter().flatten();
     limits.filter(|limit| *limit > 0).fold(node, i64::min)
 }
 
-/// Whether every container has a memory limit: else the pod has none.
-fn is_limited(spec: &k8s_openapi::api::core::v1::PodSpec) -> bool {
-    let pod = spec.resources.as_ref().and_then(|r| r.limits.as_ref());
-    if pod.is_some_and(|limits| limits.contains_key("memory")) {
-        return true;
+/// The most memory that all containers of a pod have together; `None` when one of them has
+/// no limit, and the pod has none of its own.
+fn memory_limit(spec: &PodSpec) -> Option<i64> {
+    let of = |resources: Option<&ResourceRequirements>| {
+        let limit = resources?.limits.as_ref()?.get("memory")?;
+        resources::units(limit)
+    };
+    if let Some(limit) = of(spec.resources.as_ref()) {
+        return Some(limit);
     }
-    let mut containers = spec
-        .init_containers
-        .iter()
-        .flatten()
-        .chain(&spec.containers);
-    containers.all(|container| {
-        let limits = container.resources.as_ref().and_then(|r| r.limits.as_ref());
-        limits.is_some_and(|limits| limits.contains_key("memory"))
-    })
+    let mut together: i64 = 0;
+    for container in &spec.containers {
+        together = together.saturating_add(of(container.resources.as_ref())?);
+    }
+    let mut alone = 0;
+    for container in spec.init_containers.iter().flatten() {
+        let limit = of(container.resources.as_ref())?;
+        if container.restart_policy.as_deref() == Some("Always") {
+            together = together.saturating_add(limit);
+        } else {
+            alone = limit.max(alone);
+        }
+    }
+    Some(together.max(alone))
 }
 
 /// Makes the directory, with everybody's access, and mounts what it is made of.
@@ -192,4 +198,141 @@ fn mark(marker: &Path) -> Result<(), VolumeError> {
     mount::make_dir(marker, 0o750)?;
     let path = marker.join("ready");
     fs::write(&path, "").map_err(|error| VolumeError::io("create", &path, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{
+        apiserver::objects::NoObjects,
+        config::options::Options,
+        pod::identity::PodUid,
+        runtime::machine::Machine,
+        volume::{
+            plugin::VolumeMode,
+            spec::{VolumeSource, VolumeSpec},
+        },
+    };
+
+    /// A node of 1 GiB, unmounted whatever happens.
+    struct Node(tempfile::TempDir);
+
+    impl Node {
+        fn plugin(&self) -> EmptyDir {
+            let options = Options {
+                root_dir: self.0.path().to_owned(),
+                ..Options::default()
+            };
+            EmptyDir {
+                host: VolumeHost {
+                    options: std::sync::Arc::new(options),
+                    objects: std::sync::Arc::new(NoObjects),
+                    machine: std::sync::Arc::new(Machine {
+                        memory: 1 << 30,
+                        ..Machine::default()
+                    }),
+                },
+            }
+        }
+
+        fn request(&self, source: Value, fs_group: Option<u32>) -> MountRequest {
+            let inline = serde_json::from_value(json!({"name": "v", "emptyDir": source}));
+            let volume = PodVolume {
+                uid: PodUid::from("u"),
+                plugin: NAME.to_owned(),
+                name: "v".to_owned(),
+                mode: VolumeMode::Filesystem,
+            };
+            MountRequest {
+                pod: std::sync::Arc::default(),
+                spec: VolumeSpec {
+                    name: "v".to_owned(),
+                    source: VolumeSource::Inline(Box::new(inline.unwrap())),
+                    read_only: false,
+                    mode: VolumeMode::Filesystem,
+                    expand_to: None,
+                },
+                dir: self.plugin().host.volume_dir(&volume),
+                volume,
+                device: None,
+                fs_group: fs_group.map(|gid| FsGroup {
+                    gid,
+                    on_root_mismatch: false,
+                }),
+                fs_user: None,
+            }
+        }
+    }
+
+    impl Drop for Node {
+        fn drop(&mut self) {
+            let _ = mount::unmount_all(self.0.path());
+        }
+    }
+
+    #[tokio::test]
+    async fn contents_stay_until_the_volume_is_given_back() {
+        let node = Node(tempfile::tempdir().unwrap());
+        let plugin = node.plugin();
+        for (source, mode) in [(json!({}), 0o2777), (json!({"medium": "Memory"}), 0o3777)] {
+            let request = node.request(source, Some(4321));
+            plugin.set_up(&request).await.unwrap();
+            let made = fs::metadata(&request.dir).unwrap();
+            assert_eq!((made.gid(), made.mode() & 0o7777), (4321, mode));
+            fs::write(request.dir.join("f"), "x").unwrap();
+            plugin.set_up(&request).await.unwrap();
+            assert!(request.dir.join("f").exists());
+            plugin.tear_down(&request.volume).await.unwrap();
+            assert!(!request.dir.exists());
+            plugin.tear_down(&request.volume).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_mount_that_a_container_left_is_not_deleted_through() {
+        let node = Node(tempfile::tempdir().unwrap());
+        let plugin = node.plugin();
+        let request = node.request(json!({}), None);
+        plugin.set_up(&request).await.unwrap();
+        let (data, inside) = (node.0.path().join("data"), request.dir.join("inside"));
+        for dir in [&data, &inside] {
+            fs::create_dir(dir).unwrap();
+        }
+        fs::write(data.join("precious"), "x").unwrap();
+        mount::bind(&data, &inside).unwrap();
+        plugin.tear_down(&request.volume).await.unwrap();
+        assert!(!request.dir.exists() && data.join("precious").exists());
+    }
+
+    #[test]
+    fn memory_is_the_least_of_all_limits() {
+        let size = |spec: Value, limit| {
+            let spec = serde_json::from_value(spec).unwrap();
+            let pod = Pod {
+                spec: Some(spec),
+                ..Pod::default()
+            };
+            memory_size(&pod, limit, 1000)
+        };
+        let limited =
+            |memory: &str| json!({"name": "c", "resources": {"limits": {"memory": memory}}});
+        let two = json!({"containers": [limited("100"), limited("200")]});
+        assert_eq!(size(two.clone(), None), 300);
+        assert_eq!(size(two.clone(), Some(50)), 50);
+        assert_eq!(
+            size(json!({"containers": [limited("100"), {"name": "d"}]}), None),
+            1000
+        );
+        assert_eq!(
+            size(json!({"containers": [limited("2000")]}), Some(0)),
+            1000
+        );
+        let mut init = two;
+        init["initContainers"] = json!([limited("400")]);
+        assert_eq!(size(init, None), 400);
+    }
 }

@@ -40,7 +40,11 @@ pub(super) async fn set_up(
     let request = request.clone();
     let medium = match keep {
         Keep::OnDisk => Medium::Disk,
-        Keep::InMemory => Medium::Memory(empty_dir::memory_size(&request.pod, None, host.memory)),
+        Keep::InMemory => Medium::Memory(empty_dir::memory_size(
+            &request.pod,
+            None,
+            host.machine.memory,
+        )),
     };
     blocking(move || {
         let dir = &request.dir;

@@ -11,6 +11,7 @@ use crate::{
     config::options::Options,
     pod::{directory, identity::PodUid},
     repeatable,
+    runtime::machine::Machine,
 };
 
 /// The node as volume plugins see it.
@@ -20,8 +21,8 @@ pub struct VolumeHost {
     pub options: Arc<Options>,
     /// Where config data, claims and tokens come from.
     pub objects: Arc<dyn Objects>,
-    /// Bytes of memory that pods can have.
-    pub memory: i64,
+    /// What the machine has.
+    pub machine: Arc<Machine>,
 }
 
 impl VolumeHost {

@@ -119,7 +119,7 @@ impl Projected {
         }
         if let Some(source) = &source.downward_api {
             let items = source.items.as_deref().unwrap_or_default();
-            return downward_api::payload(request, items, default_mode);
+            return downward_api::payload(&self.host, request, items, default_mode).await;
         }
         if let Some(source) = &source.service_account_token {
             return self.token(request, source, default_mode).await;

@@ -87,7 +87,7 @@ async fn a_runtime_that_goes_away_costs_nothing() {
     })
     .await;
     assert_eq!(node.runtime.calls(Verb::StopContainer), 0);
-    assert!(kubelet.kubelet.healthy().is_ok());
+    until("health", 3 * SECOND, || kubelet.kubelet.healthy().is_ok()).await;
     assert_eq!(kubelet.container("web").restart_count, 0);
 }
 

@@ -4,16 +4,26 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod csi;
+mod deadline;
+mod dns;
 mod edits;
+mod environment;
+mod ephemeral;
+mod evented;
 mod failures;
 mod images;
+mod logs;
 mod many;
 mod node;
 mod objects;
 mod probes;
 mod resize;
+mod restart_rules;
 mod restarts;
 mod run_once;
+mod security;
+mod sidecars;
 mod starts;
 mod status;
+mod termination;
 mod volumes;

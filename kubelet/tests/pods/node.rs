@@ -41,13 +41,19 @@ pub struct Node {
 }
 
 impl Node {
+    /// A node without an API server.
     pub fn new() -> Self {
+        Self::with_objects(Arc::new(NoObjects))
+    }
+
+    /// A node whose API server serves `objects`.
+    pub fn with_objects(objects: Arc<dyn Objects>) -> Self {
         let runtime = FakeRuntime::new();
         runtime.add_image(IMAGE);
         Self {
             runtime,
             dir: Arc::new(tempfile::tempdir().unwrap()),
-            objects: Arc::new(NoObjects),
+            objects,
         }
     }
 
@@ -176,7 +182,8 @@ pub async fn until(what: &str, limit: Duration, mut holds: impl FnMut() -> bool)
     let deadline = Instant::now() + limit;
     while !holds() {
         assert!(Instant::now() < deadline, "waited {limit:?} for {what}");
-        sleep(Duration::from_millis(50)).await;
+        // Short enough for states that the next event ends.
+        sleep(Duration::from_millis(5)).await;
     }
 }
 

@@ -22,7 +22,11 @@ use serde_json::{Value, json};
 
 /// Objects by resource (`secret`), namespace (empty where there is none) and name.
 #[derive(Debug, Default)]
-pub struct MemoryObjects(Mutex<BTreeMap<(String, String, String), Value>>);
+pub struct MemoryObjects {
+    objects: Mutex<BTreeMap<(String, String, String), Value>>,
+    /// Why nothing can be read, while nothing can.
+    away: Mutex<Option<String>>,
+}
 
 impl MemoryObjects {
     /// Puts an object, or another one in its place.
@@ -35,7 +39,35 @@ impl MemoryObjects {
         if object["metadata"]["uid"].is_null() {
             object["metadata"]["uid"] = json!(format!("uid-of-{}", key.2));
         }
-        self.0.lock().unwrap().insert(key, object);
+        self.objects.lock().unwrap().insert(key, object);
+    }
+
+    /// Puts a config map or secret with this `data`.
+    pub fn put_data(&self, resource: &str, namespace: &str, name: &str, data: Value) {
+        let metadata = json!({"namespace": namespace, "name": name});
+        self.put(resource, json!({"metadata": metadata, "data": data}));
+    }
+
+    /// Takes an object away.
+    pub fn remove(&self, resource: &str, namespace: &str, name: &str) {
+        let key = (resource.to_owned(), namespace.to_owned(), name.to_owned());
+        self.objects.lock().unwrap().remove(&key);
+    }
+
+    /// Lets every question fail with `message`, or none.
+    pub fn set_away(&self, message: Option<&str>) {
+        *self.away.lock().unwrap() = message.map(str::to_owned);
+    }
+
+    fn check(&self, resource: &'static str, name: &str) -> Result<(), ObjectError> {
+        match &*self.away.lock().unwrap() {
+            None => Ok(()),
+            Some(message) => Err(ObjectError::Unavailable {
+                resource,
+                name: name.to_owned(),
+                message: message.clone(),
+            }),
+        }
     }
 
     fn get<T: DeserializeOwned + Send + Sync + 'static>(
@@ -45,7 +77,10 @@ impl MemoryObjects {
         name: &str,
     ) -> Answer<'_, Arc<T>> {
         let key = (resource.to_owned(), namespace.to_owned(), name.to_owned());
-        let object = self.0.lock().unwrap().get(&key).cloned();
+        if let Err(error) = self.check(resource, name) {
+            return Box::pin(ready(Err(error)));
+        }
+        let object = self.objects.lock().unwrap().get(&key).cloned();
         let answer = object
             .map(|object| Arc::new(serde_json::from_value(object).unwrap()))
             .ok_or_else(|| ObjectError::NotFound {
@@ -109,16 +144,17 @@ impl Objects for MemoryObjects {
     }
 
     fn services(&self) -> Answer<'_, Vec<Arc<Service>>> {
-        let objects = self.0.lock().unwrap();
+        let objects = self.objects.lock().unwrap();
         let services = objects.iter().filter(|(key, _)| key.0 == "service");
         let services = services
             .map(|(_, object)| Arc::new(serde_json::from_value(object.clone()).unwrap()))
             .collect();
-        Box::pin(ready(Ok(services)))
+        let answer = self.check("service", "").map(|()| services);
+        Box::pin(ready(answer))
     }
 
     fn node(&self) -> Answer<'_, Option<Arc<Node>>> {
-        let objects = self.0.lock().unwrap();
+        let objects = self.objects.lock().unwrap();
         let node = objects.iter().find(|(key, _)| key.0 == "node");
         let node = node.map(|(_, object)| serde_json::from_value(object.clone()).unwrap());
         Box::pin(ready(Ok(node.map(Arc::new))))

@@ -53,11 +53,9 @@ async fn restarts_back_off_and_say_so() {
             .collect()
     };
     let state = kubelet.container("web").state.unwrap().waiting.unwrap();
-    assert!(
-        state
-            .message
-            .unwrap()
-            .starts_with("back-off 10s restarting failed container=c")
+    assert_eq!(
+        state.message.unwrap(),
+        "back-off 10s restarting failed container=c pod=web_default(u1)"
     );
     assert_eq!(kubelet.phase("web"), "Running");
     let newest = || started(&node).into_iter().max().unwrap();

@@ -134,7 +134,7 @@ async fn files_of_the_pod_are_mounted_and_its_last_words_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_idle_node_costs_two_lists_a_second() {
+async fn an_idle_node_costs_next_to_nothing() {
     let node = Node::new();
     let kubelet = node.start();
     for index in 0..5 {
@@ -156,10 +156,7 @@ async fn an_idle_node_costs_two_lists_a_second() {
     tokio::time::sleep(30 * SECOND).await;
     let after = count();
     assert_eq!(after.0 - before.0, after.1 - before.1, "only lists");
-    assert!(
-        (58..=62).contains(&(after.1 - before.1)),
-        "{before:?} {after:?}"
-    );
+    assert!(after.1 - before.1 <= 4, "{before:?} {after:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -147,13 +147,15 @@ async fn what_changes_in_a_config_map_reaches_the_files() {
     let kubelet = on.node.start();
     let spec = with_volume(json!({"projected": {"sources": [
         {"configMap": {"name": "settings"}},
-        {"downwardAPI": {"items": [{"path": "pod/name", "fieldRef": {"fieldPath": "metadata.name"}}]}},
+        {"downwardAPI": {"items": [{"path": "pod/name", "fieldRef": {"fieldPath": "metadata.name"}},
+            {"path": "cpu", "resourceFieldRef": {"containerName": "c", "resource": "requests.cpu"}}]}},
         {"serviceAccountToken": {"path": "token", "audience": "vault"}}
     ]}}));
     kubelet.add(pod("web", "u1", spec.clone())).await;
     kubelet.until_phase("web", "Running", 10 * SECOND).await;
     assert_eq!(on.read("/v", "a").unwrap(), "1");
     assert_eq!(on.read("/v", "pod/name").unwrap(), "web");
+    assert_eq!(on.read("/v", "cpu").unwrap(), "0");
     assert_eq!(on.read("/v", "token").unwrap(), "default:default:vault");
     let volume = PathBuf::from(on.mount("/v").host_path);
     let shown = || fs::read_link(volume.join("..data")).unwrap();

@@ -260,6 +260,32 @@ impl FakeRuntime {
         self.0.world.lock().stop_sandbox(id);
     }
 
+    /// Runs a sandbox of a pod as somebody other than a kubelet does: nothing
+    /// but its metadata names the pod.
+    pub fn add_sandbox_of(&self, name: &str, uid: &str) {
+        let config = cri::PodSandboxConfig {
+            metadata: Some(cri::PodSandboxMetadata {
+                name: name.to_owned(),
+                uid: uid.to_owned(),
+                namespace: "default".to_owned(),
+                attempt: 0,
+            }),
+            ..cri::PodSandboxConfig::default()
+        };
+        // Fails for a sandbox that is there already, which is as well.
+        let _ = self.0.world.lock().run_sandbox(config, String::new());
+    }
+
+    /// Ends every stream of events; a new one may be asked for.
+    pub fn break_events(&self) {
+        self.0.world.lock().break_events();
+    }
+
+    /// Lets nothing that happens be told as an event, or everything again.
+    pub fn mute_events(&self, is_mute: bool) {
+        self.0.world.lock().is_mute = is_mute;
+    }
+
     /// Ends the sandboxes of a pod and what runs in them. Returns how many ended.
     pub fn exit_sandboxes_of(&self, pod_uid: &str) -> usize {
         let mut world = self.0.world.lock();
@@ -316,6 +342,11 @@ impl FakeRuntime {
     /// `PortForward` hand out; they fail without one.
     pub fn set_streaming_url(&self, url: &str) {
         *self.0.streaming_url.lock() = Some(url.to_owned());
+    }
+
+    /// Whether `Status` says that sandboxes may have user namespaces; not at first.
+    pub fn set_user_namespaces(&self, supported: bool) {
+        self.0.world.lock().user_namespaces = supported;
     }
 
     /// The pod CIDR that `UpdateRuntimeConfig` last set.

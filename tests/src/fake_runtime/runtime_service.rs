@@ -267,7 +267,8 @@ impl RuntimeService for FakeRuntime {
     ) -> Result<Response<cri::ReopenContainerLogResponse>, Status> {
         let id = request.into_inner().container_id;
         self.call(Verb::ReopenContainerLog, |world| {
-            world.running(&id)?;
+            let id = world.running(&id)?.id.clone();
+            world.open_log(&id);
             Ok(cri::ReopenContainerLogResponse {})
         })
         .await
@@ -590,7 +591,7 @@ impl RuntimeService for FakeRuntime {
         &self,
         _: Request<cri::StatusRequest>,
     ) -> Result<Response<cri::StatusResponse>, Status> {
-        self.call(Verb::Status, |_| {
+        self.call(Verb::Status, |world| {
             let ready = |kind: &str| cri::RuntimeCondition {
                 r#type: kind.to_owned(),
                 status: true,
@@ -600,7 +601,13 @@ impl RuntimeService for FakeRuntime {
                 status: Some(cri::RuntimeStatus {
                     conditions: vec![ready("RuntimeReady"), ready("NetworkReady")],
                 }),
-                runtime_handlers: vec![cri::RuntimeHandler::default()],
+                runtime_handlers: vec![cri::RuntimeHandler {
+                    name: String::new(),
+                    features: Some(cri::RuntimeHandlerFeatures {
+                        user_namespaces: world.user_namespaces,
+                        ..cri::RuntimeHandlerFeatures::default()
+                    }),
+                }],
                 features: Some(cri::RuntimeFeatures::default()),
                 ..cri::StatusResponse::default()
             })

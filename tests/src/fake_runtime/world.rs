@@ -135,10 +135,13 @@ pub(super) struct World {
     pub(super) behaviours: BTreeMap<String, Behaviour>,
     pub(super) checkpoints: BTreeMap<String, Checkpoint>,
     pub(super) pod_cidr: String,
+    pub(super) user_namespaces: bool,
     pub(super) started_twice: Vec<String>,
     /// Containers ever created, by their pod's UID and their name.
     pub(super) creations: BTreeMap<(String, String), u32>,
     pub(super) events: broadcast::Sender<cri::ContainerEventResponse>,
+    /// Whether what happens is kept from the events' listeners.
+    pub(super) is_mute: bool,
     made: u64,
     epoch: (Instant, Duration),
 }
@@ -161,9 +164,11 @@ impl World {
             behaviours: BTreeMap::new(),
             checkpoints: BTreeMap::new(),
             pod_cidr: String::new(),
+            user_namespaces: false,
             started_twice: Vec::new(),
             creations: BTreeMap::new(),
             events: broadcast::channel(EVENT_BACKLOG).0,
+            is_mute: false,
             made: 0,
             epoch: (Instant::now(), since_epoch),
         }
@@ -387,8 +392,27 @@ impl World {
             .map(|other| format!("{name} of pod {pod}: {id} beside {}", other.id))
             .collect();
         self.started_twice.extend(twice);
+        self.open_log(id);
         self.publish(&sandbox, id, cri::ContainerEventType::ContainerStartedEvent);
         Ok(self.behaviour(&name))
+    }
+
+    /// Makes a container's log file, empty, if it is not there and its directory is.
+    pub(super) fn open_log(&self, id: &str) {
+        let Some(container) = self.containers.get(id) else {
+            return;
+        };
+        let dir = self.sandboxes.get(&container.sandbox_id);
+        let dir = dir.map_or("", |sandbox| sandbox.config.log_directory.as_str());
+        if dir.is_empty() || container.config.log_path.is_empty() {
+            return;
+        }
+        let path = std::path::Path::new(dir).join(&container.config.log_path);
+        // A log is of no interest to most tests.
+        let _ = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(path);
     }
 
     pub(super) fn behaviour(&self, name: &str) -> Behaviour {
@@ -456,8 +480,13 @@ impl World {
 
     // === events ===
 
+    /// Ends the streams of all listeners.
+    pub(super) fn break_events(&mut self) {
+        self.events = broadcast::channel(EVENT_BACKLOG).0;
+    }
+
     fn publish(&self, sandbox: &str, id: &str, kind: cri::ContainerEventType) {
-        if self.events.receiver_count() == 0 {
+        if self.is_mute || self.events.receiver_count() == 0 {
             return;
         }
         let event = cri::ContainerEventResponse {

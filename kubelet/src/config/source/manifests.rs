@@ -12,7 +12,7 @@ use std::{
 use k8s_openapi::api::core::v1::Pod;
 use tracing::{error, info, warn};
 
-use super::static_pod::static_pod;
+use super::static_pod::{Origin, static_pod};
 use crate::{
     config::{
         manifest::{ManifestError, decode},
@@ -270,7 +270,7 @@ fn read(path: &Path, node_name: &str) -> Result<Vec<Arc<Pod>>, FileError> {
     let pods = manifest
         .pods
         .into_iter()
-        .map(|pod| static_pod(pod, path, node_name).map(Arc::new))
+        .map(|pod| static_pod(pod, Origin::File(path), node_name).map(Arc::new))
         .collect::<Result<_, _>>()?;
     Ok(pods)
 }

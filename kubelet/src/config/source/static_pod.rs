@@ -18,18 +18,27 @@ use crate::{
 /// Hexadecimal digits of a static pod's UID.
 const UID_DIGITS: usize = 32;
 
-/// Makes a static pod of one that `path` on this node describes: its UID, name,
-/// namespace and node, the defaults that it lacks.
+/// Where the manifest of a static pod is.
+#[derive(Clone, Copy, Debug)]
+pub enum Origin<'a> {
+    /// A file on this node.
+    File(&'a Path),
+    /// A document on a server, the same for all nodes.
+    Url(&'a str),
+}
+
+/// Makes a static pod of one that a manifest describes: its UID, name, namespace
+/// and node, the defaults that it lacks.
 ///
 /// The UID follows from what is written, not from the defaults, so that a later
 /// kubelet with other defaults does not replace running pods.
 ///
 /// # Errors
 /// Everything that is wrong with the pod.
-pub fn static_pod(mut pod: Pod, path: &Path, node_name: &str) -> Result<Pod, ManifestError> {
+pub fn static_pod(mut pod: Pod, origin: Origin<'_>, node_name: &str) -> Result<Pod, ManifestError> {
     let uid = match pod.metadata.uid.take().filter(|uid| !uid.is_empty()) {
         Some(uid) => uid,
-        None => hash(&pod, path, node_name).map_err(|error| ManifestError::Type {
+        None => hash(&pod, origin, node_name).map_err(|error| ManifestError::Type {
             field: "metadata".to_owned(),
             message: error.to_string(),
         })?,
@@ -51,7 +60,9 @@ pub fn static_pod(mut pod: Pod, path: &Path, node_name: &str) -> Result<Pod, Man
     pod.metadata.uid = Some(uid);
     if let Some(spec) = &mut pod.spec {
         spec.node_name = Some(node_name.to_owned());
-        tolerate(spec.tolerations.get_or_insert_default());
+        if matches!(origin, Origin::File(_)) {
+            tolerate(spec.tolerations.get_or_insert_default());
+        }
     }
     pod.status = Some(PodStatus {
         phase: Some("Pending".to_owned()),
@@ -82,7 +93,7 @@ fn tolerate(tolerations: &mut Vec<Toleration>) {
     }
 }
 
-fn hash(pod: &Pod, path: &Path, node_name: &str) -> Result<String, serde_json::Error> {
+fn hash(pod: &Pod, origin: Origin<'_>, node_name: &str) -> Result<String, serde_json::Error> {
     struct Hasher(Sha256);
     impl io::Write for Hasher {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -95,7 +106,10 @@ fn hash(pod: &Pod, path: &Path, node_name: &str) -> Result<String, serde_json::E
     }
     let mut hasher = Hasher(Sha256::new());
     serde_json::to_writer(&mut hasher, pod)?;
-    let place = format!("\0host:{node_name}\0file:{}", path.display());
+    let place = match origin {
+        Origin::File(path) => format!("\0host:{node_name}\0file:{}", path.display()),
+        Origin::Url(url) => format!("\0url:{url}"),
+    };
     hasher.0.update(place.as_bytes());
     let mut hex = String::with_capacity(UID_DIGITS);
     for byte in hasher.0.finalize().iter().take(UID_DIGITS / 2) {
@@ -122,7 +136,7 @@ mod tests {
     }
 
     fn uid(image: &str, path: &str, node: &str) -> String {
-        static_pod(written(image), Path::new(path), node)
+        static_pod(written(image), Origin::File(Path::new(path)), node)
             .unwrap()
             .metadata
             .uid
@@ -131,7 +145,12 @@ mod tests {
 
     #[test]
     fn identity_follows_from_manifest_place_and_node() {
-        let pod = static_pod(written("web:1"), Path::new("/m/web.yaml"), "node-1").unwrap();
+        let pod = static_pod(
+            written("web:1"),
+            Origin::File(Path::new("/m/web.yaml")),
+            "node-1",
+        )
+        .unwrap();
         assert_eq!(pod.metadata.name.as_deref(), Some("web-node-1"));
         assert_eq!(pod.metadata.namespace.as_deref(), Some("default"));
         let annotations = pod.metadata.annotations.unwrap();
@@ -160,7 +179,7 @@ mod tests {
     fn a_uid_of_its_own_stays() {
         let mut pod = written("web:1");
         pod.metadata.uid = Some("mine".into());
-        let pod = static_pod(pod, Path::new("/m"), "n").unwrap();
+        let pod = static_pod(pod, Origin::File(Path::new("/m")), "n").unwrap();
         assert_eq!(pod.metadata.uid.as_deref(), Some("mine"));
     }
 
@@ -169,7 +188,7 @@ mod tests {
         let mut pod = written("");
         pod.metadata.name = None;
         pod.spec.as_mut().unwrap().service_account_name = Some("robot".into());
-        let error = static_pod(pod, Path::new("/m"), "n")
+        let error = static_pod(pod, Origin::File(Path::new("/m")), "n")
             .unwrap_err()
             .to_string();
         assert_eq!(

@@ -1,12 +1,16 @@
 //! Rules of environment variables.
 
-use k8s_openapi::api::core::v1::{Container, EnvVarSource};
+use k8s_openapi::{
+    api::core::v1::{Container, EnvVarSource, ResourceFieldSelector},
+    apimachinery::pkg::api::resource::Quantity,
+};
 
 use super::{
     field::{Faults, Path},
     names,
     pod::PodContext,
 };
+use crate::config::quantity;
 
 /// Fields of a pod that a variable can hold.
 const ENV_FIELDS: &[&str] = &[
@@ -41,27 +45,25 @@ pub(super) fn validate(
         let path = path.child("env").index(index);
         faults.required_text(&path.child("name"), &variable.name, names::env_name);
         if let Some(source) = &variable.value_from {
-            let path = path.child("valueFrom");
-            if !variable.value.as_deref().unwrap_or_default().is_empty() {
-                faults.invalid(&path, "", "may not be specified when `value` is not empty");
-            }
-            validate_source(source, pod, &path, faults);
+            let has_value = !variable.value.as_deref().unwrap_or_default().is_empty();
+            validate_source(source, has_value, pod, &path.child("valueFrom"), faults);
         }
     }
     for (index, source) in container.env_from.iter().flatten().enumerate() {
-        let path = path.child("envFrom").index(index);
+        let list = path.child("envFrom");
+        let path = list.index(index);
         if let Some(prefix) = source.prefix.as_deref().filter(|prefix| !prefix.is_empty()) {
             faults.text(&path.child("prefix"), prefix, names::env_name);
         }
         match (&source.config_map_ref, &source.secret_ref) {
             (None, None) => faults.invalid(
-                &path,
+                &list,
                 "",
                 "must specify one of: `configMapRef` or `secretRef`",
             ),
             (Some(_), Some(_)) => {
                 faults.invalid(
-                    &path,
+                    &list,
                     "",
                     "may not have more than one field specified at a time",
                 );
@@ -80,7 +82,13 @@ pub(super) fn validate(
     }
 }
 
-fn validate_source(source: &EnvVarSource, pod: &PodContext<'_>, path: &Path, faults: &mut Faults) {
+fn validate_source(
+    source: &EnvVarSource,
+    has_value: bool,
+    pod: &PodContext<'_>,
+    path: &Path,
+    faults: &mut Faults,
+) {
     let given = [
         source.field_ref.is_some(),
         source.resource_field_ref.is_some(),
@@ -97,6 +105,9 @@ fn validate_source(source: &EnvVarSource, pod: &PodContext<'_>, path: &Path, fau
             "",
             "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`",
         ),
+        _ if has_value => {
+            faults.invalid(path, "", "may not be specified when `value` is not empty");
+        }
         1 => {}
         _ => faults.invalid(path, "", "may not have more than one field specified at a time"),
     }
@@ -109,11 +120,9 @@ fn validate_source(source: &EnvVarSource, pod: &PodContext<'_>, path: &Path, fau
         );
     }
     if let Some(resource) = &source.resource_field_ref {
-        validate_resource_field(
-            &resource.resource,
-            &path.child("resourceFieldRef").child("resource"),
-            faults,
-        );
+        let path = path.child("resourceFieldRef");
+        validate_resource_field(&resource.resource, &path.child("resource"), faults);
+        validate_divisor(resource, &path.child("divisor"), faults);
     }
     for (reference, name, key) in [
         source
@@ -130,18 +139,21 @@ fn validate_source(source: &EnvVarSource, pod: &PodContext<'_>, path: &Path, fau
     {
         let path = path.child(reference);
         faults.required_text(&path.child("name"), name, names::dns1123_subdomain);
-        if key.is_empty() {
-            faults.required(&path.child("key"), "");
-        }
+        faults.required_text(&path.child("key"), key, names::config_key);
     }
     if let Some(file) = &source.file_key_ref {
         let path = path.child("fileKeyRef");
         faults.required_text(&path.child("key"), &file.key, names::env_name);
-        faults.required_text(&path.child("path"), &file.path, names::descending_path);
-        if file.volume_name.is_empty() {
-            faults.required(&path.child("volumeName"), "");
-        } else if !pod.volumes.contains_key(file.volume_name.as_str()) {
-            faults.not_found(&path.child("volumeName"), &file.volume_name);
+        faults.required_text(&path.child("path"), &file.path, names::no_back_step);
+        let volume = &file.volume_name;
+        let path = path.child("volumeName");
+        match pod.volumes.get(volume.as_str()) {
+            _ if volume.is_empty() => faults.required(&path, ""),
+            None => faults.not_found(&path, volume),
+            Some(source) if source.empty_dir.is_none() => {
+                faults.invalid(&path, volume, "referenced volume must be of type emptyDir");
+            }
+            Some(_) => {}
         }
     }
 }
@@ -176,5 +188,39 @@ pub(super) fn validate_resource_field(resource: &str, path: &Path, faults: &mut 
         .any(|start| resource.starts_with(start));
     if !huge_pages {
         faults.one_of(path, resource, RESOURCE_FIELDS);
+    }
+}
+
+/// The unit in which a resource is told: a whole one, or one of the usual steps.
+fn validate_divisor(selector: &ResourceFieldSelector, path: &Path, faults: &mut Faults) {
+    const CPU: &[&str] = &["1m", "1"];
+    const BYTES: &[&str] = &[
+        "1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei",
+    ];
+    let Some(Quantity(text)) = &selector.divisor else {
+        return;
+    };
+    let Ok(divisor) = quantity::parse(text) else {
+        return faults.invalid(path, text, quantity::QuantityError);
+    };
+    let resource = &selector.resource;
+    let (allowed, what) = match resource.split_once('.').map(|(_, name)| name) {
+        Some("cpu") => (CPU, "cpu"),
+        Some("memory") => (BYTES, "memory"),
+        Some("ephemeral-storage") => (BYTES, "local ephemeral storage"),
+        Some(name) if name.starts_with("hugepages-") => (BYTES, "hugepages"),
+        _ => return,
+    };
+    let mut amounts = allowed.iter().map(|step| quantity::parse(step));
+    if divisor != 0 && !amounts.any(|amount| amount == Ok(divisor)) {
+        let values = match what {
+            "cpu" => "1m and 1".to_owned(),
+            _ => allowed.join(", "),
+        };
+        faults.invalid(
+            path,
+            resource,
+            format_args!("only divisor's values {values} are supported with the {what} resource"),
+        );
     }
 }

@@ -80,6 +80,16 @@ impl Faults {
         self.add(path, format!("Forbidden: {why}"));
     }
 
+    /// The value must not be longer than so many bytes.
+    pub fn at_most(&mut self, path: &Path, value: &str, bytes: usize) {
+        if value.len() > bytes {
+            self.add(
+                path,
+                format!("Too long: may not be more than {bytes} bytes"),
+            );
+        }
+    }
+
     /// The value must be one of `supported`.
     pub fn one_of(&mut self, path: &Path, value: &str, supported: &[&str]) {
         if !supported.contains(&value) {

@@ -122,6 +122,21 @@ pub fn env_name(text: &str) -> Rule {
     )
 }
 
+/// Keys of config maps and secrets.
+///
+/// # Errors
+/// What is allowed.
+pub fn config_key(text: &str) -> Rule {
+    ensure(text.len() <= 253, SUBDOMAIN_LENGTH)?;
+    ensure(
+        text.bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.')),
+        "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name')",
+    )?;
+    ensure(text != ".", "must not be '.'")?;
+    ensure(!text.starts_with(".."), "must not start with '..'")
+}
+
 /// Names of sysctls, with dots or slashes.
 ///
 /// # Errors

@@ -16,6 +16,7 @@ use super::{
 const MAX_NAME_SERVERS: usize = 3;
 const MAX_SEARCH_DOMAINS: usize = 32;
 const MAX_SEARCH_CHARACTERS: usize = 2048;
+const MAX_HOSTNAME: usize = 64;
 
 /// What containers are checked against.
 pub(super) struct PodContext<'a> {
@@ -59,11 +60,15 @@ fn validate_spec(spec: &PodSpec, path: &Path, faults: &mut Faults) {
     validate_containers(spec, &context, path, faults);
     validate_policies(spec, path, faults);
     validate_dns(spec, path, faults);
+    validate_hostname(spec, path, faults);
     if let Some(context) = &spec.security_context {
-        security::validate_pod(context, &path.child("securityContext"), faults);
+        security::validate_pod(spec, context, &path.child("securityContext"), faults);
     }
     if let Some(requirements) = &spec.resources {
-        resources::validate(requirements, &path.child("resources"), faults);
+        resources::validate_pod(spec, requirements, &path.child("resources"), faults);
+    }
+    if let Some(overhead) = &spec.overhead {
+        resources::validate_overhead(overhead, &path.child("overhead"), faults);
     }
     for (index, alias) in spec.host_aliases.iter().flatten().enumerate() {
         let path = path.child("hostAliases").index(index);
@@ -155,11 +160,6 @@ fn validate_policies(spec: &PodSpec, path: &Path, faults: &mut Faults) {
         ),
         ("subdomain", &spec.subdomain, names::dns1123_label),
         (
-            "hostnameOverride",
-            &spec.hostname_override,
-            names::dns1123_subdomain,
-        ),
-        (
             "priorityClassName",
             &spec.priority_class_name,
             names::dns1123_subdomain,
@@ -190,8 +190,8 @@ fn validate_policies(spec: &PodSpec, path: &Path, faults: &mut Faults) {
     if spec.host_users == Some(false) {
         for (field, shared) in [
             ("hostNetwork", spec.host_network),
-            ("hostPID", spec.host_pid),
-            ("hostIPC", spec.host_ipc),
+            ("HostPID", spec.host_pid),
+            ("HostIPC", spec.host_ipc),
         ] {
             if shared == Some(true) {
                 faults.forbidden(&path.child(field), "when `hostUsers` is false");
@@ -205,17 +205,37 @@ fn validate_policies(spec: &PodSpec, path: &Path, faults: &mut Faults) {
     }
 }
 
+fn validate_hostname(spec: &PodSpec, path: &Path, faults: &mut Faults) {
+    let Some(hostname) = &spec.hostname_override else {
+        return;
+    };
+    let path = path.child("hostnameOverride");
+    if spec.set_hostname_as_fqdn == Some(true) {
+        faults.forbidden(&path, "may not be specified when setHostnameAsFQDN is true");
+    }
+    if spec.host_network == Some(true) {
+        faults.forbidden(&path, "may not be specified when hostNetwork is true");
+    }
+    faults.at_most(&path, hostname, MAX_HOSTNAME);
+    faults.text(&path, hostname, names::dns1123_subdomain);
+}
+
 fn validate_dns(spec: &PodSpec, path: &Path, faults: &mut Faults) {
     let path = path.child("dnsConfig");
     let nothing = PodDNSConfig::default();
     let config = spec.dns_config.as_ref().unwrap_or(&nothing);
     let servers = config.nameservers.as_deref().unwrap_or_default();
     let servers_path = path.child("nameservers");
-    if spec.dns_policy.as_deref() == Some("None") && servers.is_empty() {
-        faults.required(
-            &servers_path,
-            "must provide at least one DNS nameserver when `dnsPolicy` is None",
-        );
+    if spec.dns_policy.as_deref() == Some("None") {
+        if spec.dns_config.is_none() {
+            return faults.required(&path, "must provide `dnsConfig` when `dnsPolicy` is None");
+        }
+        if servers.is_empty() {
+            return faults.required(
+                &servers_path,
+                "must provide at least one DNS nameserver when `dnsPolicy` is None",
+            );
+        }
     }
     if servers.len() > MAX_NAME_SERVERS {
         faults.invalid(

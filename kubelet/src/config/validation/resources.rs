@@ -2,27 +2,112 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::{
-    api::core::v1::ResourceRequirements, apimachinery::pkg::api::resource::Quantity,
-};
+use k8s_openapi::api::core::v1::{PodSpec, ResourceRequirements};
 
 use super::{
     field::{Faults, Path},
     names,
 };
-use crate::config::quantity::{self, NANOS};
+use crate::{
+    config::quantity::{self, NANOS},
+    pod::resources::{self, ResourceList, Side, is_huge_pages},
+};
 
-type ResourceList = BTreeMap<String, Quantity>;
+/// Whose resources are checked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    Container,
+    Pod,
+}
 
 pub(super) fn validate(requirements: &ResourceRequirements, path: &Path, faults: &mut Faults) {
+    validate_of(Owner::Container, requirements, path, faults);
+}
+
+/// What a pod costs beside its containers.
+pub(super) fn validate_overhead(overhead: &ResourceList, path: &Path, faults: &mut Faults) {
+    let requirements = ResourceRequirements {
+        limits: Some(overhead.clone()),
+        ..ResourceRequirements::default()
+    };
+    validate(&requirements, path, faults);
+}
+
+/// What a pod says of its own resources, which must hold its containers'.
+pub(super) fn validate_pod(
+    spec: &PodSpec,
+    requirements: &ResourceRequirements,
+    path: &Path,
+    faults: &mut Faults,
+) {
+    if requirements.claims.is_some() {
+        faults.forbidden(
+            &path.child("claims"),
+            "claims may not be set for Resources at pod-level",
+        );
+    }
+    validate_of(Owner::Pod, requirements, path, faults);
+    for (field, side, what) in [
+        ("requests", Side::Requests, "requests"),
+        ("limits", Side::Limits, "limits"),
+    ] {
+        let own = side.of(requirements);
+        for (name, total) in resources::of_containers(spec, side) {
+            let Some(shown) = own.and_then(|own| own.get(&name)) else {
+                continue;
+            };
+            // Limits of containers together may be more than the pod's, but for what
+            // cannot be promised twice.
+            let counts = side == Side::Requests || is_huge_pages(&name);
+            if counts && total > resources::amount(own, &name) {
+                let total = quantity::format(&name, total);
+                faults.invalid(
+                    &path.child(field).key(&name),
+                    &shown.0,
+                    format_args!(
+                        "must be greater than or equal to aggregate container {what} of {total}"
+                    ),
+                );
+            }
+        }
+    }
+    let limits = requirements.limits.as_ref();
+    for (index, container) in spec.containers.iter().enumerate() {
+        let own = container.resources.as_ref();
+        for (name, limit) in own.iter().flat_map(|own| own.limits.iter().flatten()) {
+            let Some(shown) = limits.and_then(|limits| limits.get(name)) else {
+                continue;
+            };
+            let amount = quantity::parse(&limit.0).unwrap_or_default();
+            if amount > resources::amount(limits, name) {
+                faults.invalid(
+                    &path
+                        .child("containers")
+                        .index(index)
+                        .key(name)
+                        .child("limits"),
+                    &limit.0,
+                    format_args!("must be less than or equal to pod limits of {}", shown.0),
+                );
+            }
+        }
+    }
+}
+
+fn validate_of(
+    owner: Owner,
+    requirements: &ResourceRequirements,
+    path: &Path,
+    faults: &mut Faults,
+) {
     let empty = ResourceList::new();
-    let limits = requirements.limits.as_ref().unwrap_or(&empty);
-    let requests = requirements.requests.as_ref().unwrap_or(&empty);
-    let limits = amounts(limits, &path.child("limits"), faults);
+    let limit_list = requirements.limits.as_ref().unwrap_or(&empty);
+    let request_list = requirements.requests.as_ref().unwrap_or(&empty);
+    let limits = amounts(owner, limit_list, &path.child("limits"), faults);
     let request_path = path.child("requests");
-    for (name, request) in amounts(requests, &request_path, faults) {
+    for (name, request) in amounts(owner, request_list, &request_path, faults) {
         let Some(limit) = limits.get(name) else {
-            if !may_overcommit(name) && requirements.limits.is_some() {
+            if !may_overcommit(name) && !limit_list.contains_key(name) {
                 faults.required(
                     &path.child("limits"),
                     "Limit must be set for non overcommitable resources",
@@ -31,12 +116,8 @@ pub(super) fn validate(requirements: &ResourceRequirements, path: &Path, faults:
             continue;
         };
         let text = |list: &ResourceList| list.get(name).map(|amount| amount.0.clone());
-        let shown = text(requests).unwrap_or_default();
-        let limit_shown = requirements
-            .limits
-            .as_ref()
-            .and_then(text)
-            .unwrap_or_default();
+        let shown = text(request_list).unwrap_or_default();
+        let limit_shown = text(limit_list).unwrap_or_default();
         if !may_overcommit(name) && request != *limit {
             faults.invalid(
                 &request_path,
@@ -51,18 +132,30 @@ pub(super) fn validate(requirements: &ResourceRequirements, path: &Path, faults:
             );
         }
     }
+    let mut names = limit_list.keys().chain(request_list.keys());
+    let has_compute = names
+        .clone()
+        .any(|name| matches!(&**name, "cpu" | "memory"));
+    if !has_compute && names.any(|name| is_huge_pages(name)) {
+        faults.forbidden(path, "HugePages require cpu or memory");
+    }
 }
 
 /// The amounts of a list, in billionths; those at fault are left out.
 fn amounts<'a>(
+    owner: Owner,
     list: &'a ResourceList,
     path: &Path,
     faults: &mut Faults,
 ) -> BTreeMap<&'a str, i128> {
     let mut amounts = BTreeMap::new();
-    for (name, Quantity(text)) in list {
+    for (name, quantity) in list {
         let path = path.key(name);
-        faults.text(&path, name, resource_name);
+        let text = &quantity.0;
+        match owner {
+            Owner::Container => faults.text(&path, name, container_resource),
+            Owner::Pod => pod_resource(name, &path, faults),
+        }
         match quantity::parse(text) {
             Err(error) => faults.invalid(&path, text, error),
             Ok(amount) if amount < 0 => {
@@ -70,6 +163,13 @@ fn amounts<'a>(
             }
             Ok(amount) if !is_native(name) && amount % NANOS != 0 => {
                 faults.invalid(&path, text, "must be an integer");
+            }
+            Ok(amount) if !is_whole_pages(name, amount) => {
+                faults.invalid(
+                    &path,
+                    text,
+                    format_args!("{text} is not positive integer multiple of {name}"),
+                );
             }
             Ok(amount) => {
                 amounts.insert(name.as_str(), amount);
@@ -79,18 +179,39 @@ fn amounts<'a>(
     amounts
 }
 
-fn resource_name(name: &str) -> names::Rule {
+fn container_resource(name: &str) -> names::Rule {
     names::qualified_name(name)?;
-    if is_native(name) || name.contains('/') {
+    if is_native(name) {
         Ok(())
-    } else {
+    } else if !name.contains('/') {
         Err("must be a standard resource type or fully qualified")
+    } else if name.starts_with("requests.") {
+        Err("doesn't follow extended resource name standard")
+    } else {
+        Ok(())
     }
+}
+
+fn pod_resource(name: &str, path: &Path, faults: &mut Faults) {
+    if let Err(rule) = names::qualified_name(name) {
+        faults.invalid(path, name, rule);
+    } else if !resources::is_pod_level(name) {
+        faults.one_of(path, name, &["cpu", "hugepages-", "memory"]);
+    }
+}
+
+/// Whether an amount of huge pages is made of such pages.
+fn is_whole_pages(name: &str, amount: i128) -> bool {
+    let Some(size) = name.strip_prefix("hugepages-") else {
+        return true;
+    };
+    // Zero pages of an unknown size are none.
+    quantity::parse(size).is_ok_and(|size| size > 0 && amount % size == 0)
 }
 
 /// A resource that Kubernetes itself knows.
 fn is_native(name: &str) -> bool {
-    may_overcommit(name) || name.starts_with("hugepages-")
+    may_overcommit(name) || is_huge_pages(name)
 }
 
 /// A resource of which more may be promised than there is.

@@ -3,18 +3,26 @@
 use std::collections::HashSet;
 
 use k8s_openapi::api::core::v1::{
-    AppArmorProfile, PodSecurityContext, SeccompProfile, SecurityContext,
+    AppArmorProfile, PodSecurityContext, PodSpec, SeccompProfile, SecurityContext,
 };
 
 use super::{
     field::{Faults, Path},
     names,
 };
+use crate::sysctl::Namespace;
 
 const PROFILES: &[&str] = &["Localhost", "RuntimeDefault", "Unconfined"];
 const MAX_ID: i64 = i32::MAX as i64;
+/// Longest name of an AppArmor profile.
+const MAX_PROFILE: usize = 4095;
 
-pub(super) fn validate_pod(context: &PodSecurityContext, path: &Path, faults: &mut Faults) {
+pub(super) fn validate_pod(
+    spec: &PodSpec,
+    context: &PodSecurityContext,
+    path: &Path,
+    faults: &mut Faults,
+) {
     id(context.run_as_user, &path.child("runAsUser"), faults);
     id(context.run_as_group, &path.child("runAsGroup"), faults);
     id(context.fs_group, &path.child("fsGroup"), faults);
@@ -36,6 +44,13 @@ pub(super) fn validate_pod(context: &PodSecurityContext, path: &Path, faults: &m
             &["Merge", "Strict"],
         );
     }
+    if let Some(policy) = &context.se_linux_change_policy {
+        faults.one_of(
+            &path.child("seLinuxChangePolicy"),
+            policy,
+            &["MountOption", "Recursive"],
+        );
+    }
     let mut sysctls = HashSet::new();
     for (index, sysctl) in context.sysctls.iter().flatten().enumerate() {
         let path = path.child("sysctls").index(index).child("name");
@@ -43,6 +58,16 @@ pub(super) fn validate_pod(context: &PodSecurityContext, path: &Path, faults: &m
         if !sysctls.insert(&sysctl.name) {
             faults.duplicate(&path, &sysctl.name);
         }
+        let shared = match Namespace::of(&sysctl.name) {
+            Some(Namespace::Net) if spec.host_network == Some(true) => "hostNetwork",
+            Some(Namespace::Ipc) if spec.host_ipc == Some(true) => "hostIPC",
+            _ => continue,
+        };
+        faults.invalid(
+            &path,
+            &sysctl.name,
+            format_args!("may not be specified when '{shared}' is true"),
+        );
     }
     seccomp(context.seccomp_profile.as_ref(), path, faults);
     app_armor(context.app_armor_profile.as_ref(), path, faults);
@@ -101,46 +126,62 @@ fn id(id: Option<i64>, path: &Path, faults: &mut Faults) {
 }
 
 fn seccomp(profile: Option<&SeccompProfile>, path: &Path, faults: &mut Faults) {
-    if let Some(profile) = profile {
-        local_profile(
-            &profile.type_,
-            profile.localhost_profile.as_deref(),
-            &path.child("seccompProfile"),
-            faults,
+    let Some(profile) = profile else {
+        return;
+    };
+    let path = path.child("seccompProfile");
+    if profile.type_.is_empty() {
+        faults.required(
+            &path.child("type"),
+            "type is required when seccompProfile is set",
         );
-        if let Some(file) = &profile.localhost_profile {
-            let path = path.child("seccompProfile").child("localhostProfile");
-            faults.text(&path, file, names::descending_path);
+    } else {
+        faults.one_of(&path.child("type"), &profile.type_, PROFILES);
+    }
+    let name_path = path.child("localhostProfile");
+    match (profile.type_.as_str(), profile.localhost_profile.as_deref()) {
+        ("Localhost", None | Some("")) => {
+            faults.required(&name_path, "must be set when seccomp type is Localhost");
         }
+        ("Localhost", Some(file)) => faults.text(&name_path, file, names::descending_path),
+        (_, None) => {}
+        (_, Some(name)) => faults.invalid(
+            &name_path,
+            name,
+            "can only be set when seccomp type is Localhost",
+        ),
     }
 }
 
 fn app_armor(profile: Option<&AppArmorProfile>, path: &Path, faults: &mut Faults) {
-    if let Some(profile) = profile {
-        local_profile(
-            &profile.type_,
-            profile.localhost_profile.as_deref(),
-            &path.child("appArmorProfile"),
-            faults,
+    let Some(profile) = profile else {
+        return;
+    };
+    let path = path.child("appArmorProfile");
+    if profile.type_.is_empty() {
+        faults.required(
+            &path.child("type"),
+            "type is required when appArmorProfile is set",
         );
-    }
-}
-
-/// A profile of the node is named, and only that is.
-fn local_profile(type_: &str, name: Option<&str>, path: &Path, faults: &mut Faults) {
-    if type_.is_empty() {
-        faults.required(&path.child("type"), "type is required");
     } else {
-        faults.one_of(&path.child("type"), type_, PROFILES);
+        faults.one_of(&path.child("type"), &profile.type_, PROFILES);
     }
     let name_path = path.child("localhostProfile");
-    match (type_, name) {
-        ("Localhost", None | Some("")) => {
-            faults.required(&name_path, "must be set when type is Localhost");
+    match (profile.type_.as_str(), profile.localhost_profile.as_deref()) {
+        ("Localhost", Some(name)) if !name.is_empty() => {
+            if name.trim() != name {
+                faults.invalid(&name_path, name, "must not be padded with whitespace");
+            }
+            faults.at_most(&name_path, name, MAX_PROFILE);
         }
-        ("Localhost", Some(_)) | (_, None) => {}
-        (_, Some(name)) => {
-            faults.invalid(&name_path, name, "can only be set when type is Localhost")
+        ("Localhost", _) => {
+            faults.required(&name_path, "must be set when AppArmor type is Localhost");
         }
+        (_, Some(name)) if PROFILES.contains(&profile.type_.as_str()) => faults.invalid(
+            &name_path,
+            name,
+            "can only be set when AppArmor type is Localhost",
+        ),
+        _ => {}
     }
 }

@@ -131,6 +131,13 @@ fn policies() {
     );
     one(
         faults(&[("/spec/dnsPolicy", json!("None"))]),
+        "spec.dnsConfig: Required value: must provide `dnsConfig` when `dnsPolicy` is None",
+    );
+    one(
+        faults(&[
+            ("/spec/dnsPolicy", json!("None")),
+            ("/spec/dnsConfig", json!({})),
+        ]),
         "spec.dnsConfig.nameservers: Required value: must provide at least one DNS nameserver when `dnsPolicy` is None",
     );
     one(
@@ -237,7 +244,167 @@ fn probes_hooks_env_and_security() {
             "securityContext",
             json!({"seccompProfile": {"type": "Localhost"}}),
         ),
-        "spec.containers[0].securityContext.seccompProfile.localhostProfile: Required value: must be set when type is Localhost",
+        "spec.containers[0].securityContext.seccompProfile.localhostProfile: Required value: must be set when seccomp type is Localhost",
+    );
+}
+
+#[test]
+fn resources_of_a_pod_hold_its_containers() {
+    let pod = |own: Value, container: Value| {
+        faults(&[
+            ("/spec/resources", own),
+            ("/spec/containers/0/resources", container),
+        ])
+    };
+    one(
+        pod(
+            json!({"requests": {"memory": "1Gi"}}),
+            json!({"requests": {"memory": "2Gi"}}),
+        ),
+        "spec.resources.requests[memory]: Invalid value: \"1Gi\": must be greater than or equal to aggregate container requests of 2Gi",
+    );
+    one(
+        pod(
+            json!({"limits": {"cpu": "1"}, "requests": {"cpu": "1"}}),
+            json!({"limits": {"cpu": "2"}, "requests": {"cpu": "1"}}),
+        ),
+        "spec.resources.containers[0][cpu].limits: Invalid value: \"2\": must be less than or equal to pod limits of 1",
+    );
+    one(
+        pod(json!({"requests": {"ephemeral-storage": "1"}}), json!({})),
+        "spec.resources.requests[ephemeral-storage]: Unsupported value: \"ephemeral-storage\": supported values: \"cpu\", \"hugepages-\", \"memory\"",
+    );
+    assert_eq!(
+        pod(
+            json!({"limits": {"cpu": "2", "memory": "1Gi"}}),
+            json!({"limits": {"cpu": "1"}}),
+        ),
+        Vec::<String>::new()
+    );
+}
+
+#[test]
+fn huge_pages_and_extended_resources() {
+    let limits = |limits: Value| container("resources", json!({"limits": limits}));
+    // What is limited is requested as well, and at fault in both places.
+    assert_eq!(
+        limits(json!({"hugepages-2Mi": "3Mi", "memory": "1Gi"}))[0],
+        "spec.containers[0].resources.limits[hugepages-2Mi]: Invalid value: \"3Mi\": 3Mi is not positive integer multiple of hugepages-2Mi",
+    );
+    one(
+        limits(json!({"hugepages-2Mi": "4Mi"})),
+        "spec.containers[0].resources: Forbidden: HugePages require cpu or memory",
+    );
+    one(
+        container("resources", json!({"requests": {"x.y/z": "1"}})),
+        "spec.containers[0].resources.limits: Required value: Limit must be set for non overcommitable resources",
+    );
+    assert_eq!(
+        limits(json!({"requests.x.y/z": "1"}))[0],
+        "spec.containers[0].resources.limits[requests.x.y/z]: Invalid value: \"requests.x.y/z\": doesn't follow extended resource name standard",
+    );
+    one(
+        faults(&[("/spec/overhead", json!({"gpu": "1"}))]),
+        "spec.overhead.limits[gpu]: Invalid value: \"gpu\": must be a standard resource type or fully qualified",
+    );
+}
+
+#[test]
+fn hostnames_and_what_is_shared_with_the_node() {
+    let overridden = ("/spec/hostnameOverride", json!("db.example.org"));
+    assert_eq!(
+        faults(std::slice::from_ref(&overridden)),
+        Vec::<String>::new()
+    );
+    one(
+        faults(&[overridden.clone(), ("/spec/setHostnameAsFQDN", json!(true))]),
+        "spec.hostnameOverride: Forbidden: may not be specified when setHostnameAsFQDN is true",
+    );
+    one(
+        faults(&[overridden, ("/spec/hostNetwork", json!(true))]),
+        "spec.hostnameOverride: Forbidden: may not be specified when hostNetwork is true",
+    );
+    let long = json!(format!("a.{}", "b".repeat(63)));
+    one(
+        faults(&[("/spec/hostnameOverride", long)]),
+        "spec.hostnameOverride: Too long: may not be more than 64 bytes",
+    );
+    one(
+        faults(&[
+            ("/spec/hostUsers", json!(false)),
+            ("/spec/hostPID", json!(true)),
+        ]),
+        "spec.HostPID: Forbidden: when `hostUsers` is false",
+    );
+    let sysctl = |name: &str| {
+        let context = json!({"sysctls": [{"name": name, "value": "1"}]});
+        ("/spec/securityContext", context)
+    };
+    one(
+        faults(&[
+            sysctl("net.ipv4.tcp_rmem"),
+            ("/spec/hostNetwork", json!(true)),
+        ]),
+        "spec.securityContext.sysctls[0].name: Invalid value: \"net.ipv4.tcp_rmem\": may not be specified when 'hostNetwork' is true",
+    );
+    one(
+        faults(&[sysctl("kernel.msgmax"), ("/spec/hostIPC", json!(true))]),
+        "spec.securityContext.sysctls[0].name: Invalid value: \"kernel.msgmax\": may not be specified when 'hostIPC' is true",
+    );
+}
+
+#[test]
+fn sources_of_variables() {
+    let source = |source: Value| container("env", json!([{"name": "A", "valueFrom": source}]));
+    let path = "spec.containers[0].env[0].valueFrom";
+    one(
+        source(json!({"resourceFieldRef": {"resource": "limits.cpu", "divisor": "2"}})),
+        &format!(
+            "{path}.resourceFieldRef.divisor: Invalid value: \"limits.cpu\": only divisor's values 1m and 1 are supported with the cpu resource"
+        ),
+    );
+    assert_eq!(
+        source(json!({"resourceFieldRef": {"resource": "limits.memory", "divisor": "1024Ki"}})),
+        Vec::<String>::new()
+    );
+    one(
+        source(json!({"fileKeyRef": {"volumeName": "gone", "path": "p", "key": "K"}})),
+        &format!("{path}.fileKeyRef.volumeName: Not found: \"gone\""),
+    );
+    one(
+        faults(&[
+            ("/spec/volumes/0/hostPath", json!({"path": "/"})),
+            (
+                "/spec/containers/0/env",
+                json!([{"name": "A", "valueFrom": {
+                    "fileKeyRef": {"volumeName": "data", "path": "p", "key": "K"}
+                }}]),
+            ),
+        ]),
+        &format!(
+            "{path}.fileKeyRef.volumeName: Invalid value: \"data\": referenced volume must be of type emptyDir"
+        ),
+    );
+    one(
+        container("envFrom", json!([{"prefix": "A"}])),
+        "spec.containers[0].envFrom: Invalid value: \"\": must specify one of: `configMapRef` or `secretRef`",
+    );
+}
+
+#[test]
+fn profiles_of_the_node() {
+    let context = |context: Value| container("securityContext", context);
+    one(
+        context(json!({"appArmorProfile": {"type": "Localhost"}})),
+        "spec.containers[0].securityContext.appArmorProfile.localhostProfile: Required value: must be set when AppArmor type is Localhost",
+    );
+    one(
+        context(json!({"appArmorProfile": {"type": "Unconfined", "localhostProfile": "p"}})),
+        "spec.containers[0].securityContext.appArmorProfile.localhostProfile: Invalid value: \"p\": can only be set when AppArmor type is Localhost",
+    );
+    one(
+        context(json!({"seccompProfile": {"type": "Localhost", "localhostProfile": "../p"}})),
+        "spec.containers[0].securityContext.seccompProfile.localhostProfile: Invalid value: \"../p\": must not contain '..'",
     );
 }
 

@@ -11,7 +11,7 @@ use crate::{
     pod::identity::{self, PodUid},
     runtime::{
         RuntimeManager,
-        actions::{ContainerToKill, PodActions},
+        actions::{ContainerToKill, KillReason, PodActions},
         cri::CriError,
         pod_status::PodStatus,
         resources,
@@ -153,7 +153,8 @@ impl RuntimeManager {
         actions: &mut PodActions,
     ) -> ResizePlan<'a> {
         let mut plan = ResizePlan::default();
-        if actions.kill_pod || actions.create_sandbox.is_some() {
+        let anew = actions.create_sandbox.is_some() || !actions.reset.is_empty();
+        if actions.kill_pod || anew {
             return plan;
         }
         for container in resizable(spec) {
@@ -188,6 +189,7 @@ impl RuntimeManager {
                 id: run.id.clone(),
                 name: run.name.clone(),
                 message: format!("Container {} resize requires restart", run.name),
+                reason: KillReason::Other,
             });
             // A sidecar is started again by the next sync, as whenever it ends.
             let index = spec
@@ -241,7 +243,7 @@ impl RuntimeManager {
         for update in &updates {
             self.check_memory(update).await?;
         }
-        let total = resources::sandbox_resources(spec);
+        let total = resources::sandbox_resources(spec, self.rules());
         let told = self
             .cri
             .update_pod_sandbox_resources(sandbox_id, total)
@@ -296,10 +298,10 @@ impl RuntimeManager {
         let now = resource.taken(update.now, update.wanted);
         let given = requirements(now);
         let container = Container {
-            resources: Some(given.clone()),
+            resources: Some(with(update.container.resources.as_ref(), &given)),
             ..update.container.clone()
         };
-        let linux = resources::container_resources(pod, &container, self.memory_capacity);
+        let linux = resources::container_resources(pod, &container, self.rules());
         self.cri
             .update_container_resources(&update.id, linux)
             .await?;
@@ -313,6 +315,20 @@ impl RuntimeManager {
         });
         Ok(())
     }
+}
+
+/// What a container has, with the CPU and memory that it is given.
+fn with(own: Option<&ResourceRequirements>, given: &ResourceRequirements) -> ResourceRequirements {
+    let mut all = own.cloned().unwrap_or_default();
+    for (list, given) in [
+        (&mut all.limits, &given.limits),
+        (&mut all.requests, &given.requests),
+    ] {
+        let list = list.get_or_insert_default();
+        list.retain(|name, _| !matches!(name.as_str(), "cpu" | "memory"));
+        list.extend(given.clone().into_iter().flatten());
+    }
+    all
 }
 
 fn requirements(need: Need) -> ResourceRequirements {

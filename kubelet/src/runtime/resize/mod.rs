@@ -15,7 +15,6 @@ use parking_lot::Mutex;
 use tracing::{info, warn};
 
 use self::checkpoint::Checkpoint;
-pub(super) use self::need::online_cpus;
 use self::need::{Need, Shortage};
 use super::{
     RuntimeManager,
@@ -207,7 +206,7 @@ impl RuntimeManager {
     /// Why the node has no room for the pod as it is asked for.
     fn shortage(&self, uid: &PodUid, last: &Pod, pod: &Pod) -> Option<Shortage> {
         let need = |pod: &Pod| pod.spec.as_ref().map(Need::of_pod).unwrap_or_default();
-        let capacity = Need::capacity(self.cpus, self.memory_capacity);
+        let capacity = Need::capacity(self.machine.cpus, self.machine.memory);
         Shortage::find(need(last), need(pod), self.resizes.beside(uid), capacity)
     }
 }

@@ -134,33 +134,9 @@ impl fmt::Display for Shortage {
     }
 }
 
-/// CPUs that this node runs on.
-pub(in crate::runtime) fn online_cpus() -> i64 {
-    let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
-    count(online.trim()).unwrap_or_else(|| {
-        std::thread::available_parallelism().map_or(1, |n| i64::try_from(n.get()).unwrap_or(1))
-    })
-}
-
-/// How many numbers are in a list such as `0-3,8`.
-fn count(ranges: &str) -> Option<i64> {
-    let of_range = |range: &str| {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        Some(last.parse::<i64>().ok()? - first.parse::<i64>().ok()? + 1)
-    };
-    ranges.split(',').map(of_range).sum()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn counts_cpus() {
-        assert_eq!(count("0-3,8"), Some(5));
-        assert_eq!(count("0"), Some(1));
-        assert_eq!(count(""), None);
-    }
 
     const fn requests(cpu_request: i64, memory_request: i64) -> Need {
         Need {

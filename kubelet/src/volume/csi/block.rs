@@ -135,8 +135,12 @@ impl Csi {
         if policy.pod_info_on_mount() {
             volume_context.extend(pod_info(&request.pod, source.lifecycle));
         }
-        let publish_dir = paths.publish.clone();
-        blocking(move || mount::make_dir(&publish_dir, 0o750)).await?;
+        let (publish_dir, made, target) = (paths.publish.clone(), link.clone(), published.clone());
+        blocking(move || {
+            mount::make_dir(&publish_dir, 0o750)?;
+            map(&made, &target)
+        })
+        .await?;
         client
             .publish(NodePublishVolumeRequest {
                 volume_id: source.handle.clone(),
@@ -149,15 +153,17 @@ impl Csi {
                 volume_context,
             })
             .await?;
-        blocking(move || map(&link, &published).map(|()| Mounted::Device(link))).await
+        blocking(move || match fs::metadata(&published) {
+            Ok(_) => Ok(Mounted::Device(link)),
+            Err(error) => Err(VolumeError::io("use the device at", &published, error)),
+        })
+        .await
     }
 
     pub(super) async fn unpublish_block(&self, volume: &PodVolume) -> Result<(), VolumeError> {
         let link = self.host.volume_dir(volume);
         let paths = self.block_paths(&volume.name);
         let published = paths.published(&volume.uid);
-        let unmapped = link.clone();
-        // The name of the volume is known by the link alone, so that goes last.
         if let Some(data) = load(&paths.data).await? {
             let request = NodeUnpublishVolumeRequest {
                 volume_id: data.volume_handle,
@@ -168,7 +174,8 @@ impl Csi {
         }
         blocking(move || {
             mount::clean_up(&published)?;
-            mount::remove_mount_point(&unmapped)
+            // It tells that there is something to give back.
+            mount::remove_mount_point(&link)
         })
         .await
     }
@@ -223,10 +230,9 @@ async fn is_mapped(link: &Path, published: &Path) -> Result<bool, VolumeError> {
     .await
 }
 
-/// Makes the link by which containers get the device.
+/// Makes the link by which containers get the device. It tells that the pod has, or may
+/// have, the volume, so it is there before the device.
 fn map(link: &Path, published: &Path) -> Result<(), VolumeError> {
-    fs::metadata(published)
-        .map_err(|error| VolumeError::io("use what the driver published at", published, error))?;
     if fs::read_link(link).is_ok_and(|target| target == published) {
         return Ok(());
     }

@@ -3,7 +3,7 @@
 //!
 //! A persistent volume is staged once on the node, where its driver can do that, and
 //! published for each of its pods; what is between the two calls is the driver's. What is
-//! needed to undo a call is written down before it is made ([`volume_data`]), and when it
+//! needed to undo a call is written down before it is made (`vol_data.json`), and when it
 //! was answered that too: after a restart of the kubelet a volume that is ready is left as
 //! it is, whether or not its driver has registered yet.
 
@@ -78,6 +78,10 @@ impl VolumePlugin for Csi {
                 let why = format!("spec.csi.{field} of its persistent volume is empty");
                 return Err(VolumeError::invalid(&spec.name, why));
             }
+        }
+        if source.driver.contains('/') || source.driver.starts_with('.') {
+            let why = format!("{:?} is no name of a driver", source.driver);
+            return Err(VolumeError::invalid(&spec.name, why));
         }
         Ok(Some(match spec.mode {
             VolumeMode::Filesystem => {

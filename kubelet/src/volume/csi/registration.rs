@@ -77,3 +77,63 @@ fn socket(endpoint: &Path) -> &Path {
         .and_then(|text| text.strip_prefix("unix://"));
     url.map_or(endpoint, Path::new)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use e2e::fake_csi::FakeCsi;
+    use tonic::Status;
+
+    use super::*;
+
+    fn plugin(endpoint: PathBuf, versions: &[&str]) -> Plugin {
+        Plugin {
+            name: "d.example.com".to_owned(),
+            endpoint,
+            versions: versions.iter().map(|v| (*v).to_owned()).collect(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_driver_is_had_as_long_as_it_is_registered() {
+        let dir = tempfile::tempdir().unwrap();
+        let endpoint = dir.path().join("csi.sock");
+        let driver = FakeCsi::new("d.example.com");
+        let _serving = driver.serve(&dir.path().join("reg.sock"), &endpoint);
+        let drivers = Arc::<DriverStore>::default();
+        let handler = CsiRegistration(Arc::clone(&drivers));
+        let missing = drivers.client("d.example.com").unwrap_err();
+        assert_eq!(
+            missing.to_string(),
+            "driver name d.example.com not found in the list of registered CSI drivers"
+        );
+
+        let first = plugin(endpoint.clone(), &["1.1.0"]);
+        driver.fail("GetNodeInfo", Status::internal("no node"));
+        let error = handler.register(&first).await.unwrap_err();
+        assert!(error.contains("no node"), "{error}");
+        assert!(drivers.client("d.example.com").is_err());
+        driver.clear_faults();
+        handler.validate(&first).unwrap();
+        handler.register(&first).await.unwrap();
+        drivers.client("d.example.com").unwrap();
+
+        // Another one has to be newer.
+        let other = PathBuf::from(format!("unix://{}", endpoint.display()));
+        for (versions, why) in [
+            (&["1.0.0"][..], "higher supported version: 1.1.0"),
+            (&["1.1.0"], "higher supported version: 1.1.0"),
+            (&[], "empty list"),
+            (&["2.0.0"], "none of the versions"),
+        ] {
+            let error = handler.validate(&plugin(other.clone(), versions));
+            let error = error.unwrap_err();
+            assert!(error.contains(why), "{error}");
+        }
+        let newer = plugin(other, &["1.2.0"]);
+        handler.register(&newer).await.unwrap();
+        handler.deregister(&newer);
+        assert!(drivers.client("d.example.com").is_err());
+    }
+}

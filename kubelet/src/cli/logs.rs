@@ -1,0 +1,114 @@
+//! The command line of `kubelet logs`, with the flags of `kubectl logs`.
+
+use std::path::PathBuf;
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use jiff::Timestamp;
+
+use crate::{config::duration::GoDuration, logs_command::LogsOptions};
+
+pub(super) fn command() -> Command {
+    let switch = |name: &'static str, help: &'static str| {
+        Arg::new(name)
+            .long(name)
+            .action(ArgAction::SetTrue)
+            .help(help)
+    };
+    Command::new("logs")
+        .about("Print the log of a container of the kubelet that runs on this machine")
+        .arg(
+            Arg::new("pod")
+                .value_name("POD")
+                .required(true)
+                .help("The pod, with or without the node's name at its end"),
+        )
+        .arg(
+            Arg::new("container")
+                .long("container")
+                .short('c')
+                .value_name("CONTAINER")
+                .help("The container, if the pod has several"),
+        )
+        .arg(
+            Arg::new("namespace")
+                .long("namespace")
+                .short('n')
+                .value_name("NAMESPACE")
+                .default_value("default")
+                .help("The pod's namespace"),
+        )
+        .arg(
+            switch(
+                "follow",
+                "Go on with what is written, until the container ends",
+            )
+            .short('f'),
+        )
+        .arg(switch("previous", "The log of the container's run before this one").short('p'))
+        .arg(switch("timestamps", "Put each line's time before it"))
+        .arg(
+            Arg::new("tail")
+                .long("tail")
+                .value_name("LINES")
+                .allow_negative_numbers(true)
+                .default_value("-1")
+                .value_parser(clap::value_parser!(i64))
+                .help("Only so many lines from the end; -1 for all"),
+        )
+        .arg(
+            Arg::new("since")
+                .long("since")
+                .value_name("DURATION")
+                .value_parser(|text: &str| {
+                    let since: GoDuration = text.parse().map_err(|error| format!("{error}"))?;
+                    let since = since.to_std().filter(|since| !since.is_zero());
+                    since.ok_or_else(|| "must be longer than 0s".to_owned())
+                })
+                .help("Only lines that are not older, such as 5s, 2m or 3h"),
+        )
+        .arg(
+            Arg::new("since-time")
+                .long("since-time")
+                .value_name("TIME")
+                .conflicts_with("since")
+                .value_parser(clap::value_parser!(Timestamp))
+                .help("Only lines after this time (RFC 3339)"),
+        )
+        .arg(
+            Arg::new("limit-bytes")
+                .long("limit-bytes")
+                .value_name("BYTES")
+                .value_parser(clap::value_parser!(u64).range(1..))
+                .help("Not more bytes than so many"),
+        )
+        .arg(
+            Arg::new("root-dir")
+                .long("root-dir")
+                .value_name("DIR")
+                .default_value("/var/lib/kubelet")
+                .value_parser(clap::value_parser!(PathBuf))
+                .help("The --root-dir of the running kubelet"),
+        )
+}
+
+pub(super) fn options(matches: &ArgMatches) -> LogsOptions {
+    let text = |name: &str| matches.get_one::<String>(name).cloned();
+    LogsOptions {
+        root_dir: matches
+            .get_one::<PathBuf>("root-dir")
+            .cloned()
+            .unwrap_or_default(),
+        namespace: text("namespace").unwrap_or_default(),
+        pod: text("pod").unwrap_or_default(),
+        container: text("container"),
+        follow: matches.get_flag("follow"),
+        previous: matches.get_flag("previous"),
+        timestamps: matches.get_flag("timestamps"),
+        tail: matches
+            .get_one("tail")
+            .and_then(|lines: &i64| u64::try_from(*lines).ok()),
+        since: matches.get_one("since").copied(),
+        since_time: matches.get_one("since-time").copied(),
+        limit_bytes: matches.get_one("limit-bytes").copied(),
+    }
+}

@@ -1,0 +1,53 @@
+//! Rules of the fields that say how pods are kept from the node.
+
+use super::{host, kubelet_configuration::KubeletConfiguration};
+use crate::sysctl;
+
+/// Ids of a pod's user namespace are a multiple of it.
+const IDS: i64 = 65_536;
+
+/// The faults of a configuration, each with its field, its value and what is allowed.
+pub(super) fn validate(config: &KubeletConfiguration) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (index, pattern) in config.allowed_unsafe_sysctls.iter().enumerate() {
+        if let Err(rule) = sysctl::check_pattern(pattern) {
+            faults.push(format!(
+                "allowedUnsafeSysctls[{index}]: invalid value {pattern:?}: {rule}"
+            ));
+        }
+    }
+    let namespaces = config.user_namespaces.as_ref();
+    if let Some(ids) = namespaces.and_then(|namespaces| namespaces.ids_per_pod)
+        && (ids < IDS || ids % IDS != 0 || ids > i64::from(u32::MAX))
+    {
+        faults.push(format!(
+            "userNamespaces.idsPerPod: invalid value {ids}: must be a multiple of {IDS}, and less than 4294967296"
+        ));
+    }
+    if config.single_process_oom_kill == Some(false) && !host::is_cgroup_v2() {
+        faults.push(
+            "singleProcessOOMKill: invalid value false: must not be false on cgroup v1".to_owned(),
+        );
+    }
+    faults
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_would_not_keep_pods_apart_is_refused() {
+        let faults = |json: serde_json::Value| validate(&serde_json::from_value(json).unwrap());
+        assert!(faults(serde_json::json!({})).is_empty());
+        let sysctls = faults(serde_json::json!({"allowedUnsafeSysctls": ["net.*", "vm.*"]}));
+        assert_eq!(
+            sysctls,
+            ["allowedUnsafeSysctls[1]: invalid value \"vm.*\": is not known to be namespaced"]
+        );
+        for (ids, right) in [(65_536, true), (131_072, true), (0, false), (65_537, false)] {
+            let found = faults(serde_json::json!({"userNamespaces": {"idsPerPod": ids}}));
+            assert_eq!(found.is_empty(), right, "{ids}");
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! From the bytes of a log file to what is shown of it.
+
+use bytes::{Bytes, BytesMut};
+use jiff::Timestamp;
+use tracing::debug;
+
+use super::{
+    options::LogOptions,
+    record::{Format, Head, Stream, cri_head, shown_time},
+};
+
+/// So much of a line is waited for; what is longer is shown as it comes.
+const LONGEST_LINE: usize = 256 * 1024;
+/// Longest line that is put together where it cannot be shown in parts.
+const LONGEST_JSON_LINE: usize = 4 * 1024 * 1024;
+
+/// Takes the bytes of a file in any parts, and gives what is to be shown.
+#[derive(Debug)]
+pub(super) struct Decoder {
+    format: Option<Format>,
+    /// A line without its end yet.
+    line: Vec<u8>,
+    /// A line of which a part was handled already.
+    rest: Rest,
+    output: Output,
+}
+
+/// What becomes of the rest of a line.
+#[derive(Clone, Debug)]
+enum Rest {
+    /// There is none: a line begins.
+    None,
+    /// It is text of this record.
+    Text(Head),
+    /// It is of no use.
+    Skip,
+}
+
+/// Nothing more is to be shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Full;
+
+impl Decoder {
+    pub(super) fn new(options: &LogOptions) -> Self {
+        Self {
+            format: None,
+            line: Vec::new(),
+            rest: Rest::None,
+            output: Output {
+                timestamps: options.timestamps,
+                since: options.since,
+                stream: options.stream,
+                left: options.limit_bytes,
+                begins_line: true,
+                buffer: BytesMut::new(),
+            },
+        }
+    }
+
+    /// What is to be shown of the bytes so far.
+    pub(super) fn take(&mut self) -> Bytes {
+        self.output.buffer.split().freeze()
+    }
+
+    /// How much is to be shown and not taken yet, in bytes.
+    pub(super) fn held(&self) -> usize {
+        self.output.buffer.len()
+    }
+
+    /// Takes more bytes of the file.
+    pub(super) fn push(&mut self, mut bytes: &[u8]) -> Result<(), Full> {
+        while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
+            let (part, rest) = (&bytes[..end], &bytes[end + 1..]);
+            bytes = rest;
+            if matches!(self.rest, Rest::None) && self.line.is_empty() {
+                self.line(part)?;
+                continue;
+            }
+            self.append(part)?;
+            self.end_line()?;
+        }
+        self.append(bytes)
+    }
+
+    /// The file, or this one of several, has ended: so has its last line.
+    pub(super) fn end(&mut self) -> Result<(), Full> {
+        if self.line.is_empty() && matches!(self.rest, Rest::None) {
+            return Ok(());
+        }
+        self.end_line()
+    }
+
+    /// Another file follows, which may be of another format.
+    pub(super) fn next_file(&mut self) -> Result<(), Full> {
+        self.end()?;
+        self.format = None;
+        Ok(())
+    }
+
+    fn append(&mut self, part: &[u8]) -> Result<(), Full> {
+        match &self.rest {
+            Rest::Skip => return Ok(()),
+            Rest::Text(head) => return self.output.text(head, part),
+            Rest::None => self.line.extend_from_slice(part),
+        }
+        if self.line.len() > LONGEST_LINE
+            && self.format != Some(Format::Json)
+            && let Some((head, text)) = cri_head(&self.line)
+        {
+            self.output.record(&head, text)?;
+            self.format = Some(Format::Cri);
+            self.rest = Rest::Text(head);
+            self.line = Vec::new();
+        } else if self.line.len() > LONGEST_JSON_LINE {
+            debug!("skipped a line of a log: it is too long");
+            self.rest = Rest::Skip;
+            self.line = Vec::new();
+        }
+        Ok(())
+    }
+
+    fn end_line(&mut self) -> Result<(), Full> {
+        match std::mem::replace(&mut self.rest, Rest::None) {
+            Rest::None => {
+                let mut line = std::mem::take(&mut self.line);
+                let done = self.line(&line);
+                line.clear();
+                self.line = line;
+                done
+            }
+            Rest::Text(head) if !head.is_partial => self.output.text(&head, b"\n"),
+            Rest::Text(_) | Rest::Skip => Ok(()),
+        }
+    }
+
+    /// Shows a whole line.
+    fn line(&mut self, line: &[u8]) -> Result<(), Full> {
+        if self.format.is_none() {
+            self.format = Format::of(line);
+        }
+        match self.format.and_then(|format| format.parse(line)) {
+            Some(record) => self.output.record(&record.head, &record.text),
+            None => {
+                debug!(
+                    line = %String::from_utf8_lossy(line.get(..200).unwrap_or(line)),
+                    "skipped a line of a log: it is in no known format"
+                );
+                Ok(())
+            }
+        }
+    }
+}
+
+/// What is shown of records.
+#[derive(Debug)]
+struct Output {
+    timestamps: bool,
+    since: Option<Timestamp>,
+    stream: Option<Stream>,
+    /// Bytes that may still be shown.
+    left: Option<u64>,
+    /// The next text begins a line.
+    begins_line: bool,
+    buffer: BytesMut,
+}
+
+impl Output {
+    /// Shows a record, or the beginning of one.
+    fn record(&mut self, head: &Head, text: &[u8]) -> Result<(), Full> {
+        if self.is_wanted(head) && self.timestamps && self.begins_line {
+            self.put(shown_time(&head.written_at).as_bytes())?;
+            self.put(b" ")?;
+        }
+        self.text(head, text)
+    }
+
+    /// Shows text of a record that was begun.
+    fn text(&mut self, head: &Head, text: &[u8]) -> Result<(), Full> {
+        if !self.is_wanted(head) {
+            return Ok(());
+        }
+        if let Some(last) = text.last() {
+            self.begins_line = *last == b'\n';
+        }
+        self.put(text)
+    }
+
+    fn is_wanted(&self, head: &Head) -> bool {
+        self.stream.is_none_or(|stream| stream == head.stream)
+            && self.since.is_none_or(|since| head.at >= since)
+    }
+
+    fn put(&mut self, text: &[u8]) -> Result<(), Full> {
+        let Some(left) = &mut self.left else {
+            self.buffer.extend_from_slice(text);
+            return Ok(());
+        };
+        let fitting = usize::try_from(*left).unwrap_or(usize::MAX).min(text.len());
+        self.buffer.extend_from_slice(&text[..fitting]);
+        *left -= fitting as u64;
+        if *left == 0 { Err(Full) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const AT: &str = "2016-10-20T18:39:20.5Z";
+
+    fn shown(file: &[u8], options: &LogOptions) -> String {
+        let mut decoder = Decoder::new(options);
+        let _ = decoder.push(file).and_then(|()| decoder.end());
+        String::from_utf8_lossy(&decoder.take()).into_owned()
+    }
+
+    fn file() -> String {
+        format!(
+            "{AT} stdout F one\n{AT} stdout P tw\n{AT} stdout F o\n\
+             2016-10-20T18:39:21Z stderr F three\n"
+        )
+    }
+
+    #[test]
+    fn options_decide_what_is_shown() {
+        let all = LogOptions::default();
+        assert_eq!(shown(file().as_bytes(), &all), "one\ntwo\nthree\n");
+        let timestamps = LogOptions {
+            timestamps: true,
+            ..all.clone()
+        };
+        assert_eq!(
+            shown(file().as_bytes(), &timestamps),
+            "2016-10-20T18:39:20.500000000Z one\n2016-10-20T18:39:20.500000000Z two\n\
+             2016-10-20T18:39:21.000000000Z three\n"
+        );
+        let limited = LogOptions {
+            limit_bytes: Some(6),
+            ..all.clone()
+        };
+        assert_eq!(shown(file().as_bytes(), &limited), "one\ntw");
+        let since = LogOptions {
+            since: "2016-10-20T18:39:21Z".parse().ok(),
+            ..all.clone()
+        };
+        assert_eq!(shown(file().as_bytes(), &since), "three\n");
+        let stdout = LogOptions {
+            stream: Some(Stream::Stdout),
+            ..all
+        };
+        assert_eq!(shown(file().as_bytes(), &stdout), "one\ntwo\n");
+    }
+
+    #[test]
+    fn what_is_broken_is_skipped() {
+        let all = LogOptions::default();
+        let file = format!("garbage\n{AT} stdout F a\nmore\n\n{AT} stdout F b");
+        assert_eq!(shown(file.as_bytes(), &all), "a\nb\n");
+    }
+
+    #[test]
+    fn a_huge_line_is_shown_without_being_held() {
+        let text = "x".repeat(LONGEST_LINE);
+        let mut decoder = Decoder::new(&LogOptions::default());
+        decoder.push(format!("{AT} stdout F ").as_bytes()).unwrap();
+        let mut shown = 0;
+        for _ in 0..8 {
+            decoder.push(text.as_bytes()).unwrap();
+            shown += decoder.take().len();
+            assert!(decoder.line.capacity() <= 4 * LONGEST_LINE);
+        }
+        decoder.push(b"y\n").unwrap();
+        shown += decoder.take().len();
+        assert_eq!(shown, 8 * LONGEST_LINE + 2);
+        decoder
+            .push(format!("{AT} stdout F next\n").as_bytes())
+            .unwrap();
+        assert_eq!(&decoder.take()[..], b"next\n");
+    }
+
+    prop_compose! {
+        fn record()(
+            text in "[^\n\r]{0,40}",
+            is_partial in any::<bool>(),
+            stderr in any::<bool>(),
+        ) -> (String, bool, bool) {
+            (text, is_partial, stderr)
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn how_a_file_is_cut_does_not_matter(
+            records in prop::collection::vec(record(), 0..20),
+            json in any::<bool>(),
+            cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
+            timestamps in any::<bool>(),
+            limit_bytes in prop::option::of(1..200_u64),
+        ) {
+            let mut file = Vec::new();
+            let mut text = String::new();
+            for (part, is_partial, stderr) in &records {
+                let stream = if *stderr { "stderr" } else { "stdout" };
+                let end = if *is_partial { "" } else { "\n" };
+                let line = if json {
+                    serde_json::json!({"log": format!("{part}{end}"), "stream": stream, "time": AT})
+                        .to_string()
+                } else {
+                    let tag = if *is_partial { "P" } else { "F" };
+                    format!("{AT} {stream} {tag} {part}")
+                };
+                file.extend_from_slice(line.as_bytes());
+                file.push(b'\n');
+                text += part;
+                text += end;
+            }
+            let options = LogOptions { timestamps, limit_bytes, ..LogOptions::default() };
+            let whole = shown(&file, &options);
+            if !timestamps && limit_bytes.is_none() {
+                prop_assert_eq!(&whole, &text);
+            }
+            if let Some(limit) = limit_bytes {
+                prop_assert!(whole.len() as u64 <= limit + 3, "lossy text may be longer");
+            }
+            let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(file.len() + 1)).collect();
+            cuts.push(0);
+            cuts.push(file.len());
+            cuts.sort_unstable();
+            let mut decoder = Decoder::new(&options);
+            let mut bytes = Vec::new();
+            for part in cuts.windows(2) {
+                let full = decoder.push(&file[part[0]..part[1]]);
+                bytes.extend_from_slice(&decoder.take());
+                if full.is_err() {
+                    break;
+                }
+            }
+            prop_assert_eq!(String::from_utf8_lossy(&bytes).into_owned(), whole);
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Links to logs in one directory, named by pod, container and id: log agents
+//! read them.
+
+use std::{
+    fs, io,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+};
+
+use tracing::{debug, warn};
+
+use crate::pleg::Listing;
+
+/// Longest file name on most file systems, in bytes.
+const MAX_NAME: usize = 255;
+const SUFFIX: &str = ".log";
+/// Shorter ends of names are no ids.
+const MIN_ID: usize = 6;
+
+/// Where the link to a container's log is.
+pub fn link_path(dir: &Path, pod: &str, namespace: &str, container: &str, id: &str) -> PathBuf {
+    let mut name = format!("{pod}_{namespace}_{container}-{id}");
+    // Names and ids are ASCII.
+    name.truncate(MAX_NAME - SUFFIX.len());
+    dir.join(name + SUFFIX)
+}
+
+/// Links to a container's log, if there is one: some engines log elsewhere.
+pub fn make(link: &Path, log: &Path) {
+    let made = match fs::symlink_metadata(log) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+        _ => link
+            .parent()
+            .map_or(Ok(()), fs::create_dir_all)
+            .and_then(|()| symlink(log, link)),
+    };
+    match made {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            warn!(path = %link.display(), %error, "cannot link to a container's log");
+        }
+        _ => {}
+    }
+}
+
+/// Removes the links whose logs are gone, but for those of containers that may
+/// run: while a log is rotated it is not there.
+pub(crate) fn remove_dead(dir: &Path, listing: &Listing) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let name = entry.file_name();
+        let Some(name) = name.to_str().and_then(|name| name.strip_suffix(SUFFIX)) else {
+            continue;
+        };
+        let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
+        if !is_link || !is_gone(&path) {
+            continue;
+        }
+        let id = name.rsplit('-').next().filter(|id| id.len() >= MIN_ID);
+        if id.is_some_and(|id| may_run(listing, id)) {
+            continue;
+        }
+        match fs::remove_file(&path) {
+            Ok(()) => debug!(path = %path.display(), "removed a link to a log that is gone"),
+            Err(error) => warn!(path = %path.display(), %error, "cannot remove a dead link"),
+        }
+    }
+}
+
+fn is_gone(link: &Path) -> bool {
+    fs::metadata(link).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+}
+
+/// A name that was cut has a part of the id only.
+fn may_run(listing: &Listing, id: &str) -> bool {
+    let containers = listing
+        .records
+        .values()
+        .flat_map(|record| &record.containers);
+    containers
+        .filter(|container| container.state != crate::runtime::pod_status::ContainerState::Exited)
+        .any(|container| container.id.starts_with(id))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{
+        pleg::{ContainerRecord, PodRecord},
+        pod::identity::PodUid,
+        runtime::pod_status::ContainerState,
+    };
+
+    #[test]
+    fn dead_links_of_dead_containers_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let links = dir.path().join("containers");
+        let log = dir.path().join("0.log");
+        fs::write(&log, "").unwrap();
+        let link = |id: &str| link_path(&links, "web", "default", "c", id);
+        for id in ["aaaaaaaa", "bbbbbbbb", "cccccccc", "dddddddd"] {
+            make(&link(id), &log);
+            make(&link(id), &log);
+            fs::remove_file(&log).unwrap();
+            fs::write(&log, "").unwrap();
+        }
+        let gone = dir.path().join("1.log");
+        make(&link("eeeeeeee"), &gone);
+        assert!(fs::symlink_metadata(link("eeeeeeee")).is_err(), "no log");
+        for id in ["bbbbbbbb", "cccccccc"] {
+            fs::remove_file(link(id)).unwrap();
+            symlink(&gone, link(id)).unwrap();
+        }
+        fs::write(links.join("other.txt"), "").unwrap();
+        let container = |id: &str, state| ContainerRecord {
+            id: id.to_owned(),
+            sandbox_id: String::new(),
+            state,
+        };
+        let record = PodRecord {
+            containers: vec![
+                container("bbbbbbbb", ContainerState::Running),
+                container("cccccccc", ContainerState::Exited),
+            ],
+            ..PodRecord::default()
+        };
+        let listing = Listing {
+            at: None,
+            records: [(PodUid::from("u"), Arc::new(record))].into(),
+        };
+        remove_dead(&links, &listing);
+        let is_there = |id: &str| fs::symlink_metadata(link(id)).is_ok();
+        assert!(is_there("aaaaaaaa") && is_there("bbbbbbbb") && is_there("dddddddd"));
+        assert!(!is_there("cccccccc"));
+        assert!(links.join("other.txt").exists());
+    }
+
+    #[test]
+    fn names_fit_the_file_system() {
+        let link = link_path(
+            Path::new("/l"),
+            &"p".repeat(200),
+            "ns",
+            "c",
+            &"a".repeat(64),
+        );
+        let name = link.file_name().unwrap().to_str().unwrap();
+        assert_eq!(name.len(), MAX_NAME);
+        assert!(name.ends_with("aa.log"));
+        let link = link_path(Path::new("/l"), "web", "ns", "c", "abcdef");
+        assert_eq!(link, Path::new("/l/web_ns_c-abcdef.log"));
+    }
+}

@@ -1,0 +1,26 @@
+//! Logs of containers: reading them, following them, rotating them, and the
+//! links to them.
+//!
+//! A runtime writes a container's log to one file, in the CRI format; engines of
+//! old write json-file. Both are read; what is rotated away is not, as upstream.
+
+mod decoder;
+pub mod links;
+mod options;
+mod reader;
+mod record;
+mod rotated;
+mod rotation;
+mod source;
+mod tail;
+mod watch;
+
+pub(crate) use self::rotation::LogRotation;
+pub use self::{
+    options::{LogOptions, OptionsError},
+    reader::{LogReader, ReadError},
+    record::Stream,
+    rotated::remove_logs,
+    rotation::RotationPolicy,
+    source::{LogError, LogParts, container_id},
+};

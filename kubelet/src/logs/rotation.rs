@@ -1,0 +1,193 @@
+//! Rotates the logs of running containers that have grown too long.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use cri_proto::runtime::v1;
+use tokio::{
+    sync::Semaphore,
+    task::{Id, JoinSet},
+    time::MissedTickBehavior,
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use super::rotated;
+use crate::{
+    clock,
+    config::options::Options,
+    pleg::{Pleg, PodCache},
+    repeatable::blocking,
+    runtime::{
+        cri::{CriClient, CriError},
+        pod_status::ContainerState,
+    },
+};
+
+/// When logs are rotated, and what is kept of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RotationPolicy {
+    /// Bytes from which on a log is rotated (`containerLogMaxSize`).
+    pub max_size: u64,
+    /// Files of a container, with the one that is written to
+    /// (`containerLogMaxFiles`); at least 2.
+    pub max_files: usize,
+    /// Logs that are rotated at the same time (`containerLogMaxWorkers`).
+    pub max_workers: usize,
+    /// Between two looks at their sizes (`containerLogMonitorInterval`).
+    pub monitor_interval: Duration,
+}
+
+/// Why a log was not rotated.
+#[derive(Debug, thiserror::Error)]
+enum RotationError {
+    #[error(transparent)]
+    Cri(#[from] CriError),
+    #[error(transparent)]
+    File(#[from] io::Error),
+    #[error("its task failed: {0}")]
+    Task(#[from] tokio::task::JoinError),
+    #[error("failed to reopen the log, which is as before: {0}")]
+    Reopen(#[source] CriError),
+}
+
+/// Looks at the logs of running containers now and then. An idle node costs a
+/// look at each file, and no call to the runtime.
+pub(crate) struct LogRotation {
+    pub(crate) policy: RotationPolicy,
+    pub(crate) options: Arc<Options>,
+    pub(crate) cri: CriClient,
+    pub(crate) pleg: Arc<Pleg>,
+    pub(crate) cache: Arc<PodCache>,
+}
+
+impl LogRotation {
+    /// Rotates until cancelled. What is under way then is left to the next run.
+    pub(crate) async fn run(self, cancel: CancellationToken) {
+        let mut looks = tokio::time::interval(self.policy.monitor_interval);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let workers = Arc::new(Semaphore::new(self.policy.max_workers.max(1)));
+        let mut tasks = JoinSet::new();
+        let mut busy: BTreeMap<String, Id> = BTreeMap::new();
+        loop {
+            tokio::select! {
+                biased;
+                () = cancel.cancelled() => return,
+                Some(done) = tasks.join_next_with_id() => {
+                    let id = match done {
+                        Ok((id, ())) => id,
+                        Err(error) => error.id(),
+                    };
+                    busy.retain(|_, task| *task != id);
+                }
+                _ = looks.tick() => {
+                    for id in self.due().await {
+                        if busy.contains_key(&id) {
+                            continue;
+                        }
+                        let (cri, policy) = (self.cri.clone(), self.policy);
+                        let (workers, container) = (Arc::clone(&workers), id.clone());
+                        let task = tasks.spawn(async move {
+                            let _worker = workers.acquire_owned().await;
+                            if let Err(error) = rotate(&cri, &container, policy).await {
+                                warn!(container_id = container, %error, "cannot rotate a log");
+                            }
+                        });
+                        busy.insert(id, task.id());
+                    }
+                }
+            }
+        }
+    }
+
+    /// The running containers whose log is too long, or is not there.
+    async fn due(&self) -> Vec<String> {
+        let logs = self.logs();
+        let max_size = self.policy.max_size;
+        let due = move || {
+            let due = logs.into_iter().filter(|(_, path)| is_due(path, max_size));
+            due.map(|(id, _)| id).collect()
+        };
+        blocking(due).await.unwrap_or_default()
+    }
+
+    /// The running containers, and where their logs are by the names that every
+    /// kubelet gives them.
+    fn logs(&self) -> Vec<(String, PathBuf)> {
+        let listing = self.pleg.listing();
+        let mut logs = Vec::new();
+        for (uid, record) in &listing.records {
+            let Ok(status) = self.cache.get(uid) else {
+                continue;
+            };
+            let dir = format!("{}_{}_{uid}", record.namespace, record.name);
+            let running = status.containers.iter();
+            for container in running.filter(|c| c.state == ContainerState::Running) {
+                let path = self
+                    .options
+                    .pod_logs_dir
+                    .join(&dir)
+                    .join(&container.name)
+                    .join(format!("{}.log", container.restart_count));
+                logs.push((container.id.clone(), path));
+            }
+        }
+        logs
+    }
+}
+
+fn is_due(path: &Path, max_size: u64) -> bool {
+    match std::fs::symlink_metadata(path) {
+        // What a link leads to is rotated by whoever made it.
+        Ok(metadata) => metadata.is_file() && metadata.len() >= max_size,
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
+}
+
+/// Rotates the log of a container, if the runtime has it where it is too long.
+async fn rotate(cri: &CriClient, id: &str, policy: RotationPolicy) -> Result<(), RotationError> {
+    let status = match cri.container_status(id).await {
+        Err(error) if error.is_not_found() => return Ok(()),
+        status => status?,
+    };
+    // What does not run writes nothing more.
+    if status.state() != v1::ContainerState::ContainerRunning || status.log_path.is_empty() {
+        return Ok(());
+    }
+    let log = PathBuf::from(status.log_path);
+    let looked_at = log.clone();
+    let look = blocking(move || std::fs::symlink_metadata(looked_at));
+    match look.await? {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            debug!(container_id = id, path = %log.display(), "a log is not there; reopening it");
+            return Ok(cri.reopen_container_log(id).await?);
+        }
+        Err(error) => return Err(error.into()),
+        Ok(metadata) if !metadata.is_file() || metadata.len() < policy.max_size => return Ok(()),
+        Ok(_) => {}
+    }
+    let rotated = rotated::rotated_name(&log, clock::now());
+    let (from, to) = (log.clone(), rotated.clone());
+    let prepare = move || {
+        rotated::make_room(&from, policy.max_files)?;
+        rotated::rename(&from, &to)
+    };
+    blocking(prepare).await??;
+    // Killed here, the next look finds no log and reopens it.
+    let Err(error) = cri.reopen_container_log(id).await else {
+        info!(container_id = id, path = %log.display(), "rotated a log");
+        return Ok(());
+    };
+    // A runtime that has reopened the log all the same keeps its new one.
+    let back = blocking(move || rotated::rename(&rotated, &log));
+    match back.await? {
+        Err(taken) if taken.kind() == io::ErrorKind::AlreadyExists => Err(error.into()),
+        Err(error) => Err(error.into()),
+        Ok(()) => Err(RotationError::Reopen(error)),
+    }
+}

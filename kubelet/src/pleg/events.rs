@@ -1,0 +1,133 @@
+//! The runtime's event stream, from one connection to the next.
+
+use std::{pin::pin, sync::atomic::Ordering, time::Duration};
+
+use cri_proto::runtime::v1::ContainerEventResponse;
+use tokio::{sync::mpsc, time::Instant};
+use tracing::{info, warn};
+
+use super::{Hint, Pleg};
+use crate::{
+    backoff::jittered,
+    pod::identity::PodUid,
+    runtime::{cri::CriError, pod_status},
+};
+
+/// A runtime that has no events says so within this time. One that has them may
+/// say nothing before the first one.
+const ACCEPTANCE: Duration = Duration::from_secs(5);
+/// First and longest time until a stream that ended is asked for again. Upstream
+/// tries five times at once and then never again.
+const RETRY_BASE: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(300);
+/// A stream that lasted for so long was a good one.
+const GOOD_STREAM: Duration = Duration::from_secs(300);
+
+/// Keeps the event stream, and hands on what it tells.
+pub(super) struct EventWatch<'a> {
+    pleg: &'a Pleg,
+    hints: mpsc::Sender<Hint>,
+    retry: Duration,
+    /// That there are no events was said.
+    said: bool,
+}
+
+/// Why a stream ended.
+#[derive(Debug, thiserror::Error)]
+enum EndOfStream {
+    #[error(transparent)]
+    Cri(#[from] CriError),
+    #[error("the stream broke: {} ({:?})", _0.message(), _0.code())]
+    Broken(Box<tonic::Status>),
+    #[error("the runtime ended it")]
+    Ended,
+    #[error("no event told of what a list shows")]
+    Deaf,
+}
+
+impl<'a> EventWatch<'a> {
+    pub(super) const fn new(pleg: &'a Pleg, hints: mpsc::Sender<Hint>) -> Self {
+        Self {
+            pleg,
+            hints,
+            retry: RETRY_BASE,
+            said: false,
+        }
+    }
+
+    pub(super) async fn run(mut self) {
+        loop {
+            let begun = Instant::now();
+            let end = tokio::select! {
+                biased;
+                () = self.pleg.deaf.notified() => EndOfStream::Deaf,
+                end = self.stream() => end,
+            };
+            if matches!(end, EndOfStream::Deaf) {
+                // It would be accepted again, and tell no more than before.
+                self.retry = RETRY_MAX;
+            } else if begun.elapsed() >= GOOD_STREAM {
+                self.retry = RETRY_BASE;
+            }
+            if self.pleg.evented.swap(false, Ordering::AcqRel) {
+                warn!(reason = %end, "lost the runtime's events; listing its pods every second");
+                self.said = true;
+                self.tell(Hint::Something).await;
+            } else if !self.said {
+                info!(reason = %end, "the runtime gives no events; listing its pods every second");
+                self.said = true;
+            }
+            tokio::time::sleep(jittered(self.retry)).await;
+            self.retry = (self.retry * 2).min(RETRY_MAX);
+        }
+    }
+
+    /// Hands on the events of one stream until it ends.
+    async fn stream(&mut self) -> EndOfStream {
+        let mut call = pin!(self.pleg.cri.container_events());
+        let accepted = match tokio::time::timeout(ACCEPTANCE, &mut call).await {
+            Ok(Err(error)) => return error.into(),
+            Ok(Ok(events)) => Some(events),
+            Err(_) => None,
+        };
+        info!("the runtime's events tell of changes");
+        self.said = false;
+        self.pleg.evented.store(true, Ordering::Release);
+        // For what happened before the stream was there.
+        self.tell(Hint::Something).await;
+        let mut events = match accepted {
+            Some(events) => events,
+            None => match call.await {
+                Ok(events) => events,
+                Err(error) => return error.into(),
+            },
+        };
+        loop {
+            match events.message().await {
+                Ok(Some(event)) => {
+                    self.retry = RETRY_BASE;
+                    self.tell(hint(&event)).await;
+                }
+                Ok(None) => return EndOfStream::Ended,
+                Err(status) => return EndOfStream::Broken(Box::new(status)),
+            }
+        }
+    }
+
+    async fn tell(&self, hint: Hint) {
+        // Fails only when the generator ends, and this with it.
+        let _ = self.hints.send(hint).await;
+    }
+}
+
+/// A sandbox that was gone before the event was written, or that no kubelet
+/// made, is found by a list alone.
+fn hint(event: &ContainerEventResponse) -> Hint {
+    let sandbox = event.pod_sandbox_status.as_ref();
+    let labelled = sandbox.and_then(|sandbox| pod_status::uid_of(&sandbox.labels));
+    let named = sandbox.and_then(|sandbox| sandbox.metadata.as_ref());
+    match (labelled, named) {
+        (Some(uid), Some(named)) if PodUid::from(named.uid.as_str()) == uid => Hint::Pod(uid),
+        _ => Hint::Something,
+    }
+}

@@ -1,0 +1,27 @@
+//! Which pods a node or cluster cannot do without.
+
+use k8s_openapi::api::core::v1::Pod;
+
+use super::identity;
+
+/// Lowest priority of the classes that Kubernetes keeps for itself.
+const SYSTEM_CRITICAL: i32 = 2_000_000_000;
+const NODE_CRITICAL_CLASS: &str = "system-node-critical";
+
+/// Whether the pod runs whatever else cannot: static pods, their mirrors, and those of
+/// a system priority.
+pub fn is_critical(pod: &Pod) -> bool {
+    let priority = pod.spec.as_ref().and_then(|spec| spec.priority);
+    identity::is_static(pod)
+        || identity::annotation(pod, identity::CONFIG_MIRROR).is_some()
+        || priority.is_some_and(|priority| priority >= SYSTEM_CRITICAL)
+}
+
+/// Whether the node cannot do without the pod.
+pub fn is_node_critical(pod: &Pod) -> bool {
+    let class = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.priority_class_name.as_deref());
+    class == Some(NODE_CRITICAL_CLASS) && is_critical(pod)
+}

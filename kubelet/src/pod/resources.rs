@@ -1,0 +1,204 @@
+//! What a pod requests and is limited to as a whole: the sum of its containers, or
+//! what it says of itself.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    api::core::v1::{Container, PodSpec, ResourceRequirements},
+    apimachinery::pkg::api::resource::Quantity,
+};
+
+use crate::config::quantity::{self, NANOS};
+
+/// Quantities by resource, as the API has them.
+pub type ResourceList = BTreeMap<String, Quantity>;
+
+/// Amounts by resource, in billionths.
+pub type Amounts = BTreeMap<String, i128>;
+
+/// Which half of resource requirements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// What is set aside.
+    Requests,
+    /// What is not exceeded.
+    Limits,
+}
+
+impl Side {
+    /// This half of `requirements`.
+    pub fn of(self, requirements: &ResourceRequirements) -> Option<&ResourceList> {
+        match self {
+            Self::Requests => requirements.requests.as_ref(),
+            Self::Limits => requirements.limits.as_ref(),
+        }
+    }
+
+    fn of_container(self, container: &Container) -> Amounts {
+        container
+            .resources
+            .as_ref()
+            .and_then(|requirements| self.of(requirements))
+            .map(amounts)
+            .unwrap_or_default()
+    }
+}
+
+/// Whether `name` is a size of huge pages.
+pub fn is_huge_pages(name: &str) -> bool {
+    name.starts_with("hugepages-")
+}
+
+/// Whether a pod as a whole may have the resource.
+pub fn is_pod_level(name: &str) -> bool {
+    matches!(name, "cpu" | "memory") || is_huge_pages(name)
+}
+
+/// What the pod says of itself.
+pub fn pod_level(spec: &PodSpec, side: Side) -> Amounts {
+    let mut own = spec
+        .resources
+        .as_ref()
+        .and_then(|requirements| side.of(requirements))
+        .map(amounts)
+        .unwrap_or_default();
+    own.retain(|name, _| is_pod_level(name));
+    own
+}
+
+/// What the containers need together: the regular ones and sidecars in sum, and not
+/// less than each init container beside the sidecars before it.
+pub fn of_containers(spec: &PodSpec, side: Side) -> Amounts {
+    let mut total = Amounts::new();
+    for container in &spec.containers {
+        add(&mut total, &side.of_container(container));
+    }
+    let mut sidecars = Amounts::new();
+    let mut least = Amounts::new();
+    for container in spec.init_containers.iter().flatten() {
+        let mut amounts = side.of_container(container);
+        if is_sidecar(container) {
+            add(&mut total, &amounts);
+            add(&mut sidecars, &amounts);
+            amounts.clone_from(&sidecars);
+        } else {
+            add(&mut amounts, &sidecars);
+        }
+        raise(&mut least, &amounts);
+    }
+    raise(&mut total, &least);
+    total
+}
+
+/// What the pod needs, without its overhead: what it says of itself goes before what
+/// its containers need.
+pub fn of_pod(spec: &PodSpec, side: Side) -> Amounts {
+    let mut total = of_containers(spec, side);
+    total.extend(pod_level(spec, side));
+    total
+}
+
+/// Whether an init container keeps running beside the others.
+pub fn is_sidecar(container: &Container) -> bool {
+    container.restart_policy.as_deref() == Some("Always")
+}
+
+/// The amounts of a list; what is no quantity is left out.
+pub fn amounts(list: &ResourceList) -> Amounts {
+    list.iter()
+        .filter_map(|(name, quantity)| Some((name.clone(), quantity::parse(&quantity.0).ok()?)))
+        .collect()
+}
+
+/// The amount of one resource in billionths; zero where there is none.
+pub fn amount(list: Option<&ResourceList>, name: &str) -> i128 {
+    list.and_then(|list| list.get(name))
+        .and_then(|quantity| quantity::parse(&quantity.0).ok())
+        .unwrap_or_default()
+}
+
+/// Billionths in whole units, rounded up.
+pub fn units(billionths: i128) -> i64 {
+    rounded_up(billionths, NANOS)
+}
+
+/// Billionths in thousandths, rounded up.
+pub fn millis(billionths: i128) -> i64 {
+    rounded_up(billionths, NANOS / 1000)
+}
+
+fn rounded_up(billionths: i128, unit: i128) -> i64 {
+    let rounded = -(-billionths).div_euclid(unit);
+    let range = i128::from(i64::MIN)..=i128::from(i64::MAX);
+    i64::try_from(rounded.clamp(*range.start(), *range.end())).unwrap_or(i64::MAX)
+}
+
+fn add(total: &mut Amounts, more: &Amounts) {
+    for (name, amount) in more {
+        let sum = total.entry(name.clone()).or_default();
+        *sum = sum.saturating_add(*amount);
+    }
+}
+
+fn raise(total: &mut Amounts, least: &Amounts) {
+    for (name, amount) in least {
+        let known = total.entry(name.clone()).or_insert(*amount);
+        *known = (*known).max(*amount);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(json: serde_json::Value) -> PodSpec {
+        serde_json::from_value(json).unwrap()
+    }
+
+    #[test]
+    fn init_containers_count_beside_the_sidecars_before_them() {
+        let cpu = |name: &str, cpu: &str, sidecar: bool| {
+            let mut container = serde_json::json!({
+                "name": name, "resources": {"requests": {"cpu": cpu}}
+            });
+            if sidecar {
+                container["restartPolicy"] = "Always".into();
+            }
+            container
+        };
+        for (init, expected) in [
+            (vec![], 1_500),
+            (vec![cpu("i", "1", false)], 1_500),
+            (vec![cpu("i", "2", false)], 2_000),
+            (vec![cpu("s", "1", true)], 2_500),
+            (vec![cpu("s", "1", true), cpu("i", "2", false)], 3_000),
+            (vec![cpu("i", "2", false), cpu("s", "1", true)], 2_500),
+        ] {
+            let spec = spec(serde_json::json!({
+                "initContainers": init,
+                "containers": [cpu("a", "1", false), cpu("b", "500m", false)],
+            }));
+            let total = of_pod(&spec, Side::Requests);
+            assert_eq!(millis(total["cpu"]), expected, "{init:?}");
+        }
+    }
+
+    #[test]
+    fn a_pods_own_word_goes_before_its_containers() {
+        let spec = spec(serde_json::json!({
+            "resources": {"requests": {"cpu": "3", "x.y/z": "1"}},
+            "containers": [{"name": "a", "resources": {"requests": {"cpu": "1", "memory": "1Ki"}}}],
+        }));
+        let total = of_pod(&spec, Side::Requests);
+        assert_eq!(millis(total["cpu"]), 3000);
+        assert_eq!(units(total["memory"]), 1024);
+        assert_eq!(total.get("x.y/z"), None);
+    }
+
+    #[test]
+    fn parts_of_a_unit_are_rounded_up() {
+        assert_eq!((units(1), units(NANOS), units(-1)), (1, 1, 0));
+        assert_eq!((millis(1), millis(NANOS)), (1, 1000));
+        assert_eq!(units(i128::MAX), i64::MAX);
+    }
+}

@@ -1,0 +1,281 @@
+//! The environment of a container.
+
+mod config_data;
+mod env_file;
+mod field;
+pub mod resource_field;
+mod services;
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use k8s_openapi::api::core::v1::{Container, EnvVarSource, FileKeySelector, Pod, PodSpec};
+
+use self::{
+    config_data::ConfigData, env_file::EnvFileError, field::UnsupportedField,
+    resource_field::ResourceFieldError,
+};
+use super::{expansion::expand, machine::Machine};
+use crate::{
+    apiserver::objects::{ObjectError, Objects},
+    pod::{identity, resources::ResourceList},
+    repeatable::blocking,
+    volume::MountedVolumes,
+};
+
+/// Why a variable has no value.
+#[derive(Debug, thiserror::Error)]
+pub enum EnvError {
+    /// `fieldRef` names a field that environment variables cannot have.
+    #[error(transparent)]
+    Field(#[from] UnsupportedField),
+    /// `resourceFieldRef` names what is not there.
+    #[error(transparent)]
+    Resource(#[from] ResourceFieldError),
+    /// The node is asked for its resources and cannot be had.
+    #[error("failed to find node object, expected a node: {0}")]
+    Node(#[source] ObjectError),
+    /// The services cannot be had.
+    #[error("failed to list services when setting up env vars: {0}")]
+    Services(#[source] ObjectError),
+    /// There is nobody who could serve config data.
+    #[error("couldn't get {kind} {namespace}/{name}, no kubeClient defined")]
+    NoApiServer {
+        /// `configMap` or `secret`.
+        kind: &'static str,
+        /// Namespace of the pod.
+        namespace: String,
+        /// Name of the object.
+        name: String,
+    },
+    /// A config map or secret cannot be had.
+    #[error(transparent)]
+    Object(ObjectError),
+    /// A config map or secret lacks a key.
+    #[error("couldn't find key {key} in {kind} {namespace}/{name}")]
+    Key {
+        /// The key.
+        key: String,
+        /// `ConfigMap` or `Secret`.
+        kind: &'static str,
+        /// Namespace of the pod.
+        namespace: String,
+        /// Name of the object.
+        name: String,
+    },
+    /// A value of a secret is no text, as variables are.
+    #[error("key {key} in Secret {namespace}/{name} is not valid UTF-8")]
+    NotText {
+        /// The key.
+        key: String,
+        /// Namespace of the pod.
+        namespace: String,
+        /// Name of the secret.
+        name: String,
+    },
+    /// `fileKeyRef` names a volume that is not there.
+    #[error("cannot find the volume {0:?} referenced by FileKeyRef")]
+    FileVolume(String),
+    /// A file of variables cannot be read.
+    #[error("couldn't parse env file: {0}")]
+    File(#[from] EnvFileError),
+    /// A file of variables lacks a key.
+    #[error("environment variable key {key:?} not found in file {path:?}")]
+    FileKey {
+        /// The key.
+        key: String,
+        /// The file on the node.
+        path: PathBuf,
+    },
+}
+
+/// What a pod learns when it runs on this node.
+#[derive(Clone, Debug, Default)]
+pub struct Placement<'a> {
+    /// Name of the node.
+    pub node_name: &'a str,
+    /// Addresses of the node, the primary first.
+    pub host_ips: &'a [String],
+    /// Addresses of the pod, the primary first.
+    pub pod_ips: &'a [String],
+}
+
+/// Where values come from, beside the pod.
+#[derive(Clone, Copy, Debug)]
+pub struct Sources<'a> {
+    /// Config maps, secrets, services, the node.
+    pub objects: &'a dyn Objects,
+    /// The pod's volumes.
+    pub volumes: &'a MountedVolumes,
+    /// What this machine has.
+    pub machine: &'a Machine,
+    /// The kubelet's own directory, on the file system that pods fill.
+    pub root_dir: &'a Path,
+}
+
+/// Names and values of a container's variables: what it takes from config data, then its
+/// own in the order of its spec, then those that name services. A value may use the
+/// variables before it, and the services'.
+///
+/// # Errors
+/// A value cannot be had.
+pub async fn environment(
+    pod: &Pod,
+    container: &Container,
+    placement: &Placement<'_>,
+    sources: Sources<'_>,
+) -> Result<Vec<(String, String)>, EnvError> {
+    let nothing = PodSpec::default();
+    let spec = pod.spec.as_ref().unwrap_or(&nothing);
+    let namespace = identity::namespace(pod);
+    let links = spec.enable_service_links != Some(false);
+    let services = services::variables(sources.objects, namespace, links)
+        .await
+        .map_err(EnvError::Services)?;
+    let mut config_data = ConfigData::new(sources.objects, namespace);
+    let mut variables = Variables::default();
+    for source in container.env_from.iter().flatten() {
+        let prefix = source.prefix.as_deref().unwrap_or_default();
+        for (key, value) in config_data.all_of(source).await? {
+            variables.set(format!("{prefix}{key}"), value);
+        }
+    }
+    for variable in container.env.iter().flatten() {
+        let value = match (&variable.value, &variable.value_from) {
+            (Some(value), _) if !value.is_empty() => expand(value, |name| {
+                let service = || services.get(name).map(String::as_str);
+                variables.get(name).or_else(service)
+            }),
+            (_, Some(source)) => {
+                let scope = Scope {
+                    pod,
+                    spec,
+                    container,
+                    placement,
+                    sources,
+                };
+                match scope.value(source, &mut config_data).await? {
+                    Some(value) => value,
+                    // Optional, and not there.
+                    None => continue,
+                }
+            }
+            _ => String::new(),
+        };
+        variables.set(variable.name.clone(), value);
+    }
+    for (name, value) in services {
+        if variables.get(&name).is_none() {
+            variables.set(name, value);
+        }
+    }
+    Ok(variables.list)
+}
+
+/// The value of a variable.
+pub fn lookup<'a>(variables: &'a [(String, String)], name: &str) -> Option<&'a str> {
+    variables
+        .iter()
+        .find(|(known, _)| known == name)
+        .map(|(_, value)| value.as_str())
+}
+
+/// Variables in the order in which they were first set.
+#[derive(Default)]
+struct Variables {
+    list: Vec<(String, String)>,
+    places: BTreeMap<String, usize>,
+}
+
+impl Variables {
+    fn get(&self, name: &str) -> Option<&str> {
+        let place = self.places.get(name)?;
+        self.list.get(*place).map(|(_, value)| value.as_str())
+    }
+
+    fn set(&mut self, name: String, value: String) {
+        match self.places.get(&name).and_then(|at| self.list.get_mut(*at)) {
+            Some(known) => known.1 = value,
+            None => {
+                self.places.insert(name.clone(), self.list.len());
+                self.list.push((name, value));
+            }
+        }
+    }
+}
+
+/// What a value may be taken from.
+struct Scope<'a> {
+    pod: &'a Pod,
+    spec: &'a PodSpec,
+    container: &'a Container,
+    placement: &'a Placement<'a>,
+    sources: Sources<'a>,
+}
+
+impl Scope<'_> {
+    /// `None` for what is optional and not there.
+    async fn value(
+        &self,
+        source: &EnvVarSource,
+        config_data: &mut ConfigData<'_>,
+    ) -> Result<Option<String>, EnvError> {
+        if let Some(field) = &source.field_ref {
+            Ok(Some(field::value(
+                self.pod,
+                &field.field_path,
+                self.placement,
+            )?))
+        } else if let Some(selector) = &source.resource_field_ref {
+            let allocatable = self.allocatable().await?;
+            let value = resource_field::value(selector, self.spec, self.container, &allocatable)?;
+            Ok(Some(value))
+        } else if let Some(selector) = &source.config_map_key_ref {
+            config_data.config_map_key(selector).await
+        } else if let Some(selector) = &source.secret_key_ref {
+            config_data.secret_key(selector).await
+        } else if let Some(selector) = &source.file_key_ref {
+            self.file_key(selector).await
+        } else {
+            Ok(Some(String::new()))
+        }
+    }
+
+    /// What the node offers to pods.
+    async fn allocatable(&self) -> Result<ResourceList, EnvError> {
+        let Sources {
+            machine,
+            objects,
+            root_dir,
+            ..
+        } = self.sources;
+        let allocatable = machine.allocatable(objects, root_dir).await;
+        allocatable.map_err(EnvError::Node)
+    }
+
+    async fn file_key(&self, selector: &FileKeySelector) -> Result<Option<String>, EnvError> {
+        let volume = &selector.volume_name;
+        let Some(root) = self.sources.volumes.path(volume) else {
+            return Err(EnvError::FileVolume(volume.clone()));
+        };
+        let (root, path, key) = (root.to_owned(), selector.path.clone(), selector.key.clone());
+        let file = root.join(&path);
+        let read = blocking(move || env_file::value(&root, &path, &key)).await;
+        let value = read.map_err(EnvFileError::from)??;
+        if !value.is_empty() {
+            Ok(Some(value))
+        } else if selector.optional == Some(true) {
+            Ok(None)
+        } else {
+            Err(EnvError::FileKey {
+                key: selector.key.clone(),
+                path: file,
+            })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,168 @@
+//! What this machine has, as far as the limits of containers depend on it.
+
+use std::{fs, path::Path};
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use tracing::warn;
+
+use crate::{
+    apiserver::objects::{ObjectError, Objects},
+    pod::resources::ResourceList,
+    repeatable::blocking,
+};
+
+/// Assumed where the machine's memory cannot be read.
+const FALLBACK_MEMORY: i64 = 4 << 30;
+const CGROUPS: &str = "/sys/fs/cgroup";
+
+/// What this machine has.
+#[derive(Clone, Debug, Default)]
+pub struct Machine {
+    /// Bytes.
+    pub memory: i64,
+    /// Bytes.
+    pub swap: i64,
+    /// Number of CPUs that are on.
+    pub cpus: i64,
+    /// Bytes of one page each.
+    pub huge_page_sizes: Vec<u64>,
+    /// Whether the unified hierarchy is mounted.
+    pub cgroup_v2: bool,
+    /// Whether cgroups can limit swap.
+    pub swap_controller: bool,
+}
+
+impl Machine {
+    /// What this machine's `/proc` and `/sys` say. Blocks on them, for a moment.
+    pub fn read() -> Self {
+        let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let memory = kibibytes(&meminfo, "MemTotal:").unwrap_or_else(|| {
+            warn!("cannot read the node's memory from /proc/meminfo; assuming 4 GiB");
+            FALLBACK_MEMORY
+        });
+        let cgroup_v2 = Path::new(CGROUPS).join("cgroup.controllers").exists();
+        Self {
+            memory,
+            swap: kibibytes(&meminfo, "SwapTotal:").unwrap_or_default(),
+            cpus: cpus(),
+            huge_page_sizes: huge_page_sizes(),
+            cgroup_v2,
+            swap_controller: has_swap_controller(cgroup_v2),
+        }
+    }
+
+    /// What the node offers to pods. `root_dir` is on the file system that they fill.
+    ///
+    /// # Errors
+    /// The node's own object cannot be had.
+    pub async fn allocatable(
+        &self,
+        objects: &dyn Objects,
+        root_dir: &Path,
+    ) -> Result<ResourceList, ObjectError> {
+        if let Some(node) = objects.node().await? {
+            let status = node.status.as_ref();
+            let allocatable = status.and_then(|status| status.allocatable.clone());
+            return Ok(allocatable.unwrap_or_default());
+        }
+        let (machine, root_dir) = (self.clone(), root_dir.to_owned());
+        let capacity = blocking(move || machine.capacity(&root_dir)).await;
+        Ok(capacity.unwrap_or_default())
+    }
+
+    /// What a node without an API server offers to pods. `root_dir` is on the file
+    /// system that they fill. Blocks on it.
+    pub fn capacity(&self, root_dir: &Path) -> ResourceList {
+        let storage = rustix::fs::statvfs(root_dir)
+            .ok()
+            .map(|stat| stat.f_blocks.saturating_mul(stat.f_frsize).to_string());
+        [
+            ("cpu", Some(self.cpus.to_string())),
+            ("memory", Some(self.memory.to_string())),
+            ("ephemeral-storage", storage),
+        ]
+        .into_iter()
+        .filter_map(|(name, amount)| Some((name.to_owned(), Quantity(amount?))))
+        .collect()
+    }
+}
+
+/// Bytes that a line of `/proc/meminfo` gives in kibibytes.
+fn kibibytes(meminfo: &str, field: &str) -> Option<i64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(field))?;
+    let kibibytes: i64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kibibytes.checked_mul(1024)
+}
+
+fn cpus() -> i64 {
+    let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    count(online.trim()).unwrap_or_else(|| {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        i64::try_from(cpus).unwrap_or(1)
+    })
+}
+
+/// How many numbers a list such as `0-3,8` has.
+fn count(list: &str) -> Option<i64> {
+    list.split(',')
+        .map(|part| {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let (first, last): (i64, i64) = (first.parse().ok()?, last.parse().ok()?);
+            Some(last - first + 1)
+        })
+        .sum()
+}
+
+fn huge_page_sizes() -> Vec<u64> {
+    let mut sizes: Vec<u64> = fs::read_dir("/sys/kernel/mm/hugepages")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| {
+            let name = entry.file_name();
+            let size = name.to_str()?.strip_prefix("hugepages-")?;
+            let kibibytes: u64 = size.strip_suffix("kB")?.parse().ok()?;
+            kibibytes.checked_mul(1024)
+        })
+        .collect();
+    sizes.sort_unstable();
+    sizes
+}
+
+fn has_swap_controller(cgroup_v2: bool) -> bool {
+    let root = Path::new(CGROUPS);
+    if !cgroup_v2 {
+        return root.join("memory/memory.memsw.limit_in_bytes").exists();
+    }
+    // The root cgroup has no such file, so this process's own is looked at.
+    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let own = own.lines().find_map(|line| line.strip_prefix("0::/"));
+    own.is_some_and(|own| root.join(own).join("memory.swap.max").exists())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_read_in_bytes() {
+        let text = "MemTotal:        2048 kB\nMemFree: 1 kB\nSwapTotal: 1 kB\n";
+        assert_eq!(kibibytes(text, "MemTotal:"), Some(2 << 20));
+        assert_eq!(kibibytes(text, "SwapTotal:"), Some(1024));
+        assert_eq!(kibibytes(text, "HugePages:"), None);
+    }
+
+    #[test]
+    fn cpus_are_counted_in_ranges() {
+        for (list, expected) in [("0", Some(1)), ("0-3,8,10-11", Some(7)), ("", None)] {
+            assert_eq!(count(list), expected, "{list}");
+        }
+    }
+
+    #[test]
+    fn a_machine_offers_something() {
+        let capacity = Machine::read().capacity(Path::new("/"));
+        assert!(capacity.contains_key("ephemeral-storage"));
+        assert_ne!(capacity["cpu"].0, "0");
+    }
+}

@@ -1,0 +1,155 @@
+//! Resources of containers and sandboxes in the units of the cgroup files.
+
+mod huge_pages;
+mod oom_score;
+mod qos;
+mod swap;
+
+use std::collections::BTreeMap;
+
+use cri_proto::runtime::v1::LinuxContainerResources;
+use k8s_openapi::{
+    api::core::v1::{Container, Pod, PodSpec, ResourceRequirements},
+    apimachinery::pkg::api::resource::Quantity,
+};
+
+pub use self::qos::QosClass;
+use super::machine::Machine;
+use crate::{
+    config::{options::Options, quantity},
+    pod::resources::{self, ResourceList, Side, amount, millis},
+};
+
+/// Smallest quota that the kernel takes, microseconds.
+const MIN_CPU_QUOTA: i64 = 1000;
+const MIN_SHARES: i64 = 2;
+const MAX_SHARES: i64 = 262_144;
+const SHARES_PER_CPU: i64 = 1024;
+const MILLI_CPU: i64 = 1000;
+
+/// What containers' limits depend on beside their pod.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules<'a> {
+    /// What the kubelet was told.
+    pub options: &'a Options,
+    /// What the machine has.
+    pub machine: &'a Machine,
+}
+
+/// A quantity in units, rounded up; `None` when it is none.
+pub fn units(quantity: &Quantity) -> Option<i64> {
+    quantity::parse(&quantity.0).ok().map(resources::units)
+}
+
+/// Resources of a container: CPU, memory, huge pages, swap and OOM score. Where it has
+/// no limit of its own, the pod's is its limit.
+pub fn container_resources(
+    pod: &Pod,
+    container: &Container,
+    rules: Rules<'_>,
+) -> LinuxContainerResources {
+    let nothing = (PodSpec::default(), ResourceRequirements::default());
+    let spec = pod.spec.as_ref().unwrap_or(&nothing.0);
+    let own = container.resources.as_ref().unwrap_or(&nothing.1);
+    let of_pod = resources::pod_level(spec, Side::Limits);
+    let limit = |name: &str| match amount(own.limits.as_ref(), name) {
+        0 => of_pod.get(name).copied().unwrap_or_default(),
+        own => own,
+    };
+    let requested = own.requests.as_ref().and_then(|list| list.get("cpu"));
+    let cpu = Cpu {
+        request: requested.map(|_| millis(amount(own.requests.as_ref(), "cpu"))),
+        limit: millis(limit("cpu")),
+    };
+    let mut linux = linux_resources(cpu, resources::units(limit("memory")), rules);
+    linux.oom_score_adj = oom_score::adjustment(pod, container, rules.machine.memory);
+    linux.hugepage_limits = huge_pages::limits(own, &of_pod, &rules.machine.huge_page_sizes);
+    swap::configure(&mut linux, pod, own, rules);
+    linux
+}
+
+/// Resources of the whole pod without its overhead, for runtimes that size a sandbox by
+/// them.
+pub fn sandbox_resources(spec: &PodSpec, rules: Rules<'_>) -> LinuxContainerResources {
+    let requests = resources::of_pod(spec, Side::Requests);
+    let limits = resources::of_pod(spec, Side::Limits);
+    let limit = |name: &str| limits.get(name).copied().unwrap_or_default();
+    let cpu = Cpu {
+        request: requests.get("cpu").copied().map(millis),
+        limit: millis(limit("cpu")),
+    };
+    linux_resources(cpu, resources::units(limit("memory")), rules)
+}
+
+/// What the pod costs beside its containers, set aside and not exceeded.
+pub fn overhead_resources(spec: &PodSpec, rules: Rules<'_>) -> LinuxContainerResources {
+    let Some(overhead) = &spec.overhead else {
+        return LinuxContainerResources::default();
+    };
+    let cpu = millis(amount(Some(overhead), "cpu"));
+    let cpu = Cpu {
+        request: Some(cpu),
+        limit: cpu,
+    };
+    let memory = resources::units(amount(Some(overhead), "memory"));
+    linux_resources(cpu, memory, rules)
+}
+
+/// Thousandths of a CPU.
+#[derive(Clone, Copy)]
+struct Cpu {
+    request: Option<i64>,
+    limit: i64,
+}
+
+fn linux_resources(cpu: Cpu, memory_limit: i64, rules: Rules<'_>) -> LinuxContainerResources {
+    let mut linux = LinuxContainerResources {
+        cpu_shares: shares(cpu.request.unwrap_or(cpu.limit)),
+        memory_limit_in_bytes: memory_limit,
+        ..LinuxContainerResources::default()
+    };
+    if rules.options.cpu_cfs_quota {
+        let period = rules.options.cpu_cfs_quota_period.as_micros();
+        linux.cpu_period = i64::try_from(period).unwrap_or(i64::MAX);
+        linux.cpu_quota = quota(cpu.limit, linux.cpu_period);
+    }
+    if rules.machine.cgroup_v2 && rules.options.single_process_oom_kill != Some(true) {
+        // Half a container is of no use: the kernel kills all of it.
+        let group = ("memory.oom.group".to_owned(), "1".to_owned());
+        linux.unified.extend([group]);
+    }
+    linux
+}
+
+/// Zero, for no quota, without a limit.
+fn quota(milli_cpu: i64, period: i64) -> i64 {
+    if milli_cpu == 0 {
+        return 0;
+    }
+    let quota = milli_cpu.saturating_mul(period) / MILLI_CPU;
+    quota.max(MIN_CPU_QUOTA)
+}
+
+fn shares(milli_cpu: i64) -> i64 {
+    (milli_cpu.saturating_mul(SHARES_PER_CPU) / MILLI_CPU).clamp(MIN_SHARES, MAX_SHARES)
+}
+
+/// Names of the resources in `requirements` that a device plugin would have to give.
+pub fn extended_resources(requirements: &ResourceRequirements) -> impl Iterator<Item = &str> {
+    let lists: [Option<&ResourceList>; 2] =
+        [requirements.limits.as_ref(), requirements.requests.as_ref()];
+    let mut names: Vec<&str> = lists
+        .into_iter()
+        .flatten()
+        .flat_map(BTreeMap::keys)
+        .map(String::as_str)
+        .filter(|name| !matches!(*name, "cpu" | "memory" | "ephemeral-storage"))
+        .filter(|name| !resources::is_huge_pages(name))
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    names.into_iter()
+}
+
+#[cfg(test)]
+mod tests;

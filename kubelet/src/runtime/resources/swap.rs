@@ -1,0 +1,56 @@
+//! How much a container may swap.
+
+use cri_proto::runtime::v1::LinuxContainerResources;
+use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
+
+use super::{QosClass, Rules};
+use crate::{
+    config::options::SwapBehavior,
+    pod::{
+        priority,
+        resources::{amount, units},
+    },
+};
+
+/// Limits swap where the kernel can: to nothing, or with `LimitedSwap` to the part of
+/// the machine's swap that the container requests of its memory.
+pub(super) fn configure(
+    linux: &mut LinuxContainerResources,
+    pod: &Pod,
+    own: &ResourceRequirements,
+    rules: Rules<'_>,
+) {
+    let machine = rules.machine;
+    if !machine.swap_controller {
+        return;
+    }
+    if !machine.cgroup_v2 {
+        // Memory and swap together: no swap beside the memory.
+        linux.memory_swap_limit_in_bytes = linux.memory_limit_in_bytes;
+        return;
+    }
+    let request = amount(own.requests.as_ref(), "memory");
+    let limit = amount(own.limits.as_ref(), "memory");
+    let class = pod.spec.as_ref().map(QosClass::of);
+    let may_swap = rules.options.swap_behavior == SwapBehavior::LimitedSwap
+        && !priority::is_critical(pod)
+        && class == Some(QosClass::Burstable)
+        && request != limit;
+    let swap = if may_swap {
+        share(units(request), machine.memory, machine.swap)
+    } else {
+        0
+    };
+    let file = ("memory.swap.max".to_owned(), swap.to_string());
+    linux.unified.extend([file]);
+}
+
+/// Bytes of swap for a container that requests `request` of `memory` bytes; none for
+/// one that requests more than there is.
+fn share(request: i64, memory: i64, swap: i64) -> i64 {
+    if memory <= 0 || request > memory {
+        return 0;
+    }
+    let share = i128::from(request) * i128::from(swap) / i128::from(memory);
+    i64::try_from(share).unwrap_or_default()
+}

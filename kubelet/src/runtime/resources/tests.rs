@@ -1,0 +1,206 @@
+//! Requests and limits in, values of cgroup files out.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::config::options::SwapBehavior;
+
+const MIB: i64 = 1 << 20;
+
+fn machine() -> Machine {
+    Machine {
+        memory: 10 << 30,
+        swap: 5 << 30,
+        cpus: 4,
+        huge_page_sizes: vec![2 << 20, 1 << 30],
+        cgroup_v2: true,
+        swap_controller: true,
+    }
+}
+
+fn pod(spec: Value) -> Pod {
+    let mut pod = Pod {
+        spec: Some(serde_json::from_value(spec).unwrap()),
+        ..Pod::default()
+    };
+    crate::config::defaults::set_defaults(&mut pod);
+    pod
+}
+
+fn one(resources: Value) -> Pod {
+    pod(json!({"containers": [{"name": "c", "resources": resources}]}))
+}
+
+fn resources_with(pod: &Pod, options: &Options, machine: &Machine) -> LinuxContainerResources {
+    let container = &pod.spec.as_ref().unwrap().containers[0];
+    container_resources(pod, container, Rules { options, machine })
+}
+
+fn resources_of(pod: &Pod) -> LinuxContainerResources {
+    resources_with(pod, &Options::default(), &machine())
+}
+
+#[test]
+fn amounts_become_shares_quota_and_bytes() {
+    let r = resources_of(&one(json!({
+        "requests": {"cpu": "100m", "memory": "1Gi"}, "limits": {"cpu": "1.5", "memory": "2Gi"}
+    })));
+    assert_eq!(
+        (r.cpu_shares, r.cpu_quota, r.cpu_period),
+        (102, 150_000, 100_000)
+    );
+    assert_eq!(r.memory_limit_in_bytes, 2 << 30);
+    assert_eq!(r.oom_score_adj, 900);
+    let r = resources_of(&one(json!({"limits": {"cpu": "1m"}})));
+    assert_eq!((r.cpu_shares, r.cpu_quota), (2, MIN_CPU_QUOTA));
+    let r = resources_of(&one(json!({})));
+    assert_eq!(
+        (r.cpu_shares, r.cpu_quota, r.memory_limit_in_bytes),
+        (2, 0, 0)
+    );
+}
+
+#[test]
+fn the_quota_follows_the_configuration() {
+    let pod = one(json!({"limits": {"cpu": "2"}}));
+    let mut options = Options {
+        cpu_cfs_quota_period: std::time::Duration::from_millis(10),
+        ..Options::default()
+    };
+    let r = resources_with(&pod, &options, &machine());
+    assert_eq!((r.cpu_quota, r.cpu_period), (20_000, 10_000));
+    options.cpu_cfs_quota = false;
+    let r = resources_with(&pod, &options, &machine());
+    assert_eq!((r.cpu_quota, r.cpu_period, r.cpu_shares), (0, 0, 2048));
+}
+
+#[test]
+fn all_of_a_container_is_killed_on_cgroup_v2() {
+    let pod = one(json!({}));
+    let group = |options: &Options, machine: &Machine| {
+        let r = resources_with(&pod, options, machine);
+        r.unified.get("memory.oom.group").cloned()
+    };
+    let single = Options {
+        single_process_oom_kill: Some(true),
+        ..Options::default()
+    };
+    let v1 = Machine {
+        cgroup_v2: false,
+        ..machine()
+    };
+    assert_eq!(group(&Options::default(), &machine()).as_deref(), Some("1"));
+    assert_eq!(group(&single, &machine()), None);
+    assert_eq!(group(&Options::default(), &v1), None);
+}
+
+#[test]
+fn a_container_without_limits_has_the_pods() {
+    let pod = pod(json!({
+        "resources": {"limits": {"cpu": "2", "memory": "100Mi", "hugepages-2Mi": "4Mi"}},
+        "containers": [
+            {"name": "a"},
+            {"name": "b", "resources": {"limits": {"cpu": "1", "memory": "10Mi"}}},
+        ]
+    }));
+    let a = resources_of(&pod);
+    assert_eq!((a.cpu_quota, a.memory_limit_in_bytes), (200_000, 100 * MIB));
+    assert_eq!(a.cpu_shares, 2048);
+    assert_eq!(a.hugepage_limits[0].limit, 4 << 20);
+    let spec = pod.spec.as_ref().unwrap();
+    let rules = Rules {
+        options: &Options::default(),
+        machine: &machine(),
+    };
+    let b = container_resources(&pod, &spec.containers[1], rules);
+    assert_eq!((b.cpu_quota, b.memory_limit_in_bytes), (100_000, 10 * MIB));
+    let sandbox = sandbox_resources(spec, rules);
+    assert_eq!(sandbox.cpu_quota, 200_000);
+    // What the containers request is what the pod requests.
+    assert_eq!(sandbox.cpu_shares, 1024);
+}
+
+#[test]
+fn huge_pages_are_limited_by_size() {
+    let r = resources_of(&one(json!({
+        "limits": {"memory": "1Gi", "hugepages-2Mi": "4Mi", "hugepages-1Gi": "0"}
+    })));
+    let limits: Vec<(&str, u64)> = r
+        .hugepage_limits
+        .iter()
+        .map(|limit| (limit.page_size.as_str(), limit.limit))
+        .collect();
+    assert_eq!(limits, [("2MB", 4 << 20), ("1GB", 0)]);
+}
+
+#[test]
+fn swap_is_for_burstable_pods_that_may_have_it() {
+    let burstable = json!({"requests": {"memory": "1Gi"}});
+    let swap = |pod: &Pod, behavior, machine: &Machine| {
+        let options = Options {
+            swap_behavior: behavior,
+            ..Options::default()
+        };
+        let r = resources_with(pod, &options, machine);
+        (
+            r.unified.get("memory.swap.max").cloned(),
+            r.memory_swap_limit_in_bytes,
+        )
+    };
+    let text = |text: &str| (Some(text.to_owned()), 0);
+    let limited = SwapBehavior::LimitedSwap;
+    // A tenth of the node's memory: a tenth of its swap.
+    let tenth = ((5_i64 << 30) / 10).to_string();
+    assert_eq!(
+        swap(&one(burstable.clone()), limited, &machine()),
+        text(&tenth)
+    );
+    assert_eq!(
+        swap(&one(burstable.clone()), SwapBehavior::NoSwap, &machine()),
+        text("0")
+    );
+    for without in [
+        one(json!({})),
+        one(json!({"limits": {"memory": "1Gi"}})),
+        one(json!({"requests": {"cpu": "1"}})),
+    ] {
+        assert_eq!(swap(&without, limited, &machine()), text("0"));
+    }
+    let mut critical = one(burstable.clone());
+    critical.spec.as_mut().unwrap().priority = Some(2_000_000_000);
+    assert_eq!(swap(&critical, limited, &machine()), text("0"));
+
+    let mut machine = machine();
+    machine.swap_controller = false;
+    assert_eq!(swap(&one(burstable), limited, &machine), (None, 0));
+    (machine.swap_controller, machine.cgroup_v2) = (true, false);
+    let limits = one(json!({"limits": {"memory": "1Mi"}}));
+    assert_eq!(swap(&limits, limited, &machine), (None, MIB));
+}
+
+#[test]
+fn overhead_is_set_aside_and_not_exceeded() {
+    let pod = pod(json!({
+        "overhead": {"cpu": "250m", "memory": "64Mi"}, "containers": [{"name": "c"}]
+    }));
+    let rules = Rules {
+        options: &Options::default(),
+        machine: &machine(),
+    };
+    let spec = pod.spec.as_ref().unwrap();
+    let overhead = overhead_resources(spec, rules);
+    assert_eq!((overhead.cpu_shares, overhead.cpu_quota), (256, 25_000));
+    assert_eq!(overhead.memory_limit_in_bytes, 64 * MIB);
+    assert_eq!(sandbox_resources(spec, rules).memory_limit_in_bytes, 0);
+}
+
+#[test]
+fn only_a_device_plugin_gives_extended_resources() {
+    let requirements: ResourceRequirements = serde_json::from_value(json!({
+        "requests": {"cpu": "1", "x.y/z": "1"},
+        "limits": {"memory": "1", "hugepages-2Mi": "2Mi", "ephemeral-storage": "1", "x.y/z": "1"}
+    }))
+    .unwrap();
+    let names: Vec<&str> = extended_resources(&requirements).collect();
+    assert_eq!(names, ["x.y/z"]);
+}

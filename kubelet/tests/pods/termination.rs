@@ -1,0 +1,140 @@
+//! How pods end.
+
+use cri_proto::runtime::v1::Signal;
+use e2e::fake_runtime::{Behaviour, Fault, Times, Verb};
+use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+use crate::node::{IMAGE, Node, SECOND, pod, until};
+
+/// A container that ends by force alone.
+fn stubborn() -> Behaviour {
+    Behaviour {
+        stops_after: None,
+        ..Behaviour::default()
+    }
+}
+
+fn deleted(mut pod: Pod, grace: i64) -> Pod {
+    pod.metadata.deletion_timestamp = Some(Time(kubelet::clock::now()));
+    pod.metadata.deletion_grace_period_seconds = Some(grace);
+    pod
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deletion_decides_how_long_the_end_takes() {
+    // Two seconds are the least that anything gets.
+    for (grace, seconds) in [(0, 2), (5, 5), (60, 60)] {
+        let node = Node::new();
+        node.runtime.behave("c", stubborn());
+        let kubelet = node.start();
+        kubelet.add(pod("web", "u1", json!({}))).await;
+        kubelet.until_phase("web", "Running", 3 * SECOND).await;
+        let begun = Instant::now();
+        kubelet
+            .update(deleted(pod("web", "u1", json!({})), grace))
+            .await;
+        until("its end", 70 * SECOND, || {
+            node.runtime.running("c").is_empty()
+        })
+        .await;
+        let took = begun.elapsed().as_secs();
+        assert!((seconds..=seconds + 1).contains(&took), "{grace}: {took} s");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grace_period_can_be_cut_short_but_not_prolonged() {
+    let node = Node::new();
+    node.runtime.behave("c", stubborn());
+    let kubelet = node.start();
+    kubelet.add(pod("web", "u1", json!({}))).await;
+    kubelet.until_phase("web", "Running", 3 * SECOND).await;
+    let begun = Instant::now();
+    for grace in [60, 10, 300] {
+        let pod = deleted(pod("web", "u1", json!({})), grace);
+        kubelet.update(pod).await;
+        sleep(SECOND).await;
+    }
+    until("its end", 30 * SECOND, || {
+        node.runtime.running("c").is_empty()
+    })
+    .await;
+    let took = begun.elapsed().as_secs();
+    assert!((10..=13).contains(&took), "{took} s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_no_source_has_ends_soon() {
+    let node = Node::new();
+    node.runtime.behave("c", stubborn());
+    let kubelet = node.start();
+    kubelet.add(pod("web", "u1", json!({}))).await;
+    kubelet.until_phase("web", "Running", 3 * SECOND).await;
+    kubelet.stop().await;
+    let _kubelet = node.start();
+    until("its end", 10 * SECOND, || {
+        node.runtime.sandboxes().is_empty()
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_is_never_run_holds_nothing_up() {
+    let node = Node::new();
+    let kubelet = node.start();
+    let spec = json!({"containers": [{
+        "name": "c", "image": IMAGE, "lifecycle": {"preStop": {"tcpSocket": {"port": 1}}}
+    }]});
+    kubelet.add(pod("web", "u1", spec.clone())).await;
+    kubelet.until_phase("web", "Running", 3 * SECOND).await;
+    kubelet.remove(pod("web", "u1", spec)).await;
+    until("its end", 5 * SECOND, || {
+        node.runtime.sandboxes().is_empty()
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_runtime_is_told_the_stop_signal() {
+    let node = Node::new();
+    let kubelet = node.start();
+    let spec = json!({"os": {"name": "linux"}, "containers": [{
+        "name": "c", "image": IMAGE, "lifecycle": {"stopSignal": "SIGUSR1"}
+    }]});
+    kubelet.add(pod("web", "u1", spec)).await;
+    kubelet.until_phase("web", "Running", 3 * SECOND).await;
+    let config = &node.runtime.running("c")[0].config;
+    assert_eq!(config.stop_signal(), Signal::Sigusr1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_removed_while_it_is_made_leaves_nothing() {
+    for verb in [
+        Verb::RunPodSandbox,
+        Verb::PullImage,
+        Verb::CreateContainer,
+        Verb::StartContainer,
+    ] {
+        for after in [0, 1, 3] {
+            let node = Node::new();
+            node.runtime
+                .fault(verb, Fault::Delay(2 * SECOND), Times::Always);
+            let kubelet = node.start();
+            let spec = json!({
+                "containers": [{"name": "c", "image": IMAGE, "imagePullPolicy": "Always"}],
+                "volumes": [{"name": "v", "emptyDir": {}}]
+            });
+            kubelet.add(pod("web", "u1", spec.clone())).await;
+            sleep(SECOND * after).await;
+            kubelet.remove(pod("web", "u1", spec)).await;
+            sleep(90 * SECOND).await;
+            assert!(node.runtime.sandboxes().is_empty(), "{verb:?} {after}");
+            assert!(node.runtime.containers().is_empty(), "{verb:?} {after}");
+            let left = |dir: &str| node.dir.path().join(dir).exists();
+            assert!(!left("kubelet/pods/u1"), "{verb:?} {after}");
+            assert!(!left("logs/default_web_u1"), "{verb:?} {after}");
+        }
+    }
+}
