@@ -152,6 +152,12 @@ impl Kubelet {
         Ok(())
     }
 
+    /// Has the plugins that register below the root directory, until cancelled. Without
+    /// it, volumes wait for their drivers.
+    pub async fn run_plugin_manager(&self, cancel: CancellationToken) {
+        self.0.plugin_manager.run(cancel).await;
+    }
+
     pub(crate) async fn run_pods(
         &self,
         updates: mpsc::Receiver<PodUpdate>,
@@ -230,7 +236,6 @@ impl Kubelet {
             rotate,
             parts.pleg.run(events_in, cancel.clone()),
             parts.volumes.run(cancel.clone()),
-            parts.plugin_manager.run(cancel.clone()),
             sync_loop.run(updates, events, probe_changes, cancel.clone()),
         );
         workers.ended().await;
