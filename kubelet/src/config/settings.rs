@@ -495,10 +495,6 @@ mod tests {
                     "hairpinMode: invalid value \"x\"",
                 ],
             ),
-            (
-                "staticPodURL: http://example.com/\n",
-                &["staticPodURL (--manifest-url)", "not built yet"],
-            ),
             ("maxPods: [\n", &["config.yaml: line"]),
         ] {
             let error = with_file(body, &[]).unwrap_err().to_string();

@@ -1,0 +1,55 @@
+//! Images: policies and errors.
+
+use crate::row::{Row, contains, one_of, row};
+
+pub fn rows() -> Vec<Row> {
+    vec![
+        row(
+            "image-never",
+            "imagePullPolicy Never without the image: ErrImageNeverPull",
+            "containers: [{name: c, image: e2e.local/absent:1, imagePullPolicy: Never}]",
+        )
+        .phase("Pending")
+        .container("c", "/state/waiting/reason", "ErrImageNeverPull")
+        .container(
+            "c",
+            "/state/waiting/message",
+            "Container image \"e2e.local/absent:1\" is not present with pull policy of Never",
+        ),
+        row(
+            "image-absent",
+            "an image that cannot be pulled: ErrImagePull, then ImagePullBackOff",
+            "containers: [{name: c, image: '127.0.0.1:1/absent:1'}]",
+        )
+        .phase("Pending")
+        .container(
+            "c",
+            "/state/waiting/reason",
+            one_of(&["ErrImagePull", "RegistryUnavailable"]),
+        )
+        .container("c", "/state/waiting/message", contains("127.0.0.1:1"))
+        .pod("/status/containerStatuses/0/restartCount", 0)
+        .then(|_| Ok(()))
+        .container("c", "/state/waiting/reason", "ImagePullBackOff")
+        .container(
+            "c",
+            "/state/waiting/message",
+            contains("Back-off pulling image"),
+        ),
+        row(
+            "image-invalid",
+            "a name that is none: InvalidImageName",
+            "containers: [{name: c, image: 'NOT A NAME'}]",
+        )
+        .phase("Pending")
+        .container("c", "/state/waiting/reason", "InvalidImageName")
+        .container("c", "/state/waiting/message", contains("NOT A NAME")),
+        row(
+            "image-present",
+            "IfNotPresent takes the image that is there, without a registry",
+            "restartPolicy: Never
+containers: [{name: c, image: IMAGE, imagePullPolicy: IfNotPresent, command: ['true']}]",
+        )
+        .phase("Succeeded"),
+    ]
+}

@@ -1,0 +1,72 @@
+//! Pod specs and what each must show, on a real engine through the shim and on
+//! containerd: the same kubelet, the same table.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod environment;
+mod images;
+mod life;
+mod logs;
+mod network;
+mod probes;
+mod resources;
+mod row;
+mod run;
+mod security;
+mod sidecars;
+mod statics;
+mod termination;
+mod volumes;
+
+use e2e::node::Node;
+
+use crate::row::Row;
+
+/// What the rows count on beside upstream's defaults.
+const CONFIGURATION: &str = "clusterDNS: [10.96.0.10]
+clusterDomain: cluster.local
+maxPods: 500
+serializeImagePulls: false
+allowedUnsafeSysctls: ['net.core.somaxconn']
+containerLogMaxSize: 20Ki
+containerLogMonitorInterval: 3s
+";
+
+fn table() -> Vec<Row> {
+    let rows: Vec<Row> = [
+        life::rows(),
+        sidecars::rows(),
+        termination::rows(),
+        probes::rows(),
+        environment::rows(),
+        network::rows(),
+        security::rows(),
+        resources::rows(),
+        volumes::rows(),
+        images::rows(),
+        logs::rows(),
+        statics::rows(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    let mut names: Vec<&str> = rows.iter().map(|row| row.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), rows.len(), "two rows have one name");
+    rows
+}
+
+#[tokio::test]
+async fn on_docker_through_the_shim() {
+    let mut node = Node::with_shim().await.unwrap();
+    node.start_kubelet_with(CONFIGURATION).await.unwrap();
+    run::run(&node, "docker", table()).await;
+}
+
+#[tokio::test]
+async fn on_containerd() {
+    let mut node = Node::with_containerd().await.unwrap();
+    node.start_kubelet_with(CONFIGURATION).await.unwrap();
+    run::run(&node, "containerd", table()).await;
+}

@@ -1,0 +1,246 @@
+//! A row of the table: a pod's spec, and what it must show.
+
+use std::{path::Path, time::Duration};
+
+use anyhow::Result;
+use serde_json::Value;
+
+use crate::run::Subject;
+
+/// What a row does, one after the other.
+pub enum Step {
+    /// Waits until all of these hold at once.
+    Shows(Vec<(Place, Expect)>),
+    /// Fails once one of these does not hold within this time.
+    Stays(Duration, Vec<(Place, Expect)>),
+    /// Waits until a container's log is so.
+    Log(&'static str, Expect),
+    /// Writes the manifest with another spec.
+    Edit(String),
+    /// Waits until this, of this description, is true.
+    Until(&'static str, Check),
+    /// Stops a container behind the kubelet's back.
+    StopContainer(&'static str),
+    /// Stops the pod's sandbox behind the kubelet's back.
+    StopSandbox,
+    /// Does something to the node.
+    Do(Action),
+    /// Waits until the kubelet says this of the pod's manifest or of the pod in its log.
+    Said(&'static str),
+}
+
+pub type Check = Box<dyn Fn(&Subject<'_>) -> Result<bool>>;
+pub type Action = Box<dyn Fn(&Subject<'_>) -> Result<()>>;
+
+/// Where something is in a pod.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// A JSON pointer into the pod.
+    Pod(String),
+    /// A JSON pointer into the status of a container, whatever kind it is.
+    Container(&'static str, String),
+    /// A JSON pointer into a condition.
+    Condition(&'static str, String),
+}
+
+/// What a value must be.
+#[derive(Clone, Debug)]
+pub enum Expect {
+    Is(Value),
+    OneOf(Vec<Value>),
+    Contains(String),
+    AtLeast(i64),
+    Present,
+    Absent,
+}
+
+impl<T: Into<Value>> From<T> for Expect {
+    fn from(value: T) -> Self {
+        Self::Is(value.into())
+    }
+}
+
+pub fn contains(text: &str) -> Expect {
+    Expect::Contains(text.to_owned())
+}
+
+pub const fn at_least(number: i64) -> Expect {
+    Expect::AtLeast(number)
+}
+
+pub fn one_of(values: &[&str]) -> Expect {
+    Expect::OneOf(values.iter().map(|value| (*value).into()).collect())
+}
+
+pub const PRESENT: Expect = Expect::Present;
+pub const ABSENT: Expect = Expect::Absent;
+
+impl Expect {
+    pub fn holds(&self, found: Option<&Value>) -> bool {
+        match (self, found) {
+            (Self::Absent, found) => found.is_none_or(Value::is_null),
+            (_, None) => false,
+            (Self::Present, Some(found)) => !found.is_null(),
+            (Self::Is(value), Some(found)) => found == value,
+            (Self::OneOf(values), Some(found)) => values.contains(found),
+            (Self::Contains(text), Some(found)) => {
+                found.as_str().is_some_and(|found| found.contains(text))
+            }
+            (Self::AtLeast(number), Some(found)) => {
+                found.as_i64().is_some_and(|found| found >= *number)
+            }
+        }
+    }
+}
+
+/// What a row cannot do without; where it is missing, the row is left out and says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// A machine that lets the engine give CAP_SYS_RESOURCE: before Docker 25 it gives a
+    /// privileged container every capability that the kernel knows.
+    SysResource,
+    /// A runtime with image volumes: containerd has them from 2.1 on.
+    ImageVolumes,
+    /// A runtime that takes the signal from the kubelet: containerd does from 2.1 on.
+    StopSignal,
+}
+
+/// One row.
+pub struct Row {
+    pub name: &'static str,
+    /// The feature, for people.
+    pub feature: &'static str,
+    /// Lines of the pod's metadata beside its name.
+    pub metadata: &'static str,
+    pub spec: String,
+    pub steps: Vec<Step>,
+    pub before: Option<fn(&Path) -> Result<()>>,
+    pub after_removal: Option<(&'static str, Check)>,
+    pub needs: Option<Need>,
+}
+
+pub fn row(name: &'static str, feature: &'static str, spec: &str) -> Row {
+    Row {
+        name,
+        feature,
+        metadata: "",
+        spec: spec.to_owned(),
+        steps: Vec::new(),
+        before: None,
+        after_removal: None,
+        needs: None,
+    }
+}
+
+impl Row {
+    pub fn metadata(mut self, lines: &'static str) -> Self {
+        self.metadata = lines;
+        self
+    }
+
+    pub fn needs(mut self, need: Need) -> Self {
+        self.needs = Some(need);
+        self
+    }
+
+    /// Before the pod is there; the row's own directory, `DIR` in its spec, is made.
+    pub fn before(mut self, action: fn(&Path) -> Result<()>) -> Self {
+        self.before = Some(action);
+        self
+    }
+
+    /// What must be true once the manifest was removed and nothing is left of the pod.
+    pub fn after_removal(
+        mut self,
+        what: &'static str,
+        check: impl Fn(&Subject<'_>) -> Result<bool> + 'static,
+    ) -> Self {
+        self.after_removal = Some((what, Box::new(check)));
+        self
+    }
+
+    fn shows(mut self, place: Place, expect: Expect) -> Self {
+        if let Some(Step::Shows(all)) = self.steps.last_mut() {
+            all.push((place, expect));
+        } else {
+            self.steps.push(Step::Shows(vec![(place, expect)]));
+        }
+        self
+    }
+
+    /// The pod at a JSON pointer. What is expected one after the other is waited for
+    /// together.
+    pub fn pod(self, pointer: &str, expect: impl Into<Expect>) -> Self {
+        self.shows(Place::Pod(pointer.to_owned()), expect.into())
+    }
+
+    pub fn phase(self, phase: &str) -> Self {
+        self.pod("/status/phase", phase)
+    }
+
+    pub fn container(self, name: &'static str, pointer: &str, expect: impl Into<Expect>) -> Self {
+        self.shows(Place::Container(name, pointer.to_owned()), expect.into())
+    }
+
+    pub fn condition(self, name: &'static str, status: &str) -> Self {
+        self.shows(Place::Condition(name, "/status".to_owned()), status.into())
+    }
+
+    pub fn condition_of(
+        self,
+        name: &'static str,
+        pointer: &str,
+        expect: impl Into<Expect>,
+    ) -> Self {
+        self.shows(Place::Condition(name, pointer.to_owned()), expect.into())
+    }
+
+    /// What was shown now must be shown for so long.
+    pub fn stays(mut self, seconds: u64) -> Self {
+        if let Some(Step::Shows(all)) = self.steps.last() {
+            let all = all.clone();
+            self.steps
+                .push(Step::Stays(Duration::from_secs(seconds), all));
+        }
+        self
+    }
+
+    pub fn log(mut self, container: &'static str, expect: impl Into<Expect>) -> Self {
+        self.steps.push(Step::Log(container, expect.into()));
+        self
+    }
+
+    pub fn edit(mut self, spec: &str) -> Self {
+        self.steps.push(Step::Edit(spec.to_owned()));
+        self
+    }
+
+    pub fn until(
+        mut self,
+        what: &'static str,
+        check: impl Fn(&Subject<'_>) -> Result<bool> + 'static,
+    ) -> Self {
+        self.steps.push(Step::Until(what, Box::new(check)));
+        self
+    }
+
+    pub fn then(mut self, action: impl Fn(&Subject<'_>) -> Result<()> + 'static) -> Self {
+        self.steps.push(Step::Do(Box::new(action)));
+        self
+    }
+
+    pub fn stop_container(mut self, name: &'static str) -> Self {
+        self.steps.push(Step::StopContainer(name));
+        self
+    }
+
+    pub fn stop_sandbox(mut self) -> Self {
+        self.steps.push(Step::StopSandbox);
+        self
+    }
+
+    pub fn said(mut self, text: &'static str) -> Self {
+        self.steps.push(Step::Said(text));
+        self
+    }
+}

@@ -1,0 +1,435 @@
+//! Runs rows on a node.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+use cri_proto::runtime::v1 as cri;
+use e2e::{cri::Cri, images, node::Node};
+use futures::{StreamExt as _, stream};
+use serde_json::Value;
+use tokio::time::{Instant, sleep};
+
+use crate::row::{Expect, Need, Place, Row, Step};
+
+/// For one step, on a machine that does much else.
+const STEP: Duration = Duration::from_secs(120);
+/// Between two looks.
+const PERIOD: Duration = Duration::from_millis(100);
+/// Rows at the same time.
+const PARALLEL: usize = 6;
+
+/// The pod of a row on a node.
+pub struct Subject<'a> {
+    pub node: &'a Node,
+    pub name: &'a str,
+    /// The row's own directory.
+    pub dir: PathBuf,
+    /// The pod as it was seen last; null before that.
+    pub pod: Value,
+}
+
+impl Subject<'_> {
+    pub fn uid(&self) -> &str {
+        self.pod["metadata"]["uid"].as_str().unwrap_or_default()
+    }
+
+    pub fn ip(&self) -> &str {
+        self.pod["status"]["podIP"].as_str().unwrap_or_default()
+    }
+
+    /// The status of a container, whatever kind it is.
+    pub fn container(&self, name: &str) -> &Value {
+        let kinds = [
+            "containerStatuses",
+            "initContainerStatuses",
+            "ephemeralContainerStatuses",
+        ];
+        kinds
+            .iter()
+            .flat_map(|kind| self.pod["status"][kind].as_array().into_iter().flatten())
+            .find(|status| status["name"] == name)
+            .unwrap_or(&Value::Null)
+    }
+
+    /// A container's id, as the runtime has it.
+    pub fn container_id(&self, name: &str) -> Result<&str> {
+        let id = self.container(name)["containerID"].as_str();
+        let id = id.and_then(|id| id.split_once("://"));
+        Ok(id.with_context(|| format!("{name} has no id"))?.1)
+    }
+
+    fn condition(&self, name: &str) -> &Value {
+        let conditions = self.pod["status"]["conditions"].as_array();
+        let mut conditions = conditions.into_iter().flatten();
+        conditions
+            .find(|condition| condition["type"] == name)
+            .unwrap_or(&Value::Null)
+    }
+
+    fn found(&self, place: &Place) -> Option<&Value> {
+        match place {
+            Place::Pod(pointer) => self.pod.pointer(pointer),
+            Place::Container(name, pointer) => self.container(name).pointer(pointer),
+            Place::Condition(name, pointer) => self.condition(name).pointer(pointer),
+        }
+    }
+
+    /// The directory of the pod's logs.
+    pub fn log_dir(&self) -> PathBuf {
+        let directory = format!("logs/default_{}-node_{}", self.name, self.uid());
+        self.node.path(&directory)
+    }
+
+    /// What the newest run of a container has logged, without times and streams.
+    pub fn log(&self, container: &str) -> String {
+        let dir = self.log_dir().join(container);
+        let mut runs: Vec<(u32, PathBuf)> = fs::read_dir(dir)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|entry| {
+                let name = entry.file_name();
+                let run = name.to_str()?.strip_suffix(".log")?.parse().ok()?;
+                Some((run, entry.path()))
+            })
+            .collect();
+        runs.sort();
+        let newest = runs.last().map(|(_, path)| fs::read(path));
+        let bytes = newest.and_then(Result::ok).unwrap_or_default();
+        let mut text = String::new();
+        for line in String::from_utf8_lossy(&bytes).lines() {
+            let mut fields = line.splitn(4, ' ');
+            let tag = fields.nth(2);
+            text.push_str(fields.next().unwrap_or_default());
+            if tag != Some("P") {
+                text.push('\n');
+            }
+        }
+        text
+    }
+
+    /// What `kubelet logs` prints of the pod.
+    pub fn kubelet_logs(&self, options: &[&str]) -> Result<String> {
+        let name = format!("{}-node", self.name);
+        let args = [&["logs", &name], options].concat();
+        let output = self.node.kubelet_command(&args)?;
+        if !output.status.success() {
+            bail!("kubelet logs: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// A file in the row's own directory; empty when there is none.
+    pub fn file(&self, name: &str) -> String {
+        fs::read_to_string(self.dir.join(name)).unwrap_or_default()
+    }
+
+    /// Fetches a page over HTTP from where the pods are; `None` when it cannot be had.
+    pub fn fetch(&self, url: &str) -> Result<Option<String>> {
+        let wget = ["timeout", "5", "busybox", "wget", "-q", "-O", "-", url];
+        let page = self.node.in_net(&wget)?;
+        let body = String::from_utf8_lossy(&page.stdout).into_owned();
+        Ok(page.status.success().then_some(body))
+    }
+
+    async fn look(&mut self) -> Result<()> {
+        self.pod = self.node.pod(self.name).await?.unwrap_or_default();
+        Ok(())
+    }
+
+    fn missing(&self, wanted: &[(Place, Expect)]) -> Vec<String> {
+        wanted
+            .iter()
+            .filter(|(place, expect)| !expect.holds(self.found(place)))
+            .map(|(place, expect)| {
+                let found = self.found(place).unwrap_or(&Value::Null);
+                format!("{place:?} must be {expect:?} and is {found}")
+            })
+            .collect()
+    }
+
+    fn manifest(&self, row: &Row, spec: &str) -> String {
+        let indented =
+            |text: &str| -> String { text.lines().map(|line| format!("  {line}\n")).collect() };
+        let mut spec = spec
+            .replace("IMAGE", images::BUSYBOX)
+            .replace("DIR", &self.dir.display().to_string());
+        if !spec.contains("terminationGracePeriodSeconds") {
+            spec.push_str("\nterminationGracePeriodSeconds: 1");
+        }
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {}\n{}spec:\n{}",
+            self.name,
+            indented(row.metadata),
+            indented(&spec)
+        )
+    }
+
+    async fn take(&mut self, row: &Row, step: &Step) -> Result<()> {
+        let deadline = Instant::now() + STEP;
+        match step {
+            Step::Shows(wanted) => loop {
+                self.look().await?;
+                let missing = self.missing(wanted);
+                if missing.is_empty() {
+                    return Ok(());
+                }
+                self.wait(deadline, || missing.join("; ")).await?;
+            },
+            Step::Stays(time, wanted) => {
+                let end = Instant::now() + *time;
+                while Instant::now() < end {
+                    self.look().await?;
+                    let missing = self.missing(wanted);
+                    if !missing.is_empty() {
+                        bail!("not for {time:?}: {}", missing.join("; "));
+                    }
+                    sleep(PERIOD).await;
+                }
+                Ok(())
+            }
+            Step::Log(container, expect) => loop {
+                self.look().await?;
+                let log = Value::String(self.log(container));
+                if expect.holds(Some(&log)) {
+                    return Ok(());
+                }
+                self.wait(deadline, || {
+                    format!("the log of {container} must be {expect:?} and is {log}")
+                })
+                .await?;
+            },
+            Step::Edit(spec) => {
+                let manifest = self.manifest(row, spec);
+                self.node.write_manifest(&self.manifest_file(), &manifest)
+            }
+            Step::Until(what, check) => loop {
+                self.look().await?;
+                let found = check(self);
+                if matches!(found, Ok(true)) {
+                    return Ok(());
+                }
+                self.wait(deadline, || format!("not yet: {what}: {found:?}"))
+                    .await?;
+            },
+            Step::StopContainer(name) => {
+                let request = cri::StopContainerRequest {
+                    container_id: self.container_id(name)?.to_owned(),
+                    timeout: 0,
+                };
+                self.node.runtime().await?.stop_container(request).await?;
+                Ok(())
+            }
+            Step::StopSandbox => {
+                let mut runtime = self.node.runtime().await?;
+                for pod_sandbox_id in self.sandboxes().await? {
+                    let request = cri::StopPodSandboxRequest { pod_sandbox_id };
+                    runtime.stop_pod_sandbox(request).await?;
+                }
+                Ok(())
+            }
+            Step::Do(action) => action(self),
+            Step::Said(text) => loop {
+                let log = self.node.kubelet_log();
+                let mut lines = log.lines().filter(|line| line.contains(self.name));
+                if lines.any(|line| line.contains(text)) {
+                    return Ok(());
+                }
+                self.wait(deadline, || format!("the kubelet has not said {text:?}"))
+                    .await?;
+            },
+        }
+    }
+
+    async fn wait(&self, deadline: Instant, problem: impl Fn() -> String) -> Result<()> {
+        if Instant::now() > deadline {
+            bail!("after {STEP:?}: {}", problem());
+        }
+        sleep(PERIOD).await;
+        Ok(())
+    }
+
+    fn manifest_file(&self) -> String {
+        format!("{}.yaml", self.name)
+    }
+
+    /// Removes the manifest and waits until nothing is left of the pod.
+    async fn remove(&self) -> Result<()> {
+        self.node.remove_manifest(&self.manifest_file())?;
+        let deadline = Instant::now() + STEP;
+        loop {
+            let left = self.left().await?;
+            if left.is_empty() {
+                return Ok(());
+            }
+            self.wait(deadline, || format!("left of the removed pod: {left:?}"))
+                .await?;
+        }
+    }
+
+    async fn left(&self) -> Result<Vec<String>> {
+        let mut left = Vec::new();
+        if self.node.pod(self.name).await?.is_some() {
+            left.push("the kubelet's status".to_owned());
+        }
+        let uid = self.uid();
+        if uid.is_empty() {
+            return Ok(left);
+        }
+        let pod_dir = self.node.path("kubelet/pods").join(uid);
+        for path in [pod_dir, self.log_dir()] {
+            if path.exists() {
+                left.push(path.display().to_string());
+            }
+        }
+        let mounts = fs::read_to_string("/proc/self/mounts")?;
+        left.extend(
+            mounts
+                .lines()
+                .filter(|line| line.contains(uid))
+                .map(str::to_owned),
+        );
+        let sandboxes = self.sandboxes().await?;
+        left.extend(sandboxes.into_iter().map(|id| format!("sandbox {id}")));
+        let containers = Cri::of(self.node)
+            .await?
+            .containers(cri::ContainerFilter {
+                label_selector: self.labels(),
+                ..Default::default()
+            })
+            .await?;
+        left.extend(
+            containers
+                .into_iter()
+                .map(|c| format!("container {}", c.id)),
+        );
+        Ok(left)
+    }
+
+    fn labels(&self) -> BTreeMap<String, String> {
+        BTreeMap::from([("io.kubernetes.pod.uid".to_owned(), self.uid().to_owned())])
+    }
+
+    /// Ids of the pod's sandboxes.
+    async fn sandboxes(&self) -> Result<Vec<String>> {
+        let filter = cri::PodSandboxFilter {
+            label_selector: self.labels(),
+            ..Default::default()
+        };
+        let sandboxes = Cri::of(self.node).await?.pods(filter).await?;
+        Ok(sandboxes.into_iter().map(|sandbox| sandbox.id).collect())
+    }
+}
+
+async fn run_row(node: &Node, row: &Row) -> Result<()> {
+    let mut subject = Subject {
+        node,
+        name: row.name,
+        dir: node.path(&format!("rows/{}", row.name)),
+        pod: Value::Null,
+    };
+    fs::create_dir_all(&subject.dir)?;
+    if let Some(before) = row.before {
+        before(&subject.dir)?;
+    }
+    let manifest = subject.manifest(row, &row.spec);
+    node.write_manifest(&subject.manifest_file(), &manifest)?;
+    let mut result = Ok(());
+    for step in &row.steps {
+        result = subject.take(row, step).await;
+        if result.is_err() {
+            break;
+        }
+    }
+    if let Err(error) = result {
+        let pod = serde_json::to_string_pretty(&subject.pod["status"])?;
+        let removed = subject.remove().await;
+        bail!("{error:#}\nstatus: {pod}\nremoved: {removed:?}");
+    }
+    subject.remove().await?;
+    if let Some((what, check)) = &row.after_removal
+        && !check(&subject)?
+    {
+        bail!("after its removal not so: {what}");
+    }
+    Ok(())
+}
+
+/// What a row that needs it is told where it is missing.
+fn lacking(need: Need, runtime: &str) -> Option<&'static str> {
+    match need {
+        Need::SysResource if runtime == "docker" && !has_sys_resource() => {
+            Some("this machine denies CAP_SYS_RESOURCE, which this engine gives")
+        }
+        Need::ImageVolumes if runtime == "containerd" => {
+            Some("Debian's containerd has no image volumes")
+        }
+        Need::StopSignal if runtime == "containerd" => {
+            Some("Debian's containerd takes the signal from the image alone")
+        }
+        _ => None,
+    }
+}
+
+/// Whether the bounding set of this process holds CAP_SYS_RESOURCE.
+fn has_sys_resource() -> bool {
+    const SYS_RESOURCE: u32 = 24;
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let bounding = status.lines().find_map(|line| line.strip_prefix("CapBnd:"));
+    let bounding = bounding.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    bounding.is_some_and(|set| set >> SYS_RESOURCE & 1 == 1)
+}
+
+/// Runs all rows on a node whose runtime is of this name; fails with every row that
+/// failed. `POD_TABLE_ROWS`, names with commas between, picks some.
+pub async fn run(node: &Node, runtime: &'static str, rows: Vec<Row>) {
+    let picked = std::env::var("POD_TABLE_ROWS").ok();
+    let picked: Option<Vec<&str>> = picked.as_ref().map(|names| names.split(',').collect());
+    let rows = rows.into_iter().filter(|row| {
+        picked
+            .as_ref()
+            .is_none_or(|names| names.contains(&row.name))
+    });
+    let results = stream::iter(rows)
+        .map(|row| async move {
+            if let Some(reason) = row.needs.and_then(|need| lacking(need, runtime)) {
+                println!("{runtime}: {} left out: {reason}", row.name);
+                return None;
+            }
+            let started = Instant::now();
+            let result = run_row(node, &row).await;
+            let verdict = if result.is_ok() { "ok" } else { "FAILED" };
+            let seconds = started.elapsed().as_secs_f32();
+            println!(
+                "{runtime}: {} {verdict} ({seconds:.1} s): {}",
+                row.name, row.feature
+            );
+            Some(result.with_context(|| format!("{}: {}", row.name, row.feature)))
+        })
+        .buffer_unordered(PARALLEL)
+        .filter_map(|result| async { result })
+        .collect::<Vec<_>>()
+        .await;
+    let failed: Vec<String> = results
+        .iter()
+        .filter_map(|result| result.as_ref().err())
+        .map(|error| format!("{error:#}"))
+        .collect();
+    assert!(
+        failed.is_empty(),
+        "{} of {} rows failed:\n\n{}",
+        failed.len(),
+        results.len(),
+        failed.join("\n\n")
+    );
+}
+
+/// A file that a container's script may write to, readable by all.
+pub fn write(path: &Path, content: &str) -> Result<()> {
+    Ok(fs::write(path, content)?)
+}
