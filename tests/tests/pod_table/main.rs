@@ -10,6 +10,7 @@ mod logs;
 mod network;
 mod probes;
 mod resources;
+mod restart;
 mod row;
 mod run;
 mod security;
@@ -69,4 +70,20 @@ async fn on_containerd() {
     let mut node = Node::with_containerd().await.unwrap();
     node.start_kubelet_with(CONFIGURATION).await.unwrap();
     run::run(&node, "containerd", table()).await;
+}
+
+#[tokio::test]
+async fn a_killed_kubelet_changes_nothing_on_docker() {
+    let mut node = Node::with_shim().await.unwrap();
+    node.start_kubelet_with(CONFIGURATION).await.unwrap();
+    restart::nothing_changes(&mut node).await;
+    restart::orphans_go(&mut node).await;
+}
+
+#[tokio::test]
+async fn a_killed_kubelet_changes_nothing_on_containerd() {
+    let mut node = Node::with_containerd().await.unwrap();
+    node.start_kubelet_with(CONFIGURATION).await.unwrap();
+    restart::nothing_changes(&mut node).await;
+    restart::orphans_go(&mut node).await;
 }
