@@ -7,7 +7,14 @@ use prost::Message as _;
 use prost_types::{DescriptorProto, FileDescriptorSet};
 
 /// Every `.proto` file, relative to `proto/`.
-const FILES: &[&str] = &["cri/runtime_v1.proto", "grpc/health_v1.proto"];
+const FILES: &[&str] = &[
+    "cri/runtime_v1.proto",
+    "csi/v1.proto",
+    "grpc/health_v1.proto",
+    "pluginregistration/v1.proto",
+];
+/// Of its messages prost has types of its own.
+const WELL_KNOWN: &str = "google.protobuf";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");
@@ -27,6 +34,9 @@ fn messages(descriptors: &FileDescriptorSet) -> Result<String, std::fmt::Error> 
     let mut list = String::from("[\n");
     for file in &descriptors.file {
         let package = file.package();
+        if package == WELL_KNOWN {
+            continue;
+        }
         let module = package.replace('.', "::");
         for name in file
             .message_type

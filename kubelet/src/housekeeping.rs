@@ -177,7 +177,10 @@ mod tests {
             objects: Arc::new(NoObjects),
             machine: Arc::default(),
         };
-        let volumes = Arc::new(VolumeManager::new(host.clone(), plugins::all(&host)));
+        let volumes = Arc::new(VolumeManager::new(
+            host.clone(),
+            plugins::all(&host, Arc::default()),
+        ));
         let cancel = CancellationToken::new();
         let keep = |uid: &PodUid| uid.as_str() == "live";
         let clean = async {

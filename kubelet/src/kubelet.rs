@@ -15,6 +15,7 @@ use crate::{
     lifecycle::Admission,
     logs::LogRotation,
     pleg::{Pleg, PodCache},
+    plugin_manager::{Handlers, PluginHandler, PluginManager},
     pod::{identity::PodUid, manager::PodManager},
     pod_syncer::Syncer,
     pod_worker::PodWorkers,
@@ -26,7 +27,11 @@ use crate::{
     },
     status::StatusManager,
     sync_loop::{LoopMonitor, SyncLoop},
-    volume::{VolumeHost, VolumeManager, plugins},
+    volume::{
+        VolumeHost, VolumeManager,
+        csi::{self, CsiRegistration, DriverStore},
+        plugins,
+    },
 };
 
 /// Between two attempts to reach the runtime at the start.
@@ -57,6 +62,7 @@ struct Parts {
     statuses: Arc<StatusManager>,
     runtime: Arc<RuntimeManager>,
     volumes: Arc<VolumeManager>,
+    plugin_manager: PluginManager,
     probe_results: Arc<ProbeResults>,
     cache: Arc<PodCache>,
     pleg: Arc<Pleg>,
@@ -105,7 +111,13 @@ impl Kubelet {
             objects,
             machine: Arc::new(runtime.machine().clone()),
         };
-        let plugins = plugins::all(&host);
+        let drivers = Arc::<DriverStore>::default();
+        let plugins = plugins::all(&host, Arc::clone(&drivers));
+        let csi: Arc<dyn PluginHandler> = Arc::new(CsiRegistration(drivers));
+        let plugin_manager = PluginManager::new(
+            options.root_dir.join("plugins_registry"),
+            Handlers::from([(csi::PLUGIN_TYPE.to_owned(), csi)]),
+        );
         Self(Arc::new(Parts {
             sources_ready: Box::new(sources_ready),
             pods: Arc::default(),
@@ -115,6 +127,7 @@ impl Kubelet {
             )),
             runtime,
             volumes: Arc::new(VolumeManager::new(host, plugins)),
+            plugin_manager,
             probe_results,
             pleg: Arc::new(Pleg::new(cri.clone(), Arc::clone(&cache))),
             cache,
@@ -137,6 +150,12 @@ impl Kubelet {
     ) -> Result<(), KubeletError> {
         self.run_pods(updates, Orphans::End, cancel).await;
         Ok(())
+    }
+
+    /// Has the plugins that register below the root directory, until cancelled. Without
+    /// it, volumes wait for their drivers.
+    pub async fn run_plugin_manager(&self, cancel: CancellationToken) {
+        self.0.plugin_manager.run(cancel).await;
     }
 
     pub(crate) async fn run_pods(

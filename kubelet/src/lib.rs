@@ -20,6 +20,7 @@ pub mod logging;
 pub mod logs;
 pub mod logs_command;
 pub mod pleg;
+pub mod plugin_manager;
 pub mod pod;
 mod pod_syncer;
 pub mod pod_worker;

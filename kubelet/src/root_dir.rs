@@ -9,6 +9,9 @@ use std::{
 
 use rustix::fs::{FlockOperation, flock};
 
+/// Directories that pods of drivers and plugins mount, and that they take to be there.
+const DIRS: [&str; 3] = ["plugins", "plugins_registry", "pods"];
+
 /// Holds a root directory as long as it lives. A kubelet that dies, however it
 /// does, gives it up.
 #[derive(Debug)]
@@ -47,11 +50,13 @@ impl RootDirLock {
             let path = path.to_owned();
             move |source| RootDirError::Io { path, source }
         };
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o750)
-            .create(root_dir)
-            .map_err(fault(root_dir))?;
+        let mut make = DirBuilder::new();
+        make.recursive(true).mode(0o750);
+        make.create(root_dir).map_err(fault(root_dir))?;
+        for dir in DIRS {
+            let dir = root_dir.join(dir);
+            make.create(&dir).map_err(fault(&dir))?;
+        }
         let path = root_dir.join("kubelet.lock");
         let mut file = OpenOptions::new()
             .create(true)
@@ -90,6 +95,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("var/lib/kubelet");
         let first = RootDirLock::acquire(&root).unwrap();
+        assert!(root.join("plugins_registry").is_dir());
         let error = RootDirLock::acquire(&root).unwrap_err().to_string();
         assert!(
             error.contains(&format!("process {}", std::process::id())),

@@ -140,6 +140,10 @@ async fn serve(
 ) -> Result<(), RunError> {
     let servers = Servers::bind(&settings.server, &settings.options.root_dir).await?;
     tasks.spawn(servers.serve(kubelet.clone(), cancel.clone()));
+    tasks.spawn({
+        let (kubelet, cancel) = (kubelet.clone(), cancel.clone());
+        async move { kubelet.run_plugin_manager(cancel).await }
+    });
     // Fails only when a service manager is there and does not listen.
     if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
         warn!(%error, "The service manager was not told that the kubelet is ready");

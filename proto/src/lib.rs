@@ -17,6 +17,31 @@ pub mod runtime {
     }
 }
 
+/// CSI: between the kubelet and storage drivers.
+pub mod csi {
+    /// The Container Storage Interface, v1: its Identity and Node services.
+    #[allow(
+        missing_docs,
+        clippy::all,
+        clippy::allow_attributes_without_reason,
+        reason = "generated; the .proto file documents what needs it"
+    )]
+    pub mod v1 {
+        tonic::include_proto!("csi.v1");
+    }
+}
+
+/// Plugin registration, v1: between the kubelet and its plugins.
+#[allow(
+    missing_docs,
+    clippy::all,
+    clippy::allow_attributes_without_reason,
+    reason = "generated; the .proto file documents what needs it"
+)]
+pub mod pluginregistration {
+    tonic::include_proto!("pluginregistration");
+}
+
 /// Protocols of gRPC itself.
 pub mod grpc {
     /// Health checking: between probes of containers and what they ask.

@@ -13,18 +13,65 @@ use prost_types::{
 
 #[test]
 fn cri_v1_matches_the_wire_table() {
-    let table: BTreeSet<String> = include_str!("cri-v1.tsv")
-        .lines()
-        .filter(|line| !line.starts_with('#'))
-        .map(str::to_owned)
-        .collect();
-    let described = describe("runtime.v1");
-    let missing: Vec<_> = table.difference(&described).collect();
-    let extra: Vec<_> = described.difference(&table).collect();
+    let table = rows(include_str!("cri-v1.tsv"));
+    compare(&table, &describe("runtime.v1"));
+}
+
+#[test]
+fn pluginregistration_v1_matches_the_wire_table() {
+    let table = rows(include_str!("pluginregistration-v1.tsv"));
+    compare(&table, &describe("pluginregistration"));
+}
+
+/// A kubelet calls two of the services; the rest of the table is none of its business.
+#[test]
+fn csi_v1_matches_the_wire_table() {
+    let table = rows(include_str!("csi-v1.tsv"));
+    compare(
+        &of_services(&table, &["Identity", "Node"]),
+        &describe("csi.v1"),
+    );
+}
+
+fn rows(table: &str) -> BTreeSet<String> {
+    let rows = table.lines().filter(|line| !line.starts_with('#'));
+    rows.map(str::to_owned).collect()
+}
+
+fn compare(table: &BTreeSet<String>, described: &BTreeSet<String>) {
+    let missing: Vec<_> = table.difference(described).collect();
+    let extra: Vec<_> = described.difference(table).collect();
     assert!(
         missing.is_empty() && extra.is_empty(),
         "missing: {missing:#?}\nextra: {extra:#?}"
     );
+}
+
+/// The rows of some services, and of the types that they lead to.
+fn of_services(table: &BTreeSet<String>, services: &[&str]) -> BTreeSet<String> {
+    let split = |row: &str| row.split('\t').map(str::to_owned).collect::<Vec<_>>();
+    let table: Vec<(&String, Vec<String>)> = table.iter().map(|row| (row, split(row))).collect();
+    let mut found = BTreeSet::new();
+    let mut types = Vec::new();
+    for (row, cells) in &table {
+        if cells[0] == "rpc" && services.contains(&cells[1].as_str()) {
+            found.insert((*row).clone());
+            types.extend([cells[3].clone(), cells[4].clone()]);
+        }
+    }
+    while let Some(name) = types.pop() {
+        for (row, cells) in &table {
+            if cells[0] == "rpc" || cells[1] != name || !found.insert((*row).clone()) {
+                continue;
+            }
+            if cells[0] == "field" {
+                // A type is named from within the message that has the field.
+                let kind = &cells[4];
+                types.extend([kind.clone(), format!("{name}.{kind}")]);
+            }
+        }
+    }
+    found
 }
 
 #[test]
@@ -75,38 +122,53 @@ fn describe(package: &str) -> BTreeSet<String> {
         describe_enum(declared.name(), declared, &mut rows);
     }
     for message in &file.message_type {
-        if message.field.is_empty() {
-            rows.insert(format!("message\t{}\t(no fields)", message.name()));
-        }
-        for declared in &message.enum_type {
-            let name = format!("{}.{}", message.name(), declared.name());
-            describe_enum(&name, declared, &mut rows);
-        }
-        for field in &message.field {
-            let entry = map_entry(message, field.type_name());
-            let (kind, label) = match entry {
-                Some(entry) => {
-                    let of = |i: usize| scalar(entry.field[i].r#type(), entry.field[i].type_name());
-                    (format!("map<{},{}>", local(&of(0)), local(&of(1))), "map")
-                }
-                None => (
-                    local(&scalar(field.r#type(), field.type_name())),
-                    match field.label() {
-                        Label::Repeated => "repeated",
-                        _ => "singular",
-                    },
-                ),
-            };
-            let kind = kind.rsplit('.').next().unwrap().to_owned();
-            rows.insert(format!(
-                "field\t{}\t{}\t{}\t{kind}\t{label}\t-",
-                message.name(),
-                field.name(),
-                field.number(),
-            ));
-        }
+        describe_message(message.name(), message, &local, &mut rows);
     }
     rows
+}
+
+fn describe_message(
+    name: &str,
+    message: &DescriptorProto,
+    local: &impl Fn(&str) -> String,
+    rows: &mut BTreeSet<String>,
+) {
+    if message.field.is_empty() {
+        rows.insert(format!("message\t{name}\t(no fields)"));
+    }
+    for declared in &message.enum_type {
+        describe_enum(&format!("{name}.{}", declared.name()), declared, rows);
+    }
+    for nested in &message.nested_type {
+        if !nested.options.as_ref().is_some_and(|o| o.map_entry()) {
+            describe_message(&format!("{name}.{}", nested.name()), nested, local, rows);
+        }
+    }
+    for field in &message.field {
+        let entry = map_entry(message, field.type_name());
+        let (kind, label) = match entry {
+            Some(entry) => {
+                let of = |i: usize| scalar(entry.field[i].r#type(), entry.field[i].type_name());
+                (format!("map<{},{}>", local(&of(0)), local(&of(1))), "map")
+            }
+            None => (
+                local(&scalar(field.r#type(), field.type_name())),
+                match field.label() {
+                    Label::Repeated => "repeated",
+                    _ => "singular",
+                },
+            ),
+        };
+        let kind = kind.rsplit('.').next().unwrap().to_owned();
+        let oneof = field.oneof_index.map_or("-", |index| {
+            message.oneof_decl[usize::try_from(index).unwrap()].name()
+        });
+        rows.insert(format!(
+            "field\t{name}\t{}\t{}\t{kind}\t{label}\t{oneof}",
+            field.name(),
+            field.number(),
+        ));
+    }
 }
 
 fn describe_enum(name: &str, declared: &EnumDescriptorProto, rows: &mut BTreeSet<String>) {

@@ -151,10 +151,42 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
         Ok(())
     }
 
+    /// Pushes an image that says its own name to a registry; `user` is `name:password`.
+    pub fn push(&self, to: &str, user: &str) -> Result<()> {
+        self.import(to, &["echo", to])?;
+        let mut push = vec!["images", "push", "--plain-http"];
+        if !user.is_empty() {
+            push.extend(["--user", user]);
+        }
+        push.push(to);
+        for args in [push.as_slice(), &["images", "remove", "--sync", to]] {
+            let done = self.namespace.run(
+                &self
+                    .ctr_command(args)
+                    .iter()
+                    .map(String::as_str)
+                    .collect::<Vec<_>>(),
+            )?;
+            if !done.status.success() {
+                bail!("{args:?}: {}", String::from_utf8_lossy(&done.stderr));
+            }
+        }
+        Ok(())
+    }
+
+    fn ctr_command(&self, args: &[&str]) -> Vec<String> {
+        let socket = self.socket();
+        ["ctr", "--address", &socket, "--namespace", NAMESPACE]
+            .iter()
+            .chain(args)
+            .map(|&arg| arg.to_owned())
+            .collect()
+    }
+
     fn ctr(&self, args: &[&str]) -> Result<std::process::Output> {
-        Command::new("ctr")
-            .args(["--address", &self.socket(), "--namespace", NAMESPACE])
-            .args(args)
+        let command = self.ctr_command(args);
+        Command::new(&command[0])
+            .args(&command[1..])
             .output()
             .context("cannot run ctr")
     }

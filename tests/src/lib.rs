@@ -7,6 +7,7 @@ pub mod containerd;
 mod containerd_shims;
 pub mod cri;
 pub mod engine;
+pub mod fake_csi;
 pub mod fake_runtime;
 pub mod images;
 pub mod network_namespace;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use bollard::Docker;
+use bollard::{Docker, query_parameters::RemoveImageOptions};
 use cri_proto::runtime::v1::{
     RuntimeCondition, StatusRequest, image_service_client::ImageServiceClient,
     runtime_service_client::RuntimeServiceClient,
@@ -30,6 +30,7 @@ use crate::{
     images,
     network_namespace::{NODE_IP, NetworkNamespace},
     process::Process,
+    registry::{self, Registry},
 };
 
 /// How long one of the binaries may take to answer after its start.
@@ -267,11 +268,11 @@ impl Node {
 
     /// Starts the kubelet and waits until it serves.
     pub async fn start_kubelet(&mut self) -> Result<()> {
-        self.start_kubelet_with("").await
+        self.start_kubelet_with("", &[]).await
     }
 
-    /// [`Self::start_kubelet`] with further lines in its configuration.
-    pub async fn start_kubelet_with(&mut self, extra: &str) -> Result<()> {
+    /// [`Self::start_kubelet`] with further lines in its configuration, and further flags.
+    pub async fn start_kubelet_with(&mut self, extra: &str, flags: &[&str]) -> Result<()> {
         let path = |name: &str| self.path(name).display().to_string();
         let config = self.path("kubelet.yaml");
         fs::write(
@@ -287,7 +288,7 @@ impl Node {
         )?;
         let (config, root) = (config.display().to_string(), path("kubelet"));
         let links = path("containers");
-        let args = [
+        let mut args = vec![
             "--config",
             &config,
             "--root-dir",
@@ -299,6 +300,7 @@ impl Node {
             "--node-ip",
             NODE_IP,
         ];
+        args.extend(flags);
         let kubelet = Process::start(
             "kubelet",
             Some(self.namespace().pid()),
@@ -362,6 +364,32 @@ impl Node {
     /// A path in the node's own directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
+    }
+
+    /// Puts an image like the test image, and another than any other, into a registry under
+    /// this name, and leaves it only there.
+    pub async fn push(&self, registry: &Registry, name: &str, auth: bool) -> Result<()> {
+        let to = registry.image(name);
+        match &self.runtime {
+            Runtime::Docker { engine, .. } => {
+                let docker = engine.client()?;
+                let credentials = auth.then(|| registry.credentials());
+                let label = format!("LABEL from={to}");
+                let local = "e2e.local/pushed:1";
+                images::load(&docker, local, &["CMD [\"sh\"]", &label]).await?;
+                images::push(&docker, local, &to, credentials).await?;
+                for name in [local, &to] {
+                    docker
+                        .remove_image(name, None::<RemoveImageOptions>, None)
+                        .await?;
+                }
+                Ok(())
+            }
+            Runtime::Containerd(containerd) => {
+                let user = format!("{}:{}", registry::USER, registry::PASSWORD);
+                containerd.push(&to, if auth { &user } else { "" })
+            }
+        }
     }
 
     // === CRI ===

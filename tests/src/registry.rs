@@ -1,4 +1,4 @@
-//! A registry on loopback (Debian's docker-registry), inside an engine's network
+//! A registry on loopback (Debian's docker-registry), inside a node's network
 //! namespace, for pulls by tag, by digest and with basic authentication.
 
 use std::{
@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use bollard::auth::DockerCredentials;
 use tokio::time::{Instant, sleep};
 
-use crate::{engine::Engine, process::Process};
+use crate::{network_namespace::NetworkNamespace, process::Process};
 
 /// The user of a registry that asks for one.
 pub const USER: &str = "user";
@@ -32,20 +32,25 @@ pub struct Registry {
 
 impl Registry {
     /// Starts a registry on `port`, with its files under `dir`.
-    pub async fn start(engine: &Engine, dir: &Path, port: u16, auth: bool) -> Result<Self> {
+    pub async fn start(
+        namespace: &NetworkNamespace,
+        dir: &Path,
+        port: u16,
+        auth: bool,
+    ) -> Result<Self> {
         fs::create_dir_all(dir)?;
         let address = format!("127.0.0.1:{port}");
         let config = configure(dir, &address, auth)?;
         let mut process = Process::start(
             "docker-registry",
-            Some(engine.netns()),
+            Some(namespace.pid()),
             Path::new("docker-registry"),
             &["serve", &config.display().to_string()],
             &dir.join("registry.log"),
         )
         .context("tests need a registry: apt-get install docker-registry")?;
         let deadline = Instant::now() + STARTUP;
-        while !engine.listens(port)? {
+        while !namespace.listens(port)? {
             process.check_runs()?;
             if Instant::now() > deadline {
                 bail!("the registry does not listen:\n{}", process.output());

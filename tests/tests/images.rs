@@ -15,7 +15,7 @@ use tonic::Code;
 /// A registry with one image that the engine does not hold.
 async fn registry(node: &Node, port: u16, auth: bool) -> (Registry, String) {
     let dir = node.path(&format!("registry-{port}"));
-    let registry = Registry::start(node.engine(), &dir, port, auth)
+    let registry = Registry::start(node.namespace(), &dir, port, auth)
         .await
         .unwrap();
     let image = registry.image("team/app:1");

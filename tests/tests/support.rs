@@ -34,7 +34,7 @@ async fn an_engine_pulls_from_the_registry_what_was_pushed() {
     let engine = Engine::start(&dir.path().join("engine")).await.unwrap();
     let docker = engine.client().unwrap();
     images::load_busybox(&docker).await.unwrap();
-    let registry = Registry::start(&engine, &dir.path().join("registry"), 5000, true)
+    let registry = Registry::start(engine.namespace(), &dir.path().join("registry"), 5000, true)
         .await
         .unwrap();
     let image = registry.image("busybox:1");

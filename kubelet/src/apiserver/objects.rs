@@ -9,7 +9,7 @@ use k8s_openapi::api::{
     core::v1::{
         ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Secret, Service, ServiceAccount,
     },
-    storage::v1::CSIDriver,
+    storage::v1::{CSIDriver, VolumeAttachment},
 };
 
 /// Why an object cannot be had.
@@ -75,6 +75,11 @@ pub trait Objects: fmt::Debug + Send + Sync {
 
     /// What the cluster knows of a CSI driver.
     fn csi_driver<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<CSIDriver>>;
+
+    /// What is known of a volume's being attached to a node.
+    fn volume_attachment<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<VolumeAttachment>> {
+        none("volumeattachment", name)
+    }
 
     /// A service account.
     fn service_account<'a>(

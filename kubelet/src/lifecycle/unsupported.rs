@@ -89,6 +89,7 @@ fn volume_source(volume: &Volume, path: &str, found: &mut Found) {
     let is_built = matches!(
         kind.as_str(),
         "configMap"
+            | "csi"
             | "downwardAPI"
             | "emptyDir"
             | "ephemeral"

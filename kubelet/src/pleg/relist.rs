@@ -59,7 +59,7 @@ pub(super) struct Relisting<'a> {
     in_flight: BTreeMap<PodUid, InFlight>,
     /// Pods to read, and from when on.
     pending: BTreeMap<PodUid, Instant>,
-    /// Pods that could not be read, and differ from what is known of them.
+    /// Pods that could not be read when they were last to be.
     unread: BTreeSet<PodUid>,
     /// Pods of which a list showed a change and no event told yet, and until
     /// when one may.
@@ -320,7 +320,9 @@ impl<'a> Relisting<'a> {
         let mut unannounced = BTreeSet::new();
         for (uid, record) in &listed {
             let known = self.inspected.get(uid);
-            if known.is_some_and(|(known, at)| known == record || *at > begun) {
+            let is_read = known.is_some_and(|(known, at)| known == record || *at > begun);
+            // What is the same may still be unknown in its details.
+            if is_read && !self.unread.contains(uid) {
                 continue;
             }
             if self.in_flight.contains_key(uid) {
@@ -413,7 +415,7 @@ impl<'a> Relisting<'a> {
             Err(ReadError::Details(reason)) => {
                 debug!(pod_uid = %uid, %reason, "cannot read the status of a pod");
                 cache.set(&uid, Err(CacheError(Arc::from(reason))), at, changed);
-                // It still differs from `inspected`: the next list reads it again.
+                // The next list reads it again.
                 self.unread.insert(uid);
                 return;
             }

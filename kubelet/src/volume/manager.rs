@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use parking_lot::Mutex;
 use tokio::{
-    sync::watch,
+    sync::Notify,
     time::{Instant, timeout_at},
 };
 
@@ -28,8 +28,9 @@ pub struct VolumeManager {
     pub(super) host: VolumeHost,
     pub(super) plugins: Vec<Arc<dyn VolumePlugin>>,
     pub(super) world: Mutex<World>,
-    /// Something in the world is other than it was.
-    pub(super) changed: watch::Sender<()>,
+    /// Something in the world is other than it was. Wakes in the order in which was
+    /// waited, unlike a watch channel.
+    pub(super) changed: Notify,
 }
 
 impl VolumeManager {
@@ -39,7 +40,7 @@ impl VolumeManager {
             host,
             plugins,
             world: Mutex::default(),
-            changed: watch::Sender::new(()),
+            changed: Notify::new(),
         }
     }
 
@@ -87,7 +88,7 @@ impl VolumeManager {
             Wants::Some
         };
         self.world.lock().want(&uid, wanted, wants);
-        self.changed.send_replace(());
+        self.changed.notify_waiters();
         let ready = |world: &World| world.unmounted(&uid, &used).is_empty();
         let is_ready = match wants {
             Wants::All => self.wait_until(ready).await,
@@ -167,7 +168,7 @@ impl VolumeManager {
     pub async fn wait_for_unmount(&self, uid: &PodUid) -> Result<(), VolumeError> {
         self.find_volumes(uid).await?;
         self.world.lock().release(uid);
-        self.changed.send_replace(());
+        self.changed.notify_waiters();
         if self.wait_until(|world| world.left(uid).is_empty()).await {
             return Ok(());
         }
@@ -181,7 +182,7 @@ impl VolumeManager {
     /// left over.
     pub fn settle(&self) {
         self.world.lock().settle();
-        self.changed.send_replace(());
+        self.changed.notify_waiters();
     }
 
     pub(super) fn plugin(&self, name: &str) -> Option<&Arc<dyn VolumePlugin>> {
@@ -191,14 +192,13 @@ impl VolumeManager {
     /// Whether it holds in time.
     async fn wait_until(&self, holds: impl Fn(&World) -> bool) -> bool {
         let deadline = Instant::now() + WAIT_LIMIT;
-        let mut changed = self.changed.subscribe();
         loop {
-            changed.mark_unchanged();
+            // Before the look, so that nothing that comes after it is missed.
+            let changed = self.changed.notified();
             if holds(&self.world.lock()) {
                 return true;
             }
-            // The sender is this manager's.
-            if timeout_at(deadline, changed.changed()).await.is_err() {
+            if timeout_at(deadline, changed).await.is_err() {
                 return false;
             }
         }

@@ -3,6 +3,7 @@
 
 pub mod atomic_writer;
 mod config_map;
+pub mod csi;
 pub mod disk;
 mod downward_api;
 mod empty_dir;

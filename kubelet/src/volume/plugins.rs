@@ -3,13 +3,23 @@
 use std::sync::Arc;
 
 use super::{
-    VolumeHost, config_map::ConfigMap, downward_api::DownwardApi, empty_dir::EmptyDir,
-    host_path::HostPath, image::Image, local::Local, nfs::Nfs, plugin::VolumePlugin,
-    projected::Projected, secret::Secret, tokens::TokenCache,
+    VolumeHost,
+    config_map::ConfigMap,
+    csi::{Csi, DriverStore},
+    downward_api::DownwardApi,
+    empty_dir::EmptyDir,
+    host_path::HostPath,
+    image::Image,
+    local::Local,
+    nfs::Nfs,
+    plugin::VolumePlugin,
+    projected::Projected,
+    secret::Secret,
+    tokens::TokenCache,
 };
 
-/// One plugin for each kind.
-pub fn all(host: &VolumeHost) -> Vec<Arc<dyn VolumePlugin>> {
+/// One plugin for each kind; `drivers` are those that CSI's volumes are had from.
+pub fn all(host: &VolumeHost, drivers: Arc<DriverStore>) -> Vec<Arc<dyn VolumePlugin>> {
     let host = || host.clone();
     let tokens = Arc::<TokenCache>::default();
     vec![
@@ -20,10 +30,15 @@ pub fn all(host: &VolumeHost) -> Vec<Arc<dyn VolumePlugin>> {
         Arc::new(DownwardApi { host: host() }),
         Arc::new(Projected {
             host: host(),
-            tokens,
+            tokens: Arc::clone(&tokens),
         }),
         Arc::new(Image),
         Arc::new(Local { host: host() }),
         Arc::new(Nfs { host: host() }),
+        Arc::new(Csi {
+            host: host(),
+            tokens,
+            drivers,
+        }),
     ]
 }

@@ -30,11 +30,11 @@ impl VolumeManager {
         if cancel.run_until_cancelled(self.find_all()).await.is_none() {
             return;
         }
-        let mut changed = self.changed.subscribe();
         let mut tasks = JoinSet::<Outcome>::new();
         let mut running = HashMap::<Id, Job>::new();
         loop {
-            changed.mark_unchanged();
+            // Before the look, so that nothing that comes after it is missed.
+            let changed = self.changed.notified();
             let (jobs, next) = self.world.lock().begin(Instant::now());
             for job in jobs {
                 let work = Arc::clone(self).perform(job.clone());
@@ -55,8 +55,7 @@ impl VolumeManager {
                         self.ended(&job, outcome);
                     }
                 }
-                // Fails only when the sender is gone, which is the manager's.
-                _ = changed.changed() => {}
+                () = changed => {}
                 () = next => {}
             }
         }
@@ -97,7 +96,7 @@ impl VolumeManager {
         }
         let outcome = outcome.map_err(|error| error.to_string());
         self.world.lock().end(job, outcome);
-        self.changed.send_replace(());
+        self.changed.notify_waiters();
     }
 
     async fn perform(self: Arc<Self>, job: Job) -> Outcome {

@@ -188,3 +188,26 @@ async fn a_failed_post_start_hook_stops_the_container() {
     })
     .await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_of_which_a_detail_could_once_not_be_read_is_removed() {
+    for before in 0..8 {
+        let node = Node::new();
+        let kubelet = node.start();
+        kubelet.add(pod("web", "u1", json!({}))).await;
+        kubelet.until_phase("web", "Running", 5 * SECOND).await;
+        // It ends, and is ended once more, so that its last reading shows nothing new.
+        let lost = Fault::ErrorAfter(Status::internal("the answer was lost"));
+        node.runtime.fault(Verb::StopPodSandbox, lost, Times::Once);
+        if before > 0 {
+            let none = Fault::Delay(std::time::Duration::ZERO);
+            let times = Times::N(before);
+            node.runtime.fault(Verb::PodSandboxStatus, none, times);
+        }
+        node.runtime
+            .fault(Verb::PodSandboxStatus, error(), Times::Once);
+        kubelet.remove(pod("web", "u1", json!({}))).await;
+        let what = format!("the pod to be gone, of which reading {before} failed");
+        until(&what, 30 * SECOND, || node.runtime.sandboxes().is_empty()).await;
+    }
+}

@@ -94,7 +94,11 @@ impl Node {
         let cancel = CancellationToken::new();
         let task = tokio::spawn({
             let (kubelet, cancel) = (kubelet.clone(), cancel.clone());
-            async move { kubelet.run(receiver, cancel).await.unwrap() }
+            async move {
+                let plugins = kubelet.run_plugin_manager(cancel.clone());
+                let (ran, ()) = tokio::join!(kubelet.run(receiver, cancel), plugins);
+                ran.unwrap();
+            }
         });
         Running {
             kubelet,

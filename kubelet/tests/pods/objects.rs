@@ -13,7 +13,7 @@ use k8s_openapi::{
             ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Secret, Service,
             ServiceAccount,
         },
-        storage::v1::CSIDriver,
+        storage::v1::{CSIDriver, VolumeAttachment},
     },
     serde::de::DeserializeOwned,
 };
@@ -114,6 +114,10 @@ impl Objects for MemoryObjects {
 
     fn csi_driver<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<CSIDriver>> {
         self.get("csidriver", "", name)
+    }
+
+    fn volume_attachment<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<VolumeAttachment>> {
+        self.get("volumeattachment", "", name)
     }
 
     fn service_account<'a>(

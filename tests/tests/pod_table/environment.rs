@@ -86,6 +86,21 @@ containers:
         )
         .log("c", "2 250 64 33554432\n"),
         row(
+            "file-key-ref",
+            "fileKeyRef: a variable from a file of an emptyDir",
+            "restartPolicy: Never
+initContainers:
+- {name: i, image: IMAGE, command: [sh, -c, 'printf \"WORD=\\\\047found\\\\047\\\\n\" > /v/words'], volumeMounts: [{name: v, mountPath: /v}]}
+containers:
+- name: c
+  image: IMAGE
+  env:
+  - {name: X, valueFrom: {fileKeyRef: {volumeName: v, path: words, key: WORD}}}
+  command: [sh, -c, 'echo $X']
+volumes: [{name: v, emptyDir: {}}]",
+        )
+        .log("c", "found\n"),
+        row(
             "working-dir",
             "the working directory",
             "restartPolicy: Never

@@ -45,6 +45,36 @@ pub fn rows() -> Vec<Row> {
         .container("c", "/state/waiting/reason", "InvalidImageName")
         .container("c", "/state/waiting/message", contains("NOT A NAME")),
         row(
+            "image-pulled",
+            "imagePullPolicy Always: pulled from a registry",
+            "restartPolicy: Never
+containers: [{name: c, image: '127.0.0.1:5000/team/app:1', imagePullPolicy: Always, command: [echo, pulled]}]",
+        )
+        .phase("Succeeded")
+        .log("c", "pulled\n"),
+        row(
+            "image-credentials",
+            "credentials from the node's docker config",
+            "restartPolicy: Never
+containers: [{name: c, image: '127.0.0.1:5001/team/app:1', command: ['true']}]",
+        )
+        .phase("Succeeded"),
+        row(
+            "image-provider",
+            "credentials from a credential provider plugin",
+            "restartPolicy: Never
+containers: [{name: c, image: '127.0.0.1:5002/team/app:1', command: ['true']}]",
+        )
+        .phase("Succeeded"),
+        row(
+            "image-denied",
+            "no credentials: ErrImagePull",
+            "containers: [{name: c, image: '127.0.0.1:5003/team/app:1', command: ['true']}]",
+        )
+        .phase("Pending")
+        .container("c", "/state/waiting/reason", one_of(&["ErrImagePull", "ImagePullBackOff"]))
+        .container("c", "/state/waiting/message", contains("127.0.0.1:5003/team/app:1")),
+        row(
             "image-present",
             "IfNotPresent takes the image that is there, without a registry",
             "restartPolicy: Never

@@ -9,13 +9,16 @@ mod life;
 mod logs;
 mod network;
 mod probes;
+mod registries;
 mod resources;
+mod restart;
 mod row;
 mod run;
 mod security;
 mod sidecars;
 mod statics;
 mod termination;
+mod url;
 mod volumes;
 
 use e2e::node::Node;
@@ -60,13 +63,41 @@ fn table() -> Vec<Row> {
 #[tokio::test]
 async fn on_docker_through_the_shim() {
     let mut node = Node::with_shim().await.unwrap();
-    node.start_kubelet_with(CONFIGURATION).await.unwrap();
+    let _registries = registries::start(&mut node).await;
     run::run(&node, "docker", table()).await;
 }
 
 #[tokio::test]
 async fn on_containerd() {
     let mut node = Node::with_containerd().await.unwrap();
-    node.start_kubelet_with(CONFIGURATION).await.unwrap();
+    let _registries = registries::start(&mut node).await;
     run::run(&node, "containerd", table()).await;
+}
+
+#[tokio::test]
+async fn a_killed_kubelet_changes_nothing_on_docker() {
+    let mut node = Node::with_shim().await.unwrap();
+    node.start_kubelet_with(CONFIGURATION, &[]).await.unwrap();
+    restart::nothing_changes(&mut node).await;
+    restart::orphans_go(&mut node).await;
+}
+
+#[tokio::test]
+async fn a_killed_kubelet_changes_nothing_on_containerd() {
+    let mut node = Node::with_containerd().await.unwrap();
+    node.start_kubelet_with(CONFIGURATION, &[]).await.unwrap();
+    restart::nothing_changes(&mut node).await;
+    restart::orphans_go(&mut node).await;
+}
+
+#[tokio::test]
+async fn pods_of_a_url_on_docker() {
+    let mut node = Node::with_shim().await.unwrap();
+    url::pods_come_and_go(&mut node).await;
+}
+
+#[tokio::test]
+async fn pods_of_a_url_on_containerd() {
+    let mut node = Node::with_containerd().await.unwrap();
+    url::pods_come_and_go(&mut node).await;
 }

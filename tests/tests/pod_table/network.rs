@@ -234,6 +234,15 @@ containers: [{name: c, image: IMAGE, command: [busybox, readlink, /proc/self/ns/
             Ok(subject.log("c").trim() == own.display().to_string())
         }),
         row(
+            "own-users",
+            "hostUsers false on a runtime without user namespaces: the pod waits, and says why",
+            "hostUsers: false
+containers: [{name: c, image: IMAGE, command: [sleep, '1000']}]",
+        )
+        .phase("Pending")
+        .container("c", "/state/waiting/reason", "ContainerCreating")
+        .container("c", "/state/waiting/message", contains("user namespace")),
+        row(
             "host-users",
             "hostUsers true is what every pod has",
             "restartPolicy: Never

@@ -33,7 +33,35 @@ pub struct Subject<'a> {
     pub pod: Value,
 }
 
-impl Subject<'_> {
+impl<'a> Subject<'a> {
+    /// The pod of a row, before it was looked at.
+    pub fn of(node: &'a Node, row: &'a Row) -> Self {
+        Self {
+            node,
+            name: row.name,
+            dir: node.path(&format!("rows/{}", row.name)),
+            pod: Value::Null,
+        }
+    }
+
+    /// Writes the manifest.
+    pub fn begin(&self, row: &Row) -> Result<()> {
+        fs::create_dir_all(&self.dir)?;
+        if let Some(before) = row.before {
+            before(&self.dir)?;
+        }
+        let manifest = self.manifest(row, &row.spec);
+        self.node.write_manifest(&self.manifest_file(), &manifest)
+    }
+
+    /// Takes the steps of the row.
+    pub async fn take_all(&mut self, row: &Row) -> Result<()> {
+        for step in &row.steps {
+            self.take(row, step).await?;
+        }
+        Ok(())
+    }
+
     pub fn uid(&self) -> &str {
         self.pod["metadata"]["uid"].as_str().unwrap_or_default()
     }
@@ -137,7 +165,7 @@ impl Subject<'_> {
         Ok(page.status.success().then_some(body))
     }
 
-    async fn look(&mut self) -> Result<()> {
+    pub async fn look(&mut self) -> Result<()> {
         self.pod = self.node.pod(self.name).await?.unwrap_or_default();
         Ok(())
     }
@@ -261,6 +289,11 @@ impl Subject<'_> {
     /// Removes the manifest and waits until nothing is left of the pod.
     async fn remove(&self) -> Result<()> {
         self.node.remove_manifest(&self.manifest_file())?;
+        self.await_nothing_left().await
+    }
+
+    /// Waits until nothing is left of the pod as it was seen last.
+    pub async fn await_nothing_left(&self) -> Result<()> {
         let deadline = Instant::now() + STEP;
         loop {
             let left = self.left().await?;
@@ -327,26 +360,9 @@ impl Subject<'_> {
 }
 
 async fn run_row(node: &Node, row: &Row) -> Result<()> {
-    let mut subject = Subject {
-        node,
-        name: row.name,
-        dir: node.path(&format!("rows/{}", row.name)),
-        pod: Value::Null,
-    };
-    fs::create_dir_all(&subject.dir)?;
-    if let Some(before) = row.before {
-        before(&subject.dir)?;
-    }
-    let manifest = subject.manifest(row, &row.spec);
-    node.write_manifest(&subject.manifest_file(), &manifest)?;
-    let mut result = Ok(());
-    for step in &row.steps {
-        result = subject.take(row, step).await;
-        if result.is_err() {
-            break;
-        }
-    }
-    if let Err(error) = result {
+    let mut subject = Subject::of(node, row);
+    subject.begin(row)?;
+    if let Err(error) = subject.take_all(row).await {
         let pod = serde_json::to_string_pretty(&subject.pod["status"])?;
         let removed = subject.remove().await;
         bail!("{error:#}\nstatus: {pod}\nremoved: {removed:?}");

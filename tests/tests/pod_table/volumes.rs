@@ -2,7 +2,7 @@
 
 use std::{fs, os::unix::fs::symlink};
 
-use crate::row::{Need, Row, contains, row};
+use crate::row::{Need, Row, contains, one_of, row};
 
 pub fn rows() -> Vec<Row> {
     let mut rows = empty_dirs();
@@ -231,6 +231,14 @@ volumes: [{name: v, hostPath: {path: DIR/volume}}]",
         .phase("Pending")
         .container("c", "/state/waiting/reason", "CreateContainerConfigError")
         .stays(2),
+        row(
+            "recursive-read-only",
+            "recursiveReadOnly IfPossible: the status says whether it was",
+            "containers: [{name: c, image: IMAGE, command: [sleep, '1000'], volumeMounts: [{name: v, mountPath: /v, readOnly: true, recursiveReadOnly: IfPossible}]}]
+volumes: [{name: v, emptyDir: {}}]",
+        )
+        .phase("Running")
+        .container("c", "/volumeMounts/0/recursiveReadOnly", one_of(&["Disabled", "Enabled"])),
         row(
             "propagation-none",
             "mount propagation None is a private mount",

@@ -143,10 +143,16 @@ fn validate_source(volume: &Volume, path: &Path, faults: &mut Faults) {
     {
         faults.required(&path.child("persistentVolumeClaim").child("claimName"), "");
     }
-    if let Some(csi) = &volume.csi
-        && csi.driver.is_empty()
-    {
-        faults.required(&path.child("csi").child("driver"), "");
+    if let Some(csi) = &volume.csi {
+        let path = path.child("csi");
+        if csi.driver.is_empty() {
+            faults.required(&path.child("driver"), "");
+        }
+        if let Some(secret) = &csi.node_publish_secret_ref
+            && secret.name.is_empty()
+        {
+            faults.required(&path.child("nodePublishSecretRef").child("name"), "");
+        }
     }
 }
 

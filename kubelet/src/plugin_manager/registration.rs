@@ -1,0 +1,141 @@
+//! Registering one plugin.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use cri_proto::pluginregistration::{
+    InfoRequest, RegistrationStatus, registration_client::RegistrationClient,
+};
+use tokio::time::timeout;
+use tonic::{
+    Status,
+    transport::{Channel, Error},
+};
+
+use super::{Handlers, Plugin, PluginHandler, socket};
+
+/// How long each step may take, as upstream.
+const DIAL_LIMIT: Duration = Duration::from_secs(10);
+const INFO_LIMIT: Duration = Duration::from_secs(1);
+const NOTIFY_LIMIT: Duration = Duration::from_secs(5);
+
+/// A plugin that is registered.
+#[derive(Clone, Debug)]
+pub(super) struct Registered {
+    pub(super) socket: PathBuf,
+    pub(super) plugin: Plugin,
+    pub(super) handler: Arc<dyn PluginHandler>,
+}
+
+/// Why a plugin is not registered.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RegistrationError {
+    /// Nobody serves at its socket.
+    #[error("cannot connect: {0}")]
+    Dial(#[source] Error),
+    /// It does not say what it is.
+    #[error("GetInfo: {}", .0.message())]
+    Info(Box<Status>),
+    /// It was told that it is not taken.
+    #[error("{0}")]
+    Refused(String),
+    /// It cannot be told what became of it.
+    #[error("NotifyRegistrationStatus: {}", .0.message())]
+    Notify(Box<Status>),
+    /// It does not answer.
+    #[error("{step}: no answer within {limit:?}")]
+    Deadline {
+        /// What was attempted.
+        step: &'static str,
+        /// How long was waited.
+        limit: Duration,
+    },
+}
+
+/// Asks what serves at the socket, hands it to the handler of its type, and tells it what
+/// became of it.
+pub(super) async fn register(
+    socket: &Path,
+    handlers: &Handlers,
+) -> Result<Registered, RegistrationError> {
+    let channel = within("connect", DIAL_LIMIT, socket::connect(socket))
+        .await?
+        .map_err(RegistrationError::Dial)?;
+    let mut client = RegistrationClient::new(channel);
+    let info = within("GetInfo", INFO_LIMIT, client.get_info(InfoRequest {}))
+        .await?
+        .map_err(|status| RegistrationError::Info(Box::new(status)))?
+        .into_inner();
+    let Some(handler) = handlers.get(&info.r#type) else {
+        let why = format!(
+            "no handler registered for plugin type: {} at socket {}",
+            info.r#type,
+            socket.display()
+        );
+        return refuse(&mut client, why).await;
+    };
+    let endpoint = if info.endpoint.is_empty() {
+        socket.to_owned()
+    } else {
+        PathBuf::from(info.endpoint)
+    };
+    let plugin = Plugin {
+        name: info.name,
+        endpoint,
+        versions: info.supported_versions,
+    };
+    if let Err(why) = handler.validate(&plugin) {
+        let why = format!("plugin validation failed with err: {why}");
+        return refuse(&mut client, why).await;
+    }
+    if let Err(why) = handler.register(&plugin).await {
+        let why = format!("plugin registration failed with err: {why}");
+        return refuse(&mut client, why).await;
+    }
+    if let Err(error) = notify(&mut client, None).await {
+        handler.deregister(&plugin);
+        return Err(error);
+    }
+    Ok(Registered {
+        socket: socket.to_owned(),
+        plugin,
+        handler: Arc::clone(handler),
+    })
+}
+
+async fn refuse<T>(
+    client: &mut RegistrationClient<Channel>,
+    why: String,
+) -> Result<T, RegistrationError> {
+    let why = format!("RegisterPlugin error -- {why}");
+    notify(client, Some(&why)).await?;
+    Err(RegistrationError::Refused(why))
+}
+
+async fn notify(
+    client: &mut RegistrationClient<Channel>,
+    error: Option<&str>,
+) -> Result<(), RegistrationError> {
+    let status = RegistrationStatus {
+        plugin_registered: error.is_none(),
+        error: error.unwrap_or_default().to_owned(),
+    };
+    let notified = client.notify_registration_status(status);
+    within("NotifyRegistrationStatus", NOTIFY_LIMIT, notified)
+        .await?
+        .map_err(|status| RegistrationError::Notify(Box::new(status)))?;
+    Ok(())
+}
+
+async fn within<T>(
+    step: &'static str,
+    limit: Duration,
+    work: impl Future<Output = T>,
+) -> Result<T, RegistrationError> {
+    timeout(limit, work)
+        .await
+        .map_err(|_| RegistrationError::Deadline { step, limit })
+}

@@ -1,0 +1,126 @@
+//! The sockets that there are, and the plugins that are registered.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::{registration::Registered, watcher::Sockets};
+
+/// First and longest delay after a registration that failed, as upstream.
+const RETRY_BASE: Duration = Duration::from_millis(500);
+const RETRY_MAX: Duration = Duration::from_secs(122);
+
+/// A registration that was begun.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Operation {
+    pub(super) socket: PathBuf,
+    /// Which of the sockets that were at this path.
+    generation: u64,
+}
+
+/// What is desired, and what is.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    sockets: Sockets,
+    registered: BTreeMap<PathBuf, (u64, Registered)>,
+    attempts: BTreeMap<PathBuf, Attempts>,
+}
+
+#[derive(Debug)]
+struct Attempts {
+    generation: u64,
+    busy: bool,
+    delay: Option<Duration>,
+    not_before: Option<Instant>,
+}
+
+impl State {
+    /// These sockets are there, and no others.
+    pub(super) fn want(&mut self, sockets: Sockets) {
+        self.attempts
+            .retain(|path, attempts| attempts.busy || sockets.contains_key(path));
+        self.sockets = sockets;
+    }
+
+    fn is_current(&self, socket: &Path, generation: u64) -> bool {
+        self.sockets.get(socket) == Some(&generation)
+    }
+
+    /// The plugins whose socket is gone, or is another one: they are registered no more.
+    pub(super) fn take_gone(&mut self) -> Vec<Registered> {
+        let mut gone = Vec::new();
+        for (socket, (generation, plugin)) in std::mem::take(&mut self.registered) {
+            if self.is_current(&socket, generation) {
+                self.registered.insert(socket, (generation, plugin));
+            } else {
+                gone.push(plugin);
+            }
+        }
+        gone
+    }
+
+    /// The registrations that can be begun now, marked as begun, and when another can.
+    pub(super) fn begin(&mut self, now: Instant) -> (Vec<Operation>, Option<Instant>) {
+        let mut operations = Vec::new();
+        let mut next: Option<Instant> = None;
+        for (socket, generation) in &self.sockets {
+            if self.registered.contains_key(socket) {
+                continue;
+            }
+            let fresh = || Attempts {
+                generation: *generation,
+                busy: false,
+                delay: None,
+                not_before: None,
+            };
+            let attempts = self.attempts.entry(socket.clone()).or_insert_with(fresh);
+            if attempts.busy {
+                continue;
+            }
+            // What the last one at this path did is not this one's fault.
+            if attempts.generation != *generation {
+                *attempts = fresh();
+            }
+            match attempts.not_before {
+                Some(at) if at > now => next = Some(next.map_or(at, |next| next.min(at))),
+                _ => {
+                    attempts.busy = true;
+                    operations.push(Operation {
+                        socket: socket.clone(),
+                        generation: *generation,
+                    });
+                }
+            }
+        }
+        (operations, next)
+    }
+
+    /// A registration ended: with a plugin, or without.
+    pub(super) fn end(&mut self, operation: &Operation, registered: Option<Registered>) {
+        let socket = &operation.socket;
+        match registered {
+            Some(plugin) => {
+                self.attempts.remove(socket);
+                self.registered
+                    .insert(socket.clone(), (operation.generation, plugin));
+            }
+            None if !self.sockets.contains_key(socket) => {
+                self.attempts.remove(socket);
+            }
+            None => {
+                if let Some(attempts) = self.attempts.get_mut(socket) {
+                    let delay = attempts
+                        .delay
+                        .map_or(RETRY_BASE, |delay| (delay * 2).min(RETRY_MAX));
+                    attempts.busy = false;
+                    attempts.delay = Some(delay);
+                    attempts.not_before = Some(Instant::now() + delay);
+                }
+            }
+        }
+    }
+}

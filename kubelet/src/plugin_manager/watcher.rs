@@ -1,0 +1,220 @@
+//! The sockets below a directory, and being woken when they change.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs, io,
+    os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use futures::{FutureExt as _, StreamExt as _};
+use inotify::{EventMask, EventStream, Inotify, WatchDescriptor, WatchMask, Watches};
+use tokio::time::{sleep, timeout};
+use tracing::warn;
+
+use crate::repeatable::blocking;
+
+/// A handful of events at a time; more wait in the kernel.
+const BUFFER: usize = 4096;
+/// After this, the directory is read again whether or not something was heard.
+const RESCAN: Duration = Duration::from_secs(60);
+/// After this, watching is tried again when it failed.
+const RETRY: Duration = Duration::from_secs(10);
+/// Sockets by their path, each with a number that no earlier socket at that path had.
+pub(super) type Sockets = BTreeMap<PathBuf, u64>;
+
+/// What tells a socket from another one at the same path: device, inode and the time at
+/// which it was made. Changes of its owner or mode change none of them.
+type Identity = (u64, u64, i64, i64);
+
+/// Watches a directory with all that are in it.
+pub(super) struct Watcher {
+    dir: PathBuf,
+    watch: Option<Watch>,
+    known: BTreeMap<PathBuf, (Identity, u64)>,
+    last_number: u64,
+    /// Something may have changed that was not looked at yet.
+    stale: bool,
+    failing: bool,
+}
+
+struct Watch {
+    events: EventStream<[u8; BUFFER]>,
+    dirs: HashMap<WatchDescriptor, PathBuf>,
+}
+
+impl Watcher {
+    pub(super) fn new(dir: PathBuf) -> Self {
+        Self {
+            dir,
+            watch: None,
+            known: BTreeMap::new(),
+            last_number: 0,
+            stale: true,
+            failing: false,
+        }
+    }
+
+    /// The sockets that there are: at once when called first, and then whenever something
+    /// may have changed. Nothing is missed by dropping what it returns.
+    pub(super) async fn changed(&mut self) -> Sockets {
+        if !self.stale {
+            match &mut self.watch {
+                Some(watch) => {
+                    let news = timeout(RESCAN, watch.next(&mut self.known));
+                    if news.await == Ok(false) {
+                        self.watch = None;
+                    }
+                }
+                None => sleep(RETRY).await,
+            }
+            self.stale = true;
+        }
+        if self.watch.is_none() {
+            self.watch = self.report(Watch::new());
+        }
+        let watches = self.watch.as_ref().map(|watch| watch.events.watches());
+        let dir = self.dir.clone();
+        let scanned = blocking(move || scan(&dir, watches)).await;
+        let scanned = scanned.map_err(io::Error::other).and_then(|scan| scan);
+        match self.report(scanned) {
+            Some(scan) => self.take(scan),
+            None => self.watch = None,
+        }
+        self.failing = self.watch.is_none();
+        self.stale = false;
+        let sockets = self.known.iter();
+        sockets
+            .map(|(path, (_, number))| (path.clone(), *number))
+            .collect()
+    }
+
+    fn take(&mut self, scan: Scan) {
+        if let Some(watch) = &mut self.watch {
+            watch.dirs = scan.dirs;
+        }
+        let mut known = BTreeMap::new();
+        for (path, identity) in scan.sockets {
+            let number = match self.known.get(&path) {
+                Some((was, number)) if *was == identity => *number,
+                _ => {
+                    self.last_number += 1;
+                    self.last_number
+                }
+            };
+            known.insert(path, (identity, number));
+        }
+        self.known = known;
+    }
+
+    fn report<T>(&mut self, result: io::Result<T>) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(error) => {
+                if !self.failing {
+                    warn!(dir = %self.dir.display(), %error, "cannot watch for plugins; trying on");
+                }
+                self.failing = true;
+                None
+            }
+        }
+    }
+}
+
+impl Watch {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            events: Inotify::init()?.into_event_stream([0; BUFFER])?,
+            dirs: HashMap::new(),
+        })
+    }
+
+    /// Waits for events; forgets what they say is gone, so that a socket that is made
+    /// anew is never taken for the last one. Whether the watch goes on.
+    async fn next(&mut self, known: &mut BTreeMap<PathBuf, (Identity, u64)>) -> bool {
+        let mut next = Some(self.events.next().await);
+        while let Some(event) = next {
+            let Some(Ok(event)) = event else {
+                return false;
+            };
+            if let (Some(name), Some(dir)) = (&event.name, self.dirs.get(&event.wd))
+                && event
+                    .mask
+                    .intersects(EventMask::DELETE | EventMask::MOVED_FROM)
+            {
+                let gone = dir.join(name);
+                known.retain(|path, _| !path.starts_with(&gone));
+            }
+            next = self.events.next().now_or_never();
+        }
+        true
+    }
+}
+
+/// What there is below a directory.
+struct Scan {
+    sockets: BTreeMap<PathBuf, Identity>,
+    dirs: HashMap<WatchDescriptor, PathBuf>,
+}
+
+/// Makes the directory if it is missing; watches it and those below it, each before it is
+/// read.
+fn scan(dir: &Path, mut watches: Option<Watches>) -> io::Result<Scan> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o750)
+        .create(dir)?;
+    let mut scan = Scan {
+        sockets: BTreeMap::new(),
+        dirs: HashMap::new(),
+    };
+    let mut left = vec![dir.to_owned()];
+    while let Some(dir) = left.pop() {
+        let read = scan.read(&dir, &mut left, watches.as_mut());
+        match read {
+            // Removed meanwhile, which is an event of its parent's.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !scan.dirs.is_empty() => {}
+            read => read?,
+        }
+    }
+    Ok(scan)
+}
+
+impl Scan {
+    fn read(
+        &mut self,
+        dir: &Path,
+        left: &mut Vec<PathBuf>,
+        watches: Option<&mut Watches>,
+    ) -> io::Result<()> {
+        if let Some(watches) = watches {
+            let mask = WatchMask::CREATE
+                | WatchMask::DELETE
+                | WatchMask::DELETE_SELF
+                | WatchMask::MOVE
+                | WatchMask::MOVE_SELF
+                | WatchMask::ONLYDIR;
+            self.dirs.insert(watches.add(dir, mask)?, dir.to_owned());
+        }
+        for entry in fs::read_dir(dir)? {
+            let entry = entry?;
+            if entry.file_name().as_encoded_bytes().starts_with(b".") {
+                continue;
+            }
+            let path = entry.path();
+            let Ok(kind) = entry.file_type() else {
+                continue;
+            };
+            if kind.is_dir() {
+                left.push(path);
+            } else if let Ok(found) = fs::metadata(&path)
+                && found.file_type().is_socket()
+            {
+                let identity = (found.dev(), found.ino(), found.mtime(), found.mtime_nsec());
+                self.sockets.insert(path, identity);
+            }
+        }
+        Ok(())
+    }
+}

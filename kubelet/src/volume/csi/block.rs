@@ -1,0 +1,244 @@
+//! Volumes that pods see as devices, below `plugins/kubernetes.io/csi/volumeDevices`:
+//! * `<volume>/data` has `vol_data.json`,
+//! * `staging/<volume>` is what the driver stages in,
+//! * `publish/<volume>/<uid>` is the device that it publishes for a pod, to which
+//!   `pods/<uid>/volumeDevices/kubernetes.io~csi/<volume>` links.
+
+use std::{
+    fs,
+    os::unix::fs::{FileTypeExt as _, symlink},
+    path::{Path, PathBuf},
+};
+
+use cri_proto::csi::v1::{
+    NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
+    NodeUnstageVolumeRequest, node_service_capability::rpc::Type as Capability,
+};
+
+use super::{
+    Csi,
+    contexts::pod_info,
+    filesystem::{begin, end, is_ready, load, text},
+    policy::Policy,
+    source::Source,
+};
+use crate::{
+    pod::identity::PodUid,
+    volume::{
+        VolumeError, blocking, disk, mount,
+        plugin::{MountRequest, Mounted, PodVolume},
+    },
+};
+
+/// Name of the directory of everything here.
+pub(super) const DIR: &str = "volumeDevices";
+const STAGING: &str = "staging";
+const PUBLISH: &str = "publish";
+
+/// Name of the device that a volume's pods share.
+pub(super) fn device_name(volume: &str) -> String {
+    format!("{DIR}/{volume}")
+}
+
+/// The volume of a device that [`device_name`] has named.
+pub(super) fn volume_name(device: &str) -> Option<&str> {
+    device.strip_prefix(DIR)?.strip_prefix('/')
+}
+
+/// Where the parts of a volume are.
+struct Paths {
+    /// What is kept of it.
+    volume: PathBuf,
+    data: PathBuf,
+    staging: PathBuf,
+    publish: PathBuf,
+}
+
+impl Paths {
+    fn published(&self, uid: &PodUid) -> PathBuf {
+        self.publish.join(uid.as_str())
+    }
+}
+
+impl Csi {
+    fn block_paths(&self, volume: &str) -> Paths {
+        let dir = self.dir().join(DIR);
+        Paths {
+            volume: dir.join(volume),
+            data: dir.join(volume).join("data"),
+            staging: dir.join(STAGING).join(volume),
+            publish: dir.join(PUBLISH).join(volume),
+        }
+    }
+
+    /// Where a volume is staged, and where it is published for a pod.
+    pub(super) fn block_targets(&self, request: &MountRequest) -> (PathBuf, PathBuf) {
+        let paths = self.block_paths(request.spec.inner_name());
+        let published = paths.published(&request.volume.uid);
+        (paths.staging, published)
+    }
+
+    pub(super) async fn stage_block(&self, request: &MountRequest) -> Result<(), VolumeError> {
+        let source = Source::of(request)?;
+        let name = request.spec.inner_name();
+        let paths = self.block_paths(name);
+        let published = paths.published(&request.volume.uid);
+        if is_mapped(&request.dir, &published).await?
+            || is_ready(&paths.data, &paths.staging).await?
+        {
+            return Ok(());
+        }
+        let client = self.drivers.client(&source.driver)?;
+        let policy = Policy::of(&source.driver, &*self.host.objects).await?;
+        let publish_context = self.publish_context(&source, &policy).await?;
+        let capabilities = client.capabilities().await?;
+        let stages = capabilities.has(Capability::StageUnstageVolume);
+        let secret = source.stage_secret.as_ref().filter(|_| stages);
+        let secrets = self.secrets("NodeStageSecretRef", secret).await?;
+        let data = self.pod_data(request, &source);
+        // Publishing needs it too.
+        let begun = begin(&paths.data, &paths.staging, stages, data).await?;
+        if !stages {
+            return Ok(());
+        }
+        let staged = client
+            .stage(NodeStageVolumeRequest {
+                volume_id: source.handle.clone(),
+                publish_context,
+                staging_target_path: text(&paths.staging),
+                volume_capability: Some(source.capability(&capabilities, None)),
+                secrets,
+                volume_context: source.attributes.clone(),
+            })
+            .await;
+        end(begun, &paths.data, &paths.staging, staged).await
+    }
+
+    pub(super) async fn publish_block(
+        &self,
+        request: &MountRequest,
+    ) -> Result<Mounted, VolumeError> {
+        let source = Source::of(request)?;
+        let paths = self.block_paths(request.spec.inner_name());
+        let published = paths.published(&request.volume.uid);
+        let link = request.dir.clone();
+        if is_mapped(&link, &published).await? {
+            return Ok(Mounted::Device(link));
+        }
+        let client = self.drivers.client(&source.driver)?;
+        let policy = Policy::of(&source.driver, &*self.host.objects).await?;
+        let publish_context = self.publish_context(&source, &policy).await?;
+        let capabilities = client.capabilities().await?;
+        let secret = source.publish_secret.as_ref();
+        let secrets = self.secrets("NodePublishSecretRef", secret).await?;
+        let mut volume_context = source.attributes.clone();
+        if policy.pod_info_on_mount() {
+            volume_context.extend(pod_info(&request.pod, source.lifecycle));
+        }
+        let (publish_dir, made, target) = (paths.publish.clone(), link.clone(), published.clone());
+        blocking(move || {
+            mount::make_dir(&publish_dir, 0o750)?;
+            map(&made, &target)
+        })
+        .await?;
+        client
+            .publish(NodePublishVolumeRequest {
+                volume_id: source.handle.clone(),
+                publish_context,
+                staging_target_path: text(&paths.staging),
+                target_path: text(&published),
+                volume_capability: Some(source.capability(&capabilities, None)),
+                readonly: source.read_only,
+                secrets,
+                volume_context,
+            })
+            .await?;
+        blocking(move || match fs::metadata(&published) {
+            Ok(_) => Ok(Mounted::Device(link)),
+            Err(error) => Err(VolumeError::io("use the device at", &published, error)),
+        })
+        .await
+    }
+
+    pub(super) async fn unpublish_block(&self, volume: &PodVolume) -> Result<(), VolumeError> {
+        let link = self.host.volume_dir(volume);
+        let paths = self.block_paths(&volume.name);
+        let published = paths.published(&volume.uid);
+        if let Some(data) = load(&paths.data).await? {
+            let request = NodeUnpublishVolumeRequest {
+                volume_id: data.volume_handle,
+                target_path: text(&published),
+            };
+            let client = self.drivers.client(&data.driver_name)?;
+            client.unpublish(request).await?;
+        }
+        blocking(move || {
+            mount::clean_up(&published)?;
+            // It tells that there is something to give back.
+            mount::remove_mount_point(&link)
+        })
+        .await
+    }
+
+    /// Undoes the staging of a volume, and removes what is left of it.
+    pub(super) async fn unstage_block(&self, volume: &str) -> Result<(), VolumeError> {
+        let paths = self.block_paths(volume);
+        let staging = paths.staging.clone();
+        let is_staged = blocking(move || Ok(staging.exists())).await?;
+        if let (Some(data), true) = (load(&paths.data).await?, is_staged) {
+            let client = self.drivers.client(&data.driver_name)?;
+            let capabilities = client.capabilities().await?;
+            if capabilities.has(Capability::StageUnstageVolume) {
+                let request = NodeUnstageVolumeRequest {
+                    volume_id: data.volume_handle,
+                    staging_target_path: text(&paths.staging),
+                };
+                client.unstage(request).await?;
+            }
+        }
+        blocking(move || {
+            mount::remove_contents(&paths.staging)?;
+            mount::remove_mount_point(&paths.publish)?;
+            mount::remove_contents(&paths.volume)
+        })
+        .await
+    }
+
+    /// Names of the devices of volumes that something is kept of.
+    pub(super) async fn blocks_on_disk(&self) -> Result<Vec<String>, VolumeError> {
+        let dir = self.dir().join(DIR);
+        blocking(move || {
+            let volumes = disk::children(&dir)?.into_iter();
+            Ok(volumes
+                .filter(|(name, _)| name != STAGING && name != PUBLISH)
+                .map(|(name, _)| device_name(&name))
+                .collect())
+        })
+        .await
+    }
+}
+
+/// Whether a pod has the device that is published for it.
+async fn is_mapped(link: &Path, published: &Path) -> Result<bool, VolumeError> {
+    let (link, published) = (link.to_owned(), published.to_owned());
+    blocking(move || {
+        let is_linked = fs::read_link(&link).is_ok_and(|target| target == published);
+        let found = fs::metadata(&published);
+        // After a restart of the node it is an empty file.
+        Ok(is_linked && found.is_ok_and(|found| found.file_type().is_block_device()))
+    })
+    .await
+}
+
+/// Makes the link by which containers get the device. It tells that the pod has, or may
+/// have, the volume, so it is there before the device.
+fn map(link: &Path, published: &Path) -> Result<(), VolumeError> {
+    if fs::read_link(link).is_ok_and(|target| target == published) {
+        return Ok(());
+    }
+    mount::remove_mount_point(link)?;
+    if let Some(parent) = link.parent() {
+        mount::make_dir(parent, 0o750)?;
+    }
+    symlink(published, link).map_err(|error| VolumeError::io("create", link, error))
+}

@@ -1,0 +1,198 @@
+//! The node service of a CSI driver, for one operation on one volume.
+
+use std::{path::Path, time::Duration};
+
+use cri_proto::csi::v1::{
+    NodeExpandVolumeRequest, NodeGetCapabilitiesRequest, NodeGetInfoRequest, NodeGetInfoResponse,
+    NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
+    NodeUnstageVolumeRequest, node_client,
+    node_service_capability::{Type, rpc::Type as Capability},
+};
+use tokio::time::{Instant, timeout_at};
+use tonic::{Code, Response, Status, transport::Channel};
+
+use crate::{plugin_manager::socket, volume::VolumeError};
+
+/// How long an operation, which may be more than one call, may take, as upstream.
+const OPERATION_LIMIT: Duration = Duration::from_secs(2 * 60);
+
+/// Why a driver did not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CsiError {
+    /// It has not registered, or is gone.
+    #[error("driver name {0} not found in the list of registered CSI drivers")]
+    NotRegistered(String),
+    /// It said no, or nothing.
+    #[error("{rpc}: rpc error: code = {:?} desc = {}", status.code(), status.message())]
+    Call {
+        /// What was called.
+        rpc: &'static str,
+        /// What came back.
+        status: Box<Status>,
+    },
+}
+
+impl CsiError {
+    /// Whether it is certain that nothing is being done: after any other error the driver
+    /// may still be at it.
+    pub(super) fn is_final(&self) -> bool {
+        match self {
+            Self::NotRegistered(_) => false,
+            Self::Call { status, .. } => !matches!(
+                status.code(),
+                Code::Cancelled
+                    | Code::DeadlineExceeded
+                    | Code::Unavailable
+                    | Code::ResourceExhausted
+                    | Code::Aborted
+            ),
+        }
+    }
+
+    /// Whether the volume is in a state in which this cannot be done.
+    pub(super) fn is_failed_precondition(&self) -> bool {
+        matches!(self, Self::Call { status, .. } if status.code() == Code::FailedPrecondition)
+    }
+}
+
+impl From<CsiError> for VolumeError {
+    fn from(error: CsiError) -> Self {
+        Self::Other(Box::new(error))
+    }
+}
+
+/// What a driver can do on a node.
+#[derive(Clone, Debug)]
+pub(super) struct Capabilities(Vec<Capability>);
+
+impl Capabilities {
+    pub(super) fn has(&self, capability: Capability) -> bool {
+        self.0.contains(&capability)
+    }
+}
+
+/// A client whose calls together have one deadline.
+#[derive(Clone, Debug)]
+pub(super) struct NodeClient {
+    client: node_client::NodeClient<Channel>,
+    deadline: Instant,
+}
+
+impl NodeClient {
+    pub(super) fn new(endpoint: &Path) -> Self {
+        Self {
+            client: node_client::NodeClient::new(socket::channel(endpoint)),
+            deadline: Instant::now() + OPERATION_LIMIT,
+        }
+    }
+
+    pub(super) async fn info(&self) -> Result<NodeGetInfoResponse, CsiError> {
+        let mut client = self.client.clone();
+        let call = client.node_get_info(NodeGetInfoRequest {});
+        self.call("NodeGetInfo", call).await
+    }
+
+    pub(super) async fn capabilities(&self) -> Result<Capabilities, CsiError> {
+        let mut client = self.client.clone();
+        let call = client.node_get_capabilities(NodeGetCapabilitiesRequest {});
+        let answer = self.call("NodeGetCapabilities", call).await?;
+        let capabilities = answer.capabilities.into_iter();
+        let known = capabilities.filter_map(|capability| match capability.r#type? {
+            Type::Rpc(rpc) => Some(rpc.r#type()),
+        });
+        Ok(Capabilities(known.collect()))
+    }
+
+    pub(super) async fn stage(&self, request: NodeStageVolumeRequest) -> Result<(), CsiError> {
+        let mut client = self.client.clone();
+        let call = client.node_stage_volume(request);
+        self.call("NodeStageVolume", call).await.map(drop)
+    }
+
+    pub(super) async fn unstage(&self, request: NodeUnstageVolumeRequest) -> Result<(), CsiError> {
+        let mut client = self.client.clone();
+        let call = client.node_unstage_volume(request);
+        self.call("NodeUnstageVolume", call).await.map(drop)
+    }
+
+    pub(super) async fn publish(&self, request: NodePublishVolumeRequest) -> Result<(), CsiError> {
+        let mut client = self.client.clone();
+        let call = client.node_publish_volume(request);
+        self.call("NodePublishVolume", call).await.map(drop)
+    }
+
+    pub(super) async fn unpublish(
+        &self,
+        request: NodeUnpublishVolumeRequest,
+    ) -> Result<(), CsiError> {
+        let mut client = self.client.clone();
+        let call = client.node_unpublish_volume(request);
+        self.call("NodeUnpublishVolume", call).await.map(drop)
+    }
+
+    pub(super) async fn expand(&self, request: NodeExpandVolumeRequest) -> Result<(), CsiError> {
+        let mut client = self.client.clone();
+        let call = client.node_expand_volume(request);
+        self.call("NodeExpandVolume", call).await.map(drop)
+    }
+
+    async fn call<T>(
+        &self,
+        rpc: &'static str,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, CsiError> {
+        let status = match timeout_at(self.deadline, call).await {
+            Ok(Ok(answer)) => return Ok(answer.into_inner()),
+            Ok(Err(status)) => status,
+            Err(_) => Status::deadline_exceeded("context deadline exceeded"),
+        };
+        Err(CsiError::Call {
+            rpc,
+            status: Box::new(status),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn some_errors_leave_it_open_what_was_done() {
+        let is_final = |code| {
+            let status = Box::new(Status::new(code, "x"));
+            let rpc = "NodeStageVolume";
+            CsiError::Call { rpc, status }.is_final()
+        };
+        for code in [
+            Code::Internal,
+            Code::InvalidArgument,
+            Code::Unknown,
+            Code::NotFound,
+        ] {
+            assert!(is_final(code), "{code:?}");
+        }
+        for code in [Code::Unavailable, Code::Aborted, Code::DeadlineExceeded] {
+            assert!(!is_final(code), "{code:?}");
+        }
+        assert!(!CsiError::NotRegistered("x".to_owned()).is_final());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_driver_that_does_not_answer_is_given_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("csi.sock");
+        // Nobody accepts.
+        let listener = tokio::net::UnixListener::bind(&path).unwrap();
+        let begun = Instant::now();
+        let error = NodeClient::new(&path).info().await.unwrap_err();
+        assert_eq!(begun.elapsed(), OPERATION_LIMIT);
+        assert_eq!(
+            error.to_string(),
+            "NodeGetInfo: rpc error: code = DeadlineExceeded desc = context deadline exceeded"
+        );
+        drop(listener);
+        let error = NodeClient::new(&dir.path().join("none")).info().await;
+        assert!(!error.unwrap_err().is_final());
+    }
+}

@@ -1,0 +1,116 @@
+//! What a driver is told beside the volume: what attaching it came to, its secrets, and the
+//! pod with its tokens.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Pod, SecretReference};
+
+use super::{
+    Csi,
+    policy::Policy,
+    source::{Lifecycle, Source, attachment_name},
+};
+use crate::{
+    pod::identity::{self, PodUid},
+    volume::VolumeError,
+};
+
+/// Texts by name, as CSI has them everywhere.
+pub(super) type Texts = BTreeMap<String, String>;
+
+impl Csi {
+    /// What attaching the volume to this node came to.
+    pub(super) async fn publish_context(
+        &self,
+        source: &Source,
+        policy: &Policy,
+    ) -> Result<Texts, VolumeError> {
+        if source.lifecycle == Lifecycle::Ephemeral || !policy.attach_required() {
+            return Ok(Texts::new());
+        }
+        let name = attachment_name(&source.handle, &source.driver, &self.host.options.node_name);
+        let attachment = self.host.objects.volume_attachment(&name).await?;
+        let not_attached = |why: &str| {
+            let error = format!(
+                "volume {:?} of driver {} is not attached to this node: {why}",
+                source.handle, source.driver
+            );
+            VolumeError::Other(error.into())
+        };
+        if attachment.metadata.deletion_timestamp.is_some() {
+            return Err(not_attached("volume attachment is being deleted"));
+        }
+        match &attachment.status {
+            Some(status) if status.attached => {
+                Ok(status.attachment_metadata.clone().unwrap_or_default())
+            }
+            Some(status) => {
+                let error = status.attach_error.as_ref();
+                let why = error.and_then(|error| error.message.as_deref());
+                Err(not_attached(why.unwrap_or("it is still to be")))
+            }
+            None => Err(not_attached("it is still to be")),
+        }
+    }
+
+    /// The keys of a secret that the volume refers to in a field.
+    pub(super) async fn secrets(
+        &self,
+        field: &'static str,
+        reference: Option<&SecretReference>,
+    ) -> Result<Texts, VolumeError> {
+        let Some(reference) = reference else {
+            return Ok(Texts::new());
+        };
+        let namespace = reference.namespace.as_deref().unwrap_or_default();
+        let name = reference.name.as_deref().unwrap_or_default();
+        let secret = self.host.objects.secret(namespace, name).await;
+        let secret = secret.map_err(|error| {
+            let error = format!("fetching {field} {namespace}/{name} failed: {error}");
+            VolumeError::Other(error.into())
+        })?;
+        let keys = secret.data.iter().flatten();
+        Ok(keys
+            .map(|(key, value)| (key.clone(), String::from_utf8_lossy(&value.0).into_owned()))
+            .collect())
+    }
+
+    /// The tokens of the pod's service account that the driver asks for.
+    pub(super) async fn tokens(&self, pod: &Pod, policy: &Policy) -> Result<Texts, VolumeError> {
+        let mut tokens = BTreeMap::new();
+        for request in policy.token_requests() {
+            let audiences: &[String] = match request.audience.as_str() {
+                "" => &[],
+                _ => std::slice::from_ref(&request.audience),
+            };
+            let objects = &*self.host.objects;
+            let expiration = request.expiration_seconds;
+            let token = self.tokens.get(objects, pod, audiences, expiration).await?;
+            tokens.insert(request.audience.as_str(), token);
+        }
+        if tokens.is_empty() {
+            return Ok(Texts::new());
+        }
+        let tokens =
+            serde_json::to_string(&tokens).map_err(|error| VolumeError::Other(error.into()))?;
+        let key = "csi.storage.k8s.io/serviceAccount.tokens".to_owned();
+        Ok(Texts::from([(key, tokens)]))
+    }
+}
+
+/// What a driver is told of the pod.
+pub(super) fn pod_info(pod: &Pod, lifecycle: Lifecycle) -> Texts {
+    let account = pod.spec.as_ref();
+    let account = account.and_then(|spec| spec.service_account_name.clone());
+    let ephemeral = lifecycle == Lifecycle::Ephemeral;
+    [
+        ("pod.name", identity::name(pod).to_owned()),
+        ("pod.namespace", identity::namespace(pod).to_owned()),
+        ("pod.uid", PodUid::of(pod).to_string()),
+        ("serviceAccount.name", account.unwrap_or_default()),
+        ("ephemeral", ephemeral.to_string()),
+    ]
+    .into_iter()
+    .map(|(key, value)| (format!("csi.storage.k8s.io/{key}"), value))
+    .collect()
+}

@@ -1,0 +1,135 @@
+//! The CSI drivers that have registered with this kubelet.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+use parking_lot::Mutex;
+
+use super::client::{CsiError, NodeClient};
+
+/// The drivers by their names.
+#[derive(Debug, Default)]
+pub struct DriverStore(Mutex<BTreeMap<String, Driver>>);
+
+/// A driver.
+#[derive(Clone, Debug)]
+pub(super) struct Driver {
+    /// Socket of its node service.
+    pub(super) endpoint: PathBuf,
+    /// The newest version of CSI that it speaks.
+    pub(super) version: Version,
+}
+
+impl DriverStore {
+    /// A client of a driver, for one operation.
+    pub(super) fn client(&self, name: &str) -> Result<NodeClient, CsiError> {
+        match self.0.lock().get(name) {
+            Some(driver) => Ok(NodeClient::new(&driver.endpoint)),
+            None => Err(CsiError::NotRegistered(name.to_owned())),
+        }
+    }
+
+    pub(super) fn version(&self, name: &str) -> Option<Version> {
+        self.0.lock().get(name).map(|driver| driver.version.clone())
+    }
+
+    pub(super) fn put(&self, name: &str, driver: Driver) {
+        self.0.lock().insert(name.to_owned(), driver);
+    }
+
+    /// Forgets a driver unless another one of that name has taken its place.
+    pub(super) fn remove(&self, name: &str, endpoint: &Path) {
+        let mut drivers = self.0.lock();
+        if drivers.get(name).is_some_and(|d| d.endpoint == endpoint) {
+            drivers.remove(name);
+        }
+    }
+}
+
+/// A version: numbers, the first of which counts most. What follows them is not looked at.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Version(Vec<u32>);
+
+impl Version {
+    /// The newest of a driver's versions that this kubelet speaks too: a 1.x.
+    pub(super) fn newest_supported(versions: &[String]) -> Result<Self, String> {
+        let mut newest = None;
+        let mut unread = None;
+        for version in versions {
+            match version.parse::<Self>() {
+                Ok(version) if version.major() <= 1 => newest = newest.max(Some(version)),
+                Ok(_) => {}
+                Err(error) => unread = Some(error),
+            }
+        }
+        match newest {
+            Some(version) if version.major() == 1 => Ok(version),
+            Some(version) => Err(format!(
+                "highest supported version reported is {version}, must be v1.x"
+            )),
+            None => Err(format!(
+                "could not find a highest supported version from versions ({}) reported: {}",
+                versions.join(" "),
+                unread.unwrap_or_else(|| "none is v1.x".to_owned())
+            )),
+        }
+    }
+
+    fn major(&self) -> u32 {
+        self.0.first().copied().unwrap_or_default()
+    }
+}
+
+impl FromStr for Version {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let trimmed = text.trim();
+        let trimmed = trimmed.strip_prefix('v').unwrap_or(trimmed);
+        let end = trimmed.find(|c: char| c != '.' && !c.is_ascii_digit());
+        let numbers = &trimmed[..end.unwrap_or(trimmed.len())];
+        let numbers = numbers.strip_suffix('.').unwrap_or(numbers);
+        let numbers: Result<Vec<u32>, _> = numbers.split('.').map(str::parse).collect();
+        match numbers {
+            Ok(numbers) if numbers.len() >= 2 => Ok(Self(numbers)),
+            _ => Err(format!("could not parse {text:?} as version")),
+        }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let numbers: Vec<String> = self.0.iter().map(u32::to_string).collect();
+        f.write_str(&numbers.join("."))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn newest(versions: &[&str]) -> Result<String, String> {
+        let versions: Vec<String> = versions.iter().map(|v| (*v).to_owned()).collect();
+        Version::newest_supported(&versions).map(|version| version.to_string())
+    }
+
+    #[test]
+    fn the_newest_version_that_both_speak() {
+        assert_eq!(newest(&["1.0.0", "v1.10.0", "1.2"]).unwrap(), "1.10.0");
+        assert_eq!(newest(&["0.3", "1.0", "2.0"]).unwrap(), "1.0");
+        assert_eq!(newest(&["x", "1.1.0-rc1"]).unwrap(), "1.1.0");
+        for (versions, why) in [
+            (&["0.3.0"][..], "must be v1.x"),
+            (&["2.0.0"], "could not find"),
+            (&["one"], "could not parse \"one\""),
+            (&["1"], "could not parse \"1\""),
+        ] {
+            let error = newest(versions).unwrap_err();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Letting volumes have what they were given more of.
+
+use cri_proto::csi::v1::{
+    CapacityRange, NodeExpandVolumeRequest, node_service_capability::rpc::Type as Capability,
+};
+use tracing::warn;
+
+use super::{Csi, filesystem::text, source::Source};
+use crate::volume::{
+    VolumeError,
+    plugin::{MountRequest, VolumeMode},
+};
+
+impl Csi {
+    /// Asks the driver to let a volume that is ready grow, where it can do that on a node.
+    pub(super) async fn grow(&self, request: &MountRequest, bytes: i64) -> Result<(), VolumeError> {
+        let source = Source::of(request)?;
+        let client = self.drivers.client(&source.driver)?;
+        let capabilities = client.capabilities().await?;
+        if !capabilities.has(Capability::ExpandVolume) {
+            return Ok(());
+        }
+        let secret = source.expand_secret.as_ref();
+        let secrets = self.secrets("NodeExpandSecretRef", secret).await?;
+        let (staging, path) = match source.mode {
+            VolumeMode::Filesystem => (self.staging_path(&source), Self::published_path(request)),
+            VolumeMode::Block => self.block_targets(request),
+        };
+        let stages = capabilities.has(Capability::StageUnstageVolume);
+        let expanded = client
+            .expand(NodeExpandVolumeRequest {
+                volume_id: source.handle.clone(),
+                volume_path: text(&path),
+                capacity_range: Some(CapacityRange {
+                    required_bytes: bytes,
+                    limit_bytes: 0,
+                }),
+                staging_target_path: if stages {
+                    text(&staging)
+                } else {
+                    String::new()
+                },
+                volume_capability: Some(source.capability(&capabilities, None)),
+                secrets,
+            })
+            .await;
+        match expanded {
+            // It does not grow volumes that are in use: the pod has it as it is.
+            Err(error) if error.is_failed_precondition() => {
+                warn!(volume = request.name(), %error, "volume cannot grow while it is used");
+                Ok(())
+            }
+            expanded => Ok(expanded?),
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! `csi`: volumes of the drivers that register with the kubelet, persistent and of single
+//! pods.
+//!
+//! A persistent volume is staged once on the node, where its driver can do that, and
+//! published for each of its pods; what is between the two calls is the driver's. What is
+//! needed to undo a call is written down before it is made (`vol_data.json`), and when it
+//! was answered that too: after a restart of the kubelet a volume that is ready is left as
+//! it is, whether or not its driver has registered yet.
+
+mod block;
+mod client;
+mod contexts;
+mod driver_store;
+mod expand;
+mod filesystem;
+mod policy;
+mod registration;
+mod source;
+mod volume_data;
+
+use std::{path::PathBuf, sync::Arc};
+
+use futures::future::FutureExt as _;
+
+pub use self::{
+    driver_store::DriverStore,
+    registration::{CsiRegistration, PLUGIN_TYPE},
+};
+use super::{
+    VolumeError, VolumeHost,
+    plugin::{Attributes, MountRequest, Mounted, PodVolume, VolumeMode, VolumePlugin, Work},
+    spec::VolumeSpec,
+    tokens::TokenCache,
+};
+
+const NAME: &str = "kubernetes.io/csi";
+
+/// The plugin.
+#[derive(Debug)]
+pub(super) struct Csi {
+    pub(super) host: VolumeHost,
+    pub(super) tokens: Arc<TokenCache>,
+    pub(super) drivers: Arc<DriverStore>,
+}
+
+impl VolumePlugin for Csi {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn supports(&self, spec: &VolumeSpec) -> bool {
+        source::persistent(spec).is_some()
+            || spec.inline().is_some_and(|volume| volume.csi.is_some())
+    }
+
+    fn attributes(&self, spec: &VolumeSpec) -> Attributes {
+        let inline = spec.inline().and_then(|volume| volume.csi.as_ref());
+        let read_only = match inline {
+            Some(source) => source.read_only.unwrap_or_default(),
+            None => spec.read_only,
+        };
+        Attributes {
+            read_only,
+            managed: !read_only,
+            selinux_relabel: true,
+        }
+    }
+
+    fn device(&self, spec: &VolumeSpec) -> Result<Option<String>, VolumeError> {
+        let Some(source) = source::persistent(spec) else {
+            return Ok(None);
+        };
+        for (field, value) in [
+            ("driver", &source.driver),
+            ("volumeHandle", &source.volume_handle),
+        ] {
+            if value.is_empty() {
+                let why = format!("spec.csi.{field} of its persistent volume is empty");
+                return Err(VolumeError::invalid(&spec.name, why));
+            }
+        }
+        if source.driver.contains('/') || source.driver.starts_with('.') {
+            let why = format!("{:?} is no name of a driver", source.driver);
+            return Err(VolumeError::invalid(&spec.name, why));
+        }
+        Ok(Some(match spec.mode {
+            VolumeMode::Filesystem => {
+                filesystem::device_name(&source.driver, &source.volume_handle)
+            }
+            VolumeMode::Block => block::device_name(spec.inner_name()),
+        }))
+    }
+
+    /// Whether a driver wants a volume published again is not known here.
+    fn refreshes(&self, spec: &VolumeSpec) -> bool {
+        spec.mode == VolumeMode::Filesystem
+    }
+
+    fn stage<'a>(&'a self, request: &'a MountRequest) -> Work<'a, ()> {
+        match request.spec.mode {
+            VolumeMode::Filesystem => self.stage_directory(request).boxed(),
+            VolumeMode::Block => self.stage_block(request).boxed(),
+        }
+    }
+
+    fn set_up<'a>(&'a self, request: &'a MountRequest) -> Work<'a, Mounted> {
+        match request.spec.mode {
+            VolumeMode::Filesystem => self.publish_directory(request).boxed(),
+            VolumeMode::Block => self.publish_block(request).boxed(),
+        }
+    }
+
+    fn expand<'a>(&'a self, request: &'a MountRequest, bytes: i64) -> Work<'a, ()> {
+        self.grow(request, bytes).boxed()
+    }
+
+    fn tear_down<'a>(&'a self, volume: &'a PodVolume) -> Work<'a, ()> {
+        async move {
+            match volume.mode {
+                VolumeMode::Filesystem => self.unpublish_directory(volume).await?,
+                VolumeMode::Block => self.unpublish_block(volume).await?,
+            }
+            self.tokens.forget(&volume.uid);
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn unstage<'a>(&'a self, device: &'a str) -> Work<'a, ()> {
+        match block::volume_name(device) {
+            Some(volume) => self.unstage_block(volume).boxed(),
+            None => self.unstage_directory(device).boxed(),
+        }
+    }
+
+    fn device_on_disk<'a>(&'a self, volume: &'a PodVolume) -> Work<'a, Option<String>> {
+        match volume.mode {
+            VolumeMode::Filesystem => self.device_of_directory(volume).boxed(),
+            VolumeMode::Block => {
+                let name = block::device_name(&volume.name);
+                futures::future::ready(Ok(Some(name))).boxed()
+            }
+        }
+    }
+
+    fn devices_on_disk(&self) -> Work<'_, Vec<String>> {
+        async move {
+            let mut names = self.directories_on_disk().await?;
+            names.extend(self.blocks_on_disk().await?);
+            Ok(names)
+        }
+        .boxed()
+    }
+}
+
+impl Csi {
+    /// Directory of everything that is for the whole node.
+    fn dir(&self) -> PathBuf {
+        self.host.plugin_dir(NAME)
+    }
+}

@@ -1,0 +1,168 @@
+//! When drivers are asked for what, and what is left of a volume.
+
+use std::{fs, path::Path};
+
+use cri_proto::csi::v1::volume_capability::{AccessType, access_mode::Mode};
+use e2e::fake_csi::STAGED;
+use serde_json::Value;
+use tokio::time::sleep;
+use tonic::{Code, Status};
+
+use super::{Cluster, DRIVER, claimed, gone};
+use crate::node::{SECOND, until};
+
+#[tokio::test(start_paused = true)]
+async fn pods_share_what_is_staged() {
+    let on = Cluster::new();
+    let _driver = on.serve();
+    let kubelet = on.node.start();
+    kubelet.add(claimed("a")).await;
+    kubelet.until_phase("a", "Running", 60 * SECOND).await;
+    kubelet.add(claimed("b")).await;
+    kubelet.until_phase("b", "Running", 60 * SECOND).await;
+    assert_eq!(on.driver.verbs(), ["Stage", "Publish", "Publish"]);
+
+    let staged = on.staging().join("globalmount");
+    assert_eq!(fs::read_to_string(staged.join(STAGED)).unwrap(), "handle-1");
+    let stage = &on.stages()[0];
+    assert_eq!(stage.volume_id, "handle-1");
+    assert_eq!(Path::new(&stage.staging_target_path), staged);
+    assert_eq!(stage.volume_context["pool"], "fast");
+    let capability = stage.volume_capability.clone().unwrap();
+    let access = capability.access_mode.unwrap().mode();
+    assert_eq!(access, Mode::SingleNodeWriter);
+    let Some(AccessType::Mount(mount)) = capability.access_type else {
+        panic!("{:?}", capability.access_type);
+    };
+    assert_eq!(
+        (mount.fs_type.as_str(), mount.mount_flags),
+        ("ext4", vec!["noatime".to_owned()])
+    );
+    let publish = &on.publishes()[1];
+    assert_eq!(Path::new(&publish.staging_target_path), staged);
+    assert_eq!(Path::new(&publish.target_path), on.published("b", "pv"));
+    assert!(!publish.readonly);
+    let seen = on.node.runtime.running("c");
+    let sources: Vec<&str> = seen
+        .iter()
+        .flat_map(|container| &container.config.mounts)
+        .filter(|mount| mount.container_path == "/v")
+        .map(|mount| mount.host_path.as_str())
+        .collect();
+    assert_eq!(
+        sources.iter().map(Path::new).collect::<Vec<_>>(),
+        [on.published("a", "pv"), on.published("b", "pv")]
+    );
+    let data = on.published("a", "pv").with_file_name("vol_data.json");
+    let data: Value = serde_json::from_str(&fs::read_to_string(data).unwrap()).unwrap();
+    assert_eq!(data["driverName"], DRIVER);
+    assert_eq!(data["volumeHandle"], "handle-1");
+    assert_eq!(data["specVolID"], "pv");
+    assert_eq!(data["volumeLifecycleMode"], "Persistent");
+
+    kubelet.remove(claimed("a")).await;
+    gone(&kubelet, &on, "a").await;
+    assert_eq!(on.driver.verbs()[3..], ["Unpublish"]);
+    assert!(staged.exists());
+    kubelet.remove(claimed("b")).await;
+    gone(&kubelet, &on, "b").await;
+    until("the unstaging", 60 * SECOND, || {
+        on.driver.verbs().len() == 6
+    })
+    .await;
+    assert_eq!(on.driver.verbs()[4..], ["Unpublish", "Unstage"]);
+    until("its directory's end", 10 * SECOND, || !staged.exists()).await;
+    sleep(600 * SECOND).await;
+    assert_eq!(on.driver.verbs().len(), 6);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_asks_the_driver_for_nothing() {
+    let on = Cluster::new();
+    let driver = on.serve();
+    let kubelet = on.node.start();
+    kubelet.add(claimed("a")).await;
+    kubelet.until_phase("a", "Running", 60 * SECOND).await;
+    kubelet.stop().await;
+
+    // The driver is away for a while.
+    drop(driver);
+    let kubelet = on.node.start();
+    kubelet.add(claimed("a")).await;
+    kubelet.until_phase("a", "Running", 60 * SECOND).await;
+    sleep(200 * SECOND).await;
+    assert_eq!(on.driver.verbs(), ["Stage", "Publish"]);
+    assert_eq!(on.node.runtime.containers().len(), 1);
+
+    // Another pod finds it staged.
+    let _driver = on.serve();
+    kubelet.add(claimed("b")).await;
+    kubelet.until_phase("b", "Running", 200 * SECOND).await;
+    assert_eq!(on.driver.verbs(), ["Stage", "Publish", "Publish"]);
+    kubelet.stop().await;
+
+    // One that went while no kubelet ran is given back by what is on disk.
+    let kubelet = on.node.start();
+    kubelet.add(claimed("a")).await;
+    gone(&kubelet, &on, "b").await;
+    kubelet.remove(claimed("a")).await;
+    gone(&kubelet, &on, "a").await;
+    until("the unstaging", 300 * SECOND, || {
+        on.driver
+            .verbs()
+            .ends_with(&["Unpublish", "Unpublish", "Unstage"])
+    })
+    .await;
+    assert_eq!(on.driver.verbs().len(), 6);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_waits_for_a_driver_that_comes_late() {
+    let on = Cluster::new();
+    let kubelet = on.node.start();
+    kubelet.add(claimed("a")).await;
+    sleep(20 * SECOND).await;
+    assert_eq!(kubelet.waiting("a"), "ContainerCreating");
+    let _driver = on.serve();
+    kubelet.until_phase("a", "Running", 200 * SECOND).await;
+    assert_eq!(on.driver.verbs(), ["Stage", "Publish"]);
+    let registrations = on.driver.registrations();
+    assert_eq!(registrations.len(), 1);
+    assert!(registrations[0].plugin_registered);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_recovers_from_a_driver_that_fails() {
+    let on = Cluster::new();
+    let _driver = on.serve();
+    on.driver.fail("Stage", Status::internal("no disk"));
+    let kubelet = on.node.start();
+    kubelet.add(claimed("a")).await;
+    sleep(60 * SECOND).await;
+    assert_eq!(kubelet.waiting("a"), "ContainerCreating");
+    let verbs = on.driver.verbs();
+    assert!(
+        verbs.len() > 2 && verbs.iter().all(|verb| *verb == "Stage"),
+        "{verbs:?}"
+    );
+    // The driver said that it did nothing, so that nothing is left.
+    let device = on.path("plugins/kubernetes.io/csi").join(DRIVER);
+    assert_eq!(fs::read_dir(&device).unwrap().count(), 0);
+    on.driver.clear_faults();
+    on.driver
+        .fail("Publish", Status::new(Code::Unavailable, "wait"));
+    until("a publish that fails", 300 * SECOND, || {
+        on.driver.verbs().contains(&"Publish")
+    })
+    .await;
+    // It may have done it, or half of it.
+    kubelet.remove(claimed("a")).await;
+    gone(&kubelet, &on, "a").await;
+    until("the unstaging", 300 * SECOND, || {
+        on.driver.verbs().ends_with(&["Unpublish", "Unstage"])
+    })
+    .await;
+    on.driver.clear_faults();
+    kubelet.add(claimed("b")).await;
+    kubelet.until_phase("b", "Running", 60 * SECOND).await;
+}

@@ -1,0 +1,207 @@
+//! What drivers are told, by kind of volume and by what they can do.
+
+use std::{fs, os::unix::fs::MetadataExt as _, path::Path};
+
+use cri_proto::csi::v1::{
+    node_service_capability::rpc::Type as Capability, volume_capability::AccessType,
+};
+use e2e::fake_csi::{Call, PUBLISHED};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+use tonic::Status;
+
+use super::{Cluster, DRIVER, claimed, claimed_with, gone, with};
+use crate::node::{IMAGE, SECOND, pod, until};
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_of_one_pod_comes_and_goes_with_it() {
+    let on = Cluster::new();
+    let _driver = on.serve();
+    let kubelet = on.node.start();
+    let source = json!({"csi": {
+        "driver": DRIVER, "readOnly": true, "volumeAttributes": {"size": "1"},
+        "nodePublishSecretRef": {"name": "key"}
+    }});
+    let spec = with(source, json!({}));
+    kubelet.add(pod("a", "a", spec.clone())).await;
+    sleep(10 * SECOND).await;
+    assert_eq!(kubelet.waiting("a"), "ContainerCreating");
+    assert_eq!(on.driver.verbs(), [""; 0], "the driver has no such volumes");
+    on.put_driver(json!({
+        "volumeLifecycleModes": ["Ephemeral"], "podInfoOnMount": true,
+        "tokenRequests": [{"audience": "vault"}, {"audience": ""}]
+    }));
+    let secret = json!({
+        "metadata": {"namespace": "default", "name": "key"}, "data": {"user": "bWU="}
+    });
+    on.objects.put("secret", secret);
+    kubelet.until_phase("a", "Running", 200 * SECOND).await;
+    assert_eq!(on.driver.verbs(), ["Publish"]);
+    let request = &on.publishes()[0];
+    assert!(request.volume_id.starts_with("csi-") && request.volume_id.len() == 68);
+    assert!(request.readonly && request.staging_target_path.is_empty());
+    assert_eq!(Path::new(&request.target_path), on.published("a", "v"));
+    assert_eq!(request.secrets["user"], "me");
+    let context = &request.volume_context;
+    assert_eq!(context["size"], "1");
+    for (key, value) in [
+        ("pod.name", "a"),
+        ("pod.namespace", "default"),
+        ("pod.uid", "a"),
+        ("serviceAccount.name", "builder"),
+        ("ephemeral", "true"),
+    ] {
+        assert_eq!(context[&format!("csi.storage.k8s.io/{key}")], value);
+    }
+    let tokens = &context["csi.storage.k8s.io/serviceAccount.tokens"];
+    let tokens: Value = serde_json::from_str(tokens).unwrap();
+    assert_eq!(tokens["vault"]["token"], "default:builder:vault");
+    assert_eq!(tokens[""]["token"], "default:builder:");
+    let container = &on.node.runtime.running("c")[0];
+    let mount = container
+        .config
+        .mounts
+        .iter()
+        .find(|m| m.container_path == "/v");
+    assert!(mount.unwrap().readonly);
+    kubelet.remove(pod("a", "a", spec)).await;
+    gone(&kubelet, &on, "a").await;
+    assert_eq!(on.driver.verbs(), ["Publish", "Unpublish"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_must_be_attached_is_waited_for() {
+    let on = Cluster::new();
+    on.put_driver(json!({}));
+    let _driver = on.serve();
+    let kubelet = on.node.start();
+    kubelet.add(claimed("a")).await;
+    sleep(10 * SECOND).await;
+    assert_eq!(kubelet.waiting("a"), "ContainerCreating");
+    assert_eq!(on.driver.verbs(), [""; 0]);
+    // printf handle-1d.example.comnode | sha256sum
+    let name = "csi-8dacb94c639d43bfcc0fe899bab694270688cf06886ffc2da50cbc124b5bcb11";
+    let attachment = |attached: bool| {
+        json!({
+            "metadata": {"name": name},
+            "spec": {
+                "attacher": DRIVER, "nodeName": "node",
+                "source": {"persistentVolumeName": "pv"}
+            },
+            "status": {"attached": attached, "attachmentMetadata": {"device": "sdx"}}
+        })
+    };
+    on.objects.put("volumeattachment", attachment(false));
+    sleep(60 * SECOND).await;
+    assert_eq!(on.driver.verbs(), [""; 0]);
+    on.objects.put("volumeattachment", attachment(true));
+    kubelet.until_phase("a", "Running", 200 * SECOND).await;
+    assert_eq!(on.stages()[0].publish_context["device"], "sdx");
+    assert_eq!(on.publishes()[0].publish_context["device"], "sdx");
+}
+
+#[tokio::test(start_paused = true)]
+async fn files_go_to_the_group_by_whoever_can() {
+    let on = Cluster::new();
+    let _driver = on.serve();
+    let kubelet = on.node.start();
+    let grouped = json!({"securityContext": {"fsGroup": 4321}});
+    kubelet.add(claimed_with("a", grouped.clone())).await;
+    kubelet.until_phase("a", "Running", 60 * SECOND).await;
+    let file = on.published("a", "pv").join(PUBLISHED);
+    assert_eq!(fs::metadata(&file).unwrap().gid(), 4321);
+    on.driver.set_capabilities(&[Capability::VolumeMountGroup]);
+    kubelet.add(claimed_with("b", grouped)).await;
+    kubelet.until_phase("b", "Running", 60 * SECOND).await;
+    let capability = on.publishes()[1].volume_capability.clone().unwrap();
+    let Some(AccessType::Mount(mount)) = capability.access_type else {
+        panic!("{:?}", capability.access_type);
+    };
+    assert_eq!(mount.volume_mount_group, "4321");
+    let file = on.published("b", "pv").join(PUBLISHED);
+    assert_ne!(fs::metadata(&file).unwrap().gid(), 4321);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_is_published_anew_where_its_driver_asks_for_that() {
+    let on = Cluster::new();
+    on.put_driver(json!({"attachRequired": false, "requiresRepublish": true}));
+    let _driver = on.serve();
+    let kubelet = on.node.start();
+    kubelet.add(claimed("a")).await;
+    kubelet.until_phase("a", "Running", 60 * SECOND).await;
+    until("more publishes", 300 * SECOND, || on.publishes().len() > 2).await;
+    assert_eq!(on.stages().len(), 1);
+    // One that fails is no harm to the pod.
+    on.driver.fail("Publish", Status::internal("not now"));
+    let before = on.publishes().len();
+    until("one that fails", 300 * SECOND, || {
+        on.publishes().len() > before + 1
+    })
+    .await;
+    assert!(on.published("a", "pv").join(PUBLISHED).exists());
+    assert_eq!(kubelet.phase("a"), "Running");
+    assert_eq!(on.node.runtime.containers().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_was_given_more_grows() {
+    let on = Cluster::new();
+    on.put_volume(json!({"capacity": {"storage": "2Gi"}}), "1Gi");
+    let _driver = on.serve();
+    let kubelet = on.node.start();
+    kubelet.add(claimed("a")).await;
+    kubelet.until_phase("a", "Running", 60 * SECOND).await;
+    let last = on.driver.calls().pop().unwrap();
+    let Call::Expand(request) = last else {
+        panic!("{last:?}");
+    };
+    assert_eq!(request.capacity_range.unwrap().required_bytes, 2 << 30);
+    assert_eq!(Path::new(&request.volume_path), on.published("a", "pv"));
+    assert_eq!(
+        Path::new(&request.staging_target_path),
+        on.staging().join("globalmount")
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_device_is_staged_published_and_given_back() {
+    let on = Cluster::new();
+    on.put_volume(json!({"volumeMode": "Block"}), "1Gi");
+    let _driver = on.serve();
+    let kubelet = on.node.start();
+    let containers = json!({"containers": [{
+        "name": "c", "image": IMAGE, "imagePullPolicy": "IfNotPresent",
+        "volumeDevices": [{"name": "v", "devicePath": "/dev/v"}]
+    }]});
+    let pod = claimed_with("a", containers);
+    kubelet.add(pod.clone()).await;
+    kubelet.until_phase("a", "Running", 60 * SECOND).await;
+    let dir = on.path("plugins/kubernetes.io/csi/volumeDevices");
+    let (stage, publish) = (on.stages().remove(0), on.publishes().remove(0));
+    assert_eq!(
+        Path::new(&stage.staging_target_path),
+        dir.join("staging/pv")
+    );
+    assert_eq!(publish.staging_target_path, stage.staging_target_path);
+    assert_eq!(Path::new(&publish.target_path), dir.join("publish/pv/a"));
+    let capability = publish.volume_capability.unwrap();
+    assert!(matches!(capability.access_type, Some(AccessType::Block(_))));
+    let link = on.path("pods/a/volumeDevices/kubernetes.io~csi/pv");
+    assert_eq!(fs::read_link(&link).unwrap(), dir.join("publish/pv/a"));
+    let container = &on.node.runtime.running("c")[0];
+    let device = &container.config.devices[0];
+    assert_eq!(device.container_path, "/dev/v");
+    assert_eq!(Path::new(&device.host_path), link);
+    kubelet.remove(pod).await;
+    gone(&kubelet, &on, "a").await;
+    until("the unstaging", 60 * SECOND, || {
+        on.driver.verbs() == ["Stage", "Publish", "Unpublish", "Unstage"]
+    })
+    .await;
+    until("the end of its directories", 10 * SECOND, || {
+        !dir.join("pv").exists() && !dir.join("staging/pv").exists()
+    })
+    .await;
+    assert!(!dir.join("publish/pv").exists());
+}

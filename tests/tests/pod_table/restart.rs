@@ -1,0 +1,209 @@
+//! A kubelet that is killed at any moment: what runs goes on, and what went meanwhile is
+//! cleaned up.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    time::Duration,
+};
+
+use e2e::node::Node;
+use serde_json::Value;
+use tokio::time::sleep;
+
+use crate::{
+    row::{Row, at_least, row},
+    run::Subject,
+};
+
+/// How often the kubelet is killed.
+const KILLS: u32 = 3;
+/// What a kubelet that gets it wrong would need to show it.
+const WRONG: Duration = Duration::from_secs(4);
+
+/// Pods of every kind that has something to lose.
+fn pods() -> Vec<Row> {
+    vec![
+        row(
+            "plain",
+            "a container that runs",
+            "containers: [{name: c, image: IMAGE, command: [sleep, '1000']}]",
+        )
+        .condition("Ready", "True"),
+        row(
+            "mounts",
+            "volumes of every kind",
+            "securityContext: {fsGroup: 4000}
+containers:
+- name: c
+  image: IMAGE
+  command: [sleep, '1000']
+  volumeMounts:
+  - {name: memory, mountPath: /memory}
+  - {name: disk, mountPath: /disk, subPath: sub}
+  - {name: host, mountPath: /host, subPath: sub}
+  - {name: data, mountPath: /data}
+volumes:
+- {name: memory, emptyDir: {medium: Memory, sizeLimit: 4Mi}}
+- {name: disk, emptyDir: {}}
+- {name: host, hostPath: {path: DIR}}
+- {name: data, projected: {sources: [{downwardAPI: {items: [{path: name, fieldRef: {fieldPath: metadata.name}}]}}]}}",
+        )
+        .condition("Ready", "True"),
+        row(
+            "probed",
+            "a sidecar and all probes",
+            "initContainers:
+- {name: i, image: IMAGE, command: ['true']}
+- name: s
+  image: IMAGE
+  restartPolicy: Always
+  command: [sleep, '1000']
+  startupProbe: {exec: {command: ['true']}, periodSeconds: 1}
+containers:
+- name: c
+  image: IMAGE
+  command: [sleep, '1000']
+  startupProbe: {exec: {command: ['true']}, periodSeconds: 1}
+  livenessProbe: {exec: {command: ['true']}, periodSeconds: 1, failureThreshold: 1}
+  readinessProbe: {exec: {command: ['true']}, periodSeconds: 1}",
+        )
+        .condition("Ready", "True"),
+        row(
+            "restarted",
+            "a container that was restarted once",
+            "containers:
+- name: c
+  image: IMAGE
+  command: [sh, -c, 'if [ -e /s/once ]; then sleep 1000; fi; touch /s/once; exit 5']
+  volumeMounts: [{name: s, mountPath: /s}]
+volumes: [{name: s, emptyDir: {}}]",
+        )
+        .container("c", "/restartCount", at_least(1))
+        .condition("Ready", "True"),
+        row(
+            "done",
+            "a pod that has succeeded",
+            "restartPolicy: Never
+containers: [{name: c, image: IMAGE, command: ['true']}]",
+        )
+        .phase("Succeeded"),
+        row(
+            "not-done",
+            "a pod that has failed",
+            "restartPolicy: Never
+containers: [{name: c, image: IMAGE, command: ['false']}]",
+        )
+        .phase("Failed"),
+    ]
+}
+
+/// What must not change of a pod.
+#[derive(Debug, PartialEq)]
+struct Life {
+    phase: Value,
+    start_time: Value,
+    ip: Value,
+    /// By name of the container: id, restart count, ready, exit code of the last run.
+    containers: BTreeMap<String, [Value; 4]>,
+    /// Ids and mount points of what is mounted for it.
+    mounts: BTreeSet<String>,
+}
+
+fn life(pod: &Value) -> Life {
+    let status = &pod["status"];
+    let containers = ["initContainerStatuses", "containerStatuses"]
+        .iter()
+        .flat_map(|kind| status[kind].as_array().into_iter().flatten())
+        .map(|container| {
+            let name = container["name"].as_str().unwrap_or_default().to_owned();
+            let facts = [
+                container["containerID"].clone(),
+                container["restartCount"].clone(),
+                container["ready"].clone(),
+                container["lastState"]["terminated"]["exitCode"].clone(),
+            ];
+            (name, facts)
+        });
+    let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let mounts = mounts.lines().filter(|line| line.contains(uid));
+    let fields = |line: &str| {
+        let fields: Vec<&str> = line.split(' ').collect();
+        format!("{} {}", fields[0], fields[4])
+    };
+    Life {
+        phase: status["phase"].clone(),
+        start_time: status["startTime"].clone(),
+        ip: status["podIP"].clone(),
+        containers: containers.collect(),
+        mounts: mounts.map(fields).collect(),
+    }
+}
+
+async fn lives(subjects: &mut [Subject<'_>]) -> BTreeMap<String, Life> {
+    let mut lives = BTreeMap::new();
+    for subject in subjects {
+        subject.look().await.unwrap();
+        lives.insert(subject.name.to_owned(), life(&subject.pod));
+    }
+    lives
+}
+
+/// Kills and starts the kubelet; nothing of a pod may change by it.
+pub async fn nothing_changes(node: &mut Node) {
+    let rows = pods();
+    let before = {
+        let node = &*node;
+        let mut subjects: Vec<Subject<'_>> = rows.iter().map(|r| Subject::of(node, r)).collect();
+        for (row, subject) in rows.iter().zip(&mut subjects) {
+            subject.begin(row).unwrap();
+        }
+        for (row, subject) in rows.iter().zip(&mut subjects) {
+            subject.take_all(row).await.unwrap();
+        }
+        lives(&mut subjects).await
+    };
+    assert!(!before["mounts"].mounts.is_empty(), "nothing is mounted");
+    for kill in 1..=KILLS {
+        node.kill_kubelet().unwrap();
+        node.start_kubelet_with(crate::CONFIGURATION, &[])
+            .await
+            .unwrap();
+        let node = &*node;
+        let mut subjects: Vec<Subject<'_>> = rows.iter().map(|r| Subject::of(node, r)).collect();
+        for (row, subject) in rows.iter().zip(&mut subjects) {
+            subject.take_all(row).await.unwrap();
+        }
+        sleep(WRONG).await;
+        assert_eq!(lives(&mut subjects).await, before, "kill {kill}");
+    }
+}
+
+/// Kills the kubelet, takes manifests away, and starts it again: nothing may be left of
+/// their pods.
+pub async fn orphans_go(node: &mut Node) {
+    let rows = pods();
+    let mut gone = Vec::new();
+    {
+        let node = &*node;
+        for row in &rows {
+            let mut subject = Subject::of(node, row);
+            subject.look().await.unwrap();
+            gone.push((row, subject.pod));
+        }
+    }
+    node.kill_kubelet().unwrap();
+    for (row, _) in &gone {
+        node.remove_manifest(&format!("{}.yaml", row.name)).unwrap();
+    }
+    node.start_kubelet_with(crate::CONFIGURATION, &[])
+        .await
+        .unwrap();
+    let node = &*node;
+    for (row, pod) in gone {
+        let mut subject = Subject::of(node, row);
+        subject.pod = pod;
+        subject.await_nothing_left().await.unwrap();
+    }
+}
