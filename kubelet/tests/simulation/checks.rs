@@ -132,16 +132,25 @@ fn problem_of_present(
         .and_then(|status| status.phase.as_deref())
         .unwrap_or_default();
     let is_done = matches!(phase, "Succeeded" | "Failed");
-    let wanted =
-        match subject.expect {
-            // What never restarts ends as it was made to end.
-            _ if subject.disturbed && spec.restart_policy.as_deref() == Some("Never") => {
-                if is_done { phase } else { "Running" }
+    let never_restarts = spec.restart_policy.as_deref() == Some("Never");
+    if subject.disturbed && never_restarts && phase == "Pending" && found.ready_sandboxes() == 0 {
+        // Its sandbox ended before all its containers had begun: as upstream, it gets
+        // no other one, and does not end either.
+        return (!running.is_empty()).then(|| "something runs without a sandbox".to_owned());
+    }
+    let wanted = match subject.expect {
+        // What never restarts ends as it was made to end.
+        _ if subject.disturbed && never_restarts => {
+            if is_done {
+                phase
+            } else {
+                "Running"
             }
-            Expect::Runs | Expect::Loops => "Running",
-            Expect::Succeeds => "Succeeded",
-            Expect::Fails => "Failed",
-        };
+        }
+        Expect::Runs | Expect::Loops => "Running",
+        Expect::Succeeds => "Succeeded",
+        Expect::Fails => "Failed",
+    };
     if phase != wanted {
         return Some(format!("{phase:?} instead of {wanted:?}"));
     }

@@ -29,8 +29,10 @@ use crate::{
 
 /// Time of day at which every run begins: 2026-01-01.
 const EPOCH: i64 = 1_767_225_600;
-/// Within which everything is as it should be once the runtime fails no more.
-const SETTLED: Duration = Duration::from_secs(5 * 60);
+/// Within which everything is as it should be once the runtime fails no more. A pull
+/// that failed just before waits for up to five minutes, and again if then it is one
+/// too many.
+const SETTLED: Duration = Duration::from_secs(11 * 60);
 /// Between two looks at whether it is.
 const LOOK: Duration = Duration::from_secs(4);
 
@@ -320,6 +322,9 @@ impl Simulation {
         std::mem::replace(&mut self.kubelet, kubelet).kill().await;
         for subject in &mut self.subjects {
             subject.status = None;
+            // What was ending when its pod comes back is found half ended by a kubelet
+            // that does not know of an earlier life.
+            subject.disturbed |= subject.came_back || !subject.present;
         }
         sleep(self.random.millis(0, 2000)).await;
         for source in [Source::File, Source::Api] {

@@ -52,6 +52,7 @@ impl Node {
             runtime_request_timeout: Duration::from_secs(10),
             max_container_restart_period: Duration::from_secs(20),
             serialize_image_pulls: random.permille(500),
+            registry_pull_qps: random.of(&[0, 5]),
             ..Options::default()
         };
         Self {
