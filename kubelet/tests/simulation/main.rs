@@ -12,6 +12,7 @@ mod driver;
 mod faults;
 mod node;
 mod pods;
+mod probes;
 mod random;
 mod trace;
 

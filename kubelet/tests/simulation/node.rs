@@ -24,6 +24,7 @@ use tokio::{sync::mpsc, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    probes::Failing,
     random::Random,
     trace::{Trace, Traced},
 };
@@ -34,6 +35,7 @@ const UPDATES: usize = 50;
 /// What outlives one kubelet.
 pub struct Node {
     pub runtime: FakeRuntime,
+    pub failing: Failing,
     pub trace: Trace,
     pub options: Options,
     _dir: tempfile::TempDir,
@@ -56,6 +58,7 @@ impl Node {
             ..Options::default()
         };
         Self {
+            failing: Failing::on(&runtime),
             runtime,
             trace: Trace::new(dir.path()),
             options,
