@@ -9,7 +9,7 @@ use kubelet::pod::identity::PodUid;
 
 use crate::{
     driver::{Simulation, Subject},
-    pods::Expect,
+    pods::{self, Expect},
 };
 
 /// What the runtime has of one pod.
@@ -132,16 +132,25 @@ fn problem_of_present(
         .and_then(|status| status.phase.as_deref())
         .unwrap_or_default();
     let is_done = matches!(phase, "Succeeded" | "Failed");
-    let wanted =
-        match subject.expect {
-            // What never restarts ends as it was made to end.
-            _ if subject.disturbed && spec.restart_policy.as_deref() == Some("Never") => {
-                if is_done { phase } else { "Running" }
+    let never_restarts = spec.restart_policy.as_deref() == Some("Never");
+    if subject.disturbed && never_restarts && phase == "Pending" && found.ready_sandboxes() == 0 {
+        // Its sandbox ended before all its containers had begun: as upstream, it gets
+        // no other one, and does not end either.
+        return (!running.is_empty()).then(|| "something runs without a sandbox".to_owned());
+    }
+    let wanted = match subject.expect {
+        // What never restarts ends as it was made to end.
+        _ if subject.disturbed && never_restarts => {
+            if is_done {
+                phase
+            } else {
+                "Running"
             }
-            Expect::Runs | Expect::Loops => "Running",
-            Expect::Succeeds => "Succeeded",
-            Expect::Fails => "Failed",
-        };
+        }
+        Expect::Runs | Expect::Loops => "Running",
+        Expect::Succeeds => "Succeeded",
+        Expect::Fails => "Failed",
+    };
     if phase != wanted {
         return Some(format!("{phase:?} instead of {wanted:?}"));
     }
@@ -152,9 +161,10 @@ fn problem_of_present(
     if is_done {
         return (!running.is_empty()).then(|| format!("{phase}, and something runs"));
     }
-    let statuses = status.and_then(|status| status.container_statuses.as_deref());
-    let statuses = statuses.unwrap_or_default();
-    for container in &spec.containers {
+    let statuses: Vec<&ContainerStatus> = status.into_iter().flat_map(container_statuses).collect();
+    let sidecars = spec.init_containers.iter().flatten();
+    let sidecars = sidecars.filter(|container| pods::is_sidecar(container));
+    for container in sidecars.chain(&spec.containers) {
         let of_name = running.iter().filter(|c| c.name() == container.name);
         let of_name: Vec<&&Container> = of_name.collect();
         if of_name.len() > 1 {
@@ -178,13 +188,16 @@ fn problem_of_present(
         let reported = reported.and_then(|status| u32::try_from(status.restart_count).ok());
         let created = simulation.node.runtime.creations(&subject.uid, run.name());
         // Every run but the first is a restart; of a pod that came back, those of
-        // its last life. Loops go on while this looks at them.
-        let wanted = if subject.came_back {
-            run.attempt()
-        } else {
-            created - 1
+        // its last life. What initialises a pod anew counts anew, as upstream, and a
+        // kubelet shows no less than it did before. Loops go on while this looks.
+        let (attempt, all) = (run.attempt(), created - 1);
+        let wanted = match (subject.came_back, pods::is_sidecar(container)) {
+            (true, false) => attempt..=attempt,
+            (false, false) => all..=all,
+            (_, true) => attempt..=all,
         };
-        if subject.expect == Expect::Runs && reported != Some(wanted) {
+        let is_wanted = reported.is_some_and(|reported| wanted.contains(&reported));
+        if subject.expect == Expect::Runs && !is_wanted {
             return Some(format!(
                 "{}: {reported:?} restarts of {created} runs, the last attempt {}",
                 container.name,
@@ -192,14 +205,27 @@ fn problem_of_present(
             ));
         }
     }
+    let restarts = spec.restart_policy.as_deref() == Some("Always");
+    if subject.expect == Expect::Runs && restarts && !status.is_some_and(is_ready) {
+        return Some("not ready".to_owned());
+    }
     None
+}
+
+fn is_ready(status: &PodStatus) -> bool {
+    let mut conditions = status.conditions.iter().flatten();
+    conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+fn container_statuses(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
+    let init = status.init_container_statuses.iter().flatten();
+    init.chain(status.container_statuses.iter().flatten())
 }
 
 /// A status in one line, without times.
 pub fn summary(status: &PodStatus) -> String {
     let mut line = status.phase.clone().unwrap_or_default();
-    let containers = status.init_container_statuses.iter().flatten();
-    for container in containers.chain(status.container_statuses.iter().flatten()) {
+    for container in container_statuses(status) {
         let (name, restarts, state) = (&container.name, container.restart_count, state(container));
         let _ = write!(line, ", {name} {restarts} {state}");
     }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use e2e::fake_runtime::FakeRuntime;
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::core::v1::{Pod, PodStatus},
+    api::core::v1::{Container, Pod, PodStatus},
     apimachinery::pkg::apis::meta::v1::Time,
 };
 use kubelet::{
@@ -29,8 +29,10 @@ use crate::{
 
 /// Time of day at which every run begins: 2026-01-01.
 const EPOCH: i64 = 1_767_225_600;
-/// Within which everything is as it should be once the runtime fails no more.
-const SETTLED: Duration = Duration::from_secs(5 * 60);
+/// Within which everything is as it should be once the runtime fails no more. A pull
+/// that failed just before waits for up to five minutes, and again if then it is one
+/// too many.
+const SETTLED: Duration = Duration::from_secs(11 * 60);
 /// Between two looks at whether it is.
 const LOOK: Duration = Duration::from_secs(4);
 
@@ -99,6 +101,7 @@ pub async fn simulate(seed: u64, pods: usize) -> Trace {
         simulation.act().await;
     }
     simulation.node.runtime.clear_faults();
+    simulation.node.failing.end();
     simulation.settle("after the faults").await;
     simulation.remove_all().await;
     simulation.settle("after all pods were removed").await;
@@ -141,7 +144,7 @@ impl Simulation {
             974..=976 => self.restart().await,
             977..=983 => self.reconcile().await,
             984..=989 => sleep(self.random.millis(500, 4000)).await,
-            _ => {}
+            _ => self.flip_probes(),
         }
         if self.random.permille(700) {
             sleep(self.random.millis(0, 50)).await;
@@ -200,17 +203,28 @@ impl Simulation {
             return;
         };
         let subject = &mut self.subjects[index];
-        let spec = subject.pod.spec.as_ref().unwrap();
-        let names: Vec<&str> = spec
-            .init_containers
-            .iter()
-            .flatten()
-            .chain(&spec.containers)
-            .map(|container| container.name.as_str())
-            .collect();
+        let containers = pods::containers(&subject.pod);
+        let names: Vec<&str> = containers.map(|c| c.name.as_str()).collect();
         let code = self.random.of(&[0, 1, 137]);
         let name = self.random.of(&names);
         subject.disturbed |= self.node.runtime.exit_container(name, code) > 0;
+    }
+
+    /// Lets the probes of a container that has some find the opposite.
+    fn flip_probes(&mut self) {
+        let probed = |container: &&Container| container.liveness_probe.is_some();
+        let wanted = |s: &Subject| s.present && pods::containers(&s.pod).any(|c| probed(&c));
+        let Some(index) = self.pick(wanted) else {
+            return;
+        };
+        let pod = &self.subjects[index].pod;
+        let names: Vec<&str> = pods::containers(pod)
+            .filter(probed)
+            .map(|container| container.name.as_str())
+            .collect();
+        let name = self.random.of(&names);
+        self.node.trace.note(format!("probes of {name} flip"), &[]);
+        self.node.failing.flip(name);
     }
 
     fn end_sandbox(&mut self) {
@@ -320,6 +334,9 @@ impl Simulation {
         std::mem::replace(&mut self.kubelet, kubelet).kill().await;
         for subject in &mut self.subjects {
             subject.status = None;
+            // What was ending when its pod comes back is found half ended by a kubelet
+            // that does not know of an earlier life.
+            subject.disturbed |= subject.came_back || !subject.present;
         }
         sleep(self.random.millis(0, 2000)).await;
         for source in [Source::File, Source::Api] {

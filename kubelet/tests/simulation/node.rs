@@ -24,6 +24,7 @@ use tokio::{sync::mpsc, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    probes::Failing,
     random::Random,
     trace::{Trace, Traced},
 };
@@ -34,6 +35,7 @@ const UPDATES: usize = 50;
 /// What outlives one kubelet.
 pub struct Node {
     pub runtime: FakeRuntime,
+    pub failing: Failing,
     pub trace: Trace,
     pub options: Options,
     _dir: tempfile::TempDir,
@@ -52,9 +54,11 @@ impl Node {
             runtime_request_timeout: Duration::from_secs(10),
             max_container_restart_period: Duration::from_secs(20),
             serialize_image_pulls: random.permille(500),
+            registry_pull_qps: random.of(&[0, 5]),
             ..Options::default()
         };
         Self {
+            failing: Failing::on(&runtime),
             runtime,
             trace: Trace::new(dir.path()),
             options,

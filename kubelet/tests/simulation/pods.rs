@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use e2e::fake_runtime::{Behaviour, FakeRuntime};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Container, Pod};
 use kubelet::config::update::Source;
 use serde_json::{Value, json};
 
@@ -77,7 +77,24 @@ const KINDS: &[fn(&mut Maker<'_>) -> Expect] = &[
     failing_init,
     long_one_shot,
     server_with_scratch_space,
+    probed_server,
+    probed_server,
+    server_with_sidecar,
+    job_with_sidecar,
+    one_shot_with_sidecar,
 ];
+
+/// All containers of a pod, in the order in which they are started.
+pub fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
+    let spec = pod.spec.as_ref().unwrap();
+    let init = spec.init_containers.iter().flatten();
+    init.chain(&spec.containers)
+}
+
+/// Whether a container that is to initialise its pod goes on running.
+pub fn is_sidecar(container: &Container) -> bool {
+    container.restart_policy.as_deref() == Some("Always")
+}
 
 /// The `generation`-th pod of a name.
 pub fn plan(slot: usize, generation: u32, random: &mut Random, runtime: &FakeRuntime) -> Planned {
@@ -132,6 +149,31 @@ fn server_with_scratch_space(maker: &mut Maker<'_>) -> Expect {
         container["volumeMounts"] = json!([{"name": "scratch", "mountPath": "/scratch"}]);
     }
     expect
+}
+
+fn probed_server(maker: &mut Maker<'_>) -> Expect {
+    let expect = server(maker);
+    let kinds = ["livenessProbe", "readinessProbe", "startupProbe"];
+    // Who has any has a liveness probe.
+    for kind in &kinds[..usize::try_from(maker.random.between(1, 3)).unwrap()] {
+        maker.probe("containers", kind);
+    }
+    expect
+}
+
+fn server_with_sidecar(maker: &mut Maker<'_>) -> Expect {
+    maker.sidecars();
+    server(maker)
+}
+
+fn job_with_sidecar(maker: &mut Maker<'_>) -> Expect {
+    maker.sidecars();
+    job(maker)
+}
+
+fn one_shot_with_sidecar(maker: &mut Maker<'_>) -> Expect {
+    maker.sidecars();
+    one_shot(maker)
 }
 
 fn crash_loop(maker: &mut Maker<'_>) -> Expect {
@@ -198,6 +240,33 @@ impl Maker<'_> {
             let fails = self.random.between(0, 1);
             self.container("initContainers", Some((0, fails)));
         }
+    }
+
+    /// One or two, perhaps with something that ends between or after them.
+    fn sidecars(&mut self) {
+        for _ in 0..self.random.between(1, 2) {
+            self.container("initContainers", None);
+            let sidecars = self.spec["initContainers"].as_array_mut().unwrap();
+            sidecars.last_mut().unwrap()["restartPolicy"] = json!("Always");
+            if self.random.permille(300) {
+                self.probe("initContainers", "startupProbe");
+                self.probe("initContainers", "livenessProbe");
+            }
+            if self.random.permille(300) {
+                self.container("initContainers", Some((0, 0)));
+            }
+        }
+    }
+
+    /// Gives the last container of a list a probe.
+    fn probe(&mut self, list: &str, kind: &str) {
+        let probe = json!({
+            "exec": {"command": ["check"]},
+            "periodSeconds": self.random.between(2, 5),
+            "failureThreshold": self.random.between(2, 4),
+        });
+        let containers = self.spec[list].as_array_mut().unwrap();
+        containers.last_mut().unwrap()[kind] = probe;
     }
 
     /// Adds a container; `exits`: its exit code, and how many attempts fail before.

@@ -1,0 +1,37 @@
+//! What the exec probes of containers find.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use cri_proto::runtime::v1::ExecSyncResponse;
+use e2e::fake_runtime::FakeRuntime;
+use parking_lot::Mutex;
+
+/// The names of containers whose probes fail.
+#[derive(Clone, Default)]
+pub struct Failing(Arc<Mutex<BTreeSet<String>>>);
+
+impl Failing {
+    /// Lets probes succeed but for those that will be failing.
+    pub fn on(runtime: &FakeRuntime) -> Self {
+        let failing = Self::default();
+        let names = Arc::clone(&failing.0);
+        runtime.on_exec(move |container, _| ExecSyncResponse {
+            exit_code: i32::from(names.lock().contains(container.name())),
+            ..ExecSyncResponse::default()
+        });
+        failing
+    }
+
+    /// Lets a container's probes find the opposite.
+    pub fn flip(&self, container: &str) {
+        let mut names = self.0.lock();
+        if !names.remove(container) {
+            names.insert(container.to_owned());
+        }
+    }
+
+    /// Lets all probes succeed again.
+    pub fn end(&self) {
+        self.0.lock().clear();
+    }
+}
