@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what is missing for a purpose: build (a linker), engine (Docker and
-# what the example image is made of), tests (a registry, network plugins, namespaces). Each test
-# starts an engine and a registry of its own: nothing has to run beforehand.
+# what the example image is made of), tests (a registry, containerd, network
+# plugins, namespaces). Each test starts an engine and a registry of its own:
+# nothing has to run beforehand.
 # usage: install.sh build|engine|tests...
 set -euo pipefail
 
@@ -25,6 +26,8 @@ for purpose in "$@"; do
     ;;
   tests)
     need docker-registry docker-registry
+    need containerd containerd
+    need ctr containerd
     need /usr/lib/cni/bridge containernetworking-plugins
     need nsenter util-linux
     need setpriv util-linux
