@@ -102,7 +102,7 @@ containers: [{name: c, image: IMAGE, command: ['false']}]",
 #[derive(Debug, PartialEq)]
 struct Life {
     phase: Value,
-    start_time: Value,
+    /// Of a pod that runs: what has ended has given its address back.
     ip: Value,
     /// By name of the container: id, restart count, ready, exit code of the last run.
     containers: BTreeMap<String, [Value; 4]>,
@@ -132,13 +132,28 @@ fn life(pod: &Value) -> Life {
         let fields: Vec<&str> = line.split(' ').collect();
         format!("{} {}", fields[0], fields[4])
     };
+    assert_begins_before_its_containers(status);
+    let runs = status["phase"] == "Running";
     Life {
         phase: status["phase"].clone(),
-        start_time: status["startTime"].clone(),
-        ip: status["podIP"].clone(),
+        ip: if runs {
+            status["podIP"].clone()
+        } else {
+            Value::Null
+        },
         containers: containers.collect(),
         mounts: mounts.map(fields).collect(),
     }
+}
+
+/// A kubelet that is started again knows the start to the second in which the sandbox was
+/// made, and not as the time of its own start.
+fn assert_begins_before_its_containers(status: &Value) {
+    let state = &status["containerStatuses"][0]["state"];
+    let started = ["running", "terminated"].map(|kind| state[kind]["startedAt"].as_str());
+    let started = started.into_iter().flatten().next().unwrap();
+    let begun = status["startTime"].as_str().unwrap();
+    assert!(begun <= started, "begun at {begun}, started at {started}");
 }
 
 async fn lives(subjects: &mut [Subject<'_>]) -> BTreeMap<String, Life> {
