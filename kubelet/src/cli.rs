@@ -105,7 +105,7 @@ fn command() -> clap::Command {
     let mut command = clap::Command::new("kubelet")
         .about("The Kubernetes node agent: runs the pods of manifests on a CRI v1 container runtime")
         .after_help(
-            "The secure port (10250) and joining a cluster are not built yet: pods come from files.\n\
+            "The secure port (10250) and joining a cluster are not built yet: pods come from files and URLs.\n\
              `kubelet status` shows the pods of the kubelet that runs, `kubelet logs` what they print.",
         )
         .args_conflicts_with_subcommands(true)
