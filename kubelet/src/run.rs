@@ -160,6 +160,7 @@ fn cancel_on_signals(cancel: &CancellationToken) -> Result<(), RunError> {
     tokio::spawn(async move {
         loop {
             tokio::select! {
+                biased;
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }

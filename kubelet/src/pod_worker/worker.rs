@@ -117,6 +117,10 @@ impl<S: PodSyncer> Worker<S> {
             let Some(pod) = self.pod() else {
                 return;
             };
+            // Nothing is begun that is to end at once.
+            if self.mailbox.borrow().kill.is_some() {
+                return;
+            }
             let revision = self.mailbox.borrow().revision;
             let sync = {
                 let (syncer, uid) = (Arc::clone(&self.syncer), self.subject.uid.clone());

@@ -15,7 +15,7 @@ use super::{
     hostname::HostnameError,
     kill::Killing,
     pod_state::PodState,
-    pod_status::{PodStatus, SandboxStatus},
+    pod_status::{ContainerState, PodStatus, SandboxStatus},
     restart_rules::is_sidecar,
     sandbox_config::{self, sandbox_config},
     start::Running,
@@ -113,7 +113,7 @@ impl RuntimeManager {
         let sandbox_config = self
             .sandbox_config(pod, spec, attempt, pod_dir)
             .await
-            .inspect_err(|error| wait_for_sandbox(spec, state, error))?;
+            .inspect_err(|error| wait_for_sandbox(spec, status, state, error))?;
         let created;
         let (sandbox_id, sandbox_ips) = match (&actions.create_sandbox, &actions.sandbox_id) {
             (None, Some(id)) => (id.as_str(), status.ips()),
@@ -122,7 +122,7 @@ impl RuntimeManager {
                 created = self
                     .create_sandbox(pod, spec, status, &sandbox_config)
                     .await
-                    .inspect_err(|error| wait_for_sandbox(spec, state, error))?;
+                    .inspect_err(|error| wait_for_sandbox(spec, status, state, error))?;
                 for container in all_containers(spec) {
                     state.clear_waiting(&container.name);
                 }
@@ -340,10 +340,13 @@ impl RuntimeManager {
     }
 }
 
-/// Says why containers wait for the pod's sandbox.
-fn wait_for_sandbox(spec: &PodSpec, state: &PodState, error: &SyncError) {
+/// Says why containers wait for the pod's sandbox. Those that run do not.
+fn wait_for_sandbox(spec: &PodSpec, status: &PodStatus, state: &PodState, error: &SyncError) {
     for container in all_containers(spec) {
-        state.set_waiting(&container.name, CONTAINER_CREATING, error.to_string());
+        let run = status.container(&container.name);
+        if run.is_none_or(|run| run.state != ContainerState::Running) {
+            state.set_waiting(&container.name, CONTAINER_CREATING, error.to_string());
+        }
     }
 }
 

@@ -75,6 +75,7 @@ async fn serve_connection(
             .serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes))
     );
     let ended = tokio::select! {
+        biased;
         ended = connection.as_mut() => Some(ended),
         () = cancel.cancelled() => None,
         () = time::sleep(lifetime) => None,

@@ -11,7 +11,7 @@ use super::{manifests::Manifests, watch::Watch};
 use crate::config::pod_config::SourceHandle;
 
 /// A burst of changes is over when nothing happens for this long ...
-const QUIET: Duration = Duration::from_millis(25);
+const QUIET: Duration = Duration::from_millis(10);
 /// ... and is not waited for longer than this.
 const MOST_QUIET: Duration = Duration::from_millis(250);
 /// How often a watch that could not be had is tried again.

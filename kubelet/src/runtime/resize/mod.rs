@@ -131,6 +131,8 @@ impl RuntimeManager {
         };
         let is_news = self.resizes.update(&uid, |entry| {
             entry.pod = Arc::clone(&granted);
+            let there = |id: &String| status.containers.iter().any(|run| run.id == *id);
+            entry.actuated.retain(|id, _| there(id));
             let before = entry.pending.take();
             let is_news = pending.is_some() != before.is_some();
             entry.pending = pending.map(|new| since(before, new));
