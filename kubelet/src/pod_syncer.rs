@@ -125,6 +125,7 @@ impl PodSyncer for Syncer {
                 phase: Phase::Failed,
                 reason: deadline::REASON.to_owned(),
                 message: deadline::MESSAGE.to_owned(),
+                disruption: None,
             };
             self.report(&pod, &status, &state, Some(&verdict));
             return Ok(DONE);
