@@ -15,6 +15,7 @@ mod host_path;
 mod huge_pages;
 mod image;
 mod local;
+mod loop_device;
 pub mod manager;
 mod mount;
 pub mod mount_info;

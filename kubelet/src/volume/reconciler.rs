@@ -158,7 +158,9 @@ impl VolumeManager {
             let Some(plugin) = self.plugin(&volume.plugin) else {
                 continue;
             };
-            let device = plugin.device_on_disk(&volume).await?.map(|name| Device {
+            // It keeps no other volume from being found; giving it back fails by it too.
+            let name = report(plugin.device_on_disk(&volume).await).flatten();
+            let device = name.map(|name| Device {
                 plugin: plugin.name().to_owned(),
                 name,
             });
