@@ -12,6 +12,7 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 mod files;
+pub mod foreign;
 mod housekeeping;
 pub mod image;
 pub mod kubelet;
