@@ -14,6 +14,7 @@ pub mod config;
 mod files;
 pub mod foreign;
 mod housekeeping;
+pub mod http;
 pub mod image;
 pub mod kubelet;
 pub mod lifecycle;
