@@ -16,7 +16,7 @@ pub use crate::run_once::RunOnceResult;
 use crate::{
     apiserver::objects::Objects,
     config::{options::Options, update::PodUpdate},
-    housekeeping::Housekeeping,
+    housekeeping::{Directories, Housekeeping},
     lifecycle::{Admission, NodeFacts},
     logs::LogRotation,
     pleg::{Pleg, PodCache},
@@ -217,7 +217,7 @@ impl Kubelet {
             probes: Arc::clone(&probes),
             pleg: Arc::clone(&parts.pleg),
             volumes: Arc::clone(&parts.volumes),
-            directories: None,
+            directories: Directories::default(),
         });
         let sync_loop = SyncLoop {
             admission: &parts.admission,

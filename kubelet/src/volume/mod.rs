@@ -34,7 +34,7 @@ mod world;
 
 pub use self::{
     error::VolumeError,
-    host::{VolumeHost, blocking},
+    host::{VolumeHost, blocking, blocking_on_own_files},
     manager::VolumeManager,
     mounted::{MountedVolume, MountedVolumes},
 };

@@ -27,7 +27,7 @@ use super::{
 use crate::{
     pod::identity::PodUid,
     volume::{
-        VolumeError, blocking, disk, loop_device, mount,
+        VolumeError, blocking, blocking_on_own_files, disk, loop_device, mount,
         plugin::{MountRequest, Mounted, PodVolume},
     },
 };
@@ -260,7 +260,7 @@ impl Csi {
     /// Names of the devices of volumes that something is kept of.
     pub(super) async fn blocks_on_disk(&self) -> Result<Vec<String>, VolumeError> {
         let dir = self.dir().join(DIR);
-        blocking(move || {
+        blocking_on_own_files(move || {
             let volumes = disk::children(&dir)?.into_iter();
             Ok(volumes
                 .filter(|(name, _)| name != STAGING && name != PUBLISH)

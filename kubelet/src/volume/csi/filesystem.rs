@@ -24,7 +24,7 @@ use super::{
     volume_data::VolumeData,
 };
 use crate::volume::{
-    VolumeError, blocking, disk, mount, mount_info, ownership,
+    VolumeError, blocking, blocking_on_own_files, disk, mount, mount_info, ownership,
     plugin::{MountRequest, Mounted, PodVolume},
 };
 
@@ -217,7 +217,7 @@ impl Csi {
     /// Names of the devices that were staged as directories.
     pub(super) async fn directories_on_disk(&self) -> Result<Vec<String>, VolumeError> {
         let dir = self.dir();
-        blocking(move || {
+        blocking_on_own_files(move || {
             let mut names = Vec::new();
             for (driver, path) in disk::children(&dir)? {
                 if driver == block::DIR || !path.is_dir() {
@@ -237,7 +237,7 @@ impl Csi {
 /// What is written down in a directory.
 pub(super) async fn load(dir: &Path) -> Result<Option<VolumeData>, VolumeError> {
     let dir = dir.to_owned();
-    blocking(move || VolumeData::load(&dir)).await
+    blocking_on_own_files(move || VolumeData::load(&dir)).await
 }
 
 /// Whether what is written down in a directory is ready at the path.
