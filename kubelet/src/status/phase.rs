@@ -127,7 +127,9 @@ struct Count {
 pub(super) fn phase(inputs: Inputs<'_>) -> Phase {
     let Inputs { spec, init, .. } = inputs;
     let mut count = Count::default();
-    let (mut pending, mut pending_sidecars, mut failed) = (false, false, false);
+    let (mut pending, mut failed) = (false, false);
+    // Sidecars that have not started, and those that never ran.
+    let (mut pending_sidecars, mut waiting_sidecars) = (false, false);
     for container in spec.init_containers.iter().flatten() {
         let standing = standing(spec, container, init);
         if restart_rules::is_sidecar(container) {
@@ -137,12 +139,8 @@ pub(super) fn phase(inputs: Inputs<'_>) -> Phase {
                     count.running += 1;
                     pending_sidecars |= status.started != Some(true);
                 }
-                Standing::Waiting => {
-                    count.waiting += 1;
-                    pending_sidecars = true;
-                }
-                Standing::Unknown => {
-                    count.unknown += 1;
+                Standing::Waiting | Standing::Unknown => {
+                    waiting_sidecars = true;
                     pending_sidecars = true;
                 }
                 Standing::Stopped(_) => {}
@@ -169,11 +167,11 @@ pub(super) fn phase(inputs: Inputs<'_>) -> Phase {
             }
         }
     }
-    // Sidecars that restart do not make a pod pending again.
-    if pending || (pending_sidecars && !inputs.initialized) || count.waiting > 0 {
-        return Phase::Pending;
-    }
-    if count.unknown > 0 {
+    // Sidecars that restart do not make a pod pending again. Of one that is over they are
+    // not waited for, whatever they wait for; upstream does wait.
+    let is_over = count.is_final == spec.containers.len() && count.is_final > 0;
+    let waits_for_sidecars = waiting_sidecars || (pending_sidecars && !inputs.initialized);
+    if pending || count.waiting > 0 || count.unknown > 0 || (waits_for_sidecars && !is_over) {
         return Phase::Pending;
     }
     if count.running > 0 {
@@ -314,6 +312,26 @@ mod tests {
             let mut changed = status("a", waiting());
             changed.last_state = Some(ended(exit_code));
             assert_eq!(of(&spec, &[], &[changed], false), expected, "{policy}");
+        }
+    }
+
+    #[test]
+    fn a_sidecar_that_never_ran_is_not_waited_for_when_all_is_over() {
+        let mut sidecar = named("s");
+        sidecar.restart_policy = Some("Always".to_owned());
+        let spec = PodSpec {
+            restart_policy: Some("OnFailure".to_owned()),
+            init_containers: Some(vec![sidecar]),
+            containers: vec![named("a")],
+            ..PodSpec::default()
+        };
+        let init = [status("s", waiting())];
+        for (state, expected) in [
+            (ended(0), Phase::Succeeded),
+            (ended(1), Phase::Pending),
+            (waiting(), Phase::Pending),
+        ] {
+            assert_eq!(of(&spec, &init, &[status("a", state)], false), expected);
         }
     }
 
