@@ -174,6 +174,8 @@ impl RuntimeManager {
             },
         };
         let mut grace = killing.grace_override.unwrap_or(ending.grace);
+        let left = self.stops.left(&status.id);
+        grace = grace.min(left.unwrap_or(grace));
         info!(
             pod = pod.map(identity::full_name), container = %status.name,
             container_id = %status.id, grace_seconds = grace.as_secs(), why = killing.message,
@@ -181,6 +183,7 @@ impl RuntimeManager {
         );
         if let Some(hook) = &ending.pre_stop
             && !grace.is_zero()
+            && left.is_none()
         {
             let begun = Instant::now();
             let run = hooks::run(&self.cri, &status.id, spec.as_deref(), ip, hook, grace);
@@ -204,10 +207,10 @@ impl RuntimeManager {
             order.wait_for_turn(&status.name, grace).await;
             grace = left_of(grace, begun);
         }
-        self.cri
-            .stop_container(&status.id, grace.max(MINIMUM_GRACE_PERIOD))
-            .await
-            .map_err(failed)?;
+        let grace = grace.max(MINIMUM_GRACE_PERIOD);
+        let stop = self.cri.stop_container(&status.id, grace);
+        let stopped = self.stops.during(&status.id, grace, stop).await;
+        stopped.map_err(failed)?;
         if let Some(order) = killing.order {
             order.ended(&status.name);
         }

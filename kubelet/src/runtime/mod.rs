@@ -27,6 +27,7 @@ pub mod running_pods;
 pub mod sandbox_config;
 pub mod security_context;
 mod start;
+mod stops;
 mod sync;
 pub mod termination_message;
 mod termination_order;
@@ -38,7 +39,7 @@ use std::{
 };
 
 use self::{
-    cri::CriClient, machine::Machine, resize::Resizes, resources::Rules,
+    cri::CriClient, machine::Machine, resize::Resizes, resources::Rules, stops::Stops,
     user_namespace::UserNamespaces,
 };
 pub use self::{
@@ -66,6 +67,7 @@ pub struct RuntimeManager {
     machine: Machine,
     user_namespaces: UserNamespaces,
     resizes: Resizes,
+    stops: Stops,
 }
 
 impl RuntimeManager {
@@ -87,6 +89,7 @@ impl RuntimeManager {
             machine: Machine::read(),
             user_namespaces: UserNamespaces::default(),
             resizes: Resizes::default(),
+            stops: Stops::default(),
             options,
         }
     }

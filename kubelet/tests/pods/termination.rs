@@ -1,7 +1,7 @@
 //! How pods end.
 
 use cri_proto::runtime::v1::Signal;
-use e2e::fake_runtime::{Behaviour, Fault, Times, Verb};
+use e2e::fake_runtime::{Behaviour, Exec, Fault, Times, Verb};
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
@@ -63,6 +63,33 @@ async fn a_grace_period_can_be_cut_short_but_not_prolonged() {
     .await;
     let took = begun.elapsed().as_secs();
     assert!((10..=13).contains(&took), "{took} s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_that_is_being_ended_gets_no_more_time_when_its_pod_ends() {
+    let node = Node::new();
+    let behaviour = Behaviour {
+        exec: Some(Exec {
+            code: 1,
+            ..Exec::default()
+        }),
+        ..stubborn()
+    };
+    node.runtime.behave("c", behaviour);
+    let kubelet = node.start();
+    let probe = json!({
+        "exec": {"command": ["check"]}, "periodSeconds": 1, "failureThreshold": 1,
+        "terminationGracePeriodSeconds": 20
+    });
+    let container = json!({"name": "c", "image": IMAGE, "livenessProbe": probe});
+    let spec = json!({"terminationGracePeriodSeconds": 600, "containers": [container]});
+    let web = pod("web", "u1", spec);
+    kubelet.add(web.clone()).await;
+    let stops = || node.runtime.calls(Verb::StopContainer);
+    until("the probe to end it", 10 * SECOND, || stops() == 1).await;
+    sleep(10 * SECOND).await;
+    kubelet.remove(web).await;
+    until("its end", 15 * SECOND, || node.ready_sandboxes().is_empty()).await;
 }
 
 #[tokio::test(start_paused = true)]
