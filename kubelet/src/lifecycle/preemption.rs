@@ -116,7 +116,6 @@ fn distance(missing: &[Missing], pod: &Pod) -> f64 {
             let left = missing
                 .amount
                 .saturating_sub(request(pod, &missing.resource));
-            #[allow(clippy::cast_precision_loss, reason = "it ranks, and nothing else")]
             let fraction = left.max(0) as f64 / missing.amount.max(1) as f64;
             fraction * fraction
         })
