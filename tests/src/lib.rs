@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod api_server;
 pub mod containerd;
 mod containerd_shims;
 pub mod cri;

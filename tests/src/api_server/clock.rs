@@ -1,0 +1,100 @@
+//! The server's time and names: tokio's clock, so that tests may pause it, and
+//! identifiers that are the same in each run.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use jiff::Timestamp;
+use sha2::{Digest as _, Sha256};
+use tokio::time::Instant;
+
+/// What upstream makes generated names of: no vowels, no digits that look like them.
+const NAME_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+
+/// Time since the server's start on tokio's clock, and a counter for names.
+#[derive(Debug)]
+pub struct Clock {
+    since_epoch: Duration,
+    started: Instant,
+    names: AtomicU64,
+    services: AtomicU64,
+}
+
+impl Clock {
+    /// A clock that begins this long after the epoch; now, when not said.
+    pub fn new(since_epoch: Option<Duration>) -> Self {
+        let now = || {
+            SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default()
+        };
+        Self {
+            since_epoch: since_epoch.unwrap_or_else(now),
+            started: Instant::now(),
+            names: AtomicU64::new(0),
+            services: AtomicU64::new(1),
+        }
+    }
+
+    /// Now.
+    pub fn now(&self) -> Timestamp {
+        let since_epoch = self.since_epoch + self.started.elapsed();
+        let seconds = i64::try_from(since_epoch.as_secs()).unwrap_or(i64::MAX);
+        Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX)
+    }
+
+    /// Now as objects have it: RFC 3339, in seconds.
+    pub fn text(&self) -> String {
+        self.now().to_string()
+    }
+
+    /// Now, moved by seconds.
+    pub fn text_after(&self, seconds: i64) -> String {
+        after(self.now(), seconds)
+    }
+
+    fn digest(&self) -> [u8; 32] {
+        let number = self.names.fetch_add(1, Ordering::Relaxed);
+        Sha256::digest(number.to_be_bytes()).into()
+    }
+
+    /// A UID that no other object has.
+    pub fn uid(&self) -> String {
+        let hex: String = self.digest()[..16]
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        format!(
+            "{}-{}-4{}-8{}-{}",
+            &hex[..8],
+            &hex[8..12],
+            &hex[13..16],
+            &hex[17..20],
+            &hex[20..]
+        )
+    }
+
+    /// An address of the service range (10.96.0.0/16) that no other service has.
+    pub fn service_address(&self) -> String {
+        let number = self.services.fetch_add(1, Ordering::Relaxed);
+        format!("10.96.{}.{}", number / 256 % 256, number % 256)
+    }
+
+    /// Five characters for a generated name.
+    pub fn suffix(&self) -> String {
+        self.digest()[..5]
+            .iter()
+            .map(|byte| char::from(NAME_ALPHABET[usize::from(*byte) % NAME_ALPHABET.len()]))
+            .collect()
+    }
+}
+
+/// A time moved by seconds, as objects have it.
+pub fn after(time: Timestamp, seconds: i64) -> String {
+    let moved = time.as_second().saturating_add(seconds);
+    Timestamp::from_second(moved)
+        .unwrap_or(Timestamp::MAX)
+        .to_string()
+}

@@ -1,0 +1,204 @@
+//! Deletion: at once, after a pod's grace, or when the last finalizer is gone.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::{
+    Server,
+    clock::after,
+    errors::ApiError,
+    event_versions::to_shown,
+    pods,
+    request::{Query, Target},
+    resources,
+    storage::{Key, Storage},
+    strategy::{remove, text},
+    verbs::{check_uid, is_finished},
+};
+
+/// `DeleteOptions`, from the body and the query.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct DeleteOptions {
+    grace: Option<i64>,
+    uid: String,
+    revision: String,
+    dry_run: bool,
+}
+
+impl DeleteOptions {
+    /// Reads the options that a body and a query say together.
+    pub(super) fn read(body: &Value, query: &Query) -> Self {
+        let grace = body["gracePeriodSeconds"].as_i64();
+        let dry_run = query.dry_run()
+            || body["dryRun"]
+                .as_array()
+                .is_some_and(|list| list.iter().any(|one| one == "All"));
+        Self {
+            grace: grace.or_else(|| query.number("gracePeriodSeconds")),
+            uid: text(body, "/preconditions/uid").to_owned(),
+            revision: text(body, "/preconditions/resourceVersion").to_owned(),
+            dry_run,
+        }
+    }
+}
+
+impl Server {
+    /// Deletes an object, or begins to: what it is then, or a `Status` when it is gone.
+    pub(super) fn delete(
+        &self,
+        target: &Target,
+        options: &DeleteOptions,
+    ) -> Result<Value, ApiError> {
+        let mut storage = self.storage.lock();
+        let deleted = self.delete_in(&mut storage, target, options)?;
+        self.publish(&storage);
+        Ok(deleted)
+    }
+
+    /// Deletes what a list would show.
+    pub(super) fn delete_collection(
+        &self,
+        target: &Target,
+        query: &Query,
+        options: &DeleteOptions,
+    ) -> Result<Value, ApiError> {
+        let selectors = target.selectors(query)?;
+        let mut storage = self.storage.lock();
+        let selected = storage.list(target.resource, target.namespace.as_deref());
+        let mut items = Vec::new();
+        for (key, object) in selected {
+            if selectors.match_object(&object) {
+                let mut one = target.clone();
+                one.name = Some(key.name.clone());
+                one.namespace = Some(key.namespace.clone());
+                self.delete_in(&mut storage, &one, options)?;
+                items.push(to_shown(target.resource, &object));
+            }
+        }
+        self.publish(&storage);
+        Ok(json!({
+            "kind": format!("{}List", target.resource.kind),
+            "apiVersion": target.resource.api_version(),
+            "metadata": {"resourceVersion": storage.revision().to_string()},
+            "items": items,
+        }))
+    }
+
+    fn delete_in(
+        &self,
+        storage: &mut Storage,
+        target: &Target,
+        options: &DeleteOptions,
+    ) -> Result<Value, ApiError> {
+        let resource = target.resource;
+        let key = target.key()?;
+        let old = storage
+            .get(&key)
+            .ok_or_else(|| ApiError::not_found(resource, &key.name))?;
+        check_uid(target, &old, &options.uid)?;
+        let revision = text(&old, "/metadata/resourceVersion");
+        if !options.revision.is_empty() && options.revision != revision {
+            let why = format!(
+                "Precondition failed: ResourceVersion in precondition: {}, ResourceVersion in object meta: {revision}",
+                options.revision
+            );
+            return Err(ApiError::conflict(resource, &key.name, &why));
+        }
+        let mut next = Value::clone(&old);
+        self.mark(resource.kind, &mut next, options.grace);
+        if options.dry_run {
+            return Ok(to_shown(resource, &next));
+        }
+        if is_finished(&next) {
+            let gone = storage.remove(&key);
+            self.after_write(storage, resource, &key);
+            let gone = gone.ok_or_else(|| ApiError::not_found(resource, &key.name))?;
+            // Upstream returns the pod itself, and of most others that it is done.
+            return Ok(match resource.kind {
+                "Pod"
+                | "PersistentVolume"
+                | "PersistentVolumeClaim"
+                | "ServiceAccount"
+                | "Service" => to_shown(resource, &gone),
+                _ => json!({
+                    "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
+                    "details": {
+                        "name": key.name, "group": resource.group, "kind": resource.plural,
+                        "uid": gone["metadata"]["uid"],
+                    },
+                }),
+            });
+        }
+        if next == *old {
+            return Ok(to_shown(resource, &old));
+        }
+        let stored = storage.put(key.clone(), next);
+        let shown = to_shown(resource, &stored);
+        if resource.kind == "Namespace" {
+            self.empty_namespace(storage, &key.name)?;
+        }
+        Ok(shown)
+    }
+
+    /// Marks an object as being deleted; a second time the grace can only shrink.
+    fn mark(&self, kind: &str, object: &mut Value, asked: Option<i64>) {
+        let pod = kind == "Pod";
+        let metadata = &object["metadata"];
+        if let Ok(deadline) = text(metadata, "/deletionTimestamp").parse::<Timestamp>() {
+            let had = metadata["deletionGracePeriodSeconds"].as_i64();
+            if let (Some(had), Some(asked)) = (had, asked)
+                && asked < had
+            {
+                let asked = if asked < 0 { 1 } else { asked };
+                object["metadata"]["deletionTimestamp"] = json!(after(deadline, asked - had));
+                object["metadata"]["deletionGracePeriodSeconds"] = json!(asked);
+            }
+            return;
+        }
+        let grace = if pod { pods::grace(object, asked) } else { 0 };
+        object["metadata"]["deletionTimestamp"] = json!(self.clock.text_after(grace));
+        object["metadata"]["deletionGracePeriodSeconds"] = json!(grace);
+        if let Some(generation) = object["metadata"]["generation"].as_i64() {
+            object["metadata"]["generation"] = json!(generation + 1);
+        }
+        if kind == "Namespace" {
+            object["status"]["phase"] = json!("Terminating");
+            remove(&mut object["metadata"], "deletionGracePeriodSeconds");
+        }
+    }
+
+    /// Deletes all in a namespace, and it when nothing is left.
+    fn empty_namespace(&self, storage: &mut Storage, namespace: &str) -> Result<(), ApiError> {
+        for key in storage.in_namespace(namespace) {
+            let Some(resource) = resources::RESOURCES
+                .iter()
+                .find(|resource| resource.qualified() == key.resource)
+            else {
+                continue;
+            };
+            let target = Target {
+                resource,
+                namespace: Some(key.namespace),
+                name: Some(key.name),
+                subresource: String::new(),
+            };
+            self.delete_in(storage, &target, &DeleteOptions::default())?;
+        }
+        self.finish_namespace(storage, namespace);
+        Ok(())
+    }
+
+    /// Removes a namespace that is being deleted when nothing is in it.
+    pub(super) fn finish_namespace(&self, storage: &mut Storage, namespace: &str) {
+        let Some(resource) = resources::find("", "v1", "namespaces") else {
+            return;
+        };
+        let key = Key::new(resource, "", namespace);
+        let ending = storage
+            .get(&key)
+            .is_some_and(|one| one["metadata"]["deletionTimestamp"].is_string());
+        if ending && !storage.holds_any(namespace) {
+            storage.remove(&key);
+        }
+    }
+}

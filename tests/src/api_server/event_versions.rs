@@ -1,0 +1,54 @@
+//! The two versions of events: both groups show the same objects, stored as the
+//! core group has them.
+
+use serde_json::Value;
+
+use super::resources::Resource;
+
+/// Names of fields in the core group and in `events.k8s.io`.
+const NAMES: [(&str, &str); 7] = [
+    ("involvedObject", "regarding"),
+    ("message", "note"),
+    ("source", "deprecatedSource"),
+    ("firstTimestamp", "deprecatedFirstTimestamp"),
+    ("lastTimestamp", "deprecatedLastTimestamp"),
+    ("count", "deprecatedCount"),
+    ("reportingComponent", "reportingController"),
+];
+
+fn is_new_event(resource: &Resource) -> bool {
+    resource.group == "events.k8s.io"
+}
+
+/// An object as it is stored.
+pub fn to_stored(resource: &'static Resource, mut object: Value) -> Value {
+    if is_new_event(resource)
+        && let Some(fields) = object.as_object_mut()
+    {
+        for (core, new) in NAMES {
+            if let Some(value) = fields.remove(new) {
+                fields.insert(core.to_owned(), value);
+            }
+        }
+    }
+    let stored = resource.stored();
+    object["apiVersion"] = Value::String(stored.api_version());
+    object["kind"] = Value::String(stored.kind.to_owned());
+    object
+}
+
+/// A stored object as the resource's group shows it.
+pub fn to_shown(resource: &'static Resource, stored: &Value) -> Value {
+    let mut object = stored.clone();
+    if is_new_event(resource) {
+        if let Some(fields) = object.as_object_mut() {
+            for (core, new) in NAMES {
+                if let Some(value) = fields.remove(core) {
+                    fields.insert(new.to_owned(), value);
+                }
+            }
+        }
+        object["apiVersion"] = Value::String(resource.api_version());
+    }
+    object
+}

@@ -1,0 +1,332 @@
+//! One request: counted, decided upon, authorized, answered.
+
+use std::{io, sync::Arc};
+
+use bytes::Bytes;
+use futures::StreamExt as _;
+use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
+use hyper::{
+    Method, Request, Response, StatusCode,
+    body::{Body, Frame},
+    header::{CONTENT_TYPE, HeaderMap},
+};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use super::{
+    Server, Verdict,
+    deletion::DeleteOptions,
+    discovery,
+    errors::ApiError,
+    patch::Patch,
+    policy::Attributes,
+    request::{Caller, Query, Record, Target},
+};
+
+/// What answers carry.
+pub(super) type ResponseBody = UnsyncBoxBody<Bytes, io::Error>;
+
+/// Largest body taken; upstream takes 3 MiB.
+const LARGEST_BODY: usize = 3 * 1024 * 1024;
+
+impl Server {
+    /// Answers a request; an error is a connection that breaks.
+    pub(super) async fn handle<B>(
+        self: &Arc<Self>,
+        request: Request<B>,
+        caller: Caller,
+    ) -> io::Result<Response<ResponseBody>>
+    where
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: std::fmt::Display,
+    {
+        self.check_available()?;
+        let query = Query::of(request.uri());
+        let path = request.uri().path().to_owned();
+        let target = Target::parse(&path);
+        let record = record(&request, &path, target.as_ref(), &query, &caller);
+        self.records.lock().push(record.clone());
+        let interceptor = self.switches.lock().interceptor.clone();
+        match interceptor.map_or(Verdict::Pass, |decide| decide(&record)) {
+            Verdict::Pass => {}
+            Verdict::Delay(time) => sleep(time).await,
+            Verdict::Refuse(error) => return Ok(failure(&error)),
+            Verdict::Break => {
+                return Err(io::Error::new(
+                    io::ErrorKind::ConnectionReset,
+                    "connection broken",
+                ));
+            }
+        }
+        self.check_available()?;
+        let answer = match self.authorize(&record, target.as_ref(), &caller) {
+            Err(error) => Err(error),
+            Ok(()) => match target {
+                Some(Ok(target)) => self.resource(request, target, &query, &caller).await,
+                Some(Err(error)) => Err(error),
+                None => other_path(&path),
+            },
+        };
+        Ok(answer.unwrap_or_else(|error| failure(&error)))
+    }
+
+    fn authorize(
+        &self,
+        record: &Record,
+        target: Option<&Result<Target, ApiError>>,
+        caller: &Caller,
+    ) -> Result<(), ApiError> {
+        let mut attributes = Attributes {
+            verb: record.verb.to_owned(),
+            ..Attributes::default()
+        };
+        let target = target.and_then(|target| target.as_ref().ok());
+        match target {
+            Some(target) => {
+                attributes.group = target.resource.group.to_owned();
+                attributes.resource = target.resource.plural.to_owned();
+                attributes.subresource.clone_from(&target.subresource);
+                attributes.namespace = target.namespace_text().to_owned();
+                attributes.name = record.name.clone();
+            }
+            None => attributes.path.clone_from(&record.path),
+        }
+        let policy = self.switches.lock().policy.clone();
+        if policy.allows(caller, &attributes) {
+            return Ok(());
+        }
+        let Some(target) = target else {
+            return Err(ApiError::new(
+                403,
+                "Forbidden",
+                format!(
+                    "forbidden: User {:?} cannot {} path {:?}",
+                    caller.user, attributes.verb, attributes.path
+                ),
+            ));
+        };
+        let scope = match &target.namespace {
+            Some(namespace) => format!("in the namespace {namespace:?}"),
+            None => "at the cluster scope".to_owned(),
+        };
+        let why = format!(
+            "User {:?} cannot {} resource {:?} in API group {:?} {scope}",
+            caller.user,
+            attributes.verb,
+            target.counted(),
+            target.resource.group
+        );
+        Err(ApiError::forbidden(target.resource, &attributes.name, &why))
+    }
+
+    async fn resource<B>(
+        self: &Arc<Self>,
+        request: Request<B>,
+        target: Target,
+        query: &Query,
+        caller: &Caller,
+    ) -> Result<Response<ResponseBody>, ApiError>
+    where
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: std::fmt::Display,
+    {
+        let verb = target.verb(request.method(), query);
+        let (parts, body) = request.into_parts();
+        if verb == "watch" {
+            let events = self.watch(&target, query, Arc::new(|object| object))?;
+            let body = StreamBody::new(events.map(|event| event.map(Frame::data)));
+            return answer(StatusCode::OK, "application/json", body.boxed_unsync());
+        }
+        let content_type = header(&parts.headers, CONTENT_TYPE.as_str());
+        let bytes = read(body).await?;
+        let created = StatusCode::CREATED;
+        let (status, object) = match (verb, target.subresource.as_str()) {
+            ("get", "" | "status" | "resize" | "ephemeralcontainers" | "approval") => {
+                (StatusCode::OK, self.get(&target)?)
+            }
+            ("list", "") => (StatusCode::OK, self.list(&target, query)?),
+            ("create", subresource) => {
+                let object = parse(&content_type, &bytes)?;
+                (
+                    created,
+                    self.post(&target, subresource, object, query, caller)?,
+                )
+            }
+            ("update", _) => {
+                let object = parse(&content_type, &bytes)?;
+                (StatusCode::OK, self.update(&target, object, query, caller)?)
+            }
+            ("patch", _) => {
+                let patch = Patch::parse(&content_type, &bytes)?;
+                let (object, new) = self.patch(&target, &patch, query, caller)?;
+                (if new { created } else { StatusCode::OK }, object)
+            }
+            ("delete", "") => {
+                let options = DeleteOptions::read(&optional(&bytes)?, query);
+                (StatusCode::OK, self.delete(&target, &options)?)
+            }
+            ("deletecollection", "") => {
+                let options = DeleteOptions::read(&optional(&bytes)?, query);
+                (
+                    StatusCode::OK,
+                    self.delete_collection(&target, query, &options)?,
+                )
+            }
+            _ => return Err(ApiError::method_not_allowed()),
+        };
+        Ok(success(status, &object))
+    }
+
+    /// `POST`: a new object, or what a subresource does.
+    fn post(
+        &self,
+        target: &Target,
+        subresource: &str,
+        object: Value,
+        query: &Query,
+        caller: &Caller,
+    ) -> Result<Value, ApiError> {
+        match subresource {
+            "" if target.resource.answered_only => self.review(target, object, caller),
+            "" if target.name.is_none() => self.create(target, object, query, caller),
+            "binding" => self.bind(target, &object),
+            "token" => self.request_token(target, object),
+            "eviction" => {
+                let options = DeleteOptions::read(&object["deleteOptions"], query);
+                self.delete(target, &options)?;
+                Ok(json!({
+                    "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201,
+                }))
+            }
+            _ => Err(ApiError::method_not_allowed()),
+        }
+    }
+}
+
+/// Paths that are no resource's.
+fn other_path(path: &str) -> Result<Response<ResponseBody>, ApiError> {
+    if matches!(path, "/healthz" | "/livez" | "/readyz") {
+        return Ok(Response::new(whole("ok")));
+    }
+    let found = discovery::answer(path).ok_or_else(ApiError::no_such_path)?;
+    Ok(success(StatusCode::OK, &found))
+}
+
+fn record<B>(
+    request: &Request<B>,
+    path: &str,
+    target: Option<&Result<Target, ApiError>>,
+    query: &Query,
+    caller: &Caller,
+) -> Record {
+    let target = target.and_then(|target| target.as_ref().ok());
+    let verb = match target {
+        Some(target) => target.verb(request.method(), query),
+        None => match *request.method() {
+            Method::GET => "get",
+            Method::POST => "post",
+            Method::PUT => "put",
+            Method::DELETE => "delete",
+            _ => "",
+        },
+    };
+    Record {
+        verb,
+        group: target.map_or("", |target| target.resource.group).to_owned(),
+        resource: target.map(Target::counted).unwrap_or_default(),
+        namespace: target
+            .map(Target::namespace_text)
+            .unwrap_or_default()
+            .to_owned(),
+        name: target
+            .and_then(|target| target.name.clone())
+            .unwrap_or_default(),
+        path: path.to_owned(),
+        query: request.uri().query().unwrap_or_default().to_owned(),
+        user: caller.user.clone(),
+        at: Instant::now(),
+    }
+}
+
+async fn read<B>(body: B) -> Result<Bytes, ApiError>
+where
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: std::fmt::Display,
+{
+    let collected = body
+        .collect()
+        .await
+        .map_err(|error| ApiError::bad_request(format!("cannot read the body: {error}")))?;
+    let bytes = collected.to_bytes();
+    if bytes.len() > LARGEST_BODY {
+        let message = format!("limit is {LARGEST_BODY}");
+        return Err(ApiError::new(413, "RequestEntityTooLarge", message));
+    }
+    Ok(bytes)
+}
+
+fn parse(content_type: &str, bytes: &[u8]) -> Result<Value, ApiError> {
+    let kind = content_type.split(';').next().unwrap_or_default().trim();
+    if !matches!(kind, "" | "application/json") {
+        return Err(ApiError::unsupported_media_type(kind));
+    }
+    serde_json::from_slice(bytes).map_err(|error| {
+        ApiError::bad_request(format!(
+            "couldn't get version/kind; json parse error: {error}"
+        ))
+    })
+}
+
+fn optional(bytes: &[u8]) -> Result<Value, ApiError> {
+    if bytes.is_empty() {
+        Ok(Value::Null)
+    } else {
+        parse("", bytes)
+    }
+}
+
+/// A header's text, or empty.
+pub(super) fn header(headers: &HeaderMap, name: &str) -> String {
+    let value = headers.get(name).and_then(|value| value.to_str().ok());
+    value.unwrap_or_default().to_owned()
+}
+
+/// An answer of any kind.
+pub(super) fn answer(
+    status: StatusCode,
+    content_type: &str,
+    body: ResponseBody,
+) -> Result<Response<ResponseBody>, ApiError> {
+    Response::builder()
+        .status(status)
+        .header(CONTENT_TYPE, content_type)
+        .body(body)
+        .map_err(ApiError::internal)
+}
+
+/// A body that is there already.
+pub(super) fn whole(bytes: impl Into<Bytes>) -> ResponseBody {
+    Full::new(bytes.into())
+        .map_err(|never| match never {})
+        .boxed_unsync()
+}
+
+/// An object.
+pub(super) fn success(status: StatusCode, object: &Value) -> Response<ResponseBody> {
+    let mut response = Response::new(whole(object.to_string()));
+    *response.status_mut() = status;
+    let json = hyper::header::HeaderValue::from_static("application/json");
+    response.headers_mut().insert(CONTENT_TYPE, json);
+    response
+}
+
+/// A refusal.
+pub(super) fn failure(error: &ApiError) -> Response<ResponseBody> {
+    let status = StatusCode::from_u16(error.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = success(status, &error.status());
+    if error.code == 429 || error.code == 503 {
+        let soon = hyper::header::HeaderValue::from_static("1");
+        response.headers_mut().insert("Retry-After", soon);
+    }
+    response
+}

@@ -1,0 +1,334 @@
+//! A small API server, for tests where no real one can be had.
+//!
+//! It stores objects in memory and answers as a kube-apiserver does where a kubelet
+//! or `kubectl` could tell: resource versions, watches, patches, graceful deletion,
+//! upstream's reasons and messages for errors. It is a test double: what it does is
+//! to be checked against a real kube-apiserver wherever one is at hand.
+//!
+//! A test in the same process takes [`ApiServer::client`], which needs no socket and
+//! so lives on tokio's paused time. [`ApiServer::listen`] serves TLS on a socket.
+
+mod clock;
+mod connections;
+mod deletion;
+mod discovery;
+mod errors;
+mod event_versions;
+mod handler;
+mod lists;
+mod patch;
+mod pods;
+mod policy;
+mod request;
+mod resources;
+mod reviews;
+mod selectors;
+mod signing;
+mod storage;
+mod strategy;
+mod tokens;
+mod verbs;
+mod watch;
+
+use std::{io, sync::Arc, time::Duration};
+
+use kube::client::Body;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::sync::watch::Sender;
+use tower::service_fn;
+
+pub use connections::Listening;
+pub use errors::{ApiError, Cause};
+pub use policy::{Attributes, Policy};
+pub use request::{Caller, Record};
+pub use resources::Resource;
+pub use signing::Identity;
+
+use clock::Clock;
+use request::Target;
+use storage::{Key, Storage};
+use strategy::text;
+use watch::Cuts;
+
+/// What a test decides about a request before it is looked at.
+#[derive(Debug, Clone)]
+pub enum Verdict {
+    /// It is answered.
+    Pass,
+    /// It is answered after a while.
+    Delay(Duration),
+    /// It is refused.
+    Refuse(ApiError),
+    /// Its connection breaks.
+    Break,
+}
+
+/// Decides about each request.
+pub type Interceptor = dyn Fn(&Record) -> Verdict + Send + Sync;
+
+/// The API server. Clones share one store; it ends with the last of them.
+#[derive(Clone)]
+pub struct ApiServer(Arc<Server>);
+
+/// What is behind an [`ApiServer`].
+struct Server {
+    storage: Mutex<Storage>,
+    revision: Sender<u64>,
+    cuts: Sender<Cuts>,
+    clock: Clock,
+    records: Mutex<Vec<Record>>,
+    switches: Mutex<Switches>,
+    authority: signing::Authority,
+}
+
+struct Switches {
+    available: bool,
+    interceptor: Option<Arc<Interceptor>>,
+    schedule_to: Option<String>,
+    approve: bool,
+    mount_tokens: bool,
+    policy: Policy,
+}
+
+impl ApiServer {
+    /// A server with the namespaces, service accounts and the `kubernetes` service
+    /// that every cluster has. Must be made inside a tokio runtime, whose clock it
+    /// lives by. Its clock begins now.
+    pub fn start() -> Result<Self, ApiError> {
+        Self::start_at(None)
+    }
+
+    /// [`Self::start`] whose clock begins this long after the epoch.
+    pub fn start_at(since_epoch: Option<Duration>) -> Result<Self, ApiError> {
+        let clock = Clock::new(since_epoch);
+        let authority = signing::Authority::new(&clock).map_err(ApiError::internal)?;
+        let server = Self(Arc::new(Server {
+            storage: Mutex::default(),
+            revision: Sender::new(0),
+            cuts: Sender::new(Cuts::default()),
+            clock,
+            records: Mutex::default(),
+            switches: Mutex::new(Switches {
+                available: true,
+                interceptor: None,
+                schedule_to: None,
+                approve: true,
+                mount_tokens: false,
+                policy: Policy::default(),
+            }),
+            authority,
+        }));
+        for namespace in ["default", "kube-system", "kube-public", "kube-node-lease"] {
+            let named = json!({"metadata": {"name": namespace}});
+            server.create("v1", "namespaces", "", named)?;
+            let account = json!({"metadata": {"name": "default"}});
+            server.create("v1", "serviceaccounts", namespace, account)?;
+            let bundle = json!({
+                "metadata": {"name": "kube-root-ca.crt"},
+                "data": {"ca.crt": server.authority_pem()},
+            });
+            server.create("v1", "configmaps", namespace, bundle)?;
+        }
+        let service = json!({
+            "metadata": {"name": "kubernetes",
+                "labels": {"component": "apiserver", "provider": "kubernetes"}},
+            "spec": {"ports": [{"name": "https", "port": 443, "targetPort": 6443}]},
+        });
+        server.create("v1", "services", "default", service)?;
+        Ok(server)
+    }
+
+    /// A client in this process, as `caller`: no socket, no TLS, and so no time but
+    /// tokio's.
+    pub fn client(&self, caller: Caller) -> kube::Client {
+        let server = Arc::clone(&self.0);
+        let service = service_fn(move |request: hyper::Request<Body>| {
+            let (server, caller) = (Arc::clone(&server), caller.clone());
+            async move { server.handle(request, caller).await }
+        });
+        kube::Client::new(service, "default")
+    }
+
+    /// Puts an object there as the administrator: `create`, with what that fills in.
+    /// `api_version` is `v1` or `group/version`; `namespace` is empty for what lives
+    /// in none.
+    pub fn create(
+        &self,
+        api_version: &str,
+        plural: &str,
+        namespace: &str,
+        object: Value,
+    ) -> Result<Value, ApiError> {
+        let target = target(api_version, plural, namespace, None)?;
+        let query = request::Query::default();
+        self.0.create(&target, object, &query, &Caller::admin())
+    }
+
+    /// The object as it is stored now.
+    pub fn get(
+        &self,
+        api_version: &str,
+        plural: &str,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Value, ApiError> {
+        self.0
+            .get(&target(api_version, plural, namespace, Some(name))?)
+    }
+
+    /// The revision of the newest change.
+    pub fn revision(&self) -> u64 {
+        self.0.storage.lock().revision()
+    }
+
+    /// Forgets all changes up to now: a watch from an older revision expires (410).
+    pub fn compact(&self) {
+        self.0.storage.lock().compact();
+    }
+
+    /// Ends all watches in order, as at the end of their time.
+    pub fn end_watches(&self) {
+        self.0.cuts.send_modify(|cuts| cuts.ended += 1);
+    }
+
+    /// Whether the server answers. When it does not, connections break and new ones
+    /// are refused; what it stores stays.
+    pub fn set_available(&self, available: bool) {
+        self.0.switches.lock().available = available;
+        if !available {
+            self.0.cuts.send_modify(|cuts| cuts.broken += 1);
+        }
+    }
+
+    /// Has every request decided upon by `interceptor` first; none lets all pass.
+    pub fn intercept(&self, interceptor: Option<Arc<Interceptor>>) {
+        self.0.switches.lock().interceptor = interceptor;
+    }
+
+    /// Binds every new pod that names no node to this one, in a scheduler's place.
+    pub fn schedule_to(&self, node: Option<&str>) {
+        self.0.switches.lock().schedule_to = node.map(str::to_owned);
+    }
+
+    /// Whether certificate signing requests of kubelets are approved as they come;
+    /// they are, unless told otherwise.
+    pub fn approve_certificates(&self, approve: bool) {
+        self.0.switches.lock().approve = approve;
+    }
+
+    /// Whether new pods get the volume with their service account's token, as of a
+    /// real server; they do not, unless told so.
+    pub fn mount_tokens(&self, mount: bool) {
+        self.0.switches.lock().mount_tokens = mount;
+    }
+
+    /// Changes who is known and who may do what.
+    pub fn with_policy<T>(&self, change: impl FnOnce(&mut Policy) -> T) -> T {
+        change(&mut self.0.switches.lock().policy)
+    }
+
+    /// Every request so far, in order.
+    pub fn requests(&self) -> Vec<Record> {
+        self.0.records.lock().clone()
+    }
+
+    /// How many requests there were of this verb and resource (`pods`, `pods/status`).
+    pub fn count(&self, verb: &str, resource: &str) -> usize {
+        let records = self.0.records.lock();
+        records
+            .iter()
+            .filter(|record| record.verb == verb && record.resource == resource)
+            .count()
+    }
+
+    /// Forgets the requests so far.
+    pub fn forget_requests(&self) {
+        self.0.records.lock().clear();
+    }
+
+    /// The certificate of the authority that signs the server's and its clients'
+    /// certificates, as PEM.
+    pub fn authority_pem(&self) -> String {
+        self.0.authority.pem()
+    }
+
+    /// A client certificate for `caller`, signed by the cluster's authority. It can
+    /// name one group besides `system:authenticated`.
+    pub fn identity(&self, caller: &Caller) -> Result<Identity, ApiError> {
+        let lasts = Duration::from_secs(24 * 3600);
+        self.0.authority.client(&self.0.clock, caller, lasts)
+    }
+}
+
+impl Server {
+    /// Tells watches of what was stored.
+    fn publish(&self, storage: &Storage) {
+        self.revision.send_replace(storage.revision());
+    }
+
+    /// What admission adds to a new object.
+    fn admit(
+        &self,
+        storage: &Storage,
+        resource: &'static Resource,
+        namespace: &str,
+        object: &mut Value,
+    ) -> Result<(), ApiError> {
+        if resource.kind != "Pod" {
+            return Ok(());
+        }
+        let annotations = &object["metadata"]["annotations"];
+        if !annotations["kubernetes.io/config.mirror"].is_string() {
+            let mount = self.switches.lock().mount_tokens;
+            tokens::admit_pod(storage, namespace, object, &self.clock, mount)?;
+        }
+        let node = self.switches.lock().schedule_to.clone();
+        if let Some(node) = node
+            && text(object, "/spec/nodeName").is_empty()
+        {
+            pods::bind(object, &node, &self.clock.text());
+        }
+        Ok(())
+    }
+
+    /// What controllers do after a write.
+    fn after_write(&self, storage: &mut Storage, resource: &'static Resource, key: &Key) {
+        if resource.kind == "CertificateSigningRequest" {
+            let approve = self.switches.lock().approve;
+            signing::follow(storage, key, &self.authority, &self.clock, approve);
+        }
+        if !key.namespace.is_empty() {
+            self.finish_namespace(storage, &key.namespace);
+        }
+    }
+
+    /// Whether anybody is answered.
+    fn check_available(&self) -> io::Result<()> {
+        if self.switches.lock().available {
+            Ok(())
+        } else {
+            Err(io::Error::new(
+                io::ErrorKind::ConnectionRefused,
+                "the API server is away",
+            ))
+        }
+    }
+}
+
+/// The target of what a test names.
+fn target(
+    api_version: &str,
+    plural: &str,
+    namespace: &str,
+    name: Option<&str>,
+) -> Result<Target, ApiError> {
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    let resource = resources::find(group, version, plural).ok_or_else(ApiError::no_such_path)?;
+    Ok(Target {
+        resource,
+        namespace: (!namespace.is_empty()).then(|| namespace.to_owned()),
+        name: name.map(str::to_owned),
+        subresource: String::new(),
+    })
+}

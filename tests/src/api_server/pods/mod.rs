@@ -1,0 +1,95 @@
+//! What the server makes of pods: defaults, what may change, graceful deletion.
+
+pub mod defaults;
+pub mod validation;
+
+use serde_json::{Value, json};
+
+/// The quality of service class of a pod's spec.
+pub fn qos_class(spec: &Value) -> &'static str {
+    let containers = || {
+        ["initContainers", "containers"]
+            .into_iter()
+            .flat_map(|field| spec[field].as_array().into_iter().flatten())
+    };
+    let amount = |container: &Value, list: &str, name: &str| {
+        let quantity = container["resources"][list][name]
+            .as_str()
+            .map(str::to_owned);
+        quantity.filter(|text| text.trim_start_matches('0') != "")
+    };
+    let mut any = false;
+    let mut all = true;
+    for container in containers() {
+        for name in ["cpu", "memory"] {
+            let request = amount(container, "requests", name);
+            let limit = amount(container, "limits", name);
+            any |= request.is_some() || limit.is_some();
+            all &= limit.is_some() && (request.is_none() || request == limit);
+        }
+    }
+    match (any, all) {
+        (false, _) => "BestEffort",
+        (true, true) => "Guaranteed",
+        (true, false) => "Burstable",
+    }
+}
+
+/// Seconds that a deletion leaves a pod: what was asked for or what the spec says;
+/// none for a pod on no node or one that is over.
+pub fn grace(pod: &Value, asked: Option<i64>) -> i64 {
+    let unscheduled = pod["spec"]["nodeName"].as_str().unwrap_or_default() == "";
+    let over = matches!(
+        pod["status"]["phase"].as_str(),
+        Some("Failed" | "Succeeded")
+    );
+    if unscheduled || over {
+        return 0;
+    }
+    let seconds = asked
+        .or_else(|| pod["spec"]["terminationGracePeriodSeconds"].as_i64())
+        .unwrap_or(0);
+    if seconds < 0 { 1 } else { seconds }
+}
+
+/// Binds a pod to a node, as the scheduler's binding does.
+pub fn bind(pod: &mut Value, node: &str, now: &str) {
+    pod["spec"]["nodeName"] = json!(node);
+    let condition = json!({
+        "type": "PodScheduled", "status": "True", "lastProbeTime": null,
+        "lastTransitionTime": now, "observedGeneration": pod["metadata"]["generation"],
+    });
+    match pod["status"]["conditions"].as_array_mut() {
+        Some(conditions) => {
+            conditions.retain(|one| one["type"] != "PodScheduled");
+            conditions.push(condition);
+        }
+        None => pod["status"]["conditions"] = json!([condition]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_those_of_the_requests_and_limits() {
+        let with = |resources: Value| json!({"containers": [{"resources": resources}]});
+        let cases = [
+            (json!({}), "BestEffort"),
+            (json!({"requests": {"cpu": "1"}}), "Burstable"),
+            (json!({"limits": {"cpu": "1"}}), "Burstable"),
+            (
+                json!({"limits": {"cpu": "1", "memory": "1Gi"}}),
+                "Guaranteed",
+            ),
+            (
+                json!({"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "500m", "memory": "1Gi"}}),
+                "Burstable",
+            ),
+        ];
+        for (resources, class) in cases {
+            assert_eq!(qos_class(&with(resources.clone())), class, "{resources}");
+        }
+    }
+}

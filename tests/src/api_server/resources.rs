@@ -1,0 +1,281 @@
+//! What the server stores and answers for: one line a resource.
+
+/// A resource of the API.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Resource {
+    /// The API group; empty for the core one.
+    pub group: &'static str,
+    /// The version in the group.
+    pub version: &'static str,
+    /// The plural name, as in paths.
+    pub plural: &'static str,
+    /// The singular name, as `kubectl` takes it.
+    pub singular: &'static str,
+    /// The kind of its objects.
+    pub kind: &'static str,
+    /// Whether objects live in namespaces.
+    pub namespaced: bool,
+    /// Names for `kubectl`.
+    pub short_names: &'static [&'static str],
+    /// The subresources.
+    pub subresources: &'static [&'static str],
+    /// Whether an update may leave the resource version out.
+    pub unconditional_update: bool,
+    /// Whether an update of what is not there creates it.
+    pub create_on_update: bool,
+    /// Whether a change of the spec counts `metadata.generation` up.
+    pub generations: bool,
+    /// Whether objects are only answered and never stored, as reviews are.
+    pub answered_only: bool,
+}
+
+const fn core(
+    plural: &'static str,
+    singular: &'static str,
+    kind: &'static str,
+    namespaced: bool,
+) -> Resource {
+    Resource {
+        group: "",
+        version: "v1",
+        plural,
+        singular,
+        kind,
+        namespaced,
+        short_names: &[],
+        subresources: &[],
+        unconditional_update: true,
+        create_on_update: false,
+        generations: false,
+        answered_only: false,
+    }
+}
+
+const fn of(
+    group: &'static str,
+    plural: &'static str,
+    singular: &'static str,
+    kind: &'static str,
+    namespaced: bool,
+) -> Resource {
+    let mut resource = core(plural, singular, kind, namespaced);
+    resource.group = group;
+    resource
+}
+
+const fn review(group: &'static str, plural: &'static str, kind: &'static str) -> Resource {
+    let mut resource = of(group, plural, "", kind, false);
+    resource.answered_only = true;
+    resource
+}
+
+impl Resource {
+    const fn short(mut self, names: &'static [&'static str]) -> Self {
+        self.short_names = names;
+        self
+    }
+
+    const fn with(mut self, subresources: &'static [&'static str]) -> Self {
+        self.subresources = subresources;
+        self
+    }
+
+    const fn version(mut self, version: &'static str) -> Self {
+        self.version = version;
+        self
+    }
+
+    const fn conditional(mut self) -> Self {
+        self.unconditional_update = false;
+        self
+    }
+
+    const fn upsert(mut self) -> Self {
+        self.create_on_update = true;
+        self
+    }
+
+    const fn generated(mut self) -> Self {
+        self.generations = true;
+        self
+    }
+
+    /// `group/version`, or the version alone for the core group.
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() {
+            self.version.to_owned()
+        } else {
+            format!("{}/{}", self.group, self.version)
+        }
+    }
+
+    /// `plural.group`, as error messages name a resource.
+    pub fn qualified(&self) -> String {
+        if self.group.is_empty() {
+            self.plural.to_owned()
+        } else {
+            format!("{}.{}", self.plural, self.group)
+        }
+    }
+
+    /// Whether there is a subresource of this name.
+    pub fn has(&self, subresource: &str) -> bool {
+        self.subresources.contains(&subresource)
+    }
+
+    /// The resource whose store holds the objects: both groups' events are one.
+    pub fn stored(&'static self) -> &'static Resource {
+        if self.plural == "events" {
+            find("", "v1", "events").unwrap_or(self)
+        } else {
+            self
+        }
+    }
+}
+
+/// Every resource, in the order of discovery.
+pub static RESOURCES: &[Resource] = &[
+    core("configmaps", "configmap", "ConfigMap", true).short(&["cm"]),
+    core("endpoints", "endpoints", "Endpoints", true)
+        .short(&["ep"])
+        .upsert(),
+    core("events", "event", "Event", true)
+        .short(&["ev"])
+        .upsert(),
+    core("namespaces", "namespace", "Namespace", false)
+        .short(&["ns"])
+        .with(&["status", "finalize"]),
+    core("nodes", "node", "Node", false)
+        .short(&["no"])
+        .with(&["status"]),
+    core(
+        "persistentvolumeclaims",
+        "persistentvolumeclaim",
+        "PersistentVolumeClaim",
+        true,
+    )
+    .short(&["pvc"])
+    .with(&["status"]),
+    core(
+        "persistentvolumes",
+        "persistentvolume",
+        "PersistentVolume",
+        false,
+    )
+    .short(&["pv"])
+    .with(&["status"]),
+    core("pods", "pod", "Pod", true)
+        .short(&["po"])
+        .generated()
+        .with(&[
+            "status",
+            "binding",
+            "eviction",
+            "ephemeralcontainers",
+            "resize",
+        ]),
+    core("secrets", "secret", "Secret", true),
+    core("serviceaccounts", "serviceaccount", "ServiceAccount", true)
+        .short(&["sa"])
+        .with(&["token"]),
+    core("services", "service", "Service", true)
+        .short(&["svc"])
+        .upsert()
+        .with(&["status"]),
+    of("apps", "daemonsets", "daemonset", "DaemonSet", true)
+        .short(&["ds"])
+        .generated()
+        .with(&["status"]),
+    of("apps", "deployments", "deployment", "Deployment", true)
+        .short(&["deploy"])
+        .generated()
+        .with(&["status"]),
+    of("apps", "replicasets", "replicaset", "ReplicaSet", true)
+        .short(&["rs"])
+        .generated()
+        .with(&["status"]),
+    review(
+        "authentication.k8s.io",
+        "selfsubjectreviews",
+        "SelfSubjectReview",
+    ),
+    review("authentication.k8s.io", "tokenreviews", "TokenReview"),
+    review(
+        "authorization.k8s.io",
+        "selfsubjectaccessreviews",
+        "SelfSubjectAccessReview",
+    ),
+    review(
+        "authorization.k8s.io",
+        "subjectaccessreviews",
+        "SubjectAccessReview",
+    ),
+    of(
+        "certificates.k8s.io",
+        "certificatesigningrequests",
+        "certificatesigningrequest",
+        "CertificateSigningRequest",
+        false,
+    )
+    .short(&["csr"])
+    .with(&["status", "approval"]),
+    of(
+        "certificates.k8s.io",
+        "clustertrustbundles",
+        "clustertrustbundle",
+        "ClusterTrustBundle",
+        false,
+    )
+    .version("v1beta1"),
+    of("coordination.k8s.io", "leases", "lease", "Lease", true)
+        .conditional()
+        .upsert(),
+    of("events.k8s.io", "events", "event", "Event", true)
+        .short(&["ev"])
+        .upsert(),
+    of(
+        "node.k8s.io",
+        "runtimeclasses",
+        "runtimeclass",
+        "RuntimeClass",
+        false,
+    ),
+    of(
+        "storage.k8s.io",
+        "csidrivers",
+        "csidriver",
+        "CSIDriver",
+        false,
+    ),
+    of("storage.k8s.io", "csinodes", "csinode", "CSINode", false),
+    of(
+        "storage.k8s.io",
+        "storageclasses",
+        "storageclass",
+        "StorageClass",
+        false,
+    )
+    .short(&["sc"]),
+    of(
+        "storage.k8s.io",
+        "volumeattachments",
+        "volumeattachment",
+        "VolumeAttachment",
+        false,
+    )
+    .with(&["status"]),
+];
+
+/// The resource of this group, version and plural name.
+pub fn find(group: &str, version: &str, plural: &str) -> Option<&'static Resource> {
+    RESOURCES.iter().find(|resource| {
+        resource.group == group && resource.version == version && resource.plural == plural
+    })
+}
+
+/// The resource of this `apiVersion` and kind.
+pub fn find_kind(api_version: &str, kind: &str) -> Option<&'static Resource> {
+    RESOURCES
+        .iter()
+        .find(|resource| resource.kind == kind && resource.api_version() == api_version)
+}

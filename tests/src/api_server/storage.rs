@@ -1,0 +1,235 @@
+//! The store: objects by resource, namespace and name, one counter of revisions
+//! for all of them, and the changes of late for watches.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    ops::Bound,
+    sync::Arc,
+};
+
+use serde_json::{Value, json};
+
+use super::resources::Resource;
+
+/// How many changes are kept for watches that resume.
+const KEPT_CHANGES: usize = 20_000;
+
+/// Where an object is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key {
+    /// [`Resource::qualified`] of the resource that is stored.
+    pub resource: String,
+    /// The namespace; empty when there is none.
+    pub namespace: String,
+    /// The name.
+    pub name: String,
+}
+
+impl Key {
+    /// The key of an object.
+    pub fn new(resource: &'static Resource, namespace: &str, name: &str) -> Self {
+        let resource = resource.stored();
+        Self {
+            resource: resource.qualified(),
+            namespace: if resource.namespaced { namespace } else { "" }.to_owned(),
+            name: name.to_owned(),
+        }
+    }
+}
+
+/// What was done to an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Done {
+    /// It is new.
+    Added,
+    /// It is another than before.
+    Modified,
+    /// It is gone.
+    Deleted,
+}
+
+/// One change, as watches see it.
+#[derive(Debug, Clone)]
+pub struct Change {
+    /// The revision that it made.
+    pub revision: u64,
+    /// What was done.
+    pub done: Done,
+    /// To which object.
+    pub key: Key,
+    /// The object after it; of a deleted one its last state.
+    pub object: Arc<Value>,
+    /// The object before it.
+    pub previous: Option<Arc<Value>>,
+}
+
+/// A revision that is no longer kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Compacted {
+    /// The oldest revision from which changes are known.
+    pub oldest: u64,
+}
+
+/// Objects and their changes.
+#[derive(Debug, Default)]
+pub struct Storage {
+    revision: u64,
+    compacted: u64,
+    objects: BTreeMap<Key, Arc<Value>>,
+    changes: VecDeque<Change>,
+}
+
+impl Storage {
+    /// The revision of the newest change.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// The oldest revision that a watch can resume from.
+    pub fn compacted(&self) -> u64 {
+        self.compacted
+    }
+
+    /// Forgets all changes up to now: watches from earlier revisions expire.
+    pub fn compact(&mut self) {
+        self.changes.clear();
+        self.compacted = self.revision;
+    }
+
+    /// The object at a key.
+    pub fn get(&self, key: &Key) -> Option<Arc<Value>> {
+        self.objects.get(key).cloned()
+    }
+
+    /// The objects of a resource, of one namespace or of all, in order.
+    pub fn list(
+        &self,
+        resource: &'static Resource,
+        namespace: Option<&str>,
+    ) -> Vec<(Key, Arc<Value>)> {
+        let first = Key::new(resource, namespace.unwrap_or_default(), "");
+        self.objects
+            .range((Bound::Included(first.clone()), Bound::Unbounded))
+            .take_while(|(key, _)| {
+                key.resource == first.resource
+                    && namespace.is_none_or(|_| key.namespace == first.namespace)
+            })
+            .map(|(key, object)| (key.clone(), Arc::clone(object)))
+            .collect()
+    }
+
+    /// Whether a namespace still holds objects.
+    pub fn holds_any(&self, namespace: &str) -> bool {
+        self.objects.keys().any(|key| key.namespace == namespace)
+    }
+
+    /// Everything in a namespace.
+    pub fn in_namespace(&self, namespace: &str) -> Vec<Key> {
+        self.objects
+            .keys()
+            .filter(|key| key.namespace == namespace)
+            .cloned()
+            .collect()
+    }
+
+    /// Writes an object with the next revision.
+    pub fn put(&mut self, key: Key, mut object: Value) -> Arc<Value> {
+        self.revision += 1;
+        stamp(&mut object, self.revision);
+        let object = Arc::new(object);
+        let previous = self.objects.insert(key.clone(), Arc::clone(&object));
+        let done = if previous.is_some() {
+            Done::Modified
+        } else {
+            Done::Added
+        };
+        self.record(done, key, Arc::clone(&object), previous);
+        object
+    }
+
+    /// Removes an object; what it was, with the revision of its removal.
+    pub fn remove(&mut self, key: &Key) -> Option<Arc<Value>> {
+        let previous = self.objects.remove(key)?;
+        self.revision += 1;
+        let mut object = Value::clone(&previous);
+        stamp(&mut object, self.revision);
+        let object = Arc::new(object);
+        self.record(
+            Done::Deleted,
+            key.clone(),
+            Arc::clone(&object),
+            Some(previous),
+        );
+        Some(object)
+    }
+
+    /// The changes after `revision`, in order.
+    pub fn changes_after(&self, revision: u64) -> Result<impl Iterator<Item = &Change>, Compacted> {
+        if revision < self.compacted {
+            return Err(Compacted {
+                oldest: self.compacted,
+            });
+        }
+        let first = self
+            .changes
+            .partition_point(|change| change.revision <= revision);
+        Ok(self.changes.range(first..))
+    }
+
+    fn record(&mut self, done: Done, key: Key, object: Arc<Value>, previous: Option<Arc<Value>>) {
+        self.changes.push_back(Change {
+            revision: self.revision,
+            done,
+            key,
+            object,
+            previous,
+        });
+        if self.changes.len() > KEPT_CHANGES
+            && let Some(oldest) = self.changes.pop_front()
+        {
+            self.compacted = oldest.revision;
+        }
+    }
+}
+
+fn stamp(object: &mut Value, revision: u64) {
+    object["metadata"]["resourceVersion"] = json!(revision.to_string());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api_server::resources::find;
+
+    fn key(namespace: &str, name: &str) -> Key {
+        Key::new(find("", "v1", "pods").unwrap(), namespace, name)
+    }
+
+    #[test]
+    fn every_write_takes_a_revision_of_its_own() {
+        let mut storage = Storage::default();
+        storage.put(key("a", "x"), json!({"metadata": {}}));
+        storage.put(key("b", "x"), json!({"metadata": {}}));
+        let gone = storage.remove(&key("a", "x")).unwrap();
+        assert_eq!(gone["metadata"]["resourceVersion"], "3");
+        let done: Vec<_> = storage
+            .changes_after(1)
+            .unwrap()
+            .map(|change| (change.revision, change.done))
+            .collect();
+        assert_eq!(done, [(2, Done::Added), (3, Done::Deleted)]);
+        let pods = find("", "v1", "pods").unwrap();
+        assert_eq!(storage.list(pods, None).len(), 1);
+        assert_eq!(storage.list(pods, Some("a")).len(), 0);
+    }
+
+    #[test]
+    fn what_was_compacted_cannot_be_resumed_from() {
+        let mut storage = Storage::default();
+        storage.put(key("a", "x"), json!({"metadata": {}}));
+        storage.put(key("a", "y"), json!({"metadata": {}}));
+        storage.compact();
+        assert!(storage.changes_after(1).is_err());
+        assert_eq!(storage.changes_after(2).unwrap().count(), 0);
+    }
+}
