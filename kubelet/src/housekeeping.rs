@@ -9,7 +9,12 @@ use crate::{
     config::options::Options,
     logs::links,
     pleg::Pleg,
-    pod::{directory, identity::PodUid, manager::PodManager},
+    pod::{
+        directory,
+        identity::{self, PodUid},
+        manager::PodManager,
+        mirror::MirrorPods,
+    },
     pod_syncer::{self, Syncer},
     pod_worker::{PodWorkers, WorkerError},
     prober::ProbeManager,
@@ -30,6 +35,8 @@ pub(crate) struct Housekeeping {
     pub(crate) probes: Arc<ProbeManager>,
     pub(crate) pleg: Arc<Pleg>,
     pub(crate) volumes: Arc<VolumeManager>,
+    /// None without an API server.
+    pub(crate) mirrors: Option<Arc<MirrorPods>>,
     /// The last look at the directories, and when it began.
     pub(crate) directories: Option<(JoinHandle<()>, Instant)>,
 }
@@ -38,6 +45,7 @@ impl Housekeeping {
     /// Looks at what was last listed of the runtime and now and then at the
     /// directories. Does not block: workers do what is to be done.
     pub(crate) fn run(&mut self) {
+        self.remove_orphaned_mirrors();
         let listing = self.pleg.listing();
         let Some(listed) = listing.at else {
             return;
@@ -85,6 +93,18 @@ impl Housekeeping {
                 }
             });
             self.directories = Some((task, Instant::now()));
+        }
+    }
+
+    /// A mirror pod stays until its static pod has ended.
+    fn remove_orphaned_mirrors(&self) {
+        let Some(mirrors) = &self.mirrors else {
+            return;
+        };
+        for mirror in self.pods.orphaned_mirrors() {
+            if !self.workers.has_static(&identity::full_name(&mirror)) {
+                mirrors.remove(&mirror);
+            }
         }
     }
 }

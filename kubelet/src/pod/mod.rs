@@ -4,5 +4,6 @@
 pub mod directory;
 pub mod identity;
 pub mod manager;
+pub mod mirror;
 pub mod priority;
 pub mod resources;
