@@ -1,6 +1,11 @@
 //! The kubelet as a whole: its parts, put together.
 
-use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashSet},
+    fmt,
+    sync::Arc,
+    time::Duration,
+};
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use tokio::sync::mpsc;
@@ -11,8 +16,8 @@ pub use crate::run_once::RunOnceResult;
 use crate::{
     apiserver::{cluster::Cluster, objects::Objects},
     config::{options::Options, update::PodUpdate},
-    housekeeping::Housekeeping,
-    lifecycle::Admission,
+    housekeeping::{Directories, Housekeeping},
+    lifecycle::{Admission, NodeFacts},
     logs::LogRotation,
     pleg::{Pleg, PodCache},
     plugin_manager::{Handlers, PluginHandler, PluginManager},
@@ -71,6 +76,7 @@ struct Parts {
     pleg: Arc<Pleg>,
     monitor: LoopMonitor,
     admission: Admission,
+    node: NodeFacts,
 }
 
 impl fmt::Debug for Kubelet {
@@ -117,6 +123,7 @@ impl Kubelet {
             Arc::clone(&objects),
             Arc::clone(&probe_results),
         ));
+        let node = NodeFacts::standalone(&options, runtime.machine());
         let host = VolumeHost {
             options: Arc::clone(&options),
             objects,
@@ -144,6 +151,7 @@ impl Kubelet {
             cache,
             monitor: LoopMonitor::default(),
             admission: Admission::new(&options),
+            node,
             options,
             cri,
             cluster,
@@ -186,6 +194,7 @@ impl Kubelet {
         if cancel.run_until_cancelled(restore).await.is_none() {
             return;
         }
+        parts.runtime.restore_grants().await;
         let (probe_changes_in, probe_changes) = mpsc::channel(EVENTS);
         let probes = {
             let statuses = Arc::clone(&parts.statuses);
@@ -223,10 +232,12 @@ impl Kubelet {
             pleg: Arc::clone(&parts.pleg),
             volumes: Arc::clone(&parts.volumes),
             mirrors: parts.mirrors.clone(),
-            directories: None,
+            directories: Directories::default(),
         });
         let sync_loop = SyncLoop {
             admission: &parts.admission,
+            node: &parts.node,
+            runtime: &parts.runtime,
             pods: &parts.pods,
             statuses: &parts.statuses,
             workers: &workers,
@@ -235,6 +246,7 @@ impl Kubelet {
             housekeeping,
             sources_ready: &*parts.sources_ready,
             rejected: HashSet::new(),
+            waiting: BTreeMap::new(),
         };
         let rotation = parts.options.log_rotation.map(|policy| LogRotation {
             policy,

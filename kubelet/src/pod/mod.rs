@@ -7,3 +7,4 @@ pub mod manager;
 pub mod mirror;
 pub mod priority;
 pub mod resources;
+pub mod shortage;
