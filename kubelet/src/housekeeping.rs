@@ -11,7 +11,11 @@ use self::directories::Look;
 use crate::{
     config::options::Options,
     pleg::Pleg,
-    pod::{identity::PodUid, manager::PodManager},
+    pod::{
+        identity::{self, PodUid},
+        manager::PodManager,
+        mirror::MirrorPods,
+    },
     pod_syncer::Syncer,
     pod_worker::PodWorkers,
     prober::ProbeManager,
@@ -28,6 +32,8 @@ pub(crate) struct Housekeeping {
     pub(crate) probes: Arc<ProbeManager>,
     pub(crate) pleg: Arc<Pleg>,
     pub(crate) volumes: Arc<VolumeManager>,
+    /// None without an API server.
+    pub(crate) mirrors: Option<Arc<MirrorPods>>,
     pub(crate) directories: Directories,
 }
 
@@ -35,6 +41,7 @@ impl Housekeeping {
     /// Looks at what was last listed of the runtime and now and then at the
     /// directories. Does not block: workers do what is to be done.
     pub(crate) fn run(&mut self) {
+        self.remove_orphaned_mirrors();
         let listing = self.pleg.listing();
         let Some(listed) = listing.at else {
             return;
@@ -64,5 +71,17 @@ impl Housekeeping {
             listing: Arc::clone(&listing),
         };
         self.directories.look_now_and_then(look);
+    }
+
+    /// A mirror pod stays until its static pod has ended.
+    fn remove_orphaned_mirrors(&self) {
+        let Some(mirrors) = &self.mirrors else {
+            return;
+        };
+        for mirror in self.pods.orphaned_mirrors() {
+            if !self.workers.has_static(&identity::full_name(&mirror)) {
+                mirrors.remove(&mirror);
+            }
+        }
     }
 }

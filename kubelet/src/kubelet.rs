@@ -14,14 +14,14 @@ use tracing::{info, warn};
 
 pub use crate::run_once::RunOnceResult;
 use crate::{
-    apiserver::objects::Objects,
+    apiserver::{cluster::Cluster, objects::Objects},
     config::{options::Options, update::PodUpdate},
     housekeeping::{Directories, Housekeeping},
     lifecycle::{Admission, NodeFacts},
     logs::LogRotation,
     pleg::{Pleg, PodCache},
     plugin_manager::{Handlers, PluginHandler, PluginManager},
-    pod::{identity::PodUid, manager::PodManager},
+    pod::{identity::PodUid, manager::PodManager, mirror::MirrorPods},
     pod_syncer::Syncer,
     pod_worker::PodWorkers,
     prober::{ProbeManager, results::ProbeResults},
@@ -30,7 +30,7 @@ use crate::{
         cri::{CriClient, CriError},
         running_pods::running_pods,
     },
-    status::StatusManager,
+    status::{StatusManager, sync::StatusSync},
     sync_loop::{LoopMonitor, SyncLoop},
     volume::{
         VolumeHost, VolumeManager,
@@ -62,6 +62,9 @@ pub struct Kubelet(Arc<Parts>);
 struct Parts {
     options: Arc<Options>,
     cri: CriClient,
+    /// None on a standalone node.
+    cluster: Option<Cluster>,
+    mirrors: Option<Arc<MirrorPods>>,
     sources_ready: Box<dyn Fn() -> bool + Send + Sync>,
     pods: Arc<PodManager>,
     statuses: Arc<StatusManager>,
@@ -96,16 +99,24 @@ pub(crate) enum Orphans {
 impl Kubelet {
     /// A kubelet that runs pods on the runtime behind `cri`. Until
     /// `sources_ready` says that every source was read, no pod is ended for
-    /// being in none. What pods name beside themselves comes from `objects`.
+    /// being in none. What pods name beside themselves comes from `objects`. The pods'
+    /// statuses are sent to `cluster`, if the node is part of one.
     pub fn new(
         options: Options,
         cri: CriClient,
         objects: Arc<dyn Objects>,
+        cluster: Option<Cluster>,
         sources_ready: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Self {
         let options = Arc::new(options);
         let cache = Arc::<PodCache>::default();
         let probe_results = Arc::<ProbeResults>::default();
+        let pods = Arc::<PodManager>::default();
+        let mirrors = cluster.clone().map(|cluster| {
+            let node_name = options.node_name.clone();
+            let (objects, pods) = (Arc::clone(&objects), Arc::clone(&pods));
+            Arc::new(MirrorPods::new(cluster, node_name, objects, pods))
+        });
         let runtime = Arc::new(RuntimeManager::new(
             cri.clone(),
             Arc::clone(&options),
@@ -127,7 +138,7 @@ impl Kubelet {
         );
         Self(Arc::new(Parts {
             sources_ready: Box::new(sources_ready),
-            pods: Arc::default(),
+            pods,
             statuses: Arc::new(StatusManager::new(
                 Arc::clone(&options),
                 Arc::clone(&probe_results),
@@ -143,6 +154,8 @@ impl Kubelet {
             node,
             options,
             cri,
+            cluster,
+            mirrors,
         }))
     }
 
@@ -202,6 +215,7 @@ impl Kubelet {
             pleg: Arc::clone(&parts.pleg),
             statuses: Arc::clone(&parts.statuses),
             probes: Arc::clone(&probes),
+            mirrors: parts.mirrors.clone(),
         });
         let workers = Arc::new(PodWorkers::new(
             syncer,
@@ -217,6 +231,7 @@ impl Kubelet {
             probes: Arc::clone(&probes),
             pleg: Arc::clone(&parts.pleg),
             volumes: Arc::clone(&parts.volumes),
+            mirrors: parts.mirrors.clone(),
             directories: Directories::default(),
         });
         let sync_loop = SyncLoop {
@@ -227,6 +242,7 @@ impl Kubelet {
             statuses: &parts.statuses,
             workers: &workers,
             monitor: &parts.monitor,
+            mirrors: parts.mirrors.as_deref(),
             housekeeping,
             sources_ready: &*parts.sources_ready,
             rejected: HashSet::new(),
@@ -246,6 +262,7 @@ impl Kubelet {
         };
         tokio::join!(
             rotate,
+            self.speak_to_cluster(cancel.clone()),
             parts.pleg.run(events_in, cancel.clone()),
             parts.volumes.run(cancel.clone()),
             sync_loop.run(updates, events, probe_changes, cancel.clone()),
@@ -253,6 +270,17 @@ impl Kubelet {
         workers.ended().await;
         probes.ended().await;
         info!("stopped; the pods run on");
+    }
+
+    /// Sends the API server what it is to know of the pods, if there is one.
+    async fn speak_to_cluster(&self, cancel: CancellationToken) {
+        let parts = &*self.0;
+        let (Some(cluster), Some(mirrors)) = (&parts.cluster, &parts.mirrors) else {
+            return;
+        };
+        let (statuses, pods) = (Arc::clone(&parts.statuses), Arc::clone(&parts.pods));
+        let statuses = StatusSync::new(cluster.clone(), statuses, pods);
+        tokio::join!(mirrors.run(cancel.clone()), statuses.run(cancel));
     }
 
     /// Returns once the runtime answers.

@@ -15,6 +15,7 @@ use crate::{
         directory,
         identity::{self, PodUid},
         manager::PodManager,
+        mirror::MirrorPods,
     },
     pod_worker::{Kill, PodSyncer, Subject, SyncOutcome, WorkerError},
     prober::ProbeManager,
@@ -55,6 +56,8 @@ pub(crate) struct Syncer {
     pub(crate) pleg: Arc<Pleg>,
     pub(crate) statuses: Arc<StatusManager>,
     pub(crate) probes: Arc<ProbeManager>,
+    /// None without an API server.
+    pub(crate) mirrors: Option<Arc<MirrorPods>>,
 }
 
 impl Syncer {
@@ -129,6 +132,9 @@ impl PodSyncer for Syncer {
             };
             self.report(&pod, &status, &state, Some(&verdict));
             return Ok(DONE);
+        }
+        if let Some(mirrors) = &self.mirrors {
+            mirrors.mirror(&pod);
         }
         let pod_dir = directory::pod_dir(&self.options, &PodUid::of(&pod));
         let made = pod_dir.clone();
@@ -226,7 +232,9 @@ impl PodSyncer for Syncer {
             );
         }
         self.runtime.ungrant(&subject.uid);
-        Ok(self.volumes.wait_for_unmount(&subject.uid).await?)
+        self.volumes.wait_for_unmount(&subject.uid).await?;
+        self.statuses.finish(&subject.uid);
+        Ok(())
     }
 
     async fn remove_pod(

@@ -107,7 +107,7 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
         tasks.spawn(source.run(pod_config.source(Source::Http), cancel.clone()));
     }
     let has_pods = settings.manifests.is_some() || settings.url.is_some();
-    let kubelet = Kubelet::new(options.clone(), cri, Arc::new(NoObjects), move || {
+    let kubelet = Kubelet::new(options.clone(), cri, Arc::new(NoObjects), None, move || {
         pod_config.seen_all_sources()
     });
 

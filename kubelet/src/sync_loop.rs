@@ -24,6 +24,7 @@ use crate::{
     pod::{
         identity::{self, PodUid},
         manager::PodManager,
+        mirror::MirrorPods,
     },
     pod_syncer::Syncer,
     pod_worker::{Kill, PodWorkers},
@@ -70,6 +71,8 @@ pub(crate) struct SyncLoop<'a> {
     pub(crate) statuses: &'a StatusManager,
     pub(crate) workers: &'a Arc<PodWorkers<Syncer>>,
     pub(crate) monitor: &'a LoopMonitor,
+    /// None without an API server.
+    pub(crate) mirrors: Option<&'a MirrorPods>,
     /// None where others' pods are none of the loop's business.
     pub(crate) housekeeping: Option<Housekeeping>,
     pub(crate) sources_ready: &'a (dyn Fn() -> bool + Send + Sync),
@@ -126,17 +129,44 @@ impl SyncLoop<'_> {
                 for pod in update.pods {
                     self.pods.set(Arc::clone(&pod));
                     let uid = PodUid::of(&pod);
-                    if !self.rejected.contains(&uid) && !self.waiting.contains_key(&uid) {
+                    if identity::is_mirror(&pod) {
+                        self.mirrored(&pod);
+                    } else if !self.rejected.contains(&uid) && !self.waiting.contains_key(&uid) {
                         self.workers.update(&pod);
+                    }
+                    if pod.metadata.deletion_timestamp.is_some() {
+                        self.statuses.renew(&uid);
                     }
                 }
             }
             PodOperation::Remove => update.pods.iter().for_each(|pod| self.remove(pod)),
             PodOperation::Reconcile => {
                 for pod in update.pods {
-                    self.pods.set(pod);
+                    self.pods.set(Arc::clone(&pod));
+                    if self.statuses.is_affected_by(&pod) {
+                        self.workers.update(&pod);
+                    }
                 }
             }
+        }
+    }
+
+    /// Something about a mirror pod changed: its static pod is looked at, which sees to
+    /// its mirror and sends it its status.
+    fn mirrored(&self, mirror: &Pod) {
+        if let Some(mirrors) = self.mirrors {
+            mirrors.heard(mirror);
+        }
+        let full_name = identity::full_name(mirror);
+        if let Some(pod) = self.pods.get_by_full_name(&full_name) {
+            let uid = PodUid::of(&pod);
+            self.workers.sync(&uid);
+            self.statuses.renew(&uid);
+        } else {
+            debug!(
+                mirror = full_name,
+                "a mirror pod of which there is no pod (yet)"
+            );
         }
     }
 
@@ -147,6 +177,11 @@ impl SyncLoop<'_> {
             created(a).cmp(&created(b))
         });
         for pod in pods {
+            if identity::is_mirror(&pod) {
+                self.pods.set(Arc::clone(&pod));
+                self.mirrored(&pod);
+                continue;
+            }
             let full_name = identity::full_name(&pod);
             let uid = PodUid::of(&pod);
             let others = self.active_pods_beside(&uid);
@@ -221,6 +256,11 @@ impl SyncLoop<'_> {
     }
 
     fn remove(&mut self, pod: &Pod) {
+        if identity::is_mirror(pod) {
+            self.pods.remove(pod);
+            self.mirrored(pod);
+            return;
+        }
         let uid = PodUid::of(pod);
         info!(pod = identity::full_name(pod), pod_uid = %uid, "pod removed from its source");
         self.pods.remove(pod);

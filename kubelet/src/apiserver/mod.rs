@@ -1,3 +1,5 @@
-//! What only the API server knows, as the rest of the kubelet asks for it.
+//! The API server, as the rest of the kubelet asks it and hears from it.
 
+pub mod cluster;
+pub mod list_watch;
 pub mod objects;

@@ -129,14 +129,41 @@ impl SourceHandle {
             set.complete && !self.shared.seen.lock().complete.contains(&self.source);
         // The receiver hears of a source's first set even if it is empty.
         let say_nothing = changes.iter().all(|(_, pods)| pods.is_empty());
-        for (operation, pods) in changes {
-            let first = first_complete && say_nothing && operation == PodOperation::Add;
-            if !pods.is_empty() || first {
-                self.send(operation, pods).await?;
-            }
+        if first_complete && say_nothing {
+            self.send(PodOperation::Add, Vec::new()).await?;
         }
+        self.send_all(changes).await?;
         if first_complete {
             self.shared.seen.lock().complete.insert(self.source);
+        }
+        Ok(())
+    }
+
+    /// Takes one pod away and puts another one in, or as it is now, beside what the
+    /// source told before; and sends what differs.
+    ///
+    /// # Errors
+    /// Nobody receives any more: the source can stop.
+    pub async fn change(&self, gone: Option<&PodUid>, put: Option<Arc<Pod>>) -> Result<(), Closed> {
+        let mut sources = self.shared.sources.lock().await;
+        let pods = sources.entry(self.source).or_default();
+        let mut differences = Differences::default();
+        differences
+            .removed
+            .extend(gone.and_then(|uid| pods.remove(uid)));
+        if let Some(pod) = put {
+            let uid = PodUid::of(&pod);
+            let before = pods.remove(&uid);
+            pods.insert(uid, differences.take(before, pod, self.source));
+        }
+        self.send_all(differences.in_order()).await
+    }
+
+    async fn send_all(&self, changes: Changes) -> Result<(), Closed> {
+        for (operation, pods) in changes {
+            if !pods.is_empty() {
+                self.send(operation, pods).await?;
+            }
         }
         Ok(())
     }
@@ -153,11 +180,54 @@ impl SourceHandle {
 
 type Changes = [(PodOperation, Vec<Arc<Pod>>); 5];
 
+/// What a source told that is not as before.
+#[derive(Default)]
+struct Differences {
+    removed: Vec<Arc<Pod>>,
+    added: Vec<Arc<Pod>>,
+    updated: Vec<Arc<Pod>>,
+    deleted: Vec<Arc<Pod>>,
+    reconciled: Vec<Arc<Pod>>,
+}
+
+impl Differences {
+    /// Notes what became of a pod, and returns it as it is kept.
+    fn take(&mut self, before: Option<Arc<Pod>>, pod: Arc<Pod>, source: Source) -> Arc<Pod> {
+        let Some(before) = before else {
+            let pod = annotated(pod, source, &clock::now().to_string());
+            self.added.push(Arc::clone(&pod));
+            return pod;
+        };
+        let Some(operation) = change(&before, &pod) else {
+            return before;
+        };
+        let seen = identity::annotation(&before, CONFIG_SEEN).unwrap_or_default();
+        let pod = annotated(pod, source, seen);
+        let pods = match operation {
+            PodOperation::Delete => &mut self.deleted,
+            PodOperation::Reconcile => &mut self.reconciled,
+            _ => &mut self.updated,
+        };
+        pods.push(Arc::clone(&pod));
+        pod
+    }
+
+    /// In the order in which they must be told.
+    fn in_order(self) -> Changes {
+        [
+            (PodOperation::Remove, self.removed),
+            (PodOperation::Add, self.added),
+            (PodOperation::Update, self.updated),
+            (PodOperation::Delete, self.deleted),
+            (PodOperation::Reconcile, self.reconciled),
+        ]
+    }
+}
+
 /// Makes `known` what `told` is, and returns the differences in the order in
 /// which they must be told.
 fn merge(known: &mut HashMap<PodUid, Arc<Pod>>, told: Vec<Arc<Pod>>, source: Source) -> Changes {
-    let (mut added, mut updated, mut deleted, mut reconciled) =
-        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut differences = Differences::default();
     let mut now = HashMap::with_capacity(told.len());
     let mut names = HashSet::new();
     for pod in told {
@@ -171,36 +241,11 @@ fn merge(known: &mut HashMap<PodUid, Arc<Pod>>, told: Vec<Arc<Pod>>, source: Sou
             continue;
         }
         let uid = PodUid::of(&pod);
-        let pod = match known.remove(&uid) {
-            None => {
-                let pod = annotated(pod, source, &clock::now().to_string());
-                added.push(pod.clone());
-                pod
-            }
-            Some(before) => match change(&before, &pod) {
-                None => before,
-                Some(operation) => {
-                    let seen = identity::annotation(&before, CONFIG_SEEN).unwrap_or_default();
-                    let pod = annotated(pod, source, seen);
-                    match operation {
-                        PodOperation::Delete => deleted.push(pod.clone()),
-                        PodOperation::Reconcile => reconciled.push(pod.clone()),
-                        _ => updated.push(pod.clone()),
-                    }
-                    pod
-                }
-            },
-        };
-        now.insert(uid, pod);
+        let before = known.remove(&uid);
+        now.insert(uid, differences.take(before, pod, source));
     }
-    let removed = std::mem::replace(known, now).into_values().collect();
-    [
-        (PodOperation::Remove, removed),
-        (PodOperation::Add, added),
-        (PodOperation::Update, updated),
-        (PodOperation::Delete, deleted),
-        (PodOperation::Reconcile, reconciled),
-    ]
+    differences.removed = std::mem::replace(known, now).into_values().collect();
+    differences.in_order()
 }
 
 /// What happened to a pod between two tellings.

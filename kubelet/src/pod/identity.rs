@@ -89,3 +89,14 @@ pub fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
 pub fn is_static(pod: &Pod) -> bool {
     annotation(pod, CONFIG_SOURCE).is_some_and(|source| source != "api")
 }
+
+/// Whether the pod stands for a static pod at the API server, and is not run itself.
+pub fn is_mirror(pod: &Pod) -> bool {
+    annotation(pod, CONFIG_MIRROR).is_some()
+}
+
+/// Whether `mirror` stands for `pod` as it is now.
+pub fn is_mirror_of(mirror: &Pod, pod: &Pod) -> bool {
+    let mirrored = annotation(mirror, CONFIG_MIRROR);
+    mirrored.is_some() && mirrored == annotation(pod, CONFIG_HASH)
+}

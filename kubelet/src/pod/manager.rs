@@ -7,7 +7,7 @@ use parking_lot::RwLock;
 
 use super::identity::{self, PodUid};
 
-/// The desired pods, by UID and by full name.
+/// The desired pods, by UID and by full name, and the mirror pods of the static ones.
 #[derive(Debug, Default)]
 pub struct PodManager {
     pods: RwLock<Pods>,
@@ -17,15 +17,21 @@ pub struct PodManager {
 struct Pods {
     by_uid: BTreeMap<PodUid, Arc<Pod>>,
     by_full_name: BTreeMap<String, PodUid>,
+    /// By full name, which a static pod and its mirror have in common.
+    mirrors: BTreeMap<String, Arc<Pod>>,
 }
 
 impl PodManager {
     /// Adds a pod, or takes what changed of it.
     pub fn set(&self, pod: Arc<Pod>) {
         let uid = PodUid::of(&pod);
+        let full_name = identity::full_name(&pod);
         let mut pods = self.pods.write();
-        pods.by_full_name
-            .insert(identity::full_name(&pod), uid.clone());
+        if identity::is_mirror(&pod) {
+            pods.mirrors.insert(full_name, pod);
+            return;
+        }
+        pods.by_full_name.insert(full_name, uid.clone());
         pods.by_uid.insert(uid, pod);
     }
 
@@ -34,6 +40,13 @@ impl PodManager {
         let uid = PodUid::of(pod);
         let full_name = identity::full_name(pod);
         let mut pods = self.pods.write();
+        if identity::is_mirror(pod) {
+            let mirror = pods.mirrors.get(&full_name);
+            if mirror.is_some_and(|mirror| PodUid::of(mirror) == uid) {
+                pods.mirrors.remove(&full_name);
+            }
+            return;
+        }
         pods.by_uid.remove(&uid);
         // Another pod may have taken the name already.
         if pods.by_full_name.get(&full_name) == Some(&uid) {
@@ -53,7 +66,23 @@ impl PodManager {
         pods.by_uid.get(uid).cloned()
     }
 
-    /// Every pod, by UID.
+    /// The mirror pod of a static pod's full name, whether or not it is one of the pod
+    /// as it is now.
+    pub fn mirror(&self, full_name: &str) -> Option<Arc<Pod>> {
+        self.pods.read().mirrors.get(full_name).cloned()
+    }
+
+    /// The mirror pods of which there is no pod.
+    pub fn orphaned_mirrors(&self) -> Vec<Arc<Pod>> {
+        let pods = self.pods.read();
+        let mirrors = pods.mirrors.iter();
+        mirrors
+            .filter(|(full_name, _)| !pods.by_full_name.contains_key(*full_name))
+            .map(|(_, mirror)| Arc::clone(mirror))
+            .collect()
+    }
+
+    /// Every pod but mirrors, by UID.
     pub fn pods(&self) -> Vec<Arc<Pod>> {
         self.pods.read().by_uid.values().cloned().collect()
     }
@@ -68,6 +97,27 @@ mod tests {
         pod.metadata.name = Some(name.to_owned());
         pod.metadata.uid = Some(uid.to_owned());
         Arc::new(pod)
+    }
+
+    #[test]
+    fn a_mirror_pod_is_none_to_run() {
+        let manager = PodManager::default();
+        let mut mirror = Pod::clone(&pod("web", "m"));
+        let annotations = mirror.metadata.annotations.get_or_insert_default();
+        annotations.insert(identity::CONFIG_MIRROR.to_owned(), "h".to_owned());
+        let mirror = Arc::new(mirror);
+        manager.set(Arc::clone(&mirror));
+        assert!(manager.pods().is_empty());
+        assert_eq!(manager.orphaned_mirrors(), [Arc::clone(&mirror)]);
+
+        let web = pod("web", "1");
+        let full_name = identity::full_name(&web);
+        manager.set(web);
+        assert!(manager.orphaned_mirrors().is_empty());
+        assert_eq!(manager.mirror(&full_name), Some(Arc::clone(&mirror)));
+        manager.remove(&mirror);
+        assert_eq!(manager.mirror(&full_name), None);
+        assert_eq!(manager.pods().len(), 1);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 pub mod directory;
 pub mod identity;
 pub mod manager;
+pub mod mirror;
 pub mod priority;
 pub mod resources;
 pub mod shortage;

@@ -196,6 +196,11 @@ impl<S: PodSyncer> PodWorkers<S> {
         self.workers.lock().contains_key(uid)
     }
 
+    /// Whether a static pod of the full name has not ended yet.
+    pub fn has_static(&self, full_name: &str) -> bool {
+        self.names.is_taken(full_name)
+    }
+
     /// Whether nothing of the pod runs any more, or ever did.
     pub fn has_ended(&self, uid: &PodUid) -> bool {
         let workers = self.workers.lock();

@@ -46,6 +46,11 @@ impl StaticNames {
         }
     }
 
+    /// Whether a pod has the name, or waits for it.
+    pub(super) fn is_taken(&self, full_name: &str) -> bool {
+        self.queues.lock().contains_key(full_name)
+    }
+
     /// Gives the name back, or no longer waits for it.
     pub(super) fn release(&self, full_name: &str, uid: &PodUid) {
         let mut queues = self.queues.lock();

@@ -6,10 +6,12 @@ mod containers;
 mod details;
 mod generate;
 pub mod ips;
+mod patch;
 mod phase;
 mod quantities;
 mod readiness;
 mod restart_all;
+pub mod sync;
 mod verdict;
 
 use std::{
@@ -52,6 +54,34 @@ pub struct Facts<'a> {
     pub resize: Option<&'a ResizeReport>,
 }
 
+/// The status of a pod as it was last reported.
+#[derive(Clone, Debug)]
+struct Report {
+    status: Arc<ApiStatus>,
+    /// Grows with every report of any pod.
+    version: u64,
+    /// No container of the pod runs any more, or ever will.
+    stopped: bool,
+    /// Nothing of the pod is left to be given back to the node.
+    finished: bool,
+}
+
+#[derive(Debug, Default)]
+struct Reports {
+    by_uid: HashMap<PodUid, Report>,
+    version: u64,
+}
+
+impl Reports {
+    /// The report of a pod, as a new version.
+    fn renew(&mut self, uid: &PodUid) -> Option<&mut Report> {
+        self.version += 1;
+        let report = self.by_uid.get_mut(uid)?;
+        report.version = self.version;
+        Some(report)
+    }
+}
+
 /// The last status of each pod.
 #[derive(Debug)]
 pub struct StatusManager {
@@ -59,7 +89,7 @@ pub struct StatusManager {
     probes: Arc<ProbeResults>,
     /// When this kubelet was started.
     begun: Timestamp,
-    statuses: Mutex<HashMap<PodUid, Arc<ApiStatus>>>,
+    reports: Mutex<Reports>,
     changed: watch::Sender<()>,
 }
 
@@ -70,14 +100,18 @@ impl StatusManager {
             options,
             probes,
             begun: clock::now(),
-            statuses: Mutex::default(),
+            reports: Mutex::default(),
             changed: watch::Sender::new(()),
         }
     }
 
     /// The last status of a pod.
     pub fn get(&self, uid: &PodUid) -> Option<Arc<ApiStatus>> {
-        self.statuses.lock().get(uid).cloned()
+        let reports = self.reports.lock();
+        reports
+            .by_uid
+            .get(uid)
+            .map(|report| Arc::clone(&report.status))
     }
 
     /// Wakes whenever a status changes.
@@ -88,16 +122,26 @@ impl StatusManager {
     /// Makes the pod's status out of `facts` and keeps it; returns its phase.
     pub fn update(&self, pod: &Pod, facts: Facts<'_>) -> Phase {
         let uid = PodUid::of(pod);
-        let old = self.get(&uid).unwrap_or_else(|| {
+        let mut old = self.get(&uid).unwrap_or_else(|| {
             // What the source knows: the phase and conditions that others set.
             Arc::new(pod.status.clone().unwrap_or_default())
         });
+        // Others may have ended the pod, and what is ended is never run again.
+        if let Some(source) = &pod.status
+            && is_terminal(source)
+            && !is_terminal(&old)
+        {
+            let old = Arc::make_mut(&mut old);
+            old.phase.clone_from(&source.phase);
+            old.reason.clone_from(&source.reason);
+            old.message.clone_from(&source.message);
+        }
         let status = match &pod.spec {
             Some(spec) => generate::generate(&self.node(), pod, spec, &old, facts),
             None => ApiStatus::clone(&old),
         };
         let phase = Phase::parse(status.phase.as_deref());
-        self.set(pod, status);
+        self.set(pod, status, facts.ending);
         phase
     }
 
@@ -113,6 +157,26 @@ impl StatusManager {
                 return;
             }
         }
+    }
+
+    /// Whether the pod's source has a status of it that changes what becomes of the pod:
+    /// others have ended it, or a readiness gate is another than was reported.
+    pub fn is_affected_by(&self, pod: &Pod) -> bool {
+        let Some((source, spec)) = pod.status.as_ref().zip(pod.spec.as_ref()) else {
+            return false;
+        };
+        let Some(status) = self.get(&PodUid::of(pod)) else {
+            return false;
+        };
+        let gate = |status: &ApiStatus, type_: &str| {
+            let mut conditions = status.conditions.iter().flatten();
+            conditions
+                .find(|c| c.type_ == type_)
+                .map(|c| c.status.clone())
+        };
+        let mut gates = spec.readiness_gates.iter().flatten();
+        (is_terminal(source) && !is_terminal(&status))
+            || gates.any(|g| gate(source, &g.condition_type) != gate(&status, &g.condition_type))
     }
 
     /// Whether every container of the pod is being started anew, as its last
@@ -136,39 +200,77 @@ impl StatusManager {
             observed_generation: pod.metadata.generation,
             ..ApiStatus::default()
         };
-        self.set(pod, status);
+        self.set(pod, status, true);
+        self.finish(&PodUid::of(pod));
+    }
+
+    /// Everything that the pod had on the node is given back.
+    pub fn finish(&self, uid: &PodUid) {
+        if let Some(report) = self.reports.lock().renew(uid) {
+            report.finished = true;
+        }
+        self.changed.send_replace(());
+    }
+
+    /// Whoever has statuses sent is to look at the pod, though its status is as before.
+    pub fn renew(&self, uid: &PodUid) {
+        self.reports.lock().renew(uid);
+        self.changed.send_replace(());
     }
 
     /// Forgets a pod.
     pub fn remove(&self, uid: &PodUid) {
-        self.statuses.lock().remove(uid);
+        self.reports.lock().by_uid.remove(uid);
     }
 
-    fn set(&self, pod: &Pod, status: ApiStatus) {
+    /// Every report, by the pods' UIDs.
+    fn reports(&self) -> Vec<(PodUid, Report)> {
+        let reports = self.reports.lock();
+        let all = reports.by_uid.iter();
+        let mut all: Vec<_> = all.map(|(uid, r)| (uid.clone(), r.clone())).collect();
+        all.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        all
+    }
+
+    fn set(&self, pod: &Pod, status: ApiStatus, stopped: bool) {
         let uid = PodUid::of(pod);
-        let old = self.get(&uid);
-        if old.as_deref() == Some(&status) {
+        let mut reports = self.reports.lock();
+        let old = reports.by_uid.get(&uid);
+        let stopped = stopped || old.is_some_and(|old| old.stopped);
+        if old.is_some_and(|old| *old.status == status && old.stopped == stopped) {
             return;
         }
-        let old_phase = old.as_ref().and_then(|old| old.phase.as_deref());
+        let finished = old.is_some_and(|old| old.finished);
+        let old_phase = old.and_then(|old| old.status.phase.as_deref());
         if old_phase != status.phase.as_deref() {
             info!(
                 pod = identity::full_name(pod), pod_uid = %uid, phase = status.phase,
                 reason = status.reason, message = status.message, "pod phase"
             );
         }
-        self.statuses.lock().insert(uid, Arc::new(status));
+        reports.version += 1;
+        let report = Report {
+            status: Arc::new(status),
+            version: reports.version,
+            stopped,
+            finished,
+        };
+        reports.by_uid.insert(uid, report);
+        drop(reports);
         self.changed.send_replace(());
     }
 
     /// Puts a status in the place of `old`; whether that was still there.
     fn replace(&self, uid: &PodUid, old: &Arc<ApiStatus>, status: ApiStatus) -> bool {
-        let mut statuses = self.statuses.lock();
-        let Some(now) = statuses.get_mut(uid).filter(|now| Arc::ptr_eq(now, old)) else {
+        let mut reports = self.reports.lock();
+        let now = reports.by_uid.get(uid);
+        if !now.is_some_and(|now| Arc::ptr_eq(&now.status, old)) {
             return false;
-        };
-        *now = Arc::new(status);
-        drop(statuses);
+        }
+        if let Some(now) = reports.renew(uid) {
+            now.status = Arc::new(status);
+        }
+        drop(reports);
         self.changed.send_replace(());
         true
     }
@@ -180,6 +282,10 @@ impl StatusManager {
             begun: self.begun,
         }
     }
+}
+
+fn is_terminal(status: &ApiStatus) -> bool {
+    Phase::parse(status.phase.as_deref()).is_terminal()
 }
 
 #[cfg(test)]

@@ -78,7 +78,7 @@ impl Node {
     pub fn kubelet(&self, options: Options, ready: Arc<AtomicBool>) -> Kubelet {
         let timeout = options.runtime_request_timeout;
         let cri = CriClient::from_channels(self.runtime.channel(), self.runtime.channel(), timeout);
-        Kubelet::new(options, cri, Arc::clone(&self.objects), move || {
+        Kubelet::new(options, cri, Arc::clone(&self.objects), None, move || {
             ready.load(Ordering::Relaxed)
         })
     }

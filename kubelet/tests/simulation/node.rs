@@ -80,7 +80,7 @@ impl Node {
         let cri = CriClient::from_channels(runtime, image, timeout);
         let ready = Arc::new(AtomicBool::new(false));
         let (updates, receiver) = mpsc::channel(UPDATES);
-        let kubelet = Kubelet::new(self.options.clone(), cri, Arc::new(NoObjects), {
+        let kubelet = Kubelet::new(self.options.clone(), cri, Arc::new(NoObjects), None, {
             let (ready, updates) = (Arc::clone(&ready), updates.clone());
             // What is on its way to the kubelet was not heard yet.
             move || ready.load(Ordering::Relaxed) && updates.capacity() == UPDATES

@@ -1,5 +1,6 @@
-//! Where pods come from other than the API server.
+//! Where pods come from.
 
+pub mod apiserver;
 pub mod file;
 pub mod http;
 mod http_client;

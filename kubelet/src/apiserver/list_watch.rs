@@ -1,0 +1,258 @@
+//! Objects of the API server, first as a list and then as what changes: resumed where
+//! a watch ended, and listed anew when the server no longer knows what changed since.
+
+use std::{fmt, pin::Pin, time::Duration};
+
+use futures::{Stream, StreamExt as _};
+use kube::{
+    Api, Resource,
+    api::{ListParams, WatchEvent, WatchParams},
+};
+use serde::de::DeserializeOwned;
+use tokio::time::Instant;
+use tracing::{debug, warn};
+
+use super::cluster::{ApiError, Cluster};
+use crate::{backoff::jittered, repeatable};
+
+/// First and longest delay after something failed, and how long nothing may fail until
+/// the first holds again; all as upstream.
+const RETRY_BASE: Duration = Duration::from_millis(800);
+const RETRY_MAX: Duration = Duration::from_secs(30);
+const RETRY_RESET: Duration = Duration::from_secs(120);
+
+/// The server ends a watch after this many seconds and by chance up to as many more, as
+/// upstream.
+const WATCH_SECONDS: u32 = 300;
+/// A watch that the server did not end by so much later is dead.
+const WATCH_GRACE: Duration = Duration::from_secs(30);
+/// A watch that ends sooner, and of which nothing was heard, has failed.
+const SHORT_WATCH: Duration = Duration::from_secs(1);
+
+/// What became known of the objects.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change<K> {
+    /// These are all objects.
+    All(Vec<K>),
+    /// This one is new, or another than before.
+    Put(K),
+    /// This one is gone; as it was last.
+    Gone(K),
+}
+
+/// The objects of one kind that a selector selects.
+///
+/// Invariant: whoever takes every change has what the server has, or had a while ago.
+pub struct ListWatch<K> {
+    cluster: Cluster,
+    api: Api<K>,
+    field_selector: String,
+    state: State<K>,
+    /// Nothing is asked before.
+    not_before: Option<Instant>,
+    delay: Duration,
+    failed: Option<Instant>,
+    /// What the server was last said to have refused.
+    complaint: Option<String>,
+}
+
+enum State<K> {
+    /// Nothing is known.
+    Unknown,
+    /// Everything up to this version is known.
+    Known(String),
+    /// What comes after is being heard.
+    Watching(Watching<K>),
+}
+
+struct Watching<K> {
+    version: String,
+    events: Pin<Box<dyn Stream<Item = Result<WatchEvent<K>, kube::Error>> + Send>>,
+    begun: Instant,
+    deadline: Instant,
+    heard: bool,
+}
+
+/// What comes of an event.
+enum Step<K> {
+    /// To be told.
+    Told(Change<K>),
+    /// Nothing, and the watch goes on.
+    Nothing,
+    /// The watch is over, and resumed.
+    Ended,
+    /// The watch is over and so is what was known; everything is listed.
+    Expired,
+    /// The watch is over, and resumed after a while.
+    Failed(ApiError),
+}
+
+impl<K> fmt::Debug for ListWatch<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ListWatch")
+            .field("field_selector", &self.field_selector)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<K> ListWatch<K>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug + Send + 'static,
+{
+    /// The objects of `api` that `field_selector` selects; all, if it is empty.
+    pub fn new(cluster: Cluster, api: Api<K>, field_selector: String) -> Self {
+        Self {
+            cluster,
+            api,
+            field_selector,
+            state: State::Unknown,
+            not_before: None,
+            delay: RETRY_BASE,
+            failed: None,
+            complaint: None,
+        }
+    }
+
+    /// The next change, for as long as it takes: whatever fails is tried again. What is
+    /// dropped before it is done loses nothing.
+    pub async fn next(&mut self) -> Change<K> {
+        loop {
+            if let Some(at) = self.not_before {
+                tokio::time::sleep_until(at).await;
+                self.not_before = None;
+            }
+            match &mut self.state {
+                State::Unknown => {
+                    let params = self.list_params();
+                    match self.cluster.ask(self.api.list(&params)).await {
+                        Ok(list) => {
+                            let version = list.metadata.resource_version;
+                            self.state = State::Known(version.unwrap_or_default());
+                            self.complaint = None;
+                            return Change::All(list.items);
+                        }
+                        Err(error) => self.back_off(&error),
+                    }
+                }
+                State::Known(version) => {
+                    let version = version.clone();
+                    self.watch(version).await;
+                }
+                State::Watching(watching) => match watching.next().await {
+                    Step::Told(change) => return change,
+                    Step::Nothing => {}
+                    Step::Ended => self.state = State::Known(std::mem::take(&mut watching.version)),
+                    Step::Expired => self.expired(),
+                    Step::Failed(error) => {
+                        self.state = State::Known(std::mem::take(&mut watching.version));
+                        self.back_off(&error);
+                    }
+                },
+            }
+        }
+    }
+
+    async fn watch(&mut self, version: String) {
+        let spread = repeatable::random() % u64::from(WATCH_SECONDS);
+        let seconds = WATCH_SECONDS + u32::try_from(spread).unwrap_or_default();
+        let mut params = WatchParams::default().timeout(seconds);
+        if !self.field_selector.is_empty() {
+            params = params.fields(&self.field_selector);
+        }
+        match self.cluster.ask(self.api.watch(&params, &version)).await {
+            Ok(events) => {
+                let begun = Instant::now();
+                self.complaint = None;
+                self.state = State::Watching(Watching {
+                    version,
+                    events: Box::pin(events),
+                    begun,
+                    deadline: begun + Duration::from_secs(u64::from(seconds)) + WATCH_GRACE,
+                    heard: false,
+                });
+            }
+            Err(error) if error.is_expired() => self.expired(),
+            Err(error) => self.back_off(&error),
+        }
+    }
+
+    fn list_params(&self) -> ListParams {
+        let params = ListParams::default();
+        match &*self.field_selector {
+            "" => params,
+            selector => params.fields(selector),
+        }
+    }
+
+    fn expired(&mut self) {
+        debug!(
+            kind = %K::kind(&()),
+            "the API server forgot what changed; listing everything"
+        );
+        self.state = State::Unknown;
+    }
+
+    /// Has the next request wait. That the server is away is said where it is found out.
+    fn back_off(&mut self, error: &ApiError) {
+        if !error.is_away() {
+            let complaint = error.to_string();
+            if self.complaint.as_ref() != Some(&complaint) {
+                warn!(kind = %K::kind(&()), %error, "cannot list or watch");
+                self.complaint = Some(complaint);
+            }
+        }
+        let now = Instant::now();
+        if self.failed.is_none_or(|last| now - last > RETRY_RESET) {
+            self.delay = RETRY_BASE;
+        }
+        self.failed = Some(now);
+        self.not_before = Some(now + jittered(self.delay));
+        self.delay = (self.delay * 2).min(RETRY_MAX);
+    }
+}
+
+impl<K: Resource> Watching<K> {
+    async fn next(&mut self) -> Step<K> {
+        let next = tokio::time::timeout_at(self.deadline, self.events.next());
+        let Ok(event) = next.await else {
+            return Step::Ended;
+        };
+        let too_short = !self.heard && self.begun.elapsed() < SHORT_WATCH;
+        self.heard = true;
+        match event {
+            Some(Ok(WatchEvent::Added(object) | WatchEvent::Modified(object))) => {
+                self.reached(&object);
+                Step::Told(Change::Put(object))
+            }
+            Some(Ok(WatchEvent::Deleted(object))) => {
+                self.reached(&object);
+                Step::Told(Change::Gone(object))
+            }
+            Some(Ok(WatchEvent::Bookmark(bookmark))) => {
+                self.version = bookmark.metadata.resource_version;
+                Step::Nothing
+            }
+            Some(Ok(WatchEvent::Error(status))) => failed(kube::Error::Api(status)),
+            Some(Err(error)) => failed(error),
+            None if too_short => Step::Failed(ApiError::Away(kube::Error::ReadEvents(
+                std::io::ErrorKind::UnexpectedEof.into(),
+            ))),
+            None => Step::Ended,
+        }
+    }
+
+    /// Everything up to this object is known.
+    fn reached(&mut self, object: &K) {
+        if let Some(version) = &object.meta().resource_version {
+            self.version.clone_from(version);
+        }
+    }
+}
+
+/// What an error in a watch comes to.
+fn failed<K>(error: kube::Error) -> Step<K> {
+    match ApiError::from(error) {
+        error if error.is_expired() => Step::Expired,
+        error => Step::Failed(error),
+    }
+}

@@ -1,0 +1,89 @@
+//! The API source: the pods that the API server bound to this node.
+
+use std::{collections::BTreeMap, fmt, sync::Arc};
+
+use futures::future::BoxFuture;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info};
+
+use crate::{
+    apiserver::{
+        cluster::Cluster,
+        list_watch::{Change, ListWatch},
+    },
+    config::pod_config::{Closed, PodSet, SourceHandle},
+    pod::identity::{self, PodUid},
+};
+
+/// Lists and watches the pods of one node.
+pub struct ApiSource {
+    /// The cluster.
+    pub cluster: Cluster,
+    /// Name of this node.
+    pub node_name: String,
+    /// Done once the node's object is at the API server: what is asked before then may
+    /// be refused, or be an answer about an earlier node of that name.
+    pub registered: BoxFuture<'static, ()>,
+}
+
+impl fmt::Debug for ApiSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ApiSource")
+            .field("node_name", &self.node_name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ApiSource {
+    /// Tells `mux` the pods until `cancel`, or until nobody listens. While the API
+    /// server is away the pods are those that it had last.
+    pub async fn run(self, mux: SourceHandle, cancel: CancellationToken) {
+        let _ = cancel.run_until_cancelled(self.tell(mux)).await;
+    }
+
+    async fn tell(self, mux: SourceHandle) -> Result<(), Closed> {
+        debug!("waiting for the node to be registered");
+        self.registered.await;
+        info!(node = self.node_name, "pods are watched at the API server");
+        let api = Api::<Pod>::all(self.cluster.client());
+        let selector = format!("spec.nodeName={}", self.node_name);
+        let mut pods = ListWatch::new(self.cluster, api, selector);
+        // A name is had by one pod at a time.
+        let mut names = BTreeMap::<String, PodUid>::new();
+        loop {
+            match pods.next().await {
+                Change::All(pods) => {
+                    let pods: Vec<Arc<Pod>> = pods.into_iter().map(lean).collect();
+                    let named = pods.iter();
+                    names = named
+                        .map(|pod| (identity::full_name(pod), PodUid::of(pod)))
+                        .collect();
+                    let complete = true;
+                    mux.set(PodSet { pods, complete }).await?;
+                }
+                Change::Put(pod) => {
+                    let pod = lean(pod);
+                    let uid = PodUid::of(&pod);
+                    let before = names.insert(identity::full_name(&pod), uid.clone());
+                    let gone = before.filter(|before| *before != uid);
+                    mux.change(gone.as_ref(), Some(pod)).await?;
+                }
+                Change::Gone(pod) => {
+                    let (full_name, uid) = (identity::full_name(&pod), PodUid::of(&pod));
+                    if names.get(&full_name) == Some(&uid) {
+                        names.remove(&full_name);
+                    }
+                    mux.change(Some(&uid), None).await?;
+                }
+            }
+        }
+    }
+}
+
+/// The pod without what nobody on a node asks for, and which is large.
+fn lean(mut pod: Pod) -> Arc<Pod> {
+    pod.metadata.managed_fields = None;
+    Arc::new(pod)
+}

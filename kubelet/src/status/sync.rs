@@ -1,0 +1,280 @@
+//! Sends the statuses of pods to the API server, and has it delete the pods of which
+//! nothing is left.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use futures::{StreamExt as _, stream};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api,
+    api::{DeleteParams, Patch, PatchParams, Preconditions},
+};
+use tokio::{sync::watch, time::MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use super::{Report, StatusManager, is_terminal, patch};
+use crate::{
+    apiserver::cluster::{ApiError, Cluster},
+    backoff::jittered,
+    pod::{
+        identity::{self, PodUid},
+        manager::PodManager,
+    },
+};
+
+/// Between two comparisons of what is reported with what the API server has, as
+/// upstream.
+const SYNC_PERIOD: Duration = Duration::from_secs(10);
+/// First and longest delay while the API server is away.
+const RETRY_BASE: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(30);
+/// Pods whose statuses are sent at the same time.
+const AT_ONCE: usize = 4;
+
+/// Has the API server know the pods' statuses.
+///
+/// Invariant: one task sends, and of each pod the newest status only. What was not
+/// taken is sent again; what somebody else changed is set right.
+#[derive(Debug)]
+pub struct StatusSync {
+    cluster: Cluster,
+    statuses: Arc<StatusManager>,
+    pods: Arc<PodManager>,
+    /// By the UID that the pod has at the API server.
+    sent: BTreeMap<PodUid, Sent>,
+}
+
+/// What is known of a pod's status at the API server.
+#[derive(Debug, Default)]
+struct Sent {
+    /// The report that the server has.
+    version: u64,
+    /// The report that it refused.
+    refused: u64,
+    /// The server's copy after the last patch, until the pod's source has it.
+    server: Option<Arc<Pod>>,
+    /// The version of the server's copy that was last compared with the report.
+    compared: Option<String>,
+    /// The server was told to delete the pod.
+    deleted: bool,
+}
+
+/// What came of sending a status.
+struct Outcome {
+    version: u64,
+    compared: Option<String>,
+    server: Option<Arc<Pod>>,
+    deleted: bool,
+}
+
+/// A status that is to be sent.
+struct Due {
+    uid: PodUid,
+    report: Report,
+    server: Arc<Pod>,
+    /// The server was told to delete the pod.
+    deleted: bool,
+}
+
+impl StatusSync {
+    /// Sends what is in `statuses` of the pods in `pods`.
+    pub fn new(cluster: Cluster, statuses: Arc<StatusManager>, pods: Arc<PodManager>) -> Self {
+        Self {
+            cluster,
+            statuses,
+            pods,
+            sent: BTreeMap::new(),
+        }
+    }
+
+    /// Sends what changes, and compares all from time to time, until `cancel`.
+    pub async fn run(mut self, cancel: CancellationToken) {
+        let changes = self.statuses.subscribe();
+        let _ = cancel.run_until_cancelled(self.work(changes)).await;
+    }
+
+    async fn work(&mut self, mut changes: watch::Receiver<()>) {
+        let mut period = tokio::time::interval(SYNC_PERIOD);
+        period.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut delay = RETRY_BASE;
+        let mut all = true;
+        loop {
+            match self.sync(all).await {
+                Ok(()) => delay = RETRY_BASE,
+                Err(error) => {
+                    debug!(%error, "statuses of pods wait for the API server");
+                    tokio::time::sleep(jittered(delay)).await;
+                    delay = (delay * 2).min(RETRY_MAX);
+                    all = true;
+                    continue;
+                }
+            }
+            all = tokio::select! {
+                biased;
+                _ = period.tick() => true,
+                // Fails only when the manager is gone, which is `self`'s.
+                _ = changes.changed() => false,
+            };
+        }
+    }
+
+    /// Sends what is due.
+    ///
+    /// # Errors
+    /// The API server is away.
+    async fn sync(&mut self, all: bool) -> Result<(), ApiError> {
+        let due = self.due(all);
+        let cluster = &self.cluster;
+        let mut sent = stream::iter(due)
+            .map(|due| async move {
+                let outcome = send(cluster, &due).await;
+                (due, outcome)
+            })
+            .buffer_unordered(AT_ONCE);
+        while let Some((due, outcome)) = sent.next().await {
+            let entry = self.sent.entry(due.uid).or_default();
+            match outcome {
+                Ok(outcome) => {
+                    entry.version = outcome.version;
+                    entry.compared = outcome.compared;
+                    entry.server = outcome.server.or_else(|| entry.server.take());
+                    entry.deleted |= outcome.deleted;
+                }
+                Err(error) if error.is_away() => return Err(error),
+                Err(error) => {
+                    let pod = identity::full_name(&due.server);
+                    if entry.refused == due.report.version {
+                        debug!(pod, %error, "the API server still does not take the pod's status");
+                    } else {
+                        warn!(pod, %error, "the API server does not take the pod's status");
+                    }
+                    entry.refused = due.report.version;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The statuses that the server lacks. With `all`, also of pods whose status was
+    /// sent, and is not what the server has, or which were refused.
+    fn due(&mut self, all: bool) -> Vec<Due> {
+        let mut due = Vec::new();
+        let mut sent = std::mem::take(&mut self.sent);
+        for (uid, report) in self.statuses.reports() {
+            let Some(known) = self.pods.get(&uid).and_then(|pod| self.at_server(pod)) else {
+                continue;
+            };
+            let uid = PodUid::of(&known);
+            let mut entry = sent.remove(&uid).unwrap_or_default();
+            let server = newest(known, &mut entry.server);
+            let has_report = entry.version >= report.version;
+            let is_compared = entry.compared == server.metadata.resource_version;
+            let deletes = !entry.deleted && is_deletable(&server, &report);
+            let is_due = match all {
+                true => !has_report || !is_compared || deletes,
+                false => !has_report && entry.refused < report.version,
+            };
+            let deleted = entry.deleted;
+            self.sent.insert(uid.clone(), entry);
+            if is_due {
+                due.push(Due {
+                    uid,
+                    report,
+                    server,
+                    deleted,
+                });
+            }
+        }
+        due
+    }
+
+    /// The pod as the server knows it: of a static pod, its mirror.
+    fn at_server(&self, pod: Arc<Pod>) -> Option<Arc<Pod>> {
+        if !identity::is_static(&pod) {
+            return Some(pod);
+        }
+        let mirror = self.pods.mirror(&identity::full_name(&pod))?;
+        identity::is_mirror_of(&mirror, &pod).then_some(mirror)
+    }
+}
+
+/// The newer of the copies of a pod: what its source has, and what the server answered.
+fn newest(known: Arc<Pod>, answered: &mut Option<Arc<Pod>>) -> Arc<Pod> {
+    if let Some(answered) = answered
+        && version(answered) > version(&known)
+    {
+        return Arc::clone(answered);
+    }
+    *answered = None;
+    known
+}
+
+/// Versions of one kind of object are numbers that grow.
+fn version(pod: &Pod) -> Option<u64> {
+    pod.metadata.resource_version.as_ref()?.parse().ok()
+}
+
+/// Whether the server waits for nothing but the kubelet to delete the pod: it was told
+/// so, has the pod's last status, and nothing of the pod is left here.
+fn is_deletable(server: &Pod, report: &Report) -> bool {
+    report.finished
+        && server.metadata.deletion_timestamp.is_some()
+        && !identity::is_mirror(server)
+        && server.status.as_ref().is_some_and(is_terminal)
+}
+
+/// Sends one status; and has the pod deleted, if that was waited for.
+async fn send(cluster: &Cluster, due: &Due) -> Result<Outcome, ApiError> {
+    let Due { report, server, .. } = due;
+    let name = identity::name(server);
+    let api = Api::<Pod>::namespaced(cluster.client(), identity::namespace(server));
+    let patch = patch::between(server, report)
+        .map_err(|error| ApiError::Unusable(kube::Error::SerdeError(error)))?;
+    let mut sent = Outcome {
+        version: report.version,
+        compared: server.metadata.resource_version.clone(),
+        server: None,
+        deleted: false,
+    };
+    let mut server = Arc::clone(server);
+    if let Some(patch) = patch {
+        debug!(pod = identity::full_name(&server), %patch, "sending the pod's status");
+        let patch = Patch::Strategic(patch);
+        let params = PatchParams::default();
+        match cluster.ask(api.patch_status(name, &params, &patch)).await {
+            Ok(mut pod) => {
+                pod.metadata.managed_fields = None;
+                sent.compared.clone_from(&pod.metadata.resource_version);
+                server = Arc::new(pod);
+                sent.server = Some(Arc::clone(&server));
+            }
+            // Gone, or another one of the name: the pod's source will say so.
+            Err(error) if error.is_not_found() || error.is_conflict() => {
+                debug!(pod = identity::full_name(&server), %error, "nobody has the pod's status");
+                return Ok(sent);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if !due.deleted && is_deletable(&server, report) {
+        let params = DeleteParams {
+            grace_period_seconds: Some(0),
+            preconditions: Some(Preconditions {
+                uid: server.metadata.uid.clone(),
+                resource_version: None,
+            }),
+            ..DeleteParams::default()
+        };
+        match cluster.ask(api.delete(name, &params)).await {
+            Err(error) if !error.is_not_found() && !error.is_conflict() => return Err(error),
+            _ => sent.deleted = true,
+        }
+        info!(
+            pod = identity::full_name(&server),
+            pod_uid = server.metadata.uid,
+            "the API server deletes the pod: nothing is left of it here"
+        );
+    }
+    Ok(sent)
+}

@@ -1,0 +1,166 @@
+//! Pods of a node that is part of a cluster.
+
+mod api;
+mod mirrors;
+mod pods;
+mod statuses;
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::Pod;
+use kubelet::{
+    apiserver::cluster::Cluster,
+    config::{
+        options::Options,
+        pod_config::{PodConfig, PodSet, SourceHandle},
+        source::{
+            apiserver::ApiSource,
+            static_pod::{Origin, static_pod},
+        },
+        update::Source,
+    },
+    kubelet::Kubelet,
+    runtime::cri::CriClient,
+};
+use serde_json::{Value, json};
+use tokio::{sync::oneshot, task::JoinHandle};
+use tokio_util::sync::CancellationToken;
+
+use self::api::Api;
+use crate::{
+    node::{IMAGE, Node, SECOND, pod, until},
+    objects::MemoryObjects,
+};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// A node, and the API server of its cluster.
+struct Joined {
+    node: Node,
+    objects: Arc<MemoryObjects>,
+    api: Api,
+}
+
+/// A kubelet of the node.
+struct Member {
+    kubelet: Kubelet,
+    file: SourceHandle,
+    register: Option<oneshot::Sender<()>>,
+    cancel: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Joined {
+    fn new() -> Self {
+        let objects = Arc::<MemoryObjects>::default();
+        objects.put(
+            "node",
+            json!({"metadata": {"name": "node", "uid": "node-uid"}}),
+        );
+        Self {
+            node: Node::with_objects(objects.clone()),
+            objects,
+            api: Api::new(),
+        }
+    }
+
+    /// Starts a kubelet whose node is registered.
+    async fn start(&self) -> Member {
+        self.start_with(self.node.options()).await
+    }
+
+    async fn start_with(&self, options: Options) -> Member {
+        let mut member = self.unregistered(options).await;
+        member.register.take().unwrap().send(()).unwrap();
+        member
+    }
+
+    /// Starts a kubelet that has read its static pods, of which there are none.
+    async fn unregistered(&self, options: Options) -> Member {
+        let timeout = options.runtime_request_timeout;
+        let runtime = &self.node.runtime;
+        let cri = CriClient::from_channels(runtime.channel(), runtime.channel(), timeout);
+        let (config, updates) = PodConfig::new();
+        let (file, api) = (config.source(Source::File), config.source(Source::Api));
+        let cluster = Cluster::new(self.api.client());
+        let kubelet = Kubelet::new(
+            options,
+            cri,
+            self.node.objects.clone(),
+            Some(cluster.clone()),
+            move || config.seen_all_sources(),
+        );
+        let (register, registered) = oneshot::channel();
+        let source = ApiSource {
+            cluster,
+            node_name: "node".to_owned(),
+            registered: Box::pin(async move { registered.await.unwrap() }),
+        };
+        let cancel = CancellationToken::new();
+        let task = tokio::spawn({
+            let (kubelet, cancel) = (kubelet.clone(), cancel.clone());
+            async move {
+                let (ran, ()) = tokio::join!(
+                    kubelet.run(updates, cancel.clone()),
+                    source.run(api, cancel)
+                );
+                ran.unwrap();
+            }
+        });
+        let member = Member {
+            kubelet,
+            file,
+            register: Some(register),
+            cancel,
+            task,
+        };
+        member.set_static(Vec::new()).await;
+        member
+    }
+
+    async fn until_phase(&self, name: &str, phase: &str, limit: Duration) {
+        let what = format!("{name} to be {phase} at the API server");
+        until(&what, limit, || self.api.phase(name) == phase).await;
+    }
+
+    /// Binds a pod, and waits until the API server knows that it is ready.
+    async fn run(&self, name: &str, spec: Value) {
+        self.api.bind(pod(name, name, spec));
+        until("the pod to be ready", 5 * SECOND, || {
+            self.api.condition(name, "Ready") == "True"
+        })
+        .await;
+    }
+}
+
+impl Member {
+    /// Ends the kubelet, and leaves the pods.
+    async fn stop(self) {
+        self.cancel.cancel();
+        self.task.await.unwrap();
+    }
+
+    async fn set_static(&self, pods: Vec<Pod>) {
+        let pods = pods.into_iter().map(Arc::new).collect();
+        let complete = true;
+        self.file.set(PodSet { pods, complete }).await.unwrap();
+    }
+}
+
+/// A static pod `static-node` of one container that runs `command`.
+fn manifest(command: &str) -> Pod {
+    let pod = json!({
+        "metadata": {"name": "static", "namespace": "default", "labels": {"tier": "node"}},
+        "spec": {"containers": [{
+            "name": "c", "image": IMAGE, "imagePullPolicy": "Never", "command": [command],
+            "resources": {"limits": {"cpu": "0.5"}}
+        }]}
+    });
+    let pod = serde_json::from_value(pod).unwrap();
+    static_pod(
+        pod,
+        Origin::File(Path::new("/manifests/static.yaml")),
+        "node",
+    )
+    .unwrap()
+}

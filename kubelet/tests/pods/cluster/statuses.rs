@@ -1,0 +1,166 @@
+//! Whose word on a pod's status holds.
+
+use e2e::fake_runtime::{Behaviour, Verb};
+use serde_json::json;
+
+use super::{Joined, MINUTE};
+use crate::node::{SECOND, pod, until};
+
+#[tokio::test(start_paused = true)]
+async fn what_others_change_of_the_kubelets_is_set_right() {
+    let joined = Joined::new();
+    let _member = joined.start().await;
+    joined.run("web", json!({})).await;
+    joined.api.edit("web", |pod| {
+        pod["status"]["phase"] = json!("Pending");
+        let conditions = pod["status"]["conditions"].as_array_mut().unwrap();
+        let ready = conditions
+            .iter_mut()
+            .find(|c| c["type"] == "Ready")
+            .unwrap();
+        ready["status"] = json!("False");
+        conditions.push(json!({"type": "example.org/mine", "status": "True"}));
+    });
+    until("it to be set right", 15 * SECOND, || {
+        joined.api.phase("web") == "Running" && joined.api.condition("web", "Ready") == "True"
+    })
+    .await;
+    assert_eq!(joined.api.condition("web", "example.org/mine"), "True");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gate_that_others_open_makes_the_pod_ready() {
+    let joined = Joined::new();
+    let _member = joined.start().await;
+    let gate = "example.org/gate";
+    let spec = json!({"readinessGates": [{"conditionType": gate}]});
+    joined.api.bind(pod("web", "web", spec));
+    joined.until_phase("web", "Running", 5 * SECOND).await;
+    tokio::time::sleep(5 * SECOND).await;
+    assert_eq!(joined.api.condition("web", "ContainersReady"), "True");
+    assert_eq!(joined.api.condition("web", "Ready"), "False");
+    joined.api.edit("web", |pod| {
+        let conditions = pod["status"]["conditions"].as_array_mut().unwrap();
+        conditions.push(json!({"type": gate, "status": "True"}));
+    });
+    until("it to be ready", 2 * SECOND, || {
+        joined.api.condition("web", "Ready") == "True"
+    })
+    .await;
+    assert_eq!(joined.api.condition("web", gate), "True");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_others_ended_is_ended_and_stays_so() {
+    let joined = Joined::new();
+    let member = joined.start().await;
+    joined.run("web", json!({})).await;
+    joined.api.edit("web", |pod| {
+        pod["status"]["phase"] = json!("Failed");
+        pod["status"]["reason"] = json!("NodeLost");
+    });
+    until("its end", 40 * SECOND, || {
+        joined.node.ready_sandboxes().is_empty()
+    })
+    .await;
+    member.stop().await;
+    let _member = joined.start().await;
+    tokio::time::sleep(MINUTE).await;
+    assert_eq!(joined.node.runtime.calls(Verb::RunPodSandbox), 1);
+    let status = joined.api.pod("web").unwrap().status.unwrap();
+    assert_eq!(status.phase.as_deref(), Some("Failed"));
+    assert_eq!(status.reason.as_deref(), Some("NodeLost"));
+    assert_eq!(joined.api.condition("web", "Ready"), "False");
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_of_an_earlier_kubelet_are_taken_over() {
+    let joined = Joined::new();
+    let member = joined.start().await;
+    joined.run("web", json!({})).await;
+    let behaviour = Behaviour {
+        exits_after: Some((SECOND, 0)),
+        ..Behaviour::default()
+    };
+    joined.node.runtime.behave("done", behaviour);
+    let done = json!({"restartPolicy": "Never", "containers": [
+        {"name": "done", "image": "busybox:1", "imagePullPolicy": "Never"}
+    ]});
+    joined.api.bind(pod("done", "done", done));
+    joined.until_phase("done", "Succeeded", 10 * SECOND).await;
+    tokio::time::sleep(15 * SECOND).await;
+    let statuses = || ["web", "done"].map(|name| joined.api.pod(name).unwrap().status);
+    let (before, patches) = (statuses(), joined.api.count("PATCH"));
+    let starts = joined.node.runtime.calls(Verb::StartContainer);
+    member.stop().await;
+
+    tokio::time::sleep(MINUTE).await;
+    let _member = joined.start().await;
+    tokio::time::sleep(MINUTE).await;
+    assert_eq!(joined.node.runtime.calls(Verb::StartContainer), starts);
+    assert_eq!(statuses(), before);
+    assert_eq!(joined.api.count("PATCH"), patches);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_done_pod_goes_when_it_is_deleted_however_late() {
+    let joined = Joined::new();
+    let _member = joined.start().await;
+    joined.run("web", json!({"restartPolicy": "Never"})).await;
+    joined.node.runtime.exit_container("c", 1);
+    joined.until_phase("web", "Failed", 10 * SECOND).await;
+    tokio::time::sleep(MINUTE).await;
+    // As with a finalizer: the API server waits for the kubelet.
+    joined.api.edit("web", |pod| {
+        pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        pod["metadata"]["deletionGracePeriodSeconds"] = json!(0);
+    });
+    until("its end", 5 * SECOND, || joined.api.pod("web").is_none()).await;
+    until("its sandbox to go", 5 * SECOND, || {
+        joined.node.runtime.sandboxes().is_empty()
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rejected_pod_has_failed_and_goes_when_it_is_deleted() {
+    let joined = Joined::new();
+    let _member = joined.start().await;
+    let spec = json!({"volumes": [{"name": "v", "rbd": {"image": "i", "monitors": []}}]});
+    joined.api.bind(pod("web", "web", spec));
+    joined.until_phase("web", "Failed", 5 * SECOND).await;
+    let status = joined.api.pod("web").unwrap().status.unwrap();
+    assert_eq!(status.reason.as_deref(), Some("UnsupportedPodSpec"));
+    assert_eq!(joined.node.runtime.calls(Verb::RunPodSandbox), 0);
+    joined.api.edit("web", |pod| {
+        pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")
+    });
+    until("its end", 5 * SECOND, || joined.api.pod("web").is_none()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn fifty_pods_cost_four_patches_each_at_most() {
+    let joined = Joined::new();
+    let _member = joined.start().await;
+    for index in 0..50 {
+        let name = format!("web-{index}");
+        joined.api.bind(pod(&name, &name, json!({})));
+    }
+    let ready = |name: &str| joined.api.condition(name, "Ready") == "True";
+    until("all to be ready", 30 * SECOND, || {
+        (0..50).all(|index| ready(&format!("web-{index}")))
+    })
+    .await;
+    tokio::time::sleep(15 * SECOND).await;
+    let requests = joined.api.requests();
+    for index in 0..50 {
+        let patch = format!("PATCH default/web-{index}/status");
+        let patches = requests.iter().filter(|request| **request == patch);
+        assert!(patches.count() <= 4, "{patch}");
+    }
+    let others: Vec<&String> = requests
+        .iter()
+        .filter(|r| !r.starts_with("PATCH"))
+        .collect();
+    assert_eq!(others, ["GET pods", "WATCH pods"]);
+}
