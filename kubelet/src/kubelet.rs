@@ -318,6 +318,14 @@ impl Kubelet {
         self.0.pleg.healthy()
     }
 
+    /// Whether the runtime's pods are looked at as often as they should be.
+    ///
+    /// # Errors
+    /// For people: for how long they were not.
+    pub fn pleg_healthy(&self) -> Result<(), String> {
+        self.0.pleg.healthy()
+    }
+
     pub(crate) fn sources_ready(&self) -> bool {
         (self.0.sources_ready)()
     }

@@ -15,6 +15,7 @@ mod images;
 mod logs;
 mod many;
 mod node;
+mod node_object;
 mod objects;
 mod probes;
 mod resize;
