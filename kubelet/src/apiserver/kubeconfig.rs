@@ -64,6 +64,9 @@ pub struct ClusterAccess {
     pub pair: Option<PairSource>,
 }
 
+/// A certificate and its key, in PEM.
+pub type PemPair = (Vec<u8>, Vec<u8>);
+
 /// Where a certificate and its key are.
 #[derive(Clone, Debug)]
 pub struct PairSource {
@@ -102,7 +105,7 @@ impl PairSource {
     ///
     /// # Errors
     /// A file cannot be read; the field that names it, and why.
-    pub fn read(&self) -> Result<(Vec<u8>, Vec<u8>), (&'static str, io::Error)> {
+    pub fn read(&self) -> Result<PemPair, (&'static str, io::Error)> {
         let certificate = self.certificate.read();
         let key = self.key.read();
         Ok((
