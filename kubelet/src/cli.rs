@@ -2,10 +2,11 @@
 //! `kubelet logs`.
 
 mod logs;
+mod node_labels;
 mod table;
 mod value;
 
-use std::{ffi::OsString, net::IpAddr, path::PathBuf};
+use std::{collections::BTreeMap, ffi::OsString, net::IpAddr, path::PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, builder::StyledStr, error::ErrorKind};
 use serde_json::{Map, Value};
@@ -53,6 +54,16 @@ pub struct Flags {
     pub image_credential_provider_config: Option<PathBuf>,
     /// `--image-credential-provider-bin-dir`.
     pub image_credential_provider_bin_dir: Option<PathBuf>,
+    /// `--kubeconfig`; the kubelet is standalone without.
+    pub kubeconfig: Option<PathBuf>,
+    /// `--bootstrap-kubeconfig`.
+    pub bootstrap_kubeconfig: Option<PathBuf>,
+    /// `--cert-dir`.
+    pub cert_dir: PathBuf,
+    /// `--node-labels`.
+    pub node_labels: BTreeMap<String, String>,
+    /// `--cloud-provider=external`.
+    pub external_cloud_provider: bool,
     /// Flags that stand for `KubeletConfiguration` fields, in the file's shape.
     pub configuration: Map<String, Value>,
     /// Given flags that have no effect yet, with their dashes.
@@ -103,9 +114,9 @@ fn with_dashes(arg: OsString) -> OsString {
 
 fn command() -> clap::Command {
     let mut command = clap::Command::new("kubelet")
-        .about("The Kubernetes node agent: runs the pods of manifests on a CRI v1 container runtime")
+        .about("The Kubernetes node agent: runs pods on a CRI v1 container runtime")
         .after_help(
-            "The secure port (10250) and joining a cluster are not built yet: pods come from files and URLs.\n\
+            "The secure port (10250) and pods from the API server are not built yet: a node registers, its pods come from files and URLs.\n\
              `kubelet status` shows the pods of the kubelet that runs, `kubelet logs` what they print.",
         )
         .args_conflicts_with_subcommands(true)
@@ -185,6 +196,12 @@ fn flags(matches: &ArgMatches) -> Result<Flags, String> {
         image_credential_provider_bin_dir: text("image-credential-provider-bin-dir")
             .map(PathBuf::from),
         node_ips: node_ips(text("node-ip").as_deref().unwrap_or_default())?,
+        kubeconfig: text("kubeconfig").map(PathBuf::from),
+        bootstrap_kubeconfig: text("bootstrap-kubeconfig").map(PathBuf::from),
+        cert_dir: PathBuf::from(
+            text("cert-dir").unwrap_or_else(|| "/var/lib/kubelet/pki".to_owned()),
+        ),
+        external_cloud_provider: cloud_provider(text("cloud-provider").as_deref())?,
         ..Flags::default()
     };
     for flag in GROUPS.iter().flat_map(|(_, flags)| *flags) {
@@ -192,6 +209,9 @@ fn flags(matches: &ArgMatches) -> Result<Flags, String> {
             continue;
         };
         match flag.target {
+            Target::Node if flag.name == "node-labels" => {
+                flags.node_labels = node_labels::node_labels(Some(&value))?;
+            }
             Target::Node => {}
             Target::Unused => flags.without_effect.push(format!("--{}", flag.name)),
             Target::Refused(_) if is_off(&value) => {}
@@ -236,6 +256,16 @@ fn set(object: &mut Map<String, Value>, path: &str, value: Value) {
                 set(child, rest, value);
             }
         }
+    }
+}
+
+fn cloud_provider(text: Option<&str>) -> Result<bool, String> {
+    match text {
+        None => Ok(false),
+        Some("external") => Ok(true),
+        Some(other) => Err(format!(
+            "--cloud-provider: invalid value {other:?}: must be empty or \"external\""
+        )),
     }
 }
 
@@ -377,7 +407,16 @@ mod tests {
             "--config=/var/lib/kubelet/config.yaml",
             "--container-runtime-endpoint=unix:///run/dockershim.sock",
             "--pod-infra-container-image=pause:3.10",
+            "--bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf",
+            "--kubeconfig=/etc/kubernetes/kubelet.conf",
+            "--node-labels=tier=web,zone=a",
         ]);
+        assert_eq!(
+            flags.kubeconfig,
+            Some(PathBuf::from("/etc/kubernetes/kubelet.conf"))
+        );
+        assert_eq!(flags.node_labels["tier"], "web");
+        assert_eq!(flags.cert_dir, PathBuf::from("/var/lib/kubelet/pki"));
         assert_eq!(flags.without_effect, ["--pod-infra-container-image"]);
     }
 
@@ -393,9 +432,16 @@ mod tests {
             text.contains("localhost") && text.contains("IP address"),
             "{text}"
         );
-        let text = error(&["--kubeconfig=/etc/kubernetes/kubelet.conf"]);
+        let text = error(&["--lock-file=/run/lock"]);
         assert!(
-            text.contains("--kubeconfig: joining a cluster is not built yet"),
+            text.contains("--lock-file: another lock file is not built yet"),
+            "{text}"
+        );
+        let text = error(&["--cloud-provider=aws"]);
+        assert!(text.contains("\"external\""), "{text}");
+        let text = error(&["--node-labels=node-role.kubernetes.io/control-plane="]);
+        assert!(
+            text.contains("must begin with kubelet.kubernetes.io"),
             "{text}"
         );
         let text = error(&["--node-ip=10.0.0.1,10.0.0.2"]);

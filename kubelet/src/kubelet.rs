@@ -8,13 +8,14 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use kube::Client;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 pub use crate::run_once::RunOnceResult;
 use crate::{
-    apiserver::{cluster::Cluster, objects::Objects},
+    apiserver::objects::Objects,
     config::{options::Options, update::PodUpdate},
     housekeeping::{Directories, Housekeeping},
     lifecycle::{Admission, NodeFacts},
@@ -63,7 +64,7 @@ struct Parts {
     options: Arc<Options>,
     cri: CriClient,
     /// None on a standalone node.
-    cluster: Option<Cluster>,
+    client: Option<Client>,
     mirrors: Option<Arc<MirrorPods>>,
     sources_ready: Box<dyn Fn() -> bool + Send + Sync>,
     pods: Arc<PodManager>,
@@ -100,22 +101,22 @@ impl Kubelet {
     /// A kubelet that runs pods on the runtime behind `cri`. Until
     /// `sources_ready` says that every source was read, no pod is ended for
     /// being in none. What pods name beside themselves comes from `objects`. The pods'
-    /// statuses are sent to `cluster`, if the node is part of one.
+    /// statuses are sent through `client`, on a node that has an API server.
     pub fn new(
         options: Options,
         cri: CriClient,
         objects: Arc<dyn Objects>,
-        cluster: Option<Cluster>,
+        client: Option<Client>,
         sources_ready: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Self {
         let options = Arc::new(options);
         let cache = Arc::<PodCache>::default();
         let probe_results = Arc::<ProbeResults>::default();
         let pods = Arc::<PodManager>::default();
-        let mirrors = cluster.clone().map(|cluster| {
+        let mirrors = client.clone().map(|client| {
             let node_name = options.node_name.clone();
             let (objects, pods) = (Arc::clone(&objects), Arc::clone(&pods));
-            Arc::new(MirrorPods::new(cluster, node_name, objects, pods))
+            Arc::new(MirrorPods::new(client, node_name, objects, pods))
         });
         let runtime = Arc::new(RuntimeManager::new(
             cri.clone(),
@@ -154,7 +155,7 @@ impl Kubelet {
             node,
             options,
             cri,
-            cluster,
+            client,
             mirrors,
         }))
     }
@@ -262,7 +263,7 @@ impl Kubelet {
         };
         tokio::join!(
             rotate,
-            self.speak_to_cluster(cancel.clone()),
+            self.speak_to_api_server(cancel.clone()),
             parts.pleg.run(events_in, cancel.clone()),
             parts.volumes.run(cancel.clone()),
             sync_loop.run(updates, events, probe_changes, cancel.clone()),
@@ -273,13 +274,13 @@ impl Kubelet {
     }
 
     /// Sends the API server what it is to know of the pods, if there is one.
-    async fn speak_to_cluster(&self, cancel: CancellationToken) {
+    async fn speak_to_api_server(&self, cancel: CancellationToken) {
         let parts = &*self.0;
-        let (Some(cluster), Some(mirrors)) = (&parts.cluster, &parts.mirrors) else {
+        let (Some(client), Some(mirrors)) = (&parts.client, &parts.mirrors) else {
             return;
         };
         let (statuses, pods) = (Arc::clone(&parts.statuses), Arc::clone(&parts.pods));
-        let statuses = StatusSync::new(cluster.clone(), statuses, pods);
+        let statuses = StatusSync::new(client.clone(), statuses, pods);
         tokio::join!(mirrors.run(cancel.clone()), statuses.run(cancel));
     }
 
@@ -355,6 +356,14 @@ impl Kubelet {
     /// For people: what does not.
     pub fn healthy(&self) -> Result<(), String> {
         self.0.monitor.healthy()?;
+        self.0.pleg.healthy()
+    }
+
+    /// Whether the runtime's pods are looked at as often as they should be.
+    ///
+    /// # Errors
+    /// For people: for how long they were not.
+    pub fn pleg_healthy(&self) -> Result<(), String> {
         self.0.pleg.healthy()
     }
 

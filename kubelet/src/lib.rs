@@ -8,8 +8,10 @@
 
 pub mod apiserver;
 pub mod backoff;
+pub mod certificate;
 pub mod cli;
 pub mod clock;
+pub mod cluster;
 pub mod config;
 mod files;
 pub mod foreign;
@@ -21,6 +23,7 @@ pub mod lifecycle;
 pub mod logging;
 pub mod logs;
 pub mod logs_command;
+pub mod node;
 pub mod pleg;
 pub mod plugin_manager;
 pub mod pod;
@@ -37,5 +40,6 @@ pub mod status;
 pub mod status_command;
 mod sync_loop;
 pub mod sysctl;
+pub mod token_bucket;
 pub mod version;
 pub mod volume;

@@ -12,6 +12,8 @@ use tracing::{info, warn};
 
 use crate::{
     apiserver::objects::NoObjects,
+    certificate::client::JoinError,
+    cluster::{Cluster, ClusterParts},
     config::{
         pod_config::PodConfig,
         settings::Settings,
@@ -20,6 +22,7 @@ use crate::{
     },
     kubelet::{Kubelet, KubeletError, RunOnceResult},
     logs::{LogError, LogOptions, LogParts},
+    node::facts::{NodeFacts, Pressure},
     root_dir::{RootDirError, RootDirLock},
     runtime::cri::{CriClient, CriError},
     server::{NodeView, ServerError, Servers},
@@ -43,6 +46,9 @@ pub enum RunError {
         /// Why not.
         source: CriError,
     },
+    /// Its cluster cannot be joined as it is configured.
+    #[error(transparent)]
+    Join(#[from] JoinError),
     /// Its core gave up.
     #[error(transparent)]
     Kubelet(#[from] KubeletError),
@@ -106,10 +112,29 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
         };
         tasks.spawn(source.run(pod_config.source(Source::Http), cancel.clone()));
     }
+    // Once is for the pods of files and URLs, in a cluster or not.
+    let cluster = match &settings.cluster {
+        Some(cluster) if !settings.run_once => {
+            Some(Cluster::join(cluster.clone(), &options.node_name).await?)
+        }
+        _ => None,
+    };
     let has_pods = settings.manifests.is_some() || settings.url.is_some();
-    let kubelet = Kubelet::new(options.clone(), cri, Arc::new(NoObjects), None, move || {
-        pod_config.seen_all_sources()
-    });
+    let kubelet = Kubelet::new(
+        options.clone(),
+        cri.clone(),
+        Arc::new(NoObjects),
+        cluster.as_ref().map(|cluster| cluster.client().clone()),
+        move || pod_config.seen_all_sources(),
+    );
+    if let Some(cluster) = cluster {
+        let parts = ClusterParts {
+            cri,
+            facts: Arc::new(kubelet.clone()),
+            root_dir: options.root_dir.clone(),
+        };
+        cluster.spawn(parts, &tasks, &cancel)?;
+    }
 
     let result = if settings.run_once {
         match has_pods {
@@ -172,6 +197,25 @@ fn cancel_on_signals(cancel: &CancellationToken) -> Result<(), RunError> {
         }
     });
     Ok(())
+}
+
+impl NodeFacts for Kubelet {
+    fn problems(&self) -> Vec<String> {
+        let pleg = self.pleg_healthy().err();
+        pleg.map(|error| format!("PLEG is not healthy: {error}"))
+            .into_iter()
+            .collect()
+    }
+
+    /// None: nothing is evicted yet.
+    fn pressure(&self) -> Pressure {
+        Pressure::default()
+    }
+
+    /// Unknown: no volume of the cluster's is attached yet.
+    fn volumes_in_use(&self) -> Option<Vec<String>> {
+        None
+    }
 }
 
 impl NodeView for Kubelet {

@@ -17,10 +17,15 @@ pub fn raw() -> String {
     format!(
         "version.Info{{Major:\"1\", Minor:\"36\", GitVersion:\"{VERSION}\", Compiler:\"rustc\", Platform:\"{}/{}\"}}",
         std::env::consts::OS,
-        match std::env::consts::ARCH {
-            "x86_64" => "amd64",
-            "aarch64" => "arm64",
-            other => other,
-        }
+        go_arch()
     )
+}
+
+/// This machine's architecture as Go, and so Kubernetes, names it.
+pub fn go_arch() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
 }

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use super::cluster::{ApiError, Cluster};
+use super::request::{ApiError, ask};
 use crate::{backoff::jittered, repeatable};
 
 /// First and longest delay after something failed, and how long nothing may fail until
@@ -44,7 +44,6 @@ pub enum Change<K> {
 ///
 /// Invariant: whoever takes every change has what the server has, or had a while ago.
 pub struct ListWatch<K> {
-    cluster: Cluster,
     api: Api<K>,
     field_selector: String,
     state: State<K>,
@@ -100,9 +99,8 @@ where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug + Send + 'static,
 {
     /// The objects of `api` that `field_selector` selects; all, if it is empty.
-    pub fn new(cluster: Cluster, api: Api<K>, field_selector: String) -> Self {
+    pub fn new(api: Api<K>, field_selector: String) -> Self {
         Self {
-            cluster,
             api,
             field_selector,
             state: State::Unknown,
@@ -124,7 +122,7 @@ where
             match &mut self.state {
                 State::Unknown => {
                     let params = self.list_params();
-                    match self.cluster.ask(self.api.list(&params)).await {
+                    match ask(self.api.list(&params)).await {
                         Ok(list) => {
                             let version = list.metadata.resource_version;
                             self.state = State::Known(version.unwrap_or_default());
@@ -159,7 +157,7 @@ where
         if !self.field_selector.is_empty() {
             params = params.fields(&self.field_selector);
         }
-        match self.cluster.ask(self.api.watch(&params, &version)).await {
+        match ask(self.api.watch(&params, &version)).await {
             Ok(events) => {
                 let begun = Instant::now();
                 self.complaint = None;
@@ -192,9 +190,9 @@ where
         self.state = State::Unknown;
     }
 
-    /// Has the next request wait. That the server is away is said where it is found out.
+    /// Has the next request wait.
     fn back_off(&mut self, error: &ApiError) {
-        if !error.is_away() {
+        if !error.is_unreachable() {
             let complaint = error.to_string();
             if self.complaint.as_ref() != Some(&complaint) {
                 warn!(kind = %K::kind(&()), %error, "cannot list or watch");
@@ -234,7 +232,7 @@ impl<K: Resource> Watching<K> {
             }
             Some(Ok(WatchEvent::Error(status))) => failed(kube::Error::Api(status)),
             Some(Err(error)) => failed(error),
-            None if too_short => Step::Failed(ApiError::Away(kube::Error::ReadEvents(
+            None if too_short => Step::Failed(ApiError::Unreachable(kube::Error::ReadEvents(
                 std::io::ErrorKind::UnexpectedEof.into(),
             ))),
             None => Step::Ended,

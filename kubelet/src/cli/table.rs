@@ -31,7 +31,6 @@ pub enum Target {
 
 use Target::{Field, Node, Refused, Unused};
 
-const CLUSTER: &str = "joining a cluster is not built yet";
 const LOCK: &str = "another lock file is not built yet; the root directory has its own lock";
 
 const fn flag(name: &'static str, kind: Kind, target: Target, help: &'static str) -> Flag {
@@ -141,14 +140,14 @@ pub const GROUPS: &[(&str, &[Flag])] = &[
     (
         "Cluster",
         &[
-            flag("kubeconfig", Text, Refused(CLUSTER), "how to reach the API server; without it the kubelet runs standalone"),
-            flag("bootstrap-kubeconfig", Text, Refused(CLUSTER), "how to get the first client certificate"),
+            flag("kubeconfig", Text, Node, "how to reach the API server; without it the kubelet runs standalone"),
+            flag("bootstrap-kubeconfig", Text, Node, "how to get the first client certificate, when that of --kubeconfig is not there or has expired"),
             flag("register-node", Bool, Field("registerNode"), "register the node at the API server"),
             flag("register-with-taints", Taints, Field("registerWithTaints"), "taints to register the node with"),
-            flag("node-labels", Map, Unused, "labels to register the node with"),
-            flag("cloud-provider", Text, Unused, "empty, or external"),
+            flag("node-labels", Map, Node, "labels to register the node with"),
+            flag("cloud-provider", Text, Node, "empty, or external: a cloud controller completes the node"),
             flag("provider-id", Text, Field("providerID"), "the node's name at its cloud provider"),
-            flag("cert-dir", Text, Unused, "directory of certificates"),
+            flag("cert-dir", Text, Node, "directory of certificates [default: /var/lib/kubelet/pki]"),
             flag("rotate-certificates", Bool, Field("rotateCertificates"), "renew the client certificate"),
             flag("rotate-server-certificates", Bool, Field("serverTLSBootstrap"), "request and renew the serving certificate"),
             flag("node-status-update-frequency", Duration, Field("nodeStatusUpdateFrequency"), "how often the node's status is computed"),
@@ -157,7 +156,7 @@ pub const GROUPS: &[(&str, &[Flag])] = &[
             flag("event-burst", Int, Field("eventBurst"), "events at once over --event-qps"),
             flag("kube-api-qps", Int, Field("kubeAPIQPS"), "requests to the API server a second"),
             flag("kube-api-burst", Int, Field("kubeAPIBurst"), "requests to the API server at once over --kube-api-qps"),
-            flag("kube-api-content-type", Text, Field("contentType"), "content type of requests to the API server"),
+            flag("kube-api-content-type", Text, Field("contentType"), "content type of requests to the API server; JSON whatever it says"),
             flag("enable-controller-attach-detach", Bool, Field("enableControllerAttachDetach"), "leave attaching of volumes to the controller"),
         ],
     ),

@@ -16,7 +16,7 @@ pub(super) fn name() -> String {
 /// The addresses that were given, or else the one that reaches the default
 /// route, IPv4 before IPv6. The unspecified address of a family asks for that
 /// family's own.
-pub(super) fn node_ips(given: &[IpAddr]) -> Vec<IpAddr> {
+pub(crate) fn node_ips(given: &[IpAddr]) -> Vec<IpAddr> {
     match given {
         [] => source_address(false)
             .or_else(|| source_address(true))

@@ -5,7 +5,7 @@ use std::{fmt::Display, net::IpAddr, path::Path};
 
 use super::{
     duration::GoDuration, image_settings::validate_allowlist,
-    kubelet_configuration::KubeletConfiguration, quantity,
+    kubelet_configuration::KubeletConfiguration, quantity, reservation,
 };
 
 /// The faults of a configuration with its defaults set; empty when it is valid.
@@ -15,6 +15,7 @@ pub fn validate(config: &KubeletConfiguration) -> Vec<String> {
     ranges(config, &mut faults);
     choices(config, &mut faults);
     node_allocatable(config, &mut faults);
+    reservation::validate(config, &mut faults);
     shutdown(config, &mut faults);
     logs_and_images(config, &mut faults);
     faults.0
@@ -24,6 +25,11 @@ pub fn validate(config: &KubeletConfiguration) -> Vec<String> {
 pub(super) struct Faults(Vec<String>);
 
 impl Faults {
+    #[cfg(test)]
+    pub(super) fn into_list(self) -> Vec<String> {
+        self.0
+    }
+
     pub(super) fn add(&mut self, field: &str, value: impl Display, rule: impl Display) {
         self.0
             .push(format!("{field}: invalid value {value}: {rule}"));

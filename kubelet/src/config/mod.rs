@@ -6,9 +6,10 @@
 //! set that they know to the mux ([`pod_config`]), which tells the kubelet what
 //! changed as [`update::PodUpdate`]s.
 
+pub mod cluster;
 pub mod defaults;
 pub mod duration;
-mod host;
+pub(crate) mod host;
 mod image_settings;
 mod isolation_validation;
 pub mod kubelet_configuration;
@@ -19,6 +20,7 @@ pub mod manifest;
 pub mod options;
 pub mod pod_config;
 pub mod quantity;
+pub mod reservation;
 pub mod settings;
 pub mod source;
 pub mod support;

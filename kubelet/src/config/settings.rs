@@ -12,6 +12,7 @@ use std::{
 use serde_json::{Map, Value};
 
 use super::{
+    cluster::{self, ClusterOptions},
     duration::GoDuration,
     host,
     image_settings::{credential_providers, verification_policy},
@@ -39,6 +40,8 @@ pub struct Settings {
     pub manifests: Option<ManifestOptions>,
     /// The URL that static pods come from.
     pub url: Option<UrlOptions>,
+    /// The cluster that the kubelet joins; it is standalone without.
+    pub cluster: Option<ClusterOptions>,
     /// What is served.
     pub server: ServerOptions,
     /// Start the pods, report, and exit.
@@ -199,6 +202,7 @@ impl Settings {
                 headers: config.static_pod_url_header.clone(),
                 check_frequency: span(config.http_check_frequency),
             }),
+            cluster: cluster::cluster(&config, flags),
             server: server_options(&config),
             run_once: config.run_once,
             verbosity: config.logging.verbosity,
@@ -294,7 +298,7 @@ fn server_options(config: &KubeletConfiguration) -> ServerOptions {
 }
 
 /// A duration of a validated configuration, which is never negative.
-fn span(duration: GoDuration) -> Duration {
+pub(super) fn span(duration: GoDuration) -> Duration {
     duration.to_std().unwrap_or_default()
 }
 

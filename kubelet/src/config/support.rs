@@ -18,6 +18,7 @@ const EFFECTIVE: &[&str] = &[
     "cpuCFSQuota",
     "cpuCFSQuotaPeriod",
     "crashLoopBackOff.maxContainerRestartPeriod",
+    "enableControllerAttachDetach",
     "enableServer",
     "failCgroupV1",
     "fileCheckFrequency",
@@ -27,26 +28,41 @@ const EFFECTIVE: &[&str] = &[
     "imagePullCredentialsVerificationPolicy",
     "imageServiceEndpoint",
     "kind",
+    "kubeAPIBurst",
+    "kubeAPIQPS",
+    "kubeReserved",
+    "localStorageCapacityIsolation",
     "logging.format",
     "logging.verbosity",
     "maxParallelImagePulls",
     "maxPods",
     "memorySwap.swapBehavior",
+    "nodeLeaseDurationSeconds",
+    "nodeStatusMaxImages",
+    "nodeStatusReportFrequency",
+    "nodeStatusUpdateFrequency",
     "podLogsDir",
+    "podsPerCore",
     "preloadedImagesVerificationAllowlist",
+    "providerID",
     "readOnlyPort",
+    "registerNode",
+    "registerWithTaints",
     "registryBurst",
     "registryPullQPS",
     "resolvConf",
+    "rotateCertificates",
     "runOnce",
     "runtimeRequestTimeout",
     "seccompDefault",
     "serializeImagePulls",
+    "serverTLSBootstrap",
     "singleProcessOOMKill",
     "staticPodPath",
     "staticPodURL",
     "staticPodURLHeader",
     "syncFrequency",
+    "systemReserved",
     "userNamespaces.idsPerPod",
 ];
 
@@ -107,14 +123,14 @@ mod tests {
     fn names_what_is_set_in_vain_only() {
         let file = json!({
             "staticPodPath": "/m",
-            "rotateCertificates": true,
+            "protectKernelDefaults": true,
             "evictionPressureTransitionPeriod": "0s",
             "authentication": {"anonymous": {"enabled": false}, "x509": {}},
             "logging": {"verbosity": 2, "vmodule": [{"filePattern": "a", "verbosity": 3}], "options": {"json": {"infoBufferSize": "0"}}},
         });
         assert_eq!(
             without_effect(&file),
-            ["authentication", "logging.vmodule", "rotateCertificates"]
+            ["authentication", "logging.vmodule", "protectKernelDefaults"]
         );
     }
 }

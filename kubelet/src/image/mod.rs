@@ -7,7 +7,6 @@ pub mod pull_backoff;
 pub mod pull_records;
 mod puller;
 pub mod reference;
-pub mod token_bucket;
 
 use std::sync::Arc;
 

@@ -8,9 +8,8 @@ use tokio::{sync::Semaphore, time::Instant};
 use super::{
     credentials::TrackedCredential,
     error::{runtime_text, together},
-    token_bucket::TokenBucket,
 };
-use crate::{config::options::Options, runtime::cri::CriClient};
+use crate::{config::options::Options, runtime::cri::CriClient, token_bucket::TokenBucket};
 
 /// Pulls images; those that must wait do so in the order of their asking.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
 use kube::{
-    Api,
+    Api, Client,
     api::{DeleteParams, PostParams, Preconditions},
 };
 use parking_lot::Mutex;
@@ -22,8 +22,8 @@ use super::{
 };
 use crate::{
     apiserver::{
-        cluster::{ApiError, Cluster},
         objects::Objects,
+        request::{ApiError, ask},
     },
     backoff::jittered,
 };
@@ -40,7 +40,7 @@ const ECHO: Duration = Duration::from_secs(10);
 /// nothing: static pods run whether or not there is an API server.
 #[derive(Debug)]
 pub struct MirrorPods {
-    cluster: Cluster,
+    client: Client,
     node_name: String,
     /// Where the node's object comes from, which owns the mirror pods.
     objects: Arc<dyn Objects>,
@@ -93,13 +93,13 @@ enum MirrorError {
 impl MirrorPods {
     /// Mirror pods of the static pods in `pods`, owned by the node of `objects`.
     pub fn new(
-        cluster: Cluster,
+        client: Client,
         node_name: String,
         objects: Arc<dyn Objects>,
         pods: Arc<PodManager>,
     ) -> Self {
         Self {
-            cluster,
+            client,
             node_name,
             objects,
             pods,
@@ -169,8 +169,10 @@ impl MirrorPods {
                     Err(MirrorError::Api(error)) if error.is_away() => {
                         retry = Some(jittered(delay));
                         delay = (delay * 2).min(RETRY_MAX);
-                        // Nor would it answer for the others.
-                        break;
+                        if !error.is_unable() {
+                            // Nor would it answer for the others.
+                            break;
+                        }
                     }
                     Err(error) => {
                         warn!(
@@ -212,9 +214,9 @@ impl MirrorPods {
             self.delete(name, &PodUid::of(&mirror)).await?;
         }
         let mirror = self.mirror_of(&pod, &node);
-        let api = Api::<Pod>::namespaced(self.cluster.client(), &name.namespace);
+        let api = Api::<Pod>::namespaced(self.client.clone(), &name.namespace);
         let params = PostParams::default();
-        match self.cluster.ask(api.create(&params, &mirror)).await {
+        match ask(api.create(&params, &mirror)).await {
             Ok(created) => {
                 info!(
                     pod = identity::full_name(&pod), pod_uid = %uid,
@@ -230,7 +232,7 @@ impl MirrorPods {
     }
 
     async fn delete(&self, name: &Name, uid: &PodUid) -> Result<(), ApiError> {
-        let api = Api::<Pod>::namespaced(self.cluster.client(), &name.namespace);
+        let api = Api::<Pod>::namespaced(self.client.clone(), &name.namespace);
         let params = DeleteParams {
             grace_period_seconds: Some(0),
             preconditions: Some(Preconditions {
@@ -239,7 +241,7 @@ impl MirrorPods {
             }),
             ..DeleteParams::default()
         };
-        match self.cluster.ask(api.delete(&name.name, &params)).await {
+        match ask(api.delete(&name.name, &params)).await {
             Ok(_) => info!(
                 pod = %format_args!("{}_{}", name.name, name.namespace), mirror_uid = %uid,
                 "deleted the mirror pod"

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use futures::{StreamExt as _, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
-    Api,
+    Api, Client,
     api::{DeleteParams, Patch, PatchParams, Preconditions},
 };
 use tokio::{sync::watch, time::MissedTickBehavior};
@@ -15,7 +15,7 @@ use tracing::{debug, info, warn};
 
 use super::{Report, StatusManager, is_terminal, patch};
 use crate::{
-    apiserver::cluster::{ApiError, Cluster},
+    apiserver::request::{ApiError, ask},
     backoff::jittered,
     pod::{
         identity::{self, PodUid},
@@ -38,7 +38,7 @@ const AT_ONCE: usize = 4;
 /// taken is sent again; what somebody else changed is set right.
 #[derive(Debug)]
 pub struct StatusSync {
-    cluster: Cluster,
+    client: Client,
     statuses: Arc<StatusManager>,
     pods: Arc<PodManager>,
     /// By the UID that the pod has at the API server.
@@ -79,9 +79,9 @@ struct Due {
 
 impl StatusSync {
     /// Sends what is in `statuses` of the pods in `pods`.
-    pub fn new(cluster: Cluster, statuses: Arc<StatusManager>, pods: Arc<PodManager>) -> Self {
+    pub fn new(client: Client, statuses: Arc<StatusManager>, pods: Arc<PodManager>) -> Self {
         Self {
-            cluster,
+            client,
             statuses,
             pods,
             sent: BTreeMap::new(),
@@ -99,11 +99,18 @@ impl StatusSync {
         period.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut delay = RETRY_BASE;
         let mut all = true;
+        let mut failing = false;
         loop {
             match self.sync(all).await {
-                Ok(()) => delay = RETRY_BASE,
+                Ok(()) => {
+                    delay = RETRY_BASE;
+                    failing = false;
+                }
                 Err(error) => {
-                    debug!(%error, "statuses of pods wait for the API server");
+                    if !failing && !error.is_unreachable() {
+                        warn!(%error, "statuses of pods wait for the API server");
+                    }
+                    failing = true;
                     tokio::time::sleep(jittered(delay)).await;
                     delay = (delay * 2).min(RETRY_MAX);
                     all = true;
@@ -122,16 +129,17 @@ impl StatusSync {
     /// Sends what is due.
     ///
     /// # Errors
-    /// The API server is away.
+    /// The API server is away, for all or for some of them.
     async fn sync(&mut self, all: bool) -> Result<(), ApiError> {
         let due = self.due(all);
-        let cluster = &self.cluster;
+        let client = &self.client;
         let mut sent = stream::iter(due)
             .map(|due| async move {
-                let outcome = send(cluster, &due).await;
+                let outcome = send(client, &due).await;
                 (due, outcome)
             })
             .buffer_unordered(AT_ONCE);
+        let mut waiting = None;
         while let Some((due, outcome)) = sent.next().await {
             let entry = self.sent.entry(due.uid).or_default();
             match outcome {
@@ -141,6 +149,8 @@ impl StatusSync {
                     entry.server = outcome.server.or_else(|| entry.server.take());
                     entry.deleted |= outcome.deleted;
                 }
+                // Others' may be taken all the same.
+                Err(error) if error.is_unable() => waiting = Some(error),
                 Err(error) if error.is_away() => return Err(error),
                 Err(error) => {
                     let pod = identity::full_name(&due.server);
@@ -153,7 +163,7 @@ impl StatusSync {
                 }
             }
         }
-        Ok(())
+        waiting.map_or(Ok(()), Err)
     }
 
     /// The statuses that the server lacks. With `all`, also of pods whose status was
@@ -225,10 +235,10 @@ fn is_deletable(server: &Pod, report: &Report) -> bool {
 }
 
 /// Sends one status; and has the pod deleted, if that was waited for.
-async fn send(cluster: &Cluster, due: &Due) -> Result<Outcome, ApiError> {
+async fn send(client: &Client, due: &Due) -> Result<Outcome, ApiError> {
     let Due { report, server, .. } = due;
     let name = identity::name(server);
-    let api = Api::<Pod>::namespaced(cluster.client(), identity::namespace(server));
+    let api = Api::<Pod>::namespaced(client.clone(), identity::namespace(server));
     let patch = patch::between(server, report)
         .map_err(|error| ApiError::Unusable(kube::Error::SerdeError(error)))?;
     let mut sent = Outcome {
@@ -242,7 +252,7 @@ async fn send(cluster: &Cluster, due: &Due) -> Result<Outcome, ApiError> {
         debug!(pod = identity::full_name(&server), %patch, "sending the pod's status");
         let patch = Patch::Strategic(patch);
         let params = PatchParams::default();
-        match cluster.ask(api.patch_status(name, &params, &patch)).await {
+        match ask(api.patch_status(name, &params, &patch)).await {
             Ok(mut pod) => {
                 pod.metadata.managed_fields = None;
                 sent.compared.clone_from(&pod.metadata.resource_version);
@@ -266,7 +276,7 @@ async fn send(cluster: &Cluster, due: &Due) -> Result<Outcome, ApiError> {
             }),
             ..DeleteParams::default()
         };
-        match cluster.ask(api.delete(name, &params)).await {
+        match ask(api.delete(name, &params)).await {
             Err(error) if !error.is_not_found() && !error.is_conflict() => return Err(error),
             _ => sent.deleted = true,
         }

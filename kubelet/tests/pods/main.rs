@@ -16,6 +16,7 @@ mod images;
 mod logs;
 mod many;
 mod node;
+mod node_object;
 mod objects;
 mod probes;
 mod resize;

@@ -124,15 +124,43 @@ fn another_kind_is_refused() {
 #[test]
 fn what_has_no_effect_is_said_in_one_line() {
     let settings = with_file(
-        "rotateCertificates: true\nevictionHard: {memory.available: 5%}\n",
-        &["--pods-per-core=3"],
+        "protectKernelDefaults: true\nevictionHard: {memory.available: 5%}\n",
+        &["--pod-max-pids=3"],
     )
     .unwrap();
     assert_eq!(
         settings.warnings,
         [
-            "fields of the configuration file without effect yet: evictionHard, rotateCertificates",
-            "flags without effect: --pods-per-core",
+            "fields of the configuration file without effect yet: evictionHard, protectKernelDefaults",
+            "flags without effect: --pod-max-pids",
         ]
     );
+}
+
+#[test]
+fn a_kubeconfig_makes_a_member_of_a_cluster() {
+    assert!(Settings::load(&flags(&[])).unwrap().cluster.is_none());
+    let settings = with_file(
+        "rotateCertificates: true\nnodeStatusUpdateFrequency: 20s\nnodeStatusMaxImages: -1\n\
+         registerWithTaints: [{key: a, effect: NoSchedule}]\nproviderID: cloud://1\n",
+        &[
+            "--kubeconfig=/k.conf",
+            "--node-labels=tier=web",
+            "--cloud-provider=external",
+            "--kube-api-qps=7",
+        ],
+    )
+    .unwrap();
+    let cluster = settings.cluster.unwrap();
+    assert_eq!(cluster.kubeconfig, Path::new("/k.conf"));
+    assert_eq!((cluster.rate_limit.qps, cluster.rate_limit.burst), (7, 100));
+    assert!(cluster.rotate_certificates && !cluster.server_tls_bootstrap);
+    let node = cluster.node;
+    assert_eq!(node.labels["tier"], "web");
+    assert_eq!(node.taints[0].key, "a");
+    assert!(node.external_cloud_provider && node.register);
+    assert_eq!(node.max_images, None);
+    assert_eq!(node.provider_id, "cloud://1");
+    // Slower updates mean slower reports as well.
+    assert_eq!(node.status_report_frequency, Duration::from_secs(20));
 }

@@ -4,23 +4,20 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Pod;
-use kube::Api;
+use kube::{Api, Client};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use crate::{
-    apiserver::{
-        cluster::Cluster,
-        list_watch::{Change, ListWatch},
-    },
+    apiserver::list_watch::{Change, ListWatch},
     config::pod_config::{Closed, PodSet, SourceHandle},
     pod::identity::{self, PodUid},
 };
 
 /// Lists and watches the pods of one node.
 pub struct ApiSource {
-    /// The cluster.
-    pub cluster: Cluster,
+    /// Asks the API server.
+    pub client: Client,
     /// Name of this node.
     pub node_name: String,
     /// Done once the node's object is at the API server: what is asked before then may
@@ -47,9 +44,9 @@ impl ApiSource {
         debug!("waiting for the node to be registered");
         self.registered.await;
         info!(node = self.node_name, "pods are watched at the API server");
-        let api = Api::<Pod>::all(self.cluster.client());
+        let api = Api::<Pod>::all(self.client);
         let selector = format!("spec.nodeName={}", self.node_name);
-        let mut pods = ListWatch::new(self.cluster, api, selector);
+        let mut pods = ListWatch::new(api, selector);
         // A name is had by one pod at a time.
         let mut names = BTreeMap::<String, PodUid>::new();
         loop {

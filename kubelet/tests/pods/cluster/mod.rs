@@ -9,7 +9,6 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
 use kubelet::{
-    apiserver::cluster::Cluster,
     config::{
         options::Options,
         pod_config::{PodConfig, PodSet, SourceHandle},
@@ -82,17 +81,17 @@ impl Joined {
         let cri = CriClient::from_channels(runtime.channel(), runtime.channel(), timeout);
         let (config, updates) = PodConfig::new();
         let (file, api) = (config.source(Source::File), config.source(Source::Api));
-        let cluster = Cluster::new(self.api.client());
+        let client = self.api.client();
         let kubelet = Kubelet::new(
             options,
             cri,
             self.node.objects.clone(),
-            Some(cluster.clone()),
+            Some(client.clone()),
             move || config.seen_all_sources(),
         );
         let (register, registered) = oneshot::channel();
         let source = ApiSource {
-            cluster,
+            client,
             node_name: "node".to_owned(),
             registered: Box::pin(async move { registered.await.unwrap() }),
         };

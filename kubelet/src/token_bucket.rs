@@ -1,4 +1,6 @@
-//! How many pulls may begin in a time.
+//! How many pulls or requests may begin in a time.
+
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -9,7 +11,7 @@ pub struct TokenBucket {
     /// Tokens a second.
     rate: f64,
     burst: f64,
-    /// Tokens there were, and when.
+    /// Tokens there were, and when; fewer than none while some are waited for.
     level: Mutex<(f64, Instant)>,
 }
 
@@ -27,19 +29,36 @@ impl TokenBucket {
     pub fn try_take(&self) -> bool {
         let now = Instant::now();
         let mut level = self.level.lock();
-        let (tokens, at) = *level;
-        let gained = now.saturating_duration_since(at).as_secs_f64() * self.rate;
-        let tokens = (tokens + gained).min(self.burst);
+        let tokens = self.tokens(*level, now);
         let taken = tokens >= 1.0;
         *level = (if taken { tokens - 1.0 } else { tokens }, now);
         taken
+    }
+
+    /// Takes the next token, once there is one: in the order of the calls. The rate must
+    /// not be 0.
+    pub async fn take(&self) {
+        let missing = {
+            let now = Instant::now();
+            let mut level = self.level.lock();
+            let tokens = self.tokens(*level, now) - 1.0;
+            *level = (tokens, now);
+            (-tokens).max(0.0)
+        };
+        if missing > 0.0 {
+            let wait = Duration::try_from_secs_f64(missing / self.rate);
+            tokio::time::sleep(wait.unwrap_or(Duration::MAX)).await;
+        }
+    }
+
+    fn tokens(&self, (tokens, at): (f64, Instant), now: Instant) -> f64 {
+        let gained = now.saturating_duration_since(at).as_secs_f64() * self.rate;
+        (tokens + gained).min(self.burst)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn takes(bucket: &TokenBucket) -> usize {
@@ -59,5 +78,18 @@ mod tests {
         tokio::time::advance(Duration::from_secs(3600)).await;
         assert_eq!(takes(&bucket), 5);
         assert_eq!(takes(&TokenBucket::new(5, 0)), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_waits_gets_a_token_in_turn() {
+        let bucket = TokenBucket::new(10, 2);
+        let begun = Instant::now();
+        let mut waits = Vec::new();
+        for _ in 0..4 {
+            bucket.take().await;
+            waits.push(begun.elapsed().as_millis());
+        }
+        assert_eq!(waits, [0, 0, 100, 200]);
+        assert!(!bucket.try_take());
     }
 }

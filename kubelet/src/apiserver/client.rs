@@ -1,0 +1,196 @@
+//! The API server, and clients of it.
+//!
+//! All clients share the connections; each may have a limit of its own on how often it
+//! asks. JSON is spoken, whatever `kubeAPIContentType` says: API servers take both.
+
+use std::{sync::Arc, time::Duration};
+
+use hyper::header::{HeaderValue, USER_AGENT};
+use kube::{
+    Client,
+    client::{ClientBuilder, ConfigExt as _},
+};
+use tokio::time;
+use tokio_rustls::rustls::pki_types::{InvalidDnsNameError, ServerName};
+use tokio_util::sync::CancellationToken;
+use tower::{Layer as _, util::option_layer};
+use tracing::{info, warn};
+
+use super::{
+    connection::Connector,
+    identity::{ClientIdentity, certified_key},
+    kubeconfig::{ClusterAccess, KubeconfigError, PairSource},
+    rate_limit::RateLimited,
+    transport::Transport,
+};
+use crate::{repeatable::blocking, token_bucket::TokenBucket, version};
+
+/// How often a certificate that lies in files is looked at, as upstream.
+const RELOAD_PERIOD: Duration = Duration::from_secs(300);
+/// What a `kubeAPIQPS` and a `kubeAPIBurst` of 0 stand for, as in upstream's client.
+const DEFAULT_LIMIT: RateLimit = RateLimit { qps: 5, burst: 10 };
+
+/// Why there is no client of the API server.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The kubeconfig is of no use.
+    #[error(transparent)]
+    Kubeconfig(#[from] KubeconfigError),
+    /// `tls-server-name` is none.
+    #[error("tls-server-name {name:?}: {source}")]
+    ServerName {
+        /// What it says.
+        name: String,
+        /// What a name must be.
+        source: InvalidDnsNameError,
+    },
+    /// Authorities or the user's credentials cannot be had.
+    #[error("cannot set up the client of the API server: {0}")]
+    Setup(#[from] Box<kube::Error>),
+}
+
+/// How often a client may ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RateLimit {
+    /// Requests a second; upstream's client takes 0 for 5.
+    pub qps: u32,
+    /// Requests at once over that; upstream's client takes 0 for 10.
+    pub burst: u32,
+}
+
+/// The API server of this node's cluster. Cheap to clone; all clones are one.
+#[derive(Clone, Debug)]
+pub struct ApiServer(Arc<Parts>);
+
+#[derive(Debug)]
+struct Parts {
+    config: kube::Config,
+    identity: Arc<ClientIdentity>,
+    transport: Transport,
+}
+
+impl ApiServer {
+    /// The API server that a kubeconfig names, with its user's credentials. Blocks on
+    /// files, and on the user's exec plugin.
+    ///
+    /// # Errors
+    /// Which part of it cannot be had.
+    pub fn new(access: &ClusterAccess) -> Result<Self, ClientError> {
+        let identity = ClientIdentity::new(access.identity()?);
+        Self::with_identity(access, Arc::new(identity))
+    }
+
+    /// As [`Self::new`], with another certificate than the kubeconfig's.
+    ///
+    /// # Errors
+    /// Which part of it cannot be had.
+    pub fn with_identity(
+        access: &ClusterAccess,
+        identity: Arc<ClientIdentity>,
+    ) -> Result<Self, ClientError> {
+        let mut config = access.config.clone();
+        if let Ok(agent) = HeaderValue::from_str(&user_agent()) {
+            config.headers.push((USER_AGENT, agent));
+        }
+        let tls = if config.cluster_url.scheme_str() == Some("https") {
+            let mut tls = config.rustls_client_config().map_err(Box::new)?;
+            // What an exec plugin gave stays; a plugin decides alone who the node is.
+            if config.auth_info.exec.is_none() {
+                tls.client_auth_cert_resolver = Arc::clone(&identity) as _;
+            }
+            Some(tls)
+        } else {
+            None
+        };
+        let server_name = config
+            .tls_server_name
+            .as_ref()
+            .filter(|name| !name.is_empty())
+            .map(|name| {
+                ServerName::try_from(name.clone()).map_err(|source| ClientError::ServerName {
+                    name: name.clone(),
+                    source,
+                })
+            })
+            .transpose()?;
+        let connector = Connector::new(tls, server_name, Arc::clone(&identity));
+        let url = config.cluster_url.to_string();
+        let transport = Transport::new(url, connector, Arc::clone(&identity));
+        Ok(Self(Arc::new(Parts {
+            config,
+            identity,
+            transport,
+        })))
+    }
+
+    /// A client that asks at most as often as `limit` says; as often as it likes without.
+    ///
+    /// # Errors
+    /// The user's credentials cannot be had.
+    pub fn client(&self, limit: Option<RateLimit>) -> Result<Client, ClientError> {
+        let config = &self.0.config;
+        let bucket = limit.map(|limit| {
+            let or = |value, default| if value == 0 { default } else { value };
+            TokenBucket::new(
+                or(limit.qps, DEFAULT_LIMIT.qps),
+                or(limit.burst, DEFAULT_LIMIT.burst),
+            )
+        });
+        let service = RateLimited::new(self.0.transport.clone(), bucket);
+        let service = config
+            .extra_headers_layer()
+            .map_err(Box::new)?
+            .layer(service);
+        let service = option_layer(config.auth_layer().map_err(Box::new)?).layer(service);
+        let service = config.base_uri_layer().layer(service);
+        Ok(ClientBuilder::new(service, config.default_namespace.clone()).build())
+    }
+
+    /// The certificate that this node shows it.
+    pub fn identity(&self) -> &Arc<ClientIdentity> {
+        &self.0.identity
+    }
+}
+
+/// Reads a certificate that lies in files again and again until cancelled, and has new
+/// connections show it once it is another one.
+pub async fn reload_identity(
+    pair: PairSource,
+    identity: Arc<ClientIdentity>,
+    cancel: CancellationToken,
+) {
+    let mut known = None;
+    loop {
+        let source = pair.clone();
+        if let Ok(Ok(found)) = blocking(move || source.read()).await
+            && known.as_ref() != Some(&found)
+        {
+            let is_first = known.is_none();
+            match certified_key(&found.0, &found.1) {
+                // The one that the kubelet began with.
+                Ok(_) if is_first => {}
+                Ok(key) => {
+                    info!("The client certificate is another one; connecting anew");
+                    identity.replace(Arc::new(key));
+                }
+                Err(error) => {
+                    warn!(%error, "The client certificate is of no use; keeping the last")
+                }
+            }
+            known = Some(found);
+        }
+        let wait = time::sleep(RELOAD_PERIOD);
+        if cancel.run_until_cancelled(wait).await.is_none() {
+            return;
+        }
+    }
+}
+
+/// What the API server's log calls this kubelet.
+fn user_agent() -> String {
+    let arch = version::go_arch();
+    format!("kubelet/{} (linux/{arch})", version::VERSION)
+}
+
+#[cfg(test)]
+mod tests;

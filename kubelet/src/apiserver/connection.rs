@@ -1,0 +1,212 @@
+//! Connections to the API server: TCP that notices a dead peer, TLS with the node's
+//! current certificate, cut when that is exchanged.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures::future::BoxFuture;
+use hyper::Uri;
+use hyper_util::{
+    client::legacy::connect::{Connected, Connection as Describe, HttpConnector},
+    rt::TokioIo,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+    time,
+};
+use tokio_rustls::{
+    TlsConnector,
+    client::TlsStream,
+    rustls::{ClientConfig, client::Resumption, pki_types::ServerName},
+};
+use tokio_util::sync::WaitForCancellationFutureOwned;
+use tower::{BoxError, Service};
+
+use super::identity::ClientIdentity;
+
+/// As Go's dialer.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+/// As Go's HTTP client.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Between two signs of life that an idle peer is asked for, as Go's dialer.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+/// After so long without an acknowledgement of what was sent, the peer is dead.
+const USER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Connects to the API server.
+#[derive(Clone, Debug)]
+pub(super) struct Connector {
+    tcp: HttpConnector,
+    /// For `https` URLs.
+    tls: Option<TlsConnectorParts>,
+    identity: Arc<ClientIdentity>,
+}
+
+#[derive(Clone)]
+struct TlsConnectorParts {
+    connector: TlsConnector,
+    /// `tls-server-name` of the kubeconfig; the URL's host when unset.
+    server_name: Option<ServerName<'static>>,
+}
+
+impl std::fmt::Debug for TlsConnectorParts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TlsConnectorParts")
+            .field("server_name", &self.server_name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Connector {
+    pub(super) fn new(
+        tls: Option<ClientConfig>,
+        server_name: Option<ServerName<'static>>,
+        identity: Arc<ClientIdentity>,
+    ) -> Self {
+        let tls = tls.map(|mut config| {
+            config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+            // A resumed session would go on with the certificate that it began with.
+            config.resumption = Resumption::disabled();
+            TlsConnectorParts {
+                connector: TlsConnector::from(Arc::new(config)),
+                server_name,
+            }
+        });
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
+        tcp.set_keepalive(Some(KEEPALIVE));
+        tcp.set_keepalive_interval(Some(KEEPALIVE));
+        tcp.set_tcp_user_timeout(Some(USER_TIMEOUT));
+        Self { tcp, tls, identity }
+    }
+}
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<Connection>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.tcp.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let host = uri.host().unwrap_or_default().to_owned();
+        let cut = self.identity.connection().cancelled_owned();
+        let (tcp, tls) = (self.tcp.call(uri), self.tls.clone());
+        Box::pin(async move {
+            let stream = tcp.await?.into_inner();
+            let io = match tls {
+                Some(tls) => Io::Tls(Box::new(tls.handshake(stream, &host).await?)),
+                None => Io::Plain(stream),
+            };
+            let cut = Box::pin(cut);
+            Ok(TokioIo::new(Connection { io, cut }))
+        })
+    }
+}
+
+impl TlsConnectorParts {
+    async fn handshake(self, stream: TcpStream, host: &str) -> io::Result<TlsStream<TcpStream>> {
+        let name = match self.server_name {
+            Some(name) => name,
+            // IPv6 addresses are in brackets in URLs.
+            None => ServerName::try_from(host.trim_matches(['[', ']']).to_owned())
+                .map_err(io::Error::other)?,
+        };
+        time::timeout(HANDSHAKE_TIMEOUT, self.connector.connect(name, stream))
+            .await
+            .unwrap_or_else(|_| {
+                Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    "the TLS handshake took too long",
+                ))
+            })
+    }
+}
+
+/// A connection, until it is cut.
+pub(super) struct Connection {
+    io: Io,
+    cut: Pin<Box<WaitForCancellationFutureOwned>>,
+}
+
+enum Io {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Connection {
+    fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        if self.cut.as_mut().poll(cx).is_ready() {
+            return Err(io::Error::new(
+                io::ErrorKind::ConnectionAborted,
+                "cut, to connect anew",
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Describe for Connection {
+    fn connected(&self) -> Connected {
+        match &self.io {
+            Io::Tls(stream) if stream.get_ref().1.alpn_protocol() == Some(b"h2") => {
+                Connected::new().negotiated_h2()
+            }
+            _ => Connected::new(),
+        }
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        this.check(cx)?;
+        match &mut this.io {
+            Io::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            Io::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        this.check(cx)?;
+        match &mut this.io {
+            Io::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
+            Io::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.get_mut().io {
+            Io::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Io::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.get_mut().io {
+            Io::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Io::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}

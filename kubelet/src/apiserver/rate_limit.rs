@@ -1,0 +1,56 @@
+//! How often the API server is asked (`kubeAPIQPS`, `kubeAPIBurst`).
+
+use std::{
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use futures::future::BoxFuture;
+use tower::Service;
+
+use crate::token_bucket::TokenBucket;
+
+/// Has requests wait in turn when there are more than allowed.
+#[derive(Clone, Debug)]
+pub(super) struct RateLimited<S> {
+    inner: S,
+    /// No limit when unset.
+    bucket: Option<Arc<TokenBucket>>,
+}
+
+impl<S> RateLimited<S> {
+    pub(super) fn new(inner: S, bucket: Option<TokenBucket>) -> Self {
+        Self {
+            inner,
+            bucket: bucket.map(Arc::new),
+        }
+    }
+}
+
+impl<S, R> Service<R> for RateLimited<S>
+where
+    S: Service<R> + Clone + Send + 'static,
+    S::Future: Send,
+    R: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = BoxFuture<'static, Result<S::Response, S::Error>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: R) -> Self::Future {
+        // The one that was found ready is used; its clone is not ready yet.
+        let clone = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, clone);
+        let bucket = self.bucket.clone();
+        Box::pin(async move {
+            if let Some(bucket) = bucket {
+                bucket.take().await;
+            }
+            inner.call(request).await
+        })
+    }
+}

@@ -1,0 +1,178 @@
+//! What carries every request to the API server.
+//!
+//! Over HTTP/2 all requests and watches share one connection, up to as many at a time
+//! as API servers take on one; what is beyond that gets a further connection, so that
+//! a node with many watches can still renew its lease.
+
+use std::{
+    fmt,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures::future::BoxFuture;
+use hyper::{
+    Request, Response,
+    body::{Frame, Incoming, SizeHint},
+};
+use hyper_util::{
+    client::legacy::{self, Client},
+    rt::{TokioExecutor, TokioTimer},
+};
+use kube::client::Body;
+use parking_lot::Mutex;
+use tower::{BoxError, Service};
+use tracing::{info, warn};
+
+use super::{connection::Connector, identity::ClientIdentity};
+
+/// API servers take 100 requests at a time on a connection; some may be half closed.
+const STREAMS: usize = 90;
+/// As Go's client: a ping when nothing came for so long.
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+/// As Go's client: without an answer to a ping for so long, the connection is dead.
+const PING_TIMEOUT: Duration = Duration::from_secs(15);
+/// As Go's client.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
+
+/// The way to the API server. Cheap to clone; all clones are one.
+#[derive(Clone)]
+pub(super) struct Transport(Arc<Parts>);
+
+struct Parts {
+    url: String,
+    connector: Connector,
+    identity: Arc<ClientIdentity>,
+    lanes: Mutex<Vec<Lane>>,
+    /// Whether the last request found nobody.
+    is_away: AtomicBool,
+}
+
+/// A client that has one connection, where that is HTTP/2.
+struct Lane {
+    client: Client<Connector, Body>,
+    /// Held by each request until its answer is read.
+    requests: Arc<()>,
+}
+
+impl fmt::Debug for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Transport")
+            .field("url", &self.0.url)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Transport {
+    pub(super) fn new(url: String, connector: Connector, identity: Arc<ClientIdentity>) -> Self {
+        Self(Arc::new(Parts {
+            url,
+            connector,
+            identity,
+            lanes: Mutex::default(),
+            is_away: AtomicBool::new(false),
+        }))
+    }
+}
+
+impl Parts {
+    /// The first client with room for another request.
+    fn lane(&self) -> (Client<Connector, Body>, Arc<()>) {
+        let mut lanes = self.lanes.lock();
+        let free = lanes
+            .iter()
+            // One is the lane's own.
+            .position(|lane| Arc::strong_count(&lane.requests) <= STREAMS);
+        let at = free.unwrap_or_else(|| {
+            lanes.push(Lane {
+                client: Client::builder(TokioExecutor::new())
+                    .timer(TokioTimer::new())
+                    .pool_timer(TokioTimer::new())
+                    .pool_idle_timeout(IDLE_TIMEOUT)
+                    .http2_keep_alive_interval(PING_INTERVAL)
+                    .http2_keep_alive_timeout(PING_TIMEOUT)
+                    .http2_keep_alive_while_idle(true)
+                    .build(self.connector.clone()),
+                requests: Arc::new(()),
+            });
+            lanes.len() - 1
+        });
+        (lanes[at].client.clone(), Arc::clone(&lanes[at].requests))
+    }
+
+    /// Says when the API server goes away and when it is back, and not in between.
+    fn note(&self, failure: Option<&legacy::Error>) {
+        let was_away = self.is_away.swap(failure.is_some(), Ordering::Relaxed);
+        match failure {
+            Some(error) if !was_away => warn!(
+                server = self.url,
+                error = causes(error),
+                "The API server cannot be reached; trying on"
+            ),
+            None if was_away => info!(server = self.url, "The API server answers again"),
+            _ => {}
+        }
+    }
+}
+
+fn causes(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(source) => format!("{error}: {}", causes(source)),
+        None => error.to_string(),
+    }
+}
+
+impl Service<Request<Body>> for Transport {
+    type Response = Response<Answer>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let parts = Arc::clone(&self.0);
+        Box::pin(async move {
+            parts.identity.settled().await;
+            let (client, request_count) = parts.lane();
+            let answer = client.request(request).await;
+            parts.note(answer.as_ref().err());
+            Ok(answer?.map(|body| Answer {
+                body,
+                _request: request_count,
+            }))
+        })
+    }
+}
+
+/// The body of an answer, which keeps its place on the connection until it is read.
+pub(super) struct Answer {
+    body: Incoming,
+    _request: Arc<()>,
+}
+
+impl hyper::body::Body for Answer {
+    type Data = bytes::Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<bytes::Bytes>, hyper::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

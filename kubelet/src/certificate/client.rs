@@ -1,0 +1,400 @@
+//! Who this node is to the API server: what its kubeconfig says, or what a bootstrap
+//! token gets it.
+
+use std::{fs, io, os::unix::fs::OpenOptionsExt as _, path::PathBuf, sync::Arc, time::Duration};
+
+use futures::future::BoxFuture;
+use kube::Client;
+use rcgen::KeyPair;
+use tokio::{sync::watch, time};
+use tokio_rustls::rustls::pki_types::{PrivateKeyDer, pem::PemObject as _};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::{
+    kubeconfig_file,
+    manager::{CLIENT_SIGNER, CertificateManager, ClientSource, RotationError, holds, store},
+    pair::Pair,
+    pem,
+    request::{SigningRequest, Template, new_key},
+    store::PairStore,
+};
+use crate::{
+    apiserver::{
+        client::{ApiServer, ClientError, reload_identity},
+        identity::ClientIdentity,
+        kubeconfig::{ClusterAccess, KubeconfigError},
+    },
+    backoff::jittered,
+    clock,
+    config::cluster::ClusterOptions,
+    repeatable::blocking,
+};
+
+/// How long the first request may stay undecided, as upstream.
+const DECISION: Duration = Duration::from_secs(3600);
+const RETRY: Duration = Duration::from_secs(5);
+/// Name of pairs, as upstream.
+const PREFIX: &str = "kubelet-client";
+/// Where the first key is kept until there is a certificate of it, as upstream.
+const FIRST_KEY: &str = "kubelet-client.key.tmp";
+
+/// Why the API server cannot be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// The kubeconfig is of no use.
+    #[error(transparent)]
+    Kubeconfig(#[from] KubeconfigError),
+    /// No client comes of it.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// The node has no certificate, and no way to get one.
+    #[error("{kubeconfig}: {reason}, and --bootstrap-kubeconfig is of no use either: {source}")]
+    Bootstrap {
+        /// The kubeconfig.
+        kubeconfig: String,
+        /// Why that is of no use.
+        reason: String,
+        /// Why the other is not.
+        source: Box<KubeconfigError>,
+    },
+    /// The reading was given up.
+    #[error("stopped")]
+    Stopped,
+}
+
+/// What keeps this node's certificate: to be run beside everything else.
+#[derive(Debug)]
+pub struct IdentityKeeper {
+    options: ClusterOptions,
+    node_name: String,
+    server: ApiServer,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// There is none yet.
+    Bootstrap(ClusterAccess),
+    /// The kubeconfig's, or the one that replaced it.
+    Present {
+        access: ClusterAccess,
+        pair: Option<Arc<Pair>>,
+        /// It came with the kubeconfig and is to be replaced by the node's own.
+        is_foreign: bool,
+    },
+}
+
+/// The API server that the options name, and what keeps the node's certificate. Requests
+/// wait while the first certificate is awaited.
+///
+/// # Errors
+/// Which file is of no use, and why.
+pub async fn join(
+    options: &ClusterOptions,
+    node_name: &str,
+) -> Result<(ApiServer, IdentityKeeper), JoinError> {
+    let (options, node_name) = (options.clone(), node_name.to_owned());
+    let opened = blocking(move || {
+        let (server, state) = open(&options)?;
+        Ok((
+            server.clone(),
+            IdentityKeeper {
+                options,
+                node_name,
+                server,
+                state,
+            },
+        ))
+    });
+    opened.await.unwrap_or(Err(JoinError::Stopped))
+}
+
+fn open(options: &ClusterOptions) -> Result<(ApiServer, State), JoinError> {
+    let Some(bootstrap) = &options.bootstrap_kubeconfig else {
+        let access = ClusterAccess::read(&options.kubeconfig)?;
+        return present(options, access);
+    };
+    let reason = match usable(&options.kubeconfig) {
+        Ok(access) => return present(options, access),
+        Err(reason) => reason,
+    };
+    info!(
+        kubeconfig = %options.kubeconfig.display(), reason,
+        "Getting a client certificate with --bootstrap-kubeconfig"
+    );
+    let access = ClusterAccess::read(bootstrap).map_err(|source| JoinError::Bootstrap {
+        kubeconfig: options.kubeconfig.display().to_string(),
+        reason,
+        source: Box::new(source),
+    })?;
+    let identity = Arc::new(ClientIdentity::awaited());
+    let server = ApiServer::with_identity(&access.anonymous(), identity)?;
+    Ok((server, State::Bootstrap(access)))
+}
+
+/// A kubeconfig whose user has a certificate that holds.
+fn usable(path: &std::path::Path) -> Result<ClusterAccess, String> {
+    let access = ClusterAccess::read(path).map_err(|error| error.to_string())?;
+    let Some(source) = &access.pair else {
+        return Err("it has no client certificate".to_owned());
+    };
+    let (certificate, key) = source
+        .read()
+        .map_err(|(field, error)| format!("{field}: {error}"))?;
+    let pair = Pair::parse(&certificate, &key).map_err(|error| error.to_string())?;
+    if !holds(&pair, clock::now()) {
+        return Err(format!(
+            "its certificate expired at {}",
+            pair.facts.not_after
+        ));
+    }
+    Ok(access)
+}
+
+fn present(
+    options: &ClusterOptions,
+    access: ClusterAccess,
+) -> Result<(ApiServer, State), JoinError> {
+    if !options.rotate_certificates {
+        let server = ApiServer::new(&access)?;
+        let state = State::Present {
+            access,
+            pair: None,
+            is_foreign: false,
+        };
+        return Ok((server, state));
+    }
+    // What was renewed before is newer than what the kubeconfig may have in itself.
+    let stored = PairStore::new(&options.cert_dir, PREFIX).current();
+    let stored = stored.unwrap_or_else(|error| {
+        warn!(%error, "Cannot read the last client certificate");
+        None
+    });
+    let now = clock::now();
+    let (pair, is_foreign) = match stored.filter(|pair| holds(pair, now)) {
+        Some(pair) => (Some(pair), false),
+        None => match &access.pair {
+            Some(source) => {
+                let read = source.read().ok();
+                let pair = read.and_then(|(certificate, key)| Pair::parse(&certificate, &key).ok());
+                (pair, true)
+            }
+            None => (None, false),
+        },
+    };
+    let server = match &pair {
+        Some(pair) => {
+            let key = tokio_rustls::rustls::sign::CertifiedKey::clone(&pair.key);
+            let identity = Arc::new(ClientIdentity::new(Some(key)));
+            ApiServer::with_identity(&access, identity)?
+        }
+        None => ApiServer::new(&access)?,
+    };
+    let state = State::Present {
+        access,
+        pair: pair.map(Arc::new),
+        is_foreign,
+    };
+    Ok((server, state))
+}
+
+impl IdentityKeeper {
+    /// Gets the first certificate where there is none, and renews it in time, until
+    /// cancelled.
+    pub async fn run(self, cancel: CancellationToken) {
+        let (pair, is_foreign) = match self.state {
+            State::Bootstrap(ref access) => {
+                let bootstrapping = self.bootstrap(access);
+                match cancel.run_until_cancelled(bootstrapping).await {
+                    Some(pair) => (Some(Arc::new(pair)), false),
+                    None => return,
+                }
+            }
+            State::Present {
+                ref access,
+                ref pair,
+                is_foreign,
+            } => {
+                if !self.options.rotate_certificates {
+                    let in_files = access.pair.clone().filter(|pair| pair.is_in_files());
+                    if let Some(source) = in_files {
+                        let identity = Arc::clone(self.server.identity());
+                        reload_identity(source, identity, cancel).await;
+                    }
+                    return;
+                }
+                (pair.clone(), is_foreign)
+            }
+        };
+        if self.options.rotate_certificates {
+            self.rotate(pair, is_foreign, cancel).await;
+        }
+    }
+
+    async fn rotate(self, pair: Option<Arc<Pair>>, is_foreign: bool, cancel: CancellationToken) {
+        let store = PairStore::new(&self.options.cert_dir, PREFIX);
+        // The template stays as it is.
+        let (_templates, template) = watch::channel(Some(Template::of_node(&self.node_name)));
+        let client = client_source(self.server.clone(), self.options.bootstrap_kubeconfig);
+        let mut manager = CertificateManager::new(CLIENT_SIGNER, store, template, client);
+        manager.begin_with(pair, is_foreign);
+        let mut pairs = manager.subscribe();
+        pairs.mark_unchanged();
+        let identity = Arc::clone(self.server.identity());
+        let show = async {
+            while pairs.changed().await.is_ok() {
+                let pair = pairs.borrow_and_update().clone();
+                if let Some(pair) = pair {
+                    identity.replace(Arc::clone(&pair.key));
+                }
+            }
+        };
+        tokio::join!(manager.run(cancel), show);
+    }
+
+    /// The first certificate, however long it takes.
+    async fn bootstrap(&self, access: &ClusterAccess) -> Pair {
+        let mut access = access.clone();
+        loop {
+            match self.try_bootstrap(&access).await {
+                Ok(pair) => {
+                    info!(until = %pair.facts.not_after, "This node has its client certificate");
+                    self.server.identity().replace(Arc::clone(&pair.key));
+                    return pair;
+                }
+                Err(RotationError::Request(error)) if error.is_unreachable() => {}
+                Err(error) => warn!(%error, "No client certificate; trying again"),
+            }
+            time::sleep(jittered(RETRY)).await;
+            // A token that has expired is replaced in the file.
+            if let Some(path) = self.options.bootstrap_kubeconfig.clone()
+                && let Ok(Ok(newer)) = blocking(move || ClusterAccess::read(&path)).await
+            {
+                access = newer;
+            }
+        }
+    }
+
+    async fn try_bootstrap(&self, access: &ClusterAccess) -> Result<Pair, RotationError> {
+        let client = client_of(access.clone())
+            .await
+            .map_err(RotationError::Client)?;
+        let key = self.first_key().await?;
+        let template = Template::of_node(&self.node_name);
+        let mut request = SigningRequest {
+            template: &template,
+            signer: CLIENT_SIGNER,
+            key: &key,
+            name: None,
+        };
+        request.name = Some(request.digest_name());
+        let outcome = request.certificate(client, DECISION).await;
+        let certificate = match outcome {
+            Ok(certificate) => certificate,
+            Err(error) => {
+                // A key whose request was refused would find the same request again.
+                if !error.is_unreachable() {
+                    self.forget_first_key().await;
+                }
+                return Err(error.into());
+            }
+        };
+        let pairs = PairStore::new(&self.options.cert_dir, PREFIX);
+        let pair = store(&pairs, certificate, key.serialized_der().to_vec()).await?;
+        self.forget_first_key().await;
+        let (path, cluster) = (self.options.kubeconfig.clone(), access.cluster.clone());
+        let written =
+            blocking(move || kubeconfig_file::write(&path, &cluster, &pairs.current_path())).await;
+        if let Ok(Err(error)) = written {
+            let path = self.options.kubeconfig.display();
+            return Err(RotationError::Client(format!(
+                "cannot write {path}: {error}"
+            )));
+        }
+        Ok(pair)
+    }
+
+    fn first_key_path(&self) -> PathBuf {
+        self.options.cert_dir.join(FIRST_KEY)
+    }
+
+    /// The key of a request that an earlier run sent, or else a new one.
+    async fn first_key(&self) -> Result<KeyPair, RotationError> {
+        let path = self.first_key_path();
+        let key = blocking(move || {
+            if let Ok(text) = fs::read(&path)
+                && let Ok(der) = PrivateKeyDer::from_pem_slice(&text)
+                && let Ok(key) = KeyPair::try_from(&der)
+            {
+                return Ok(key);
+            }
+            let key = new_key()?;
+            if let Err(error) = write_key(&path, &key) {
+                warn!(path = %path.display(), %error, "Cannot keep the key until it has a certificate");
+            }
+            Ok(key)
+        });
+        key.await.unwrap_or(Err(RotationError::Stopped))
+    }
+
+    async fn forget_first_key(&self) {
+        let path = self.first_key_path();
+        let removed = blocking(move || fs::remove_file(&path)).await;
+        if let Ok(Err(error)) = removed
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            warn!(%error, "Cannot remove the key file of the first certificate");
+        }
+    }
+}
+
+fn write_key(path: &std::path::Path, key: &KeyPair) -> io::Result<()> {
+    use std::io::Write as _;
+    if let Some(dir) = path.parent() {
+        fs::create_dir_all(dir)?;
+    }
+    let mut file = fs::OpenOptions::new()
+        .create(true)
+        .write(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)?;
+    file.write_all(pem::encode("PRIVATE KEY", key.serialized_der()).as_bytes())?;
+    file.sync_all()
+}
+
+/// A client of the user that a kubeconfig names.
+async fn client_of(access: ClusterAccess) -> Result<Client, String> {
+    let client = blocking(move || {
+        let server = ApiServer::new(&access)?;
+        server.client(None)
+    });
+    match client.await {
+        Ok(Ok(client)) => Ok(client),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Renews as the node itself, and when its certificate has expired with the bootstrap
+/// token, where there is one.
+fn client_source(server: ApiServer, bootstrap: Option<PathBuf>) -> ClientSource {
+    Box::new(move |has_valid| -> BoxFuture<'static, _> {
+        let (server, bootstrap) = (server.clone(), bootstrap.clone());
+        Box::pin(async move {
+            if !has_valid && let Some(path) = bootstrap {
+                let access = blocking(move || ClusterAccess::read(&path)).await;
+                match access {
+                    Ok(Ok(access)) => return client_of(access).await,
+                    Ok(Err(error)) => warn!(%error, "Renewing without the bootstrap token"),
+                    Err(error) => return Err(error.to_string()),
+                }
+            }
+            server.client(None).map_err(|error| error.to_string())
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,289 @@
+//! Keeps one certificate of this node: requests it, stores it, and renews it in time.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use kube::Client;
+use tokio::{sync::watch, time};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::{
+    pair::{Pair, PairError},
+    request::{RequestError, Signer, SigningRequest, Template, new_key, renewal},
+    store::{PairStore, StoreError},
+};
+use crate::{clock, repeatable};
+
+/// How long a request may stay undecided, as upstream.
+const DECISION: Duration = Duration::from_secs(15 * 60);
+/// Before the second attempt; doubled for each further one, as upstream.
+const FIRST_RETRY: Duration = Duration::from_secs(2);
+const MAX_RETRY: Duration = Duration::from_secs(32);
+/// A wall clock jumps, and machines sleep: it is looked at this often.
+const LOOK: Duration = Duration::from_secs(600);
+
+/// Signs the certificates with which nodes ask the API server.
+pub const CLIENT_SIGNER: Signer = Signer {
+    name: "kubernetes.io/kube-apiserver-client-kubelet",
+    usages: &["digital signature", "client auth"],
+};
+/// Signs the certificates with which nodes serve.
+pub const SERVING_SIGNER: Signer = Signer {
+    name: "kubernetes.io/kubelet-serving",
+    usages: &["digital signature", "server auth"],
+};
+
+/// Why there is no new certificate.
+#[derive(Debug, thiserror::Error)]
+pub enum RotationError {
+    /// It was not signed.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// There is no client to ask with.
+    #[error("{0}")]
+    Client(String),
+    /// What came is no certificate of the key.
+    #[error("the certificate that was issued: {0}")]
+    Pair(#[from] PairError),
+    /// It cannot be stored.
+    #[error("cannot store the certificate: {0}")]
+    Store(#[from] StoreError),
+    /// The work was ended.
+    #[error("stopped")]
+    Stopped,
+}
+
+/// Gives the client to ask for a certificate with, and is told whether there is one that
+/// holds.
+pub type ClientSource =
+    Box<dyn Fn(bool) -> BoxFuture<'static, Result<Client, String>> + Send + Sync>;
+
+/// One certificate of this node.
+pub struct CertificateManager {
+    signer: Signer,
+    store: PairStore,
+    template: watch::Receiver<Option<Template>>,
+    client: ClientSource,
+    current: watch::Sender<Option<Arc<Pair>>>,
+    /// Renew at once what there is.
+    force: bool,
+    /// When in its last third a certificate is renewed, between 0 and 1.
+    share: f64,
+}
+
+impl std::fmt::Debug for CertificateManager {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CertificateManager")
+            .field("signer", &self.signer.name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl CertificateManager {
+    /// Keeps what `signer` signs in `store`. While there is no `template` nothing is
+    /// requested; another one has a certificate renewed that does not say all of it.
+    pub fn new(
+        signer: Signer,
+        store: PairStore,
+        template: watch::Receiver<Option<Template>>,
+        client: ClientSource,
+    ) -> Self {
+        Self {
+            signer,
+            store,
+            template,
+            client,
+            current: watch::Sender::new(None),
+            force: false,
+            share: share(),
+        }
+    }
+
+    /// The certificate that serves this node, requested with `client` for the names and
+    /// addresses of `template`, and kept in `cert_dir`.
+    pub fn serving(
+        cert_dir: &Path,
+        template: watch::Receiver<Option<Template>>,
+        client: Client,
+    ) -> Self {
+        let client: ClientSource = Box::new(move |_| {
+            let client = client.clone();
+            Box::pin(async move { Ok(client) })
+        });
+        let store = PairStore::new(cert_dir, "kubelet-server");
+        Self::new(SERVING_SIGNER, store, template, client)
+    }
+
+    /// Begins with this pair, to be renewed at once if `force` says so.
+    pub(super) fn begin_with(&mut self, pair: Option<Arc<Pair>>, force: bool) {
+        self.current.send_replace(pair);
+        self.force = force;
+    }
+
+    /// The certificate as it is exchanged; `None` before the first one.
+    pub fn subscribe(&self) -> watch::Receiver<Option<Arc<Pair>>> {
+        self.current.subscribe()
+    }
+
+    /// Keeps the certificate until cancelled.
+    pub async fn run(mut self, cancel: CancellationToken) {
+        let keep = self.keep();
+        cancel.run_until_cancelled(keep).await;
+    }
+
+    async fn keep(&mut self) {
+        self.load().await;
+        let mut failures = 0;
+        loop {
+            if !self.wait_until_due().await {
+                return;
+            }
+            let Some(template) = self.template.borrow_and_update().clone() else {
+                continue;
+            };
+            let mut templates = self.template.clone();
+            let outcome = tokio::select! {
+                biased;
+                // A request for what is not wanted any more is given up.
+                () = other(&mut templates, &template) => continue,
+                outcome = self.rotate(&template) => outcome,
+            };
+            match outcome {
+                Ok(pair) => {
+                    failures = 0;
+                    self.force = false;
+                    self.share = share();
+                    info!(
+                        signer = self.signer.name, until = %pair.facts.not_after,
+                        "There is a new certificate"
+                    );
+                    self.current.send_replace(Some(Arc::new(pair)));
+                }
+                Err(error) => {
+                    let is_known =
+                        matches!(&error, RotationError::Request(error) if error.is_unreachable());
+                    if !is_known {
+                        warn!(signer = self.signer.name, %error, "No new certificate; trying again");
+                    }
+                    let delay = FIRST_RETRY * 2_u32.saturating_pow(failures);
+                    failures = (failures + 1).min(8);
+                    time::sleep(delay.min(MAX_RETRY)).await;
+                }
+            }
+        }
+    }
+
+    /// Takes what is stored, when nothing was there to begin with.
+    async fn load(&mut self) {
+        if self.current.borrow().is_some() {
+            return;
+        }
+        let store = self.store.clone();
+        let stored = repeatable::blocking(move || store.current()).await;
+        match stored {
+            Ok(Ok(Some(pair))) if !pair.is_expired(clock::now()) => {
+                self.current.send_replace(Some(Arc::new(pair)));
+            }
+            Ok(Err(error)) => warn!(%error, "Cannot read the last certificate"),
+            _ => {}
+        }
+    }
+
+    /// Returns once a certificate is to be requested; `false` when none will ever be.
+    async fn wait_until_due(&mut self) -> bool {
+        loop {
+            let template = self.template.borrow_and_update().clone();
+            let wait = match &template {
+                None => LOOK,
+                Some(template) => match self.due_in(template) {
+                    Some(wait) => wait.min(LOOK),
+                    None => return true,
+                },
+            };
+            tokio::select! {
+                biased;
+                changed = self.template.changed() => {
+                    if changed.is_err() {
+                        if template.is_none() {
+                            return false;
+                        }
+                        // It stays as it is.
+                        time::sleep(wait).await;
+                    }
+                }
+                () = time::sleep(wait) => {}
+            }
+        }
+    }
+
+    /// How long the certificate is left alone; `None` when it is to be requested now.
+    fn due_in(&self, template: &Template) -> Option<Duration> {
+        let current = self.current.borrow();
+        let facts = &current.as_ref()?.facts;
+        if self.force || !facts.satisfies(template) {
+            return None;
+        }
+        let renewal = renewal(facts.not_before, facts.not_after, self.share);
+        let left = renewal.duration_since(clock::now());
+        Duration::try_from(left).ok().filter(|left| !left.is_zero())
+    }
+
+    /// Requests and stores one certificate.
+    async fn rotate(&self, template: &Template) -> Result<Pair, RotationError> {
+        let now = clock::now();
+        let has_valid =
+            |pair: &Option<Arc<Pair>>| pair.as_ref().is_some_and(|pair| !pair.is_expired(now));
+        let has_valid = has_valid(&self.current.borrow());
+        let client = (self.client)(has_valid)
+            .await
+            .map_err(RotationError::Client)?;
+        let key = new_key()?;
+        let request = SigningRequest {
+            template,
+            signer: self.signer,
+            key: &key,
+            name: None,
+        };
+        let certificate = request.certificate(client, DECISION).await?;
+        store(&self.store, certificate, key.serialized_der().to_vec()).await
+    }
+}
+
+/// Returns once another template is there.
+async fn other(templates: &mut watch::Receiver<Option<Template>>, template: &Template) {
+    let changed = templates.wait_for(|new| new.as_ref() != Some(template));
+    if changed.await.is_err() {
+        // There will never be another one.
+        std::future::pending().await
+    }
+}
+
+/// Stores a certificate, in PEM, with its key, in PKCS #8.
+pub(super) async fn store(
+    store: &PairStore,
+    certificate: Vec<u8>,
+    key: Vec<u8>,
+) -> Result<Pair, RotationError> {
+    let store = store.clone();
+    let stored = repeatable::blocking(move || {
+        let key = super::pem::encode("PRIVATE KEY", &key);
+        let pair = Pair::parse(&certificate, key.as_bytes())?;
+        store.update(&pair)?;
+        Ok(pair)
+    });
+    stored.await.unwrap_or(Err(RotationError::Stopped))
+}
+
+/// A number from 0 to 1 by chance, so that nodes that began together do not all renew
+/// at once.
+fn share() -> f64 {
+    let random = u32::try_from(repeatable::random() % 1024).unwrap_or_default();
+    f64::from(random) / 1024.0
+}
+
+/// Whether a pair holds now.
+pub(super) fn holds(pair: &Pair, now: Timestamp) -> bool {
+    !pair.is_expired(now)
+}

@@ -1,0 +1,212 @@
+//! A kubelet's part in a cluster, put together: who it is to the API server, its node's
+//! object, and its lease.
+
+use std::{net::IpAddr, path::PathBuf, sync::Arc};
+
+use k8s_openapi::api::core::v1::{Node, NodeAddress};
+use kube::Client;
+use tokio::sync::watch;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    apiserver::client::ApiServer,
+    certificate::{
+        client::{IdentityKeeper, JoinError, join},
+        manager::CertificateManager,
+        pair::Pair,
+        request::Template,
+    },
+    config::cluster::ClusterOptions,
+    node::{
+        facts::NodeFacts,
+        lease::LeaseKeeper,
+        reporter::{NodeReporter, OnRepeatedFailure, ReporterParts},
+        watch::NodeWatch,
+    },
+    runtime::cri::CriClient,
+};
+
+/// A cluster that is joined, and whose parts do not run yet.
+pub struct Cluster {
+    options: ClusterOptions,
+    node_name: String,
+    server: ApiServer,
+    keeper: IdentityKeeper,
+    watch: NodeWatch,
+    client: Client,
+}
+
+impl std::fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cluster")
+            .field("options", &self.options)
+            .field("node_name", &self.node_name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What of the kubelet its part in a cluster is made from.
+pub struct ClusterParts {
+    /// The container runtime.
+    pub cri: CriClient,
+    /// What other parts know of the node.
+    pub facts: Arc<dyn NodeFacts>,
+    /// A directory on the file system that pods fill.
+    pub root_dir: PathBuf,
+}
+
+impl std::fmt::Debug for ClusterParts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClusterParts").finish_non_exhaustive()
+    }
+}
+
+/// What the certificate that serves this node is, as it is exchanged.
+pub type ServingCertificate = watch::Receiver<Option<Arc<Pair>>>;
+
+impl Cluster {
+    /// Reads what the options name. Nothing is asked of the API server yet.
+    ///
+    /// # Errors
+    /// Which file is of no use, and why.
+    pub async fn join(options: ClusterOptions, node_name: &str) -> Result<Self, JoinError> {
+        let (server, keeper) = join(&options, node_name).await?;
+        let client = server.client(Some(options.rate_limit))?;
+        Ok(Self {
+            watch: NodeWatch::new(client.clone(), node_name),
+            node_name: node_name.to_owned(),
+            options,
+            server,
+            keeper,
+            client,
+        })
+    }
+
+    /// The client of the API server, for everything but what keeps the node alive.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// The node's object as it changes; `None` until it is known.
+    pub fn node(&self) -> watch::Receiver<Option<Arc<Node>>> {
+        self.watch.subscribe()
+    }
+
+    /// Runs all of it until cancelled: the identity, the node's object and its status, its
+    /// lease, and the certificate that serves it, which comes back where the API server is
+    /// to sign it.
+    ///
+    /// # Errors
+    /// The user's credentials cannot be had.
+    pub fn spawn(
+        self,
+        parts: ClusterParts,
+        tasks: &TaskTracker,
+        cancel: &CancellationToken,
+    ) -> Result<Option<ServingCertificate>, JoinError> {
+        let heartbeat = self.server.client(None)?;
+        let on_repeated_failure: OnRepeatedFailure = {
+            let identity = Arc::clone(self.server.identity());
+            Arc::new(move || identity.cut_connections())
+        };
+        let reporter = NodeReporter::new(ReporterParts {
+            client: heartbeat.clone(),
+            node_name: self.node_name.clone(),
+            options: self.options.node.clone(),
+            root_dir: parts.root_dir,
+            cri: parts.cri,
+            facts: parts.facts,
+            node: self.watch.subscribe(),
+            on_repeated_failure: Arc::clone(&on_repeated_failure),
+        });
+        let lease = LeaseKeeper::new(
+            heartbeat,
+            &self.node_name,
+            self.options.node.lease_duration,
+            self.watch.subscribe(),
+            on_repeated_failure,
+        );
+        let serving = self.options.server_tls_bootstrap.then(|| {
+            let (sender, template) = watch::channel(None);
+            let name = self.node_name.clone();
+            let follow = follow_addresses(reporter.addresses(), sender, name);
+            let cancelled = cancel.clone();
+            tasks.spawn(async move { cancelled.run_until_cancelled(follow).await });
+            let dir = &self.options.cert_dir;
+            let manager = CertificateManager::serving(dir, template, self.client.clone());
+            let pairs = manager.subscribe();
+            tasks.spawn(manager.run(cancel.clone()));
+            pairs
+        });
+        tasks.spawn(self.keeper.run(cancel.clone()));
+        tasks.spawn(self.watch.run(cancel.clone()));
+        tasks.spawn(reporter.run(cancel.clone()));
+        tasks.spawn(lease.run(cancel.clone()));
+        Ok(serving)
+    }
+}
+
+/// Has the serving certificate ask for the node's addresses.
+async fn follow_addresses(
+    mut addresses: watch::Receiver<Vec<NodeAddress>>,
+    template: watch::Sender<Option<Template>>,
+    node_name: String,
+) {
+    loop {
+        let wanted = serving_template(&node_name, &addresses.borrow_and_update());
+        template.send_if_modified(|known| {
+            let is_new = *known != wanted;
+            *known = wanted;
+            is_new
+        });
+        if addresses.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// What the serving certificate is to say; `None` while the node has no address.
+fn serving_template(node_name: &str, addresses: &[NodeAddress]) -> Option<Template> {
+    let mut template = Template::of_node(node_name);
+    for address in addresses {
+        match (address.type_.as_str(), address.address.parse::<IpAddr>()) {
+            ("Hostname" | "InternalIP" | "ExternalIP", Ok(ip)) => template.addresses.push(ip),
+            ("Hostname" | "InternalDNS" | "ExternalDNS", _) => {
+                template.dns_names.push(address.address.clone());
+            }
+            _ => {}
+        }
+    }
+    template.dns_names.sort();
+    template.dns_names.dedup();
+    template.addresses.sort();
+    template.addresses.dedup();
+    (!template.addresses.is_empty()).then_some(template)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_serving_certificate_says_every_address_and_name() {
+        let address = |kind: &str, address: &str| NodeAddress {
+            type_: kind.to_owned(),
+            address: address.to_owned(),
+        };
+        let hostname = address("Hostname", "node-1");
+        assert_eq!(serving_template("node-1", &[hostname.clone()]), None);
+        let all = [
+            hostname,
+            address("InternalIP", "10.0.0.2"),
+            address("ExternalIP", "10.0.0.1"),
+            address("InternalDNS", "a.example"),
+            address("InternalIP", "10.0.0.2"),
+        ];
+        let template = serving_template("node-1", &all).unwrap();
+        assert_eq!(template.common_name, "system:node:node-1");
+        assert_eq!(template.dns_names, ["a.example", "node-1"]);
+        let ips: Vec<String> = template.addresses.iter().map(ToString::to_string).collect();
+        assert_eq!(ips, ["10.0.0.1", "10.0.0.2"]);
+    }
+}

@@ -1,0 +1,132 @@
+//! What makes a kubelet a member of a cluster: the API server, and this node's object.
+
+use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, time::Duration};
+
+use k8s_openapi::api::core::v1::Taint;
+
+use super::{
+    kubelet_configuration::KubeletConfiguration, reservation::Reservation, settings::absolute,
+    settings::span,
+};
+use crate::{apiserver::client::RateLimit, cli::Flags};
+
+/// The cluster that a kubelet joins.
+#[derive(Clone, Debug)]
+pub struct ClusterOptions {
+    /// How to reach the API server (`--kubeconfig`).
+    pub kubeconfig: PathBuf,
+    /// How to get the first client certificate (`--bootstrap-kubeconfig`).
+    pub bootstrap_kubeconfig: Option<PathBuf>,
+    /// Directory of certificates (`--cert-dir`).
+    pub cert_dir: PathBuf,
+    /// Renew the client certificate (`rotateCertificates`).
+    pub rotate_certificates: bool,
+    /// Request and renew the serving certificate (`serverTLSBootstrap`).
+    pub server_tls_bootstrap: bool,
+    /// How often the API server is asked (`kubeAPIQPS`, `kubeAPIBurst`).
+    pub rate_limit: RateLimit,
+    /// What the node's object says.
+    pub node: NodeOptions,
+}
+
+/// What the node's object says, and how often.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeOptions {
+    /// Create the object (`registerNode`).
+    pub register: bool,
+    /// Its taints when it is created (`registerWithTaints`).
+    pub taints: Vec<Taint>,
+    /// Its labels when it is created (`--node-labels`).
+    pub labels: BTreeMap<String, String>,
+    /// Its name at the cloud provider (`providerID`); none when empty.
+    pub provider_id: String,
+    /// Whether a cloud controller completes the object (`--cloud-provider=external`).
+    pub external_cloud_provider: bool,
+    /// Addresses that were given (`--node-ip`); the unspecified one of a family asks for
+    /// that family's own.
+    pub node_ips: Vec<IpAddr>,
+    /// How often the status is computed (`nodeStatusUpdateFrequency`).
+    pub status_update_frequency: Duration,
+    /// How often it is reported without a change (`nodeStatusReportFrequency`).
+    pub status_report_frequency: Duration,
+    /// How long a lease lasts (`nodeLeaseDurationSeconds`).
+    pub lease_duration: Duration,
+    /// Most images in the status (`nodeStatusMaxImages`); all when unset.
+    pub max_images: Option<usize>,
+    /// Port of the kubelet's API (`port`).
+    pub port: u16,
+    /// Most pods (`maxPods`).
+    pub max_pods: u32,
+    /// Most pods per core (`podsPerCore`); no limit when 0.
+    pub pods_per_core: u32,
+    /// Leave attaching of volumes to the controller (`enableControllerAttachDetach`).
+    pub controller_attach_detach: bool,
+    /// Account for local ephemeral storage (`localStorageCapacityIsolation`).
+    pub local_storage: bool,
+    /// What pods do not get.
+    pub reservation: Reservation,
+}
+
+impl Default for NodeOptions {
+    /// Upstream's defaults, with nothing reserved.
+    fn default() -> Self {
+        Self {
+            register: true,
+            taints: Vec::new(),
+            labels: BTreeMap::new(),
+            provider_id: String::new(),
+            external_cloud_provider: false,
+            node_ips: Vec::new(),
+            status_update_frequency: Duration::from_secs(10),
+            status_report_frequency: Duration::from_secs(300),
+            lease_duration: Duration::from_secs(40),
+            max_images: Some(50),
+            port: 10250,
+            max_pods: 110,
+            pods_per_core: 0,
+            controller_attach_detach: true,
+            local_storage: true,
+            reservation: Reservation::default(),
+        }
+    }
+}
+
+/// The cluster of a validated configuration; `None` for a standalone kubelet.
+pub(super) fn cluster(config: &KubeletConfiguration, flags: &Flags) -> Option<ClusterOptions> {
+    let kubeconfig = flags.kubeconfig.as_ref()?;
+    let count = |value: i32| u32::try_from(value).unwrap_or_default();
+    Some(ClusterOptions {
+        kubeconfig: absolute(kubeconfig),
+        bootstrap_kubeconfig: flags.bootstrap_kubeconfig.as_deref().map(absolute),
+        cert_dir: absolute(&flags.cert_dir),
+        rotate_certificates: config.rotate_certificates,
+        server_tls_bootstrap: config.server_tls_bootstrap,
+        rate_limit: RateLimit {
+            qps: config.kube_api_qps.map(count).unwrap_or_default(),
+            burst: count(config.kube_api_burst),
+        },
+        node: NodeOptions {
+            register: config.register_node != Some(false),
+            taints: config.register_with_taints.clone(),
+            labels: flags.node_labels.clone(),
+            provider_id: config.provider_id.clone(),
+            external_cloud_provider: flags.external_cloud_provider,
+            node_ips: flags.node_ips.clone(),
+            status_update_frequency: span(config.node_status_update_frequency),
+            status_report_frequency: span(config.node_status_report_frequency),
+            lease_duration: Duration::from_secs(u64::from(count(
+                config.node_lease_duration_seconds,
+            ))),
+            // -1 is for all.
+            max_images: config
+                .node_status_max_images
+                .and_then(|images| usize::try_from(images).ok()),
+            port: u16::try_from(config.port).unwrap_or_default(),
+            max_pods: count(config.max_pods),
+            pods_per_core: count(config.pods_per_core),
+            controller_attach_detach: config.enable_controller_attach_detach != Some(false),
+            local_storage: config.local_storage_capacity_isolation != Some(false),
+            reservation: Reservation::of(config),
+        },
+    })
+}

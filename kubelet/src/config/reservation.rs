@@ -1,0 +1,214 @@
+//! What of the node pods do not get: `systemReserved`, `kubeReserved` and the hard
+//! eviction thresholds.
+
+use std::collections::BTreeMap;
+
+use super::{
+    kubelet_configuration::KubeletConfiguration,
+    kubelet_validation::Faults,
+    quantity::{self, NANOS},
+};
+
+/// Resources that can be reserved, as upstream.
+const RESOURCES: &[&str] = &["cpu", "memory", "ephemeral-storage", "pid"];
+/// Signals of eviction, and what each is below when nobody says.
+const SIGNALS: &[(&str, &str)] = &[
+    ("memory.available", "100Mi"),
+    ("nodefs.available", "10%"),
+    ("nodefs.inodesFree", "5%"),
+    ("imagefs.available", "15%"),
+    ("imagefs.inodesFree", "5%"),
+    ("containerfs.available", ""),
+    ("containerfs.inodesFree", ""),
+    ("pid.available", ""),
+    ("allocatableMemory.available", ""),
+];
+
+/// What pods do not get.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Reservation {
+    /// Of each resource, in billionths, for the system and Kubernetes together.
+    amounts: BTreeMap<String, i128>,
+    /// Memory that is to stay available.
+    memory: Threshold,
+    /// Local storage that is to stay available.
+    storage: Threshold,
+}
+
+/// Where eviction begins.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Threshold {
+    /// Billionths.
+    Amount(i128),
+    /// Of the capacity, 1 for all of it. As upstream in single precision, so that the
+    /// amounts are the same to the byte.
+    Share(f32),
+}
+
+impl Default for Threshold {
+    fn default() -> Self {
+        Self::Amount(0)
+    }
+}
+
+impl Threshold {
+    fn parse(text: &str) -> Result<Self, &'static str> {
+        const RULE: &str = "must be a quantity such as 100Mi, or a share such as 10%";
+        if let Some(number) = text.strip_suffix('%') {
+            let percent: f32 = number.parse().map_err(|_| RULE)?;
+            return match percent {
+                0.0..=100.0 => Ok(Self::Share(percent / 100.0)),
+                _ => Err("must be between 0% and 100%"),
+            };
+        }
+        match quantity::parse(text) {
+            Ok(amount) if amount >= 0 => Ok(Self::Amount(amount)),
+            _ => Err(RULE),
+        }
+    }
+
+    /// Billionths of something with that capacity.
+    fn of(self, capacity: i128) -> i128 {
+        match self {
+            Self::Amount(amount) => amount,
+            Self::Share(share) => {
+                let whole = (capacity / NANOS) as f64 * f64::from(share);
+                whole as i128 * NANOS
+            }
+        }
+    }
+}
+
+impl Reservation {
+    /// That of a validated configuration.
+    pub(super) fn of(config: &KubeletConfiguration) -> Self {
+        let mut amounts = BTreeMap::new();
+        for (name, amount) in config.system_reserved.iter().chain(&config.kube_reserved) {
+            let amount = quantity::parse(amount).unwrap_or_default();
+            *amounts.entry(name.clone()).or_default() += amount;
+        }
+        Self {
+            amounts,
+            memory: threshold(config, "memory.available"),
+            storage: threshold(config, "nodefs.available"),
+        }
+    }
+
+    /// How much pods do not get of a resource of which there is `capacity`, both in
+    /// billionths.
+    pub fn amount(&self, resource: &str, capacity: i128) -> i128 {
+        let reserved = self.amounts.get(resource).copied().unwrap_or_default();
+        reserved
+            + match resource {
+                "memory" => self.memory.of(capacity),
+                "ephemeral-storage" => self.storage.of(capacity),
+                _ => 0,
+            }
+    }
+}
+
+fn threshold(config: &KubeletConfiguration, signal: &str) -> Threshold {
+    let default = SIGNALS.iter().find(|(name, _)| *name == signal);
+    let default = default.map_or("", |(_, default)| default);
+    let has_defaults =
+        config.eviction_hard.is_empty() || config.merge_default_eviction_settings == Some(true);
+    let text = match config.eviction_hard.get(signal) {
+        Some(text) => text,
+        None if has_defaults => default,
+        None => "",
+    };
+    Threshold::parse(text).unwrap_or_default()
+}
+
+/// Adds what is wrong with a configuration's reservations.
+pub(super) fn validate(config: &KubeletConfiguration, faults: &mut Faults) {
+    for (field, list) in [
+        ("systemReserved", &config.system_reserved),
+        ("kubeReserved", &config.kube_reserved),
+    ] {
+        for (name, amount) in list {
+            let field = format!("{field}[{name}]");
+            if !RESOURCES.contains(&name.as_str()) {
+                let rule = format!("must be a reservation of one of: {}", RESOURCES.join(", "));
+                faults.add(&field, format_args!("{amount:?}"), rule);
+                continue;
+            }
+            match quantity::parse(amount) {
+                Ok(amount) if amount >= 0 => {}
+                Ok(_) => faults.add(&field, format_args!("{amount:?}"), "must not be negative"),
+                Err(error) => faults.add(&field, format_args!("{amount:?}"), error),
+            }
+        }
+    }
+    for (signal, text) in &config.eviction_hard {
+        let field = format!("evictionHard[{signal}]");
+        if !SIGNALS.iter().any(|(name, _)| name == signal) {
+            let names: Vec<&str> = SIGNALS.iter().map(|(name, _)| *name).collect();
+            let rule = format!("must be a threshold of one of: {}", names.join(", "));
+            faults.add(&field, format_args!("{text:?}"), rule);
+        } else if let Err(rule) = Threshold::parse(text) {
+            faults.add(&field, format_args!("{text:?}"), rule);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn config(json: serde_json::Value) -> KubeletConfiguration {
+        serde_json::from_value(json).unwrap()
+    }
+
+    #[test]
+    fn reservations_and_thresholds_add_up() {
+        let reservation = Reservation::of(&config(json!({
+            "systemReserved": {"cpu": "100m", "memory": "1Gi"},
+            "kubeReserved": {"cpu": "200m"},
+        })));
+        let gib = |count: i128| count * (1 << 30) * NANOS;
+        assert_eq!(reservation.amount("cpu", 2 * NANOS), 300_000_000);
+        assert_eq!(
+            reservation.amount("memory", gib(8)),
+            gib(1) + 100 * (1 << 20) * NANOS
+        );
+        // 10 % in single precision.
+        assert_eq!(
+            reservation.amount("ephemeral-storage", 1_000_000_000 * NANOS),
+            100_000_001 * NANOS
+        );
+        assert_eq!(reservation.amount("pods", NANOS), 0);
+    }
+
+    #[test]
+    fn thresholds_that_are_given_replace_all_defaults_unless_merged() {
+        let given = json!({"evictionHard": {"nodefs.available": "0%"}});
+        let reservation = Reservation::of(&config(given.clone()));
+        assert_eq!(reservation.amount("memory", NANOS), 0);
+        let mut merged = given;
+        merged["mergeDefaultEvictionSettings"] = json!(true);
+        let reservation = Reservation::of(&config(merged));
+        assert_eq!(reservation.amount("memory", NANOS), 100 * (1 << 20) * NANOS);
+        assert_eq!(reservation.amount("ephemeral-storage", NANOS), 0);
+    }
+
+    #[test]
+    fn faults_name_field_and_rule() {
+        let mut faults = Faults::default();
+        let bad = json!({
+            "systemReserved": {"pods": "1", "cpu": "-1"},
+            "evictionHard": {"memory.free": "1Mi", "memory.available": "120%"},
+        });
+        validate(&config(bad), &mut faults);
+        let text = faults.into_list().join("\n");
+        for part in [
+            "systemReserved[pods]",
+            "systemReserved[cpu]: invalid value \"-1\": must not be negative",
+            "evictionHard[memory.free]",
+            "evictionHard[memory.available]: invalid value \"120%\": must be between 0% and 100%",
+        ] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! What the node has, and what of it pods get.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+use crate::{
+    config::{
+        cluster::NodeOptions,
+        quantity::{self, NANOS},
+    },
+    pod::resources::is_huge_pages,
+    runtime::machine::Machine,
+};
+
+/// Resources with their amounts.
+pub type Quantities = BTreeMap<String, Quantity>;
+
+/// What the node has. `root_dir` is on the file system that pods fill. Blocks on it.
+pub fn read(machine: &Machine, root_dir: &Path, options: &NodeOptions) -> Quantities {
+    let mut capacity = machine.capacity(root_dir);
+    if !options.local_storage {
+        capacity.remove("ephemeral-storage");
+    }
+    let cores = u32::try_from(machine.cpus).unwrap_or(1);
+    let pods = match options.pods_per_core {
+        0 => options.max_pods,
+        each => options.max_pods.min(cores.saturating_mul(each)),
+    };
+    capacity.insert("pods".to_owned(), Quantity(pods.to_string()));
+    for size in &machine.huge_page_sizes {
+        let pages = huge_pages(*size);
+        let size = i128::from(*size) * NANOS;
+        let name = format!("hugepages-{}", quantity::format("memory", size));
+        capacity.insert(
+            name,
+            Quantity((i128::from(pages) * size / NANOS).to_string()),
+        );
+    }
+    // As the API server writes them: what differs in nothing but its form is no change.
+    for (name, amount) in &mut capacity {
+        if let Ok(value) = quantity::parse(&amount.0) {
+            *amount = Quantity(quantity::format(name, value));
+        }
+    }
+    capacity
+}
+
+/// How many pages of a size, in bytes, are set aside.
+fn huge_pages(size: u64) -> u64 {
+    let path = format!(
+        "/sys/kernel/mm/hugepages/hugepages-{}kB/nr_hugepages",
+        size / 1024
+    );
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.trim().parse().unwrap_or_default()
+}
+
+/// Lays what the node has over what its object says: resources of others stay, and sizes
+/// of pages that the machine does not have any more go.
+pub fn update(capacity: &mut Quantities, own: &Quantities) {
+    capacity.retain(|name, _| !is_huge_pages(name) || own.contains_key(name));
+    for (name, amount) in own {
+        capacity.insert(name.clone(), amount.clone());
+    }
+}
+
+/// What pods get of that.
+pub fn allocatable(capacity: &Quantities, options: &NodeOptions) -> Quantities {
+    let amount = |quantity: &Quantity| quantity::parse(&quantity.0).unwrap_or_default();
+    let pages: i128 = capacity
+        .iter()
+        .filter(|(name, _)| is_huge_pages(name))
+        .map(|(_, quantity)| amount(quantity))
+        .sum();
+    capacity
+        .iter()
+        .map(|(name, quantity)| {
+            let whole = amount(quantity);
+            let mut taken = options.reservation.amount(name, whole);
+            if name == "memory" {
+                taken += pages;
+            }
+            // What nobody takes anything of keeps its form.
+            let left = match taken {
+                0 => quantity.clone(),
+                taken => Quantity(quantity::format(name, (whole - taken).max(0))),
+            };
+            (name.clone(), left)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quantities(pairs: &[(&str, &str)]) -> Quantities {
+        pairs
+            .iter()
+            .map(|(name, amount)| ((*name).to_owned(), Quantity((*amount).to_owned())))
+            .collect()
+    }
+
+    #[test]
+    fn huge_pages_are_taken_from_memory() {
+        let capacity = quantities(&[
+            ("cpu", "2"),
+            ("memory", "1Gi"),
+            ("hugepages-2Mi", "256Mi"),
+            ("example.com/gpu", "3"),
+        ]);
+        let allocatable = allocatable(&capacity, &NodeOptions::default());
+        assert_eq!(
+            allocatable,
+            quantities(&[
+                ("cpu", "2"),
+                ("memory", "768Mi"),
+                ("hugepages-2Mi", "256Mi"),
+                ("example.com/gpu", "3"),
+            ])
+        );
+    }
+
+    #[test]
+    fn resources_of_others_stay_and_old_page_sizes_go() {
+        let mut capacity = quantities(&[
+            ("cpu", "1"),
+            ("hugepages-1Gi", "0"),
+            ("example.com/gpu", "3"),
+        ]);
+        update(
+            &mut capacity,
+            &quantities(&[("cpu", "2"), ("hugepages-2Mi", "0")]),
+        );
+        assert_eq!(
+            capacity,
+            quantities(&[
+                ("cpu", "2"),
+                ("hugepages-2Mi", "0"),
+                ("example.com/gpu", "3")
+            ])
+        );
+    }
+
+    #[test]
+    fn pods_per_core_bound_the_pods() {
+        let machine = Machine {
+            cpus: 2,
+            memory: 1 << 30,
+            ..Machine::default()
+        };
+        let options = NodeOptions {
+            pods_per_core: 3,
+            local_storage: false,
+            ..NodeOptions::default()
+        };
+        assert_eq!(
+            read(&machine, Path::new("/"), &options),
+            quantities(&[("cpu", "2"), ("memory", "1Gi"), ("pods", "6")])
+        );
+    }
+}

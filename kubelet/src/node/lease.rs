@@ -1,0 +1,205 @@
+//! The node's lease in `kube-node-lease`: as long as it is renewed, the node is alive.
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::{
+    api::{
+        coordination::v1::{Lease, LeaseSpec},
+        core::v1::Node,
+    },
+    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference},
+};
+use kube::{Api, Client, api::PostParams};
+use tokio::{sync::watch, time};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use super::reporter::OnRepeatedFailure;
+use crate::{
+    apiserver::request::{ApiError, ask_within},
+    clock, repeatable,
+};
+
+const NAMESPACE: &str = "kube-node-lease";
+/// Updates at once before the next renewal is waited for, as upstream.
+const TRIES: u32 = 5;
+/// Before the second attempt to create or read the lease; doubled for each further one.
+const FIRST_RETRY: Duration = Duration::from_millis(200);
+const MAX_RETRY: Duration = Duration::from_secs(7);
+
+/// Renews the lease of a node four times in its duration.
+pub struct LeaseKeeper {
+    leases: Api<Lease>,
+    name: String,
+    duration: Duration,
+    node: watch::Receiver<Option<Arc<Node>>>,
+    on_repeated_failure: OnRepeatedFailure,
+    /// As it was written last.
+    latest: Option<Lease>,
+    /// Whether the log has the failure.
+    is_failing: bool,
+}
+
+impl std::fmt::Debug for LeaseKeeper {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LeaseKeeper")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl LeaseKeeper {
+    /// The lease of the node `name`, good for `duration`, owned by the object in `node`.
+    pub fn new(
+        client: Client,
+        name: &str,
+        duration: Duration,
+        node: watch::Receiver<Option<Arc<Node>>>,
+        on_repeated_failure: OnRepeatedFailure,
+    ) -> Self {
+        Self {
+            leases: Api::namespaced(client, NAMESPACE),
+            name: name.to_owned(),
+            duration,
+            node,
+            on_repeated_failure,
+            latest: None,
+            is_failing: false,
+        }
+    }
+
+    /// Renews the lease until cancelled.
+    pub async fn run(mut self, cancel: CancellationToken) {
+        cancel.run_until_cancelled(self.keep()).await;
+    }
+
+    async fn keep(&mut self) {
+        // Owned by its node, so that it goes with it.
+        if self.node.wait_for(Option::is_some).await.is_err() {
+            return;
+        }
+        loop {
+            self.sync().await;
+            let interval = self.duration / 4;
+            // Up to 4 % longer, as upstream.
+            let share = u32::try_from(repeatable::random() % 1024).unwrap_or_default();
+            time::sleep(interval + interval * share / 1024 / 25).await;
+        }
+    }
+
+    async fn sync(&mut self) {
+        if let Some(latest) = self.latest.take()
+            && self.renew(latest).await
+        {
+            return;
+        }
+        let (lease, is_new) = self.ensure().await;
+        if is_new {
+            self.latest = Some(lease);
+            self.succeeded();
+        } else if !self.renew(lease).await {
+            debug!(lease = self.name, "The lease is renewed later");
+        }
+    }
+
+    /// Renews the lease from what is known of it; whether that is done.
+    async fn renew(&mut self, mut base: Lease) -> bool {
+        for attempt in 0..TRIES {
+            let update = self.renewed(Some(&base));
+            let params = PostParams::default();
+            let replace = self.leases.replace(&self.name, &params, &update);
+            match self.in_time(replace).await {
+                Ok(lease) => {
+                    self.latest = Some(lease);
+                    self.succeeded();
+                    return true;
+                }
+                Err(error) if error.is_conflict() => {
+                    (base, _) = self.ensure().await;
+                    continue;
+                }
+                Err(error) if error.is_not_found() => return false,
+                Err(error) => self.failed(&error),
+            }
+            if attempt > 0 {
+                (self.on_repeated_failure)();
+            }
+        }
+        false
+    }
+
+    /// The lease as it is, or a new one and `true`, however long it takes.
+    async fn ensure(&mut self) -> (Lease, bool) {
+        let mut delay = FIRST_RETRY;
+        loop {
+            let error = match self.in_time(self.leases.get_opt(&self.name)).await {
+                Ok(Some(lease)) => return (lease, false),
+                Ok(None) => {
+                    let new = self.renewed(None);
+                    let params = PostParams::default();
+                    let create = self.leases.create(&params, &new);
+                    match self.in_time(create).await {
+                        Ok(lease) => return (lease, true),
+                        Err(error) => error,
+                    }
+                }
+                Err(error) => error,
+            };
+            self.failed(&error);
+            time::sleep(delay).await;
+            delay = (delay * 2).min(MAX_RETRY);
+        }
+    }
+
+    /// The lease as it is to be now.
+    fn renewed(&self, base: Option<&Lease>) -> Lease {
+        let mut lease = base.cloned().unwrap_or_else(|| Lease {
+            metadata: ObjectMeta {
+                name: Some(self.name.clone()),
+                namespace: Some(NAMESPACE.to_owned()),
+                ..ObjectMeta::default()
+            },
+            spec: Some(LeaseSpec {
+                holder_identity: Some(self.name.clone()),
+                ..LeaseSpec::default()
+            }),
+        });
+        let spec = lease.spec.get_or_insert_default();
+        spec.lease_duration_seconds = i32::try_from(self.duration.as_secs()).ok();
+        spec.renew_time = Some(MicroTime(clock::now()));
+        let owners = lease.metadata.owner_references.get_or_insert_default();
+        let node = self.node.borrow();
+        if owners.is_empty()
+            && let Some(uid) = node.as_ref().and_then(|node| node.metadata.uid.clone())
+        {
+            owners.push(OwnerReference {
+                api_version: "v1".to_owned(),
+                kind: "Node".to_owned(),
+                name: self.name.clone(),
+                uid,
+                ..OwnerReference::default()
+            });
+        }
+        lease
+    }
+
+    async fn in_time<T>(
+        &self,
+        request: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<T, ApiError> {
+        ask_within(self.duration / 4, request).await
+    }
+
+    fn failed(&mut self, error: &ApiError) {
+        let is_first = !std::mem::replace(&mut self.is_failing, true);
+        if is_first && !error.is_unreachable() {
+            warn!(lease = self.name, %error, "Cannot renew the node's lease; trying on");
+        }
+    }
+
+    fn succeeded(&mut self) {
+        if std::mem::take(&mut self.is_failing) {
+            info!(lease = self.name, "The node's lease is renewed again");
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! This node's object at the API server: created or reconciled at the start, its status
+//! reported when it changes and now and then, and a lease renewed that says that the
+//! node is alive.
+//!
+//! Everything but [`watch`], [`lease`] and [`reporter`] only computes; what other parts
+//! of the kubelet know comes through [`facts::NodeFacts`].
+
+pub mod addresses;
+pub mod capacity;
+pub mod conditions;
+pub mod facts;
+pub mod lease;
+pub mod patch;
+pub mod registration;
+pub mod reporter;
+pub mod runtime_state;
+pub mod status;
+pub mod system_info;
+pub mod watch;

@@ -1,0 +1,314 @@
+//! Registers the node and reports its status: when something changed, and now and then
+//! when nothing did.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::{Node, NodeAddress, NodeSystemInfo};
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams},
+};
+use tokio::{
+    sync::watch,
+    time::{self, Instant},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use super::{
+    addresses,
+    capacity::{self, Quantities},
+    facts::NodeFacts,
+    patch,
+    registration::{self, Registered},
+    runtime_state::RuntimeState,
+    status::{Snapshot, has_changed},
+    system_info,
+};
+use crate::{
+    apiserver::request::{ApiError, ask_within},
+    clock,
+    config::cluster::NodeOptions,
+    repeatable::{blocking, random},
+    runtime::{cri::CriClient, machine::Machine},
+};
+
+/// Attempts to report one status, as upstream.
+const TRIES: u32 = 5;
+/// Before the second attempt to register; doubled for each further one.
+const FIRST_RETRY: Duration = Duration::from_millis(200);
+const MAX_RETRY: Duration = Duration::from_secs(7);
+/// Between two looks at a node that is not ready yet.
+const START_PERIOD: Duration = Duration::from_millis(500);
+/// For so long after the start.
+const START: Duration = Duration::from_secs(30);
+
+/// Called when the API server failed repeatedly: its connections may be dead.
+pub type OnRepeatedFailure = Arc<dyn Fn() + Send + Sync>;
+
+/// What a reporter is made from.
+#[derive(Clone)]
+pub struct ReporterParts {
+    /// Asks without a limit, for what keeps a node alive.
+    pub client: Client,
+    /// Name of the node.
+    pub node_name: String,
+    /// What its user asked for.
+    pub options: NodeOptions,
+    /// A directory on the file system that pods fill.
+    pub root_dir: PathBuf,
+    /// The container runtime.
+    pub cri: CriClient,
+    /// What other parts of the kubelet know.
+    pub facts: Arc<dyn NodeFacts>,
+    /// The node's object, as [`super::watch`] follows it.
+    pub node: watch::Receiver<Option<Arc<Node>>>,
+    /// Called when the API server failed repeatedly.
+    pub on_repeated_failure: OnRepeatedFailure,
+}
+
+impl std::fmt::Debug for ReporterParts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReporterParts")
+            .field("node_name", &self.node_name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Registers a node and reports its status.
+#[derive(Debug)]
+pub struct NodeReporter {
+    parts: ReporterParts,
+    nodes: Api<Node>,
+    runtime: RuntimeState,
+    system: NodeSystemInfo,
+    capacity: Quantities,
+    addresses: watch::Sender<Vec<NodeAddress>>,
+    /// The last report, and how long after it the next is due without a change.
+    reported: Option<(Instant, Duration)>,
+    /// Whether the log has the failure.
+    is_failing: bool,
+    /// What could not be set of the last status, which the log has.
+    trouble: Option<String>,
+}
+
+impl NodeReporter {
+    /// A reporter that has not looked at its machine yet.
+    pub fn new(parts: ReporterParts) -> Self {
+        Self {
+            nodes: Api::all(parts.client.clone()),
+            runtime: RuntimeState::new(parts.cri.clone()),
+            system: NodeSystemInfo::default(),
+            capacity: Quantities::new(),
+            addresses: watch::Sender::default(),
+            reported: None,
+            is_failing: false,
+            trouble: None,
+            parts,
+        }
+    }
+
+    /// The node's addresses, as they were reported last; empty before.
+    pub fn addresses(&self) -> watch::Receiver<Vec<NodeAddress>> {
+        self.addresses.subscribe()
+    }
+
+    /// Registers the node, and reports its status until cancelled.
+    pub async fn run(mut self, cancel: CancellationToken) {
+        cancel.run_until_cancelled(self.report()).await;
+    }
+
+    async fn report(&mut self) {
+        self.read_machine().await;
+        self.runtime.refresh().await;
+        if self.parts.options.register {
+            self.register().await;
+        }
+        let begun = Instant::now();
+        loop {
+            let is_ready = self.sync().await;
+            let period = self.parts.options.status_update_frequency;
+            let wait = if is_ready || begun.elapsed() >= START {
+                // Up to 4 % longer, as upstream.
+                let share = u32::try_from(random() % 1024).unwrap_or_default();
+                period + period * share / 1024 / 25
+            } else {
+                START_PERIOD.min(period)
+            };
+            time::sleep(wait).await;
+            self.runtime.refresh().await;
+        }
+    }
+
+    async fn read_machine(&mut self) {
+        let (root_dir, options) = (self.parts.root_dir.clone(), self.parts.options.clone());
+        let read = blocking(move || {
+            let machine = Machine::read();
+            let capacity = capacity::read(&machine, &root_dir, &options);
+            (system_info::read(machine.swap), capacity)
+        });
+        if let Ok((system, capacity)) = read.await {
+            self.system = system;
+            self.capacity = capacity;
+        }
+    }
+
+    /// Registers the node, however long it takes.
+    async fn register(&mut self) {
+        let mut delay = FIRST_RETRY;
+        loop {
+            let name = self.parts.node_name.clone();
+            let mut node = registration::new_node(&name, &self.parts.options);
+            self.apply(&mut node).await;
+            let registering = registration::register(&self.nodes, &name, &node);
+            if let Ok(Registered::Yes) = time::timeout(self.deadline(), registering).await {
+                return;
+            }
+            time::sleep(delay).await;
+            delay = (delay * 2).min(MAX_RETRY);
+            self.runtime.refresh().await;
+        }
+    }
+
+    /// How long a request may take: no longer than until the next one.
+    fn deadline(&self) -> Duration {
+        let options = &self.parts.options;
+        options.status_update_frequency.min(options.lease_duration)
+    }
+
+    /// Lays the node's status over its object.
+    async fn apply(&mut self, node: &mut Node) {
+        let parts = &self.parts;
+        let address = addresses::find(&parts.options, &parts.node_name).await;
+        let snapshot = Snapshot {
+            options: &parts.options,
+            hostname: &parts.node_name,
+            address,
+            system: &self.system,
+            capacity: &self.capacity,
+            runtime: &self.runtime,
+            facts: &*parts.facts,
+            now: clock::now_time(),
+        };
+        let trouble = snapshot.apply(node).err();
+        if let Some(text) = trouble.as_ref().filter(|_| trouble != self.trouble) {
+            warn!(
+                node = parts.node_name,
+                error = text,
+                "Part of the node's status is not known"
+            );
+        }
+        self.trouble = trouble;
+        let addresses = node
+            .status
+            .as_ref()
+            .and_then(|status| status.addresses.clone());
+        let addresses = addresses.unwrap_or_default();
+        self.addresses.send_if_modified(|known| {
+            let is_new = *known != addresses;
+            *known = addresses;
+            is_new
+        });
+    }
+
+    /// Reports the status if there is reason to; whether the node is ready.
+    async fn sync(&mut self) -> bool {
+        for attempt in 0..TRIES {
+            match self.try_sync(attempt > 0).await {
+                Ok(is_ready) => {
+                    if std::mem::take(&mut self.is_failing) {
+                        info!(
+                            node = self.parts.node_name,
+                            "The node's status is reported again"
+                        );
+                    }
+                    return is_ready;
+                }
+                Err(error) => self.failed(&error),
+            }
+            if attempt > 0 {
+                (self.parts.on_repeated_failure)();
+            }
+        }
+        debug!(
+            node = self.parts.node_name,
+            "The node's status is reported later"
+        );
+        true
+    }
+
+    fn failed(&mut self, error: &ApiError) {
+        let is_first = !std::mem::replace(&mut self.is_failing, true);
+        if is_first && !error.is_unreachable() {
+            let node = &self.parts.node_name;
+            warn!(node, %error, "Cannot report the node's status; trying on");
+        }
+    }
+
+    /// One attempt; from what the API server says now if `fresh`, or else from what it
+    /// said last.
+    async fn try_sync(&mut self, fresh: bool) -> Result<bool, ApiError> {
+        let known = self.parts.node.borrow().clone();
+        let original = match known {
+            Some(node) if !fresh => node,
+            _ => {
+                let get = self.nodes.get(&self.parts.node_name);
+                Arc::new(ask_within(self.deadline(), get).await?)
+            }
+        };
+        let mut node = Node::clone(&original);
+        self.apply(&mut node).await;
+        let is_relabelled = put_labels_right(&mut node);
+        let status = |node: &Node| node.status.clone().unwrap_or_default();
+        let changed = is_relabelled || has_changed(&status(&original), &status(&node));
+        let is_due = self
+            .reported
+            .is_none_or(|(at, period)| at.elapsed() >= period);
+        if changed || is_due {
+            let patch = Patch::Strategic(patch::between(&original, &node));
+            let params = PatchParams::default();
+            let patching = self
+                .nodes
+                .patch_status(&self.parts.node_name, &params, &patch);
+            ask_within(self.deadline(), patching).await?;
+            let period = self.period(changed || self.reported.is_none());
+            self.reported = Some((Instant::now(), period));
+        }
+        Ok(is_ready(&node))
+    }
+
+    /// How long until the next report without a change. After a change, by chance, so
+    /// that the nodes of a cluster do not all report together.
+    fn period(&self, is_off_beat: bool) -> Duration {
+        let period = self.parts.options.status_report_frequency;
+        if !is_off_beat {
+            return period;
+        }
+        let share = u32::try_from(random() % 1024).unwrap_or_default();
+        period / 2 + period * share / 1024
+    }
+}
+
+fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.iter().flat_map(|status| &status.conditions);
+    conditions
+        .flatten()
+        .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+/// Sets the two labels that scheduling needs, whoever took them away; whether that was
+/// needed.
+fn put_labels_right(node: &mut Node) -> bool {
+    let labels = node.metadata.labels.get_or_insert_default();
+    let mut is_changed = false;
+    for (key, value) in [
+        ("kubernetes.io/os", std::env::consts::OS),
+        ("kubernetes.io/arch", crate::version::go_arch()),
+    ] {
+        if labels.get(key).map(String::as_str) != Some(value) {
+            labels.insert(key.to_owned(), value.to_owned());
+            is_changed = true;
+        }
+    }
+    is_changed
+}

@@ -1,0 +1,208 @@
+//! The status of a node, as its kubelet sees it.
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use k8s_openapi::{
+    api::core::v1::{DaemonEndpoint, Node, NodeDaemonEndpoints, NodeStatus, NodeSystemInfo},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+use serde_json::{Map, Value};
+use tracing::info;
+
+use super::{
+    addresses,
+    capacity::{self, Quantities},
+    conditions,
+    facts::NodeFacts,
+    runtime_state::RuntimeState,
+};
+use crate::config::{cluster::NodeOptions, quantity};
+
+/// What is known of a node at one time.
+pub struct Snapshot<'a> {
+    /// What its user asked for.
+    pub options: &'a NodeOptions,
+    /// The host's name.
+    pub hostname: &'a str,
+    /// Its own address where none was given.
+    pub address: Option<IpAddr>,
+    /// What it calls itself.
+    pub system: &'a NodeSystemInfo,
+    /// What it has.
+    pub capacity: &'a Quantities,
+    /// What the runtime says.
+    pub runtime: &'a RuntimeState,
+    /// What other parts of the kubelet say.
+    pub facts: &'a dyn NodeFacts,
+    /// Now.
+    pub now: Time,
+}
+
+impl std::fmt::Debug for Snapshot<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Snapshot").finish_non_exhaustive()
+    }
+}
+
+impl Snapshot<'_> {
+    /// Lays all that over what the node's object says. What others say there stays, and so
+    /// does what is not known now.
+    ///
+    /// # Errors
+    /// For people: what could not be set. The rest is.
+    pub fn apply(&self, node: &mut Node) -> Result<(), String> {
+        let addressed = addresses::set(node, self.options, self.hostname, self.address);
+        let status = node.status.get_or_insert_default();
+        self.set_resources(status);
+        self.set_info(status);
+        status.daemon_endpoints = Some(NodeDaemonEndpoints {
+            kubelet_endpoint: Some(DaemonEndpoint {
+                port: i32::from(self.options.port),
+            }),
+        });
+        if let Some(images) = self.runtime.images() {
+            let most = self.options.max_images.unwrap_or(images.len());
+            let images: Vec<_> = images.iter().take(most).cloned().collect();
+            // An empty list is written as none.
+            status.images = (!images.is_empty()).then_some(images);
+        }
+        let handlers = self.runtime.handlers().to_vec();
+        status.runtime_handlers = (!handlers.is_empty()).then_some(handlers);
+        if let Some(features) = self.runtime.features() {
+            status.features = Some(features.clone());
+        }
+        let mut problems = self.runtime.problems();
+        problems.extend(self.facts.problems());
+        problems.extend(self.missing(status));
+        let conditions = status.conditions.get_or_insert_default();
+        conditions::set(conditions, self.facts.pressure(), &problems, &self.now);
+        if let Some(volumes) = self.facts.volumes_in_use() {
+            status.volumes_in_use = (!volumes.is_empty()).then_some(volumes);
+        }
+        addressed
+    }
+
+    fn set_resources(&self, status: &mut NodeStatus) {
+        let capacity = status.capacity.get_or_insert_default();
+        capacity::update(capacity, self.capacity);
+        status.allocatable = Some(capacity::allocatable(capacity, self.options));
+    }
+
+    fn set_info(&self, status: &mut NodeStatus) {
+        let before = status.node_info.take().unwrap_or_default();
+        if !before.boot_id.is_empty() && before.boot_id != self.system.boot_id {
+            info!(boot_id = self.system.boot_id, "The node was rebooted");
+        }
+        let known = before.container_runtime_version;
+        let version = self.runtime.version().map(str::to_owned);
+        status.node_info = Some(NodeSystemInfo {
+            container_runtime_version: version
+                .or_else(|| Some(known).filter(|known| !known.is_empty()))
+                .unwrap_or_else(|| "://Unknown".to_owned()),
+            ..self.system.clone()
+        });
+    }
+
+    fn missing(&self, status: &NodeStatus) -> Option<String> {
+        let mut required = vec!["cpu", "memory", "pods"];
+        if self.options.local_storage {
+            required.push("ephemeral-storage");
+        }
+        let capacity = status.capacity.as_ref();
+        required.retain(|name| capacity.is_none_or(|capacity| !capacity.contains_key(*name)));
+        (!required.is_empty()).then(|| {
+            format!(
+                "missing node capacity for resources: {}",
+                required.join(", ")
+            )
+        })
+    }
+}
+
+/// Whether anything but the times of heartbeats differs. What API servers write in another
+/// form, or leave out because it is empty, is the same.
+pub fn has_changed(old: &NodeStatus, new: &NodeStatus) -> bool {
+    let conditions = |status: &NodeStatus| status.conditions.clone().unwrap_or_default();
+    if !conditions::are_same(&conditions(old), &conditions(new)) {
+        return true;
+    }
+    if amounts(old.capacity.as_ref()) != amounts(new.capacity.as_ref())
+        || amounts(old.allocatable.as_ref()) != amounts(new.allocatable.as_ref())
+    {
+        return true;
+    }
+    let rest = |status: &NodeStatus| {
+        let rest = NodeStatus {
+            capacity: None,
+            allocatable: None,
+            conditions: None,
+            ..status.clone()
+        };
+        // Serializing to memory cannot fail.
+        without_empty(serde_json::to_value(rest).unwrap_or_default())
+    };
+    rest(old) != rest(new)
+}
+
+fn amounts(quantities: Option<&Quantities>) -> BTreeMap<&str, Result<i128, &str>> {
+    let quantities = quantities.into_iter().flatten();
+    quantities
+        .map(|(name, amount)| {
+            let value = quantity::parse(&amount.0).map_err(|_| amount.0.as_str());
+            (name.as_str(), value)
+        })
+        .collect()
+}
+
+/// `None` for what says nothing.
+fn without_empty(value: Value) -> Option<Value> {
+    match value {
+        Value::Null => None,
+        Value::String(text) if text.is_empty() => None,
+        Value::Number(number) if number.as_i64() == Some(0) => None,
+        Value::Array(items) => {
+            let items: Vec<Value> = items
+                .into_iter()
+                // An element that says nothing still is one.
+                .map(|item| without_empty(item).unwrap_or_default())
+                .collect();
+            (!items.is_empty()).then_some(Value::Array(items))
+        }
+        Value::Object(fields) => {
+            let fields: Map<String, Value> = fields
+                .into_iter()
+                .filter_map(|(key, value)| Some((key, without_empty(value)?)))
+                .collect();
+            (!fields.is_empty()).then_some(Value::Object(fields))
+        }
+        value => Some(value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn another_form_of_the_same_is_no_change() {
+        let status = |json| serde_json::from_value::<NodeStatus>(json).unwrap();
+        let own = status(json!({
+            "capacity": {"memory": "1048576Ki", "ephemeral-storage": "5000"},
+            "runtimeHandlers": [{"name": "", "features": {"userNamespaces": false}}],
+            "images": [{"names": [], "sizeBytes": 0}],
+        }));
+        let servers = status(json!({
+            "capacity": {"memory": "1Gi", "ephemeral-storage": "5k"},
+            "runtimeHandlers": [{"features": {"userNamespaces": false}}],
+            "images": [{}],
+        }));
+        assert!(!has_changed(&own, &servers));
+        let other = status(json!({
+            "capacity": {"memory": "1Gi", "ephemeral-storage": "5k"},
+            "runtimeHandlers": [{"features": {"userNamespaces": true}}],
+            "images": [{}],
+        }));
+        assert!(has_changed(&own, &other));
+    }
+}

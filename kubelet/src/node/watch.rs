@@ -1,0 +1,49 @@
+//! This node's object as the API server has it, followed.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, Client};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::apiserver::list_watch::{Change, ListWatch};
+
+/// Follows a node until cancelled.
+#[derive(Debug)]
+pub struct NodeWatch {
+    changes: ListWatch<Node>,
+    node: watch::Sender<Option<Arc<Node>>>,
+}
+
+impl NodeWatch {
+    /// Follows the node `name`.
+    pub fn new(client: Client, name: &str) -> Self {
+        let selector = format!("metadata.name={name}");
+        Self {
+            changes: ListWatch::new(Api::all(client), selector),
+            node: watch::Sender::new(None),
+        }
+    }
+
+    /// The object as it changes; `None` until it is known, and when there is none.
+    pub fn subscribe(&self) -> watch::Receiver<Option<Arc<Node>>> {
+        self.node.subscribe()
+    }
+
+    /// Follows the node until cancelled.
+    pub async fn run(mut self, cancel: CancellationToken) {
+        cancel.run_until_cancelled(self.follow()).await;
+    }
+
+    async fn follow(&mut self) {
+        loop {
+            let node = match self.changes.next().await {
+                Change::All(nodes) => nodes.into_iter().next(),
+                Change::Put(node) => Some(node),
+                Change::Gone(_) => None,
+            };
+            self.node.send_replace(node.map(Arc::new));
+        }
+    }
+}
