@@ -45,6 +45,8 @@ pub struct Flags {
     pub root_dir: PathBuf,
     /// `--container-logs-dir`.
     pub container_logs_dir: PathBuf,
+    /// `--cert-dir`.
+    pub cert_dir: Option<PathBuf>,
     /// `--hostname-override`.
     pub hostname_override: Option<String>,
     /// `--node-ip`.
@@ -105,7 +107,7 @@ fn command() -> clap::Command {
     let mut command = clap::Command::new("kubelet")
         .about("The Kubernetes node agent: runs the pods of manifests on a CRI v1 container runtime")
         .after_help(
-            "The secure port (10250) and joining a cluster are not built yet: pods come from files and URLs.\n\
+            "Joining a cluster is not built yet: pods come from files and URLs.\n\
              `kubelet status` shows the pods of the kubelet that runs, `kubelet logs` what they print.",
         )
         .args_conflicts_with_subcommands(true)
@@ -179,6 +181,7 @@ fn flags(matches: &ArgMatches) -> Result<Flags, String> {
         container_logs_dir: PathBuf::from(
             text("container-logs-dir").unwrap_or_else(|| "/var/log/containers".to_owned()),
         ),
+        cert_dir: text("cert-dir").map(PathBuf::from),
         hostname_override: text("hostname-override"),
         image_credential_provider_config: text("image-credential-provider-config")
             .map(PathBuf::from),

@@ -13,6 +13,7 @@ use tracing::{info, warn};
 use crate::{
     apiserver::objects::NoObjects,
     config::{
+        options::Options,
         pod_config::PodConfig,
         settings::Settings,
         source::{file::FileSource, http::UrlSource},
@@ -22,7 +23,7 @@ use crate::{
     logs::{LogError, LogOptions, LogParts},
     root_dir::{RootDirError, RootDirLock},
     runtime::cri::{CriClient, CriError},
-    server::{NodeView, ServerError, Servers},
+    server::{FromCluster, NodeView, ServerError, Servers},
     version,
 };
 
@@ -138,7 +139,12 @@ async fn serve(
     tasks: &TaskTracker,
     cancel: &CancellationToken,
 ) -> Result<(), RunError> {
-    let servers = Servers::bind(&settings.server, &settings.options.root_dir).await?;
+    let servers = Servers::bind(
+        &settings.server,
+        &settings.options.root_dir,
+        FromCluster::default(),
+    )
+    .await?;
     tasks.spawn(servers.serve(kubelet.clone(), cancel.clone()));
     tasks.spawn({
         let (kubelet, cancel) = (kubelet.clone(), cancel.clone());
@@ -175,8 +181,17 @@ fn cancel_on_signals(cancel: &CancellationToken) -> Result<(), RunError> {
 }
 
 impl NodeView for Kubelet {
+    fn options(&self) -> Arc<Options> {
+        Arc::clone(Self::options(self))
+    }
+
     fn pods(&self) -> Vec<Pod> {
         Self::pods(self)
+    }
+
+    fn pod(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
+        self.pod_manager()
+            .get_by_full_name(&format!("{name}_{namespace}"))
     }
 
     async fn running_pods(&self) -> Result<Vec<Pod>, String> {
@@ -197,5 +212,9 @@ impl NodeView for Kubelet {
         options: LogOptions,
     ) -> Result<LogParts, LogError> {
         Self::container_log(self, namespace, pod, container, options).await
+    }
+
+    fn cri(&self) -> CriClient {
+        Self::cri(self).clone()
     }
 }

@@ -19,6 +19,7 @@ pub mod manifest;
 pub mod options;
 pub mod pod_config;
 pub mod quantity;
+pub mod server_settings;
 pub mod settings;
 pub mod source;
 pub mod support;

@@ -8,6 +8,13 @@ const EFFECTIVE: &[&str] = &[
     "address",
     "allowedUnsafeSysctls",
     "apiVersion",
+    "authentication.anonymous.enabled",
+    "authentication.webhook.cacheTTL",
+    "authentication.webhook.enabled",
+    "authentication.x509.clientCAFile",
+    "authorization.mode",
+    "authorization.webhook.cacheAuthorizedTTL",
+    "authorization.webhook.cacheUnauthorizedTTL",
     "clusterDNS",
     "clusterDomain",
     "containerLogMaxFiles",
@@ -18,7 +25,11 @@ const EFFECTIVE: &[&str] = &[
     "cpuCFSQuota",
     "cpuCFSQuotaPeriod",
     "crashLoopBackOff.maxContainerRestartPeriod",
+    "enableDebugFlagsHandler",
+    "enableDebuggingHandlers",
+    "enableProfilingHandler",
     "enableServer",
+    "enableSystemLogHandler",
     "failCgroupV1",
     "fileCheckFrequency",
     "healthzBindAddress",
@@ -33,6 +44,7 @@ const EFFECTIVE: &[&str] = &[
     "maxPods",
     "memorySwap.swapBehavior",
     "podLogsDir",
+    "port",
     "preloadedImagesVerificationAllowlist",
     "readOnlyPort",
     "registryBurst",
@@ -47,6 +59,10 @@ const EFFECTIVE: &[&str] = &[
     "staticPodURL",
     "staticPodURLHeader",
     "syncFrequency",
+    "tlsCertFile",
+    "tlsCipherSuites",
+    "tlsMinVersion",
+    "tlsPrivateKeyFile",
     "userNamespaces.idsPerPod",
 ];
 
@@ -110,11 +126,12 @@ mod tests {
             "rotateCertificates": true,
             "evictionPressureTransitionPeriod": "0s",
             "authentication": {"anonymous": {"enabled": false}, "x509": {}},
+            "tracing": {"endpoint": "localhost:4317"},
             "logging": {"verbosity": 2, "vmodule": [{"filePattern": "a", "verbosity": 3}], "options": {"json": {"infoBufferSize": "0"}}},
         });
         assert_eq!(
             without_effect(&file),
-            ["authentication", "logging.vmodule", "rotateCertificates"]
+            ["logging.vmodule", "rotateCertificates", "tracing"]
         );
     }
 }
