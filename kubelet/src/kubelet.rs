@@ -1,6 +1,11 @@
 //! The kubelet as a whole: its parts, put together.
 
-use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashSet},
+    fmt,
+    sync::Arc,
+    time::Duration,
+};
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use tokio::sync::mpsc;
@@ -11,8 +16,8 @@ pub use crate::run_once::RunOnceResult;
 use crate::{
     apiserver::objects::Objects,
     config::{options::Options, update::PodUpdate},
-    housekeeping::Housekeeping,
-    lifecycle::Admission,
+    housekeeping::{Directories, Housekeeping},
+    lifecycle::{Admission, NodeFacts},
     logs::LogRotation,
     pleg::{Pleg, PodCache},
     plugin_manager::{Handlers, PluginHandler, PluginManager},
@@ -68,6 +73,7 @@ struct Parts {
     pleg: Arc<Pleg>,
     monitor: LoopMonitor,
     admission: Admission,
+    node: NodeFacts,
 }
 
 impl fmt::Debug for Kubelet {
@@ -106,6 +112,7 @@ impl Kubelet {
             Arc::clone(&objects),
             Arc::clone(&probe_results),
         ));
+        let node = NodeFacts::standalone(&options, runtime.machine());
         let host = VolumeHost {
             options: Arc::clone(&options),
             objects,
@@ -133,6 +140,7 @@ impl Kubelet {
             cache,
             monitor: LoopMonitor::default(),
             admission: Admission::new(&options),
+            node,
             options,
             cri,
         }))
@@ -173,6 +181,7 @@ impl Kubelet {
         if cancel.run_until_cancelled(restore).await.is_none() {
             return;
         }
+        parts.runtime.restore_grants().await;
         let (probe_changes_in, probe_changes) = mpsc::channel(EVENTS);
         let probes = {
             let statuses = Arc::clone(&parts.statuses);
@@ -208,10 +217,12 @@ impl Kubelet {
             probes: Arc::clone(&probes),
             pleg: Arc::clone(&parts.pleg),
             volumes: Arc::clone(&parts.volumes),
-            directories: None,
+            directories: Directories::default(),
         });
         let sync_loop = SyncLoop {
             admission: &parts.admission,
+            node: &parts.node,
+            runtime: &parts.runtime,
             pods: &parts.pods,
             statuses: &parts.statuses,
             workers: &workers,
@@ -219,6 +230,7 @@ impl Kubelet {
             housekeeping,
             sources_ready: &*parts.sources_ready,
             rejected: HashSet::new(),
+            waiting: BTreeMap::new(),
         };
         let rotation = parts.options.log_rotation.map(|policy| LogRotation {
             policy,

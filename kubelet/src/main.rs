@@ -3,13 +3,14 @@
 use std::{
     io::{self, Write},
     process::ExitCode,
+    time::Duration,
 };
 
 use anyhow::anyhow;
 use kubelet::{
     cli::{self, Command, Flags},
     config::settings::Settings,
-    logging, logs_command,
+    foreign, logging, logs_command,
     pod::identity::full_name,
     run, status_command, version,
 };
@@ -17,8 +18,10 @@ use tokio::runtime::Builder;
 
 /// The node agent waits far more than it computes.
 const WORKERS: usize = 2;
-/// Threads for file system calls.
+/// Threads for the kubelet's own files and for names of hosts.
 const BLOCKING_THREADS: usize = 8;
+/// At the end, for what is being done to files. What hangs does not count.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     let command = match cli::parse(std::env::args_os()) {
@@ -79,11 +82,13 @@ fn run_node(flags: &Flags) -> anyhow::Result<ExitCode> {
     logging::init(settings.verbosity);
     let runtime = Builder::new_multi_thread()
         .worker_threads(WORKERS)
-        .max_blocking_threads(BLOCKING_THREADS)
+        .max_blocking_threads(BLOCKING_THREADS + foreign::MAX_THREADS)
         .enable_all()
         .build()
         .map_err(|error| anyhow!("cannot start: {error}"))?;
-    let results = runtime.block_on(run::run(settings))?;
+    let results = runtime.block_on(run::run(settings));
+    runtime.shutdown_timeout(SHUTDOWN_LIMIT);
+    let results = results?;
     // Only --runonce has results.
     let mut failed = false;
     let mut lines = String::new();

@@ -88,7 +88,7 @@ impl Syncer {
     async fn remove_pod_dir(&self, uid: &PodUid) -> Result<(), WorkerError> {
         self.volumes.wait_for_unmount(uid).await?;
         let dir = directory::pod_dir(&self.options, uid);
-        blocking(move || Ok(volume::disk::remove_pod_dir(&dir)?)).await
+        Ok(volume::blocking(move || volume::disk::remove_pod_dir(&dir)).await?)
     }
 }
 
@@ -125,6 +125,7 @@ impl PodSyncer for Syncer {
                 phase: Phase::Failed,
                 reason: deadline::REASON.to_owned(),
                 message: deadline::MESSAGE.to_owned(),
+                disruption: None,
             };
             self.report(&pod, &status, &state, Some(&verdict));
             return Ok(DONE);

@@ -75,14 +75,20 @@ pub(crate) fn time_of_day(now: Instant) -> Option<Timestamp> {
     epoch.checked_add(now.duration_since(begun)).ok()
 }
 
-/// Runs what blocks, on the file system mostly, where it blocks nobody.
+/// Whether this thread is in a simulation.
+pub(crate) fn is_repeatable() -> bool {
+    RUN.get().is_some()
+}
+
+/// Runs what blocks, on the file system mostly, where it blocks nobody. What may hang
+/// belongs in [`foreign`](crate::foreign).
 ///
 /// # Errors
 /// It panicked.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, JoinError> {
-    if RUN.get().is_some() {
+    if is_repeatable() {
         return Ok(work());
     }
     tokio::task::spawn_blocking(work).await
@@ -91,7 +97,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
 /// As [`blocking`], for work whose end nobody waits for.
 pub(crate) fn blocking_detached(work: impl FnOnce() + Send + 'static) {
     match tokio::runtime::Handle::try_current() {
-        Ok(runtime) if RUN.get().is_none() => drop(runtime.spawn_blocking(work)),
+        Ok(runtime) if !is_repeatable() => drop(runtime.spawn_blocking(work)),
         _ => work(),
     }
 }

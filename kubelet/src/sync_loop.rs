@@ -1,7 +1,11 @@
 //! The sync loop: one task that hears of every change and hands it to the
 //! worker of the pod. Nothing in it waits for anything else.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
@@ -15,7 +19,7 @@ use tracing::{debug, info, warn};
 use crate::{
     config::update::{PodOperation, PodUpdate},
     housekeeping::Housekeeping,
-    lifecycle::Admission,
+    lifecycle::{Admission, Admitted, NodeFacts, preemption},
     pleg::{ChangeKind, PodLifecycleEvent},
     pod::{
         identity::{self, PodUid},
@@ -23,6 +27,7 @@ use crate::{
     },
     pod_syncer::Syncer,
     pod_worker::{Kill, PodWorkers},
+    runtime::RuntimeManager,
     status::{Phase, StatusManager},
 };
 
@@ -59,6 +64,8 @@ impl LoopMonitor {
 /// The loop with what it hands changes to.
 pub(crate) struct SyncLoop<'a> {
     pub(crate) admission: &'a Admission,
+    pub(crate) node: &'a NodeFacts,
+    pub(crate) runtime: &'a RuntimeManager,
     pub(crate) pods: &'a PodManager,
     pub(crate) statuses: &'a StatusManager,
     pub(crate) workers: &'a Arc<PodWorkers<Syncer>>,
@@ -68,6 +75,8 @@ pub(crate) struct SyncLoop<'a> {
     pub(crate) sources_ready: &'a (dyn Fn() -> bool + Send + Sync),
     /// Pods that were given to no worker.
     pub(crate) rejected: HashSet<PodUid>,
+    /// Pods that are to run, and those that have to end first.
+    pub(crate) waiting: BTreeMap<PodUid, Vec<PodUid>>,
 }
 
 impl SyncLoop<'_> {
@@ -89,6 +98,7 @@ impl SyncLoop<'_> {
                 biased;
                 () = cancel.cancelled() => return,
                 _ = housekeeping.tick() => {
+                    self.run_waiting();
                     if let Some(housekeeping) = &mut self.housekeeping
                         && (self.sources_ready)()
                     {
@@ -97,7 +107,10 @@ impl SyncLoop<'_> {
                 }
                 Some(update) = updates.recv() => self.update(update),
                 Some(uid) = probe_changes.recv() => self.probed(&uid),
-                Some(event) = events.recv() => self.event(&event),
+                Some(event) = events.recv() => {
+                    self.event(&event);
+                    self.run_waiting();
+                }
             }
         }
     }
@@ -112,7 +125,8 @@ impl SyncLoop<'_> {
             PodOperation::Update | PodOperation::Delete => {
                 for pod in update.pods {
                     self.pods.set(Arc::clone(&pod));
-                    if !self.rejected.contains(&PodUid::of(&pod)) {
+                    let uid = PodUid::of(&pod);
+                    if !self.rejected.contains(&uid) && !self.waiting.contains_key(&uid) {
                         self.workers.update(&pod);
                     }
                 }
@@ -135,35 +149,82 @@ impl SyncLoop<'_> {
         for pod in pods {
             let full_name = identity::full_name(&pod);
             let uid = PodUid::of(&pod);
-            let active = self.active_pods_beside(&uid);
+            let others = self.active_pods_beside(&uid);
             self.pods.set(Arc::clone(&pod));
             let done = pod
                 .status
                 .as_ref()
                 .is_some_and(|status| Phase::parse(status.phase.as_deref()).is_terminal());
             // What is ending or done takes no place.
-            if pod.metadata.deletion_timestamp.is_none()
-                && !done
-                && let Err(rejection) = self.admission.admit(&pod, active)
-            {
-                warn!(
-                    pod = full_name, pod_uid = %uid, reason = rejection.reason,
-                    message = rejection.message, "pod rejected"
-                );
-                self.rejected.insert(uid);
-                self.statuses
-                    .reject(&pod, rejection.reason, rejection.message);
-                continue;
+            let admitted = if pod.metadata.deletion_timestamp.is_some() || done {
+                Ok(Admitted::Now)
+            } else {
+                let granted = self.runtime.granted(&pod);
+                self.admission.admit(&granted, self.node, &others)
+            };
+            match admitted {
+                Ok(Admitted::Now) => {
+                    info!(pod = full_name, pod_uid = %uid, "pod added");
+                    self.workers.update(&pod);
+                }
+                Ok(Admitted::Instead(victims)) => self.preempt(uid, &full_name, &victims),
+                Err(rejection) => {
+                    warn!(
+                        pod = full_name, pod_uid = %uid, reason = rejection.reason,
+                        message = rejection.message, "pod rejected"
+                    );
+                    self.rejected.insert(uid);
+                    self.statuses
+                        .reject(&pod, &rejection.reason, rejection.message);
+                }
             }
-            info!(pod = full_name, pod_uid = %uid, "pod added");
-            self.workers.update(&pod);
         }
+    }
+
+    /// Ends pods so that another one, which cannot be done without, has their room.
+    fn preempt(&mut self, uid: PodUid, full_name: &str, victims: &[Arc<Pod>]) {
+        info!(pod = full_name, pod_uid = %uid, victims = victims.len(), "pod waits for others to end");
+        for victim in victims {
+            let victim_uid = PodUid::of(victim);
+            info!(
+                pod = identity::full_name(victim), pod_uid = %victim_uid, for_pod = full_name,
+                "ending a pod so that a critical one can run"
+            );
+            let kill = Kill {
+                verdict: Some(preemption::verdict()),
+                ..Kill::default()
+            };
+            self.workers.kill(&victim_uid, kill);
+        }
+        let victims = victims.iter().map(|victim| PodUid::of(victim)).collect();
+        self.waiting.insert(uid, victims);
+    }
+
+    /// Runs the pods that waited for others to end.
+    fn run_waiting(&mut self) {
+        let Self {
+            waiting,
+            workers,
+            pods,
+            ..
+        } = self;
+        waiting.retain(|uid, victims| {
+            victims.retain(|victim| !workers.has_ended(victim));
+            if victims.is_empty()
+                && let Some(pod) = pods.get(uid)
+            {
+                info!(pod = identity::full_name(&pod), pod_uid = %uid, "pod added");
+                workers.update(&pod);
+            }
+            !victims.is_empty()
+        });
     }
 
     fn remove(&mut self, pod: &Pod) {
         let uid = PodUid::of(pod);
         info!(pod = identity::full_name(pod), pod_uid = %uid, "pod removed from its source");
         self.pods.remove(pod);
+        self.waiting.remove(&uid);
         if self.rejected.remove(&uid) {
             self.statuses.remove(&uid);
         }
@@ -174,17 +235,18 @@ impl SyncLoop<'_> {
         self.workers.kill(&uid, kill);
     }
 
-    /// How many pods have their place on the node.
-    fn active_pods_beside(&self, uid: &PodUid) -> usize {
-        let others = self.pods.pods().into_iter().map(|pod| PodUid::of(&pod));
+    /// The pods that have their place on the node, with what they were granted of it.
+    fn active_pods_beside(&self, uid: &PodUid) -> Vec<Arc<Pod>> {
+        let others = self.pods.pods().into_iter();
         others
-            .filter(|other| other != uid)
             .filter(|other| {
-                let status = self.statuses.get(other);
+                let other = PodUid::of(other);
+                let status = self.statuses.get(&other);
                 let phase = status.as_ref().and_then(|status| status.phase.as_deref());
-                !Phase::parse(phase).is_terminal()
+                other != *uid && !Phase::parse(phase).is_terminal()
             })
-            .count()
+            .map(|other| self.runtime.granted(&other))
+            .collect()
     }
 
     /// A probe of a pod found something else than before.

@@ -1,9 +1,11 @@
 //! A CSI driver in memory, with its registration: it mounts nothing, but writes a file
-//! where a volume is staged or published, records every call, and fails at a test's will.
+//! where a volume is staged or published, or makes a device that nothing is behind; it
+//! records every call, and fails at a test's will.
 
 use std::{
     fs, io,
     path::{Path, PathBuf},
+    process::Command,
     sync::Arc,
 };
 
@@ -190,6 +192,22 @@ fn listen(socket: &Path) -> io::Result<UnixListenerStream> {
     Ok(UnixListenerStream::new(UnixListener::bind(socket)?))
 }
 
+/// Makes a block device by numbers that no driver of the kernel has.
+fn make_device(path: &Path) -> io::Result<()> {
+    if path.exists() {
+        return Ok(());
+    }
+    let status = Command::new("mknod")
+        .arg(path)
+        .args(["b", "240", "0"])
+        .status()?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(io::Error::other(format!("mknod: {status}")))
+    }
+}
+
 fn answer<T: Default>(done: io::Result<()>) -> Result<Response<T>, Status> {
     match done {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -275,7 +293,7 @@ impl Node for FakeCsi {
         let path = Path::new(&request.target_path);
         let capability = request.volume_capability.unwrap_or_default();
         if let Some(AccessType::Block(_)) = capability.access_type {
-            return answer(fs::write(path, request.volume_id));
+            return answer(make_device(path));
         }
         let made = fs::create_dir_all(path);
         answer(made.and_then(|()| fs::write(path.join(PUBLISHED), request.volume_id)))
@@ -288,10 +306,10 @@ impl Node for FakeCsi {
         let request = request.into_inner();
         self.record(Call::Unpublish(request.clone()))?;
         let path = Path::new(&request.target_path);
-        answer(if path.is_file() {
-            fs::remove_file(path)
-        } else {
+        answer(if path.is_dir() {
             fs::remove_dir_all(path)
+        } else {
+            fs::remove_file(path)
         })
     }
 

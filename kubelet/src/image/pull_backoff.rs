@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use tokio::time::Instant;
 
 use super::error::{ImageError, PullFailure};
-use crate::backoff::Backoff;
+use crate::backoff::{Backoff, jittered};
 
 /// First and longest delay after failed pulls, as upstream.
 const BASE: Duration = Duration::from_secs(10);
@@ -42,7 +42,9 @@ impl PullBackoff {
             Some((retry_after, _)) => Err(ImageError::BackOff {
                 image: image.to_owned(),
                 last: last.clone(),
-                retry_after,
+                // Pods that were refused together would come again together, and more of
+                // them than may begin at once.
+                retry_after: jittered(retry_after),
             }),
         }
     }

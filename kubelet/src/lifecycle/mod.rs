@@ -2,26 +2,63 @@
 
 mod app_armor;
 pub mod deadline;
+mod fit;
+mod host_ports;
+mod node_affinity;
+mod node_facts;
+pub mod preemption;
+mod taints;
 mod unsupported;
 
-use k8s_openapi::api::core::v1::Pod;
+use std::sync::Arc;
 
-pub use self::unsupported::unsupported;
-use crate::{config::options::Options, sysctl::Allowlist};
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
+
+pub use self::{node_facts::NodeFacts, unsupported::unsupported};
+use crate::{
+    config::options::Options,
+    pod::{identity, priority},
+    sysctl::Allowlist,
+};
+
+/// The operating system of this node.
+const OS: &str = "linux";
 
 /// Why a pod is not run: reason and message of its status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
     /// One word.
-    pub reason: &'static str,
+    pub reason: String,
     /// Details for people.
     pub message: String,
+}
+
+impl Rejection {
+    fn new(reason: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            reason: reason.into(),
+            message: message.into(),
+        }
+    }
+
+    /// One of the rules that are the scheduler's too.
+    fn predicate(name: &str, what: &str) -> Self {
+        Self::new(name, format!("Predicate {name} failed: {what}"))
+    }
+}
+
+/// A pod that is run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Admitted {
+    /// At once.
+    Now,
+    /// As soon as these are gone.
+    Instead(Vec<Arc<Pod>>),
 }
 
 /// What decides whether pods are run.
 #[derive(Clone, Debug)]
 pub struct Admission {
-    max_pods: u32,
     sysctls: Allowlist,
     has_app_armor: bool,
 }
@@ -30,48 +67,42 @@ impl Admission {
     /// The rules of `options` on this host. Blocks on the host's `/sys`, for a moment.
     pub fn new(options: &Options) -> Self {
         Self {
-            max_pods: options.max_pods,
             sysctls: Allowlist::new(&options.allowed_unsafe_sysctls),
             has_app_armor: app_armor::is_enabled(),
         }
     }
 
-    /// Whether the pod may run beside `active` others.
+    /// Whether the pod may run on `node` beside `others`, which have their place there.
     ///
     /// # Errors
-    /// It may not.
-    pub fn admit(&self, pod: &Pod, active: usize) -> Result<(), Rejection> {
+    /// It may not; reasons and messages are upstream's.
+    pub fn admit(
+        &self,
+        pod: &Pod,
+        node: &NodeFacts,
+        others: &[Arc<Pod>],
+    ) -> Result<Admitted, Rejection> {
         let fields = unsupported(pod);
         if !fields.is_empty() {
-            return Err(Rejection {
-                reason: "UnsupportedPodSpec",
-                message: format!("this kubelet does not support: {}", fields.join("; ")),
-            });
+            let message = format!("this kubelet does not support: {}", fields.join("; "));
+            return Err(Rejection::new("UnsupportedPodSpec", message));
         }
-        self.check_sysctls(pod)?;
-        let max_pods = self.max_pods;
-        if active >= usize::try_from(max_pods).unwrap_or(usize::MAX) {
-            return Err(Rejection {
-                reason: "OutOfpods",
-                message: format!(
-                    "Node didn't have enough resource: pods, requested: 1, used: {active}, \
-                     capacity: {max_pods}"
-                ),
-            });
-        }
+        let Some(spec) = &pod.spec else {
+            return Ok(Admitted::Now);
+        };
+        self.check_sysctls(spec)?;
+        check_os(pod, spec)?;
+        let admitted = check_node(pod, spec, node, others)?;
         if !self.has_app_armor && app_armor::is_required(pod) {
-            return Err(Rejection {
-                reason: "AppArmor",
-                message: "Cannot enforce AppArmor: AppArmor is not enabled on the host".to_owned(),
-            });
+            return Err(Rejection::new(
+                "AppArmor",
+                "Cannot enforce AppArmor: AppArmor is not enabled on the host",
+            ));
         }
-        Ok(())
+        Ok(admitted)
     }
 
-    fn check_sysctls(&self, pod: &Pod) -> Result<(), Rejection> {
-        let Some(spec) = &pod.spec else {
-            return Ok(());
-        };
+    fn check_sysctls(&self, spec: &PodSpec) -> Result<(), Rejection> {
         let host_network = spec.host_network == Some(true);
         let host_ipc = spec.host_ipc == Some(true);
         let context = spec.security_context.as_ref();
@@ -79,27 +110,160 @@ impl Admission {
         for sysctl in sysctls.into_iter().flatten() {
             self.sysctls
                 .check(&sysctl.name, host_network, host_ipc)
-                .map_err(|error| Rejection {
-                    reason: "SysctlForbidden",
-                    message: error.to_string(),
-                })?;
+                .map_err(|error| Rejection::new("SysctlForbidden", error.to_string()))?;
         }
         Ok(())
     }
 }
 
+/// Whether the pod is for this operating system.
+fn check_os(pod: &Pod, spec: &PodSpec) -> Result<(), Rejection> {
+    let labels = pod.metadata.labels.as_ref();
+    let label = labels.and_then(|labels| labels.get(node_facts::OS));
+    if label.is_some_and(|os| os != OS) {
+        return Err(Rejection::new(
+            "PodOSSelectorNodeLabelDoesNotMatch",
+            "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label",
+        ));
+    }
+    if spec.os.as_ref().is_some_and(|os| os.name != OS) {
+        return Err(Rejection::new(
+            "PodOSNotSupported",
+            "Failed to admit pod as the OS field doesn't match node OS",
+        ));
+    }
+    Ok(())
+}
+
+/// Whether the node has room for the pod, and is one of those that it may run on. What
+/// lacks of its resources can be made up for, if the pod is that important.
+fn check_node(
+    pod: &Pod,
+    spec: &PodSpec,
+    node: &NodeFacts,
+    others: &[Arc<Pod>],
+) -> Result<Admitted, Rejection> {
+    let shortages = fit::shortages(pod, others, node);
+    let is_critical = priority::is_critical(pod);
+    if let Some(shortage) = shortages.first().filter(|_| !is_critical) {
+        return Err(Rejection::new(shortage.reason(), shortage.to_string()));
+    }
+    if !node_affinity::matches(spec, node) {
+        let what = "node(s) didn't match Pod's node affinity/selector";
+        return Err(Rejection::predicate("NodeAffinity", what));
+    }
+    let name = spec.node_name.as_deref().unwrap_or_default();
+    if !name.is_empty() && name != node.name {
+        let what = "node(s) didn't match the requested node name";
+        return Err(Rejection::predicate("NodeName", what));
+    }
+    if !host_ports::are_free(spec, others) {
+        let what = "node(s) didn't have free ports for the requested pod ports";
+        return Err(Rejection::predicate("NodePorts", what));
+    }
+    if !identity::is_static(pod) && !taints::are_tolerated(spec, &node.taints) {
+        let what = "node(s) had taints that the pod didn't tolerate";
+        return Err(Rejection::predicate("TaintToleration", what));
+    }
+    if shortages.is_empty() {
+        return Ok(Admitted::Now);
+    }
+    preemption::victims(pod, others, &shortages)
+        .map(Admitted::Instead)
+        .map_err(|why| {
+            let what = "Unexpected error while attempting to recover from admission failure";
+            Rejection::new("UnexpectedAdmissionError", format!("{what}: {why}"))
+        })
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
 
-    #[test]
-    fn a_full_node_takes_no_more() {
-        let admission = Admission::new(&Options {
-            max_pods: 2,
-            ..Options::default()
+    fn pod(name: &str, priority: i32, spec: Value) -> Arc<Pod> {
+        let mut pod = json!({"metadata": {"name": name}, "spec": spec});
+        pod["spec"]["containers"] = json!([
+            {"name": "c", "resources": {"requests": spec["requests"]}, "ports": spec["ports"]}
+        ]);
+        pod["spec"]["priority"] = priority.into();
+        Arc::new(serde_json::from_value(pod).unwrap())
+    }
+
+    fn admit(pod: &Pod, others: &[Arc<Pod>]) -> Result<Admitted, Rejection> {
+        let node = json!({
+            "metadata": {"name": "node", "labels": {"kubernetes.io/os": "linux"}},
+            "spec": {"taints": [{"key": "k", "effect": "NoExecute"}]},
+            "status": {"allocatable": {"cpu": "2", "pods": "2"}},
         });
-        assert_eq!(admission.admit(&Pod::default(), 1), Ok(()));
-        let rejection = admission.admit(&Pod::default(), 2).unwrap_err();
-        assert_eq!(rejection.reason, "OutOfpods");
+        let node = NodeFacts::of(&serde_json::from_value(node).unwrap());
+        Admission::new(&Options::default()).admit(pod, &node, others)
+    }
+
+    #[test]
+    fn reasons_are_upstreams() {
+        let tolerates = |mut spec: Value| {
+            spec["tolerations"] = json!([{"operator": "Exists"}]);
+            spec
+        };
+        let other = pod(
+            "o",
+            0,
+            tolerates(
+                json!({"requests": {"cpu": "1"}, "ports": [{"containerPort": 1, "hostPort": 80}]}),
+            ),
+        );
+        for (spec, reason) in [
+            (tolerates(json!({"requests": {"cpu": "1"}})), None),
+            (json!({}), Some("TaintToleration")),
+            (
+                tolerates(json!({"requests": {"cpu": "1001m"}})),
+                Some("OutOfcpu"),
+            ),
+            (
+                tolerates(json!({"nodeSelector": {"a": "b"}})),
+                Some("NodeAffinity"),
+            ),
+            (tolerates(json!({"nodeName": "another"})), Some("NodeName")),
+            (
+                tolerates(json!({"ports": [{"containerPort": 1, "hostPort": 80}]})),
+                Some("NodePorts"),
+            ),
+            (
+                tolerates(json!({"os": {"name": "windows"}})),
+                Some("PodOSNotSupported"),
+            ),
+            (
+                tolerates(
+                    json!({"securityContext": {"sysctls": [{"name": "kernel.nope", "value": "1"}]}}),
+                ),
+                Some("SysctlForbidden"),
+            ),
+        ] {
+            let admitted = admit(&pod("p", 0, spec.clone()), std::slice::from_ref(&other));
+            let rejected = admitted.err().map(|rejection| rejection.reason);
+            assert_eq!(rejected.as_deref(), reason, "{spec}");
+        }
+    }
+
+    #[test]
+    fn a_critical_pod_runs_instead_of_others() {
+        let spec = json!({"requests": {"cpu": "2"}, "tolerations": [{"operator": "Exists"}]});
+        let critical = pod("critical", 2_000_000_000, spec);
+        let others = [pod("a", 0, json!({"requests": {"cpu": "1"}}))];
+        assert_eq!(
+            admit(&critical, &others),
+            Ok(Admitted::Instead(others.to_vec()))
+        );
+        let others = [pod("a", 2_000_000_001, json!({"requests": {"cpu": "1"}}))];
+        let rejection = admit(&critical, &others).unwrap_err();
+        assert_eq!(rejection.reason, "UnexpectedAdmissionError");
+        assert_eq!(
+            rejection.message,
+            "Unexpected error while attempting to recover from admission failure: preemption: \
+             error finding a set of pods to preempt: no set of running pods found to reclaim \
+             resources: [(res: cpu, q: 1000), ]"
+        );
     }
 }

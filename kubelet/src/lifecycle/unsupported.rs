@@ -32,11 +32,6 @@ fn some<T>(list: Option<&Vec<T>>) -> bool {
 
 fn pod_spec(spec: &PodSpec, found: &mut Found) {
     found.when(
-        spec.os.as_ref().is_some_and(|os| os.name != "linux"),
-        "spec.os",
-        "operating systems other than linux",
-    );
-    found.when(
         some(spec.resource_claims.as_ref()),
         "spec.resourceClaims",
         "dynamic resource allocation",

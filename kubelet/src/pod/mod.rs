@@ -6,3 +6,4 @@ pub mod identity;
 pub mod manager;
 pub mod priority;
 pub mod resources;
+pub mod shortage;

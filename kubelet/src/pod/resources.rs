@@ -101,6 +101,15 @@ pub fn of_pod(spec: &PodSpec, side: Side) -> Amounts {
     total
 }
 
+/// What the pod requests with what it costs beside its containers.
+pub fn requests(spec: &PodSpec) -> Amounts {
+    let mut total = of_pod(spec, Side::Requests);
+    if let Some(overhead) = &spec.overhead {
+        add(&mut total, &amounts(overhead));
+    }
+    total
+}
+
 /// The amounts of a list; what is no quantity is left out.
 pub fn amounts(list: &ResourceList) -> Amounts {
     list.iter()
@@ -113,6 +122,20 @@ pub fn amount(list: Option<&ResourceList>, name: &str) -> i128 {
     list.and_then(|list| list.get(name))
         .and_then(|quantity| quantity::parse(&quantity.0).ok())
         .unwrap_or_default()
+}
+
+/// Billionths as the resource is counted when it is compared: CPUs in thousandths, all
+/// else in whole units.
+pub fn counted(name: &str, billionths: i128) -> i64 {
+    match name {
+        "cpu" => millis(billionths),
+        _ => units(billionths),
+    }
+}
+
+/// So many units in billionths.
+pub const fn whole(units: i64) -> i128 {
+    units as i128 * NANOS
 }
 
 /// Billionths in whole units, rounded up.

@@ -30,6 +30,8 @@ pub(super) struct Mailbox {
     pub(super) kill: Option<Kill>,
     /// The pod came back while it was ending, and is run again afterwards.
     restart: Option<Arc<Pod>>,
+    /// Nothing of the pod runs any more.
+    has_ended: bool,
     /// When the worker had nothing left to do.
     finished: Option<Instant>,
 }
@@ -88,6 +90,16 @@ impl Mailbox {
         self.kill.as_ref().is_some_and(|kill| kill.deleted)
     }
 
+    /// Nothing of the pod runs any more.
+    pub(super) const fn end(&mut self) {
+        self.has_ended = true;
+    }
+
+    /// Whether nothing of the pod runs any more.
+    pub(super) const fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
     /// The worker has nothing left to do. `true`: it begins again.
     pub(super) fn finish(&mut self) -> bool {
         let Some(pod) = self.restart.take() else {
@@ -95,6 +107,7 @@ impl Mailbox {
             return false;
         };
         self.kill = None;
+        self.has_ended = false;
         // It may have been marked for deletion meanwhile.
         self.update(&pod)
     }
@@ -149,6 +162,7 @@ mod tests {
             phase: Phase::Failed,
             reason: "Evicted".to_owned(),
             message: "no memory".to_owned(),
+            disruption: None,
         };
         mailbox.kill(Kill {
             verdict: Some(verdict.clone()),

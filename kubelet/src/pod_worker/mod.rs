@@ -196,6 +196,13 @@ impl<S: PodSyncer> PodWorkers<S> {
         self.workers.lock().contains_key(uid)
     }
 
+    /// Whether nothing of the pod runs any more, or ever did.
+    pub fn has_ended(&self, uid: &PodUid) -> bool {
+        let workers = self.workers.lock();
+        let mailbox = workers.get(uid);
+        mailbox.is_none_or(|mailbox| mailbox.borrow().has_ended())
+    }
+
     /// Waits for the tasks of all workers, after they were cancelled.
     pub async fn ended(&self) {
         self.tasks.close();

@@ -61,6 +61,7 @@ impl<S: PodSyncer> Worker<S> {
                 self.sync_until_done().await;
             }
             self.terminate().await;
+            self.mailbox.send_modify(Mailbox::end);
             self.settle().await;
             let full_name = self.subject.full_name.clone();
             self.names.release(&full_name, &self.subject.uid);

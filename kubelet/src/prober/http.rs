@@ -2,29 +2,30 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt as _, Empty};
+use http_body_util::BodyExt as _;
 use hyper::{
-    Request, Response, StatusCode, Uri,
+    StatusCode,
     body::Incoming,
-    client::conn::{http1, http2},
     header::{
         ACCEPT, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName,
-        HeaderValue, LOCATION, REFERER, TRAILER, TRANSFER_ENCODING, USER_AGENT,
+        HeaderValue, REFERER, TRAILER, TRANSFER_ENCODING, USER_AGENT,
     },
 };
-use hyper_util::rt::{TokioExecutor, TokioIo};
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction};
-use tokio::{net::TcpStream, time::Instant};
-use tokio_util::task::AbortOnDropHandle;
+use tokio::time::Instant;
 
 use super::{
     port::{self, PortError},
     probe::Outcome,
-    tls::{self, TlsError},
-    url::{self, Url},
+    tls,
 };
-use crate::version;
+use crate::{
+    http::{
+        self, Exchange, GetError, TlsError,
+        url::{self, Url},
+    },
+    version,
+};
 
 /// More of an answer than this is not read, in bytes.
 const MAX_BODY: usize = 10 * 1024;
@@ -119,6 +120,7 @@ impl HttpGet {
         for name in [HOST, CONTENT_LENGTH, TRANSFER_ENCODING, TRAILER] {
             headers.remove(name);
         }
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
         Ok(Self {
             url: Url::new(https, host.unwrap_or(ip), port, path),
             host: given,
@@ -196,24 +198,17 @@ async fn read_body(body: &mut Incoming) -> Result<Vec<u8>, hyper::Error> {
     Ok(read)
 }
 
-/// An answer, and the connection that its body comes from.
-struct Exchange {
-    response: Response<Incoming>,
-    _connection: AbortOnDropHandle<()>,
-}
-
 async fn follow(request: &HttpGet) -> Result<Exchange, HttpError> {
     let mut current = request.clone();
     for _ in 0..MAX_REQUESTS {
         let exchange = exchange(&current).await?;
-        let Some(location) = redirect(&exchange.response) else {
+        let Some(location) = exchange.location() else {
             return Ok(exchange);
         };
         let no_answer = |reason| HttpError::NoAnswer {
             url: current.url.clone(),
             reason,
         };
-        let location = String::from_utf8_lossy(location.as_bytes()).into_owned();
         let next = current
             .url
             .join(&location)
@@ -241,101 +236,18 @@ async fn follow(request: &HttpGet) -> Result<Exchange, HttpError> {
     })
 }
 
-/// Where an answer sends its reader.
-fn redirect(response: &Response<Incoming>) -> Option<HeaderValue> {
-    let follows = matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308);
-    let location = response.headers().get(LOCATION);
-    location
-        .filter(|location| follows && !location.is_empty())
-        .cloned()
-}
-
 async fn exchange(request: &HttpGet) -> Result<Exchange, HttpError> {
     let url = &request.url;
     let failed = |reason: String| HttpError::NoAnswer {
         url: url.clone(),
         reason,
     };
-    let stream = TcpStream::connect((url.host(), url.port()))
-        .await
-        .map_err(|error| failed(format!("dial tcp {}: {error}", url.authority())))?;
-    let sent = if url.is_https() {
-        let stream = tls::connect(stream, url.host())
-            .await
-            .map_err(|error| match error {
-                TlsError::PlainHttp => HttpError::PlainHttp(url.clone()),
-                other => failed(other.to_string()),
-            })?;
-        if tls::is_http2(&stream) {
-            over_http2(stream, request).await
-        } else {
-            over_http1(stream, request).await
-        }
-    } else {
-        over_http1(stream, request).await
-    };
-    sent.map_err(|error| failed(error.to_string()))
-}
-
-/// Why an exchange on a connection failed.
-#[derive(Debug, thiserror::Error)]
-enum SendError {
-    #[error(transparent)]
-    Request(#[from] hyper::http::Error),
-    #[error(transparent)]
-    Connection(#[from] hyper::Error),
-}
-
-async fn over_http1<S>(stream: S, request: &HttpGet) -> Result<Exchange, SendError>
-where
-    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
-{
-    let host = match &request.host {
-        Some(host) => host.clone(),
-        None => {
-            HeaderValue::from_str(&request.url.authority()).map_err(hyper::http::Error::from)?
-        }
-    };
-    let mut message = Request::get(request.url.target()).header(HOST, host);
-    if let Some(headers) = message.headers_mut() {
-        headers.extend(request.headers.clone());
-        headers.insert(CONNECTION, HeaderValue::from_static("close"));
-    }
-    let message = message.body(Empty::<Bytes>::new())?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    let connection = AbortOnDropHandle::new(tokio::spawn(async move {
-        // Who waits for the answer hears of it.
-        let _ = connection.await;
-    }));
-    Ok(Exchange {
-        response: sender.send_request(message).await?,
-        _connection: connection,
-    })
-}
-
-async fn over_http2(stream: tls::Connection, request: &HttpGet) -> Result<Exchange, SendError> {
-    let url = &request.url;
-    let host = request.host.as_ref().and_then(|host| host.to_str().ok());
-    let uri = Uri::builder()
-        .scheme("https")
-        .authority(host.map_or_else(|| url.authority(), str::to_owned))
-        .path_and_query(url.target())
-        .build()?;
-    let mut message = Request::get(uri);
-    if let Some(headers) = message.headers_mut() {
-        headers.extend(request.headers.clone());
-        headers.remove(CONNECTION);
-    }
-    let message = message.body(Empty::<Bytes>::new())?;
-    let io = TokioIo::new(stream);
-    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), io).await?;
-    let connection = AbortOnDropHandle::new(tokio::spawn(async move {
-        // Who waits for the answer hears of it.
-        let _ = connection.await;
-    }));
-    Ok(Exchange {
-        response: sender.send_request(message).await?,
-        _connection: connection,
+    let tls = url.is_https().then(tls::config).transpose();
+    let tls = tls.map_err(|error| failed(format!("tls: {error}")))?;
+    let answered = http::get(url, tls, request.host.as_ref(), &request.headers).await;
+    answered.map_err(|error| match error {
+        GetError::Tls(TlsError::PlainHttp(_)) => HttpError::PlainHttp(url.clone()),
+        other => failed(other.to_string()),
     })
 }
 

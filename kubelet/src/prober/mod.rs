@@ -10,7 +10,6 @@ mod probe;
 pub mod results;
 mod tcp;
 mod tls;
-pub mod url;
 mod worker;
 
 pub use manager::ProbeManager;

@@ -94,7 +94,7 @@ pub struct MountParts {
 
 impl MountParts {
     /// The mounts of the container: its volumes in the order of its spec, then the kubelet's
-    /// own files. Blocks on the file system when there are sub-paths.
+    /// own files. Blocks when there are sub-paths.
     ///
     /// # Errors
     /// See [`MountError`].
@@ -116,6 +116,13 @@ impl MountParts {
             mounts.push(file(path.unwrap_or(TERMINATION_MESSAGE_PATH), message));
         }
         Ok(mounts)
+    }
+
+    /// Whether there are parts of volumes to look for.
+    pub fn have_sub_paths(&self) -> bool {
+        let given = |path: &Option<String>| path.as_deref().is_some_and(|path| !path.is_empty());
+        let mut mounts = self.container.volume_mounts.iter().flatten();
+        mounts.any(|mount| given(&mount.sub_path) || given(&mount.sub_path_expr))
     }
 
     fn volume_mount(&self, index: usize, mount: &VolumeMount) -> Result<Mount, MountError> {

@@ -27,6 +27,7 @@ use super::{
 };
 use crate::{
     config::duration::GoDuration,
+    foreign,
     image::ImageError,
     logs::links,
     pod::{directory, identity},
@@ -219,7 +220,13 @@ impl RuntimeManager {
             image_ref: image.id,
             image_user: image.user,
             variables,
-            mounts: repeatable::blocking(move || mounts.mounts()).await??,
+            mounts: if mounts.have_sub_paths() {
+                foreign::CONTAINERS
+                    .blocking(move || mounts.mounts())
+                    .await??
+            } else {
+                mounts.mounts()?
+            },
             devices,
             security: NodeSecurity {
                 seccomp_root: &self.seccomp_root,

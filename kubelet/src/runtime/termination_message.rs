@@ -14,7 +14,7 @@ use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
 
 use super::labels;
-use crate::repeatable::blocking;
+use crate::foreign;
 
 /// Longest message, in bytes, as the API has it.
 pub const MAX_MESSAGE: u64 = 4096;
@@ -65,7 +65,8 @@ impl Source {
         if self == Self::default() {
             return String::new();
         }
-        blocking(move || self.read_blocking())
+        foreign::MESSAGES
+            .blocking(move || self.read_blocking())
             .await
             .unwrap_or_else(|error| format!("Error on reading termination log: {error}"))
     }

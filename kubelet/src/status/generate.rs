@@ -109,6 +109,7 @@ pub(super) fn generate(
     limit_messages(all);
 
     let mut conditions = others(pod, old);
+    conditions.extend(disruption(pod, facts, &conditions));
     if let Some(resize) = facts.resize.filter(|_| !facts.ending) {
         conditions.extend(resize.conditions.iter().cloned());
     }
@@ -243,6 +244,21 @@ fn others(pod: &Pod, old: &ApiStatus) -> Vec<PodCondition> {
         .chain(disruption)
         .cloned()
         .collect()
+}
+
+/// The condition of a pod that ends for the sake of others, unless it has it.
+fn disruption(pod: &Pod, facts: Facts<'_>, known: &[PodCondition]) -> Option<PodCondition> {
+    let message = facts.verdict?.disruption.clone()?;
+    let is_known = known.iter().any(|c| c.type_ == DISRUPTION_TARGET);
+    (!is_known).then(|| PodCondition {
+        type_: DISRUPTION_TARGET.to_owned(),
+        status: "True".to_owned(),
+        reason: Some("TerminationByKubelet".to_owned()),
+        message: Some(message),
+        observed_generation: pod.metadata.generation,
+        last_transition_time: Some(clock::now_time()),
+        ..PodCondition::default()
+    })
 }
 
 /// The addresses of the pod's sandbox. Once that has ended, those that it had: what asks

@@ -216,6 +216,7 @@ mod tests {
             phase: Phase::Failed,
             reason: "DeadlineExceeded".to_owned(),
             message: "too late".to_owned(),
+            disruption: None,
         };
         report(&manager, Some(&verdict), false);
         let last = report(&manager, None, true);

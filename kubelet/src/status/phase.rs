@@ -88,10 +88,14 @@ fn standing<'a>(
         (None, None) => return Standing::Unknown,
     };
     let restarting_all = ended.reason.as_deref() == Some(RESTARTING_ALL);
+    let is_terminated = state.terminated.is_some();
+    // What ended well and waits is to run again, for it was changed: unlike upstream, a
+    // start that fails once makes no failure of it.
+    let runs_again = restarting_all || (!is_terminated && ended.exit_code == 0);
     Standing::Stopped(Stopped {
         exit_code: ended.exit_code,
-        is_final: !restarting_all && !restart_rules::restarts(spec, container, ended.exit_code),
-        is_terminated: state.terminated.is_some(),
+        is_final: !runs_again && !restart_rules::restarts(spec, container, ended.exit_code),
+        is_terminated,
     })
 }
 
@@ -292,6 +296,25 @@ mod tests {
         let statuses = [crashing];
         assert_eq!(of(&spec, &[], &statuses, false), Phase::Running);
         assert_eq!(of(&spec, &[], &statuses, true), Phase::Failed);
+    }
+
+    #[test]
+    fn what_ended_well_and_waits_to_run_again_is_no_failure() {
+        for (policy, exit_code, expected) in [
+            ("OnFailure", 0, Phase::Running),
+            ("Never", 0, Phase::Running),
+            ("OnFailure", 1, Phase::Running),
+            ("Never", 1, Phase::Failed),
+        ] {
+            let spec = PodSpec {
+                restart_policy: Some(policy.to_owned()),
+                containers: vec![named("a")],
+                ..PodSpec::default()
+            };
+            let mut changed = status("a", waiting());
+            changed.last_state = Some(ended(exit_code));
+            assert_eq!(of(&spec, &[], &[changed], false), expected, "{policy}");
+        }
     }
 
     #[test]

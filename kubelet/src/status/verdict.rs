@@ -12,4 +12,7 @@ pub struct Verdict {
     pub reason: String,
     /// Details for people.
     pub message: String,
+    /// What the condition `DisruptionTarget` says, where the pod ends for the sake of
+    /// the node or of others.
+    pub disruption: Option<String>,
 }

@@ -11,7 +11,8 @@ use futures::future::FutureExt as _;
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, PodSpec, ResourceRequirements};
 
 use super::{
-    VolumeError, VolumeHost, blocking, huge_pages, mount, mount_info, ownership,
+    VolumeError, VolumeHost, blocking, blocking_on_own_files, huge_pages, mount, mount_info,
+    ownership,
     plugin::{Attributes, FsGroup, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
     spec::VolumeSpec,
 };
@@ -45,7 +46,7 @@ impl VolumePlugin for EmptyDir {
 
     fn set_up<'a>(&'a self, request: &'a MountRequest) -> Work<'a, Mounted> {
         let (request, host) = (request.clone(), self.host.clone());
-        blocking(move || {
+        blocking_on_own_files(move || {
             let source = request.spec.inline().and_then(|v| v.empty_dir.as_ref());
             let medium = Medium::of(&request, source, host.machine.memory)?;
             let marker = marker(&host, &request.volume);

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use super::{
     VolumeError, VolumeHost,
     atomic_writer::{self, Payload},
-    blocking,
+    blocking, blocking_on_own_files,
     empty_dir::{self, Medium},
     mount, ownership,
     plugin::{Attributes, MountRequest, Mounted, PodVolume},
@@ -46,7 +46,7 @@ pub(super) async fn set_up(
             host.machine.memory,
         )),
     };
-    blocking(move || {
+    blocking_on_own_files(move || {
         let dir = &request.dir;
         let is_mounted = keep == Keep::OnDisk || mount::is_mounted(dir)?;
         if !dir.is_dir() || !is_mounted {

@@ -2,6 +2,8 @@
 
 use std::{path::PathBuf, sync::Arc};
 
+use tokio::task::JoinError;
+
 use super::{
     VolumeError,
     plugin::{PodVolume, VolumeMode},
@@ -9,6 +11,7 @@ use super::{
 use crate::{
     apiserver::objects::Objects,
     config::options::Options,
+    foreign,
     pod::{directory, identity::PodUid},
     repeatable,
     runtime::machine::Machine,
@@ -49,14 +52,31 @@ impl VolumeHost {
     }
 }
 
-/// Runs what blocks on the file system where it blocks nobody.
+/// Runs what blocks on what pods mount, and may hang there, where it blocks nobody. There
+/// is only so much of it at a time.
 ///
 /// # Errors
 /// Those of `work`, and its panics.
 pub async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, VolumeError> + Send + 'static,
 ) -> Result<T, VolumeError> {
-    repeatable::blocking(work)
-        .await
-        .map_err(|panic| VolumeError::Other(panic.into()))?
+    unless_panicked(foreign::VOLUMES.blocking(work).await)
+}
+
+/// As [`blocking`], for what touches the kubelet's own files alone: it does not hang, and
+/// waits for nothing that does.
+///
+/// # Errors
+/// Those of `work`, and its panics.
+pub async fn blocking_on_own_files<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, VolumeError> + Send + 'static,
+) -> Result<T, VolumeError> {
+    unless_panicked(repeatable::blocking(work).await)
+}
+
+/// What came of work of a thread.
+pub(super) fn unless_panicked<T>(
+    ended: Result<Result<T, VolumeError>, JoinError>,
+) -> Result<T, VolumeError> {
+    ended.map_err(|panic| VolumeError::Other(panic.into()))?
 }

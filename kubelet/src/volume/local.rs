@@ -11,7 +11,8 @@ use futures::future::FutureExt as _;
 use k8s_openapi::api::core::v1::LocalVolumeSource;
 
 use super::{
-    VolumeError, VolumeHost, blocking, disk, file_system, mount, mount_info, ownership,
+    VolumeError, VolumeHost, blocking, blocking_on_own_files, disk, file_system, mount, mount_info,
+    ownership,
     plugin::{Attributes, MountRequest, Mounted, PodVolume, VolumeMode, VolumePlugin, Work},
     spec::VolumeSpec,
 };
@@ -125,7 +126,7 @@ impl VolumePlugin for Local {
 
     fn devices_on_disk(&self) -> Work<'_, Vec<String>> {
         let dir = self.devices_dir();
-        blocking(move || {
+        blocking_on_own_files(move || {
             let children = disk::children(&dir)?;
             Ok(children.into_iter().map(|(name, _)| name).collect())
         })

@@ -15,6 +15,7 @@ mod host_path;
 mod huge_pages;
 mod image;
 mod local;
+mod loop_device;
 pub mod manager;
 mod mount;
 pub mod mount_info;
@@ -33,7 +34,7 @@ mod world;
 
 pub use self::{
     error::VolumeError,
-    host::{VolumeHost, blocking},
+    host::{VolumeHost, blocking, blocking_on_own_files},
     manager::VolumeManager,
     mounted::{MountedVolume, MountedVolumes},
 };

@@ -60,6 +60,24 @@ pub fn within(path: &Path) -> io::Result<Vec<MountInfo>> {
     Ok(mounts)
 }
 
+/// Where else the same is mounted as at a path: not below it, and not by way of another
+/// mount that shows the path itself.
+///
+/// # Errors
+/// As [`at`].
+pub fn elsewhere(path: &Path) -> io::Result<Vec<MountInfo>> {
+    let Some(own) = at(path)? else {
+        return Ok(Vec::new());
+    };
+    let shown = own.mount_point.to_string_lossy().into_owned();
+    let mut mounts = read()?;
+    mounts.retain(|other| {
+        (&other.device, &other.root) == (&own.device, &own.root)
+            && !other.mount_point.to_string_lossy().contains(&shown)
+    });
+    Ok(mounts)
+}
+
 /// The path as the kernel has it, not following its last component; `None` when its parent
 /// is not there.
 fn resolve(path: &Path) -> io::Result<Option<PathBuf>> {
@@ -141,6 +159,25 @@ mod tests {
         assert_eq!(mounts[0].super_options, "rw,x=y");
         assert_eq!(mounts[1].mount_point, Path::new("/var/with blank\\"));
         assert_eq!(mounts[2].super_options, "");
+    }
+
+    #[test]
+    fn what_is_mounted_twice_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let [source, own, other] = ["source", "own", "other"].map(|name| dir.path().join(name));
+        for path in [&source, &own, &other] {
+            fs::create_dir(path).unwrap();
+        }
+        assert_eq!(elsewhere(&own).unwrap(), []);
+        rustix::mount::mount_bind(&source, &own).unwrap();
+        assert_eq!(elsewhere(&own).unwrap(), []);
+        rustix::mount::mount_bind(&own, &other).unwrap();
+        let found = elsewhere(&own).unwrap();
+        for path in [&own, &other] {
+            rustix::mount::unmount(path, rustix::mount::UnmountFlags::empty()).unwrap();
+        }
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].mount_point, other.canonicalize().unwrap());
     }
 
     #[test]

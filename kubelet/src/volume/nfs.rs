@@ -1,6 +1,6 @@
 //! `nfs`: a directory of an NFS server, mounted for each pod.
 
-use std::{net::Ipv6Addr, time::Duration};
+use std::{net::Ipv6Addr, pin::pin, time::Duration};
 
 use futures::future::FutureExt as _;
 use k8s_openapi::api::core::v1::NFSVolumeSource;
@@ -9,10 +9,13 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use super::{
-    VolumeError, VolumeHost, blocking, mount,
+    VolumeError, VolumeHost, blocking, blocking_on_own_files,
+    host::unless_panicked,
+    mount,
     plugin::{Attributes, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
     spec::{VolumeSource, VolumeSpec},
 };
+use crate::foreign;
 
 /// After this, a server that does not answer is given up.
 const UNMOUNT_LIMIT: Duration = Duration::from_secs(60);
@@ -61,19 +64,22 @@ impl VolumePlugin for Nfs {
     fn tear_down<'a>(&'a self, volume: &'a PodVolume) -> Work<'a, ()> {
         async move {
             let dir = self.host.volume_dir(volume);
-            let unmounted = {
+            let path = dir.display();
+            // The limit is the server's, not that of those before this one.
+            let turn = foreign::VOLUMES.turn().await;
+            let target = dir.clone();
+            let mut unmounted = pin!(turn.blocking(move || mount::clean_up(&target)));
+            loop {
+                // Is never begun anew before its end, or each would take a thread.
+                if let Ok(ended) = timeout(UNMOUNT_LIMIT, &mut unmounted).await {
+                    return unless_panicked(ended);
+                }
+                warn!(%path, "the server does not let go; forcing it");
                 let dir = dir.clone();
-                blocking(move || mount::clean_up(&dir))
-            };
-            match timeout(UNMOUNT_LIMIT, unmounted).await {
-                Ok(unmounted) => unmounted,
-                Err(_) => {
-                    warn!(path = %dir.display(), "the server does not let go; forcing it");
-                    blocking(move || {
-                        mount::unmount(&dir, UnmountFlags::FORCE)?;
-                        mount::clean_up(&dir)
-                    })
-                    .await
+                let force = move || mount::unmount(&dir, UnmountFlags::FORCE);
+                // All the threads for volumes may be waiting for just this.
+                if let Err(error) = blocking_on_own_files(force).await {
+                    warn!(%path, %error, "cannot force the server to let go");
                 }
             }
         }

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::{
-    VolumeError, blocking, disk,
+    VolumeError, blocking, blocking_on_own_files, disk,
     manager::VolumeManager,
     plugin::{Device, MountRequest, Mounted, PodVolume, VolumePlugin},
     subpath,
@@ -137,7 +137,7 @@ impl VolumeManager {
     /// Takes in what an earlier kubelet left.
     async fn find_all(&self) {
         let pods_dir = directory::pods_dir(&self.host.options);
-        let pods = blocking(move || disk::children(&pods_dir)).await;
+        let pods = blocking_on_own_files(move || disk::children(&pods_dir)).await;
         for (uid, _) in report(pods).unwrap_or_default() {
             report(self.find_volumes(&PodUid::from(uid.as_str())).await);
         }
@@ -153,12 +153,14 @@ impl VolumeManager {
     /// not have are none of its business.
     pub(super) async fn find_volumes(&self, uid: &PodUid) -> Result<(), VolumeError> {
         let (pod_dir, pod) = (self.host.pod_dir(uid), uid.clone());
-        let volumes = blocking(move || disk::volumes(&pod_dir, &pod)).await?;
+        let volumes = blocking_on_own_files(move || disk::volumes(&pod_dir, &pod)).await?;
         for volume in volumes {
             let Some(plugin) = self.plugin(&volume.plugin) else {
                 continue;
             };
-            let device = plugin.device_on_disk(&volume).await?.map(|name| Device {
+            // It keeps no other volume from being found; giving it back fails by it too.
+            let name = report(plugin.device_on_disk(&volume).await).flatten();
+            let device = name.map(|name| Device {
                 plugin: plugin.name().to_owned(),
                 name,
             });

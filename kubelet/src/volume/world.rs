@@ -271,7 +271,7 @@ impl World {
                             continue;
                         }
                         stage = state.staged != Some(true);
-                        state.attempts.busy = stage;
+                        state.attempts.busy = true;
                     }
                     mount.attempts.busy = true;
                     mount.refresh = false;
@@ -316,10 +316,12 @@ impl World {
         let error = result.as_ref().err().cloned();
         match job {
             Job::SetUp { request, stage, .. } => {
-                if let (Some(device), true) = (&request.device, *stage)
+                if let Some(device) = &request.device
                     && let Some(state) = self.devices.get_mut(device)
                 {
-                    state.staged = result.is_ok().then_some(true);
+                    if *stage {
+                        state.staged = result.is_ok().then_some(true);
+                    }
                     state.attempts.end(None, now);
                 }
                 let Some(mount) = self.mounts.get_mut(&request.volume) else {

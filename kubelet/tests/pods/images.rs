@@ -4,7 +4,7 @@ use std::{fs, os::unix::fs::symlink, sync::Arc, time::Duration};
 
 use e2e::fake_runtime::{Fault, Times, Verb};
 use k8s_openapi::{ByteString, api::core::v1::Pod};
-use kubelet::image::credentials::plugin::config::CredentialProvider;
+use kubelet::{config::options::Options, image::credentials::plugin::config::CredentialProvider};
 use serde_json::{Value, json};
 use tonic::Status;
 
@@ -51,6 +51,27 @@ async fn what_cannot_be_had_is_shown_by_reason() {
         assert_eq!(kubelet.phase(name), "Pending");
     }
     assert!(node.runtime.pulls().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_were_refused_together_do_not_come_again_together() {
+    let node = Node::new();
+    node.runtime.add_pullable_image(IMAGE);
+    let options = Options {
+        serialize_image_pulls: false,
+        registry_pull_qps: 3,
+        registry_burst: 3,
+        ..node.options()
+    };
+    let kubelet = node.start_with(options);
+    let names: Vec<String> = (0..30).map(|n| format!("pod-{n}")).collect();
+    let pods = names.iter().map(|name| with_image(name, IMAGE, "Always"));
+    kubelet.add_all(pods.collect()).await;
+    // In step, three of them would be let in each time that the back-off doubles.
+    until("all run", 150 * SECOND, || {
+        names.iter().all(|name| kubelet.phase(name) == "Running")
+    })
+    .await;
 }
 
 #[tokio::test(start_paused = true)]

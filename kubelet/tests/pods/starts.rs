@@ -1,9 +1,18 @@
 //! How pods start, and what their status says then.
 
 use e2e::fake_runtime::{Behaviour, Verb};
-use serde_json::json;
+use k8s_openapi::api::core::v1::Pod;
+use kubelet::config::options::Options;
+use serde_json::{Value, json};
 
 use crate::node::{IMAGE, Node, SECOND, pod, until};
+
+/// A pod that the node can do without, unlike a static one.
+fn api_pod(name: &str, spec: Value) -> Pod {
+    let mut pod = pod(name, name, spec);
+    pod.metadata.annotations = None;
+    pod
+}
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_comes_to_run_with_a_full_status() {
@@ -183,8 +192,112 @@ async fn a_full_node_rejects_the_rest() {
     let kubelet = node.start_with(options);
     kubelet.add(pod("a", "a", json!({}))).await;
     kubelet.add(pod("b", "b", json!({}))).await;
+    kubelet.add(api_pod("c", json!({}))).await;
     kubelet.until_phase("a", "Running", 3 * SECOND).await;
-    assert_eq!(kubelet.status("b").reason.as_deref(), Some("OutOfpods"));
+    assert_eq!(kubelet.status("c").reason.as_deref(), Some("OutOfpods"));
+    // A static pod is critical, and finds nobody to take the place of.
+    let status = kubelet.status("b");
+    assert_eq!(status.reason.as_deref(), Some("UnexpectedAdmissionError"));
+    assert!(
+        status
+            .message
+            .unwrap()
+            .ends_with("resources: [(res: pods, q: 1), ]")
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_node_lacks_or_is_not_is_told_by_reason() {
+    let node = Node::new();
+    let kubelet = node.start();
+    let with = |requests: Value, port: i32| {
+        json!({"containers": [{
+            "name": "c", "image": IMAGE, "resources": {"requests": requests},
+            "ports": [{"containerPort": 80, "hostPort": port}]
+        }]})
+    };
+    for (name, spec, reason) in [
+        ("fits", with(json!({"cpu": "10m"}), 80), None),
+        ("cpu", with(json!({"cpu": "100k"}), 81), Some("OutOfcpu")),
+        (
+            "memory",
+            with(json!({"memory": "1Ei"}), 82),
+            Some("OutOfmemory"),
+        ),
+        (
+            "disk",
+            with(json!({"ephemeral-storage": "1Ei"}), 83),
+            Some("OutOfephemeral-storage"),
+        ),
+        ("port", with(json!({}), 80), Some("NodePorts")),
+        (
+            "selector",
+            json!({"nodeSelector": {"disk": "ssd"}}),
+            Some("NodeAffinity"),
+        ),
+        (
+            "here",
+            json!({"nodeSelector": {"kubernetes.io/os": "linux"}}),
+            None,
+        ),
+        (
+            "os",
+            json!({"os": {"name": "windows"}}),
+            Some("PodOSNotSupported"),
+        ),
+    ] {
+        kubelet.add(api_pod(name, spec)).await;
+        match reason {
+            None => kubelet.until_phase(name, "Running", 3 * SECOND).await,
+            Some(reason) => {
+                until("its end", SECOND, || kubelet.phase(name) == "Failed").await;
+                assert_eq!(kubelet.status(name).reason.as_deref(), Some(reason));
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_critical_pod_runs_once_the_pods_it_needs_the_room_of_have_ended() {
+    let node = Node::new();
+    let options = Options {
+        max_pods: 2,
+        ..node.options()
+    };
+    let kubelet = node.start_with(options);
+    let spec = |priority: i32| json!({"priority": priority, "terminationGracePeriodSeconds": 20});
+    // It takes its time to end.
+    let slow = Behaviour {
+        stops_after: Some(10 * SECOND),
+        ..Behaviour::default()
+    };
+    node.runtime.behave("c", slow);
+    for (name, priority) in [("low", 1), ("high", 1000)] {
+        kubelet.add(api_pod(name, spec(priority))).await;
+        kubelet.until_phase(name, "Running", 3 * SECOND).await;
+    }
+    kubelet
+        .add(pod("critical", "critical", spec(2_000_000_000)))
+        .await;
+    until("its end", 3 * SECOND, || kubelet.phase("low") == "Failed").await;
+    let status = kubelet.status("low");
+    assert_eq!(status.reason.as_deref(), Some("Preempting"));
+    let conditions = status.conditions.unwrap();
+    let disruption = conditions.iter().find(|c| c.type_ == "DisruptionTarget");
+    assert_eq!(
+        disruption.unwrap().reason.as_deref(),
+        Some("TerminationByKubelet")
+    );
+    tokio::time::sleep(5 * SECOND).await;
+    assert_eq!(
+        node.ready_sandboxes().len(),
+        2,
+        "it began before there was room"
+    );
+    kubelet
+        .until_phase("critical", "Running", 20 * SECOND)
+        .await;
+    assert_eq!(kubelet.phase("high"), "Running");
 }
 
 #[tokio::test(start_paused = true)]

@@ -240,7 +240,11 @@ fn state(container: &ContainerStatus) -> String {
         return "running".to_owned();
     }
     match (&state.waiting, &state.terminated) {
-        (Some(waiting), _) => waiting.reason.clone().unwrap_or_default(),
+        (Some(waiting), _) => {
+            let message = waiting.message.as_deref().unwrap_or_default();
+            let reason = waiting.reason.as_deref().unwrap_or_default();
+            format!("{reason} ({message})")
+        }
         (_, Some(terminated)) => format!("ended {}", terminated.exit_code),
         _ => String::new(),
     }

@@ -8,26 +8,15 @@ use std::{
 };
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Empty, LengthLimitError, Limited};
-use hyper::{
-    HeaderMap, Request, Response, StatusCode, Uri,
-    body::Incoming,
-    client::conn::http1,
-    header::{HOST, HeaderValue, LOCATION},
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use hyper::{HeaderMap, StatusCode, header::HOST};
+use tokio::time;
+use tokio_rustls::rustls::{
+    self, ClientConfig, RootCertStore,
+    pki_types::{CertificateDer, pem::PemObject as _},
 };
-use hyper_util::rt::TokioIo;
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
-    time,
-};
-use tokio_rustls::{
-    TlsConnector,
-    rustls::{
-        self, ClientConfig, RootCertStore,
-        pki_types::{CertificateDer, ServerName, pem::PemObject as _},
-    },
-};
+
+use crate::http::{self, Exchange, GetError, TlsError, url::Url};
 
 /// For a whole request, as upstream.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -75,7 +64,7 @@ pub(super) enum FetchError {
 pub(super) struct HttpClient {
     headers: HeaderMap,
     /// Made when it is first needed.
-    tls: Option<TlsConnector>,
+    tls: Option<Arc<ClientConfig>>,
 }
 
 impl HttpClient {
@@ -97,105 +86,61 @@ impl HttpClient {
 
     async fn follow(&mut self, url: &str) -> Result<Bytes, FetchError> {
         let no_url = |url: &str| FetchError::Url(url.to_owned());
-        let mut uri: Uri = url.parse().map_err(|_| no_url(url))?;
+        let mut url = Url::parse(url).ok_or_else(|| no_url(url))?;
         for _ in 0..=MAX_REDIRECTS {
-            let response = self.request(&uri).await?;
-            let location = response.headers().get(LOCATION).cloned();
-            match (response.status(), location) {
-                (StatusCode::OK, _) => return read(response.into_body()).await,
-                (status, Some(location)) if is_redirect(status) => {
-                    uri = redirected(&uri, &location)
-                        .ok_or_else(|| no_url(&String::from_utf8_lossy(location.as_bytes())))?;
-                }
-                (status, _) => return Err(FetchError::Status(status)),
+            let tls = if url.is_https() {
+                Some(self.tls().await?)
+            } else {
+                None
+            };
+            let answered = http::get(&url, tls, None, &self.headers).await;
+            let exchange = answered.map_err(|error| failed(&url, error))?;
+            let location = exchange.location();
+            match (exchange.response.status(), location) {
+                (StatusCode::OK, _) => return read(exchange).await,
+                (_, Some(location)) => url = url.join(&location).map_err(|_| no_url(&location))?,
+                (status, None) => return Err(FetchError::Status(status)),
             }
         }
         Err(FetchError::Redirects)
     }
 
-    async fn request(&mut self, uri: &Uri) -> Result<Response<Incoming>, FetchError> {
-        let no_url = || FetchError::Url(uri.to_string());
-        let (Some(host), Some(authority)) = (uri.host(), uri.authority()) else {
-            return Err(no_url());
-        };
-        let host = host.trim_start_matches('[').trim_end_matches(']');
-        let is_tls = match uri.scheme_str() {
-            Some("http") => false,
-            Some("https") => true,
-            _ => return Err(no_url()),
-        };
-        let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
-        let connected = TcpStream::connect((host, port)).await;
-        let stream = connected.map_err(|source| connect_error(host, port, source))?;
-        let path = uri.path_and_query().map_or("/", |path| path.as_str());
-        let mut request = Request::get(path).body(Empty::<Bytes>::new())?;
-        request.headers_mut().clone_from(&self.headers);
-        let address = authority.as_str().rsplit('@').next().unwrap_or_default();
-        let address = HeaderValue::from_str(address).map_err(hyper::http::Error::from)?;
-        request.headers_mut().insert(HOST, address);
-        if !is_tls {
-            return send(stream, request).await;
-        }
-        let name = ServerName::try_from(host.to_owned()).map_err(|_| no_url())?;
-        let tls = match &self.tls {
+    async fn tls(&mut self) -> Result<Arc<ClientConfig>, FetchError> {
+        let tls = match self.tls.take() {
             Some(tls) => tls,
-            None => self.tls.insert(connector().await?),
+            None => config().await?,
         };
-        let stream = tls.connect(name, stream).await;
-        send(
-            stream.map_err(|source| connect_error(host, port, source))?,
-            request,
-        )
+        Ok(Arc::clone(self.tls.insert(tls)))
+    }
+}
+
+fn failed(url: &Url, error: GetError) -> FetchError {
+    match error {
+        GetError::Dial { source, .. }
+        | GetError::Tls(TlsError::PlainHttp(source) | TlsError::Handshake(source)) => {
+            FetchError::Connect {
+                address: format!("{}:{}", url.host(), url.port()),
+                source,
+            }
+        }
+        GetError::Tls(TlsError::Name(_)) => FetchError::Url(url.to_string()),
+        GetError::Request(error) => error.into(),
+        GetError::Connection(error) => error.into(),
+    }
+}
+
+async fn read(mut exchange: Exchange) -> Result<Bytes, FetchError> {
+    match Limited::new(exchange.response.body_mut(), MAX_LENGTH)
+        .collect()
         .await
-    }
-}
-
-fn connect_error(host: &str, port: u16, source: io::Error) -> FetchError {
-    FetchError::Connect {
-        address: format!("{host}:{port}"),
-        source,
-    }
-}
-
-async fn send<S>(
-    stream: S,
-    request: Request<Empty<Bytes>>,
-) -> Result<Response<Incoming>, FetchError>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // Ends with the answer; what fails in it fails the request too.
-    tokio::spawn(async move {
-        let _ = connection.await;
-    });
-    Ok(sender.send_request(request).await?)
-}
-
-async fn read(body: Incoming) -> Result<Bytes, FetchError> {
-    match Limited::new(body, MAX_LENGTH).collect().await {
+    {
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(FetchError::TooLong),
         Err(error) => Err(FetchError::Body(error)),
     }
 }
 
-fn is_redirect(status: StatusCode) -> bool {
-    matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308)
-}
-
-/// A whole URL, or a path on the same host.
-fn redirected(from: &Uri, location: &HeaderValue) -> Option<Uri> {
-    let location = location.to_str().ok()?;
-    if !location.starts_with('/') {
-        return location.parse().ok();
-    }
-    let mut parts = from.clone().into_parts();
-    parts.path_and_query = Some(location.parse().ok()?);
-    Uri::from_parts(parts).ok()
-}
-
-async fn connector() -> Result<TlsConnector, FetchError> {
+async fn config() -> Result<Arc<ClientConfig>, FetchError> {
     let paths: Vec<PathBuf> = match std::env::var_os("SSL_CERT_FILE") {
         Some(path) => vec![PathBuf::from(path)],
         None => ROOTS.iter().map(PathBuf::from).collect(),
@@ -212,7 +157,7 @@ async fn connector() -> Result<TlsConnector, FetchError> {
         .with_safe_default_protocol_versions()?
         .with_root_certificates(roots)
         .with_no_client_auth();
-    Ok(TlsConnector::from(Arc::new(config)))
+    Ok(Arc::new(config))
 }
 
 /// The roots in a file; none when there are none that can be read.

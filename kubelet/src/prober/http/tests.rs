@@ -18,6 +18,12 @@ use tokio_rustls::{
     },
 };
 
+use bytes::Bytes;
+use http_body_util::Empty;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio_util::task::AbortOnDropHandle;
+
 use super::*;
 
 const TIMEOUT: Duration = Duration::from_secs(10);

@@ -20,8 +20,8 @@ use self::{
 use super::{expansion::expand, machine::Machine};
 use crate::{
     apiserver::objects::{ObjectError, Objects},
+    foreign,
     pod::{identity, resources::ResourceList},
-    repeatable::blocking,
     volume::MountedVolumes,
 };
 
@@ -262,7 +262,8 @@ impl Scope<'_> {
         };
         let (root, path, key) = (root.to_owned(), selector.path.clone(), selector.key.clone());
         let file = root.join(&path);
-        let read = blocking(move || env_file::value(&root, &path, &key)).await;
+        let read = move || env_file::value(&root, &path, &key);
+        let read = foreign::CONTAINERS.blocking(read).await;
         let value = read.map_err(EnvFileError::from)??;
         if !value.is_empty() {
             Ok(Some(value))

@@ -11,7 +11,8 @@ use k8s_openapi::api::core::v1::ResourceRequirements;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
-use crate::repeatable::blocking;
+use super::ByContainer;
+use crate::{pod::identity::PodUid, repeatable::blocking};
 
 const FILE: &str = "resources.json";
 
@@ -20,28 +21,44 @@ const FILE: &str = "resources.json";
 #[serde(default)]
 pub(super) struct Checkpoint {
     /// By the container's name.
-    pub(super) granted: BTreeMap<String, ResourceRequirements>,
+    pub(super) granted: ByContainer,
     /// By the container's id.
     pub(super) actuated: BTreeMap<String, ResourceRequirements>,
 }
 
 /// The checkpoint in a pod's directory; an empty one where there is none.
 pub(super) async fn read(pod_dir: PathBuf) -> Checkpoint {
-    let read = blocking(move || match std::fs::read(pod_dir.join(FILE)) {
-        Ok(bytes) => Ok(serde_json::from_slice(&bytes)?),
+    let read = blocking(move || read_in(&pod_dir)).await;
+    read.unwrap_or_default()
+}
+
+fn read_in(pod_dir: &Path) -> Checkpoint {
+    let read = match std::fs::read(pod_dir.join(FILE)) {
+        Ok(bytes) => serde_json::from_slice(&bytes).map_err(io::Error::from),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Checkpoint::default()),
         Err(error) => Err(error),
-    });
-    let read = read
-        .await
-        .unwrap_or_else(|error| Err(io::Error::other(error)));
+    };
     read.unwrap_or_else(|error| {
         warn!(
-            %error,
+            pod_dir = %pod_dir.display(), %error,
             "cannot read what the pod was granted; taking what its spec asks for"
         );
         Checkpoint::default()
     })
+}
+
+/// What all pods with a directory in `pods_dir` were granted, where that is written down.
+pub(super) async fn read_all(pods_dir: PathBuf) -> BTreeMap<PodUid, ByContainer> {
+    let read = blocking(move || {
+        let dirs = std::fs::read_dir(pods_dir).into_iter().flatten().flatten();
+        dirs.filter_map(|dir| {
+            let granted = read_in(&dir.path()).granted;
+            let name = dir.file_name();
+            (!granted.is_empty()).then(|| (PodUid::from(&*name.to_string_lossy()), granted))
+        })
+        .collect()
+    });
+    read.await.unwrap_or_default()
 }
 
 /// Writes the checkpoint whole or not at all.

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tracing::{info, warn};
 
 use self::checkpoint::Checkpoint;
-use self::need::{Need, Shortage};
+use self::need::{Need, shortage};
 use super::{
     RuntimeManager,
     pod_status::{ContainerState, ContainerStatus, PodStatus},
@@ -23,7 +23,11 @@ use super::{
 };
 use crate::{
     clock,
-    pod::{directory, identity, identity::PodUid},
+    pod::{
+        directory,
+        identity::{self, PodUid},
+        shortage::Shortage,
+    },
     status::conditions::{RESIZE_IN_PROGRESS, RESIZE_PENDING},
 };
 
@@ -43,7 +47,14 @@ pub struct ResizeReport {
 
 /// What all pods were granted.
 #[derive(Debug, Default)]
-pub(super) struct Resizes(Mutex<BTreeMap<PodUid, Granted>>);
+pub(super) struct Resizes {
+    pods: Mutex<BTreeMap<PodUid, Granted>>,
+    /// What pods of the last kubelet had been granted, until they are synced.
+    before: Mutex<BTreeMap<PodUid, ByContainer>>,
+}
+
+/// Resources by the container's name.
+type ByContainer = BTreeMap<String, ResourceRequirements>;
 
 /// What one pod was granted.
 #[derive(Debug)]
@@ -91,12 +102,12 @@ impl Granted {
 
 impl Resizes {
     fn update<T>(&self, uid: &PodUid, work: impl FnOnce(&mut Granted) -> T) -> Option<T> {
-        self.0.lock().get_mut(uid).map(work)
+        self.pods.lock().get_mut(uid).map(work)
     }
 
     /// What the other pods request.
     fn beside(&self, uid: &PodUid) -> Need {
-        let all = self.0.lock();
+        let all = self.pods.lock();
         let others = all.iter().filter(|(other, _)| *other != uid);
         let others = others.filter_map(|(_, granted)| granted.pod.spec.as_ref());
         others.map(Need::of_pod).fold(Need::default(), Need::plus)
@@ -172,7 +183,28 @@ impl RuntimeManager {
 
     /// The pod uses nothing any more.
     pub fn ungrant(&self, uid: &PodUid) {
-        self.resizes.0.lock().remove(uid);
+        self.resizes.pods.lock().remove(uid);
+        self.resizes.before.lock().remove(uid);
+    }
+
+    /// Reads what the pods of the last kubelet had been granted. To be called once, before
+    /// pods are admitted.
+    pub async fn restore_grants(&self) {
+        let grants = checkpoint::read_all(directory::pods_dir(&self.options)).await;
+        *self.resizes.before.lock() = grants;
+    }
+
+    /// The pod as it has its place on the node: with what it was granted, by this kubelet
+    /// or the last.
+    pub fn granted(&self, pod: &Arc<Pod>) -> Arc<Pod> {
+        let uid = PodUid::of(pod);
+        let granted = self
+            .resizes
+            .update(&uid, |granted| Arc::clone(&granted.pod));
+        granted.unwrap_or_else(|| match self.resizes.before.lock().get(&uid) {
+            Some(granted) => changed(pod, |container| granted.get(&container.name).cloned()),
+            None => Arc::clone(pod),
+        })
     }
 
     /// What the pod had been granted before the kubelet was started.
@@ -190,7 +222,7 @@ impl RuntimeManager {
             pending: None,
             in_progress: None,
         };
-        self.resizes.0.lock().insert(uid.clone(), entry);
+        self.resizes.pods.lock().insert(uid.clone(), entry);
         granted
     }
 
@@ -209,7 +241,7 @@ impl RuntimeManager {
     fn shortage(&self, uid: &PodUid, last: &Pod, pod: &Pod) -> Option<Shortage> {
         let need = |pod: &Pod| pod.spec.as_ref().map(Need::of_pod).unwrap_or_default();
         let capacity = Need::capacity(self.machine.cpus, self.machine.memory);
-        Shortage::find(need(last), need(pod), self.resizes.beside(uid), capacity)
+        shortage(need(last), need(pod), self.resizes.beside(uid), capacity)
     }
 }
 

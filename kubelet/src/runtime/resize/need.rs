@@ -1,10 +1,11 @@
 //! CPU and memory that containers, pods and a node have or want.
 
-use std::fmt;
-
 use k8s_openapi::api::core::v1::{PodSpec, ResourceRequirements};
 
-use crate::pod::resources::{self, Side, amount, millis, units};
+use crate::pod::{
+    resources::{self, Side, amount, millis, units},
+    shortage::Shortage,
+};
 
 /// Requests and limits: thousandths of a CPU, and bytes. Zero where there is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,49 +74,21 @@ impl Need {
     }
 }
 
-/// What a node lacks of a resource, in upstream's words.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Shortage {
-    resource: &'static str,
-    requested: i64,
-    used: i64,
-    capacity: i64,
-}
-
-impl Shortage {
-    /// Why a pod that has `last` cannot have `wanted` beside what others `use`;
-    /// less than before always has room.
-    pub(super) fn find(last: Need, wanted: Need, used: Need, capacity: Need) -> Option<Self> {
-        let check = |resource, request: fn(&Need) -> i64| {
-            let (requested, used) = (request(&wanted), request(&used));
-            let capacity = request(&capacity);
-            let fits = requested <= request(&last) || used.saturating_add(requested) <= capacity;
-            (!fits).then_some(Self {
+/// Why a pod that has `last` cannot have `wanted` beside what others `use`; less than
+/// before always has room.
+pub(super) fn shortage(last: Need, wanted: Need, used: Need, capacity: Need) -> Option<Shortage> {
+    let check = |resource, request: fn(&Need) -> i64| {
+        let is_more = request(&wanted) > request(&last);
+        is_more.then(|| {
+            Shortage::find(
                 resource,
-                requested,
-                used,
-                capacity,
-            })
-        };
-        check("cpu", |need| need.cpu_request)
-            .or_else(|| check("memory", |need| need.memory_request))
-    }
-}
-
-impl fmt::Display for Shortage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            resource,
-            requested,
-            used,
-            capacity,
-        } = self;
-        write!(
-            f,
-            "Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, \
-             capacity: {capacity}"
-        )
-    }
+                request(&wanted),
+                request(&used),
+                request(&capacity),
+            )
+        })?
+    };
+    check("cpu", |need| need.cpu_request).or_else(|| check("memory", |need| need.memory_request))
 }
 
 #[cfg(test)]
@@ -157,7 +130,7 @@ mod tests {
     fn a_pod_may_grow_as_long_as_there_is_room_and_always_shrink() {
         let capacity = Need::capacity(2, 1000);
         let used = requests(1500, 900);
-        let find = |last, wanted| Shortage::find(last, wanted, used, capacity);
+        let find = |last, wanted| shortage(last, wanted, used, capacity);
         assert_eq!(find(requests(100, 50), requests(500, 100)), None);
         assert_eq!(find(requests(900, 500), requests(800, 400)), None);
         let shortage = find(requests(100, 50), requests(600, 50)).unwrap();

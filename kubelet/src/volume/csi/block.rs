@@ -1,11 +1,12 @@
 //! Volumes that pods see as devices, below `plugins/kubernetes.io/csi/volumeDevices`:
-//! * `<volume>/data` has `vol_data.json`,
+//! * `<volume>/data` has `vol_data.json`, and a file for each pod whose device is being
+//!   taken away,
 //! * `staging/<volume>` is what the driver stages in,
 //! * `publish/<volume>/<uid>` is the device that it publishes for a pod, to which
 //!   `pods/<uid>/volumeDevices/kubernetes.io~csi/<volume>` links.
 
 use std::{
-    fs,
+    fs, io,
     os::unix::fs::{FileTypeExt as _, symlink},
     path::{Path, PathBuf},
 };
@@ -18,14 +19,15 @@ use cri_proto::csi::v1::{
 use super::{
     Csi,
     contexts::pod_info,
-    filesystem::{begin, end, is_ready, load, text},
+    filesystem::{begin, begin_undo, end, is_ready, load, text},
     policy::Policy,
     source::Source,
+    volume_data::VolumeData,
 };
 use crate::{
     pod::identity::PodUid,
     volume::{
-        VolumeError, blocking, disk, mount,
+        VolumeError, blocking, blocking_on_own_files, disk, loop_device, mount,
         plugin::{MountRequest, Mounted, PodVolume},
     },
 };
@@ -58,6 +60,16 @@ impl Paths {
     fn published(&self, uid: &PodUid) -> PathBuf {
         self.publish.join(uid.as_str())
     }
+
+    /// Tells that the driver was asked to take the pod's device away.
+    fn ending(&self, uid: &PodUid) -> PathBuf {
+        self.data.join(format!("{uid}.ending"))
+    }
+
+    /// Where upstream shows the pod's device once more, and keeps it open by a loop device.
+    fn held(&self, uid: &PodUid) -> PathBuf {
+        self.volume.join("dev").join(uid.as_str())
+    }
 }
 
 impl Csi {
@@ -82,10 +94,11 @@ impl Csi {
         let source = Source::of(request)?;
         let name = request.spec.inner_name();
         let paths = self.block_paths(name);
-        let published = paths.published(&request.volume.uid);
-        if is_mapped(&request.dir, &published).await?
-            || is_ready(&paths.data, &paths.staging).await?
-        {
+        if is_mapped(request, &paths).await? {
+            return Ok(());
+        }
+        self.give_back_predecessor(name, &paths, &source).await?;
+        if is_ready(&paths.data, &paths.staging).await? {
             return Ok(());
         }
         let client = self.drivers.client(&source.driver)?;
@@ -114,6 +127,32 @@ impl Csi {
         end(begun, &paths.data, &paths.staging, staged).await
     }
 
+    /// Unstages another volume that had the same name.
+    async fn give_back_predecessor(
+        &self,
+        name: &str,
+        paths: &Paths,
+        source: &Source,
+    ) -> Result<(), VolumeError> {
+        let (data, publish) = (paths.data.clone(), paths.publish.clone());
+        let (driver, handle) = (source.driver.clone(), source.handle.clone());
+        let is_there = blocking(move || {
+            let known = VolumeData::load_whole(&data)?;
+            if known.is_none_or(|known| known.is_of(&driver, &handle)) {
+                return Ok(false);
+            }
+            if !disk::children(&publish)?.is_empty() {
+                let used = io::Error::other("pods have another volume of that name");
+                return Err(VolumeError::io("stage at", &data, used));
+            }
+            Ok(true)
+        });
+        if is_there.await? {
+            self.unstage_block(name).await?;
+        }
+        Ok(())
+    }
+
     pub(super) async fn publish_block(
         &self,
         request: &MountRequest,
@@ -122,7 +161,7 @@ impl Csi {
         let paths = self.block_paths(request.spec.inner_name());
         let published = paths.published(&request.volume.uid);
         let link = request.dir.clone();
-        if is_mapped(&link, &published).await? {
+        if is_mapped(request, &paths).await? {
             return Ok(Mounted::Device(link));
         }
         let client = self.drivers.client(&source.driver)?;
@@ -153,8 +192,12 @@ impl Csi {
                 volume_context,
             })
             .await?;
+        let ending = paths.ending(&request.volume.uid);
         blocking(move || match fs::metadata(&published) {
-            Ok(_) => Ok(Mounted::Device(link)),
+            Ok(_) => {
+                mount::remove_mount_point(&ending)?;
+                Ok(Mounted::Device(link))
+            }
             Err(error) => Err(VolumeError::io("use the device at", &published, error)),
         })
         .await
@@ -164,18 +207,27 @@ impl Csi {
         let link = self.host.volume_dir(volume);
         let paths = self.block_paths(&volume.name);
         let published = paths.published(&volume.uid);
+        let ending = paths.ending(&volume.uid);
         if let Some(data) = load(&paths.data).await? {
+            let client = self.drivers.client(&data.driver_name)?;
+            let (held, ending) = (paths.held(&volume.uid), ending.clone());
+            blocking(move || {
+                fs::write(&ending, "").map_err(|error| VolumeError::io("write", &ending, error))?;
+                loop_device::detach(&held)?;
+                mount::clean_up(&held)
+            })
+            .await?;
             let request = NodeUnpublishVolumeRequest {
                 volume_id: data.volume_handle,
                 target_path: text(&published),
             };
-            let client = self.drivers.client(&data.driver_name)?;
             client.unpublish(request).await?;
         }
         blocking(move || {
             mount::clean_up(&published)?;
             // It tells that there is something to give back.
-            mount::remove_mount_point(&link)
+            mount::remove_mount_point(&link)?;
+            mount::remove_mount_point(&ending)
         })
         .await
     }
@@ -189,6 +241,7 @@ impl Csi {
             let client = self.drivers.client(&data.driver_name)?;
             let capabilities = client.capabilities().await?;
             if capabilities.has(Capability::StageUnstageVolume) {
+                let data = begin_undo(&paths.data, data).await?;
                 let request = NodeUnstageVolumeRequest {
                     volume_id: data.volume_handle,
                     staging_target_path: text(&paths.staging),
@@ -207,7 +260,7 @@ impl Csi {
     /// Names of the devices of volumes that something is kept of.
     pub(super) async fn blocks_on_disk(&self) -> Result<Vec<String>, VolumeError> {
         let dir = self.dir().join(DIR);
-        blocking(move || {
+        blocking_on_own_files(move || {
             let volumes = disk::children(&dir)?.into_iter();
             Ok(volumes
                 .filter(|(name, _)| name != STAGING && name != PUBLISH)
@@ -218,14 +271,16 @@ impl Csi {
     }
 }
 
-/// Whether a pod has the device that is published for it.
-async fn is_mapped(link: &Path, published: &Path) -> Result<bool, VolumeError> {
-    let (link, published) = (link.to_owned(), published.to_owned());
+/// Whether the pod has the device that is published for it, and keeps it.
+async fn is_mapped(request: &MountRequest, paths: &Paths) -> Result<bool, VolumeError> {
+    let (link, uid) = (request.dir.clone(), &request.volume.uid);
+    let (published, ending) = (paths.published(uid), paths.ending(uid));
     blocking(move || {
         let is_linked = fs::read_link(&link).is_ok_and(|target| target == published);
         let found = fs::metadata(&published);
         // After a restart of the node it is an empty file.
-        Ok(is_linked && found.is_ok_and(|found| found.file_type().is_block_device()))
+        let is_device = found.is_ok_and(|found| found.file_type().is_block_device());
+        Ok(is_linked && is_device && !ending.exists())
     })
     .await
 }

@@ -1,11 +1,6 @@
 //! The CSI drivers that have registered with this kubelet.
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    path::{Path, PathBuf},
-    str::FromStr,
-};
+use std::{collections::BTreeMap, fmt, path::PathBuf, str::FromStr};
 
 use parking_lot::Mutex;
 
@@ -15,8 +10,8 @@ use super::client::{CsiError, NodeClient};
 #[derive(Debug, Default)]
 pub struct DriverStore(Mutex<BTreeMap<String, Driver>>);
 
-/// A driver.
-#[derive(Clone, Debug)]
+/// A driver. Two of one name are never of the same version.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Driver {
     /// Socket of its node service.
     pub(super) endpoint: PathBuf,
@@ -37,14 +32,25 @@ impl DriverStore {
         self.0.lock().get(name).map(|driver| driver.version.clone())
     }
 
-    pub(super) fn put(&self, name: &str, driver: Driver) {
-        self.0.lock().insert(name.to_owned(), driver);
+    /// Takes a driver, unless one of that name is there that is as new.
+    ///
+    /// # Errors
+    /// The version of that one.
+    pub(super) fn put(&self, name: &str, driver: Driver) -> Result<(), Version> {
+        let mut drivers = self.0.lock();
+        match drivers.get(name) {
+            Some(known) if known.version >= driver.version => Err(known.version.clone()),
+            _ => {
+                drivers.insert(name.to_owned(), driver);
+                Ok(())
+            }
+        }
     }
 
     /// Forgets a driver unless another one of that name has taken its place.
-    pub(super) fn remove(&self, name: &str, endpoint: &Path) {
+    pub(super) fn remove(&self, name: &str, driver: &Driver) {
         let mut drivers = self.0.lock();
-        if drivers.get(name).is_some_and(|d| d.endpoint == endpoint) {
+        if drivers.get(name) == Some(driver) {
             drivers.remove(name);
         }
     }

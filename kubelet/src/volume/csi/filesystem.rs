@@ -4,7 +4,10 @@
 //!
 //! each with its `vol_data.json` beside it.
 
-use std::path::{Path, PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use cri_proto::csi::v1::{
     NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
@@ -17,11 +20,11 @@ use super::{
     client::CsiError,
     contexts::pod_info,
     policy::Policy,
-    source::{Lifecycle, Source, attachment_name, sha256},
+    source::{Lifecycle, Source, attachment_name, is_sha256, sha256},
     volume_data::VolumeData,
 };
 use crate::volume::{
-    VolumeError, blocking, disk, mount, ownership,
+    VolumeError, blocking, blocking_on_own_files, disk, mount, mount_info, ownership,
     plugin::{MountRequest, Mounted, PodVolume},
 };
 
@@ -164,11 +167,12 @@ impl Csi {
         let target = dir.join(PUBLISHED);
         match load(&dir).await? {
             Some(data) => {
+                let client = self.drivers.client(&data.driver_name)?;
+                let data = begin_undo(&dir, data).await?;
                 let request = NodeUnpublishVolumeRequest {
                     volume_id: data.volume_handle,
                     target_path: text(&target),
                 };
-                let client = self.drivers.client(&data.driver_name)?;
                 client.unpublish(request).await?;
             }
             // The driver was not asked for it yet, or no more has to be.
@@ -183,9 +187,11 @@ impl Csi {
         let target = dir.join(STAGED);
         match load(&dir).await? {
             Some(data) => {
+                check_unused(&target).await?;
                 let client = self.drivers.client(&data.driver_name)?;
                 let capabilities = client.capabilities().await?;
                 if capabilities.has(Capability::StageUnstageVolume) {
+                    let data = begin_undo(&dir, data).await?;
                     let request = NodeUnstageVolumeRequest {
                         volume_id: data.volume_handle,
                         staging_target_path: text(&target),
@@ -211,13 +217,15 @@ impl Csi {
     /// Names of the devices that were staged as directories.
     pub(super) async fn directories_on_disk(&self) -> Result<Vec<String>, VolumeError> {
         let dir = self.dir();
-        blocking(move || {
+        blocking_on_own_files(move || {
             let mut names = Vec::new();
             for (driver, path) in disk::children(&dir)? {
                 if driver == block::DIR || !path.is_dir() {
                     continue;
                 }
+                // What else is there is its driver's own.
                 let devices = disk::children(&path)?.into_iter();
+                let devices = devices.filter(|(name, _)| is_sha256(name));
                 names.extend(devices.map(|(name, _)| format!("{driver}/{name}")));
             }
             Ok(names)
@@ -229,13 +237,13 @@ impl Csi {
 /// What is written down in a directory.
 pub(super) async fn load(dir: &Path) -> Result<Option<VolumeData>, VolumeError> {
     let dir = dir.to_owned();
-    blocking(move || VolumeData::load(&dir)).await
+    blocking_on_own_files(move || VolumeData::load(&dir)).await
 }
 
 /// Whether what is written down in a directory is ready at the path.
 pub(super) async fn is_ready(dir: &Path, target: &Path) -> Result<bool, VolumeError> {
     let (dir, target) = (dir.to_owned(), target.to_owned());
-    blocking(move || match VolumeData::load(&dir)? {
+    blocking(move || match VolumeData::load_whole(&dir)? {
         Some(data) => data.is_ready(&target),
         None => Ok(false),
     })
@@ -263,17 +271,34 @@ pub(super) async fn begin(
         if makes_target {
             mount::make_dir(&target, 0o750)?;
         }
-        if let Some(known) = VolumeData::load(&dir)?
+        let known = VolumeData::load_whole(&dir)?;
+        let is_new = known.is_none();
+        if let Some(known) = known
             && known.is_ready(&target)?
         {
             return Ok(Begun {
                 data: known,
-                is_new: false,
+                is_new,
             });
         }
-        let is_new = VolumeData::load(&dir)?.is_none();
         data.save(&dir)?;
         Ok(Begun { data, is_new })
+    })
+    .await
+}
+
+/// Writes down that a volume is not ready any more, before its driver is asked to take it
+/// away: whoever wants it then asks for it anew, as the driver may be at it still.
+pub(super) async fn begin_undo(
+    dir: &Path,
+    mut data: VolumeData,
+) -> Result<VolumeData, VolumeError> {
+    let dir = dir.to_owned();
+    blocking(move || {
+        if data.note_unready() {
+            data.save(&dir)?;
+        }
+        Ok(data)
     })
     .await
 }
@@ -306,6 +331,25 @@ pub(super) async fn end(
             Err(error.into())
         }
     }
+}
+
+/// Fails where what is mounted at a path is mounted elsewhere too, as it is where a volume
+/// is published from what was staged: to take it away from below would harm a pod.
+async fn check_unused(target: &Path) -> Result<(), VolumeError> {
+    let target = target.to_owned();
+    blocking(move || {
+        let others = mount_info::elsewhere(&target)
+            .map_err(|error| VolumeError::io("look for mounts at", &target, error))?;
+        match others.first() {
+            None => Ok(()),
+            Some(other) => {
+                let place = other.mount_point.display();
+                let used = io::Error::other(format!("it is still mounted at {place}"));
+                Err(VolumeError::io("unstage", &target, used))
+            }
+        }
+    })
+    .await
 }
 
 async fn unmount(target: &Path) -> Result<(), VolumeError> {

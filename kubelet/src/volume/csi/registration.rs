@@ -19,8 +19,12 @@ pub const PLUGIN_TYPE: &str = "CSIPlugin";
 pub struct CsiRegistration(pub Arc<DriverStore>);
 
 impl CsiRegistration {
-    fn version(&self, plugin: &Plugin) -> Result<Version, String> {
+    /// The driver that the plugin is.
+    fn driver(&self, plugin: &Plugin) -> Result<Driver, String> {
         let name = &plugin.name;
+        if name.is_empty() {
+            return Err("CSI driver name is empty".to_owned());
+        }
         if plugin.versions.is_empty() {
             return Err(format!(
                 "CSI driver {name:?}: it returned an empty list for supported versions"
@@ -32,41 +36,50 @@ impl CsiRegistration {
                 plugin.versions
             )
         })?;
-        match self.0.version(name) {
-            Some(known) if known >= version => Err(format!(
-                "CSI driver {name:?}: another driver with the same name is already registered with a higher supported version: {known}"
-            )),
-            _ => Ok(version),
-        }
+        let endpoint = socket(&plugin.endpoint).to_owned();
+        Ok(Driver { endpoint, version })
+    }
+
+    fn refusal(name: &str, known: &Version) -> String {
+        format!(
+            "CSI driver {name:?}: another driver with the same name is already registered with a higher supported version: {known}"
+        )
     }
 }
 
 impl PluginHandler for CsiRegistration {
     fn validate(&self, plugin: &Plugin) -> Result<(), String> {
-        self.version(plugin).map(drop)
+        let driver = self.driver(plugin)?;
+        match self.0.version(&plugin.name) {
+            Some(known) if known >= driver.version => Err(Self::refusal(&plugin.name, &known)),
+            _ => Ok(()),
+        }
     }
 
     fn register<'a>(&'a self, plugin: &'a Plugin) -> BoxFuture<'a, Result<(), String>> {
         async move {
-            let version = self.version(plugin)?;
-            let endpoint = socket(&plugin.endpoint);
-            let client = NodeClient::new(endpoint);
+            let driver = self.driver(plugin)?;
+            let client = NodeClient::new(&driver.endpoint);
             let node = client.info().await.map_err(|error| error.to_string())?;
+            let version = driver.version.clone();
+            // Another one may have come while this one was asked.
+            let put = self.0.put(&plugin.name, driver);
+            put.map_err(|known| Self::refusal(&plugin.name, &known))?;
             info!(
                 driver = plugin.name,
                 %version,
                 node_id = node.node_id,
                 "CSI driver is there"
             );
-            let endpoint = endpoint.to_owned();
-            self.0.put(&plugin.name, Driver { endpoint, version });
             Ok(())
         }
         .boxed()
     }
 
     fn deregister(&self, plugin: &Plugin) {
-        self.0.remove(&plugin.name, socket(&plugin.endpoint));
+        if let Ok(driver) = self.driver(plugin) {
+            self.0.remove(&plugin.name, &driver);
+        }
     }
 }
 
@@ -131,8 +144,18 @@ mod tests {
             let error = error.unwrap_err();
             assert!(error.contains(why), "{error}");
         }
+        let mut nameless = first.clone();
+        nameless.name.clear();
+        let error = handler.validate(&nameless).unwrap_err();
+        assert!(error.contains("name is empty"), "{error}");
         let newer = plugin(other, &["1.2.0"]);
         handler.register(&newer).await.unwrap();
+        // What was found valid before that one came does not take its place, and the end
+        // of the first is not that one's, though it serves at the same socket.
+        let error = handler.register(&first).await.unwrap_err();
+        assert!(error.contains("higher supported version: 1.2.0"), "{error}");
+        handler.deregister(&first);
+        drivers.client("d.example.com").unwrap();
         handler.deregister(&newer);
         assert!(drivers.client("d.example.com").is_err());
     }

@@ -160,6 +160,12 @@ pub(super) fn sha256(texts: &[&str]) -> String {
     format!("{:x}", hash.finalize())
 }
 
+/// Whether it can be what [`sha256`] returns.
+pub(super) fn is_sha256(text: &str) -> bool {
+    let is_digit = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    text.len() == 64 && text.bytes().all(is_digit)
+}
+
 /// An access mode of Kubernetes as CSI has it, for drivers that tell how many write on a
 /// node and for those that do not.
 fn access(mode: &str, tells_writers: bool) -> Access {
@@ -179,6 +185,8 @@ mod tests {
 
     #[test]
     fn handles_and_names_are_those_of_upstream() {
+        assert!(is_sha256(&sha256(&["h"])));
+        assert!(!is_sha256("mountinfo"));
         // printf h | sha256sum
         assert_eq!(
             sha256(&["h"]),

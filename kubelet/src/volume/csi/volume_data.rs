@@ -2,7 +2,12 @@
 //! give it back by when nothing else is known of it. Its keys are upstream's, and a few
 //! that upstream passes over.
 
-use std::{collections::BTreeMap, fs, io, path::Path};
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{self, Write as _},
+    path::Path,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -53,26 +58,37 @@ impl VolumeData {
         }
     }
 
+    /// Whether it is of this volume.
+    pub(super) fn is_of(&self, driver: &str, handle: &str) -> bool {
+        self.driver_name == driver && self.volume_handle == handle
+    }
+
     /// What is written down in a directory, if anything.
     pub(super) fn load(dir: &Path) -> Result<Option<Self>, VolumeError> {
-        let path = dir.join(FILE);
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(VolumeError::io("read", &path, error)),
+        let Some(text) = read(dir)? else {
+            return Ok(None);
         };
         let data = serde_json::from_str(&text)
-            .map_err(|error| VolumeError::io("understand", &path, error.into()))?;
+            .map_err(|error| VolumeError::io("understand", &dir.join(FILE), error.into()))?;
         Ok(Some(data))
     }
 
-    /// Writes it down, whole or not at all.
+    /// As [`load`](Self::load), where it can be written anew: half a file, which is what
+    /// upstream leaves when it is killed while it writes, is nothing then.
+    pub(super) fn load_whole(dir: &Path) -> Result<Option<Self>, VolumeError> {
+        let text = read(dir)?;
+        Ok(text.and_then(|text| serde_json::from_str(&text).ok()))
+    }
+
+    /// Writes it down, whole or not at all, even if the machine fails.
     pub(super) fn save(&self, dir: &Path) -> Result<(), VolumeError> {
         let path = dir.join(FILE);
         let new = dir.join(NEW_FILE);
         let failed = |error| VolumeError::io("write", &path, error);
         let text = serde_json::to_string(self).map_err(|error| failed(error.into()))?;
-        fs::write(&new, text + "\n").map_err(failed)?;
+        let mut file = fs::File::create(&new).map_err(failed)?;
+        file.write_all((text + "\n").as_bytes()).map_err(failed)?;
+        file.sync_all().map_err(failed)?;
         fs::rename(&new, &path).map_err(failed)
     }
 
@@ -97,6 +113,13 @@ impl VolumeData {
         Ok(())
     }
 
+    /// Notes that the volume is not ready: its driver is about to be asked to take it
+    /// away, and it may be half gone whatever comes of that. Whether that is news.
+    pub(super) fn note_unready(&mut self) -> bool {
+        self.ready_as_mount = None;
+        self.ready_since_boot.take().is_some()
+    }
+
     /// Whether the volume is still ready at a path as it was noted.
     pub(super) fn is_ready(&self, path: &Path) -> Result<bool, VolumeError> {
         let noted = self.ready_since_boot.is_some();
@@ -107,6 +130,15 @@ impl VolumeData {
             Some(device) => Ok(mounted(path)?.as_ref() == Some(device)),
             None => Ok(fs::symlink_metadata(path).is_ok()),
         }
+    }
+}
+
+fn read(dir: &Path) -> Result<Option<String>, VolumeError> {
+    let path = dir.join(FILE);
+    match fs::read_to_string(&path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(VolumeError::io("read", &path, error)),
     }
 }
 
@@ -164,8 +196,26 @@ mod tests {
         data.ready_as_mount = Some("0:1".to_owned());
         assert!(!data.is_ready(&target).unwrap());
         data.ready_as_mount = None;
+        assert!(data.is_ready(&target).unwrap());
         data.ready_since_boot = Some("earlier".to_owned());
         assert!(!data.is_ready(&target).unwrap());
+        // Neither is one that is being given back.
+        data.note_ready(&target).unwrap();
+        assert!(data.note_unready());
+        assert!(!data.is_ready(&target).unwrap());
+        assert!(!data.note_unready());
+    }
+
+    #[test]
+    fn half_a_file_tells_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        for half in ["", "{\"driverName\":\"d"] {
+            fs::write(dir.path().join(FILE), half).unwrap();
+            assert_eq!(VolumeData::load_whole(dir.path()).unwrap(), None);
+            // By nothing, a volume cannot be given back.
+            let error = VolumeData::load(dir.path()).unwrap_err();
+            assert!(error.to_string().contains(FILE), "{error}");
+        }
     }
 
     #[test]

@@ -95,6 +95,31 @@ async fn a_device_is_staged_for_the_first_and_unstaged_after_the_last() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn pods_that_share_a_device_are_set_up_one_after_the_other() {
+    let mut world = World::default();
+    for uid in ["a", "b", "c"] {
+        want(&mut world, uid, true);
+    }
+    for expected in ["stage, set up a", "set up b", "set up c"] {
+        let jobs = begin(&mut world);
+        assert_eq!(kinds(&jobs), [expected]);
+        world.end(&jobs[0], Ok(Some(Mounted::Image)));
+    }
+    // One that fails holds up none of the others.
+    for uid in ["a", "b"] {
+        want(&mut world, uid, true);
+    }
+    let jobs = begin(&mut world);
+    assert_eq!(kinds(&jobs), ["set up a"]);
+    world.end(&jobs[0], Err("no".to_owned()));
+    assert_eq!(kinds(&begin(&mut world)), ["set up b"]);
+    // They are given back together.
+    world.release(&PodUid::from("a"));
+    world.release(&PodUid::from("c"));
+    assert_eq!(kinds(&begin(&mut world)), ["tear down a", "tear down c"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn failures_back_off_and_leave_what_is_mounted() {
     let mut world = World::default();
     let uid = PodUid::from("a");

@@ -3,12 +3,12 @@
 use std::{fs, path::Path};
 
 use cri_proto::csi::v1::volume_capability::{AccessType, access_mode::Mode};
-use e2e::fake_csi::STAGED;
-use serde_json::Value;
+use e2e::fake_csi::{Call, STAGED};
+use serde_json::{Value, json};
 use tokio::time::sleep;
 use tonic::{Code, Status};
 
-use super::{Cluster, DRIVER, claimed, gone};
+use super::{Cluster, DRIVER, claimed, claimed_device, gone};
 use crate::node::{SECOND, until};
 
 #[tokio::test(start_paused = true)]
@@ -165,4 +165,150 @@ async fn a_pod_recovers_from_a_driver_that_fails() {
     on.driver.clear_faults();
     kubelet.add(claimed("b")).await;
     kubelet.until_phase("b", "Running", 60 * SECOND).await;
+}
+
+/// What the driver was asked for after it was last asked for `verb`.
+fn after_last(on: &Cluster, verb: &str) -> Vec<&'static str> {
+    let verbs = on.driver.verbs();
+    let last = verbs.iter().rposition(|asked| *asked == verb);
+    verbs[last.map_or(0, |last| last + 1)..].to_vec()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_being_given_back_is_asked_for_anew() {
+    let on = Cluster::new();
+    let _driver = on.serve();
+    let mut kubelet = on.node.start();
+    for (pod, is_device) in [(claimed("a"), false), (claimed_device("b"), true)] {
+        let name = pod.metadata.name.clone().unwrap();
+        if is_device {
+            on.put_volume(json!({"volumeMode": "Block"}), "1Gi");
+        }
+        kubelet.add(pod.clone()).await;
+        kubelet.until_phase(&name, "Running", 60 * SECOND).await;
+        // Whoever does not answer may still be at it.
+        on.driver.fail("Unpublish", Status::unavailable("wait"));
+        kubelet.remove(pod.clone()).await;
+        until("an unpublishing", 60 * SECOND, || {
+            on.driver.verbs().last() == Some(&"Unpublish")
+        })
+        .await;
+        kubelet.stop().await;
+        on.driver.clear_faults();
+        kubelet = on.node.start();
+        kubelet.add(pod.clone()).await;
+        until("the pod's end or its volume", 60 * SECOND, || {
+            !after_last(&on, "Unpublish").is_empty()
+        })
+        .await;
+        sleep(60 * SECOND).await;
+        assert_eq!(after_last(&on, "Unpublish"), ["Publish"]);
+        assert_eq!(kubelet.phase(&name), "Running");
+
+        on.driver.fail("Unstage", Status::unavailable("wait"));
+        kubelet.remove(pod.clone()).await;
+        gone(&kubelet, &on, &name).await;
+        until("an unstaging", 60 * SECOND, || {
+            on.driver.verbs().last() == Some(&"Unstage")
+        })
+        .await;
+        kubelet.add(pod.clone()).await;
+        kubelet.until_phase(&name, "Running", 200 * SECOND).await;
+        assert_eq!(after_last(&on, "Unstage"), ["Stage", "Publish"]);
+        on.driver.clear_faults();
+        kubelet.remove(pod).await;
+        gone(&kubelet, &on, &name).await;
+        until("the unstaging", 300 * SECOND, || {
+            on.driver.verbs().last() == Some(&"Unstage")
+        })
+        .await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_asks_for_no_device() {
+    let on = Cluster::new();
+    on.put_volume(json!({"volumeMode": "Block"}), "1Gi");
+    let driver = on.serve();
+    let kubelet = on.node.start();
+    kubelet.add(claimed_device("a")).await;
+    kubelet.until_phase("a", "Running", 60 * SECOND).await;
+    kubelet.stop().await;
+    drop(driver);
+    let kubelet = on.node.start();
+    kubelet.add(claimed_device("a")).await;
+    kubelet.until_phase("a", "Running", 60 * SECOND).await;
+    sleep(200 * SECOND).await;
+    assert_eq!(on.driver.verbs(), ["Stage", "Publish"]);
+    assert_eq!(on.node.runtime.containers().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_volume_of_the_same_name_is_given_back_first() {
+    let on = Cluster::new();
+    on.put_volume(json!({"volumeMode": "Block"}), "1Gi");
+    let _driver = on.serve();
+    let kubelet = on.node.start();
+    kubelet.add(claimed_device("a")).await;
+    kubelet.until_phase("a", "Running", 60 * SECOND).await;
+    on.driver.fail("Unstage", Status::internal("busy"));
+    kubelet.remove(claimed_device("a")).await;
+    gone(&kubelet, &on, "a").await;
+    let other = json!({"driver": DRIVER, "volumeHandle": "handle-2"});
+    on.put_volume(json!({"volumeMode": "Block", "csi": other}), "1Gi");
+    kubelet.add(claimed_device("b")).await;
+    sleep(60 * SECOND).await;
+    assert_eq!(kubelet.waiting("b"), "ContainerCreating");
+    assert_eq!(on.stages().len(), 1);
+    on.driver.clear_faults();
+    kubelet.until_phase("b", "Running", 300 * SECOND).await;
+    assert_eq!(after_last(&on, "Unstage"), ["Stage", "Publish"]);
+    let calls = on.driver.calls().into_iter();
+    let mut unstaged = calls.filter_map(|call| match call {
+        Call::Unstage(request) => Some(request.volume_id),
+        _ => None,
+    });
+    assert!(unstaged.all(|volume| volume == "handle-1"));
+    assert_eq!(on.stages()[1].volume_id, "handle-2");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_gets_over_half_a_file() {
+    let on = Cluster::new();
+    let _driver = on.serve();
+    let kubelet = on.node.start();
+    kubelet.add(claimed("a")).await;
+    kubelet.until_phase("a", "Running", 60 * SECOND).await;
+    kubelet.stop().await;
+    let mount = on.published("a", "pv");
+    for dir in [mount.parent().unwrap(), &on.staging()] {
+        fs::write(dir.join("vol_data.json"), "{\"driverName\":").unwrap();
+    }
+    let kubelet = on.node.start();
+    kubelet.add(claimed("a")).await;
+    until("what was not known to be ready", 60 * SECOND, || {
+        on.driver.verbs() == ["Stage", "Publish", "Stage", "Publish"]
+    })
+    .await;
+    kubelet.remove(claimed("a")).await;
+    gone(&kubelet, &on, "a").await;
+    until("the unstaging", 300 * SECOND, || {
+        on.driver.verbs().ends_with(&["Unpublish", "Unstage"])
+    })
+    .await;
+    assert!(!on.staging().exists());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_a_drivers_own_is_left() {
+    let on = Cluster::new();
+    let own = on
+        .path("plugins/kubernetes.io/csi")
+        .join(DRIVER)
+        .join("cache");
+    fs::create_dir_all(&own).unwrap();
+    let kubelet = on.node.start();
+    sleep(600 * SECOND).await;
+    assert!(own.exists());
+    kubelet.stop().await;
 }

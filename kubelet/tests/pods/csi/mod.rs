@@ -139,6 +139,15 @@ fn claimed_with(name: &str, more: Value) -> Pod {
     pod(name, name, with(claim, more))
 }
 
+/// A pod with the claim as a device, whose UID is its name.
+fn claimed_device(name: &str) -> Pod {
+    let containers = json!({"containers": [{
+        "name": "c", "image": IMAGE, "imagePullPolicy": "IfNotPresent",
+        "volumeDevices": [{"name": "v", "devicePath": "/dev/v"}]
+    }]});
+    claimed_with(name, containers)
+}
+
 async fn gone(kubelet: &Running, on: &Cluster, uid: &str) {
     let dir = on.path("pods").join(uid);
     until("the pod's end", 300 * SECOND, || !dir.exists()).await;

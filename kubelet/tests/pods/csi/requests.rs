@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 use tonic::Status;
 
-use super::{Cluster, DRIVER, claimed, claimed_with, gone, with};
-use crate::node::{IMAGE, SECOND, pod, until};
+use super::{Cluster, DRIVER, claimed, claimed_device, claimed_with, gone, with};
+use crate::node::{SECOND, pod, until};
 
 #[tokio::test(start_paused = true)]
 async fn a_volume_of_one_pod_comes_and_goes_with_it() {
@@ -165,16 +165,26 @@ async fn a_volume_that_was_given_more_grows() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_volume_that_is_only_read_does_not_grow() {
+    let on = Cluster::new();
+    on.put_volume(json!({"capacity": {"storage": "2Gi"}}), "1Gi");
+    let _driver = on.serve();
+    let kubelet = on.node.start();
+    let claim = json!({"persistentVolumeClaim": {"claimName": "data", "readOnly": true}});
+    kubelet.add(pod("a", "a", with(claim, json!({})))).await;
+    kubelet.until_phase("a", "Running", 60 * SECOND).await;
+    sleep(200 * SECOND).await;
+    assert_eq!(on.driver.verbs(), ["Stage", "Publish"]);
+    assert!(on.publishes()[0].readonly);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_device_is_staged_published_and_given_back() {
     let on = Cluster::new();
     on.put_volume(json!({"volumeMode": "Block"}), "1Gi");
     let _driver = on.serve();
     let kubelet = on.node.start();
-    let containers = json!({"containers": [{
-        "name": "c", "image": IMAGE, "imagePullPolicy": "IfNotPresent",
-        "volumeDevices": [{"name": "v", "devicePath": "/dev/v"}]
-    }]});
-    let pod = claimed_with("a", containers);
+    let pod = claimed_device("a");
     kubelet.add(pod.clone()).await;
     kubelet.until_phase("a", "Running", 60 * SECOND).await;
     let dir = on.path("plugins/kubernetes.io/csi/volumeDevices");

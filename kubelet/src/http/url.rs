@@ -1,5 +1,5 @@
-//! URLs of `httpGet` actions: made from what the spec says, and followed through
-//! redirects (RFC 3986, section 5.2).
+//! URLs: made from what a spec says, and followed through redirects (RFC 3986,
+//! section 5.2).
 
 use std::{fmt, fmt::Write as _};
 
@@ -35,6 +35,19 @@ impl Url {
             port: Some(port),
             target: target(path),
         }
+    }
+
+    /// The URL that is written whole; none where it is no `http` or `https` one.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (scheme, rest) = split_scheme(without_fragment(text))?;
+        let (authority, path) = split_authority(rest.strip_prefix("//")?);
+        let (host, port) = parse_authority(authority)?;
+        Some(Self {
+            https: is_https(scheme)?,
+            host,
+            port,
+            target: rooted(&escape(path, |_| false)),
+        })
     }
 
     /// Whether the connection is encrypted.
@@ -87,9 +100,10 @@ impl Url {
         let malformed = || LocationError::Malformed(location.to_owned());
         let reference = without_fragment(location);
         let (https, reference) = match split_scheme(reference) {
-            Some(("http", rest)) => (false, rest),
-            Some(("https", rest)) => (true, rest),
-            Some((other, _)) => return Err(LocationError::Scheme(other.to_owned())),
+            Some((scheme, rest)) => {
+                let unknown = || LocationError::Scheme(scheme.to_owned());
+                (is_https(scheme).ok_or_else(unknown)?, rest)
+            }
             None => (self.https, reference),
         };
         if let Some(rest) = reference.strip_prefix("//") {
@@ -132,6 +146,14 @@ impl fmt::Display for Url {
 /// Whether a reference names its own scheme.
 pub fn is_absolute(reference: &str) -> bool {
     split_scheme(reference).is_some()
+}
+
+fn is_https(scheme: &str) -> Option<bool> {
+    match scheme.to_ascii_lowercase().as_str() {
+        "http" => Some(false),
+        "https" => Some(true),
+        _ => None,
+    }
 }
 
 fn without_fragment(text: &str) -> &str {
@@ -265,6 +287,21 @@ mod tests {
             Url::new(true, "fd00::1", 8443, "/").to_string(),
             "https://[fd00::1]:8443/"
         );
+    }
+
+    #[test]
+    fn whole_urls_are_read() {
+        for (text, url) in [
+            ("http://host", "http://host/"),
+            ("HTTPS://u:p@[fd00::1]:81?x", "https://[fd00::1]:81/?x"),
+            ("http://host:8080/a/../b?c#d", "http://host:8080/a/../b?c"),
+        ] {
+            let parsed = Url::parse(text).map(|url| url.to_string());
+            assert_eq!(parsed.as_deref(), Some(url), "{text}");
+        }
+        for text in ["", "/x", "host/x", "ftp://host/", "http:x", "http://h:x/"] {
+            assert_eq!(Url::parse(text), None, "{text}");
+        }
     }
 
     #[test]

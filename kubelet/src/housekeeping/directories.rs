@@ -1,0 +1,174 @@
+//! Removes the directories of pods that are no more.
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use tracing::{error, info, warn};
+
+use crate::{
+    config::options::Options,
+    logs::links,
+    pleg::Listing,
+    pod::{directory, identity::PodUid},
+    pod_syncer,
+    pod_worker::WorkerError,
+    repeatable,
+    volume::{self, VolumeManager, disk},
+};
+
+/// Between two looks at the directories.
+const PERIOD: Duration = Duration::from_secs(60);
+
+/// What was done about the directories so far.
+#[derive(Debug, Default)]
+pub(crate) struct Directories {
+    /// When the last look began.
+    looked: Option<Instant>,
+    cleaning: Cleaning,
+}
+
+/// What one look at the directories goes by.
+#[derive(Clone)]
+pub(super) struct Look<K> {
+    pub(super) options: Arc<Options>,
+    pub(super) volumes: Arc<VolumeManager>,
+    pub(super) listing: Arc<Listing>,
+    /// Whether a pod's directories are to stay.
+    pub(super) keep: K,
+}
+
+impl Directories {
+    /// Looks for what is to be removed, unless it did so just now. Each directory is
+    /// removed in a task of its own: one that hangs is to hold up no other.
+    pub(super) fn look_now_and_then<K>(&mut self, look: Look<K>)
+    where
+        K: Fn(&PodUid) -> bool + Clone + Send + Sync + 'static,
+    {
+        match self.looked {
+            Some(at) if at.elapsed() < PERIOD => return,
+            // Every pod that has volumes had the time to say so.
+            Some(_) => look.volumes.settle(),
+            None => {}
+        }
+        self.looked = Some(Instant::now());
+        let (pods, logs) = (look.clone(), look);
+        let pods_dir = directory::pods_dir(&pods.options);
+        let removals = self.cleaning.clone();
+        self.cleaning
+            .begin(&pods_dir, remove_pod_dirs(pods, removals));
+        let logs_dir = logs.options.pod_logs_dir.clone();
+        self.cleaning.begin(&logs_dir, clean_logs(logs));
+    }
+}
+
+/// The directories that are being cleaned or removed, each by one task.
+#[derive(Clone, Debug, Default)]
+struct Cleaning(Arc<Mutex<BTreeSet<PathBuf>>>);
+
+impl Cleaning {
+    /// Begins unless the last task of the directory is still there.
+    fn begin(&self, dir: &Path, work: impl Future<Output = ()> + Send + 'static) {
+        if !self.0.lock().insert(dir.to_owned()) {
+            return;
+        }
+        let one = CleaningOne {
+            all: self.clone(),
+            dir: dir.to_owned(),
+        };
+        tokio::spawn(async move {
+            let _one = one;
+            work.await;
+        });
+    }
+}
+
+/// Ends with its task, by whatever.
+struct CleaningOne {
+    all: Cleaning,
+    dir: PathBuf,
+}
+
+impl Drop for CleaningOne {
+    fn drop(&mut self) {
+        self.all.0.lock().remove(&self.dir);
+    }
+}
+
+/// Begins to give back the volumes of pods that are not to be kept, and to remove their
+/// directories.
+async fn remove_pod_dirs<K: Fn(&PodUid) -> bool>(look: Look<K>, removals: Cleaning) {
+    let dir = directory::pods_dir(&look.options);
+    let found = repeatable::blocking(move || children(&dir)).await;
+    for (name, path) in unless_panicked(found).unwrap_or_default() {
+        let uid = PodUid::from(name.as_str());
+        if (look.keep)(&uid) {
+            continue;
+        }
+        let (volumes, dir) = (Arc::clone(&look.volumes), path.clone());
+        removals.begin(&path, async move {
+            report(&dir, remove_pod_dir(&volumes, &uid, dir.clone()).await);
+        });
+    }
+}
+
+async fn remove_pod_dir(
+    volumes: &VolumeManager,
+    uid: &PodUid,
+    dir: PathBuf,
+) -> Result<(), WorkerError> {
+    volumes.wait_for_unmount(uid).await?;
+    Ok(volume::blocking(move || disk::remove_pod_dir(&dir)).await?)
+}
+
+/// Removes the log directories of pods that are not to be kept, and links to logs that are
+/// no more.
+async fn clean_logs<K: Fn(&PodUid) -> bool + Send + 'static>(look: Look<K>) {
+    let cleaned = repeatable::blocking(move || {
+        for (name, path) in children(&look.options.pod_logs_dir) {
+            if directory::uid_of_log_dir(&name).is_some_and(|uid| !(look.keep)(&uid)) {
+                let removed = pod_syncer::remove_dir(path.clone());
+                report(&path, removed);
+            }
+        }
+        if let Some(dir) = &look.options.container_logs_dir {
+            links::remove_dead(dir, &look.listing);
+        }
+    });
+    unless_panicked(cleaned.await);
+}
+
+fn unless_panicked<T>(looked: Result<T, tokio::task::JoinError>) -> Option<T> {
+    looked
+        .inspect_err(|error| error!(%error, "the look at the directories panicked"))
+        .ok()
+}
+
+fn children(dir: &Path) -> Vec<(String, PathBuf)> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut children: Vec<_> = entries
+        .map(|entry| {
+            (
+                entry.file_name().to_string_lossy().into_owned(),
+                entry.path(),
+            )
+        })
+        .collect();
+    children.sort_unstable();
+    children
+}
+
+fn report(path: &Path, removed: Result<(), WorkerError>) {
+    match removed {
+        Ok(()) => info!(path = %path.display(), "removed a directory that no pod has"),
+        Err(error) => warn!(%error, "cannot remove a directory that no pod has"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,198 @@
+use std::sync::mpsc;
+
+use futures::future::{self, FutureExt as _};
+use tokio::{sync::Notify, time::sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::{
+    apiserver::objects::NoObjects,
+    volume::{
+        VolumeError, VolumeHost,
+        plugin::{Attributes, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
+        plugins,
+        spec::VolumeSpec,
+    },
+};
+
+/// A kubelet's directories, of which those of the pod `live` are to stay.
+struct Node {
+    _root: tempfile::TempDir,
+    options: Arc<Options>,
+}
+
+impl Node {
+    fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let options = Arc::new(Options {
+            root_dir: root.path().join("kubelet"),
+            pod_logs_dir: root.path().join("logs"),
+            ..Options::default()
+        });
+        Self {
+            _root: root,
+            options,
+        }
+    }
+
+    fn host(&self) -> VolumeHost {
+        VolumeHost {
+            options: Arc::clone(&self.options),
+            objects: Arc::new(NoObjects),
+            machine: Arc::default(),
+        }
+    }
+
+    fn pod(&self, dir: &str) -> PathBuf {
+        directory::pods_dir(&self.options).join(dir)
+    }
+
+    fn log(&self, dir: &str) -> PathBuf {
+        self.options.pod_logs_dir.join(dir)
+    }
+
+    fn look(&self, volumes: &Arc<VolumeManager>) -> Look<impl Fn(&PodUid) -> bool + Clone + use<>> {
+        Look {
+            options: Arc::clone(&self.options),
+            volumes: Arc::clone(volumes),
+            listing: Arc::default(),
+            keep: |uid: &PodUid| uid.as_str() == "live",
+        }
+    }
+}
+
+fn make(dir: &Path) {
+    std::fs::create_dir_all(dir).unwrap();
+}
+
+/// Waits for others to remove it.
+async fn is_removed(dir: &Path) {
+    while dir.exists() {
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test]
+async fn directories_of_gone_pods_are_removed() {
+    let node = Node::new();
+    for dir in ["live", "gone/volumes/kubernetes.io~empty-dir/v"] {
+        make(&node.pod(dir));
+    }
+    for dir in ["ns_a_live", "ns_b_gone", "not-ours"] {
+        make(&node.log(dir));
+    }
+    let host = node.host();
+    let plugins = plugins::all(&host, Arc::default());
+    let volumes = Arc::new(VolumeManager::new(host, plugins));
+    let cancel = CancellationToken::new();
+    let clean = async {
+        Directories::default().look_now_and_then(node.look(&volumes));
+        is_removed(&node.pod("gone")).await;
+        is_removed(&node.log("ns_b_gone")).await;
+        cancel.cancel();
+    };
+    tokio::join!(volumes.run(cancel.clone()), clean);
+    assert!(node.pod("live").exists());
+    let logs: Vec<String> = children(&node.options.pod_logs_dir)
+        .into_iter()
+        .map(|(name, _)| name)
+        .collect();
+    assert_eq!(logs, ["not-ours", "ns_a_live"]);
+}
+
+/// A plugin whose volumes are on a server that does not answer.
+#[derive(Debug)]
+struct Hung(Arc<Mutex<mpsc::Receiver<()>>>);
+
+impl VolumePlugin for Hung {
+    fn name(&self) -> &'static str {
+        "test/hung"
+    }
+
+    fn supports(&self, _: &VolumeSpec) -> bool {
+        false
+    }
+
+    fn attributes(&self, _: &VolumeSpec) -> Attributes {
+        Attributes::default()
+    }
+
+    fn set_up<'a>(&'a self, request: &'a MountRequest) -> Work<'a, Mounted> {
+        future::ready(Err(VolumeError::Unsupported(request.spec.name.clone()))).boxed()
+    }
+
+    fn tear_down<'a>(&'a self, _: &'a PodVolume) -> Work<'a, ()> {
+        future::ready(Ok(())).boxed()
+    }
+
+    fn device_on_disk<'a>(&'a self, _: &'a PodVolume) -> Work<'a, Option<String>> {
+        let answers = Arc::clone(&self.0);
+        volume::blocking(move || {
+            let _ = answers.lock().recv();
+            Err(VolumeError::Unsupported("hung".to_owned()))
+        })
+        .boxed()
+    }
+}
+
+#[tokio::test]
+async fn a_directory_that_hangs_holds_up_no_other_and_no_later_look() {
+    let node = Node::new();
+    let (server, answers) = mpsc::channel();
+    let plugin = Arc::new(Hung(Arc::new(Mutex::new(answers))));
+    let volumes = Arc::new(VolumeManager::new(node.host(), vec![plugin]));
+    make(&node.pod("hung/volumes/test~hung/v"));
+    make(&node.pod("gone"));
+    make(&node.log("ns_a_gone"));
+    let mut directories = Directories::default();
+    directories.look_now_and_then(node.look(&volumes));
+    for removed in [node.pod("gone"), node.log("ns_a_gone")] {
+        is_removed(&removed).await;
+    }
+    make(&node.pod("later"));
+    make(&node.log("ns_a_later"));
+    while directories.cleaning.0.lock().len() > 1 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    directories.looked = None;
+    directories.look_now_and_then(node.look(&volumes));
+    for removed in [node.pod("later"), node.log("ns_a_later")] {
+        is_removed(&removed).await;
+    }
+    assert!(node.pod("hung").exists());
+    let cleaning = directories.cleaning.0.lock().clone();
+    assert!(cleaning.contains(&node.pod("hung")));
+    drop(server);
+    let cancel = CancellationToken::new();
+    let clean = async {
+        is_removed(&node.pod("hung")).await;
+        cancel.cancel();
+    };
+    tokio::join!(volumes.run(cancel.clone()), clean);
+}
+
+#[tokio::test]
+async fn a_directory_is_cleaned_by_one_task_at_a_time() {
+    let cleaning = Cleaning::default();
+    let (end, ended) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let begun = Arc::new(Mutex::new(Vec::new()));
+    let begin = |dir: &str, name: &'static str| {
+        let (begun, end, ended) = (Arc::clone(&begun), Arc::clone(&end), Arc::clone(&ended));
+        cleaning.begin(Path::new(dir), async move {
+            begun.lock().push(name);
+            end.notified().await;
+            ended.notify_one();
+        });
+    };
+    begin("/a", "first of a");
+    begin("/a", "second of a");
+    begin("/b", "first of b");
+    tokio::task::yield_now().await;
+    assert_eq!(*begun.lock(), ["first of a", "first of b"]);
+    end.notify_waiters();
+    ended.notified().await;
+    tokio::task::yield_now().await;
+    begin("/a", "third of a");
+    tokio::task::yield_now().await;
+    assert_eq!(begun.lock().last(), Some(&"third of a"));
+}

@@ -1,0 +1,116 @@
+//! GETs that the kubelet sends itself, one on each connection. Whom to trust, which
+//! redirects to follow and how much to read is for those who ask to say.
+
+mod tls;
+pub mod url;
+
+use std::{io, sync::Arc};
+
+use bytes::Bytes;
+use http_body_util::Empty;
+use hyper::{
+    Request, Response, Uri,
+    body::Incoming,
+    client::conn::{http1, http2},
+    header::{CONNECTION, HOST, HeaderMap, HeaderValue, LOCATION},
+};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpStream;
+use tokio_rustls::rustls::ClientConfig;
+use tokio_util::{either::Either, task::AbortOnDropHandle};
+
+pub(crate) use self::tls::TlsError;
+use self::url::Url;
+
+/// Why a request has no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum GetError {
+    #[error("dial tcp {address}: {source}")]
+    Dial { address: String, source: io::Error },
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    #[error(transparent)]
+    Request(#[from] hyper::http::Error),
+    #[error(transparent)]
+    Connection(#[from] hyper::Error),
+}
+
+/// An answer, and the connection that its body comes from.
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    pub(crate) response: Response<Incoming>,
+    _connection: AbortOnDropHandle<()>,
+}
+
+impl Exchange {
+    /// Where the answer sends its reader.
+    pub(crate) fn location(&self) -> Option<String> {
+        let follows = matches!(self.response.status().as_u16(), 301 | 302 | 303 | 307 | 308);
+        let location = self.response.headers().get(LOCATION);
+        let location = location.filter(|location| follows && !location.is_empty())?;
+        Some(String::from_utf8_lossy(location.as_bytes()).into_owned())
+    }
+}
+
+/// Asks for a URL: over TLS as `tls` has it, in plain without. `host` is said to be asked
+/// instead of the URL's own.
+///
+/// # Errors
+/// See [`GetError`]; a status that says so is none.
+pub(crate) async fn get(
+    url: &Url,
+    tls: Option<Arc<ClientConfig>>,
+    host: Option<&HeaderValue>,
+    headers: &HeaderMap,
+) -> Result<Exchange, GetError> {
+    let dialled = TcpStream::connect((url.host(), url.port())).await;
+    let stream = dialled.map_err(|source| GetError::Dial {
+        address: url.authority(),
+        source,
+    })?;
+    let (stream, is_http2) = match tls {
+        Some(tls) => {
+            let stream = tls::connect(stream, url.host(), tls).await?;
+            let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+            (Either::Left(stream), is_http2)
+        }
+        None => (Either::Right(stream), false),
+    };
+    let stream = TokioIo::new(stream);
+    let mut request = Request::new(Empty::<Bytes>::new());
+    request.headers_mut().clone_from(headers);
+    let uri = Uri::builder().path_and_query(url.target());
+    if is_http2 {
+        let host = host.and_then(|host| host.to_str().ok());
+        let authority = host.map_or_else(|| url.authority(), str::to_owned);
+        *request.uri_mut() = uri.scheme("https").authority(authority).build()?;
+        request.headers_mut().remove(CONNECTION);
+        let (mut sender, connection) = http2::handshake(TokioExecutor::new(), stream).await?;
+        let _connection = drive(connection);
+        let response = sender.send_request(request).await?;
+        return Ok(Exchange {
+            response,
+            _connection,
+        });
+    }
+    *request.uri_mut() = uri.build()?;
+    let host = match host {
+        Some(host) => host.clone(),
+        None => HeaderValue::from_str(&url.authority()).map_err(hyper::http::Error::from)?,
+    };
+    request.headers_mut().insert(HOST, host);
+    let (mut sender, connection) = http1::handshake(stream).await?;
+    let _connection = drive(connection);
+    let response = sender.send_request(request).await?;
+    Ok(Exchange {
+        response,
+        _connection,
+    })
+}
+
+/// Lets a connection go on. Who waits for the answer hears of what fails in it.
+fn drive<T>(connection: impl Future<Output = T> + Send + 'static) -> AbortOnDropHandle<()> {
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        let _ = connection.await;
+    }))
+}

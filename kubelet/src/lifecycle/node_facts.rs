@@ -1,0 +1,72 @@
+//! What admission knows of this node.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Node, Taint};
+
+use crate::{
+    config::options::Options,
+    pod::resources::{self, Amounts},
+    runtime::machine::Machine,
+};
+
+/// Labels that every node has.
+const HOSTNAME: &str = "kubernetes.io/hostname";
+pub(super) const OS: &str = "kubernetes.io/os";
+const ARCH: &str = "kubernetes.io/arch";
+
+/// What the node is and offers, as pods may ask for it.
+#[derive(Clone, Debug, Default)]
+pub struct NodeFacts {
+    /// Its name.
+    pub name: String,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Its taints.
+    pub taints: Vec<Taint>,
+    /// What it has for pods, by resource.
+    pub allocatable: Amounts,
+}
+
+impl NodeFacts {
+    /// A node without an API server: labels, and all that the machine has. Blocks on the
+    /// file system of the pods, for a moment.
+    pub fn standalone(options: &Options, machine: &Machine) -> Self {
+        let arch = match std::env::consts::ARCH {
+            "x86_64" => "amd64",
+            "aarch64" => "arm64",
+            other => other,
+        };
+        let labels = [
+            (HOSTNAME, options.node_name.as_str()),
+            (OS, "linux"),
+            (ARCH, arch),
+        ];
+        let mut allocatable = resources::amounts(&machine.capacity(&options.root_dir));
+        allocatable.insert(
+            "pods".to_owned(),
+            resources::whole(i64::from(options.max_pods)),
+        );
+        Self {
+            name: options.node_name.clone(),
+            labels: labels
+                .into_iter()
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .collect(),
+            taints: Vec::new(),
+            allocatable,
+        }
+    }
+
+    /// The node as the API server has it.
+    pub fn of(node: &Node) -> Self {
+        let allocatable = node.status.as_ref().and_then(|s| s.allocatable.as_ref());
+        let taints = node.spec.as_ref().and_then(|spec| spec.taints.clone());
+        Self {
+            name: node.metadata.name.clone().unwrap_or_default(),
+            labels: node.metadata.labels.clone().unwrap_or_default(),
+            taints: taints.unwrap_or_default(),
+            allocatable: allocatable.map(resources::amounts).unwrap_or_default(),
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Which pods have to go so that one that cannot be done without has room.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
+
+use crate::{
+    pod::{priority, resources, shortage::Shortage},
+    runtime::resources::QosClass,
+    status::{Phase, Verdict},
+};
+
+/// What is said of a pod that has to go, in upstream's words.
+pub fn verdict() -> Verdict {
+    Verdict {
+        phase: Phase::Failed,
+        reason: "Preempting".to_owned(),
+        message: "Preempted in order to admit critical pod".to_owned(),
+        disruption: Some("Pod was preempted by Kubelet to accommodate a critical pod.".to_owned()),
+    }
+}
+
+/// From the one that goes last to the one that goes first.
+const CLASSES: [QosClass; 3] = [
+    QosClass::Guaranteed,
+    QosClass::Burstable,
+    QosClass::BestEffort,
+];
+
+/// What is still missing of a resource.
+#[derive(Clone, Debug)]
+struct Missing {
+    resource: String,
+    amount: i64,
+}
+
+/// The pods of `others` that have to go for `pod`.
+///
+/// # Errors
+/// Why that does not help.
+pub(super) fn victims(
+    pod: &Pod,
+    others: &[Arc<Pod>],
+    shortages: &[Shortage],
+) -> Result<Vec<Arc<Pod>>, String> {
+    let missing: Vec<Missing> = shortages
+        .iter()
+        .map(|shortage| Missing {
+            resource: shortage.resource.clone(),
+            amount: shortage.missing(),
+        })
+        .collect();
+    let of_class = |class| -> Vec<Arc<Pod>> {
+        let may_go = others.iter().filter(|other| may_preempt(pod, other));
+        may_go
+            .filter(|other| other.spec.as_ref().map(QosClass::of) == Some(class))
+            .cloned()
+            .collect()
+    };
+    let mut classes = CLASSES.map(of_class);
+    let all: Vec<Arc<Pod>> = classes.iter().flatten().cloned().collect();
+    nothing_of(&without(&missing, &all))?;
+    // Of each class only what all the less important ones together cannot give.
+    let mut chosen = Vec::new();
+    for class in 0..classes.len() {
+        let lesser: Vec<Arc<Pod>> = classes[class + 1..].iter().flatten().cloned().collect();
+        let left = without(&without(&missing, &lesser), &chosen);
+        chosen.extend(nearest(std::mem::take(&mut classes[class]), left)?);
+    }
+    chosen.reverse();
+    Ok(chosen)
+}
+
+/// Whether `pod` may have what `other` has.
+fn may_preempt(pod: &Pod, other: &Pod) -> bool {
+    if priority::is_critical(pod) && !priority::is_critical(other) {
+        return true;
+    }
+    match (priority_of(pod), priority_of(other)) {
+        (Some(own), Some(other)) => own > other,
+        _ => false,
+    }
+}
+
+/// The pods that together have what is missing: each time the one that comes nearest to
+/// it; of equals the less important one, which upstream does not look at, and then the one
+/// that requests less.
+fn nearest(mut pods: Vec<Arc<Pod>>, mut missing: Vec<Missing>) -> Result<Vec<Arc<Pod>>, String> {
+    let mut chosen = Vec::new();
+    while !missing.is_empty() {
+        let best = pods
+            .iter()
+            .enumerate()
+            .min_by(|(_, a), (_, b)| {
+                let distances = distance(&missing, a).total_cmp(&distance(&missing, b));
+                distances
+                    .then_with(|| priority_of(a).cmp(&priority_of(b)))
+                    .then_with(|| size(a).cmp(&size(b)))
+            })
+            .map(|(index, _)| index);
+        let Some(best) = best else {
+            return nothing_of(&missing).map(|()| chosen);
+        };
+        let pod = pods.swap_remove(best);
+        missing = without(&missing, std::slice::from_ref(&pod));
+        chosen.push(pod);
+    }
+    Ok(chosen)
+}
+
+/// How far a pod is from having all that is missing, of each resource by its fraction.
+fn distance(missing: &[Missing], pod: &Pod) -> f64 {
+    missing
+        .iter()
+        .map(|missing| {
+            let left = missing
+                .amount
+                .saturating_sub(request(pod, &missing.resource));
+            #[allow(clippy::cast_precision_loss, reason = "it ranks, and nothing else")]
+            let fraction = left.max(0) as f64 / missing.amount.max(1) as f64;
+            fraction * fraction
+        })
+        .sum()
+}
+
+fn priority_of(pod: &Pod) -> Option<i32> {
+    pod.spec.as_ref()?.priority
+}
+
+fn size(pod: &Pod) -> (i64, i64) {
+    (request(pod, "memory"), request(pod, "cpu"))
+}
+
+/// What is missing still when `pods` are gone.
+fn without(missing: &[Missing], pods: &[Arc<Pod>]) -> Vec<Missing> {
+    missing
+        .iter()
+        .filter_map(|missing| {
+            let given: i64 = pods.iter().map(|pod| request(pod, &missing.resource)).sum();
+            let amount = missing.amount.saturating_sub(given);
+            (amount > 0).then(|| Missing {
+                resource: missing.resource.clone(),
+                amount,
+            })
+        })
+        .collect()
+}
+
+fn nothing_of(missing: &[Missing]) -> Result<(), String> {
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let list: String = missing
+        .iter()
+        .map(|missing| format!("(res: {}, q: {}), ", missing.resource, missing.amount))
+        .collect();
+    Err(format!(
+        "preemption: error finding a set of pods to preempt: no set of running pods found to \
+         reclaim resources: [{list}]"
+    ))
+}
+
+/// What a pod has of a resource; each has one place on the node.
+fn request(pod: &Pod, resource: &str) -> i64 {
+    let of_spec = |spec: &PodSpec| {
+        let requests = resources::requests(spec);
+        requests.get(resource).copied().unwrap_or_default()
+    };
+    match resource {
+        "pods" => 1,
+        _ => resources::counted(resource, pod.spec.as_ref().map(of_spec).unwrap_or_default()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(name: &str, priority: i32, resources: Value) -> Arc<Pod> {
+        let pod = json!({"metadata": {"name": name}, "spec": {
+            "priority": priority, "containers": [{"name": "c", "resources": resources}]
+        }});
+        Arc::new(serde_json::from_value(pod).unwrap())
+    }
+
+    fn burstable(name: &str, cpu: &str) -> Arc<Pod> {
+        pod(name, 0, json!({"requests": {"cpu": cpu}}))
+    }
+
+    fn guaranteed(name: &str, cpu: &str) -> Arc<Pod> {
+        let list = json!({"cpu": cpu, "memory": "1Mi"});
+        pod(name, 0, json!({"requests": list, "limits": list}))
+    }
+
+    fn chosen(missing: &[(&str, i64)], others: &[Arc<Pod>]) -> Result<Vec<String>, String> {
+        let critical = pod("critical", 2_000_000_000, json!({}));
+        let shortages: Vec<Shortage> = missing
+            .iter()
+            .map(|(resource, amount)| Shortage::find(resource, *amount, 0, 0).unwrap())
+            .collect();
+        let victims = victims(&critical, others, &shortages)?;
+        Ok(victims
+            .iter()
+            .filter_map(|pod| pod.metadata.name.clone())
+            .collect())
+    }
+
+    #[test]
+    fn the_least_important_and_the_best_fitting_go() {
+        let others = [
+            guaranteed("g", "1"),
+            burstable("b1", "300m"),
+            burstable("b2", "600m"),
+            pod("effort", 0, json!({})),
+            pod(
+                "critical too",
+                2_000_000_000,
+                json!({"requests": {"cpu": "4"}}),
+            ),
+        ];
+        let of = |missing| chosen(missing, &others).unwrap();
+        assert_eq!(of(&[("cpu", 200)]), ["b1"]);
+        assert_eq!(of(&[("cpu", 500)]), ["b2"]);
+        assert_eq!(of(&[("cpu", 800)]), ["b1", "b2"]);
+        assert_eq!(of(&[("cpu", 1000)]), ["g"]);
+        assert_eq!(of(&[("pods", 1)]), ["effort"]);
+    }
+
+    #[test]
+    fn nobody_goes_in_vain() {
+        let others = [burstable("b", "300m")];
+        let error = chosen(&[("cpu", 400)], &others).unwrap_err();
+        assert!(
+            error.ends_with("reclaim resources: [(res: cpu, q: 100), ]"),
+            "{error}"
+        );
+        let low = pod("low", -1, json!({}));
+        assert!(victims(&low, &others, &[Shortage::find("pods", 1, 1, 1).unwrap()]).is_err());
+    }
+}
