@@ -365,7 +365,7 @@ async fn logs_are_read_from_the_running_kubelet() {
     let path = "/containerLogs/default/web-node/web";
     assert_eq!(
         get(&served.read_only, path).await.0,
-        404,
+        405,
         "whoever reaches the read-only port reads no logs"
     );
 }

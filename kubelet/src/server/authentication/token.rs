@@ -75,3 +75,60 @@ fn user(status: TokenReviewStatus) -> Answer {
         extra: user.extra.unwrap_or_default(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures::future::BoxFuture;
+    use k8s_openapi::api::authorization::v1::{SubjectAccessReviewSpec, SubjectAccessReviewStatus};
+    use tokio::time;
+
+    use super::*;
+    use crate::server::reviews::ReviewError;
+
+    /// Knows one token, and counts the questions.
+    #[derive(Debug, Default)]
+    struct One(AtomicUsize);
+
+    impl Reviews for One {
+        fn token<'a>(
+            &'a self,
+            token: &'a str,
+        ) -> BoxFuture<'a, Result<TokenReviewStatus, ReviewError>> {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            let status = TokenReviewStatus {
+                authenticated: Some(token == "good"),
+                ..TokenReviewStatus::default()
+            };
+            Box::pin(async move { Ok(status) })
+        }
+
+        fn access(
+            &self,
+            _spec: SubjectAccessReviewSpec,
+        ) -> BoxFuture<'_, Result<SubjectAccessReviewStatus, ReviewError>> {
+            Box::pin(async { Ok(SubjectAccessReviewStatus::default()) })
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_token_is_asked_for_again_sooner_than_a_good_one() {
+        let reviews = Arc::new(One::default());
+        let asked = || reviews.0.load(Ordering::SeqCst);
+        let ttl = Duration::from_secs(120);
+        let tokens = TokenAuthentication::new(reviews.clone(), ttl);
+        for _ in 0..2 {
+            tokens.user("good").await.unwrap();
+            tokens.user("bad").await.unwrap_err();
+        }
+        assert_eq!(asked(), 2);
+        time::advance(REFUSED_TTL).await;
+        tokens.user("good").await.unwrap();
+        tokens.user("bad").await.unwrap_err();
+        assert_eq!(asked(), 3);
+        time::advance(ttl).await;
+        tokens.user("good").await.unwrap();
+        assert_eq!(asked(), 4);
+    }
+}
