@@ -46,6 +46,8 @@ pub struct Flags {
     pub root_dir: PathBuf,
     /// `--container-logs-dir`.
     pub container_logs_dir: PathBuf,
+    /// `--cert-dir`.
+    pub cert_dir: Option<PathBuf>,
     /// `--hostname-override`.
     pub hostname_override: Option<String>,
     /// `--node-ip`.
@@ -59,7 +61,6 @@ pub struct Flags {
     /// `--bootstrap-kubeconfig`.
     pub bootstrap_kubeconfig: Option<PathBuf>,
     /// `--cert-dir`.
-    pub cert_dir: PathBuf,
     /// `--node-labels`.
     pub node_labels: BTreeMap<String, String>,
     /// `--cloud-provider=external`.
@@ -116,7 +117,6 @@ fn command() -> clap::Command {
     let mut command = clap::Command::new("kubelet")
         .about("The Kubernetes node agent: runs pods on a CRI v1 container runtime")
         .after_help(
-            "The secure port (10250) and pods from the API server are not built yet: a node registers, its pods come from files and URLs.\n\
              `kubelet status` shows the pods of the kubelet that runs, `kubelet logs` what they print.",
         )
         .args_conflicts_with_subcommands(true)
@@ -190,6 +190,7 @@ fn flags(matches: &ArgMatches) -> Result<Flags, String> {
         container_logs_dir: PathBuf::from(
             text("container-logs-dir").unwrap_or_else(|| "/var/log/containers".to_owned()),
         ),
+        cert_dir: text("cert-dir").map(PathBuf::from),
         hostname_override: text("hostname-override"),
         image_credential_provider_config: text("image-credential-provider-config")
             .map(PathBuf::from),
@@ -198,9 +199,6 @@ fn flags(matches: &ArgMatches) -> Result<Flags, String> {
         node_ips: node_ips(text("node-ip").as_deref().unwrap_or_default())?,
         kubeconfig: text("kubeconfig").map(PathBuf::from),
         bootstrap_kubeconfig: text("bootstrap-kubeconfig").map(PathBuf::from),
-        cert_dir: PathBuf::from(
-            text("cert-dir").unwrap_or_else(|| "/var/lib/kubelet/pki".to_owned()),
-        ),
         external_cloud_provider: cloud_provider(text("cloud-provider").as_deref())?,
         ..Flags::default()
     };
@@ -416,7 +414,7 @@ mod tests {
             Some(PathBuf::from("/etc/kubernetes/kubelet.conf"))
         );
         assert_eq!(flags.node_labels["tier"], "web");
-        assert_eq!(flags.cert_dir, PathBuf::from("/var/lib/kubelet/pki"));
+        assert_eq!(flags.cert_dir, None);
         assert_eq!(flags.without_effect, ["--pod-infra-container-image"]);
     }
 

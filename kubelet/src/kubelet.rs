@@ -371,6 +371,10 @@ impl Kubelet {
         (self.0.sources_ready)()
     }
 
+    pub(crate) fn options(&self) -> &Arc<Options> {
+        &self.0.options
+    }
+
     pub(crate) fn cri(&self) -> &CriClient {
         &self.0.cri
     }

@@ -1,28 +1,67 @@
 //! The kubelet's own log: lines on standard error.
 
-use std::io::{self, IsTerminal};
+use std::{
+    io::{self, IsTerminal},
+    sync::OnceLock,
+};
 
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::{
-    Layer, filter::Targets, fmt, layer::SubscriberExt, util::SubscriberInitExt,
+    Layer, filter::Targets, fmt, layer::SubscriberExt, reload, util::SubscriberInitExt,
 };
+
+/// Changes what is logged, once logging has started.
+static CHANGE: OnceLock<Change> = OnceLock::new();
+
+type Change = Box<dyn Fn(Targets) -> Result<(), reload::Error> + Send + Sync>;
+
+/// Why the verbosity cannot be changed.
+#[derive(Debug, thiserror::Error)]
+pub enum VerbosityError {
+    /// This process does not log by [`init`].
+    #[error("the log is not the kubelet's own")]
+    NotOurs,
+    /// The log is gone.
+    #[error(transparent)]
+    Reload(#[from] reload::Error),
+}
 
 /// Starts logging. `verbosity` is that of `-v`: up to 3 tells changes of state, 4
 /// and 5 why they happen, 6 and more each step. Libraries stay a level behind.
 pub fn init(verbosity: u32) {
+    let (filter, handle) = reload::Layer::new(targets(verbosity));
+    let lines = fmt::layer()
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .with_target(verbosity >= 4)
+        .with_filter(filter);
+    // Refused only when somebody else logs already, who then goes on.
+    if tracing_subscriber::registry()
+        .with(lines)
+        .try_init()
+        .is_ok()
+    {
+        // Only the first one that starts gets here.
+        let _ = CHANGE.set(Box::new(move |targets| handle.reload(targets)));
+    }
+}
+
+/// Changes the verbosity of a log that has started.
+///
+/// # Errors
+/// This process logs in another way.
+pub fn set_verbosity(verbosity: u32) -> Result<(), VerbosityError> {
+    let change = CHANGE.get().ok_or(VerbosityError::NotOurs)?;
+    Ok(change(targets(verbosity))?)
+}
+
+fn targets(verbosity: u32) -> Targets {
     let (own, libraries) = match verbosity {
         0..=3 => (LevelFilter::INFO, LevelFilter::WARN),
         4..=5 => (LevelFilter::DEBUG, LevelFilter::INFO),
         _ => (LevelFilter::TRACE, LevelFilter::DEBUG),
     };
-    let targets = Targets::new()
+    Targets::new()
         .with_default(libraries)
-        .with_target("kubelet", own);
-    let lines = fmt::layer()
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
-        .with_target(verbosity >= 4)
-        .with_filter(targets);
-    // Refused only when somebody else logs already, who then goes on.
-    let _ = tracing_subscriber::registry().with(lines).try_init();
+        .with_target("kubelet", own)
 }

@@ -15,6 +15,7 @@ use crate::{
     certificate::client::JoinError,
     cluster::{Cluster, ClusterParts},
     config::{
+        options::Options,
         pod_config::PodConfig,
         settings::Settings,
         source::{file::FileSource, http::UrlSource},
@@ -25,7 +26,7 @@ use crate::{
     node::facts::{NodeFacts, Pressure},
     root_dir::{RootDirError, RootDirLock},
     runtime::cri::{CriClient, CriError},
-    server::{NodeView, ServerError, Servers},
+    server::{FromCluster, NodeView, ServerError, Servers},
     version,
 };
 
@@ -163,7 +164,12 @@ async fn serve(
     tasks: &TaskTracker,
     cancel: &CancellationToken,
 ) -> Result<(), RunError> {
-    let servers = Servers::bind(&settings.server, &settings.options.root_dir).await?;
+    let servers = Servers::bind(
+        &settings.server,
+        &settings.options.root_dir,
+        FromCluster::default(),
+    )
+    .await?;
     tasks.spawn(servers.serve(kubelet.clone(), cancel.clone()));
     tasks.spawn({
         let (kubelet, cancel) = (kubelet.clone(), cancel.clone());
@@ -219,8 +225,17 @@ impl NodeFacts for Kubelet {
 }
 
 impl NodeView for Kubelet {
+    fn options(&self) -> Arc<Options> {
+        Arc::clone(Self::options(self))
+    }
+
     fn pods(&self) -> Vec<Pod> {
         Self::pods(self)
+    }
+
+    fn pod(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
+        self.pod_manager()
+            .get_by_full_name(&format!("{name}_{namespace}"))
     }
 
     async fn running_pods(&self) -> Result<Vec<Pod>, String> {
@@ -241,5 +256,9 @@ impl NodeView for Kubelet {
         options: LogOptions,
     ) -> Result<LogParts, LogError> {
         Self::container_log(self, namespace, pod, container, options).await
+    }
+
+    fn cri(&self) -> CriClient {
+        Self::cri(self).clone()
     }
 }

@@ -6,14 +6,16 @@
     reason = "a test fails by a panic"
 )]
 
-use std::{path::Path, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
+use e2e::fake_runtime::FakeRuntime;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet::{
-    config::settings::ServerOptions,
+    config::{options::Options, settings::ServerOptions},
     logs::{LogError, LogOptions, LogParts},
     logs_command::{self, LogsError, LogsOptions},
-    server::{NodeView, Servers, socket_path},
+    runtime::cri::CriClient,
+    server::{FromCluster, NodeView, Servers, socket_path},
     status_command::{self, OutputFormat, StatusOptions},
 };
 use serde_json::{Value, json};
@@ -29,9 +31,14 @@ use tokio_util::sync::CancellationToken;
 #[derive(Clone)]
 struct Node {
     health: Result<(), String>,
+    cri: CriClient,
 }
 
 impl NodeView for Node {
+    fn options(&self) -> Arc<Options> {
+        Arc::default()
+    }
+
     fn pods(&self) -> Vec<Pod> {
         serde_json::from_value(json!([
             {
@@ -44,6 +51,18 @@ impl NodeView for Node {
             {"metadata": {"name": "db-node", "namespace": "data"}, "status": {"phase": "Pending"}},
         ]))
         .unwrap()
+    }
+
+    fn pod(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
+        let is_it = |pod: &Pod| {
+            pod.metadata.namespace.as_deref() == Some(namespace)
+                && pod.metadata.name.as_deref() == Some(name)
+        };
+        self.pods().into_iter().find(is_it).map(Arc::new)
+    }
+
+    fn cri(&self) -> CriClient {
+        self.cri.clone()
     }
 
     async fn running_pods(&self) -> Result<Vec<Pod>, String> {
@@ -98,13 +117,19 @@ async fn serve(health: Result<(), String>) -> Served {
     let options = ServerOptions {
         healthz: any,
         read_only: any,
+        secure: None,
     };
-    let servers = Servers::bind(&options, root.path()).await.unwrap();
-    let [healthz, read_only] = servers
+    let servers = Servers::bind(&options, root.path(), FromCluster::default())
+        .await
+        .unwrap();
+    let [healthz, read_only, _] = servers
         .addresses()
-        .map(|address| address.unwrap().to_string());
+        .map(|address| address.map_or_else(String::new, |address| address.to_string()));
     let cancel = CancellationToken::new();
-    let task = tokio::spawn(servers.serve(Node { health }, cancel.clone()));
+    let runtime = FakeRuntime::new();
+    let (channel, timeout) = (runtime.channel(), Duration::from_secs(5));
+    let cri = CriClient::from_channels(channel.clone(), channel, timeout);
+    let task = tokio::spawn(servers.serve(Node { health, cri }, cancel.clone()));
     Served {
         root,
         healthz,
@@ -188,9 +213,10 @@ async fn pods_are_in_the_apis_own_json() {
     assert_eq!(list["items"][0]["metadata"]["name"], "web-node");
     assert_eq!(list["items"][0].get("kind"), None);
 
-    let (_, running) = get(&served.read_only, "/runningpods/").await;
-    let running: Value = serde_json::from_str(&running).unwrap();
-    assert_eq!(running["items"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        get(&served.read_only, "/runningpods/").await,
+        (405, "Debug endpoints are disabled.\n".to_owned())
+    );
 
     assert_eq!(get(&served.read_only, "/nothing").await.0, 404);
     assert_eq!(request(&served.read_only, "POST", "/pods").await.0, 405);
@@ -201,10 +227,10 @@ async fn a_port_that_is_taken_is_named_with_its_option() {
     let served = serve(Ok(())).await;
     let options = ServerOptions {
         healthz: served.healthz.parse().ok(),
-        read_only: None,
+        ..ServerOptions::default()
     };
     let root = tempfile::tempdir().unwrap();
-    let error = Servers::bind(&options, root.path())
+    let error = Servers::bind(&options, root.path(), FromCluster::default())
         .await
         .unwrap_err()
         .to_string();
@@ -339,7 +365,7 @@ async fn logs_are_read_from_the_running_kubelet() {
     let path = "/containerLogs/default/web-node/web";
     assert_eq!(
         get(&served.read_only, path).await.0,
-        404,
+        405,
         "whoever reaches the read-only port reads no logs"
     );
 }

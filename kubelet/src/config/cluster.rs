@@ -1,6 +1,8 @@
 //! What makes a kubelet a member of a cluster: the API server, and this node's object.
 
-use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr,
+    path::{Path, PathBuf},
+     time::Duration};
 
 use k8s_openapi::api::core::v1::Taint;
 
@@ -92,13 +94,17 @@ impl Default for NodeOptions {
 }
 
 /// The cluster of a validated configuration; `None` for a standalone kubelet.
-pub(super) fn cluster(config: &KubeletConfiguration, flags: &Flags) -> Option<ClusterOptions> {
+pub(super) fn cluster(
+    config: &KubeletConfiguration,
+    flags: &Flags,
+    cert_dir: &Path,
+) -> Option<ClusterOptions> {
     let kubeconfig = flags.kubeconfig.as_ref()?;
     let count = |value: i32| u32::try_from(value).unwrap_or_default();
     Some(ClusterOptions {
         kubeconfig: absolute(kubeconfig),
         bootstrap_kubeconfig: flags.bootstrap_kubeconfig.as_deref().map(absolute),
-        cert_dir: absolute(&flags.cert_dir),
+        cert_dir: cert_dir.to_owned(),
         rotate_certificates: config.rotate_certificates,
         server_tls_bootstrap: config.server_tls_bootstrap,
         rate_limit: RateLimit {

@@ -36,6 +36,11 @@ impl GoDuration {
         }
     }
 
+    /// A span of nanoseconds.
+    pub const fn from_nanos(nanos: i64) -> Self {
+        Self { nanos }
+    }
+
     /// Whether the span is empty: for most settings the same as not set.
     pub const fn is_zero(self) -> bool {
         self.nanos == 0

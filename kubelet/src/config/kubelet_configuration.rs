@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::{api::core::v1::Taint, apimachinery::pkg::api::resource::Quantity};
-use serde::{Deserialize, Deserializer, de::Error as _};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use super::duration::GoDuration;
 
@@ -23,7 +23,7 @@ type StringMap = BTreeMap<String, String>;
     missing_docs,
     reason = "the fields are upstream's, named and documented by the KubeletConfiguration reference"
 )]
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct KubeletConfiguration {
     pub api_version: String,
@@ -179,7 +179,7 @@ pub struct KubeletConfiguration {
 
 /// Who may call the kubelet's own API.
 #[allow(missing_docs, reason = "as for KubeletConfiguration")]
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Authentication {
     pub x509: X509Authentication,
@@ -189,7 +189,7 @@ pub struct Authentication {
 
 /// Callers that show a client certificate.
 #[allow(missing_docs, reason = "as for KubeletConfiguration")]
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct X509Authentication {
     #[serde(rename = "clientCAFile")]
@@ -198,7 +198,7 @@ pub struct X509Authentication {
 
 /// Callers whose bearer token the API server reviews.
 #[allow(missing_docs, reason = "as for KubeletConfiguration")]
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct WebhookAuthentication {
     pub enabled: Option<bool>,
@@ -208,7 +208,7 @@ pub struct WebhookAuthentication {
 
 /// Callers who show nothing.
 #[allow(missing_docs, reason = "as for KubeletConfiguration")]
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct AnonymousAuthentication {
     pub enabled: Option<bool>,
@@ -216,7 +216,7 @@ pub struct AnonymousAuthentication {
 
 /// What callers of the kubelet's own API may do.
 #[allow(missing_docs, reason = "as for KubeletConfiguration")]
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Authorization {
     pub mode: String,
@@ -225,7 +225,7 @@ pub struct Authorization {
 
 /// How long answers of the API server's access review are kept.
 #[allow(missing_docs, reason = "as for KubeletConfiguration")]
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct WebhookAuthorization {
     #[serde(rename = "cacheAuthorizedTTL")]
@@ -236,7 +236,7 @@ pub struct WebhookAuthorization {
 
 /// What pods may do with swap.
 #[allow(missing_docs, reason = "as for KubeletConfiguration")]
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct MemorySwap {
     pub swap_behavior: String,
@@ -244,7 +244,7 @@ pub struct MemorySwap {
 
 /// The kubelet's own log.
 #[allow(missing_docs, reason = "as for KubeletConfiguration")]
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Logging {
     pub format: String,
@@ -256,7 +256,7 @@ pub struct Logging {
 
 /// A duration, or as older files have it nanoseconds.
 #[derive(Clone, Copy, Debug)]
-pub struct FlushFrequency;
+pub struct FlushFrequency(GoDuration);
 
 impl<'de> Deserialize<'de> for FlushFrequency {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -270,18 +270,24 @@ impl<'de> Deserialize<'de> for FlushFrequency {
             Either::Nanoseconds(nanos) if nanos < 0 => {
                 Err(D::Error::custom("must not be negative"))
             }
-            Either::Nanoseconds(_) => Ok(Self),
+            Either::Nanoseconds(nanos) => Ok(Self(GoDuration::from_nanos(nanos))),
             Either::Duration(text) => text
                 .parse::<GoDuration>()
-                .map(|_| Self)
+                .map(Self)
                 .map_err(D::Error::custom),
         }
     }
 }
 
+impl Serialize for FlushFrequency {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
 /// Verbosity of the source files that match a pattern.
 #[allow(missing_docs, reason = "as for KubeletConfiguration")]
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct VModuleItem {
     pub file_pattern: String,
@@ -290,7 +296,7 @@ pub struct VModuleItem {
 
 /// Options of the log formats.
 #[allow(missing_docs, reason = "as for KubeletConfiguration")]
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct LoggingOptions {
     pub text: OutputRouting,
@@ -299,7 +305,7 @@ pub struct LoggingOptions {
 
 /// Where log lines go.
 #[allow(missing_docs, reason = "as for KubeletConfiguration")]
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct OutputRouting {
     pub split_stream: bool,
@@ -308,7 +314,7 @@ pub struct OutputRouting {
 
 /// Time to end for pods of a priority when the node shuts down.
 #[allow(missing_docs, reason = "as for KubeletConfiguration")]
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct ShutdownGracePeriodByPodPriority {
     pub priority: i32,
@@ -317,7 +323,7 @@ pub struct ShutdownGracePeriodByPodPriority {
 
 /// Back-off of containers that keep failing.
 #[allow(missing_docs, reason = "as for KubeletConfiguration")]
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct CrashLoopBackOff {
     pub max_container_restart_period: Option<GoDuration>,
@@ -325,7 +331,7 @@ pub struct CrashLoopBackOff {
 
 /// Memory of a NUMA node that pods do not get.
 #[allow(missing_docs, reason = "as for KubeletConfiguration")]
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct MemoryReservation {
     pub numa_node: i32,
@@ -334,7 +340,7 @@ pub struct MemoryReservation {
 
 /// Where the kubelet's own traces go.
 #[allow(missing_docs, reason = "as for KubeletConfiguration")]
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Tracing {
     pub endpoint: Option<String>,
@@ -343,7 +349,7 @@ pub struct Tracing {
 
 /// Sizes of pods' user namespaces.
 #[allow(missing_docs, reason = "as for KubeletConfiguration")]
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct UserNamespaces {
     pub ids_per_pod: Option<i64>,

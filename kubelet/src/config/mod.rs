@@ -21,6 +21,7 @@ pub mod options;
 pub mod pod_config;
 pub mod quantity;
 pub mod reservation;
+pub mod server_settings;
 pub mod settings;
 pub mod source;
 pub mod support;

@@ -4,13 +4,13 @@
 use std::{
     collections::BTreeMap,
     fs, io,
-    net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use serde_json::{Map, Value};
 
+pub use super::server_settings::ServerOptions;
 use super::{
     cluster::{self, ClusterOptions},
     duration::GoDuration,
@@ -22,14 +22,21 @@ use super::{
     kubelet_validation::{unix_socket_path, validate},
     log_settings::log_rotation,
     options::{Options, SwapBehavior},
-    support,
+    server_settings, support,
     validation::names,
     yaml::{self, DuplicateKeys, SyntaxError},
 };
 use crate::{cli::Flags, image::credentials::plugin::config::ProviderConfigError};
 
-/// Fields of a file whose relative paths start at the file's own directory.
-const PATHS: &[&str] = &["staticPodPath", "resolvConf", "podLogsDir"];
+/// Fields of a file, as JSON pointers, whose relative paths start at the file's own directory.
+const PATHS: &[&str] = &[
+    "/staticPodPath",
+    "/resolvConf",
+    "/podLogsDir",
+    "/tlsCertFile",
+    "/tlsPrivateKeyFile",
+    "/authentication/x509/clientCAFile",
+];
 
 /// Everything that one run is made from.
 #[derive(Clone, Debug)]
@@ -70,15 +77,6 @@ pub struct UrlOptions {
     pub headers: BTreeMap<String, Vec<String>>,
     /// How often it is read (`httpCheckFrequency`).
     pub check_frequency: Duration,
-}
-
-/// Which addresses are served.
-#[derive(Clone, Debug, Default)]
-pub struct ServerOptions {
-    /// `/healthz` (`healthzBindAddress`, `healthzPort`).
-    pub healthz: Option<SocketAddr>,
-    /// `/healthz`, `/pods`, `/runningpods/` (`address`, `readOnlyPort`).
-    pub read_only: Option<SocketAddr>,
 }
 
 /// Why no settings come of flags and files.
@@ -171,6 +169,7 @@ impl Settings {
         set_defaults(&mut config);
         let mut faults = validate(&config);
         faults.extend(isolation_validation::validate(&config));
+        faults.extend(server_settings::validate(&config));
         if !faults.is_empty() {
             return Err(SettingsError::Invalid { faults });
         }
@@ -191,8 +190,21 @@ impl Settings {
                 flags.without_effect.join(", ")
             ));
         }
+        let options = options(&config, flags)?;
+        let cert_dir = match &flags.cert_dir {
+            Some(dir) => absolute(dir),
+            None => options.root_dir.join("pki"),
+        };
+        let cluster = cluster::cluster(&config, flags, &cert_dir);
+        let server = server_settings::server_options(
+            &config,
+            &merged,
+            &options.node_name,
+            [&options.root_dir, &cert_dir],
+            cluster.is_some(),
+        );
         Ok(Self {
-            options: options(&config, flags)?,
+            options,
             manifests: (!config.static_pod_path.is_empty()).then(|| ManifestOptions {
                 path: absolute(Path::new(&config.static_pod_path)),
                 check_frequency: span(config.file_check_frequency),
@@ -202,8 +214,8 @@ impl Settings {
                 headers: config.static_pod_url_header.clone(),
                 check_frequency: span(config.http_check_frequency),
             }),
-            cluster: cluster::cluster(&config, flags),
-            server: server_options(&config),
+            cluster,
+            server,
             run_once: config.run_once,
             verbosity: config.logging.verbosity,
             warnings,
@@ -282,21 +294,6 @@ fn at_least_zero(count: i32) -> u32 {
     u32::try_from(count).unwrap_or_default()
 }
 
-fn server_options(config: &KubeletConfiguration) -> ServerOptions {
-    let address = |address: &str, port: i32| {
-        let port = u16::try_from(port).ok().filter(|port| *port != 0)?;
-        Some(SocketAddr::new(address.parse().ok()?, port))
-    };
-    ServerOptions {
-        healthz: address(
-            &config.healthz_bind_address,
-            config.healthz_port.unwrap_or_default(),
-        ),
-        read_only: address(&config.address, config.read_only_port)
-            .filter(|_| config.enable_server != Some(false)),
-    }
-}
-
 /// A duration of a validated configuration, which is never negative.
 pub(super) fn span(duration: GoDuration) -> Duration {
     duration.to_std().unwrap_or_default()
@@ -337,7 +334,7 @@ fn read_file(path: &Path, role: &'static str) -> Result<Value, SettingsError> {
     yaml::from_str::<KubeletConfiguration>(&text).map_err(parse)?;
     let dir = absolute(path).parent().map(Path::to_owned);
     for field in PATHS {
-        if let (Some(dir), Some(Value::String(path))) = (&dir, value.get_mut(*field))
+        if let (Some(dir), Some(Value::String(path))) = (&dir, value.pointer_mut(field))
             && !path.is_empty()
         {
             *path = dir.join(&path).to_string_lossy().into_owned();

@@ -8,6 +8,13 @@ const EFFECTIVE: &[&str] = &[
     "address",
     "allowedUnsafeSysctls",
     "apiVersion",
+    "authentication.anonymous.enabled",
+    "authentication.webhook.cacheTTL",
+    "authentication.webhook.enabled",
+    "authentication.x509.clientCAFile",
+    "authorization.mode",
+    "authorization.webhook.cacheAuthorizedTTL",
+    "authorization.webhook.cacheUnauthorizedTTL",
     "clusterDNS",
     "clusterDomain",
     "containerLogMaxFiles",
@@ -19,7 +26,11 @@ const EFFECTIVE: &[&str] = &[
     "cpuCFSQuotaPeriod",
     "crashLoopBackOff.maxContainerRestartPeriod",
     "enableControllerAttachDetach",
+    "enableDebugFlagsHandler",
+    "enableDebuggingHandlers",
+    "enableProfilingHandler",
     "enableServer",
+    "enableSystemLogHandler",
     "failCgroupV1",
     "fileCheckFrequency",
     "healthzBindAddress",
@@ -43,6 +54,7 @@ const EFFECTIVE: &[&str] = &[
     "nodeStatusUpdateFrequency",
     "podLogsDir",
     "podsPerCore",
+    "port",
     "preloadedImagesVerificationAllowlist",
     "providerID",
     "readOnlyPort",
@@ -63,6 +75,10 @@ const EFFECTIVE: &[&str] = &[
     "staticPodURLHeader",
     "syncFrequency",
     "systemReserved",
+    "tlsCertFile",
+    "tlsCipherSuites",
+    "tlsMinVersion",
+    "tlsPrivateKeyFile",
     "userNamespaces.idsPerPod",
 ];
 
@@ -126,11 +142,12 @@ mod tests {
             "protectKernelDefaults": true,
             "evictionPressureTransitionPeriod": "0s",
             "authentication": {"anonymous": {"enabled": false}, "x509": {}},
+            "tracing": {"endpoint": "localhost:4317"},
             "logging": {"verbosity": 2, "vmodule": [{"filePattern": "a", "verbosity": 3}], "options": {"json": {"infoBufferSize": "0"}}},
         });
         assert_eq!(
             without_effect(&file),
-            ["authentication", "logging.vmodule", "protectKernelDefaults"]
+            ["logging.vmodule", "protectKernelDefaults", "tracing"]
         );
     }
 }

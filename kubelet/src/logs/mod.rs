@@ -15,7 +15,6 @@ mod source;
 mod tail;
 mod watch;
 
-pub(crate) use self::rotation::LogRotation;
 pub use self::{
     options::{LogOptions, OptionsError},
     reader::{LogReader, ReadError},
@@ -24,3 +23,4 @@ pub use self::{
     rotation::RotationPolicy,
     source::{LogError, LogParts, container_id},
 };
+pub(crate) use self::{rotation::LogRotation, source::has_container};

@@ -122,7 +122,7 @@ async fn is_running(cri: &CriClient, id: &str) -> bool {
     }
 }
 
-fn has_container(pod: &Pod, container: &str) -> bool {
+pub(crate) fn has_container(pod: &Pod, container: &str) -> bool {
     let Some(spec) = &pod.spec else {
         return false;
     };

@@ -2,6 +2,8 @@
 
 mod error;
 mod resources;
+mod stats;
+mod streaming;
 
 use std::{collections::BTreeMap, future::Future, time::Duration};
 

@@ -2,43 +2,92 @@
 
 use std::{sync::Arc, time::Duration};
 
-use axum::{Router, serve::Listener};
-use hyper::server::conn::http1;
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    service::TowerToHyperService,
-};
+use axum::{Router, body::Body, response::Response, serve::Listener};
+use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::Semaphore,
     time,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tower::ServiceExt as _;
 use tracing::debug;
 
-/// Connections at the same time, of each server; more wait in the backlog.
-const CONNECTIONS: usize = 64;
-/// Bytes of a request's head. Bodies are never read.
-const HEAD_BYTES: usize = 16 * 1024;
+use super::{
+    access::Access,
+    tls::{PeerCertificates, Tls},
+};
+
 /// Headers of a request.
 const HEADERS: usize = 64;
-/// How long a request's head may take, idling between requests included.
-const HEAD_TIME: Duration = Duration::from_secs(30);
-/// How long a connection may last where anybody may connect, so that nobody
-/// holds one by reading slowly.
-pub(super) const LIFETIME: Duration = Duration::from_secs(300);
-/// How long the last request of a connection may take after that.
+/// How long the last request of a connection may take after its time.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// Serves `routes` to whoever connects, for `lifetime` each, until `cancel`.
+/// What the clients of a server can take of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Connections at the same time; more wait in the backlog.
+    connections: usize,
+    /// Bytes of a request's head. Bodies are read by nobody who does not limit them.
+    head_bytes: usize,
+    /// How long a request's head may take, idling between requests included.
+    head_time: Duration,
+    /// How long a connection may last.
+    lifetime: Duration,
+}
+
+impl Limits {
+    /// Where anybody may connect, so that nobody holds a connection by reading slowly.
+    pub(super) const OPEN: Self = Self {
+        connections: 64,
+        head_bytes: 16 * 1024,
+        head_time: Duration::from_secs(30),
+        lifetime: Duration::from_secs(300),
+    };
+    /// On the socket: a log may be followed for as long as its container runs.
+    pub(super) const SOCKET: Self = Self {
+        lifetime: Duration::MAX,
+        ..Self::OPEN
+    };
+    /// On the secure port, where commands come as parts of paths, and the API server holds
+    /// a connection for each log that is followed. A connection idles as long as upstream
+    /// lets it.
+    pub(super) const SECURE: Self = Self {
+        connections: 1024,
+        head_bytes: 128 * 1024,
+        head_time: Duration::from_secs(90),
+        lifetime: Duration::from_secs(4 * 3600),
+    };
+}
+
+/// What is served on a listener, and to whom.
+#[derive(Clone)]
+pub(super) struct Service {
+    pub(super) routes: Router,
+    pub(super) limits: Limits,
+    /// For the secure port: its TLS, and who is let in.
+    pub(super) guard: Option<(Arc<Tls>, Arc<Access>)>,
+}
+
+impl Service {
+    pub(super) const fn open(routes: Router, limits: Limits) -> Self {
+        Self {
+            routes,
+            limits,
+            guard: None,
+        }
+    }
+}
+
+/// Serves whoever connects, until `cancel`.
 pub(super) async fn serve<L: Listener>(
     mut listener: L,
-    routes: Router,
-    lifetime: Duration,
+    service: Service,
     cancel: CancellationToken,
 ) {
     let connections = TaskTracker::new();
-    let slots = Arc::new(Semaphore::new(CONNECTIONS));
+    let slots = Arc::new(Semaphore::new(service.limits.connections));
     loop {
         let next = async {
             let slot = slots.clone().acquire_owned().await;
@@ -49,9 +98,9 @@ pub(super) async fn serve<L: Listener>(
             () = cancel.cancelled() => break,
             next = next => next,
         };
-        let (routes, cancel) = (routes.clone(), cancel.clone());
+        let (service, cancel) = (service.clone(), cancel.clone());
         connections.spawn(async move {
-            serve_connection(stream, routes, lifetime, cancel).await;
+            serve_stream(stream, service, cancel).await;
             drop(slot);
         });
     }
@@ -60,19 +109,47 @@ pub(super) async fn serve<L: Listener>(
     connections.wait().await;
 }
 
-async fn serve_connection(
+async fn serve_stream(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    routes: Router,
-    lifetime: Duration,
+    service: Service,
     cancel: CancellationToken,
 ) {
+    let Some((tls, _)) = &service.guard else {
+        let nobody = PeerCertificates::default();
+        return serve_connection(stream, service, nobody, cancel).await;
+    };
+    let tls = Arc::clone(tls);
+    match cancel.run_until_cancelled(tls.accept(stream)).await {
+        Some(Ok((stream, peer))) => serve_connection(stream, service, peer, cancel).await,
+        Some(Err(error)) => debug!(%error, "TLS handshake error"),
+        None => {}
+    }
+}
+
+async fn serve_connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    service: Service,
+    peer: PeerCertificates,
+    cancel: CancellationToken,
+) {
+    let Limits {
+        head_bytes,
+        head_time,
+        lifetime,
+        ..
+    } = service.limits;
+    let answer = service_fn(move |request| {
+        let (service, peer) = (service.clone(), peer.clone());
+        async move { answer(request, service, peer).await }
+    });
     let mut connection = std::pin::pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_TIME)
-            .max_buf_size(HEAD_BYTES)
+            .header_read_timeout(head_time)
+            .max_buf_size(head_bytes)
             .max_headers(HEADERS)
-            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes))
+            .serve_connection(TokioIo::new(stream), answer)
+            .with_upgrades()
     );
     let ended = tokio::select! {
         biased;
@@ -90,4 +167,20 @@ async fn serve_connection(
     if let Err(error) = ended {
         debug!(%error, "A connection ended early");
     }
+}
+
+/// Nothing is routed before it is let in: there is no way around it.
+async fn answer(
+    request: Request<Incoming>,
+    service: Service,
+    peer: PeerCertificates,
+) -> Result<Response, std::convert::Infallible> {
+    let (head, body) = request.into_parts();
+    if let Some((_, access)) = &service.guard
+        && let Err(refusal) = access.check(&head, &peer).await
+    {
+        return Ok(*refusal);
+    }
+    let request = Request::from_parts(head, Body::new(body));
+    service.routes.oneshot(request).await
 }

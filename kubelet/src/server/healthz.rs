@@ -4,12 +4,12 @@
 use axum::{
     Router,
     extract::{Path, RawQuery},
-    http::{HeaderValue, StatusCode, header},
-    response::{IntoResponse, Response},
+    http::StatusCode,
+    response::Response,
     routing::get,
 };
 
-use super::NodeView;
+use super::{NodeView, answer::text};
 
 /// The checks, in their order.
 const CHECKS: [&str; 3] = ["ping", "log", "syncloop"];
@@ -85,18 +85,4 @@ fn check_one(view: &impl NodeView, check: &str) -> Response {
             format!("internal server error: {reason}\n"),
         ),
     }
-}
-
-fn text(status: StatusCode, body: String) -> Response {
-    let headers = [
-        (
-            header::CONTENT_TYPE,
-            HeaderValue::from_static("text/plain; charset=utf-8"),
-        ),
-        (
-            header::X_CONTENT_TYPE_OPTIONS,
-            HeaderValue::from_static("nosniff"),
-        ),
-    ];
-    (status, headers, body).into_response()
 }

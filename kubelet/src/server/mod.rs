@@ -1,19 +1,39 @@
-//! The kubelet's HTTP servers: `/healthz`, the read-only API on a port and on a
-//! unix socket, and the logs of containers on the socket alone, which only its
-//! owner can open. The secure port is not built yet.
+//! The kubelet's HTTP servers: the secure port with everything, for callers who are let in;
+//! `/healthz`; the read-only API on a port and on a unix socket; and the logs of containers
+//! on the socket too, which only its owner can open.
 
+mod access;
+mod answer;
+pub mod authentication;
+mod authorization;
+mod checkpoint;
+mod commands;
+mod configz;
 mod connection;
 mod container_logs;
+mod debug_flags;
+mod debugging;
+mod expiring;
 mod healthz;
+mod machine_info;
+mod metrics;
 mod pods;
+mod profiling;
+pub mod reviews;
+mod secure;
 mod socket;
+mod stats;
+mod streaming_server;
+mod streams;
+mod system_logs;
+mod target;
+pub mod tls;
 mod view;
 
 use std::{
     io,
     net::SocketAddr,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use axum::Router;
@@ -21,8 +41,18 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::info;
 
+use self::{
+    access::AccessError,
+    connection::{Limits, Service},
+    secure::Secure,
+    tls::{
+        certificate::CertificateError, client_authority::AuthorityError,
+        self_signed::SelfSignedError,
+    },
+};
 use crate::config::settings::ServerOptions;
 
+pub use secure::FromCluster;
 pub use socket::socket_path;
 pub use view::NodeView;
 
@@ -49,6 +79,18 @@ pub enum ServerError {
         /// Why not.
         source: io::Error,
     },
+    /// The secure port's certificate cannot be used.
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
+    /// No certificate can be made for the secure port.
+    #[error(transparent)]
+    SelfSigned(#[from] SelfSignedError),
+    /// The authorities of client certificates cannot be used.
+    #[error(transparent)]
+    Authority(#[from] AuthorityError),
+    /// Who is let in cannot be found out as configured.
+    #[error(transparent)]
+    Access(#[from] AccessError),
 }
 
 /// The servers' listeners: bound, so that nothing can fail any more.
@@ -56,17 +98,34 @@ pub enum ServerError {
 pub struct Servers {
     healthz: Option<TcpListener>,
     read_only: Option<TcpListener>,
+    secure: Option<(TcpListener, Secure)>,
     socket: UnixListener,
 }
 
 impl Servers {
-    /// Takes the addresses, and the socket in the root directory.
+    /// Takes the addresses, and the socket in the root directory; reads or makes the secure
+    /// port's certificate.
     ///
     /// # Errors
-    /// The address that cannot be had, and the option that names it.
-    pub async fn bind(options: &ServerOptions, root_dir: &Path) -> Result<Self, ServerError> {
+    /// The address that cannot be had and the option that names it, or what else the secure
+    /// port lacks.
+    pub async fn bind(
+        options: &ServerOptions,
+        root_dir: &Path,
+        cluster: FromCluster,
+    ) -> Result<Self, ServerError> {
         let path = socket_path(root_dir);
         let socket = socket::bind(&path).map_err(|source| ServerError::Socket { path, source })?;
+        let secure = match &options.secure {
+            Some(secure) => {
+                let built = Secure::new(secure, cluster).await?;
+                let option = "address and port (--address, --port), or switch it off with enableServer (--enable-server=false)";
+                bind("the kubelet's API", Some(secure.address), option)
+                    .await?
+                    .map(|listener| (listener, built))
+            }
+            None => None,
+        };
         Ok(Self {
             healthz: bind(
                 "/healthz",
@@ -80,51 +139,65 @@ impl Servers {
                 "address and readOnlyPort (--address, --read-only-port)",
             )
             .await?,
+            secure,
             socket,
         })
     }
 
-    /// The addresses that are served: of `/healthz`, and of the read-only API.
-    pub fn addresses(&self) -> [Option<SocketAddr>; 2] {
-        [&self.healthz, &self.read_only]
-            .map(|listener| listener.as_ref().and_then(|bound| bound.local_addr().ok()))
+    /// The addresses that are served: of `/healthz`, of the read-only API, and of the
+    /// secure port.
+    pub fn addresses(&self) -> [Option<SocketAddr>; 3] {
+        let secure = self.secure.as_ref().map(|(listener, _)| listener);
+        [self.healthz.as_ref(), self.read_only.as_ref(), secure]
+            .map(|listener| listener.and_then(|bound| bound.local_addr().ok()))
     }
 
     /// Serves until `cancel`, and then until the requests that run are answered.
     pub async fn serve<V: NodeView>(self, view: V, cancel: CancellationToken) {
         let health = healthz::routes(view.clone());
-        let read_only = health.clone().merge(pods::routes(view.clone()));
+        let read_only = read_only_routes(view.clone());
         let on_socket = read_only
             .clone()
-            .merge(container_logs::routes(view, cancel.clone()));
+            .merge(pods::running_routes(view.clone()))
+            .merge(container_logs::routes(view.clone(), cancel.clone()));
         let servers = TaskTracker::new();
-        let spawn = |listener: Option<TcpListener>, what, routes: &Router| {
-            if let Some(listener) = listener {
-                if let Ok(address) = listener.local_addr() {
-                    info!(%address, "Serving {what}");
-                }
-                let lifetime = connection::LIFETIME;
-                servers.spawn(connection::serve(
-                    listener,
-                    routes.clone(),
-                    lifetime,
-                    cancel.clone(),
-                ));
+        let spawn = |listener: TcpListener, what, service: Service| {
+            if let Ok(address) = listener.local_addr() {
+                info!(%address, "Serving {what}");
             }
+            servers.spawn(connection::serve(listener, service, cancel.clone()));
         };
-        spawn(self.healthz, "/healthz", &health);
-        spawn(self.read_only, "the read-only API", &read_only);
-        // A log may be followed for as long as its container runs.
-        let lifetime = Duration::MAX;
-        servers.spawn(connection::serve(
-            self.socket,
-            on_socket,
-            lifetime,
-            cancel.clone(),
-        ));
+        if let Some(listener) = self.healthz {
+            let service = Service::open(health, Limits::OPEN);
+            spawn(listener, "/healthz", service);
+        }
+        if let Some(listener) = self.read_only {
+            let routes = read_only.clone().merge(debugging::disabled());
+            spawn(
+                listener,
+                "the read-only API",
+                Service::open(routes, Limits::OPEN),
+            );
+        }
+        if let Some((listener, secure)) = self.secure {
+            let routes = secure.routes(view, read_only, &servers, &cancel);
+            servers.spawn(secure.clone().watch_authority(cancel.clone()));
+            spawn(listener, "the kubelet's API", secure.service(routes));
+        }
+        let service = Service::open(on_socket, Limits::SOCKET);
+        servers.spawn(connection::serve(self.socket, service, cancel.clone()));
         servers.close();
         servers.wait().await;
     }
+}
+
+/// What upstream serves without authentication on the read-only port.
+fn read_only_routes<V: NodeView>(view: V) -> Router {
+    healthz::routes(view.clone())
+        .merge(pods::routes(view.clone()))
+        .merge(stats::routes(view.clone()))
+        .merge(metrics::routes(view))
+        .merge(machine_info::routes())
 }
 
 async fn bind(

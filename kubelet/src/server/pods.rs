@@ -1,38 +1,37 @@
 //! `/pods` and `/runningpods/`: pods in the API's own JSON.
 
-use axum::{
-    Router,
-    http::{HeaderValue, StatusCode, header},
-    response::{IntoResponse, Response},
-    routing::get,
-};
+use axum::{Router, http::StatusCode, response::Response, routing::get};
 use k8s_openapi::{
     api::core::v1::{Pod, PodSpec, PodStatus},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use serde::Serialize;
 
-use super::NodeView;
+use super::{
+    NodeView,
+    answer::{error, json},
+};
 
-/// `/pods`: what this node should run. `/runningpods/`: what its runtime runs.
+/// `/pods`: what this node should run.
 pub(super) fn routes<V: NodeView>(view: V) -> Router {
-    let running = {
-        let view = view.clone();
-        move || async move {
-            match view.running_pods().await {
-                Ok(pods) => pod_list(&pods),
-                Err(reason) => (
-                    StatusCode::INTERNAL_SERVER_ERROR,
-                    format!("cannot list the running pods: {reason}\n"),
-                )
-                    .into_response(),
-            }
-        }
-    };
     let pods = move || async move { pod_list(&view.pods()) };
     Router::new()
         .route("/pods", get(pods.clone()))
         .route("/pods/", get(pods))
+}
+
+/// `/runningpods/`: what this node's runtime runs.
+pub(super) fn running_routes<V: NodeView>(view: V) -> Router {
+    let running = move || async move {
+        match view.running_pods().await {
+            Ok(pods) => pod_list(&pods),
+            Err(reason) => error(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                format_args!("cannot list the running pods: {reason}"),
+            ),
+        }
+    };
+    Router::new()
         .route("/runningpods", get(running.clone()))
         .route("/runningpods/", get(running))
 }
@@ -72,14 +71,10 @@ fn pod_list(pods: &[Pod]) -> Response {
             .collect(),
     };
     match serde_json::to_vec(&list) {
-        Ok(body) => {
-            let json = HeaderValue::from_static("application/json");
-            ([(header::CONTENT_TYPE, json)], body).into_response()
-        }
-        Err(error) => (
+        Ok(body) => json(body),
+        Err(fault) => error(
             StatusCode::INTERNAL_SERVER_ERROR,
-            format!("cannot write the pods: {error}\n"),
-        )
-            .into_response(),
+            format_args!("cannot write the pods: {fault}"),
+        ),
     }
 }

@@ -1,15 +1,25 @@
 //! What the servers need to know of the node.
 
-use std::future::Future;
+use std::{future::Future, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::logs::{LogError, LogOptions, LogParts};
+use crate::{
+    config::options::Options,
+    logs::{LogError, LogOptions, LogParts},
+    runtime::cri::CriClient,
+};
 
 /// The node's pods and health, as the kubelet knows them.
 pub trait NodeView: Clone + Send + Sync + 'static {
+    /// What the node is made from: its name and its directories.
+    fn options(&self) -> Arc<Options>;
+
     /// The pods that this node should run, with the status that it found.
     fn pods(&self) -> Vec<Pod>;
+
+    /// The pod of a name that this node should run.
+    fn pod(&self, namespace: &str, name: &str) -> Option<Arc<Pod>>;
 
     /// The pods of which the runtime runs something, whoever wants them or not.
     /// In an error: why the runtime cannot tell.
@@ -30,4 +40,7 @@ pub trait NodeView: Clone + Send + Sync + 'static {
         container: &str,
         options: LogOptions,
     ) -> impl Future<Output = Result<LogParts, LogError>> + Send;
+
+    /// The runtime, for what is asked of it anew each time.
+    fn cri(&self) -> CriClient;
 }

@@ -1,0 +1,303 @@
+//! What the servers are made from: addresses, TLS, who is let in, and which handlers there
+//! are.
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use serde_json::{Map, Value};
+
+use super::{kubelet_configuration::KubeletConfiguration, settings::span};
+use crate::server::tls::parameters::TlsParameters;
+
+/// Which addresses are served.
+#[derive(Clone, Debug, Default)]
+pub struct ServerOptions {
+    /// `/healthz` (`healthzBindAddress`, `healthzPort`).
+    pub healthz: Option<SocketAddr>,
+    /// What upstream serves without authentication (`address`, `readOnlyPort`).
+    pub read_only: Option<SocketAddr>,
+    /// The secure port; not opened when unset (`enableServer`).
+    pub secure: Option<SecureOptions>,
+}
+
+/// The secure port.
+#[derive(Clone, Debug)]
+pub struct SecureOptions {
+    /// Where (`address`, `port`).
+    pub address: SocketAddr,
+    /// Name of this node: in its certificate, and in questions about access to it.
+    pub node_name: String,
+    /// The kubelet's own files (`--root-dir`).
+    pub root_dir: PathBuf,
+    /// Its certificate, unless the API server signs one.
+    pub certificate: CertificateSource,
+    /// Versions and cipher suites (`tlsMinVersion`, `tlsCipherSuites`).
+    pub tls: TlsParameters,
+    /// Who is let in.
+    pub access: AccessOptions,
+    /// What is served.
+    pub handlers: HandlerOptions,
+    /// The configuration in effect, as `/configz` shows it.
+    pub configz: Value,
+}
+
+/// Where the certificate of the secure port comes from.
+#[derive(Clone, Debug)]
+pub enum CertificateSource {
+    /// From these files (`tlsCertFile`, `tlsPrivateKeyFile`).
+    Files {
+        /// The certificate, and those between it and its authority.
+        certificate: PathBuf,
+        /// Its key.
+        key: PathBuf,
+    },
+    /// Made once, and kept in this directory (`--cert-dir`).
+    SelfSigned(PathBuf),
+}
+
+/// Who is let in to the secure port.
+#[derive(Clone, Debug, Default)]
+pub struct AccessOptions {
+    /// How callers show who they are.
+    pub authentication: AuthenticationOptions,
+    /// What they may do.
+    pub authorization: AuthorizationMode,
+}
+
+/// How callers show who they are.
+#[derive(Clone, Debug, Default)]
+pub struct AuthenticationOptions {
+    /// Authorities of client certificates (`authentication.x509.clientCAFile`).
+    pub client_ca_file: Option<PathBuf>,
+    /// Bearer tokens are reviewed by the API server (`authentication.webhook.enabled`).
+    pub webhook: bool,
+    /// How long reviewed tokens are remembered (`authentication.webhook.cacheTTL`).
+    pub cache_ttl: Duration,
+    /// Who shows nothing is let in as nobody in particular
+    /// (`authentication.anonymous.enabled`).
+    pub anonymous: bool,
+}
+
+/// What callers may do (`authorization.mode`).
+#[derive(Clone, Copy, Debug, Default)]
+pub enum AuthorizationMode {
+    /// Everything.
+    #[default]
+    AlwaysAllow,
+    /// What the API server says.
+    Webhook {
+        /// How long yes is remembered (`authorization.webhook.cacheAuthorizedTTL`).
+        authorized_ttl: Duration,
+        /// How long no is remembered (`authorization.webhook.cacheUnauthorizedTTL`).
+        unauthorized_ttl: Duration,
+    },
+}
+
+/// Which handlers there are on the secure port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HandlerOptions {
+    /// Logs, commands, streams and configuration (`enableDebuggingHandlers`).
+    pub debugging: bool,
+    /// `/logs/` (`enableSystemLogHandler`).
+    pub system_log: bool,
+    /// `/debug/pprof/` (`enableProfilingHandler`).
+    pub profiling: bool,
+    /// `/debug/flags/v` (`enableDebugFlagsHandler`).
+    pub debug_flags: bool,
+}
+
+impl Default for HandlerOptions {
+    /// All of them.
+    fn default() -> Self {
+        Self {
+            debugging: true,
+            system_log: true,
+            profiling: true,
+            debug_flags: true,
+        }
+    }
+}
+
+/// The faults of a configuration in what the servers are made from.
+pub(super) fn validate(config: &KubeletConfiguration) -> Vec<String> {
+    let mut faults = TlsParameters::parse(&config.tls_min_version, &config.tls_cipher_suites)
+        .err()
+        .unwrap_or_default();
+    let files = [
+        ("tlsCertFile", &config.tls_cert_file),
+        ("tlsPrivateKeyFile", &config.tls_private_key_file),
+    ];
+    for [(missing, path), (given, other)] in [files, [files[1], files[0]]] {
+        if path.is_empty() && !other.is_empty() {
+            faults.push(format!("{missing}: must be set, as {given} is"));
+        }
+    }
+    faults
+}
+
+/// What a configuration with its defaults set amounts to. `asked` is the same without
+/// them: without an API server webhooks are used only when they were asked for, and then
+/// the servers refuse to start.
+pub(super) fn server_options(
+    config: &KubeletConfiguration,
+    asked: &Value,
+    node_name: &str,
+    [root_dir, cert_dir]: [&Path; 2],
+    has_api_server: bool,
+) -> ServerOptions {
+    let address = |address: &str, port: i32| {
+        let port = u16::try_from(port).ok().filter(|port| *port != 0)?;
+        Some(SocketAddr::new(address.parse().ok()?, port))
+    };
+    let enabled = config.enable_server != Some(false);
+    let secure = address(&config.address, config.port).filter(|_| enabled);
+    ServerOptions {
+        healthz: address(
+            &config.healthz_bind_address,
+            config.healthz_port.unwrap_or_default(),
+        ),
+        read_only: address(&config.address, config.read_only_port).filter(|_| enabled),
+        secure: secure.map(|address| SecureOptions {
+            address,
+            node_name: node_name.to_owned(),
+            root_dir: root_dir.to_owned(),
+            certificate: match config.tls_cert_file.as_str() {
+                "" => CertificateSource::SelfSigned(cert_dir.to_owned()),
+                certificate => CertificateSource::Files {
+                    certificate: PathBuf::from(certificate),
+                    key: PathBuf::from(&config.tls_private_key_file),
+                },
+            },
+            tls: TlsParameters::parse(&config.tls_min_version, &config.tls_cipher_suites)
+                .unwrap_or_default(),
+            access: access_options(config, asked, has_api_server),
+            handlers: HandlerOptions {
+                debugging: config.enable_debugging_handlers != Some(false),
+                system_log: config.enable_system_log_handler != Some(false),
+                profiling: config.enable_profiling_handler != Some(false),
+                debug_flags: config.enable_debug_flags_handler != Some(false),
+            },
+            configz: configz(config),
+        }),
+    }
+}
+
+fn access_options(
+    config: &KubeletConfiguration,
+    asked: &Value,
+    has_api_server: bool,
+) -> AccessOptions {
+    let is_asked_for = |field: &str| has_api_server || asked.pointer(field).is_some();
+    let (authentication, authorization) = (&config.authentication, &config.authorization);
+    let ca_file = authentication.x509.client_ca_file.as_str();
+    AccessOptions {
+        authentication: AuthenticationOptions {
+            client_ca_file: (!ca_file.is_empty()).then(|| PathBuf::from(ca_file)),
+            webhook: authentication.webhook.enabled == Some(true)
+                && is_asked_for("/authentication/webhook/enabled"),
+            cache_ttl: span(authentication.webhook.cache_ttl),
+            anonymous: authentication.anonymous.enabled == Some(true),
+        },
+        authorization: match authorization.mode.as_str() {
+            "Webhook" if is_asked_for("/authorization/mode") => AuthorizationMode::Webhook {
+                authorized_ttl: span(authorization.webhook.cache_authorized_ttl),
+                unauthorized_ttl: span(authorization.webhook.cache_unauthorized_ttl),
+            },
+            _ => AuthorizationMode::AlwaysAllow,
+        },
+    }
+}
+
+/// The configuration as `/configz` shows it: what is set, and no secrets.
+fn configz(config: &KubeletConfiguration) -> Value {
+    let mut shown = config.clone();
+    for values in shown.static_pod_url_header.values_mut() {
+        *values = vec!["<masked>".to_owned()];
+    }
+    // Neither is part of the object in upstream's answer.
+    shown.api_version.clear();
+    shown.kind.clear();
+    let mut value = serde_json::to_value(&shown).unwrap_or(Value::Null);
+    prune(&mut value);
+    Value::Object(Map::from_iter([("kubeletconfig".to_owned(), value)]))
+}
+
+/// Takes out what is not set, as upstream writes it.
+fn prune(value: &mut Value) {
+    let Value::Object(fields) = value else {
+        return;
+    };
+    fields.values_mut().for_each(prune);
+    fields.retain(|_, value| match value {
+        Value::Null => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Array(items) => !items.is_empty(),
+        Value::Object(fields) => !fields.is_empty(),
+        Value::Bool(_) | Value::Number(_) => true,
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::config::kubelet_defaults::set_defaults;
+
+    fn options(asked: &Value, has_api_server: bool) -> SecureOptions {
+        let mut config = serde_json::from_value(asked.clone()).unwrap();
+        set_defaults(&mut config);
+        let dirs = [Path::new("/root"), Path::new("/pki")];
+        let options = server_options(&config, asked, "node", dirs, has_api_server);
+        options.secure.unwrap()
+    }
+
+    #[test]
+    fn webhooks_without_an_api_server_are_used_only_when_asked_for() {
+        let access = |asked: &Value, has_api_server| {
+            let access = options(asked, has_api_server).access;
+            let webhook = matches!(access.authorization, AuthorizationMode::Webhook { .. });
+            (access.authentication.webhook, webhook)
+        };
+        assert_eq!(
+            access(&json!({}), true),
+            (true, true),
+            "upstream's defaults"
+        );
+        assert_eq!(access(&json!({}), false), (false, false));
+        let asked = json!({
+            "authentication": {"webhook": {"enabled": true}},
+            "authorization": {"mode": "Webhook"},
+        });
+        assert_eq!(
+            access(&asked, false),
+            (true, true),
+            "and refused where it is built"
+        );
+    }
+
+    #[test]
+    fn the_configuration_is_shown_as_it_is_in_effect_and_without_secrets() {
+        let asked = json!({"maxPods": 7, "staticPodURLHeader": {"Authorization": ["secret"]}});
+        let shown = options(&asked, true).configz;
+        let config = &shown["kubeletconfig"];
+        assert_eq!(config["maxPods"], 7);
+        assert_eq!(config["syncFrequency"], "1m0s");
+        assert_eq!(config["authorization"]["mode"], "Webhook");
+        assert_eq!(config["staticPodURLHeader"]["Authorization"][0], "<masked>");
+        assert_eq!(config.get("staticPodURL"), None);
+    }
+
+    #[test]
+    fn a_certificate_needs_its_key() {
+        let config = serde_json::from_value(json!({"tlsCertFile": "/a.crt"})).unwrap();
+        let faults = validate(&config);
+        assert_eq!(
+            faults,
+            ["tlsPrivateKeyFile: must be set, as tlsCertFile is"]
+        );
+    }
+}

@@ -1,0 +1,75 @@
+//! Calls that hand out URLs of the runtime's streaming server, and checkpoints.
+
+use std::time::Duration;
+
+use cri_proto::runtime::v1::{
+    AttachRequest, CheckpointContainerRequest, ExecRequest, PortForwardRequest,
+};
+
+use super::{CriClient, CriError, incomplete, within};
+
+impl CriClient {
+    /// Where a command's streams are to be had.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn exec(&self, request: ExecRequest) -> Result<String, CriError> {
+        const VERB: &str = "Exec";
+        let id = request.container_id.clone();
+        let mut client = self.runtime.clone();
+        let answer = self.call(VERB, &id, client.exec(request)).await?;
+        url(VERB, &id, answer.url)
+    }
+
+    /// Where the streams of a container's first process are to be had.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn attach(&self, request: AttachRequest) -> Result<String, CriError> {
+        const VERB: &str = "Attach";
+        let id = request.container_id.clone();
+        let mut client = self.runtime.clone();
+        let answer = self.call(VERB, &id, client.attach(request)).await?;
+        url(VERB, &id, answer.url)
+    }
+
+    /// Where connections to ports of a sandbox are to be had.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn port_forward(&self, request: PortForwardRequest) -> Result<String, CriError> {
+        const VERB: &str = "PortForward";
+        let id = request.pod_sandbox_id.clone();
+        let mut client = self.runtime.clone();
+        let answer = self.call(VERB, &id, client.port_forward(request)).await?;
+        url(VERB, &id, answer.url)
+    }
+
+    /// Writes a checkpoint of a running container to the request's location. Its timeout
+    /// (seconds) takes the place of the usual deadline, unless that is zero.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn checkpoint_container(
+        &self,
+        request: CheckpointContainerRequest,
+    ) -> Result<(), CriError> {
+        let id = request.container_id.clone();
+        let deadline = match u64::try_from(request.timeout) {
+            Ok(seconds) if seconds > 0 => Duration::from_secs(seconds),
+            _ => self.timeout,
+        };
+        let mut client = self.runtime.clone();
+        let call = client.checkpoint_container(request);
+        within(deadline, "CheckpointContainer", &id, call)
+            .await
+            .map(drop)
+    }
+}
+
+fn url(verb: &'static str, object: &str, url: String) -> Result<String, CriError> {
+    if url.is_empty() {
+        return Err(incomplete(verb, object, "url"));
+    }
+    Ok(url)
+}

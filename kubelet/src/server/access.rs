@@ -1,0 +1,125 @@
+//! Who is let in to what: authentication and authorization of each request.
+
+use std::sync::Arc;
+
+use axum::{
+    http::{StatusCode, request::Parts},
+    response::Response,
+};
+use tracing::{debug, warn};
+
+use super::{
+    answer::text,
+    authentication::Authenticator,
+    authorization::{Authorizer, Webhook, subresources, verb},
+    reviews::Reviews,
+    tls::{PeerCertificates, client_authority::ClientAuthority},
+};
+use crate::config::server_settings::{AccessOptions, AuthorizationMode};
+
+/// Lets requests in, or tells them why not.
+#[derive(Debug)]
+pub(super) struct Access {
+    authenticator: Authenticator,
+    authorizer: Authorizer,
+}
+
+/// What was asked for needs an API server, and there is none.
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    /// Tokens cannot be reviewed.
+    #[error(
+        "no client provided, cannot use webhook authentication: without an API server authentication.webhook.enabled (--authentication-token-webhook) must be false"
+    )]
+    Authentication,
+    /// Access cannot be reviewed.
+    #[error(
+        "no client provided, cannot use webhook authorization: without an API server authorization.mode (--authorization-mode) must be AlwaysAllow"
+    )]
+    Authorization,
+}
+
+impl Access {
+    pub(super) fn new(
+        options: &AccessOptions,
+        node_name: &str,
+        authority: Option<Arc<ClientAuthority>>,
+        reviews: Option<Arc<dyn Reviews>>,
+    ) -> Result<Self, AccessError> {
+        if options.authentication.webhook && reviews.is_none() {
+            return Err(AccessError::Authentication);
+        }
+        let authorizer = match (&options.authorization, &reviews) {
+            (AuthorizationMode::AlwaysAllow, _) => Authorizer::AlwaysAllow,
+            (AuthorizationMode::Webhook { .. }, None) => return Err(AccessError::Authorization),
+            (
+                AuthorizationMode::Webhook {
+                    authorized_ttl,
+                    unauthorized_ttl,
+                },
+                Some(reviews),
+            ) => Authorizer::Webhook(Webhook::new(
+                Arc::clone(reviews),
+                node_name,
+                [*authorized_ttl, *unauthorized_ttl],
+            )),
+        };
+        let authenticator = Authenticator::new(&options.authentication, authority, reviews);
+        if !authenticator.is_possible() {
+            warn!(
+                "No authentication method is configured, and nobody is let in to the secure port; set authentication.x509.clientCAFile (--client-ca-file)"
+            );
+        }
+        Ok(Self {
+            authenticator,
+            authorizer,
+        })
+    }
+
+    /// Whether a request is let in.
+    ///
+    /// # Errors
+    /// The answer for its caller, when it is not.
+    pub(super) async fn check(
+        &self,
+        request: &Parts,
+        peer: &PeerCertificates,
+    ) -> Result<(), Box<Response>> {
+        let unauthorized = || Box::new(text(StatusCode::UNAUTHORIZED, "Unauthorized".to_owned()));
+        let user = match self
+            .authenticator
+            .authenticate(peer, &request.headers)
+            .await
+        {
+            Ok(Some(user)) => user,
+            Ok(None) => return Err(unauthorized()),
+            Err(error) => {
+                debug!(%error, "Unable to authenticate the request due to an error");
+                return Err(unauthorized());
+            }
+        };
+        let verb = verb(&request.method);
+        let subresources = subresources(request.uri.path());
+        for subresource in subresources {
+            match self.authorizer.allows(&user, verb, subresource).await {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(error) => {
+                    warn!(user = user.name, verb, subresource, %error, "Authorization error");
+                    let name = &user.name;
+                    let reason = format!(
+                        "Authorization error (user={name}, verb={verb}, resource=nodes, subresource={subresource})"
+                    );
+                    return Err(Box::new(text(StatusCode::INTERNAL_SERVER_ERROR, reason)));
+                }
+            }
+        }
+        debug!(user = user.name, verb, ?subresources, "Forbidden");
+        let reason = format!(
+            "Forbidden (user={}, verb={verb}, resource=nodes, subresource(s)=[{}])\n",
+            user.name,
+            subresources.join(" ")
+        );
+        Err(Box::new(text(StatusCode::FORBIDDEN, reason)))
+    }
+}

@@ -1,0 +1,143 @@
+//! Who a caller is: by client certificate, by bearer token, or nobody in particular.
+
+mod certificate;
+mod token;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use axum::http::{HeaderMap, header};
+
+use super::{
+    reviews::{ReviewError, Reviews},
+    tls::{PeerCertificates, client_authority::ClientAuthority},
+};
+use crate::config::server_settings::AuthenticationOptions;
+use token::TokenAuthentication;
+
+/// The group of everybody who showed who he is.
+const AUTHENTICATED: &str = "system:authenticated";
+
+/// A caller.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct User {
+    /// Its name.
+    pub name: String,
+    /// Its id; empty when unknown.
+    pub uid: String,
+    /// Its groups.
+    pub groups: Vec<String>,
+    /// What else is known of it.
+    pub extra: BTreeMap<String, Vec<String>>,
+}
+
+/// Why a caller is not believed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AuthenticationError {
+    #[error("the client certificate is not to be believed: {0}")]
+    Certificate(tokio_rustls::rustls::Error),
+    #[error("the client certificate cannot be read: {0}")]
+    Unreadable(String),
+    #[error("invalid bearer token")]
+    Token,
+    #[error(transparent)]
+    Review(#[from] ReviewError),
+    #[error("the bearer token was refused: {0}")]
+    Refused(String),
+}
+
+/// Finds out who callers are.
+#[derive(Debug)]
+pub(super) struct Authenticator {
+    authority: Option<Arc<ClientAuthority>>,
+    tokens: Option<TokenAuthentication>,
+    anonymous: bool,
+}
+
+impl Authenticator {
+    pub(super) fn new(
+        options: &AuthenticationOptions,
+        authority: Option<Arc<ClientAuthority>>,
+        reviews: Option<Arc<dyn Reviews>>,
+    ) -> Self {
+        let tokens = reviews
+            .filter(|_| options.webhook)
+            .map(|reviews| TokenAuthentication::new(reviews, options.cache_ttl));
+        Self {
+            authority,
+            tokens,
+            anonymous: options.anonymous,
+        }
+    }
+
+    /// Whether anybody at all can be let in.
+    pub(super) const fn is_possible(&self) -> bool {
+        self.authority.is_some() || self.tokens.is_some() || self.anonymous
+    }
+
+    /// The caller; `None` when it showed nothing and has to.
+    ///
+    /// # Errors
+    /// What it showed is not believed. Then it is not taken for nobody in particular.
+    pub(super) async fn authenticate(
+        &self,
+        peer: &PeerCertificates,
+        headers: &HeaderMap,
+    ) -> Result<Option<User>, AuthenticationError> {
+        let mut fault = None;
+        if let Some(authority) = &self.authority {
+            match certificate::user(authority, &peer.0) {
+                Ok(Some(user)) => return Ok(Some(authenticated(user))),
+                Ok(None) => {}
+                Err(error) => fault = Some(error),
+            }
+        }
+        if let (Some(tokens), Some(token)) = (&self.tokens, bearer_token(headers)) {
+            match tokens.user(token).await {
+                Ok(user) => return Ok(Some(authenticated(user))),
+                Err(error) => fault = Some(error),
+            }
+        }
+        match fault {
+            Some(error) => Err(error),
+            None => Ok(self.anonymous.then(|| User {
+                name: "system:anonymous".to_owned(),
+                groups: vec!["system:unauthenticated".to_owned()],
+                ..User::default()
+            })),
+        }
+    }
+}
+
+fn authenticated(mut user: User) -> User {
+    if !user.groups.iter().any(|group| group == AUTHENTICATED) {
+        user.groups.push(AUTHENTICATED.to_owned());
+    }
+    user
+}
+
+/// The token of the first `Authorization` header with one.
+fn bearer_token(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?.trim();
+    let (scheme, token) = value.split_once(' ')?;
+    let token = token.split(' ').next().unwrap_or_default();
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_read_from_its_header() {
+        for (value, token) in [
+            ("Bearer abc", Some("abc")),
+            ("bearer abc def", Some("abc")),
+            ("Bearer ", None),
+            ("Basic abc", None),
+            ("Bearer", None),
+        ] {
+            let headers = HeaderMap::from_iter([(header::AUTHORIZATION, value.parse().unwrap())]);
+            assert_eq!(bearer_token(&headers), token, "{value}");
+        }
+    }
+}

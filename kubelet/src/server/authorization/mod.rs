@@ -1,0 +1,116 @@
+//! What a caller may do.
+
+mod attributes;
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReviewSpec};
+use tokio::sync::Semaphore;
+
+pub(super) use self::attributes::{subresources, verb};
+use super::{
+    authentication::User,
+    expiring::Expiring,
+    reviews::{ReviewError, Reviews},
+};
+
+/// A question longer than this is asked each time, so that nobody fills the memory.
+const LONGEST_QUESTION: usize = 10_000;
+/// Questions to the API server at the same time.
+const REVIEWS: usize = 16;
+
+/// Decides what callers may do.
+#[derive(Debug)]
+pub(super) enum Authorizer {
+    /// Everything.
+    AlwaysAllow,
+    /// What the API server says.
+    Webhook(Webhook),
+}
+
+/// Asks the API server, and remembers its answers.
+#[derive(Debug)]
+pub(super) struct Webhook {
+    reviews: Arc<dyn Reviews>,
+    node_name: String,
+    authorized_ttl: Duration,
+    unauthorized_ttl: Duration,
+    answers: Expiring<String, bool>,
+    slots: Semaphore,
+}
+
+impl Webhook {
+    pub(super) fn new(
+        reviews: Arc<dyn Reviews>,
+        node_name: &str,
+        [authorized_ttl, unauthorized_ttl]: [Duration; 2],
+    ) -> Self {
+        Self {
+            reviews,
+            node_name: node_name.to_owned(),
+            authorized_ttl,
+            unauthorized_ttl,
+            answers: Expiring::default(),
+            slots: Semaphore::new(REVIEWS),
+        }
+    }
+}
+
+impl Authorizer {
+    /// Whether `user` may do `verb` on a subresource of this node.
+    ///
+    /// # Errors
+    /// The API server does not say.
+    pub(super) async fn allows(
+        &self,
+        user: &User,
+        verb: &str,
+        subresource: &str,
+    ) -> Result<bool, ReviewError> {
+        let webhook = match self {
+            Self::AlwaysAllow => return Ok(true),
+            Self::Webhook(webhook) => webhook,
+        };
+        let spec = question(user, verb, subresource, &webhook.node_name);
+        let key = serde_json::to_string(&spec).map_err(|error| ReviewError {
+            resource: "subjectaccessreviews.authorization.k8s.io",
+            message: error.to_string(),
+        })?;
+        if let Some(answer) = webhook.answers.get(&key) {
+            return Ok(answer);
+        }
+        let _slot = webhook.slots.acquire().await;
+        if let Some(answer) = webhook.answers.get(&key) {
+            return Ok(answer);
+        }
+        let status = webhook.reviews.access(spec).await?;
+        let allowed = status.allowed && status.denied != Some(true);
+        let ttl = match allowed {
+            true => webhook.authorized_ttl,
+            false => webhook.unauthorized_ttl,
+        };
+        if key.len() <= LONGEST_QUESTION {
+            webhook.answers.put(key, allowed, ttl);
+        }
+        Ok(allowed)
+    }
+}
+
+fn question(user: &User, verb: &str, subresource: &str, node: &str) -> SubjectAccessReviewSpec {
+    let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    SubjectAccessReviewSpec {
+        user: some(&user.name),
+        uid: some(&user.uid),
+        groups: (!user.groups.is_empty()).then(|| user.groups.clone()),
+        extra: (!user.extra.is_empty()).then(|| user.extra.clone()),
+        resource_attributes: Some(ResourceAttributes {
+            verb: some(verb),
+            version: some("v1"),
+            resource: some("nodes"),
+            subresource: some(subresource),
+            name: some(node),
+            ..ResourceAttributes::default()
+        }),
+        ..SubjectAccessReviewSpec::default()
+    }
+}

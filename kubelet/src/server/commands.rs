@@ -1,0 +1,75 @@
+//! `/run`: a command's output, once it has ended.
+
+use std::time::Duration;
+
+use axum::{
+    Router,
+    extract::{Path, Query},
+    http::StatusCode,
+    response::Response,
+    routing::{MethodRouter, post},
+};
+
+use super::{
+    NodeView,
+    answer::{json, text},
+    target,
+};
+
+pub(super) fn routes<V: NodeView>(view: V) -> Router {
+    Router::new()
+        .route("/run/{namespace}/{pod}/{last}", run(view.clone()))
+        .route("/run/{namespace}/{pod}/{uid}/{last}", run(view))
+}
+
+fn run<V: NodeView>(view: V) -> MethodRouter {
+    post(
+        move |Path(path): Path<Vec<String>>, Query(parameters): Query<Vec<(String, String)>>| async move {
+            let command = parameters.iter().find(|(name, _)| name == "cmd");
+            let command = command.map_or("", |(_, value)| value);
+            match output(&view, &path, command).await {
+                Ok(output) => json(output),
+                Err(refusal) => *refusal,
+            }
+        },
+    )
+}
+
+/// What a command prints. It may take as long as its caller waits.
+async fn output<V: NodeView>(
+    view: &V,
+    path: &[String],
+    command: &str,
+) -> Result<Vec<u8>, Box<Response>> {
+    let failed = |reason: String| Box::new(text(StatusCode::INTERNAL_SERVER_ERROR, reason));
+    let (namespace, name, uid, container) = match path {
+        [namespace, name, container] => (namespace, name, None, container),
+        [namespace, name, uid, container] => (namespace, name, Some(uid.as_str()), container),
+        _ => return Err(failed("404 page not found".to_owned())),
+    };
+    let pod = target::pod(view, namespace, name)?;
+    let found = if target::is_another(&pod, uid) {
+        None
+    } else {
+        target::running_container(view, &pod, container)
+            .await
+            .map_err(|error| failed(error.to_string()))?
+    };
+    let id = found.ok_or_else(|| failed(format!("container not found ({container:?})")))?;
+    let words = command.split(' ').map(str::to_owned).collect();
+    let result = view
+        .cri()
+        .exec_sync(&id, words, Duration::ZERO)
+        .await
+        .map_err(|error| failed(error.to_string()))?;
+    if result.exit_code != 0 {
+        let stderr = String::from_utf8_lossy(&result.stderr);
+        let code = result.exit_code;
+        return Err(failed(format!(
+            "command '{command}' exited with {code}: {stderr}"
+        )));
+    }
+    let mut output = result.stdout.to_vec();
+    output.extend_from_slice(&result.stderr);
+    Ok(output)
+}

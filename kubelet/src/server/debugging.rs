@@ -1,0 +1,95 @@
+//! The handlers that are on the secure port alone, and what stands in the place of those
+//! that are switched off.
+
+use std::{path::PathBuf, sync::Arc};
+
+use axum::{Router, http::StatusCode, routing::any};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    NodeView,
+    answer::error,
+    checkpoint, commands, configz, container_logs, debug_flags, pods, profiling,
+    streaming_server::{self, StreamingServer},
+    streams, system_logs,
+};
+use crate::config::server_settings::SecureOptions;
+
+/// Whose files `/logs/` shows.
+const SYSTEM_LOGS: &str = "/var/log";
+
+/// Where handlers are that `enableDebuggingHandlers` switches off.
+const DEBUGGING: [&str; 8] = [
+    "/run",
+    "/exec",
+    "/attach",
+    "/portForward",
+    "/containerLogs",
+    "/runningpods",
+    "/debug/pprof",
+    "/logs",
+];
+
+/// The handlers that are not on the read-only port. Streams that are carried are tasks of
+/// `tasks`.
+pub(super) fn routes<V: NodeView>(
+    view: V,
+    options: &SecureOptions,
+    tasks: &TaskTracker,
+    cancel: &CancellationToken,
+) -> Router {
+    let handlers = options.handlers;
+    if !handlers.debugging {
+        return disabled();
+    }
+    let streaming = Arc::new(StreamingServer::new(tasks, cancel));
+    let optional = |enabled: bool, routes: Router, base: &str, reason| {
+        if enabled {
+            routes
+        } else {
+            switched_off(base, reason)
+        }
+    };
+    Router::new()
+        .merge(pods::running_routes(view.clone()))
+        .merge(container_logs::routes(view.clone(), cancel.clone()))
+        .merge(configz::routes(&options.configz))
+        .merge(streams::routes(view.clone(), Arc::clone(&streaming)))
+        .merge(streaming_server::routes(view.clone(), streaming))
+        .merge(commands::routes(view.clone()))
+        .merge(checkpoint::routes(view, options.root_dir.clone()))
+        .merge(optional(
+            handlers.system_log,
+            system_logs::routes(PathBuf::from(SYSTEM_LOGS)),
+            "/logs",
+            "logs endpoint is disabled.",
+        ))
+        .merge(optional(
+            handlers.profiling,
+            profiling::routes(),
+            "/debug/pprof",
+            "profiling endpoint is disabled.",
+        ))
+        .merge(optional(
+            handlers.debug_flags,
+            debug_flags::routes(),
+            "/debug/flags",
+            "flags endpoint is disabled.",
+        ))
+}
+
+/// What says that there are no debugging handlers here.
+pub(super) fn disabled() -> Router {
+    let routes = Router::new();
+    DEBUGGING.into_iter().fold(routes, |routes, base| {
+        routes.merge(switched_off(base, "Debug endpoints are disabled."))
+    })
+}
+
+/// Answers everything below a path by why it is switched off.
+fn switched_off(base: &str, reason: &'static str) -> Router {
+    let answer = any(async move || error(StatusCode::METHOD_NOT_ALLOWED, reason));
+    Router::new()
+        .route(&format!("{base}/"), answer.clone())
+        .route(&format!("{base}/{{*rest}}"), answer)
+}

@@ -1,0 +1,30 @@
+//! `/debug/pprof/`: what there is of it without Go's runtime.
+
+use std::fs;
+
+use axum::{Router, extract::Path, http::StatusCode, response::Response, routing::get};
+
+use super::answer::{error, text};
+
+pub(super) fn routes() -> Router {
+    Router::new().route("/debug/pprof/{*name}", get(answer))
+}
+
+async fn answer(Path(name): Path<String>) -> Response {
+    match name.as_str() {
+        // Go's form: the arguments with a zero byte between them.
+        "cmdline" => match fs::read_to_string("/proc/self/cmdline") {
+            Ok(line) => text(StatusCode::OK, line.trim_end_matches('\0').to_owned()),
+            Err(fault) => error(StatusCode::INTERNAL_SERVER_ERROR, fault),
+        },
+        "profile" | "symbol" | "trace" | "heap" | "goroutine" | "allocs" | "block" | "mutex"
+        | "threadcreate" => error(
+            StatusCode::NOT_IMPLEMENTED,
+            format_args!("/debug/pprof/{name} is not built into this kubelet"),
+        ),
+        other => error(
+            StatusCode::NOT_FOUND,
+            format_args!("Unknown profile {other:?}"),
+        ),
+    }
+}

@@ -1,0 +1,102 @@
+//! What the API server is asked about callers: who has a token, and what somebody may do.
+
+use std::{fmt, time::Duration};
+
+use futures::future::BoxFuture;
+use k8s_openapi::api::{
+    authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus},
+    authorization::v1::{SubjectAccessReview, SubjectAccessReviewSpec, SubjectAccessReviewStatus},
+};
+use kube::{Api, Client, api::PostParams};
+use tokio::time;
+
+/// How long an answer may take.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Why nothing is known of a caller.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("cannot create {resource}: {message}")]
+pub struct ReviewError {
+    /// What was asked for.
+    pub resource: &'static str,
+    /// Why there is no answer.
+    pub message: String,
+}
+
+/// Whoever knows callers: the API server.
+pub trait Reviews: fmt::Debug + Send + Sync {
+    /// Who has this bearer token.
+    fn token<'a>(&'a self, token: &'a str)
+    -> BoxFuture<'a, Result<TokenReviewStatus, ReviewError>>;
+
+    /// Whether somebody may do something.
+    fn access(
+        &self,
+        spec: SubjectAccessReviewSpec,
+    ) -> BoxFuture<'_, Result<SubjectAccessReviewStatus, ReviewError>>;
+}
+
+/// Asks an API server.
+#[derive(Clone)]
+pub struct ApiServerReviews(Client);
+
+impl ApiServerReviews {
+    /// Asks by this client.
+    pub const fn new(client: Client) -> Self {
+        Self(client)
+    }
+}
+
+impl fmt::Debug for ApiServerReviews {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ApiServerReviews").finish_non_exhaustive()
+    }
+}
+
+impl Reviews for ApiServerReviews {
+    fn token<'a>(
+        &'a self,
+        token: &'a str,
+    ) -> BoxFuture<'a, Result<TokenReviewStatus, ReviewError>> {
+        const RESOURCE: &str = "tokenreviews.authentication.k8s.io";
+        Box::pin(async move {
+            let review = TokenReview {
+                spec: TokenReviewSpec {
+                    token: token.to_owned(),
+                    ..TokenReviewSpec::default()
+                },
+                ..TokenReview::default()
+            };
+            let api = Api::<TokenReview>::all(self.0.clone());
+            let answer = within(RESOURCE, api.create(&PostParams::default(), &review)).await?;
+            Ok(answer.status.unwrap_or_default())
+        })
+    }
+
+    fn access(
+        &self,
+        spec: SubjectAccessReviewSpec,
+    ) -> BoxFuture<'_, Result<SubjectAccessReviewStatus, ReviewError>> {
+        const RESOURCE: &str = "subjectaccessreviews.authorization.k8s.io";
+        Box::pin(async move {
+            let review = SubjectAccessReview {
+                spec,
+                ..SubjectAccessReview::default()
+            };
+            let api = Api::<SubjectAccessReview>::all(self.0.clone());
+            let answer = within(RESOURCE, api.create(&PostParams::default(), &review)).await?;
+            Ok(answer.status.unwrap_or_default())
+        })
+    }
+}
+
+async fn within<T>(
+    resource: &'static str,
+    call: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, ReviewError> {
+    let fault = |message: String| ReviewError { resource, message };
+    match time::timeout(DEADLINE, call).await {
+        Ok(answer) => answer.map_err(|error| fault(error.to_string())),
+        Err(_) => Err(fault(format!("no answer in {DEADLINE:?}"))),
+    }
+}

@@ -1,0 +1,137 @@
+//! The secure port: its parts, put together.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::Router;
+use tokio::time;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    NodeView, ServerError,
+    access::Access,
+    connection::{Limits, Service},
+    debugging,
+    reviews::Reviews,
+    tls::{
+        Tls,
+        certificate::{CertificateFiles, ServingCertificate},
+        client_authority::ClientAuthority,
+        self_signed,
+    },
+};
+use crate::{
+    config::server_settings::{CertificateSource, SecureOptions},
+    repeatable::blocking,
+};
+
+/// How often the client authorities are looked at when nobody connects.
+const AUTHORITY_PERIOD: Duration = Duration::from_secs(60);
+
+/// What an API server gives to the secure port; nothing on a standalone node.
+#[derive(Clone, Debug, Default)]
+pub struct FromCluster {
+    /// Who reviews tokens and access.
+    pub reviews: Option<Arc<dyn Reviews>>,
+    /// The certificate that it signs (`serverTLSBootstrap`), in place of a self-signed one;
+    /// one in files is preferred.
+    pub certificate: Option<Arc<dyn ServingCertificate>>,
+}
+
+/// The secure port without its listener. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct Secure {
+    options: Arc<SecureOptions>,
+    tls: Arc<Tls>,
+    access: Arc<Access>,
+    authority: Option<Arc<ClientAuthority>>,
+}
+
+impl Secure {
+    /// Reads or makes what the options name.
+    pub(super) async fn new(
+        options: &SecureOptions,
+        cluster: FromCluster,
+    ) -> Result<Self, ServerError> {
+        let options = Arc::new(options.clone());
+        let FromCluster {
+            reviews,
+            certificate: signed,
+        } = cluster;
+        let read = {
+            let options = Arc::clone(&options);
+            move || read(&options, signed)
+        };
+        let (certificate, authority) = match blocking(read).await {
+            Ok(read) => read?,
+            Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+        };
+        let node_name = &options.node_name;
+        let access = Access::new(&options.access, node_name, authority.clone(), reviews)?;
+        let tls = Tls::new(certificate, authority.clone(), options.tls.clone());
+        Ok(Self {
+            options,
+            tls: Arc::new(tls),
+            access: Arc::new(access),
+            authority,
+        })
+    }
+
+    /// Everything that is served: what the read-only port has, and the rest.
+    pub(super) fn routes<V: NodeView>(
+        &self,
+        view: V,
+        read_only: Router,
+        tasks: &TaskTracker,
+        cancel: &CancellationToken,
+    ) -> Router {
+        read_only.merge(debugging::routes(view, &self.options, tasks, cancel))
+    }
+
+    /// The routes behind TLS and the guard.
+    pub(super) fn service(&self, routes: Router) -> Service {
+        Service {
+            routes,
+            limits: Limits::SECURE,
+            guard: Some((Arc::clone(&self.tls), Arc::clone(&self.access))),
+        }
+    }
+
+    /// Notices changed client authorities while connections last, until `cancel`.
+    pub(super) async fn watch_authority(self, cancel: CancellationToken) {
+        let Some(authority) = self.authority else {
+            return;
+        };
+        loop {
+            let period = time::sleep(AUTHORITY_PERIOD);
+            if cancel.run_until_cancelled(period).await.is_none() {
+                return;
+            }
+            let authority = Arc::clone(&authority);
+            // Its panic would be a bug that the next look shows again.
+            let _ = blocking(move || authority.refresh()).await;
+        }
+    }
+}
+
+type Read = (Arc<dyn ServingCertificate>, Option<Arc<ClientAuthority>>);
+
+fn read(
+    options: &SecureOptions,
+    signed: Option<Arc<dyn ServingCertificate>>,
+) -> Result<Read, ServerError> {
+    let certificate: Arc<dyn ServingCertificate> = match (&options.certificate, signed) {
+        (CertificateSource::Files { certificate, key }, _) => {
+            Arc::new(CertificateFiles::load(certificate, key)?)
+        }
+        (CertificateSource::SelfSigned(_), Some(signed)) => signed,
+        (CertificateSource::SelfSigned(dir), None) => {
+            let [certificate, key] = self_signed::ensure(dir, &options.node_name)?;
+            Arc::new(CertificateFiles::load(&certificate, &key)?)
+        }
+    };
+    let authority = match &options.access.authentication.client_ca_file {
+        Some(path) => Some(Arc::new(ClientAuthority::load(path)?)),
+        None => None,
+    };
+    Ok((certificate, authority))
+}

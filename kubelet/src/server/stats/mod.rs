@@ -1,0 +1,56 @@
+//! `/stats/summary`: what the node and its pods use, in the shape of upstream's
+//! `stats/v1alpha1`.
+
+pub(super) mod node;
+mod summary;
+
+use std::sync::Arc;
+
+use axum::{Router, http::StatusCode, response::Response, routing::any};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::{
+    NodeView,
+    answer::{error, json},
+};
+use crate::repeatable::blocking;
+use node::NodeUsage;
+
+/// What the node had used of its CPUs when it was last asked, for what it uses now.
+type LastUsage = Arc<Mutex<Option<(Instant, u64)>>>;
+
+pub(super) fn routes<V: NodeView>(view: V) -> Router {
+    let last = LastUsage::default();
+    let answer = any(move || async move { answer(&view, &last).await });
+    Router::new()
+        .route("/stats/summary", answer.clone())
+        .route("/stats/summary/", answer)
+}
+
+async fn answer<V: NodeView>(view: &V, last: &LastUsage) -> Response {
+    let failed = |reason: String| error(StatusCode::INTERNAL_SERVER_ERROR, reason);
+    let options = view.options();
+    let root_dir = options.root_dir.clone();
+    let usage = match blocking(move || NodeUsage::read(&root_dir)).await {
+        Ok(Ok(usage)) => usage,
+        Ok(Err(fault)) => return failed(format!("cannot read the node's usage: {fault}")),
+        Err(panicked) => return failed(panicked.to_string()),
+    };
+    let stats = match view.cri().list_pod_sandbox_stats().await {
+        Ok(stats) => stats,
+        Err(fault) => return failed(format!("failed to list pod stats: {fault}")),
+    };
+    let nano_cores = nano_cores(last, usage.cpu_nanoseconds);
+    let node = summary::node(&options.node_name, &usage, nano_cores);
+    json(summary::summary(node, &stats, &view.pods()).to_string())
+}
+
+/// What is used of the CPUs now, in billionths of one; unknown at the first time.
+fn nano_cores(last: &LastUsage, total: u64) -> Option<u64> {
+    let now = Instant::now();
+    let (then, before) = last.lock().replace((now, total))?;
+    let nanos = u64::try_from((now - then).as_nanos()).ok()?;
+    let used = u128::from(total.checked_sub(before)?);
+    u64::try_from((used * 1_000_000_000).checked_div(u128::from(nanos))?).ok()
+}

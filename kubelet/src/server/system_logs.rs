@@ -1,0 +1,231 @@
+//! `/logs/`: the files below `/var/log`, and nothing else, whatever a path or a link says.
+
+use std::{
+    fs::{self, File},
+    io,
+    os::fd::AsRawFd,
+    path::{Path, PathBuf},
+};
+
+use axum::{
+    Router,
+    body::Body,
+    http::{HeaderValue, StatusCode, Uri, header},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use rustix::fs::{Mode, OFlags};
+use tokio::io::AsyncReadExt as _;
+use tokio_util::io::ReaderStream;
+
+use super::answer::error;
+use crate::repeatable::blocking;
+
+const BASE: &str = "/logs/";
+/// Names in a listing; more are left out.
+const LISTED: usize = 10_000;
+
+/// What a path names.
+enum Found {
+    File(File, u64),
+    /// Names, those of directories with a slash.
+    Directory(Vec<String>),
+}
+
+pub(super) fn routes(root: PathBuf) -> Router {
+    let answer = get(move |uri: Uri| async move { answer(root, &uri).await });
+    Router::new()
+        .route("/logs", answer.clone())
+        .route(BASE, answer.clone())
+        .route("/logs/{*path}", answer)
+}
+
+async fn answer(root: PathBuf, uri: &Uri) -> Response {
+    let path = uri.path().strip_prefix(BASE).unwrap_or_default();
+    let Some(decoded) = decode(path) else {
+        return error(StatusCode::BAD_REQUEST, "invalid URL path");
+    };
+    let opened = blocking(move || open(&root, &decoded)).await;
+    match opened.map_err(io::Error::other).flatten() {
+        Ok(Found::Directory(_)) if !uri.path().ends_with('/') => {
+            let name = uri.path().rsplit('/').next().unwrap_or_default();
+            match HeaderValue::from_str(&format!("{name}/")) {
+                Ok(to) => (StatusCode::MOVED_PERMANENTLY, [(header::LOCATION, to)]).into_response(),
+                Err(_) => error(StatusCode::NOT_FOUND, "404 page not found"),
+            }
+        }
+        Ok(Found::Directory(names)) => listing(&names),
+        Ok(Found::File(file, size)) => {
+            // What is written meanwhile belongs to the next request.
+            let content = tokio::fs::File::from_std(file).take(size);
+            let headers = [
+                (header::CONTENT_TYPE, content_type(path)),
+                (header::CONTENT_LENGTH, HeaderValue::from(size)),
+            ];
+            (headers, Body::from_stream(ReaderStream::new(content))).into_response()
+        }
+        Err(fault) if fault.kind() == io::ErrorKind::PermissionDenied => {
+            error(StatusCode::FORBIDDEN, "403 Forbidden")
+        }
+        Err(_) => error(StatusCode::NOT_FOUND, "404 page not found"),
+    }
+}
+
+/// A path in a URL as the path that it means; `None` when it means none.
+fn decode(path: &str) -> Option<PathBuf> {
+    let mut bytes = Vec::with_capacity(path.len());
+    let mut rest = path.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let digits = [rest.next()?, rest.next()?];
+        bytes.push(u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?);
+    }
+    let text = String::from_utf8(bytes).ok()?;
+    let is_plain = |part: &str| part != ".." && !part.contains('\0');
+    text.split('/')
+        .all(is_plain)
+        .then(|| PathBuf::from(text.trim_start_matches('/')))
+}
+
+/// What is at `path` below `root`. Links are followed, and must end below it too: that is
+/// asked of what was opened, so that nobody changes it in between.
+fn open(root: &Path, path: &Path) -> io::Result<Found> {
+    let root = fs::canonicalize(root)?;
+    let named = rustix::fs::open(
+        root.join(path),
+        OFlags::PATH | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    let by_number = PathBuf::from(format!("/proc/self/fd/{}", named.as_raw_fd()));
+    if !fs::read_link(&by_number)?.starts_with(&root) {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    let metadata = fs::metadata(&by_number)?;
+    if metadata.is_dir() {
+        return list(&by_number).map(Found::Directory);
+    }
+    if !metadata.is_file() {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    let file = File::open(&by_number)?;
+    let size = file.metadata()?.len();
+    Ok(Found::File(file, size))
+}
+
+fn list(dir: &Path) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir)?.take(LISTED) {
+        let entry = entry?;
+        let mut name = entry.file_name().to_string_lossy().into_owned();
+        if entry.file_type()?.is_dir() {
+            name.push('/');
+        }
+        names.push(name);
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// In the form of Go's file server, which clients parse.
+fn listing(names: &[String]) -> Response {
+    let mut page =
+        "<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n<pre>\n"
+            .to_owned();
+    for name in names {
+        let (target, shown) = (url_path(name), html(name));
+        page += &format!("<a href=\"{target}\">{shown}</a>\n");
+    }
+    page += "</pre>\n";
+    let html = HeaderValue::from_static("text/html; charset=utf-8");
+    ([(header::CONTENT_TYPE, html)], page).into_response()
+}
+
+fn html(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&#34;")
+        .replace('\'', "&#39;")
+}
+
+fn url_path(name: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~/$+,".contains(&byte);
+    let mut path = String::new();
+    for byte in name.bytes() {
+        if plain(byte) {
+            path.push(char::from(byte));
+        } else {
+            path += &format!("%{byte:02X}");
+        }
+    }
+    path
+}
+
+fn content_type(path: &str) -> HeaderValue {
+    let compressed = [".gz", ".xz", ".bz2", ".zst", ".journal"];
+    HeaderValue::from_static(if compressed.iter().any(|ending| path.ends_with(ending)) {
+        "application/octet-stream"
+    } else {
+        "text/plain; charset=utf-8"
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Read, os::unix::fs::symlink};
+
+    use super::*;
+
+    #[test]
+    fn there_is_no_way_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("log");
+        fs::create_dir_all(root.join("pods")).unwrap();
+        fs::write(dir.path().join("secret"), "secret").unwrap();
+        fs::write(root.join("pods/0.log"), "a line\n").unwrap();
+        symlink(root.join("pods/0.log"), root.join("inside.log")).unwrap();
+        symlink("../secret", root.join("relative")).unwrap();
+        symlink(dir.path(), root.join("up")).unwrap();
+        symlink("/dev/zero", root.join("device")).unwrap();
+
+        let read = |path: &str| match open(&root, &decode(path)?).ok()? {
+            Found::File(mut file, _) => {
+                let mut text = String::new();
+                file.read_to_string(&mut text).ok()?;
+                Some(text)
+            }
+            Found::Directory(names) => Some(names.join(" ")),
+        };
+        let line = Some("a line\n".to_owned());
+        assert_eq!(read("pods/0.log"), line);
+        assert_eq!(read("inside.log"), line, "a link that stays below");
+        assert_eq!(read("%70ods//0.log"), line);
+        assert_eq!(read("pods"), Some("0.log".to_owned()));
+        assert_eq!(
+            read(""),
+            Some("device inside.log pods/ relative up".to_owned())
+        );
+        for out in [
+            "../secret",
+            "%2e%2e/secret",
+            "pods/..%2f../secret",
+            "relative",
+            "up/secret",
+            "device",
+            "/etc/passwd",
+            "pods/%00",
+            "pods/%zz",
+        ] {
+            assert_eq!(read(out), None, "{out}");
+        }
+    }
+
+    #[test]
+    fn names_are_written_for_a_browser() {
+        assert_eq!(url_path("a b/%"), "a%20b/%25");
+        assert_eq!(html("<a&b>"), "&lt;a&amp;b&gt;");
+    }
+}

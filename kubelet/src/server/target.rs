@@ -1,0 +1,53 @@
+//! What a path names: a pod of this node, and a running container of it.
+
+use std::sync::Arc;
+
+use axum::{http::StatusCode, response::Response};
+use cri_proto::runtime::v1::ContainerState;
+use k8s_openapi::api::core::v1::Pod;
+
+use super::{NodeView, answer::text};
+use crate::{
+    pod::identity::PodUid,
+    runtime::{cri::CriError, labels},
+};
+
+/// The pod that a path names.
+///
+/// # Errors
+/// The answer when this node has no such pod.
+pub(super) fn pod<V: NodeView>(
+    view: &V,
+    namespace: &str,
+    name: &str,
+) -> Result<Arc<Pod>, Box<Response>> {
+    view.pod(namespace, name)
+        .ok_or_else(|| Box::new(text(StatusCode::NOT_FOUND, "pod does not exist".to_owned())))
+}
+
+/// Whether a path names the pod's UID too, and it is another's.
+pub(super) fn is_another(pod: &Pod, uid: Option<&str>) -> bool {
+    uid.is_some_and(|uid| uid != PodUid::of(pod).as_str())
+}
+
+/// The CRI id of a running container of the pod; `None` when none runs by that name.
+///
+/// # Errors
+/// The runtime cannot be asked.
+pub(super) async fn running_container<V: NodeView>(
+    view: &V,
+    pod: &Pod,
+    container: &str,
+) -> Result<Option<String>, CriError> {
+    let containers = view.cri().list_containers_of(&PodUid::of(pod)).await?;
+    let named = |labels: &std::collections::BTreeMap<String, String>| {
+        labels
+            .get(labels::CONTAINER_NAME)
+            .is_some_and(|name| name == container)
+    };
+    Ok(containers
+        .into_iter()
+        .filter(|found| found.state() == ContainerState::ContainerRunning && named(&found.labels))
+        .max_by_key(|found| found.created_at)
+        .map(|found| found.id))
+}

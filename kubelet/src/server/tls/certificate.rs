@@ -1,0 +1,200 @@
+//! The certificate that the secure port shows.
+
+use std::{
+    fmt, fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+use tokio_rustls::rustls::{
+    self,
+    crypto::ring,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    sign::CertifiedKey,
+};
+use tracing::{info, warn};
+
+use super::watched_file::Stamp;
+
+/// Where the secure port's certificate comes from.
+pub trait ServingCertificate: fmt::Debug + Send + Sync {
+    /// The certificate for the next handshake, with its key. Asked for each, on a thread
+    /// that may be blocked: the same `Arc` as long as it has not changed.
+    ///
+    /// # Errors
+    /// There is none, or none yet: the handshake fails.
+    fn current(&self) -> Result<Arc<CertifiedKey>, CertificateError>;
+}
+
+/// Why there is no certificate.
+#[derive(Debug, thiserror::Error)]
+pub enum CertificateError {
+    /// A file cannot be read.
+    #[error("cannot read {field} {}: {source}", path.display())]
+    Read {
+        /// The field of the configuration that names it.
+        field: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A file holds no certificate or no key.
+    #[error("{field} {}: {message}", path.display())]
+    Content {
+        /// The field of the configuration that names it.
+        field: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// The key is not the certificate's, or cannot be used.
+    #[error("{} and {}: {source}", certificate.display(), key.display())]
+    Pair {
+        /// The file of the certificate.
+        certificate: PathBuf,
+        /// The file of its key.
+        key: PathBuf,
+        /// Why they do not go together.
+        source: rustls::Error,
+    },
+    /// The API server has signed none yet.
+    #[error("no serving certificate available for the kubelet")]
+    NotYet,
+}
+
+/// A certificate in files, which is read again when they have changed
+/// (`tlsCertFile`, `tlsPrivateKeyFile`). While the new ones cannot be used the old
+/// certificate serves on.
+#[derive(Debug)]
+pub struct CertificateFiles {
+    certificate: PathBuf,
+    key: PathBuf,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    stamps: Option<[Stamp; 2]>,
+    current: Arc<CertifiedKey>,
+}
+
+impl CertificateFiles {
+    /// Reads both files, in PEM.
+    ///
+    /// # Errors
+    /// They cannot be read or do not go together.
+    pub fn load(certificate: &Path, key: &Path) -> Result<Self, CertificateError> {
+        // Before they are read: what changes meanwhile is read again.
+        let stamps = stamps(certificate, key);
+        let current = read(certificate, key)?;
+        Ok(Self {
+            certificate: certificate.to_owned(),
+            key: key.to_owned(),
+            state: Mutex::new(State { stamps, current }),
+        })
+    }
+}
+
+impl ServingCertificate for CertificateFiles {
+    fn current(&self) -> Result<Arc<CertifiedKey>, CertificateError> {
+        let mut state = self.state.lock();
+        let stamps = stamps(&self.certificate, &self.key);
+        if stamps != state.stamps {
+            match read(&self.certificate, &self.key) {
+                Ok(read) => {
+                    info!(certificate = %self.certificate.display(), "Read the serving certificate again");
+                    state.current = read;
+                }
+                Err(error) => {
+                    warn!(%error, "The serving certificate changed, and the old one serves on")
+                }
+            }
+            state.stamps = stamps;
+        }
+        Ok(Arc::clone(&state.current))
+    }
+}
+
+fn stamps(certificate: &Path, key: &Path) -> Option<[Stamp; 2]> {
+    Some([Stamp::of(certificate).ok()?, Stamp::of(key).ok()?])
+}
+
+fn read(certificate: &Path, key: &Path) -> Result<Arc<CertifiedKey>, CertificateError> {
+    let file = |field, path: &Path| {
+        fs::read(path).map_err(|source| CertificateError::Read {
+            field,
+            path: path.to_owned(),
+            source,
+        })
+    };
+    let content = |field, path: &Path, message: String| CertificateError::Content {
+        field,
+        path: path.to_owned(),
+        message,
+    };
+    const CERTIFICATE: &str = "tlsCertFile";
+    const KEY: &str = "tlsPrivateKeyFile";
+    let pem = file(CERTIFICATE, certificate)?;
+    let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(&pem)
+        .collect::<Result<_, _>>()
+        .map_err(|error| content(CERTIFICATE, certificate, error.to_string()))?;
+    if chain.is_empty() {
+        let message = "there is no certificate in it".to_owned();
+        return Err(content(CERTIFICATE, certificate, message));
+    }
+    let pem = file(KEY, key)?;
+    let private = PrivateKeyDer::from_pem_slice(&pem)
+        .map_err(|error| content(KEY, key, format!("there is no private key in it: {error}")))?;
+    CertifiedKey::from_der(chain, private, &ring::default_provider())
+        .map(Arc::new)
+        .map_err(|source| CertificateError::Pair {
+            certificate: certificate.to_owned(),
+            key: key.to_owned(),
+            source,
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::self_signed, *};
+
+    #[test]
+    fn changed_files_are_read_again_and_broken_ones_are_not_used() {
+        let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let [certificate, key] = self_signed::ensure(first.path(), "node").unwrap();
+        let [other_certificate, other_key] = self_signed::ensure(second.path(), "node").unwrap();
+        let files = CertificateFiles::load(&certificate, &key).unwrap();
+        let before = files.current().unwrap();
+        assert!(Arc::ptr_eq(&before, &files.current().unwrap()));
+
+        fs::write(&certificate, "no certificate").unwrap();
+        assert!(Arc::ptr_eq(&before, &files.current().unwrap()));
+
+        fs::rename(&other_certificate, &certificate).unwrap();
+        assert!(
+            Arc::ptr_eq(&before, &files.current().unwrap()),
+            "a certificate without its key is not used"
+        );
+        fs::rename(&other_key, &key).unwrap();
+        let after = files.current().unwrap();
+        assert_ne!(before.cert, after.cert);
+    }
+
+    #[test]
+    fn the_file_at_fault_is_named_with_its_field() {
+        let dir = tempfile::tempdir().unwrap();
+        let [certificate, key] = self_signed::ensure(dir.path(), "node").unwrap();
+        let error = |certificate: &Path, key: &Path| {
+            CertificateFiles::load(certificate, key)
+                .unwrap_err()
+                .to_string()
+        };
+        let text = error(Path::new("/nowhere.crt"), &key);
+        assert!(text.contains("tlsCertFile /nowhere.crt"), "{text}");
+        let text = error(&certificate, &certificate);
+        assert!(text.contains("tlsPrivateKeyFile"), "{text}");
+    }
+}

@@ -1,0 +1,134 @@
+//! TLS of the secure port: its certificate, whom it asks for one, and what it speaks.
+
+pub mod certificate;
+pub mod client_authority;
+pub mod parameters;
+pub mod self_signed;
+mod watched_file;
+
+use std::{io, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    time,
+};
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{
+        ServerConfig,
+        crypto::{CryptoProvider, ring},
+        pki_types::CertificateDer,
+        server::NoClientAuth,
+        sign::{CertifiedKey, SingleCertAndKey},
+    },
+    server::TlsStream,
+};
+
+use self::{
+    certificate::ServingCertificate,
+    client_authority::{AnyCertificate, ClientAuthority},
+    parameters::TlsParameters,
+};
+use crate::repeatable::blocking;
+
+/// How long a handshake may take.
+const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
+
+/// The certificates that a caller showed, its own first; empty when it showed none.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PeerCertificates(pub Arc<[CertificateDer<'static>]>);
+
+/// Makes TLS of connections. Certificate and client authorities are looked at anew for
+/// each, so that changed ones count from the next connection on.
+#[derive(Debug)]
+pub(super) struct Tls {
+    certificate: Arc<dyn ServingCertificate>,
+    authority: Option<Arc<ClientAuthority>>,
+    parameters: TlsParameters,
+    built: Mutex<Option<Built>>,
+}
+
+/// A configuration, and the certificate that it is for.
+#[derive(Debug)]
+struct Built {
+    certificate: Arc<CertifiedKey>,
+    config: Arc<ServerConfig>,
+}
+
+impl Tls {
+    pub(super) fn new(
+        certificate: Arc<dyn ServingCertificate>,
+        authority: Option<Arc<ClientAuthority>>,
+        parameters: TlsParameters,
+    ) -> Self {
+        Self {
+            certificate,
+            authority,
+            parameters,
+            built: Mutex::new(None),
+        }
+    }
+
+    /// The handshake.
+    pub(super) async fn accept<S>(
+        self: &Arc<Self>,
+        stream: S,
+    ) -> io::Result<(TlsStream<S>, PeerCertificates)>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let this = Arc::clone(self);
+        let config = blocking(move || this.config())
+            .await
+            .map_err(io::Error::other)??;
+        let handshake = TlsAcceptor::from(config).accept(stream);
+        let stream = time::timeout(HANDSHAKE_TIME, handshake).await??;
+        let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
+        let shown = shown
+            .iter()
+            .map(|certificate| certificate.clone().into_owned())
+            .collect();
+        Ok((stream, PeerCertificates(shown)))
+    }
+
+    /// Reads files.
+    fn config(&self) -> io::Result<Arc<ServerConfig>> {
+        if let Some(authority) = &self.authority {
+            authority.refresh();
+        }
+        let certificate = self.certificate.current().map_err(io::Error::other)?;
+        let mut built = self.built.lock();
+        if let Some(built) = &*built
+            && Arc::ptr_eq(&built.certificate, &certificate)
+        {
+            return Ok(Arc::clone(&built.config));
+        }
+        let config = Arc::new(self.build(&certificate).map_err(io::Error::other)?);
+        *built = Some(Built {
+            certificate,
+            config: Arc::clone(&config),
+        });
+        Ok(config)
+    }
+
+    fn build(
+        &self,
+        certificate: &Arc<CertifiedKey>,
+    ) -> Result<ServerConfig, tokio_rustls::rustls::Error> {
+        let provider = Arc::new(CryptoProvider {
+            cipher_suites: self.parameters.cipher_suites.clone(),
+            ..ring::default_provider()
+        });
+        let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&self.parameters.versions)?
+            .with_client_cert_verifier(match self.authority {
+                Some(_) => Arc::new(AnyCertificate(provider)),
+                None => Arc::new(NoClientAuth),
+            });
+        let resolver = SingleCertAndKey::from(Arc::clone(certificate));
+        let mut config = config.with_cert_resolver(Arc::new(resolver));
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(config)
+    }
+}

@@ -1,0 +1,166 @@
+//! The certificate of a node that was given none: signed by an authority of its own that
+//! nobody keeps the key of, as upstream's.
+
+use std::{
+    fs::{self, DirBuilder, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+use tokio_rustls::rustls::pki_types::{CertificateDer, pem::PemObject};
+use x509_parser::{certificate::X509Certificate, prelude::FromDer};
+
+use crate::clock;
+
+/// How long a certificate is good for.
+const VALIDITY: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Why no certificate can be made.
+#[derive(Debug, thiserror::Error)]
+pub enum SelfSignedError {
+    /// Its files cannot be kept.
+    #[error("cannot keep the self-signed certificate in {} (--cert-dir): {source}", path.display())]
+    Io {
+        /// The directory.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// It cannot be signed for this node.
+    #[error("cannot make a self-signed certificate for {node_name:?}: {source}")]
+    Sign {
+        /// The name of the node.
+        node_name: String,
+        /// Why not.
+        source: rcgen::Error,
+    },
+}
+
+/// The files of certificate and key below `dir` (`kubelet.crt`, `kubelet.key`), made when
+/// one is missing or the certificate has expired.
+///
+/// # Errors
+/// They cannot be made.
+pub fn ensure(dir: &Path, node_name: &str) -> Result<[PathBuf; 2], SelfSignedError> {
+    let [certificate, key] = [dir.join("kubelet.crt"), dir.join("kubelet.key")];
+    if key.exists() && is_valid(&certificate) {
+        return Ok([certificate, key]);
+    }
+    let (certificate_pem, key_pem) =
+        generate(node_name).map_err(|source| SelfSignedError::Sign {
+            node_name: node_name.to_owned(),
+            source,
+        })?;
+    let kept = DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(dir)
+        // The key last: only both together are taken for a certificate.
+        .and_then(|()| remove(&key))
+        .and_then(|()| write(&certificate, &certificate_pem, 0o644))
+        .and_then(|()| write(&key, &key_pem, 0o600));
+    match kept {
+        Ok(()) => Ok([certificate, key]),
+        Err(source) => Err(SelfSignedError::Io {
+            path: dir.to_owned(),
+            source,
+        }),
+    }
+}
+
+fn is_valid(certificate: &Path) -> bool {
+    let Ok(pem) = fs::read(certificate) else {
+        return false;
+    };
+    let Ok(der) = CertificateDer::from_pem_slice(&pem) else {
+        return false;
+    };
+    X509Certificate::from_der(&der).is_ok_and(|(_, certificate)| {
+        certificate.validity().not_after.timestamp() > clock::now().as_second()
+    })
+}
+
+fn generate(node_name: &str) -> Result<(String, String), rcgen::Error> {
+    let now = SystemTime::from(clock::now());
+    // An hour ago: clocks differ.
+    let (from, until) = (now - Duration::from_secs(3600), now + VALIDITY);
+    let stamp = clock::now().as_second();
+
+    let mut authority = CertificateParams::new(Vec::new())?;
+    let name = format!("{node_name}-ca@{stamp}");
+    authority.distinguished_name.push(DnType::CommonName, name);
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    authority.key_usages = vec![
+        KeyUsagePurpose::DigitalSignature,
+        KeyUsagePurpose::KeyEncipherment,
+        KeyUsagePurpose::KeyCertSign,
+    ];
+    (authority.not_before, authority.not_after) = (from.into(), until.into());
+    let authority_key = KeyPair::generate()?;
+    let authority_certificate = authority.self_signed(&authority_key)?;
+    let issuer = Issuer::new(authority, authority_key);
+
+    let mut own = CertificateParams::new(vec![node_name.to_owned()])?;
+    let name = format!("{node_name}@{stamp}");
+    own.distinguished_name.push(DnType::CommonName, name);
+    own.key_usages = vec![
+        KeyUsagePurpose::DigitalSignature,
+        KeyUsagePurpose::KeyEncipherment,
+    ];
+    own.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    (own.not_before, own.not_after) = (from.into(), until.into());
+    let key = KeyPair::generate()?;
+    let certificate = own.signed_by(&key, &issuer)?;
+    Ok((
+        certificate.pem() + &authority_certificate.pem(),
+        key.serialize_pem(),
+    ))
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn write(path: &Path, text: &str, mode: u32) -> io::Result<()> {
+    let new = path.with_extension("new");
+    remove(&new)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(&new)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&new, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_made_once_and_again_when_its_key_is_lost() {
+        let dir = tempfile::tempdir().unwrap();
+        let pki = dir.path().join("pki");
+        let [certificate, key] = ensure(&pki, "node-1").unwrap();
+        let made = fs::read(&certificate).unwrap();
+        let mode = fs::metadata(&key).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        ensure(&pki, "node-1").unwrap();
+        assert_eq!(fs::read(&certificate).unwrap(), made, "kept");
+        fs::remove_file(&key).unwrap();
+        ensure(&pki, "node-1").unwrap();
+        assert_ne!(fs::read(&certificate).unwrap(), made, "made anew");
+    }
+}

@@ -1,0 +1,222 @@
+//! What the handlers answer.
+
+use cri_proto::runtime::v1::ExecSyncResponse;
+use e2e::fake_runtime::{Fault, Times, Usage};
+use serde_json::{Value, json};
+
+use crate::node::{Node, UID};
+
+#[tokio::test]
+async fn a_commands_output_is_returned_once_it_has_ended() {
+    let node = Node::in_cluster().await;
+    let admin = node.admin();
+    node.runtime.on_exec(|_, command| match command {
+        [name, word] if name == "echo" => ExecSyncResponse {
+            stdout: format!("{word}\n").into_bytes(),
+            ..ExecSyncResponse::default()
+        },
+        _ => ExecSyncResponse {
+            stderr: "no such command".into(),
+            exit_code: 127,
+            ..ExecSyncResponse::default()
+        },
+    });
+    for path in ["/run/default/web/app", "/run/default/web/uid-1/app"] {
+        let answer = admin
+            .request("POST", &format!("{path}?cmd=echo%20hello"), "")
+            .await;
+        assert_eq!((answer.status, answer.body.as_str()), (200, "hello\n"));
+    }
+    let answer = admin
+        .request("POST", "/run/default/web/app?cmd=nothing", "")
+        .await;
+    assert_eq!(answer.status, 500);
+    assert_eq!(
+        answer.body,
+        "command 'nothing' exited with 127: no such command"
+    );
+    let answer = admin
+        .request("POST", "/run/default/gone/app?cmd=x", "")
+        .await;
+    assert_eq!(
+        (answer.status, answer.body.as_str()),
+        (404, "pod does not exist")
+    );
+}
+
+#[tokio::test]
+async fn a_checkpoint_is_written_by_the_runtime() {
+    let node = Node::in_cluster().await;
+    let admin = node.admin();
+    let answer = admin
+        .request("POST", "/checkpoint/default/web/app", "")
+        .await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let items: Value = serde_json::from_str(&answer.body).unwrap();
+    let location = items["items"][0].as_str().unwrap();
+    let prefix = node
+        .dir
+        .path()
+        .join("checkpoints/checkpoint-web_default-app-");
+    assert!(location.starts_with(prefix.to_str().unwrap()), "{location}");
+    for (path, status) in [
+        ("/checkpoint/default/gone/app", 404),
+        ("/checkpoint/default/web/none", 404),
+        ("/checkpoint/default/web/app?timeout=x", 404),
+    ] {
+        assert_eq!(
+            admin.request("POST", path, "").await.status,
+            status,
+            "{path}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn configuration_logs_and_pods_are_read() {
+    let node = Node::in_cluster().await;
+    let admin = node.admin();
+    let configz: Value = serde_json::from_str(&admin.get("/configz").await.body).unwrap();
+    assert_eq!(configz, json!({"kubeletconfig": {"maxPods": 110}}));
+    let log = admin.get("/containerLogs/default/web/app").await;
+    assert_eq!(log.status, 200);
+    assert!(log.body.contains("a line"), "{log:?}");
+    let pods: Value = serde_json::from_str(&admin.get("/runningpods/").await.body).unwrap();
+    assert_eq!(pods["kind"], "PodList");
+    let listing = admin.get("/logs/").await;
+    assert_eq!(listing.status, 200);
+    assert!(listing.body.contains("<pre>"), "{listing:?}");
+    assert_eq!(admin.get("/logs/../../etc/passwd").await.status, 400);
+    let profile = admin.get("/debug/pprof/profile").await;
+    assert_eq!(profile.status, 501);
+    assert!(profile.body.contains("/debug/pprof/profile"), "{profile:?}");
+}
+
+#[tokio::test]
+async fn handlers_that_are_switched_off_say_so() {
+    let node = Node::with(|options| {
+        options.handlers.system_log = false;
+        options.handlers.profiling = false;
+        options.handlers.debug_flags = false;
+    })
+    .await;
+    let admin = node.admin();
+    for (method, path, body) in [
+        ("GET", "/logs/", "logs endpoint is disabled.\n"),
+        (
+            "GET",
+            "/debug/pprof/profile",
+            "profiling endpoint is disabled.\n",
+        ),
+        ("PUT", "/debug/flags/v", "flags endpoint is disabled.\n"),
+    ] {
+        let answer = admin.request(method, path, "").await;
+        assert_eq!((answer.status, answer.body.as_str()), (405, body), "{path}");
+    }
+
+    let node = Node::with(|options| options.handlers.debugging = false).await;
+    let admin = node.admin();
+    for path in [
+        "/run/default/web/app",
+        "/exec/default/web/app",
+        "/attach/default/web/app",
+        "/portForward/default/web",
+        "/containerLogs/default/web/app",
+        "/runningpods/",
+        "/debug/pprof/profile",
+        "/logs/",
+    ] {
+        let answer = admin.request("POST", path, "").await;
+        let got = (answer.status, answer.body.as_str());
+        assert_eq!(got, (405, "Debug endpoints are disabled.\n"), "{path}");
+    }
+    assert_eq!(admin.get("/configz").await.status, 404);
+    assert_eq!(admin.get("/pods").await.status, 200);
+}
+
+#[tokio::test]
+async fn an_oversized_request_is_refused_and_the_others_are_served() {
+    let node = Node::in_cluster().await;
+    let admin = node.admin();
+    let long = format!("/healthz?{}", "x".repeat(100 * 1024));
+    assert_ne!(admin.get(&long).await.status, 200);
+    let body = "9".repeat(10_000);
+    assert_eq!(
+        admin.request("PUT", "/debug/flags/v", &body).await.status,
+        400
+    );
+    assert_eq!(admin.get("/healthz").await.status, 200);
+}
+
+#[tokio::test]
+async fn usage_is_told_as_metrics_server_and_upstreams_clients_read_it() {
+    let node = Node::in_cluster().await;
+    let admin = node.admin();
+    let container = node.runtime.running("app")[0].id.clone();
+    let usage = Usage {
+        cpu_nanos: 2_500_000_000,
+        memory_bytes: 1 << 20,
+    };
+    node.runtime.set_usage(&container, usage);
+
+    let summary: Value = serde_json::from_str(&admin.get("/stats/summary").await.body).unwrap();
+    assert_eq!(summary["node"]["nodeName"], "node-1");
+    assert!(
+        summary["node"]["memory"]["workingSetBytes"]
+            .as_u64()
+            .unwrap()
+            > 0
+    );
+    let pod = &summary["pods"][0];
+    assert_eq!(
+        pod["podRef"],
+        json!({"name": "web", "namespace": "default", "uid": UID})
+    );
+    assert_eq!(pod["startTime"], "2026-01-01T00:00:00Z");
+    assert_eq!(pod["cpu"]["usageCoreNanoSeconds"], 2_500_000_000_u64);
+    assert_eq!(pod["containers"][0]["name"], "app");
+    assert_eq!(pod["containers"][0]["memory"]["workingSetBytes"], 1 << 20);
+    let again: Value = serde_json::from_str(&admin.get("/stats/summary").await.body).unwrap();
+    assert!(again["node"]["cpu"]["usageNanoCores"].is_u64(), "{again}");
+
+    let metrics = admin.get("/metrics/resource").await.body;
+    for line in [
+        "# TYPE container_cpu_usage_seconds_total counter",
+        "container_cpu_usage_seconds_total{container=\"app\",namespace=\"default\",pod=\"web\"} 2.5 ",
+        "container_memory_working_set_bytes{container=\"app\",namespace=\"default\",pod=\"web\"} 1048576 ",
+        "container_start_time_seconds{container=\"app\",namespace=\"default\",pod=\"web\"} 1767225601",
+        "pod_cpu_usage_seconds_total{namespace=\"default\",pod=\"web\"} 2.5 ",
+        "node_memory_working_set_bytes ",
+        "resource_scrape_error 0",
+    ] {
+        assert!(metrics.contains(line), "{line} is not in {metrics}");
+    }
+    let cadvisor = admin.get("/metrics/cadvisor").await.body;
+    assert!(
+        cadvisor.contains("container_memory_working_set_bytes{"),
+        "{cadvisor}"
+    );
+
+    let away = Fault::Error(tonic::Status::unavailable("the runtime is away"));
+    node.runtime.fault_all(&away, Times::Always);
+    assert_eq!(admin.get("/stats/summary").await.status, 500);
+    let metrics = admin.get("/metrics/resource").await.body;
+    assert!(metrics.contains("resource_scrape_error 1"), "{metrics}");
+    assert!(
+        metrics.contains("node_cpu_usage_seconds_total "),
+        "{metrics}"
+    );
+}
+
+#[tokio::test]
+async fn what_is_not_built_says_so_by_name() {
+    let node = Node::in_cluster().await;
+    let admin = node.admin();
+    for path in ["/metrics", "/metrics/probes", "/debug/pprof/profile"] {
+        let answer = admin.get(path).await;
+        assert_eq!(answer.status, 501);
+        assert!(answer.body.contains(path), "{answer:?}");
+    }
+    let machine: Value = serde_json::from_str(&admin.get("/spec/").await.body).unwrap();
+    assert!(machine["num_cores"].as_u64().unwrap() > 0, "{machine}");
+}

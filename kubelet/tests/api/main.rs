@@ -1,0 +1,10 @@
+//! The kubelet's API on its secure port: TLS, who is let in, and what is served.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod access;
+mod client;
+mod handlers;
+mod node;
+mod streams;
+mod tls;

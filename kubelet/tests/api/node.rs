@@ -1,0 +1,311 @@
+//! A node with one pod that runs on the fake runtime, and its secure port.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use cri_proto::runtime::v1 as cri;
+use e2e::fake_runtime::FakeRuntime;
+use futures::future::BoxFuture;
+use k8s_openapi::api::{
+    authentication::v1::{TokenReviewStatus, UserInfo},
+    authorization::v1::{SubjectAccessReviewSpec, SubjectAccessReviewStatus},
+    core::v1::Pod,
+};
+use kubelet::{
+    config::{
+        options::Options,
+        server_settings::{
+            AccessOptions, AuthenticationOptions, AuthorizationMode, CertificateSource,
+            HandlerOptions, SecureOptions,
+        },
+        settings::ServerOptions,
+    },
+    logs::{LogError, LogOptions, LogParts},
+    runtime::{cri::CriClient, labels},
+    server::{
+        FromCluster, NodeView, Servers,
+        reviews::{ReviewError, Reviews},
+        tls::parameters::TlsParameters,
+    },
+};
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::{sync::mpsc, task::JoinHandle};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::client::{Authority, Caller};
+
+/// The UID of the node's one pod.
+pub const UID: &str = "uid-1";
+
+#[derive(Clone)]
+struct View {
+    cri: CriClient,
+}
+
+impl NodeView for View {
+    fn options(&self) -> Arc<Options> {
+        Arc::new(Options {
+            node_name: "node-1".to_owned(),
+            root_dir: PathBuf::from("/"),
+            ..Options::default()
+        })
+    }
+
+    fn pods(&self) -> Vec<Pod> {
+        serde_json::from_value(json!([{
+            "metadata": {"name": "web", "namespace": "default", "uid": UID},
+            "spec": {"containers": [{"name": "app"}]},
+            "status": {
+                "startTime": "2026-01-01T00:00:00Z",
+                "containerStatuses": [{
+                    "name": "app", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                    "state": {"running": {"startedAt": "2026-01-01T00:00:01Z"}},
+                }],
+            },
+        }]))
+        .unwrap()
+    }
+
+    fn pod(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
+        (namespace == "default" && name == "web").then(|| Arc::new(self.pods().remove(0)))
+    }
+
+    async fn running_pods(&self) -> Result<Vec<Pod>, String> {
+        Ok(self.pods())
+    }
+
+    fn healthy(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    async fn container_log(
+        &self,
+        _namespace: &str,
+        _pod: &str,
+        _container: &str,
+        _options: LogOptions,
+    ) -> Result<LogParts, LogError> {
+        let (parts, receiver) = mpsc::channel(1);
+        parts.send(Ok("a line\n".into())).await.unwrap();
+        Ok(receiver)
+    }
+
+    fn cri(&self) -> CriClient {
+        self.cri.clone()
+    }
+}
+
+/// An API server's knowledge: whose tokens are, and what users may do on which
+/// subresource.
+#[derive(Debug, Default)]
+pub struct Known {
+    pub tokens: Mutex<BTreeMap<String, String>>,
+    pub allowed: Mutex<Vec<(String, String, String)>>,
+    pub asked: Mutex<Vec<SubjectAccessReviewSpec>>,
+    pub token_reviews: AtomicUsize,
+    pub away: std::sync::atomic::AtomicBool,
+}
+
+impl Known {
+    /// Lets a user do a verb on a subresource; `*` is any.
+    pub fn allow(&self, user: &str, verb: &str, subresource: &str) {
+        let [user, verb, subresource] = [user, verb, subresource].map(str::to_owned);
+        self.allowed.lock().push((user, verb, subresource));
+    }
+
+    fn is_away(&self, resource: &'static str) -> Result<(), ReviewError> {
+        match self.away.load(Ordering::SeqCst) {
+            true => Err(ReviewError {
+                resource,
+                message: "connection refused".to_owned(),
+            }),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Reviews for Known {
+    fn token<'a>(
+        &'a self,
+        token: &'a str,
+    ) -> BoxFuture<'a, Result<TokenReviewStatus, ReviewError>> {
+        Box::pin(async move {
+            self.token_reviews.fetch_add(1, Ordering::SeqCst);
+            self.is_away("tokenreviews")?;
+            let user = self.tokens.lock().get(token).cloned();
+            Ok(TokenReviewStatus {
+                authenticated: Some(user.is_some()),
+                user: user.map(|name| UserInfo {
+                    username: Some(name),
+                    ..UserInfo::default()
+                }),
+                ..TokenReviewStatus::default()
+            })
+        })
+    }
+
+    fn access(
+        &self,
+        spec: SubjectAccessReviewSpec,
+    ) -> BoxFuture<'_, Result<SubjectAccessReviewStatus, ReviewError>> {
+        Box::pin(async move {
+            self.is_away("subjectaccessreviews")?;
+            let attributes = spec.resource_attributes.clone().unwrap();
+            let is = |pattern: &str, value: &Option<String>| {
+                pattern == "*" || value.as_deref().unwrap_or_default() == pattern
+            };
+            let allowed = self.allowed.lock().iter().any(|(user, verb, subresource)| {
+                is(user, &spec.user)
+                    && is(verb, &attributes.verb)
+                    && is(subresource, &attributes.subresource)
+            });
+            self.asked.lock().push(spec);
+            Ok(SubjectAccessReviewStatus {
+                allowed,
+                ..SubjectAccessReviewStatus::default()
+            })
+        })
+    }
+}
+
+/// The node, until it is dropped.
+pub struct Node {
+    pub runtime: FakeRuntime,
+    pub sandbox: String,
+    pub dir: tempfile::TempDir,
+    pub authority: Authority,
+    pub known: Arc<Known>,
+    /// Somebody who shows nothing.
+    pub stranger: Caller,
+    pub cancel: CancellationToken,
+    pub task: JoinHandle<()>,
+    _end: DropGuard,
+}
+
+impl Node {
+    /// With an API server: tokens and access are reviewed.
+    pub async fn in_cluster() -> Self {
+        Self::with(|_| {}).await
+    }
+
+    /// [`Self::in_cluster`] with changed options.
+    pub async fn with(change: impl FnOnce(&mut SecureOptions)) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = Authority::new("clients");
+        let ca_file = dir.path().join("ca.crt");
+        fs::write(&ca_file, &authority.pem).unwrap();
+        let mut options = secure_options(dir.path().to_owned());
+        options.access = AccessOptions {
+            authentication: AuthenticationOptions {
+                client_ca_file: Some(ca_file),
+                webhook: true,
+                cache_ttl: Duration::from_secs(120),
+                anonymous: false,
+            },
+            authorization: AuthorizationMode::Webhook {
+                authorized_ttl: Duration::from_secs(300),
+                unauthorized_ttl: Duration::from_secs(30),
+            },
+        };
+        change(&mut options);
+        let options = ServerOptions {
+            secure: Some(options),
+            ..ServerOptions::default()
+        };
+        let known = Arc::new(Known::default());
+        let reviews: Arc<dyn Reviews> = known.clone();
+        let cluster = FromCluster {
+            reviews: Some(reviews),
+            certificate: None,
+        };
+        let servers = Servers::bind(&options, dir.path(), cluster).await.unwrap();
+        let [.., address] = servers.addresses();
+
+        let runtime = FakeRuntime::new();
+        let channel = runtime.channel();
+        let cri = CriClient::from_channels(channel.clone(), channel, Duration::from_secs(5));
+        let sandbox = start_pod(&runtime, &cri).await;
+        let cancel = CancellationToken::new();
+        let task = tokio::spawn(servers.serve(View { cri }, cancel.clone()));
+        let trusts = fs::read_to_string(dir.path().join("pki/kubelet.crt")).unwrap_or_default();
+        Self {
+            runtime,
+            sandbox,
+            stranger: Caller::new(address.unwrap().to_string(), trusts),
+            dir,
+            authority,
+            known,
+            _end: cancel.clone().drop_guard(),
+            cancel,
+            task,
+        }
+    }
+
+    /// Somebody whose client certificate lets it do everything.
+    pub fn admin(&self) -> Caller {
+        self.known.allow("admin", "*", "*");
+        self.stranger
+            .with_identity(self.authority.client("admin", "admins"))
+    }
+}
+
+/// Options of a secure port on any free port, with its files below a directory.
+pub fn secure_options(dir: PathBuf) -> SecureOptions {
+    SecureOptions {
+        address: "127.0.0.1:0".parse().unwrap(),
+        node_name: "node-1".to_owned(),
+        certificate: CertificateSource::SelfSigned(dir.join("pki")),
+        root_dir: dir,
+        tls: TlsParameters::default(),
+        access: AccessOptions::default(),
+        handlers: HandlerOptions::default(),
+        configz: json!({"kubeletconfig": {"maxPods": 110}}),
+    }
+}
+
+/// Runs the one pod, and returns its sandbox.
+async fn start_pod(runtime: &FakeRuntime, cri: &CriClient) -> String {
+    runtime.add_image("busybox");
+    let label = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let sandbox_config = cri::PodSandboxConfig {
+        metadata: Some(cri::PodSandboxMetadata {
+            name: "web".to_owned(),
+            uid: UID.to_owned(),
+            namespace: "default".to_owned(),
+            attempt: 0,
+        }),
+        labels: BTreeMap::from([label(labels::POD_UID, UID)]),
+        ..cri::PodSandboxConfig::default()
+    };
+    let sandbox = cri.run_pod_sandbox(sandbox_config.clone()).await.unwrap();
+    let config = cri::ContainerConfig {
+        metadata: Some(cri::ContainerMetadata {
+            name: "app".to_owned(),
+            attempt: 0,
+        }),
+        image: Some(cri::ImageSpec {
+            image: "busybox".to_owned(),
+            ..cri::ImageSpec::default()
+        }),
+        labels: BTreeMap::from([
+            label(labels::POD_UID, UID),
+            label(labels::CONTAINER_NAME, "app"),
+        ]),
+        ..cri::ContainerConfig::default()
+    };
+    let container = cri
+        .create_container(&sandbox, config, sandbox_config)
+        .await
+        .unwrap();
+    cri.start_container(&container).await.unwrap();
+    sandbox
+}
