@@ -60,7 +60,6 @@ pub struct Flags {
     pub kubeconfig: Option<PathBuf>,
     /// `--bootstrap-kubeconfig`.
     pub bootstrap_kubeconfig: Option<PathBuf>,
-    /// `--cert-dir`.
     /// `--node-labels`.
     pub node_labels: BTreeMap<String, String>,
     /// `--cloud-provider=external`.
