@@ -116,7 +116,7 @@ fn command() -> clap::Command {
     let mut command = clap::Command::new("kubelet")
         .about("The Kubernetes node agent: runs pods on a CRI v1 container runtime")
         .after_help(
-             `kubelet status` shows the pods of the kubelet that runs, `kubelet logs` what they print.",
+            "`kubelet status` shows the pods of the kubelet that runs, `kubelet logs` what they print.",
         )
         .args_conflicts_with_subcommands(true)
         .args_override_self(true)

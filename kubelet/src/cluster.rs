@@ -3,7 +3,7 @@
 
 use std::{net::IpAddr, path::PathBuf, sync::Arc};
 
-use k8s_openapi::api::core::v1::{Node, NodeAddress};
+use k8s_openapi::api::core::v1::NodeAddress;
 use kube::Client;
 use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -17,8 +17,9 @@ use crate::{
         request::Template,
     },
     config::cluster::ClusterOptions,
+    kubelet::Membership,
     node::{
-        facts::NodeFacts,
+        findings::Findings,
         lease::LeaseKeeper,
         reporter::{NodeReporter, OnRepeatedFailure, ReporterParts},
         watch::NodeWatch,
@@ -50,7 +51,7 @@ pub struct ClusterParts {
     /// The container runtime.
     pub cri: CriClient,
     /// What other parts know of the node.
-    pub facts: Arc<dyn NodeFacts>,
+    pub findings: Arc<dyn Findings>,
     /// A directory on the file system that pods fill.
     pub root_dir: PathBuf,
 }
@@ -61,8 +62,8 @@ impl std::fmt::Debug for ClusterParts {
     }
 }
 
-/// What the certificate that serves this node is, as it is exchanged.
-pub type ServingCertificate = watch::Receiver<Option<Arc<Pair>>>;
+/// The certificate that serves this node, as it is exchanged; `None` until it is signed.
+pub type ServingPairs = watch::Receiver<Option<Arc<Pair>>>;
 
 impl Cluster {
     /// Reads what the options name. Nothing is asked of the API server yet.
@@ -87,9 +88,12 @@ impl Cluster {
         &self.client
     }
 
-    /// The node's object as it changes; `None` until it is known.
-    pub fn node(&self) -> watch::Receiver<Option<Arc<Node>>> {
-        self.watch.subscribe()
+    /// What the kubelet's core has of the cluster.
+    pub fn membership(&self) -> Membership {
+        Membership {
+            client: self.client.clone(),
+            node: self.watch.subscribe(),
+        }
     }
 
     /// Runs all of it until cancelled: the identity, the node's object and its status, its
@@ -103,7 +107,7 @@ impl Cluster {
         parts: ClusterParts,
         tasks: &TaskTracker,
         cancel: &CancellationToken,
-    ) -> Result<Option<ServingCertificate>, JoinError> {
+    ) -> Result<Option<ServingPairs>, JoinError> {
         let heartbeat = self.server.client(None)?;
         let on_repeated_failure: OnRepeatedFailure = {
             let identity = Arc::clone(self.server.identity());
@@ -115,7 +119,7 @@ impl Cluster {
             options: self.options.node.clone(),
             root_dir: parts.root_dir,
             cri: parts.cri,
-            facts: parts.facts,
+            findings: parts.findings,
             node: self.watch.subscribe(),
             on_repeated_failure: Arc::clone(&on_repeated_failure),
         });

@@ -7,9 +7,9 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::api::core::v1::{Node, Pod, PodStatus};
 use kube::Client;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -18,7 +18,7 @@ use crate::{
     apiserver::objects::Objects,
     config::{options::Options, update::PodUpdate},
     housekeeping::{Directories, Housekeeping},
-    lifecycle::{Admission, NodeFacts},
+    lifecycle::{Admission, NodeFacts, NodeSource},
     logs::LogRotation,
     pleg::{Pleg, PodCache},
     plugin_manager::{Handlers, PluginHandler, PluginManager},
@@ -77,7 +77,7 @@ struct Parts {
     pleg: Arc<Pleg>,
     monitor: LoopMonitor,
     admission: Admission,
-    node: NodeFacts,
+    node: NodeSource,
 }
 
 impl fmt::Debug for Kubelet {
@@ -85,6 +85,21 @@ impl fmt::Debug for Kubelet {
         f.debug_struct("Kubelet")
             .field("node_name", &self.0.options.node_name)
             .finish_non_exhaustive()
+    }
+}
+
+/// What a node has of the cluster that it is a member of.
+#[derive(Clone)]
+pub struct Membership {
+    /// Asks its API server.
+    pub client: Client,
+    /// The node's object as it changes; `None` until it is known.
+    pub node: watch::Receiver<Option<Arc<Node>>>,
+}
+
+impl fmt::Debug for Membership {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Membership").finish_non_exhaustive()
     }
 }
 
@@ -101,22 +116,22 @@ impl Kubelet {
     /// A kubelet that runs pods on the runtime behind `cri`. Until
     /// `sources_ready` says that every source was read, no pod is ended for
     /// being in none. What pods name beside themselves comes from `objects`. The pods'
-    /// statuses are sent through `client`, on a node that has an API server.
+    /// statuses are sent to the API server of `membership`; a node without is standalone.
     pub fn new(
         options: Options,
         cri: CriClient,
         objects: Arc<dyn Objects>,
-        client: Option<Client>,
+        membership: Option<Membership>,
         sources_ready: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Self {
         let options = Arc::new(options);
         let cache = Arc::<PodCache>::default();
         let probe_results = Arc::<ProbeResults>::default();
         let pods = Arc::<PodManager>::default();
-        let mirrors = client.clone().map(|client| {
+        let mirrors = membership.clone().map(|membership| {
             let node_name = options.node_name.clone();
             let (objects, pods) = (Arc::clone(&objects), Arc::clone(&pods));
-            Arc::new(MirrorPods::new(client, node_name, objects, pods))
+            Arc::new(MirrorPods::new(membership.client, node_name, objects, pods))
         });
         let runtime = Arc::new(RuntimeManager::new(
             cri.clone(),
@@ -124,7 +139,13 @@ impl Kubelet {
             Arc::clone(&objects),
             Arc::clone(&probe_results),
         ));
-        let node = NodeFacts::standalone(&options, runtime.machine());
+        let node = NodeSource {
+            standalone: NodeFacts::standalone(&options, runtime.machine()),
+            object: membership
+                .as_ref()
+                .map(|membership| membership.node.clone()),
+        };
+        let client = membership.map(|membership| membership.client);
         let host = VolumeHost {
             options: Arc::clone(&options),
             objects,

@@ -18,15 +18,19 @@ use crate::{
         options::Options,
         pod_config::PodConfig,
         settings::Settings,
-        source::{file::FileSource, http::UrlSource},
+        source::{apiserver::ApiSource, file::FileSource, http::UrlSource},
         update::{PodUpdate, Source},
     },
     kubelet::{Kubelet, KubeletError, RunOnceResult},
     logs::{LogError, LogOptions, LogParts},
-    node::facts::{NodeFacts, Pressure},
+    node::findings::{Findings, Pressure},
     root_dir::{RootDirError, RootDirLock},
     runtime::cri::{CriClient, CriError},
-    server::{FromCluster, NodeView, ServerError, Servers},
+    server::{
+        FromCluster, NodeView, ServerError, Servers,
+        reviews::ApiServerReviews,
+        tls::certificate::{ServingCertificate, SignedCertificate},
+    },
     version,
 };
 
@@ -120,21 +124,38 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
         }
         _ => None,
     };
+    let membership = cluster.as_ref().map(Cluster::membership);
+    if let Some(membership) = &membership {
+        let mut node = membership.node.clone();
+        let source = ApiSource {
+            client: membership.client.clone(),
+            node_name: options.node_name.clone(),
+            // Fails when its sender is gone, and this source with it.
+            registered: Box::pin(async move { drop(node.wait_for(Option::is_some).await) }),
+        };
+        tasks.spawn(source.run(pod_config.source(Source::Api), cancel.clone()));
+    }
     let has_pods = settings.manifests.is_some() || settings.url.is_some();
     let kubelet = Kubelet::new(
         options.clone(),
         cri.clone(),
         Arc::new(NoObjects),
-        cluster.as_ref().map(|cluster| cluster.client().clone()),
+        membership,
         move || pod_config.seen_all_sources(),
     );
+    let mut from_cluster = FromCluster::default();
     if let Some(cluster) = cluster {
+        let reviews = ApiServerReviews::new(cluster.client().clone());
+        from_cluster.reviews = Some(Arc::new(reviews));
         let parts = ClusterParts {
             cri,
-            facts: Arc::new(kubelet.clone()),
+            findings: Arc::new(kubelet.clone()),
             root_dir: options.root_dir.clone(),
         };
-        cluster.spawn(parts, &tasks, &cancel)?;
+        let certificate = cluster.spawn(parts, &tasks, &cancel)?;
+        from_cluster.certificate = certificate.map(|pairs| -> Arc<dyn ServingCertificate> {
+            Arc::new(SignedCertificate::new(pairs))
+        });
     }
 
     let result = if settings.run_once {
@@ -146,7 +167,7 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
             false => Err(RunError::NothingToRun),
         }
     } else {
-        serve(&kubelet, &settings, updates, &tasks, &cancel)
+        serve(&kubelet, &settings, from_cluster, updates, &tasks, &cancel)
             .await
             .map(|()| Vec::new())
     };
@@ -160,16 +181,12 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
 async fn serve(
     kubelet: &Kubelet,
     settings: &Settings,
+    from_cluster: FromCluster,
     updates: mpsc::Receiver<PodUpdate>,
     tasks: &TaskTracker,
     cancel: &CancellationToken,
 ) -> Result<(), RunError> {
-    let servers = Servers::bind(
-        &settings.server,
-        &settings.options.root_dir,
-        FromCluster::default(),
-    )
-    .await?;
+    let servers = Servers::bind(&settings.server, &settings.options.root_dir, from_cluster).await?;
     tasks.spawn(servers.serve(kubelet.clone(), cancel.clone()));
     tasks.spawn({
         let (kubelet, cancel) = (kubelet.clone(), cancel.clone());
@@ -205,7 +222,7 @@ fn cancel_on_signals(cancel: &CancellationToken) -> Result<(), RunError> {
     Ok(())
 }
 
-impl NodeFacts for Kubelet {
+impl Findings for Kubelet {
     fn problems(&self) -> Vec<String> {
         let pleg = self.pleg_healthy().err();
         pleg.map(|error| format!("PLEG is not healthy: {error}"))

@@ -19,7 +19,7 @@ use tracing::{debug, info, warn};
 use crate::{
     config::update::{PodOperation, PodUpdate},
     housekeeping::Housekeeping,
-    lifecycle::{Admission, Admitted, NodeFacts, preemption},
+    lifecycle::{Admission, Admitted, NodeSource, preemption},
     pleg::{ChangeKind, PodLifecycleEvent},
     pod::{
         identity::{self, PodUid},
@@ -65,7 +65,7 @@ impl LoopMonitor {
 /// The loop with what it hands changes to.
 pub(crate) struct SyncLoop<'a> {
     pub(crate) admission: &'a Admission,
-    pub(crate) node: &'a NodeFacts,
+    pub(crate) node: &'a NodeSource,
     pub(crate) runtime: &'a RuntimeManager,
     pub(crate) pods: &'a PodManager,
     pub(crate) statuses: &'a StatusManager,
@@ -195,7 +195,8 @@ impl SyncLoop<'_> {
                 Ok(Admitted::Now)
             } else {
                 let granted = self.runtime.granted(&pod);
-                self.admission.admit(&granted, self.node, &others)
+                let node = self.node.facts();
+                self.admission.admit(&granted, &node, &others)
             };
             match admitted {
                 Ok(Admitted::Now) => {
@@ -280,10 +281,11 @@ impl SyncLoop<'_> {
         let others = self.pods.pods().into_iter();
         others
             .filter(|other| {
-                let other = PodUid::of(other);
-                let status = self.statuses.get(&other);
-                let phase = status.as_ref().and_then(|status| status.phase.as_deref());
-                other != *uid && !Phase::parse(phase).is_terminal()
+                let status = self.statuses.get(&PodUid::of(other));
+                // One that ended under an earlier kubelet has no status here yet.
+                let status = status.as_deref().or(other.status.as_ref());
+                let phase = status.and_then(|status| status.phase.as_deref());
+                PodUid::of(other) != *uid && !Phase::parse(phase).is_terminal()
             })
             .map(|other| self.runtime.granted(&other))
             .collect()

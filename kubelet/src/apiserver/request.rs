@@ -102,9 +102,7 @@ impl From<kube::Error> for ApiError {
 ///
 /// # Errors
 /// It was not done.
-pub async fn ask<T>(
-    request: impl Future<Output = Result<T, kube::Error>>,
-) -> Result<T, ApiError> {
+pub async fn ask<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, ApiError> {
     ask_within(TIMEOUT, request).await
 }
 
@@ -178,6 +176,9 @@ mod tests {
         let silent = std::future::pending::<Result<(), kube::Error>>();
         let error = ask(silent).await.unwrap_err();
         assert!(error.is_away());
-        assert_eq!(error.to_string(), "the API server did not answer within 30s");
+        assert_eq!(
+            error.to_string(),
+            "the API server did not answer within 30s"
+        );
     }
 }

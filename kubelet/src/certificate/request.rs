@@ -8,10 +8,7 @@ use k8s_openapi::{
     api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use kube::{
-    Api, Client,
-    api::PostParams,
-};
+use kube::{Api, Client, api::PostParams};
 use rcgen::{
     CertificateParams, DistinguishedName, DnType, KeyPair, PKCS_ECDSA_P256_SHA256, SanType,
 };

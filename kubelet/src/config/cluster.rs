@@ -1,8 +1,11 @@
 //! What makes a kubelet a member of a cluster: the API server, and this node's object.
 
-use std::{collections::BTreeMap, net::IpAddr,
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
     path::{Path, PathBuf},
-     time::Duration};
+    time::Duration,
+};
 
 use k8s_openapi::api::core::v1::Taint;
 

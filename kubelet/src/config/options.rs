@@ -1,7 +1,7 @@
 //! What flags and `KubeletConfiguration` amount to: the values that the parts of
 //! the kubelet are built from.
 
-use std::{net::IpAddr, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, time::Duration};
 
 use crate::{
     image::{
@@ -15,6 +15,8 @@ use crate::{
 pub struct Options {
     /// Name of this node: `--hostname-override` or the host's name in lower case.
     pub node_name: String,
+    /// Labels that its user gives it (`--node-labels`).
+    pub node_labels: BTreeMap<String, String>,
     /// Addresses of this node, at most one of each family, the primary first.
     pub node_ips: Vec<IpAddr>,
     /// The kubelet's own files (`--root-dir`).
@@ -92,6 +94,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             node_name: "localhost".to_owned(),
+            node_labels: BTreeMap::new(),
             node_ips: Vec::new(),
             root_dir: PathBuf::from("/var/lib/kubelet"),
             pod_logs_dir: PathBuf::from("/var/log/pods"),

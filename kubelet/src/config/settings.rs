@@ -236,6 +236,7 @@ fn options(config: &KubeletConfiguration, flags: &Flags) -> Result<Options, Sett
     };
     Ok(Options {
         node_name: node_name(flags.hostname_override.as_deref())?,
+        node_labels: flags.node_labels.clone(),
         node_ips: host::node_ips(&flags.node_ips),
         root_dir: absolute(&flags.root_dir),
         pod_logs_dir: PathBuf::from(&config.pod_logs_dir),

@@ -14,7 +14,10 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 
-pub use self::{node_facts::NodeFacts, unsupported::unsupported};
+pub use self::{
+    node_facts::{NodeFacts, NodeSource},
+    unsupported::unsupported,
+};
 use crate::{
     config::options::Options,
     pod::{identity, priority},

@@ -1,8 +1,9 @@
 //! What admission knows of this node.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::api::core::v1::{Node, Taint};
+use tokio::sync::watch;
 
 use crate::{
     config::options::Options,
@@ -14,6 +15,31 @@ use crate::{
 const HOSTNAME: &str = "kubernetes.io/hostname";
 pub(super) const OS: &str = "kubernetes.io/os";
 const ARCH: &str = "kubernetes.io/arch";
+
+/// Where admission knows this node from.
+#[derive(Debug)]
+pub struct NodeSource {
+    /// Until the API server's is known.
+    pub standalone: NodeFacts,
+    /// The node's object, where there is an API server.
+    pub object: Option<watch::Receiver<Option<Arc<Node>>>>,
+}
+
+impl NodeSource {
+    /// What is known of the node now.
+    pub fn facts(&self) -> NodeFacts {
+        let object = self.object.as_ref().and_then(|node| node.borrow().clone());
+        let Some(object) = object else {
+            return self.standalone.clone();
+        };
+        let mut facts = NodeFacts::of(&object);
+        if facts.allocatable.is_empty() {
+            // Its status is yet to be reported.
+            facts.allocatable.clone_from(&self.standalone.allocatable);
+        }
+        facts
+    }
+}
 
 /// What the node is and offers, as pods may ask for it.
 #[derive(Clone, Debug, Default)]
@@ -29,15 +55,15 @@ pub struct NodeFacts {
 }
 
 impl NodeFacts {
-    /// A node without an API server: labels, and all that the machine has. Blocks on the
-    /// file system of the pods, for a moment.
+    /// A node without an API server, or whose object is not known yet: its labels, and all
+    /// that the machine has. Blocks on the file system of the pods, for a moment.
     pub fn standalone(options: &Options, machine: &Machine) -> Self {
         let arch = match std::env::consts::ARCH {
             "x86_64" => "amd64",
             "aarch64" => "arm64",
             other => other,
         };
-        let labels = [
+        let own = [
             (HOSTNAME, options.node_name.as_str()),
             (OS, "linux"),
             (ARCH, arch),
@@ -49,9 +75,10 @@ impl NodeFacts {
         );
         Self {
             name: options.node_name.clone(),
-            labels: labels
+            labels: own
                 .into_iter()
                 .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .chain(options.node_labels.clone())
                 .collect(),
             taints: Vec::new(),
             allocatable,

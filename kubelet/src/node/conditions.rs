@@ -3,7 +3,7 @@
 use k8s_openapi::{api::core::v1::NodeCondition, apimachinery::pkg::apis::meta::v1::Time};
 use tracing::info;
 
-use super::facts::Pressure;
+use super::findings::Pressure;
 
 /// Reason and message of a pressure that is, and of one that is not.
 struct Words {

@@ -3,12 +3,12 @@
 //! node is alive.
 //!
 //! Everything but [`watch`], [`lease`] and [`reporter`] only computes; what other parts
-//! of the kubelet know comes through [`facts::NodeFacts`].
+//! of the kubelet know comes through [`findings::Findings`].
 
 pub mod addresses;
 pub mod capacity;
 pub mod conditions;
-pub mod facts;
+pub mod findings;
 pub mod lease;
 pub mod patch;
 pub mod registration;

@@ -18,7 +18,7 @@ use tracing::{debug, info, warn};
 use super::{
     addresses,
     capacity::{self, Quantities},
-    facts::NodeFacts,
+    findings::Findings,
     patch,
     registration::{self, Registered},
     runtime_state::RuntimeState,
@@ -60,7 +60,7 @@ pub struct ReporterParts {
     /// The container runtime.
     pub cri: CriClient,
     /// What other parts of the kubelet know.
-    pub facts: Arc<dyn NodeFacts>,
+    pub findings: Arc<dyn Findings>,
     /// The node's object, as [`super::watch`] follows it.
     pub node: watch::Receiver<Option<Arc<Node>>>,
     /// Called when the API server failed repeatedly.
@@ -187,7 +187,7 @@ impl NodeReporter {
             system: &self.system,
             capacity: &self.capacity,
             runtime: &self.runtime,
-            facts: &*parts.facts,
+            findings: &*parts.findings,
             now: clock::now_time(),
         };
         let trouble = snapshot.apply(node).err();

@@ -13,7 +13,7 @@ use super::{
     addresses,
     capacity::{self, Quantities},
     conditions,
-    facts::NodeFacts,
+    findings::Findings,
     runtime_state::RuntimeState,
 };
 use crate::config::{cluster::NodeOptions, quantity};
@@ -33,7 +33,7 @@ pub struct Snapshot<'a> {
     /// What the runtime says.
     pub runtime: &'a RuntimeState,
     /// What other parts of the kubelet say.
-    pub facts: &'a dyn NodeFacts,
+    pub findings: &'a dyn Findings,
     /// Now.
     pub now: Time,
 }
@@ -72,11 +72,11 @@ impl Snapshot<'_> {
             status.features = Some(features.clone());
         }
         let mut problems = self.runtime.problems();
-        problems.extend(self.facts.problems());
+        problems.extend(self.findings.problems());
         problems.extend(self.missing(status));
         let conditions = status.conditions.get_or_insert_default();
-        conditions::set(conditions, self.facts.pressure(), &problems, &self.now);
-        if let Some(volumes) = self.facts.volumes_in_use() {
+        conditions::set(conditions, self.findings.pressure(), &problems, &self.now);
+        if let Some(volumes) = self.findings.volumes_in_use() {
             status.volumes_in_use = (!volumes.is_empty()).then_some(volumes);
         }
         addressed

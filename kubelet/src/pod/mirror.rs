@@ -1,7 +1,7 @@
 //! Mirror pods: what stands at the API server for the static pods of this node, so
 //! that they are seen there.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use k8s_openapi::{
     api::core::v1::{Node, Pod},
@@ -38,7 +38,6 @@ const ECHO: Duration = Duration::from_secs(10);
 
 /// Makes mirror pods what they are to be. Whoever wishes for something waits for
 /// nothing: static pods run whether or not there is an API server.
-#[derive(Debug)]
 pub struct MirrorPods {
     client: Client,
     node_name: String,
@@ -47,6 +46,14 @@ pub struct MirrorPods {
     pods: Arc<PodManager>,
     wishes: Mutex<Wishes>,
     wished: Notify,
+}
+
+impl fmt::Debug for MirrorPods {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MirrorPods")
+            .field("wishes", &*self.wishes.lock())
+            .finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug, Default)]

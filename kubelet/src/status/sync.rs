@@ -1,7 +1,7 @@
 //! Sends the statuses of pods to the API server, and has it delete the pods of which
 //! nothing is left.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use futures::{StreamExt as _, stream};
 use k8s_openapi::api::core::v1::Pod;
@@ -36,13 +36,20 @@ const AT_ONCE: usize = 4;
 ///
 /// Invariant: one task sends, and of each pod the newest status only. What was not
 /// taken is sent again; what somebody else changed is set right.
-#[derive(Debug)]
 pub struct StatusSync {
     client: Client,
     statuses: Arc<StatusManager>,
     pods: Arc<PodManager>,
     /// By the UID that the pod has at the API server.
     sent: BTreeMap<PodUid, Sent>,
+}
+
+impl fmt::Debug for StatusSync {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StatusSync")
+            .field("sent", &self.sent)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What is known of a pod's status at the API server.

@@ -19,7 +19,7 @@ use kube::client::Body;
 use kubelet::{
     config::cluster::NodeOptions,
     node::{
-        facts::{NodeFacts, Pressure},
+        findings::{Findings, Pressure},
         lease::LeaseKeeper,
         reporter::{NodeReporter, ReporterParts},
         watch::NodeWatch,
@@ -256,7 +256,7 @@ struct Facts {
     volumes: Mutex<Option<Vec<String>>>,
 }
 
-impl NodeFacts for Facts {
+impl Findings for Facts {
     fn problems(&self) -> Vec<String> {
         self.problems.lock().clone()
     }
@@ -274,7 +274,7 @@ impl NodeFacts for Facts {
 struct Reporting {
     api: Api,
     node: Node,
-    facts: Arc<Facts>,
+    findings: Arc<Facts>,
     /// How often connections were to be made anew.
     cuts: Arc<AtomicUsize>,
     cancel: CancellationToken,
@@ -306,7 +306,7 @@ fn start(api: &Api, node: &Node, options: NodeOptions) -> Reporting {
         options,
         root_dir: node.dir.path().to_owned(),
         cri,
-        facts: Arc::clone(&facts) as _,
+        findings: Arc::clone(&facts) as _,
         node: follower.subscribe(),
         on_repeated_failure,
     });

@@ -7,6 +7,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use tokio::sync::watch;
 use tokio_rustls::rustls::{
     self,
     crypto::ring,
@@ -16,6 +17,7 @@ use tokio_rustls::rustls::{
 use tracing::{info, warn};
 
 use super::watched_file::Stamp;
+use crate::certificate::pair::Pair;
 
 /// Where the secure port's certificate comes from.
 pub trait ServingCertificate: fmt::Debug + Send + Sync {
@@ -63,6 +65,26 @@ pub enum CertificateError {
     /// The API server has signed none yet.
     #[error("no serving certificate available for the kubelet")]
     NotYet,
+}
+
+/// A certificate that the API server signs, and signs anew before it ends
+/// (`serverTLSBootstrap`).
+#[derive(Debug)]
+pub struct SignedCertificate(watch::Receiver<Option<Arc<Pair>>>);
+
+impl SignedCertificate {
+    /// Shows the pair that is there.
+    pub const fn new(pairs: watch::Receiver<Option<Arc<Pair>>>) -> Self {
+        Self(pairs)
+    }
+}
+
+impl ServingCertificate for SignedCertificate {
+    fn current(&self) -> Result<Arc<CertifiedKey>, CertificateError> {
+        let pair = self.0.borrow();
+        let pair = pair.as_ref().ok_or(CertificateError::NotYet)?;
+        Ok(Arc::clone(&pair.key))
+    }
 }
 
 /// A certificate in files, which is read again when they have changed

@@ -18,11 +18,14 @@ use kubelet::{
         },
         update::Source,
     },
-    kubelet::Kubelet,
+    kubelet::{Kubelet, Membership},
     runtime::cri::CriClient,
 };
 use serde_json::{Value, json};
-use tokio::{sync::oneshot, task::JoinHandle};
+use tokio::{
+    sync::{oneshot, watch},
+    task::JoinHandle,
+};
 use tokio_util::sync::CancellationToken;
 
 use self::api::Api;
@@ -86,7 +89,11 @@ impl Joined {
             options,
             cri,
             self.node.objects.clone(),
-            Some(client.clone()),
+            Some(Membership {
+                client: client.clone(),
+                // Admission takes the node for one without an object.
+                node: watch::channel(None).1,
+            }),
             move || config.seen_all_sources(),
         );
         let (register, registered) = oneshot::channel();

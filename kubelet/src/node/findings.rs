@@ -13,7 +13,7 @@ pub struct Pressure {
 
 /// What other parts of the kubelet know about the node. Asked again for each status, so
 /// each answer comes at once.
-pub trait NodeFacts: Send + Sync {
+pub trait Findings: Send + Sync {
     /// Why pods are not run as they should, beside what the runtime says itself; none
     /// when they are.
     fn problems(&self) -> Vec<String>;
