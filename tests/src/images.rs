@@ -38,6 +38,7 @@ const APPLETS: &[&str] = &[
     "sleep",
     "stat",
     "stty",
+    "tar",
     "touch",
     "true",
     "wc",

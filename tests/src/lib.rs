@@ -6,6 +6,7 @@
 pub mod api_server;
 pub mod containerd;
 mod containerd_shims;
+pub mod cluster;
 pub mod cri;
 pub mod engine;
 pub mod fake_csi;

@@ -1,13 +1,19 @@
 //! A network namespace of a test's own.
 
 use std::{
+    fs::File,
+    os::fd::AsFd as _,
     path::Path,
     process::{Command, Output},
     time::Duration,
 };
 
 use anyhow::{Context as _, Result, bail};
-use tokio::time::{Instant, sleep};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use tokio::{
+    runtime::{Builder, Runtime},
+    time::{Instant, sleep},
+};
 
 use crate::process::Process;
 
@@ -74,6 +80,20 @@ impl NetworkNamespace {
             .args(command)
             .output()
             .with_context(|| format!("cannot run {command:?}"))
+    }
+
+    /// A runtime whose threads are in it, and so their sockets.
+    pub fn runtime(&self) -> Result<Runtime> {
+        let namespace = File::open(format!("/proc/{}/ns/net", self.pid()))?;
+        let enter = move || {
+            let kind = Some(LinkNameSpaceType::Network);
+            move_into_link_name_space(namespace.as_fd(), kind).expect("to enter the namespace");
+        };
+        Ok(Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .on_thread_start(enter)
+            .build()?)
     }
 
     /// Whether anything listens on this TCP port (IPv4) in it.

@@ -1,0 +1,177 @@
+//! What is changed: run, delete, set image, resize, cordon, drain.
+
+use anyhow::{Result, ensure};
+use e2e::{
+    cluster::Cluster,
+    images::BUSYBOX,
+    node::is_ready,
+};
+use serde_json::{Value, json};
+
+use crate::row::{Row, SOON, create, gone, running};
+
+pub fn rows() -> Vec<Row> {
+    vec![
+        Row {
+            name: "run",
+            run: |on| Box::pin(run(on)),
+        },
+        Row {
+            name: "delete",
+            run: |on| Box::pin(delete(on)),
+        },
+        Row {
+            name: "delete --force",
+            run: |on| Box::pin(force_delete(on)),
+        },
+        Row {
+            name: "set image",
+            run: |on| Box::pin(set_image(on)),
+        },
+        Row {
+            name: "patch --subresource=resize",
+            run: |on| Box::pin(resize(on)),
+        },
+        Row {
+            name: "a static pod's mirror",
+            run: |on| Box::pin(mirror(on)),
+        },
+        Row {
+            name: "cordon, drain",
+            run: |on| Box::pin(drain(on)),
+        },
+    ]
+}
+
+async fn run(on: &Cluster) -> Result<()> {
+    let image = format!("--image={BUSYBOX}");
+    let args = ["run", "once", &image, "--image-pull-policy=Never", "--restart=Never", "--"];
+    on.kubectl_prints(&[&args[..], &["sh", "-c", "exit 4"]].concat())?;
+    let pod = on
+        .await_pod("once", SOON, |pod| pod["status"]["phase"] == "Failed")
+        .await?;
+    let ended = &pod["status"]["containerStatuses"][0]["state"]["terminated"];
+    ensure!(ended["exitCode"] == 4 && ended["reason"] == "Error", "{pod}");
+    let table = on.kubectl_prints(&["get", "pod", "once", "--no-headers"])?;
+    ensure!(table.contains("Error"), "{table}");
+    gone(on, "once").await
+}
+
+async fn delete(on: &Cluster) -> Result<()> {
+    let script = "trap 'sleep 1; exit 0' TERM; while :; do sleep 0.1; done";
+    let more = json!({"terminationGracePeriodSeconds": 20});
+    create(on, "leaves", script, more)?;
+    on.await_pod("leaves", SOON, is_ready).await?;
+    // Returns once the pod is gone.
+    let said = on.kubectl_prints(&["delete", "pod", "leaves"])?;
+    ensure!(said.contains("\"leaves\" deleted"), "{said}");
+    ensure!(on.pod("leaves").is_null());
+    let running = on.kubectl_prints(&["get", "--raw", "/api/v1/nodes/node/proxy/runningpods/"])?;
+    ensure!(!running.contains("\"leaves\""), "{running}");
+    Ok(())
+}
+
+async fn force_delete(on: &Cluster) -> Result<()> {
+    let more = json!({"terminationGracePeriodSeconds": 600});
+    create(on, "stays", "trap '' TERM; while :; do sleep 0.1; done", more)?;
+    on.await_pod("stays", SOON, is_ready).await?;
+    on.kubectl_prints(&["delete", "pod", "stays", "--force", "--grace-period=0"])?;
+    ensure!(on.pod("stays").is_null());
+    on.node
+        .await_until("the container to be gone", SOON, async |_| {
+            let path = "/api/v1/nodes/node/proxy/runningpods/";
+            Ok(!on.kubectl_prints(&["get", "--raw", path])?.contains("\"stays\""))
+        })
+        .await
+}
+
+async fn set_image(on: &Cluster) -> Result<()> {
+    let before = running(on, "changes", "exec sleep 1000").await?;
+    let id = |pod: &Value| pod["status"]["containerStatuses"][0]["containerID"].clone();
+    // The same image by another name.
+    let image = BUSYBOX.replace("e2e.local", "e2e.local:443");
+    let _ = on.kubectl_prints(&["set", "image", "pod/changes", &format!("c={image}")])?;
+    let pod = on
+        .await_pod("changes", SOON, |pod| {
+            let waiting = &pod["status"]["containerStatuses"][0]["state"]["waiting"];
+            waiting["reason"] == "ErrImageNeverPull"
+        })
+        .await?;
+    ensure!(pod["status"]["containerStatuses"][0]["image"] != "", "{pod}");
+    on.kubectl_prints(&["set", "image", "pod/changes", &format!("c={BUSYBOX}")])?;
+    let after = on.await_pod("changes", SOON, is_ready).await?;
+    ensure!(id(&before) != id(&after), "the container was not replaced");
+    gone(on, "changes").await
+}
+
+async fn resize(on: &Cluster) -> Result<()> {
+    let container = |cpu: &str| {
+        json!({"containers": [{
+            "name": "c", "image": BUSYBOX, "imagePullPolicy": "Never",
+            "command": ["sh", "-c", "exec sleep 1000"],
+            "resources": {"requests": {"cpu": cpu}, "limits": {"cpu": cpu}},
+        }]})
+    };
+    create(on, "grows", "", container("100m"))?;
+    let before = on.await_pod("grows", SOON, is_ready).await?;
+    let patch = json!({"spec": {"containers": [{
+        "name": "c", "resources": {"requests": {"cpu": "200m"}, "limits": {"cpu": "200m"}},
+    }]}});
+    on.kubectl_prints(&[
+        "patch", "pod", "grows", "--subresource=resize", "--patch", &patch.to_string(),
+    ])?;
+    let status = |pod: &Value| pod["status"]["containerStatuses"][0].clone();
+    let after = on
+        .await_pod("grows", SOON, |pod| {
+            status(pod)["resources"]["limits"]["cpu"] == "200m"
+        })
+        .await?;
+    ensure!(status(&before)["containerID"] == status(&after)["containerID"], "restarted");
+    gone(on, "grows").await
+}
+
+async fn mirror(on: &Cluster) -> Result<()> {
+    on.node.write_manifest(
+        "own.yaml",
+        &format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: own}}\nspec:\n  \
+             terminationGracePeriodSeconds: 1\n  containers:\n  - name: c\n    \
+             image: {BUSYBOX}\n    imagePullPolicy: Never\n    command: [sleep, '1000']\n"
+        ),
+    )?;
+    let mirror = on.await_pod("own-node", SOON, is_ready).await?;
+    ensure!(
+        mirror["metadata"]["ownerReferences"][0]["kind"] == "Node",
+        "{mirror}"
+    );
+    let seen = on.kubectl_prints(&["exec", "own-node", "--", "echo", "here"])?;
+    ensure!(seen == "here\n", "{seen}");
+    let uid = mirror["metadata"]["uid"].clone();
+    // It comes back, and what runs does not notice.
+    on.kubectl_prints(&["delete", "pod", "own-node", "--force", "--grace-period=0"])?;
+    let again = on
+        .await_pod("own-node", SOON, |pod| {
+            is_ready(pod) && pod["metadata"]["uid"] != uid
+        })
+        .await?;
+    ensure!(
+        again["status"]["containerStatuses"][0]["containerID"]
+            == mirror["status"]["containerStatuses"][0]["containerID"]
+    );
+    on.node.remove_manifest("own.yaml")?;
+    on.await_pod("own-node", SOON, Value::is_null).await?;
+    Ok(())
+}
+
+async fn drain(on: &Cluster) -> Result<()> {
+    running(on, "drained", "exec sleep 1000").await?;
+    on.kubectl_prints(&["cordon", "node"])?;
+    let table = on.kubectl_prints(&["get", "node", "node", "--no-headers"])?;
+    ensure!(table.contains("Ready,SchedulingDisabled"), "{table}");
+    on.kubectl_prints(&["drain", "node", "--force", "--timeout=50s"])?;
+    ensure!(on.pod("drained").is_null());
+    on.kubectl_prints(&["uncordon", "node"])?;
+    let table = on.kubectl_prints(&["get", "node", "node", "--no-headers"])?;
+    ensure!(!table.contains("SchedulingDisabled"), "{table}");
+    Ok(())
+}

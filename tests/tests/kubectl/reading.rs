@@ -1,0 +1,128 @@
+//! What is read: tables, descriptions, logs, data of the node.
+
+use anyhow::{Result, ensure};
+use e2e::cluster::Cluster;
+use serde_json::{Value, json};
+
+use crate::row::{Row, SOON, create, gone, outcome, running};
+
+pub fn rows() -> Vec<Row> {
+    vec![
+        Row {
+            name: "get nodes",
+            run: |on| Box::pin(get_nodes(on)),
+        },
+        Row {
+            name: "get, describe",
+            run: |on| Box::pin(get_and_describe(on)),
+        },
+        Row {
+            name: "logs",
+            run: |on| Box::pin(logs(on)),
+        },
+        Row {
+            name: "logs --previous",
+            run: |on| Box::pin(previous_logs(on)),
+        },
+        Row {
+            name: "logs -f",
+            run: |on| Box::pin(followed_logs(on)),
+        },
+        Row {
+            name: "get --raw of the node proxy",
+            run: |on| Box::pin(node_proxy(on)),
+        },
+    ]
+}
+
+async fn get_nodes(on: &Cluster) -> Result<()> {
+    let table = on.kubectl_prints(&["get", "nodes", "-o", "wide"])?;
+    let line = table.lines().find(|line| line.starts_with("node "));
+    let line = line.unwrap_or_default();
+    let columns: Vec<&str> = line.split_whitespace().collect();
+    ensure!(columns.get(1) == Some(&"Ready"), "{table}");
+    ensure!(line.contains("192.0.2.10"), "no address: {table}");
+    let text = on.kubectl_prints(&["describe", "node", "node"])?;
+    for wanted in ["kubernetes.io/hostname=node", "KubeletReady", "MemoryPressure", "pods:  "] {
+        ensure!(text.contains(wanted), "no {wanted} in {text}");
+    }
+    let lease = on.kubectl_prints(&["get", "lease", "-n", "kube-node-lease", "node"])?;
+    ensure!(lease.contains("node"), "{lease}");
+    Ok(())
+}
+
+async fn get_and_describe(on: &Cluster) -> Result<()> {
+    running(on, "seen", "exec sleep 1000").await?;
+    let table = on.kubectl_prints(&["get", "pod", "seen", "--no-headers"])?;
+    let columns: Vec<&str> = table.split_whitespace().collect();
+    ensure!(columns[..4] == ["seen", "1/1", "Running", "0"], "{table}");
+    let text = on.kubectl_prints(&["describe", "pod", "seen"])?;
+    for wanted in ["Status:           Running", "Ready:          True", "QoS Class:", "node/192.0.2.10"] {
+        ensure!(text.contains(wanted), "no {wanted:?} in {text}");
+    }
+    gone(on, "seen").await
+}
+
+async fn logs(on: &Cluster) -> Result<()> {
+    running(
+        on,
+        "talks",
+        "for i in 1 2 3; do echo line $i; done; echo wrong >&2; exec sleep 1000",
+    )
+    .await?;
+    let print = |args: &[&str]| on.kubectl_prints(&[&["logs", "talks"], args].concat());
+    ensure!(print(&[])? == "line 1\nline 2\nline 3\nwrong\n");
+    ensure!(print(&["-c", "c", "--tail=2"])? == "line 3\nwrong\n");
+    ensure!(print(&["--limit-bytes=6"])? == "line 1");
+    ensure!(print(&["--since=1h", "--tail=1"])? == "wrong\n");
+    ensure!(print(&["--since-time=2100-01-01T00:00:00Z"])?.is_empty());
+    let stamped = print(&["--timestamps", "--tail=1"])?;
+    let (time, text) = stamped.split_once(' ').unwrap_or_default();
+    ensure!(time.starts_with("20") && time.contains('T') && text == "wrong\n", "{stamped}");
+    let prefixed = print(&["--all-containers", "--prefix", "--tail=1"])?;
+    ensure!(prefixed == "[pod/talks/c] wrong\n", "{prefixed}");
+    let (code, _, error) = outcome(on, &["logs", "talks", "-c", "none"])?;
+    ensure!(code == Some(1) && error.contains("none is not valid for pod talks"), "{error}");
+    gone(on, "talks").await
+}
+
+async fn previous_logs(on: &Cluster) -> Result<()> {
+    create(on, "again", "echo run; sleep 1; exit 1", json!({}))?;
+    let restarts = |pod: &Value| pod["status"]["containerStatuses"][0]["restartCount"].clone();
+    on.await_pod("again", SOON, |pod| restarts(pod) == 1).await?;
+    let text = on.kubectl_prints(&["logs", "again", "--previous"])?;
+    ensure!(text == "run\n", "{text}");
+    gone(on, "again").await
+}
+
+async fn followed_logs(on: &Cluster) -> Result<()> {
+    let more = json!({"restartPolicy": "Never"});
+    create(on, "ends", "for i in 1 2 3; do echo $i; sleep 1; done", more)?;
+    on.await_pod("ends", SOON, |pod| pod["status"]["phase"] == "Running")
+        .await?;
+    let text = on.kubectl_prints(&["logs", "-f", "ends"])?;
+    ensure!(text == "1\n2\n3\n", "{text}");
+    gone(on, "ends").await
+}
+
+async fn node_proxy(on: &Cluster) -> Result<()> {
+    running(on, "proxied", "exec sleep 1000").await?;
+    let raw = |path: &str| {
+        let path = format!("/api/v1/nodes/node/proxy/{path}");
+        on.kubectl_prints(&["get", "--raw", &path])
+    };
+    ensure!(raw("healthz")? == "ok");
+    let pods: Value = serde_json::from_str(&raw("pods")?)?;
+    let names: Vec<_> = pods["items"].as_array().into_iter().flatten().collect();
+    ensure!(names.iter().any(|pod| pod["metadata"]["name"] == "proxied"), "{pods}");
+    let summary: Value = serde_json::from_str(&raw("stats/summary")?)?;
+    ensure!(summary["node"]["nodeName"] == "node", "{summary}");
+    let config: Value = serde_json::from_str(&raw("configz")?)?;
+    ensure!(config["kubeletconfig"]["serverTLSBootstrap"] == true, "{config}");
+    // What metrics-server makes the data of `kubectl top` of.
+    let metrics = raw("metrics/resource")?;
+    for wanted in ["node_memory_working_set_bytes", "container_cpu_usage_seconds_total{container=\"c\""] {
+        ensure!(metrics.contains(wanted), "no {wanted} in {metrics}");
+    }
+    gone(on, "proxied").await
+}

@@ -1,0 +1,108 @@
+//! A row of the table: something that somebody does with `kubectl`, and its outcome.
+
+use std::{io::Write as _, process::Stdio, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use e2e::{cluster::Cluster, images::BUSYBOX, node::is_ready};
+use futures::future::LocalBoxFuture;
+use serde_json::{Value, json};
+
+/// How long a pod may take to become what a row waits for.
+pub const SOON: Duration = Duration::from_secs(60);
+
+/// What is done, and fails when the outcome is another one.
+pub type Doing = for<'a> fn(&'a Cluster) -> LocalBoxFuture<'a, Result<()>>;
+
+/// A row.
+pub struct Row {
+    /// What somebody does.
+    pub name: &'static str,
+    /// Does it.
+    pub run: Doing,
+}
+
+/// Runs all rows, and fails with the outcome of those that are wrong.
+pub async fn run(cluster: &Cluster, rows: Vec<Row>) {
+    let mut failures = Vec::new();
+    for Row { name, run } in rows {
+        match run(cluster).await {
+            Ok(()) => println!("{name}: ok"),
+            Err(error) => failures.push(format!("{name}: {error:?}")),
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+}
+
+/// Creates a pod of one container `c` that runs `script`, and waits until it is ready.
+pub async fn running(cluster: &Cluster, name: &str, script: &str) -> Result<Value> {
+    create(cluster, name, script, json!({}))?;
+    cluster.await_pod(name, SOON, is_ready).await
+}
+
+/// Creates a pod of one container `c` that runs `script`, with more in its spec.
+pub fn create(cluster: &Cluster, name: &str, script: &str, more: Value) -> Result<()> {
+    let mut spec = json!({
+        "terminationGracePeriodSeconds": 1,
+        "containers": [{
+            "name": "c", "image": BUSYBOX, "imagePullPolicy": "Never",
+            "command": ["sh", "-c", script],
+        }],
+    });
+    json_merge(&mut spec, more);
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec});
+    apply(cluster, &pod)
+}
+
+/// `kubectl create -f -`.
+pub fn apply(cluster: &Cluster, object: &Value) -> Result<()> {
+    let (code, _, stderr) = with_input(cluster, &["create", "-f", "-"], &object.to_string())?;
+    ensure!(code == Some(0), "create: {stderr}");
+    Ok(())
+}
+
+fn json_merge(base: &mut Value, more: Value) {
+    match (base, more) {
+        (Value::Object(base), Value::Object(more)) => {
+            for (key, value) in more {
+                json_merge(base.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (base, more) => *base = more,
+    }
+}
+
+/// Runs `kubectl` with this input: its exit code, output and errors.
+pub fn with_input(
+    cluster: &Cluster,
+    args: &[&str],
+    input: &str,
+) -> Result<(Option<i32>, String, String)> {
+    let mut child = cluster
+        .kubectl(args)?
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let mut stdin = child.stdin.take().context("no stdin")?;
+    // Who does not read it ends before it is written.
+    let _ = stdin.write_all(input.as_bytes());
+    drop(stdin);
+    let output = child.wait_with_output()?;
+    Ok((
+        output.status.code(),
+        String::from_utf8_lossy(&output.stdout).into_owned(),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    ))
+}
+
+/// Runs `kubectl` without input: its exit code, output and errors.
+pub fn outcome(cluster: &Cluster, args: &[&str]) -> Result<(Option<i32>, String, String)> {
+    with_input(cluster, args, "")
+}
+
+/// Deletes a pod at once, and waits until it is gone.
+pub async fn gone(cluster: &Cluster, name: &str) -> Result<()> {
+    cluster.kubectl_prints(&["delete", "pod", name, "--now", "--wait=false"])?;
+    cluster.await_pod(name, SOON, Value::is_null).await?;
+    Ok(())
+}
