@@ -27,7 +27,6 @@ const TOKEN: &str = "abcdef.0123456789abcdef";
 const STARTUP: Duration = Duration::from_secs(60);
 
 /// A cluster of one node, named `node`.
-#[derive(Debug)]
 pub struct Cluster {
     /// The node.
     pub node: Node,
@@ -36,6 +35,14 @@ pub struct Cluster {
     // Before its threads.
     _listening: Listening,
     threads: Option<Runtime>,
+}
+
+impl std::fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cluster")
+            .field("node", &self.node)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Cluster {

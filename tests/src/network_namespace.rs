@@ -87,7 +87,9 @@ impl NetworkNamespace {
         let namespace = File::open(format!("/proc/{}/ns/net", self.pid()))?;
         let enter = move || {
             let kind = Some(LinkNameSpaceType::Network);
-            move_into_link_name_space(namespace.as_fd(), kind).expect("to enter the namespace");
+            if let Err(error) = move_into_link_name_space(namespace.as_fd(), kind) {
+                panic!("cannot enter the network namespace: {error}");
+            }
         };
         Ok(Builder::new_multi_thread()
             .worker_threads(1)

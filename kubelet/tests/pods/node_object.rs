@@ -11,8 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures::StreamExt as _;
-use http_body_util::{BodyExt as _, Full, StreamBody, combinators::BoxBody};
+use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::{Method, Request, Response, body::Frame};
 use k8s_openapi::api::core::v1::Node as NodeObject;
 use kube::client::Body;
@@ -40,7 +39,7 @@ use crate::node::{Node, SECOND, until};
 /// Its name is its address, so that no name has to be looked up.
 const NAME: &str = "192.0.2.9";
 
-type Answer = Response<BoxBody<Bytes, Infallible>>;
+type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 /// An API server that knows nodes and leases.
 #[derive(Clone)]
@@ -155,7 +154,7 @@ impl Api {
                 let line = format!("{}\n", json!({"type": "MODIFIED", "object": object}));
                 Some((Ok(Frame::data(Bytes::from(line))), changes))
             });
-            return Response::new(BodyExt::boxed(StreamBody::new(lines.boxed())));
+            return Response::new(StreamBody::new(lines).boxed_unsync());
         }
         let body = body.collect().await.unwrap().to_bytes();
         let body: Value = serde_json::from_slice(&body).unwrap_or_default();
@@ -236,7 +235,7 @@ fn merge(object: &mut Value, patch: Value) {
 }
 
 fn success(object: &Value) -> Answer {
-    Response::new(BodyExt::boxed(Full::from(object.to_string())))
+    Response::new(Full::from(object.to_string()).boxed_unsync())
 }
 
 fn failure(code: u16, reason: &str) -> Answer {
@@ -285,7 +284,7 @@ struct Reporting {
 fn start(api: &Api, node: &Node, options: NodeOptions) -> Reporting {
     let timeout = Duration::from_secs(120);
     let cri = CriClient::from_channels(node.runtime.channel(), node.runtime.channel(), timeout);
-    let (facts, cuts) = (Arc::<Facts>::default(), Arc::<AtomicUsize>::default());
+    let (findings, cuts) = (Arc::<Facts>::default(), Arc::<AtomicUsize>::default());
     let cancel = CancellationToken::new();
     let follower = NodeWatch::new(api.client(), NAME);
     let object = follower.subscribe();
@@ -306,7 +305,7 @@ fn start(api: &Api, node: &Node, options: NodeOptions) -> Reporting {
         options,
         root_dir: node.dir.path().to_owned(),
         cri,
-        findings: Arc::clone(&facts) as _,
+        findings: Arc::clone(&findings) as _,
         node: follower.subscribe(),
         on_repeated_failure,
     });
@@ -317,7 +316,7 @@ fn start(api: &Api, node: &Node, options: NodeOptions) -> Reporting {
     Reporting {
         api: api.clone(),
         node: node.clone(),
-        facts,
+        findings,
         cuts,
         cancel,
         tasks,
@@ -487,8 +486,8 @@ async fn a_node_says_why_it_is_not_ready() {
     reporting.until_ready("True").await;
     let since = api.condition("Ready")["lastTransitionTime"].clone();
     sleep(2 * SECOND).await;
-    *reporting.facts.problems.lock() = vec!["PLEG is not healthy: for long".to_owned()];
-    *reporting.facts.volumes.lock() = Some(vec!["kubernetes.io/csi/a^b".to_owned()]);
+    *reporting.findings.problems.lock() = vec!["PLEG is not healthy: for long".to_owned()];
+    *reporting.findings.volumes.lock() = Some(vec!["kubernetes.io/csi/a^b".to_owned()]);
     reporting.until_ready("False").await;
     let ready = api.condition("Ready");
     assert_eq!(ready["reason"], "KubeletNotReady");
@@ -498,7 +497,7 @@ async fn a_node_says_why_it_is_not_ready() {
         api.node()["status"]["volumesInUse"],
         json!(["kubernetes.io/csi/a^b"])
     );
-    reporting.facts.problems.lock().clear();
+    reporting.findings.problems.lock().clear();
     reporting.until_ready("True").await;
     reporting.stop().await;
 }
