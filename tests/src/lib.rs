@@ -4,9 +4,9 @@
 #![forbid(unsafe_code)]
 
 pub mod api_server;
+pub mod cluster;
 pub mod containerd;
 mod containerd_shims;
-pub mod cluster;
 pub mod cri;
 pub mod engine;
 pub mod fake_csi;
