@@ -12,6 +12,7 @@ pub mod engine;
 pub mod fake_csi;
 pub mod fake_runtime;
 pub mod images;
+pub mod kubectl;
 pub mod network_namespace;
 pub mod node;
 pub mod process;
