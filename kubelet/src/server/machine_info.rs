@@ -74,11 +74,11 @@ fn physical(cpuinfo: &str) -> (usize, usize) {
     let mut cores = std::collections::BTreeSet::new();
     let mut sockets = std::collections::BTreeSet::new();
     for cpu in cpuinfo.split("\n\n") {
-        let socket = field(cpu, "physical id").unwrap_or_default();
+        let socket = field(cpu, "physical id");
         if let Some(core) = field(cpu, "core id") {
             cores.insert((socket, core));
         }
-        sockets.insert(socket);
+        sockets.extend(socket);
     }
     (cores.len().max(1), sockets.len().max(1))
 }

@@ -71,6 +71,7 @@ impl Cluster {
         request: Request<Incoming>,
     ) -> Result<Response<Full<Bytes>>, Infallible> {
         let path = request.uri().path().to_owned();
+        let query = request.uri().query().unwrap_or_default().to_owned();
         let method = request.method().clone();
         let body = request.into_body().collect().await.unwrap().to_bytes();
         let name = path.rsplit('/').next().unwrap();
@@ -81,10 +82,12 @@ impl Cluster {
                 self.requests.lock().push(signed.clone());
                 signed
             }
-            (Method::GET, name) => {
+            (Method::GET, "certificatesigningrequests") => {
                 let requests = self.requests.lock();
+                let (_, name) = query.split_once("metadata.name%3D").unwrap();
                 let named = |request: &&Value| request["metadata"]["name"] == name;
-                requests.iter().find(named).unwrap().clone()
+                let items: Vec<&Value> = requests.iter().filter(named).collect();
+                json!({"metadata": {"resourceVersion": "1"}, "items": items})
             }
             other => panic!("{other:?}"),
         };
