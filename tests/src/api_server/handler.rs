@@ -21,6 +21,7 @@ use super::{
     metrics, node_proxy, openapi,
     patch::Patch,
     policy::Attributes,
+    protobuf,
     request::{Caller, Query, Record, Target},
     tables::Form,
 };
@@ -297,6 +298,9 @@ where
 }
 
 fn parse(content_type: &str, bytes: &[u8]) -> Result<Value, ApiError> {
+    if protobuf::is_protobuf(bytes) {
+        return protobuf::read(bytes);
+    }
     let kind = content_type.split(';').next().unwrap_or_default().trim();
     if !matches!(kind, "" | "application/json") {
         return Err(ApiError::unsupported_media_type(kind));

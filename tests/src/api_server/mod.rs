@@ -22,6 +22,7 @@ mod openapi;
 mod patch;
 mod pods;
 mod policy;
+mod protobuf;
 mod request;
 mod resources;
 mod reviews;

@@ -333,3 +333,60 @@ async fn an_edited_object_comes_in_through_standard_input() {
     assert!(replacing.wait().await.unwrap().success());
     assert_eq!(cluster.get("configmaps", "c")["data"]["a"], "2");
 }
+
+#[tokio::test]
+async fn what_comes_as_protobuf_is_understood() {
+    let cluster = Cluster::start().await;
+    cluster.server.run_scheduler(true);
+    cluster.add_node("n1", 10250);
+    cluster.add_pod("web", "n1").await;
+    assert!(cluster.ok("auth whoami").await.contains("kubernetes-admin"));
+    assert_eq!(cluster.ok("auth can-i delete pods").await, "yes\n");
+    let token = cluster.ok("create token default --duration=20m").await;
+    assert_eq!(token.trim().split('.').count(), 3);
+    cluster
+        .ok("create secret generic s --from-literal=a=b")
+        .await;
+    assert_eq!(cluster.get("secrets", "s")["data"], json!({"a": "Yg=="}));
+    cluster.ok("create configmap c --from-literal=a=b").await;
+    assert_eq!(cluster.get("configmaps", "c")["data"], json!({"a": "b"}));
+    cluster.ok("create namespace shop").await;
+    cluster.ok("create serviceaccount clerk -n shop").await;
+    cluster
+        .ok("create deployment d --image=busybox:1 --port=80")
+        .await;
+    let deployment = cluster
+        .server
+        .get("apps/v1", "deployments", "default", "d")
+        .unwrap();
+    assert_eq!(
+        deployment["spec"]["template"]["spec"]["containers"][0]["ports"],
+        json!([{"containerPort": 80}])
+    );
+
+    cluster
+        .ok("debug web --copy-to=copy --image=busybox:2 --container=look --profile=general -- sleep 1")
+        .await;
+    let copy = cluster.get("pods", "copy");
+    let images = [
+        &copy["spec"]["containers"][0]["image"],
+        &copy["spec"]["containers"][1]["image"],
+    ];
+    assert_eq!(images, ["busybox:1", "busybox:2"]);
+    assert_eq!(copy["spec"]["terminationGracePeriodSeconds"], 30);
+    let said = cluster
+        .ok("debug node/n1 --image=busybox:1 --profile=sysadmin -- sleep 1")
+        .await;
+    let name = said
+        .split_whitespace()
+        .find(|word| word.starts_with("node-debugger-"))
+        .unwrap();
+    let debugger = cluster.get("pods", name);
+    assert_eq!(debugger["spec"]["hostPID"], true);
+    assert_eq!(debugger["spec"]["nodeName"], "n1");
+    assert_eq!(debugger["spec"]["volumes"][0]["hostPath"]["path"], "/");
+    assert_eq!(
+        debugger["spec"]["containers"][0]["securityContext"],
+        json!({"privileged": true})
+    );
+}

@@ -118,6 +118,17 @@ async fn ports_are_forwarded() {
 }
 
 #[tokio::test]
+async fn kubelets_are_verified_when_an_authority_for_them_is_given() {
+    let (cluster, _kubelet) = cluster().await;
+    let authority = cluster.server.authority_pem();
+    cluster.server.verify_kubelets(Some(&authority));
+    let refused = cluster.refused("logs web").await;
+    assert!(refused.contains("UnknownIssuer"), "{refused}");
+    cluster.server.verify_kubelets(None);
+    cluster.ok("logs web").await;
+}
+
+#[tokio::test]
 async fn usage_is_what_kubelets_measure() {
     let (cluster, _kubelet) = cluster().await;
     let nodes = cluster.ok("top nodes").await;

@@ -281,6 +281,33 @@ mod tests {
     }
 
     #[test]
+    fn addresses_are_merged_by_what_they_are() {
+        let status = json!({"status": {"podIPs": [{"ip": "10.0.0.1"}], "hostIPs": [{"ip": "10.0.0.2"}],
+            "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]}});
+        let patch = json!({"status": {
+            "podIPs": [{"$patch": "delete", "ip": "10.0.0.1"}, {"ip": "10.0.0.3"}],
+            "hostIPs": [{"ip": "10.0.0.2"}],
+            "$setElementOrder/addresses": [{"type": "Hostname"}, {"type": "InternalIP"}],
+            "addresses": [{"type": "Hostname", "address": "n1"}, {"type": "InternalIP", "address": "10.0.0.4"}],
+        }});
+        assert_eq!(
+            merged("Node", status, patch)["status"],
+            json!({"podIPs": [{"ip": "10.0.0.3"}], "hostIPs": [{"ip": "10.0.0.2"}], "addresses": [
+                {"type": "Hostname", "address": "n1"}, {"type": "InternalIP", "address": "10.0.0.4"},
+            ]})
+        );
+        let pod = json!({"spec": {"tolerations": [{"key": "a"}],
+            "containers": [{"name": "c", "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]}]}});
+        let patch = json!({"spec": {"tolerations": [{"key": "b"}],
+            "containers": [{"name": "c", "env": [{"name": "B", "value": null, "valueFrom": {}}]}]}});
+        assert_eq!(
+            merged("Pod", pod, patch)["spec"],
+            json!({"tolerations": [{"key": "b"}],
+                "containers": [{"name": "c", "env": [{"name": "A", "value": "1"}, {"name": "B", "valueFrom": {}}]}]})
+        );
+    }
+
+    #[test]
     fn lists_without_a_merge_key_are_replaced() {
         let node = json!({"spec": {"taints": [{"key": "a"}]}, "status": {"images": [1, 2]}});
         let patch = json!({"spec": {"taints": [{"key": "b"}]}, "status": {"images": [3]}});
