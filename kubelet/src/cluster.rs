@@ -17,6 +17,7 @@ use crate::{
         request::Template,
     },
     config::cluster::ClusterOptions,
+    events::{EventQueue, EventRecorder, EventSender},
     kubelet::Membership,
     node::{
         findings::Findings,
@@ -35,6 +36,8 @@ pub struct Cluster {
     keeper: IdentityKeeper,
     watch: NodeWatch,
     client: Client,
+    events: EventRecorder,
+    queue: EventQueue,
 }
 
 impl std::fmt::Debug for Cluster {
@@ -73,6 +76,7 @@ impl Cluster {
     pub async fn join(options: ClusterOptions, node_name: &str) -> Result<Self, JoinError> {
         let (server, keeper) = join(&options, node_name).await?;
         let client = server.client(Some(options.rate_limit))?;
+        let (events, queue) = EventRecorder::new(node_name);
         Ok(Self {
             watch: NodeWatch::new(client.clone(), node_name),
             node_name: node_name.to_owned(),
@@ -80,12 +84,19 @@ impl Cluster {
             server,
             keeper,
             client,
+            events,
+            queue,
         })
     }
 
     /// The client of the API server, for everything but what keeps the node alive.
     pub fn client(&self) -> &Client {
         &self.client
+    }
+
+    /// Takes the events of this node and its pods.
+    pub const fn events(&self) -> &EventRecorder {
+        &self.events
     }
 
     /// What the kubelet's core has of the cluster.
@@ -127,7 +138,11 @@ impl Cluster {
             findings: parts.findings,
             node: self.watch.subscribe(),
             on_repeated_failure: Arc::clone(&on_repeated_failure),
+            events: self.events,
         });
+        let event_client = self.server.client(self.options.event_rate_limit)?;
+        let events = EventSender::new(event_client, self.queue);
+        tasks.spawn(events.run(cancel.clone()));
         let lease = LeaseKeeper::new(
             heartbeat,
             &self.node_name,

@@ -17,6 +17,7 @@ pub use crate::run_once::RunOnceResult;
 use crate::{
     apiserver::objects::Objects,
     config::{options::Options, update::PodUpdate},
+    events::{EventRecorder, Subject, reason},
     housekeeping::{Directories, Housekeeping},
     lifecycle::{Admission, NodeFacts, NodeSource},
     logs::LogRotation,
@@ -78,6 +79,7 @@ struct Parts {
     monitor: LoopMonitor,
     admission: Admission,
     node: NodeSource,
+    events: EventRecorder,
 }
 
 impl fmt::Debug for Kubelet {
@@ -117,11 +119,13 @@ impl Kubelet {
     /// `sources_ready` says that every source was read, no pod is ended for
     /// being in none. What pods name beside themselves comes from `objects`. The pods'
     /// statuses are sent to the API server of `membership`; a node without is standalone.
+    /// What happens to pods is told to `events`.
     pub fn new(
         options: Options,
         cri: CriClient,
         objects: Arc<dyn Objects>,
         membership: Option<Membership>,
+        events: EventRecorder,
         sources_ready: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Self {
         let options = Arc::new(options);
@@ -138,6 +142,7 @@ impl Kubelet {
             Arc::clone(&options),
             Arc::clone(&objects),
             Arc::clone(&probe_results),
+            events.clone(),
         ));
         let node = NodeSource {
             standalone: NodeFacts::standalone(&options, runtime.machine()),
@@ -150,6 +155,7 @@ impl Kubelet {
             options: Arc::clone(&options),
             objects,
             machine: Arc::new(runtime.machine().clone()),
+            events: events.clone(),
         };
         let drivers = Arc::<DriverStore>::default();
         let plugins = plugins::all(&host, Arc::clone(&drivers));
@@ -174,6 +180,7 @@ impl Kubelet {
             monitor: LoopMonitor::default(),
             admission: Admission::new(&options),
             node,
+            events,
             options,
             cri,
             client,
@@ -191,6 +198,9 @@ impl Kubelet {
         updates: mpsc::Receiver<PodUpdate>,
         cancel: CancellationToken,
     ) -> Result<(), KubeletError> {
+        self.0
+            .events
+            .normal(Subject::Node, reason::STARTING, "Starting kubelet.");
         self.run_pods(updates, Orphans::End, cancel).await;
         Ok(())
     }
@@ -222,6 +232,7 @@ impl Kubelet {
             let statuses = Arc::clone(&parts.statuses);
             Arc::new(ProbeManager::new(
                 parts.cri.clone(),
+                parts.events.clone(),
                 move |uid| statuses.get(uid),
                 Arc::clone(&parts.probe_results),
                 probe_changes_in,
@@ -238,6 +249,7 @@ impl Kubelet {
             statuses: Arc::clone(&parts.statuses),
             probes: Arc::clone(&probes),
             mirrors: parts.mirrors.clone(),
+            events: parts.events.clone(),
         });
         let workers = Arc::new(PodWorkers::new(
             syncer,
@@ -266,6 +278,7 @@ impl Kubelet {
             workers: &workers,
             monitor: &parts.monitor,
             mirrors: parts.mirrors.as_deref(),
+            events: &parts.events,
             housekeeping,
             sources_ready: &*parts.sources_ready,
             rejected: HashSet::new(),

@@ -13,6 +13,7 @@ pub mod cli;
 pub mod clock;
 pub mod cluster;
 pub mod config;
+pub mod events;
 mod files;
 pub mod foreign;
 mod housekeeping;

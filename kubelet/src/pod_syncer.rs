@@ -9,6 +9,7 @@ use tracing::info;
 use crate::{
     clock,
     config::options::Options,
+    events::{self, EventRecorder, reason},
     lifecycle::deadline,
     pleg::{Pleg, PodCache},
     pod::{
@@ -58,6 +59,7 @@ pub(crate) struct Syncer {
     pub(crate) probes: Arc<ProbeManager>,
     /// None without an API server.
     pub(crate) mirrors: Option<Arc<MirrorPods>>,
+    pub(crate) events: EventRecorder,
 }
 
 impl Syncer {
@@ -104,7 +106,13 @@ impl PodSyncer for Syncer {
         if let Some(min) = newer_than {
             self.pleg.request(uid, min);
         }
-        Ok(self.cache.get_newer_than(uid, newer_than).await?)
+        let status = self.cache.get_newer_than(uid, newer_than).await;
+        if let (Err(error), Some(pod)) = (&status, self.pods.get(uid)) {
+            let message = format_args!("error determining status: {error}");
+            self.events
+                .warning(events::Subject::Pod(&pod), reason::FAILED_SYNC, message);
+        }
+        Ok(status?)
     }
 
     async fn sync_pod(
@@ -123,6 +131,11 @@ impl PodSyncer for Syncer {
                 pod = identity::full_name(&pod),
                 pod_uid = pod.metadata.uid,
                 "pod was active for longer than its deadline allows"
+            );
+            self.events.normal(
+                events::Subject::Pod(&pod),
+                deadline::REASON,
+                deadline::MESSAGE,
             );
             let verdict = Verdict {
                 phase: Phase::Failed,
@@ -149,7 +162,12 @@ impl PodSyncer for Syncer {
             })?;
             Ok(())
         })
-        .await?;
+        .await
+        .inspect_err(|error| {
+            let message = format_args!("error making pod data directories: {error}");
+            self.events
+                .warning(events::Subject::Pod(&pod), reason::FAILED, message);
+        })?;
         let volumes = self.volumes.wait_for_attach_and_mount(&pod).await?;
         self.probes.add_pod(&pod);
         let synced = self
@@ -200,7 +218,13 @@ impl PodSyncer for Syncer {
         let grace = kill.grace.or_else(|| pod.map(grace_period));
         // Even what may not take any time is told to end.
         let grace = grace.map(|grace| grace.max(MINIMUM_POD_GRACE_PERIOD));
-        self.runtime.kill_pod(pod, &status, grace).await?;
+        let killed = self.runtime.kill_pod(pod, &status, grace).await;
+        if let (Err(error), Some(pod)) = (&killed, pod) {
+            let message = format_args!("error killing pod: {error}");
+            self.events
+                .warning(events::Subject::Pod(pod), reason::FAILED_KILL_POD, message);
+        }
+        killed?;
         self.probes.remove_pod(&subject.uid);
         Ok(())
     }

@@ -141,6 +141,10 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
         cri.clone(),
         Arc::new(NoObjects),
         membership,
+        cluster
+            .as_ref()
+            .map(|cluster| cluster.events().clone())
+            .unwrap_or_default(),
         move || pod_config.seen_all_sources(),
     );
     let mut from_cluster = FromCluster::default();

@@ -18,6 +18,7 @@ use tracing::{debug, info, warn};
 
 use crate::{
     config::update::{PodOperation, PodUpdate},
+    events::{EventRecorder, Subject, reason},
     housekeeping::Housekeeping,
     lifecycle::{Admission, Admitted, NodeSource, Rejection, preemption},
     pleg::{ChangeKind, Pleg, PodLifecycleEvent},
@@ -74,6 +75,7 @@ pub(crate) struct SyncLoop<'a> {
     pub(crate) monitor: &'a LoopMonitor,
     /// None without an API server.
     pub(crate) mirrors: Option<&'a MirrorPods>,
+    pub(crate) events: &'a EventRecorder,
     /// None where others' pods are none of the loop's business.
     pub(crate) housekeeping: Option<Housekeeping>,
     pub(crate) sources_ready: &'a (dyn Fn() -> bool + Send + Sync),
@@ -230,6 +232,8 @@ impl SyncLoop<'_> {
     /// whoever replaces it is not to meet it.
     fn reject(&mut self, pod: &Arc<Pod>, rejection: Rejection) {
         let uid = PodUid::of(pod);
+        self.events
+            .warning(Subject::Pod(pod), &rejection.reason, &rejection.message);
         let message = format!("Pod was rejected: {}", rejection.message);
         let listing = self.pleg.listing();
         if listing.at.is_some() && !listing.records.contains_key(&uid) {
@@ -259,8 +263,11 @@ impl SyncLoop<'_> {
                 pod = identity::full_name(victim), pod_uid = %victim_uid, for_pod = full_name,
                 "ending a pod so that a critical one can run"
             );
+            let verdict = preemption::verdict();
+            self.events
+                .warning(Subject::Pod(victim), reason::PREEMPTING, &verdict.message);
             let kill = Kill {
-                verdict: Some(preemption::verdict()),
+                verdict: Some(verdict),
                 ..Kill::default()
             };
             self.workers.kill(&victim_uid, kill);

@@ -30,6 +30,9 @@ pub struct ClusterOptions {
     pub server_tls_bootstrap: bool,
     /// How often the API server is asked (`kubeAPIQPS`, `kubeAPIBurst`).
     pub rate_limit: RateLimit,
+    /// How often it is told of events (`eventRecordQPS`, `eventBurst`); as often as there
+    /// are any when unset.
+    pub event_rate_limit: Option<RateLimit>,
     /// What the node's object says.
     pub node: NodeOptions,
 }
@@ -114,6 +117,14 @@ pub(super) fn cluster(
             qps: config.kube_api_qps.map(count).unwrap_or_default(),
             burst: count(config.kube_api_burst),
         },
+        event_rate_limit: config
+            .event_record_qps
+            .map(count)
+            .filter(|qps| *qps > 0)
+            .map(|qps| RateLimit {
+                qps,
+                burst: count(config.event_burst),
+            }),
         node: NodeOptions {
             register: config.register_node != Some(false),
             taints: config.register_with_taints.clone(),

@@ -36,6 +36,11 @@ impl GoDuration {
         }
     }
 
+    /// A span without what it has below milliseconds.
+    pub fn whole_millis(duration: Duration) -> Self {
+        Self::from_millis(i64::try_from(duration.as_millis()).unwrap_or(i64::MAX))
+    }
+
     /// A span of nanoseconds.
     pub const fn from_nanos(nanos: i64) -> Self {
         Self { nanos }

@@ -31,6 +31,8 @@ const EFFECTIVE: &[&str] = &[
     "enableProfilingHandler",
     "enableServer",
     "enableSystemLogHandler",
+    "eventBurst",
+    "eventRecordQPS",
     "failCgroupV1",
     "fileCheckFrequency",
     "healthzBindAddress",

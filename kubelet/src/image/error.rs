@@ -5,7 +5,10 @@ use std::{io, time::Duration};
 use tonic::Code;
 
 use super::{credentials::CredentialsError, reference::InvalidReference};
-use crate::runtime::cri::CriError;
+use crate::{
+    events::{EventRecorder, Subject, reason},
+    runtime::cri::CriError,
+};
 
 /// Reason of a pull that failed for nothing more particular.
 const ERR_IMAGE_PULL: &str = "ErrImagePull";
@@ -86,6 +89,33 @@ impl ImageError {
     }
 }
 
+impl ImageError {
+    /// Records it as an event about `subject`, unless what is told of the container says
+    /// enough.
+    pub(super) fn record(&self, events: &EventRecorder, subject: Subject<'_>) {
+        match self {
+            Self::InvalidName { .. } | Self::Inspect { .. } => {
+                events.warning(subject, reason::INSPECT_FAILED, self);
+            }
+            Self::NeverPull(_) => events.warning(subject, reason::ERR_IMAGE_NEVER_PULL, self),
+            Self::BackOff { image, .. } => events.normal(
+                subject,
+                reason::BACK_OFF,
+                format_args!("Back-off pulling image {image:?}"),
+            ),
+            Self::Credentials { .. } | Self::Record { .. } | Self::Pull(_) => {}
+        }
+    }
+
+    /// What an event about the container says of it.
+    pub fn summary(&self) -> String {
+        match self {
+            Self::Credentials { .. } | Self::Record { .. } => self.to_string(),
+            _ => self.reason().to_owned(),
+        }
+    }
+}
+
 /// Why a pull failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PullFailure {
@@ -114,18 +144,14 @@ impl PullFailure {
     }
 }
 
-/// An error of the runtime as gRPC clients written in Go show it, which is what
-/// people look for. A code that says nothing is left out, so that the runtime's
-/// own reason comes first.
+/// An error of the runtime as gRPC clients written in Go show it. A code that says
+/// nothing is left out, so that the runtime's own reason comes first.
 pub(super) fn runtime_text(error: &CriError) -> String {
-    let CriError::Status { status, .. } = error else {
-        return error.to_string();
-    };
-    let message = status.message();
-    match status.code() {
-        Code::Unknown => message.to_owned(),
-        Code::Cancelled => format!("rpc error: code = Canceled desc = {message}"),
-        code => format!("rpc error: code = {code:?} desc = {message}"),
+    match error {
+        CriError::Status { status, .. } if status.code() == Code::Unknown => {
+            status.message().to_owned()
+        }
+        _ => error.go_text(),
     }
 }
 

@@ -26,7 +26,8 @@ use self::{
 pub use self::{error::ImageError, pull_backoff::PullBackoff};
 use crate::{
     apiserver::objects::Objects,
-    config::options::Options,
+    config::{duration::GoDuration, options::Options},
+    events::{EventRecorder, Subject, reason},
     pod::identity,
     runtime::{cri::CriClient, security_context::ImageUser},
 };
@@ -49,11 +50,14 @@ pub struct ImageManager {
     puller: Puller,
     credentials: Credentials,
     records: PullRecords,
+    events: EventRecorder,
 }
 
 /// What is asked for.
 struct Wanted<'a> {
     pod: &'a Pod,
+    /// Who asks for it.
+    subject: Subject<'a>,
     /// The image as the spec names it.
     requested: &'a str,
     /// The image's repository, by its whole name.
@@ -63,20 +67,27 @@ struct Wanted<'a> {
 
 impl ImageManager {
     /// A manager that pulls as `options` allow, with credentials of the node and of
-    /// the secrets in `objects`.
-    pub fn new(cri: CriClient, options: &Options, objects: Arc<dyn Objects>) -> Self {
+    /// the secrets in `objects`, and records what it does in `events`.
+    pub fn new(
+        cri: CriClient,
+        options: &Options,
+        objects: Arc<dyn Objects>,
+        events: EventRecorder,
+    ) -> Self {
         Self {
             puller: Puller::new(cri.clone(), options),
             credentials: Credentials::new(
                 &options.root_dir,
                 &options.image_credential_providers,
                 objects,
+                events.clone(),
             ),
             records: PullRecords::new(
                 &options.root_dir,
                 options.image_pull_verification_policy.clone(),
             ),
             cri,
+            events,
         }
     }
 
@@ -95,14 +106,34 @@ impl ImageManager {
         }
     }
 
-    /// The image that a container or an image volume of the pod names, pulled if
-    /// `policy` says so: `Always`, `Never`, or else `IfNotPresent`.
+    /// The image that a container or, without one, an image volume of the pod names,
+    /// pulled if `policy` says so: `Always`, `Never`, or else `IfNotPresent`.
     ///
     /// # Errors
     /// See [`ImageError`]; each is tried again with the pod's next sync.
     pub async fn ensure(
         &self,
         pod: &Pod,
+        container: Option<&str>,
+        requested: &str,
+        policy: Option<&str>,
+        sandbox_config: &PodSandboxConfig,
+        backoff: &Mutex<PullBackoff>,
+    ) -> Result<PresentImage, ImageError> {
+        let subject = match container {
+            Some(container) => Subject::Container(pod, container),
+            None => Subject::Pod(pod),
+        };
+        let ensure = self.ensure_for(pod, subject, requested, policy, sandbox_config, backoff);
+        ensure
+            .await
+            .inspect_err(|error| error.record(&self.events, subject))
+    }
+
+    async fn ensure_for(
+        &self,
+        pod: &Pod,
+        subject: Subject<'_>,
         requested: &str,
         policy: Option<&str>,
         sandbox_config: &PodSandboxConfig,
@@ -114,6 +145,7 @@ impl ImageManager {
         })?;
         let wanted = Wanted {
             pod,
+            subject,
             requested,
             repository: reference.repository(),
             spec: ImageSpec {
@@ -127,6 +159,14 @@ impl ImageManager {
             if let Some(present) = self.present(&wanted, wanted.spec.clone()).await?
                 && self.may_use(&wanted, &present, &mut credentials).await?
             {
+                self.events.normal(
+                    subject,
+                    reason::PULLED,
+                    format_args!(
+                        "Container image {requested:?} already present on machine and can be \
+                         accessed by the pod"
+                    ),
+                );
                 return Ok(present);
             }
             // Whether it is absent or another pod's is not for this one to know.
@@ -214,6 +254,11 @@ impl ImageManager {
                 source,
             })?;
         info!(pod, pod_uid, image, "pulling image");
+        self.events.normal(
+            wanted.subject,
+            reason::PULLING,
+            format_args!("Pulling image {image:?}"),
+        );
         let begun = Instant::now();
         let pull = self
             .puller
@@ -222,11 +267,14 @@ impl ImageManager {
         let pulled = match pull {
             Ok(pulled) => pulled,
             Err(text) => {
+                let message = format_args!("Failed to pull image {image:?}: {text}");
+                self.events.warning(wanted.subject, reason::FAILED, message);
                 let failure = PullFailure::new(image, text);
                 backoff.lock().failed(image, failure.clone());
                 return Err(ImageError::Pull(failure));
             }
         };
+        let waited = begun.elapsed();
         recorded.done(&pulled.id, pulled.credential.as_ref()).await;
         backoff.lock().succeeded(image);
         let spec = ImageSpec {
@@ -245,9 +293,19 @@ impl ImageManager {
             image,
             image_id = pulled.id,
             seconds = pulled.took.as_secs_f32(),
-            seconds_with_waiting = begun.elapsed().as_secs_f32(),
+            seconds_with_waiting = waited.as_secs_f32(),
             bytes = size,
             "pulled image"
+        );
+        self.events.normal(
+            wanted.subject,
+            reason::PULLED,
+            format_args!(
+                "Successfully pulled image {image:?} in {} ({} including waiting). Image size: \
+                 {size} bytes.",
+                GoDuration::whole_millis(pulled.took),
+                GoDuration::whole_millis(waited)
+            ),
         );
         Ok(PresentImage {
             user: status?.map(|present| present.user).unwrap_or_default(),

@@ -4,12 +4,13 @@ use k8s_openapi::{api::core::v1::NodeCondition, apimachinery::pkg::apis::meta::v
 use tracing::info;
 
 use super::findings::Pressure;
+use crate::events::reason;
 
-/// Reason and message of a pressure that is, and of one that is not.
+/// Reason, message and event of a pressure that is, and of one that is not.
 struct Words {
     kind: &'static str,
-    some: (&'static str, &'static str),
-    none: (&'static str, &'static str),
+    some: (&'static str, &'static str, &'static str),
+    none: (&'static str, &'static str, &'static str),
 }
 
 const MEMORY: Words = Words {
@@ -17,51 +18,85 @@ const MEMORY: Words = Words {
     some: (
         "KubeletHasInsufficientMemory",
         "kubelet has insufficient memory available",
+        "NodeHasInsufficientMemory",
     ),
     none: (
         "KubeletHasSufficientMemory",
         "kubelet has sufficient memory available",
+        "NodeHasSufficientMemory",
     ),
 };
 const DISK: Words = Words {
     kind: "DiskPressure",
-    some: ("KubeletHasDiskPressure", "kubelet has disk pressure"),
-    none: ("KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+    some: (
+        "KubeletHasDiskPressure",
+        "kubelet has disk pressure",
+        "NodeHasDiskPressure",
+    ),
+    none: (
+        "KubeletHasNoDiskPressure",
+        "kubelet has no disk pressure",
+        "NodeHasNoDiskPressure",
+    ),
 };
 const PID: Words = Words {
     kind: "PIDPressure",
     some: (
         "KubeletHasInsufficientPID",
         "kubelet has insufficient PID available",
+        "NodeHasInsufficientPID",
     ),
     none: (
         "KubeletHasSufficientPID",
         "kubelet has sufficient PID available",
+        "NodeHasSufficientPID",
     ),
 };
 
 /// Sets the conditions: the pressures first, `Ready` last, those of others as they are.
-/// The node is ready unless something is in `problems`.
+/// The node is ready unless something is in `problems`. Returns the reasons of the events
+/// that this makes.
 pub fn set(
     conditions: &mut Vec<NodeCondition>,
     pressure: Pressure,
     problems: &[String],
     now: &Time,
-) {
+) -> Vec<&'static str> {
+    let mut events = Vec::new();
     for (words, is_under) in [
         (&MEMORY, pressure.memory),
         (&DISK, pressure.disk),
         (&PID, pressure.pid),
     ] {
-        let (reason, message) = if is_under { words.some } else { words.none };
-        update(conditions, words.kind, is_under, reason, message, now);
+        let (reason, message, event) = if is_under { words.some } else { words.none };
+        let before = update(conditions, words.kind, is_under, reason, message, now);
+        if !matches!(before, Before::Same) {
+            events.push(event);
+        }
     }
     let message = joined(problems);
-    let (is_ready, reason, message) = match message.as_str() {
+    let (is_ready, why, message) = match message.as_str() {
         "" => (true, "KubeletReady", "kubelet is posting ready status"),
         problems => (false, "KubeletNotReady", problems),
     };
-    update(conditions, "Ready", is_ready, reason, message, now);
+    let before = update(conditions, "Ready", is_ready, why, message, now);
+    if matches!(before, Before::Different) {
+        events.push(if is_ready {
+            reason::NODE_READY
+        } else {
+            reason::NODE_NOT_READY
+        });
+    }
+    events
+}
+
+/// What a condition was before it was set.
+enum Before {
+    /// There was none.
+    Unset,
+    /// It had another status.
+    Different,
+    Same,
 }
 
 /// Problems as upstream writes them: one as it is, more in brackets, none twice.
@@ -86,7 +121,7 @@ fn update(
     reason: &str,
     message: &str,
     now: &Time,
-) {
+) -> Before {
     let status = if holds { "True" } else { "False" };
     let known = conditions.iter().position(|known| known.type_ == kind);
     let before = known.map(|at| &conditions[at]);
@@ -108,8 +143,18 @@ fn update(
         last_transition_time: transition.or_else(|| Some(now.clone())),
     };
     match known {
-        Some(at) => conditions[at] = condition,
-        None => conditions.push(condition),
+        Some(at) => {
+            let before = std::mem::replace(&mut conditions[at], condition);
+            if before.status == status {
+                Before::Same
+            } else {
+                Before::Different
+            }
+        }
+        None => {
+            conditions.push(condition);
+            Before::Unset
+        }
     }
 }
 
@@ -142,7 +187,15 @@ mod tests {
             status: "False".to_owned(),
             ..NodeCondition::default()
         }];
-        set(&mut conditions, Pressure::default(), &[], &at(1));
+        let events = set(&mut conditions, Pressure::default(), &[], &at(1));
+        assert_eq!(
+            events,
+            [
+                "NodeHasSufficientMemory",
+                "NodeHasNoDiskPressure",
+                "NodeHasSufficientPID"
+            ]
+        );
         let kinds: Vec<&str> = conditions.iter().map(|c| c.type_.as_str()).collect();
         assert_eq!(
             kinds,
@@ -155,7 +208,8 @@ mod tests {
             ]
         );
         let first = conditions.clone();
-        set(&mut conditions, Pressure::default(), &[], &at(2));
+        let events = set(&mut conditions, Pressure::default(), &[], &at(2));
+        assert!(events.is_empty());
         assert!(are_same(&first, &conditions) && first != conditions);
 
         let problems = ["a".to_owned(), "b".to_owned(), "a".to_owned()];
@@ -163,7 +217,8 @@ mod tests {
             disk: true,
             ..Pressure::default()
         };
-        set(&mut conditions, pressure, &problems, &at(3));
+        let events = set(&mut conditions, pressure, &problems, &at(3));
+        assert_eq!(events, ["NodeHasDiskPressure", "NodeNotReady"]);
         assert!(!are_same(&first, &conditions));
         let ready = conditions.last().unwrap();
         assert_eq!(ready.status, "False");

@@ -29,6 +29,7 @@ use crate::{
     apiserver::request::{ApiError, ask_within},
     clock,
     config::cluster::NodeOptions,
+    events::{EventRecorder, Subject, reason},
     repeatable::{blocking, random},
     runtime::{cri::CriClient, machine::Machine},
 };
@@ -65,6 +66,8 @@ pub struct ReporterParts {
     pub node: watch::Receiver<Option<Arc<Node>>>,
     /// Called when the API server failed repeatedly.
     pub on_repeated_failure: OnRepeatedFailure,
+    /// Where what happens to the node is told.
+    pub events: EventRecorder,
 }
 
 impl std::fmt::Debug for ReporterParts {
@@ -92,6 +95,9 @@ pub struct NodeReporter {
     is_failing: bool,
     /// What could not be set of the last status, which the log has.
     trouble: Option<String>,
+    is_unschedulable: bool,
+    /// Whether it was told that the node was rebooted.
+    is_reboot_told: bool,
 }
 
 impl NodeReporter {
@@ -107,6 +113,8 @@ impl NodeReporter {
             pod_cidr: String::new(),
             is_failing: false,
             trouble: None,
+            is_unschedulable: false,
+            is_reboot_told: false,
             parts,
         }
     }
@@ -193,8 +201,29 @@ impl NodeReporter {
             runtime: &self.runtime,
             findings: &*parts.findings,
             now: clock::now_time(),
+            events: &parts.events,
         };
+        let status = node.status.as_ref();
+        let booted = status.and_then(|status| Some(status.node_info.as_ref()?.boot_id.as_str()));
+        if booted.is_some_and(|boot| !boot.is_empty() && boot != self.system.boot_id)
+            && !std::mem::replace(&mut self.is_reboot_told, true)
+        {
+            let (name, boot_id) = (&parts.node_name, &self.system.boot_id);
+            parts.events.warning(
+                Subject::Node,
+                reason::REBOOTED,
+                format_args!("Node {name} has been rebooted, boot id: {boot_id}"),
+            );
+        }
         let trouble = snapshot.apply(node).err();
+        let spec = node.spec.as_ref();
+        let is_unschedulable = spec.and_then(|spec| spec.unschedulable) == Some(true);
+        if std::mem::replace(&mut self.is_unschedulable, is_unschedulable) != is_unschedulable {
+            snapshot.tell(match is_unschedulable {
+                true => reason::NODE_NOT_SCHEDULABLE,
+                false => reason::NODE_SCHEDULABLE,
+            });
+        }
         if let Some(text) = trouble.as_ref().filter(|_| trouble != self.trouble) {
             warn!(
                 node = parts.node_name,

@@ -16,7 +16,10 @@ use super::{
     findings::Findings,
     runtime_state::RuntimeState,
 };
-use crate::config::{cluster::NodeOptions, quantity};
+use crate::{
+    config::{cluster::NodeOptions, quantity},
+    events::{EventRecorder, Subject},
+};
 
 /// What is known of a node at one time.
 pub struct Snapshot<'a> {
@@ -36,6 +39,8 @@ pub struct Snapshot<'a> {
     pub findings: &'a dyn Findings,
     /// Now.
     pub now: Time,
+    /// Where what changes is told.
+    pub events: &'a EventRecorder,
 }
 
 impl std::fmt::Debug for Snapshot<'_> {
@@ -75,7 +80,10 @@ impl Snapshot<'_> {
         problems.extend(self.findings.problems());
         problems.extend(self.missing(status));
         let conditions = status.conditions.get_or_insert_default();
-        conditions::set(conditions, self.findings.pressure(), &problems, &self.now);
+        let changes = conditions::set(conditions, self.findings.pressure(), &problems, &self.now);
+        for reason in changes {
+            self.tell(reason);
+        }
         if let Some(volumes) = self.findings.volumes_in_use() {
             status.volumes_in_use = (!volumes.is_empty()).then_some(volumes);
         }
@@ -101,6 +109,12 @@ impl Snapshot<'_> {
                 .unwrap_or_else(|| "://Unknown".to_owned()),
             ..self.system.clone()
         });
+    }
+
+    /// Tells what the node's status is now.
+    pub fn tell(&self, reason: &str) {
+        let message = format_args!("Node {} status is now: {reason}", self.hostname);
+        self.events.normal(Subject::Node, reason, message);
     }
 
     fn missing(&self, status: &NodeStatus) -> Option<String> {

@@ -21,6 +21,7 @@ use super::{
 };
 use crate::{
     clock,
+    events::EventRecorder,
     pod::identity::{self, PodUid},
     runtime::{cri::CriClient, restart_rules},
 };
@@ -40,6 +41,7 @@ type StatusSource = dyn Fn(&PodUid) -> Option<Arc<PodStatus>> + Send + Sync;
 /// What all workers share.
 pub(super) struct Shared {
     pub(super) cri: CriClient,
+    pub(super) events: EventRecorder,
     pub(super) statuses: Box<StatusSource>,
     pub(super) results: Arc<ProbeResults>,
     /// Pods of which a probe found something else than before.
@@ -79,9 +81,10 @@ struct Handle {
 impl ProbeManager {
     /// No workers yet. They end with `cancel`. `statuses` knows the containers and
     /// addresses of pods; `changes` gets the pods of which a probe found something
-    /// else than before.
+    /// else than before, and `events` what failing probes say.
     pub fn new(
         cri: CriClient,
+        events: EventRecorder,
         statuses: impl Fn(&PodUid) -> Option<Arc<PodStatus>> + Send + Sync + 'static,
         results: Arc<ProbeResults>,
         changes: mpsc::Sender<PodUid>,
@@ -89,6 +92,7 @@ impl ProbeManager {
     ) -> Self {
         Self(Arc::new(Shared {
             cri,
+            events,
             statuses: Box::new(statuses),
             results,
             changes,

@@ -1,6 +1,6 @@
 //! The task of one probe.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodStatus, Probe};
 use tokio::{
@@ -14,7 +14,13 @@ use super::{
     probe::{self, Outcome, Target, positive},
     results::{ProbeResult, ProbeType},
 };
-use crate::{backoff::jittered, clock, runtime::restart_rules, status::Phase};
+use crate::{
+    backoff::jittered,
+    clock,
+    events::{Subject, reason},
+    runtime::restart_rules,
+    status::Phase,
+};
 
 /// Asked where a pod has no address, as upstream: it is on the node's network.
 const LOCALHOST: &str = "127.0.0.1";
@@ -232,6 +238,8 @@ impl Worker {
                     container = self.key.container, container_id = id,
                     probe = %self.key.kind, output, "probe succeeded with a warning"
                 );
+                let message = format_args!("{} probe warning: {output}", self.key.kind);
+                self.tell(reason::PROBE_WARNING, message);
                 (ProbeResult::Success, output)
             }
             Ok(Outcome::Failure(output)) => {
@@ -240,6 +248,8 @@ impl Worker {
                     container = self.key.container, container_id = id,
                     probe = %self.key.kind, output, "probe failed"
                 );
+                let message = format_args!("{} probe failed: {output}", self.key.kind);
+                self.tell(reason::UNHEALTHY, message);
                 (ProbeResult::Failure, output)
             }
             Err(error) => {
@@ -249,6 +259,11 @@ impl Worker {
                     container = self.key.container, container_id = id,
                     probe = %self.key.kind, %error, "cannot probe"
                 );
+                let message = format_args!(
+                    "{} probe errored and resulted in unknown state: {error}",
+                    self.key.kind
+                );
+                self.tell(reason::UNHEALTHY, message);
                 return;
             }
         };
@@ -272,6 +287,11 @@ impl Worker {
             self.on_hold = true;
             self.run = 0;
         }
+    }
+
+    fn tell(&self, reason: &str, message: fmt::Arguments<'_>) {
+        let subject = Subject::Container(&self.probed.pod, &self.key.container);
+        self.shared.events.warning(subject, reason, message);
     }
 
     async fn set(&self, id: &str, result: ProbeResult, why: &str) {

@@ -1,7 +1,7 @@
 //! The `resolv.conf` of a pod, by its DNS policy.
 
 use std::{
-    io,
+    fmt, io,
     net::IpAddr,
     path::{Path, PathBuf},
 };
@@ -10,7 +10,12 @@ use cri_proto::runtime::v1::DnsConfig;
 use k8s_openapi::api::core::v1::{Pod, PodDNSConfig};
 use tracing::{info, warn};
 
-use crate::{config::options::Options, files, pod::identity};
+use crate::{
+    config::options::Options,
+    events::{EventRecorder, Subject, reason},
+    files,
+    pod::identity,
+};
 
 /// Limits of resolvers, as upstream applies them.
 const MAX_SERVERS: usize = 3;
@@ -18,6 +23,9 @@ const MAX_SEARCHES: usize = 32;
 const MAX_SEARCH_CHARS: usize = 2048;
 /// Longest domain; some resolvers abort on a longer one.
 const MAX_DOMAIN: usize = 253;
+/// What events say of a node that knows no cluster DNS.
+const MISSING_DNS: &str = "kubelet does not have ClusterDNS IP configured and cannot create Pod \
+    using \"ClusterFirst\" policy. Falling back to \"Default\" policy.";
 
 /// Why a pod cannot be given name servers.
 #[derive(Debug, thiserror::Error)]
@@ -39,11 +47,16 @@ pub enum DnsError {
 }
 
 /// The configuration of a pod. `ClusterFirst` is `Default` where no cluster DNS
-/// is configured.
+/// is configured. What is not as the pod asks for is told to `events`, unless it was told
+/// before.
 ///
 /// # Errors
 /// The node's `resolv.conf` is needed and cannot be read.
-pub async fn dns_config(pod: &Pod, options: &Options) -> Result<DnsConfig, DnsError> {
+pub async fn dns_config(
+    pod: &Pod,
+    options: &Options,
+    events: Option<&EventRecorder>,
+) -> Result<DnsConfig, DnsError> {
     let Some(spec) = &pod.spec else {
         return Ok(DnsConfig::default());
     };
@@ -67,6 +80,12 @@ pub async fn dns_config(pod: &Pod, options: &Options) -> Result<DnsConfig, DnsEr
                 pod = identity::full_name(pod),
                 "no clusterDNS is configured; the pod has the node's name servers"
             );
+            if let Some(events) = events {
+                let name = identity::name_with_uid(pod);
+                let message = format_args!("pod: {name:?}. {MISSING_DNS}");
+                events.warning(Subject::Node, reason::MISSING_CLUSTER_DNS, MISSING_DNS);
+                events.warning(Subject::Pod(pod), reason::MISSING_CLUSTER_DNS, message);
+            }
         }
         match &options.resolv_conf {
             Some(path) => read(path).await?,
@@ -76,7 +95,7 @@ pub async fn dns_config(pod: &Pod, options: &Options) -> Result<DnsConfig, DnsEr
     if let Some(own) = &spec.dns_config {
         append(&mut config, own);
     }
-    limit(&mut config, pod);
+    limit(&mut config, pod, events);
     Ok(config)
 }
 
@@ -167,7 +186,12 @@ fn add_new(list: &mut Vec<String>, more: impl IntoIterator<Item = String>) {
 }
 
 /// Cuts what resolvers would not read, and says so.
-fn limit(config: &mut DnsConfig, pod: &Pod) {
+fn limit(config: &mut DnsConfig, pod: &Pod, events: Option<&EventRecorder>) {
+    let tell = |message: fmt::Arguments<'_>| {
+        if let Some(events) = events {
+            events.warning(Subject::Pod(pod), reason::DNS_CONFIG_FORMING, message);
+        }
+    };
     if config.servers.len() > MAX_SERVERS {
         config.servers.truncate(MAX_SERVERS);
         warn!(
@@ -175,6 +199,11 @@ fn limit(config: &mut DnsConfig, pod: &Pod) {
             servers = config.servers.join(" "),
             "too many name servers; only these are used"
         );
+        tell(format_args!(
+            "Nameserver limits were exceeded, some nameservers have been omitted, the \
+             applied nameserver line is: {}",
+            config.servers.join(" ")
+        ));
     }
     let before = config.searches.len();
     config.searches.truncate(MAX_SEARCHES);
@@ -192,6 +221,11 @@ fn limit(config: &mut DnsConfig, pod: &Pod) {
             searches = config.searches.join(" "),
             "too many search domains; only these are used"
         );
+        tell(format_args!(
+            "Search Line limits were exceeded, some search paths have been omitted, the \
+             applied search line is: {}",
+            config.searches.join(" ")
+        ));
     }
 }
 
@@ -249,7 +283,7 @@ mod tests {
             ..Pod::default()
         };
         pod.metadata.namespace = Some("ns".to_owned());
-        dns_config(&pod, &options).await.unwrap()
+        dns_config(&pod, &options, None).await.unwrap()
     }
 
     fn policy(policy: &str) -> PodSpec {
@@ -321,13 +355,16 @@ mod tests {
             spec: Some(policy("Default")),
             ..Pod::default()
         };
-        let config = dns_config(&pod, &options).await.unwrap();
+        let config = dns_config(&pod, &options, None).await.unwrap();
         assert_eq!(
             (&*config.servers, &*config.searches),
             (&["127.0.0.1".to_owned()][..], &[".".to_owned()][..])
         );
         options.node_ips = vec!["2001:db8::1".parse().unwrap()];
-        assert_eq!(dns_config(&pod, &options).await.unwrap().servers, ["::1"]);
+        assert_eq!(
+            dns_config(&pod, &options, None).await.unwrap().servers,
+            ["::1"]
+        );
     }
 
     #[test]
@@ -338,14 +375,14 @@ mod tests {
             searches: vec![long, "example.org".to_owned()],
             options: Vec::new(),
         };
-        limit(&mut config, &Pod::default());
+        limit(&mut config, &Pod::default(), None);
         assert_eq!(config.servers.len(), 3);
         assert_eq!(config.searches, ["example.org"]);
         let mut config = DnsConfig {
             searches: vec!["b".repeat(100); 32],
             ..DnsConfig::default()
         };
-        limit(&mut config, &Pod::default());
+        limit(&mut config, &Pod::default(), None);
         assert_eq!(
             config.searches.len(),
             20,
@@ -369,7 +406,7 @@ mod tests {
             let Some(mut config) = parse(&text) else {
                 return Ok(());
             };
-            limit(&mut config, &Pod::default());
+            limit(&mut config, &Pod::default(), None);
             prop_assert!(config.servers.len() <= MAX_SERVERS);
             prop_assert!(config.searches.len() <= MAX_SEARCHES);
         }

@@ -16,7 +16,10 @@ use super::{
     pod_status::{ContainerStatus, PodStatus},
     termination_order::TerminationOrder,
 };
-use crate::pod::identity;
+use crate::{
+    events::{Subject, reason},
+    pod::identity,
+};
 
 /// Every container gets this long, whatever is left of its grace period, and where
 /// nothing names one.
@@ -53,7 +56,7 @@ pub(super) struct Killing<'a> {
     pub(super) ip: Option<&'a str>,
     /// What its grace period depends on.
     pub(super) reason: KillReason,
-    /// Why, for people.
+    /// Why, for people; nothing where all of the pod ends.
     pub(super) message: &'a str,
     /// Instead of its grace period.
     pub(super) grace_override: Option<Duration>,
@@ -124,7 +127,7 @@ impl RuntimeManager {
         let killing = Killing {
             grace_override,
             order: order.as_ref(),
-            ..Killing::new(pod, ip, "the pod ends")
+            ..Killing::new(pod, ip, "")
         };
         let kills = running().map(|container| self.kill_container(container, killing));
         let mut result: Result<(), KillError> = join_all(kills).await.into_iter().collect();
@@ -173,6 +176,17 @@ impl RuntimeManager {
                 Err(error) => return Err(failed(error)),
             },
         };
+        if let Some(pod) = pod {
+            let subject = Subject::Container(pod, &status.name);
+            match killing.message {
+                "" => self.events.normal(
+                    subject,
+                    reason::KILLING,
+                    format_args!("Stopping container {}", status.name),
+                ),
+                message => self.events.normal(subject, reason::KILLING, message),
+            }
+        }
         let mut grace = killing.grace_override.unwrap_or(ending.grace);
         let left = self.stops.left(&status.id);
         grace = grace.min(left.unwrap_or(grace));
@@ -189,10 +203,20 @@ impl RuntimeManager {
             let run = hooks::run(&self.cri, &status.id, spec.as_deref(), ip, hook, grace);
             match tokio::time::timeout(grace, run).await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => warn!(
-                    pod = pod.map(identity::full_name), container = %status.name,
-                    container_id = %status.id, %error, "PreStopHook failed"
-                ),
+                Ok(Err(error)) => {
+                    warn!(
+                        pod = pod.map(identity::full_name), container = %status.name,
+                        container_id = %status.id, %error, "PreStopHook failed"
+                    );
+                    if let Some(pod) = pod {
+                        // What failed may be secret.
+                        self.events.warning(
+                            Subject::Container(pod, &status.name),
+                            reason::FAILED_PRE_STOP_HOOK,
+                            "PreStopHook failed",
+                        );
+                    }
+                }
                 Err(_) => warn!(
                     pod = pod.map(identity::full_name), container = %status.name,
                     container_id = %status.id, "PreStopHook not completed in grace period"

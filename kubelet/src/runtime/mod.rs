@@ -48,8 +48,8 @@ pub use self::{
     sync::{SyncError, Synced},
 };
 use crate::{
-    apiserver::objects::Objects, config::options::Options, image::ImageManager,
-    prober::results::ProbeResults,
+    apiserver::objects::Objects, config::options::Options, events::EventRecorder,
+    image::ImageManager, prober::results::ProbeResults,
 };
 
 /// Runs pods on the runtime. Shared by all pod workers; what belongs to one pod
@@ -60,6 +60,7 @@ pub struct RuntimeManager {
     images: ImageManager,
     objects: Arc<dyn Objects>,
     probes: Arc<ProbeResults>,
+    events: EventRecorder,
     options: Arc<Options>,
     /// Name of the runtime, once it was asked.
     name: OnceLock<String>,
@@ -72,15 +73,18 @@ pub struct RuntimeManager {
 
 impl RuntimeManager {
     /// A manager of the pods on the runtime behind `cri`. Config data comes from
-    /// `objects`, what probes found from `probes`.
+    /// `objects`, what probes found from `probes`. What it does is told to `events`.
     pub fn new(
         cri: CriClient,
         options: Arc<Options>,
         objects: Arc<dyn Objects>,
         probes: Arc<ProbeResults>,
+        events: EventRecorder,
     ) -> Self {
+        let (images_of, told) = (Arc::clone(&objects), events.clone());
         Self {
-            images: ImageManager::new(cri.clone(), &options, Arc::clone(&objects)),
+            images: ImageManager::new(cri.clone(), &options, images_of, told),
+            events,
             cri,
             objects,
             probes,

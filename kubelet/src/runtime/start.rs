@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    fmt::Display,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -27,6 +28,7 @@ use super::{
 };
 use crate::{
     config::duration::GoDuration,
+    events::{EventRecorder, Subject, reason},
     foreign,
     image::ImageError,
     logs::links,
@@ -116,6 +118,32 @@ impl StartError {
         }
     }
 
+    /// Records it as an event about the container, unless that was done where it
+    /// happened.
+    pub(super) fn record(&self, events: &EventRecorder, pod: &Pod, container: &str) {
+        let subject = Subject::Container(pod, container);
+        let failed = |why: &dyn Display| {
+            events.warning(subject, reason::FAILED, format_args!("Error: {why}"));
+        };
+        match self {
+            Self::CrashLoopBackOff { pod, .. } => events.warning(
+                subject,
+                reason::BACK_OFF,
+                format_args!("Back-off restarting failed container {container} in pod {pod}"),
+            ),
+            Self::Image(error) => failed(&error.summary()),
+            Self::Env(_)
+            | Self::Mount(_)
+            | Self::Features(_)
+            | Self::Interrupted(_)
+            | Self::Config(_)
+            | Self::File(_)
+            | Self::Target(_) => failed(self),
+            Self::Create(error) => failed(&error.words()),
+            Self::Run(_) | Self::PostStart { .. } => {}
+        }
+    }
+
     /// When this is a back-off: how long it still is.
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
@@ -160,13 +188,14 @@ impl RuntimeManager {
             .map_err(|crash_loop| StartError::CrashLoopBackOff {
                 container: container.name.clone(),
                 pod: identity::name_with_uid(pod),
-                delay: go_duration(crash_loop.delay),
+                delay: GoDuration::whole_millis(crash_loop.delay),
                 retry_after: crash_loop.remaining,
             })?;
         let image = self
             .images
             .ensure(
                 pod,
+                Some(&container.name),
                 container.image.as_deref().unwrap_or_default(),
                 container.image_pull_policy.as_deref(),
                 running.sandbox_config,
@@ -246,15 +275,23 @@ impl RuntimeManager {
             groups.retain(|group| !context.supplemental_groups.contains(group));
             context.supplemental_groups.extend(groups);
         }
+        let subject = Subject::Container(pod, &container.name);
         let id = self
             .cri
             .create_container(running.sandbox_id, config, running.sandbox_config.clone())
             .await
             .map_err(StartError::Create)?;
-        self.cri
-            .start_container(&id)
-            .await
-            .map_err(StartError::Run)?;
+        self.events
+            .normal(subject, reason::CREATED, "Container created");
+        if let Err(error) = self.cri.start_container(&id).await {
+            // Events that tell of one container after the other are not counted.
+            let words = error.words().replace(&id, &container.name);
+            self.events
+                .warning(subject, reason::FAILED, format_args!("Error: {words}"));
+            return Err(StartError::Run(error));
+        }
+        self.events
+            .normal(subject, reason::STARTED, "Container started");
         info!(
             pod = identity::full_name(pod), pod_uid = pod.metadata.uid,
             container = %container.name, container_id = %id, restart_count, "started container"
@@ -296,6 +333,7 @@ impl RuntimeManager {
                 .images
                 .ensure(
                     running.pod,
+                    None,
                     reference,
                     source.pull_policy.as_deref(),
                     running.sandbox_config,
@@ -342,6 +380,12 @@ impl RuntimeManager {
         let Err(source) = run.await else {
             return Ok(());
         };
+        // What failed may be secret.
+        self.events.warning(
+            Subject::Container(running.pod, &container.name),
+            reason::FAILED_POST_START_HOOK,
+            "PostStartHook failed",
+        );
         let status = ContainerStatus::started(id, container.name.clone());
         let killing = Killing::new(Some(running.pod), ip, "FailedPostStartHook");
         if let Err(error) = self.kill_container(&status, killing).await {
@@ -357,10 +401,6 @@ impl RuntimeManager {
             source: Box::new(source),
         })
     }
-}
-
-fn go_duration(duration: Duration) -> GoDuration {
-    GoDuration::from_millis(i64::try_from(duration.as_millis()).unwrap_or(i64::MAX))
 }
 
 /// Has a container share the processes of `target`, where it had its own alone.

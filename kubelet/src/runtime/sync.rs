@@ -1,6 +1,6 @@
 //! Brings one pod to what its spec asks for.
 
-use std::{path::Path, time::Duration};
+use std::{fmt::Display, path::Path, time::Duration};
 
 use cri_proto::runtime::v1::{PodSandboxConfig, UserNamespace};
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
@@ -21,7 +21,13 @@ use super::{
     start::Running,
     user_namespace::{self, UserNamespaceError},
 };
-use crate::{files, pod::identity, status::ips, volume::MountedVolumes};
+use crate::{
+    events::{Subject, reason},
+    files,
+    pod::identity,
+    status::ips,
+    volume::MountedVolumes,
+};
 
 /// Reason of containers that wait for their sandbox.
 const CONTAINER_CREATING: &str = "ContainerCreating";
@@ -92,6 +98,14 @@ impl RuntimeManager {
         if actions.is_empty() && resizes.is_empty() {
             return Ok(synced);
         }
+        let is_new = actions.create_sandbox.is_some();
+        if is_new && !status.sandboxes.is_empty() {
+            self.events.normal(
+                Subject::Pod(pod),
+                reason::SANDBOX_CHANGED,
+                "Pod sandbox changed, it will be killed and re-created.",
+            );
+        }
         synced.changed |= self.kill_unwanted(pod, status, &actions).await?;
         if !actions.reset.is_empty() {
             self.reset(pod, status, &actions.reset).await?;
@@ -111,9 +125,14 @@ impl RuntimeManager {
             synced.failed |= !self.resize(pod, spec, id, resizes).await;
         }
         let sandbox_config = self
-            .sandbox_config(pod, spec, attempt, pod_dir)
+            .sandbox_config(pod, spec, attempt, is_new, pod_dir)
             .await
-            .inspect_err(|error| wait_for_sandbox(spec, status, state, error))?;
+            .inspect_err(|error| {
+                wait_for_sandbox(spec, status, state, error);
+                if is_new {
+                    self.sandbox_failed(pod, error);
+                }
+            })?;
         let created;
         let (sandbox_id, sandbox_ips) = match (&actions.create_sandbox, &actions.sandbox_id) {
             (None, Some(id)) => (id.as_str(), status.ips()),
@@ -182,6 +201,7 @@ impl RuntimeManager {
         pod: &Pod,
         spec: &PodSpec,
         attempt: u32,
+        is_new: bool,
         pod_dir: &Path,
     ) -> Result<PodSandboxConfig, SyncError> {
         let user_namespace = if spec.host_users == Some(false) {
@@ -194,7 +214,7 @@ impl RuntimeManager {
         };
         let parts = sandbox_config::Parts {
             attempt,
-            dns: dns::dns_config(pod, &self.options).await?,
+            dns: dns::dns_config(pod, &self.options, is_new.then_some(&self.events)).await?,
             user_namespace,
             rules: self.rules(),
         };
@@ -263,13 +283,30 @@ impl RuntimeManager {
             .cri
             .run_pod_sandbox(config.clone())
             .await
+            .inspect_err(|error| self.sandbox_failed(pod, &error.go_text()))
             .map_err(SyncError::Sandbox)?;
         info!(
             pod = identity::full_name(pod), pod_uid = pod.metadata.uid, sandbox_id = %id,
             "started sandbox"
         );
         let status = self.cri.pod_sandbox_status(&id).await;
+        let status = status.inspect_err(|error| {
+            let error = error.go_text();
+            self.events.warning(
+                Subject::Pod(pod),
+                reason::FAILED_POD_SANDBOX_STATUS,
+                format_args!("Unable to get pod sandbox status: {error}"),
+            );
+        });
         status.map(SandboxStatus::from).map_err(SyncError::Sandbox)
+    }
+
+    fn sandbox_failed(&self, pod: &Pod, error: &dyn Display) {
+        self.events.warning(
+            Subject::Pod(pod),
+            reason::FAILED_CREATE_POD_SANDBOX,
+            format_args!("Failed to create pod sandbox: {error}"),
+        );
     }
 
     /// Removes what ran of a pod that is to run anew, but not its logs: they tell
@@ -286,7 +323,7 @@ impl RuntimeManager {
             if let Some(run) = run.filter(|_| unwanted.kill) {
                 let killing = Killing {
                     grace_override: Some(Duration::ZERO),
-                    ..Killing::new(Some(pod), ip, "all containers are restarted")
+                    ..Killing::new(Some(pod), ip, "killing")
                 };
                 self.kill_container(run, killing).await?;
             }
@@ -319,6 +356,7 @@ impl RuntimeManager {
             synced.changed = true;
             return true;
         };
+        error.record(&self.events, running.pod, &container.name);
         match error.retry_after() {
             Some(retry) => {
                 let sooner = synced.retry_after.map_or(retry, |other| other.min(retry));

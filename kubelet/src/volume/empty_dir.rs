@@ -211,6 +211,7 @@ mod tests {
     use crate::{
         apiserver::objects::NoObjects,
         config::options::Options,
+        events::EventRecorder,
         pod::identity::PodUid,
         runtime::machine::Machine,
         volume::{
@@ -236,6 +237,7 @@ mod tests {
                         memory: 1 << 30,
                         ..Machine::default()
                     }),
+                    events: EventRecorder::default(),
                 },
             }
         }

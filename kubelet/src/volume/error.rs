@@ -71,6 +71,16 @@ pub enum VolumeError {
         /// For people.
         why: String,
     },
+    /// The volume waits for a controller.
+    #[error("volume {volume:?} of driver {driver} is not attached to this node: {why}")]
+    NotAttached {
+        /// What the driver calls the volume.
+        volume: String,
+        /// Name of the driver.
+        driver: String,
+        /// Why not.
+        why: String,
+    },
     /// The file system refuses.
     #[error("cannot {action} {path:?}: {source}")]
     Io {

@@ -11,6 +11,7 @@ use super::{
 use crate::{
     apiserver::objects::Objects,
     config::options::Options,
+    events::EventRecorder,
     foreign,
     pod::{directory, identity::PodUid},
     repeatable,
@@ -26,6 +27,8 @@ pub struct VolumeHost {
     pub objects: Arc<dyn Objects>,
     /// What the machine has.
     pub machine: Arc<Machine>,
+    /// Where what happens to volumes is told.
+    pub events: EventRecorder,
 }
 
 impl VolumeHost {

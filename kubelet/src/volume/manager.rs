@@ -16,7 +16,10 @@ use super::{
     spec::{self, VolumeSpec},
     world::{Wants, World},
 };
-use crate::pod::identity::PodUid;
+use crate::{
+    events::{Subject, reason},
+    pod::identity::PodUid,
+};
 
 /// How long a pod waits for its volumes, or for their end, before its sync fails. The
 /// manager goes on meanwhile.
@@ -98,14 +101,24 @@ impl VolumeManager {
         if is_ready {
             return Ok(self.mounted(&uid, &used));
         }
-        if errors.is_empty() {
+        // Of what fails while it is waited for, its own events tell.
+        let is_late = errors.is_empty();
+        if is_late {
             errors.push(self.exceeded(&uid));
         }
-        Err(VolumeError::NotMounted {
+        let error = VolumeError::NotMounted {
             unmounted: self.world.lock().unmounted(&uid, &used),
             unprocessed,
             why: errors.join("; "),
-        })
+        };
+        if !is_late {
+            let message = format_args!("Unable to attach or mount volumes: {error}");
+            let subject = Subject::Pod(pod);
+            self.host
+                .events
+                .warning(subject, reason::FAILED_MOUNT, message);
+        }
+        Err(error)
     }
 
     /// What is asked of the plugin that the volume belongs to, and whether it is to be done

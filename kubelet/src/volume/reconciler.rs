@@ -1,7 +1,7 @@
 //! The volume manager's task: does what has to be done, with one operation on a volume at a
 //! time, and sleeps when there is nothing to do.
 
-use std::{collections::HashMap, future::pending, sync::Arc};
+use std::{collections::HashMap, fmt, future::pending, sync::Arc};
 
 use tokio::{
     task::{Id, JoinError, JoinSet},
@@ -11,15 +11,18 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::{
-    VolumeError, blocking, blocking_on_own_files, disk,
+    VolumeError, VolumeHost, blocking, blocking_on_own_files, disk,
     manager::VolumeManager,
-    plugin::{Device, MountRequest, Mounted, PodVolume, VolumePlugin},
+    plugin::{Device, MountRequest, Mounted, PodVolume, VolumeMode, VolumePlugin},
     subpath,
     world::Job,
 };
-use crate::pod::{
-    directory,
-    identity::{self, PodUid},
+use crate::{
+    events::{Subject, reason},
+    pod::{
+        directory,
+        identity::{self, PodUid},
+    },
 };
 
 type Outcome = Result<Option<Mounted>, VolumeError>;
@@ -105,12 +108,15 @@ impl VolumeManager {
                 request,
                 stage,
                 expand_to,
-                ..
+                first,
             } => {
                 let plugin = self.known_plugin(&request.volume)?;
-                set_up(&**plugin, &request, stage, expand_to)
-                    .await
-                    .map(Some)
+                let steps = Steps {
+                    plugin: &**plugin,
+                    request: &request,
+                    host: &self.host,
+                };
+                steps.set_up(stage, expand_to, first).await.map(Some)
             }
             Job::TearDown(volume) => {
                 let plugin = self.known_plugin(&volume)?;
@@ -170,20 +176,86 @@ impl VolumeManager {
     }
 }
 
-async fn set_up(
-    plugin: &dyn VolumePlugin,
-    request: &MountRequest,
-    stage: bool,
-    expand_to: Option<i64>,
-) -> Result<Mounted, VolumeError> {
-    if stage {
-        plugin.stage(request).await?;
+/// What it takes to set a volume up, and how that is told.
+struct Steps<'a> {
+    plugin: &'a dyn VolumePlugin,
+    request: &'a MountRequest,
+    host: &'a VolumeHost,
+}
+
+impl Steps<'_> {
+    async fn set_up(
+        &self,
+        stage: bool,
+        expand_to: Option<i64>,
+        first: bool,
+    ) -> Result<Mounted, VolumeError> {
+        let Self {
+            plugin, request, ..
+        } = *self;
+        let [staging, setting_up, growing] = match request.volume.mode {
+            VolumeMode::Filesystem => [
+                "MountVolume.MountDevice failed",
+                "MountVolume.SetUp failed",
+                "MountVolume.Setup failed while expanding volume",
+            ],
+            VolumeMode::Block => [
+                "MapVolume.SetUpDevice failed",
+                "MapVolume.MapPodDevice failed",
+                "MapVolume.MarkVolumeAsMounted failed while expanding volume",
+            ],
+        };
+        if stage {
+            let staged = plugin.stage(request).await;
+            staged.inspect_err(|error| self.failed(staging, error))?;
+        }
+        let mounted = plugin.set_up(request).await;
+        let mounted = mounted.inspect_err(|error| self.failed(setting_up, error))?;
+        if first && request.volume.mode == VolumeMode::Block {
+            let path = request.dir.display();
+            self.succeeded(
+                reason::SUCCESSFUL_MOUNT_VOLUME,
+                "MapVolume.MapPodDevice succeeded",
+                format_args!("volumeMapPath \"{path}\""),
+            );
+        }
+        if let Some(bytes) = expand_to {
+            let expanded = plugin.expand(request, bytes).await;
+            expanded.inspect_err(|error| self.failed(growing, error))?;
+            self.succeeded(
+                reason::FILE_SYSTEM_RESIZE_SUCCESSFUL,
+                "MountVolume.NodeExpandVolume succeeded",
+                format_args!("{}", self.host.options.node_name),
+            );
+        }
+        Ok(mounted)
     }
-    let mounted = plugin.set_up(request).await?;
-    if let Some(bytes) = expand_to {
-        plugin.expand(request, bytes).await?;
+
+    fn failed(&self, what: &str, error: &VolumeError) {
+        // Whoever attaches it tells why it does not.
+        if matches!(error, VolumeError::NotAttached { .. }) {
+            return;
+        }
+        let reason = match self.request.volume.mode {
+            VolumeMode::Filesystem => reason::FAILED_MOUNT,
+            VolumeMode::Block => reason::FAILED_MAP_VOLUME,
+        };
+        let name = &self.request.volume.name;
+        self.host.events.warning(
+            Subject::Pod(&self.request.pod),
+            reason,
+            format_args!("{what} for volume {name:?} : {error}"),
+        );
     }
-    Ok(mounted)
+
+    fn succeeded(&self, reason: &str, what: &str, details: fmt::Arguments<'_>) {
+        let name = &self.request.volume.name;
+        self.host.events.normal(
+            Subject::Pod(&self.request.pod),
+            reason,
+            format_args!("{what} for volume {name:?} {details}"),
+        );
+    }
 }
 
 fn flatten(ended: Result<(Id, Outcome), JoinError>) -> (Id, Outcome) {

@@ -11,6 +11,7 @@ mod edits;
 mod environment;
 mod ephemeral;
 mod evented;
+mod events;
 mod failures;
 mod images;
 mod logs;

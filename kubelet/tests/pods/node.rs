@@ -17,6 +17,7 @@ use kubelet::{
         options::Options,
         update::{PodOperation, PodUpdate, Source},
     },
+    events::EventRecorder,
     kubelet::Kubelet,
     runtime::cri::CriClient,
 };
@@ -38,6 +39,8 @@ pub struct Node {
     pub dir: Arc<tempfile::TempDir>,
     /// What an API server would serve; nothing unless a test sets it.
     pub objects: Arc<dyn Objects>,
+    /// Where events go; nowhere unless a test sets it.
+    pub events: EventRecorder,
 }
 
 impl Node {
@@ -54,6 +57,7 @@ impl Node {
             runtime,
             dir: Arc::new(tempfile::tempdir().unwrap()),
             objects,
+            events: EventRecorder::default(),
         }
     }
 
@@ -78,7 +82,8 @@ impl Node {
     pub fn kubelet(&self, options: Options, ready: Arc<AtomicBool>) -> Kubelet {
         let timeout = options.runtime_request_timeout;
         let cri = CriClient::from_channels(self.runtime.channel(), self.runtime.channel(), timeout);
-        Kubelet::new(options, cri, Arc::clone(&self.objects), None, move || {
+        let (objects, events) = (Arc::clone(&self.objects), self.events.clone());
+        Kubelet::new(options, cri, objects, None, events, move || {
             ready.load(Ordering::Relaxed)
         })
     }

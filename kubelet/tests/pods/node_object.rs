@@ -320,6 +320,7 @@ fn start(api: &Api, node: &Node, options: NodeOptions) -> Reporting {
         findings: Arc::clone(&findings) as _,
         node: follower.subscribe(),
         on_repeated_failure,
+        events: node.events.clone(),
     });
     let mut tasks = JoinSet::new();
     tasks.spawn(follower.run(cancel.clone()));

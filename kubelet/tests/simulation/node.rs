@@ -17,6 +17,7 @@ use kubelet::{
         options::Options,
         update::{PodOperation, PodUpdate, Source},
     },
+    events::EventRecorder,
     kubelet::Kubelet,
     runtime::cri::CriClient,
 };
@@ -80,11 +81,14 @@ impl Node {
         let cri = CriClient::from_channels(runtime, image, timeout);
         let ready = Arc::new(AtomicBool::new(false));
         let (updates, receiver) = mpsc::channel(UPDATES);
-        let kubelet = Kubelet::new(self.options.clone(), cri, Arc::new(NoObjects), None, {
+        let all_heard = {
             let (ready, updates) = (Arc::clone(&ready), updates.clone());
             // What is on its way to the kubelet was not heard yet.
             move || ready.load(Ordering::Relaxed) && updates.capacity() == UPDATES
-        });
+        };
+        let events = EventRecorder::default();
+        let options = self.options.clone();
+        let kubelet = Kubelet::new(options, cri, Arc::new(NoObjects), None, events, all_heard);
         let cancel = CancellationToken::new();
         let task = tokio::spawn({
             let (kubelet, cancel) = (kubelet.clone(), cancel.clone());

@@ -165,6 +165,7 @@ fn options(dir: &Path, url: &str, rotate: bool) -> ClusterOptions {
             qps: 50,
             burst: 100,
         },
+        event_rate_limit: None,
         node: crate::config::cluster::NodeOptions::default(),
     }
 }

@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::{
     apiserver::objects::NoObjects,
+    events::EventRecorder,
     volume::{
         VolumeError, VolumeHost,
         plugin::{Attributes, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
@@ -40,6 +41,7 @@ impl Node {
             options: Arc::clone(&self.options),
             objects: Arc::new(NoObjects),
             machine: Arc::default(),
+            events: EventRecorder::default(),
         }
     }
 

@@ -20,7 +20,7 @@ use self::{
     node::NodeDockerConfig,
     plugin::{config::CredentialProvider, provider::Provider},
 };
-use crate::{apiserver::objects::Objects, repeatable};
+use crate::{apiserver::objects::Objects, events::EventRecorder, repeatable};
 
 /// A name and password for a registry.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -129,6 +129,7 @@ pub enum CredentialsError {
 #[derive(Debug)]
 pub struct Credentials {
     objects: Arc<dyn Objects>,
+    events: EventRecorder,
     node: Arc<NodeDockerConfig>,
     providers: Vec<Provider>,
 }
@@ -139,9 +140,11 @@ impl Credentials {
         root_dir: &Path,
         providers: &[CredentialProvider],
         objects: Arc<dyn Objects>,
+        events: EventRecorder,
     ) -> Self {
         Self {
             objects,
+            events,
             node: Arc::new(NodeDockerConfig::new(root_dir)),
             providers: providers.iter().cloned().map(Provider::new).collect(),
         }
@@ -158,7 +161,7 @@ impl Credentials {
         pod: &Pod,
         repository: &str,
     ) -> Result<Vec<TrackedCredential>, CredentialsError> {
-        let secrets = secrets::keyring(&*self.objects, pod).await?;
+        let secrets = secrets::keyring(&*self.objects, pod, &self.events).await?;
         let mut found = secrets.lookup(repository);
 
         let node = Arc::clone(&self.node);

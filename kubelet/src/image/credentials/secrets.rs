@@ -8,7 +8,11 @@ use super::{
     docker_config::{DockerConfig, DockerConfigError, from_config_json, from_dockercfg},
     keyring::Keyring,
 };
-use crate::{apiserver::objects::Objects, pod::identity};
+use crate::{
+    apiserver::objects::Objects,
+    events::{EventRecorder, Subject, reason},
+    pod::identity,
+};
 
 type Read = fn(&[u8]) -> Result<DockerConfig, DockerConfigError>;
 
@@ -24,7 +28,12 @@ const TYPES: &[(&str, &str, Read)] = &[
 
 /// The credentials of the pod's pull secrets. Those that cannot be had, or are of
 /// another type, are passed over.
-pub(super) async fn keyring(objects: &dyn Objects, pod: &Pod) -> Result<Keyring, CredentialsError> {
+pub(super) async fn keyring(
+    objects: &dyn Objects,
+    pod: &Pod,
+    events: &EventRecorder,
+) -> Result<Keyring, CredentialsError> {
+    let mut missing = Vec::new();
     let mut keyring = Keyring::default();
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     let spec = pod.spec.as_ref();
@@ -42,6 +51,7 @@ pub(super) async fn keyring(objects: &dyn Objects, pod: &Pod) -> Result<Keyring,
                     secret = reference.name, %error,
                     "cannot read a pull secret; pulling images may not succeed"
                 );
+                missing.push(reference.name.as_str());
                 continue;
             }
         };
@@ -66,6 +76,17 @@ pub(super) async fn keyring(objects: &dyn Objects, pod: &Pod) -> Result<Keyring,
             uid: secret.metadata.uid.clone().unwrap_or_default(),
         };
         keyring.add(&CredentialSource::Secret(coordinates), config);
+    }
+    if !missing.is_empty() {
+        events.warning(
+            Subject::Pod(pod),
+            reason::FAILED_TO_RETRIEVE_IMAGE_PULL_SECRET,
+            format_args!(
+                "Unable to retrieve some image pull secrets ({}); attempting to pull the image \
+                 may not succeed.",
+                missing.join(", ")
+            ),
+        );
     }
     Ok(keyring)
 }

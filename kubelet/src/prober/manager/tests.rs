@@ -49,6 +49,7 @@ impl Bench {
         let known = Arc::clone(&status);
         let manager = ProbeManager::new(
             client,
+            EventRecorder::default(),
             move |_| Some(Arc::new(known.lock().clone())),
             Arc::clone(&results),
             changes_in,

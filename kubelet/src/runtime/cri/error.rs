@@ -1,6 +1,6 @@
 //! Why calls to the runtime fail.
 
-use std::{fmt, time::Duration};
+use std::{borrow::Cow, fmt, time::Duration};
 
 use tonic::{Code, Status};
 
@@ -51,6 +51,26 @@ impl CriError {
     /// Whether the object does not exist (any more).
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Status { status, .. } if status.code() == Code::NotFound)
+    }
+
+    /// What the runtime itself says; the whole error where it says nothing.
+    pub fn words(&self) -> Cow<'_, str> {
+        match self {
+            Self::Status { status, .. } => Cow::Borrowed(status.message()),
+            _ => Cow::Owned(self.to_string()),
+        }
+    }
+
+    /// The error as gRPC clients written in Go show it, which is what people look for.
+    pub fn go_text(&self) -> String {
+        let Self::Status { status, .. } = self else {
+            return self.to_string();
+        };
+        let message = status.message();
+        match status.code() {
+            Code::Cancelled => format!("rpc error: code = Canceled desc = {message}"),
+            code => format!("rpc error: code = {code:?} desc = {message}"),
+        }
     }
 
     /// Whether the runtime does not serve the verb.

@@ -6,7 +6,7 @@ use k8s_openapi::{
 };
 use tracing::{info, warn};
 
-use super::{ERROR, begun, need::Need, resizable, running, since};
+use super::{ERROR, begun, need::Need, resizable, running, since, told::News};
 use crate::{
     pod::identity::{self, PodUid},
     runtime::{
@@ -219,7 +219,7 @@ impl RuntimeManager {
             return true;
         };
         warn!(pod = identity::full_name(pod), pod_uid = %uid, %error, "cannot resize pod");
-        self.resizes.update(&uid, |granted| {
+        let told = self.resizes.update(&uid, |granted| {
             let old = granted.in_progress.take();
             let generation = pod.metadata.generation;
             let mut new = begun(
@@ -228,8 +228,16 @@ impl RuntimeManager {
             );
             new.reason = Some(ERROR.to_owned());
             new.message = Some(error.to_string());
+            let is_news = old
+                .as_ref()
+                .is_none_or(|old| old.reason != new.reason || old.message != new.message);
+            let generation = new.observed_generation;
             granted.in_progress = Some(since(old, new));
+            is_news.then_some(generation)
         });
+        if let Some(Some(generation)) = told {
+            self.tell(pod, generation, &News::Failed(error.to_string()));
+        }
         false
     }
 

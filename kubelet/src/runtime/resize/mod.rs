@@ -7,6 +7,7 @@
 mod actuate;
 mod checkpoint;
 mod need;
+mod told;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -15,7 +16,10 @@ use parking_lot::Mutex;
 use tracing::{info, warn};
 
 use self::checkpoint::Checkpoint;
-use self::need::{Need, shortage};
+use self::{
+    need::{Need, shortage},
+    told::News,
+};
 use super::{
     RuntimeManager,
     pod_status::{ContainerState, ContainerStatus, PodStatus},
@@ -132,6 +136,7 @@ impl RuntimeManager {
         } else {
             self.shortage(&uid, &last, &pod)
         };
+        let wanted = Arc::clone(&pod);
         let (granted, pending) = match shortage {
             None => (pod, None),
             Some(shortage) => {
@@ -140,28 +145,46 @@ impl RuntimeManager {
                 (with_resources_of(&pod, &last), Some(pending))
             }
         };
-        let is_news = self.resizes.update(&uid, |entry| {
+        let changes = self.resizes.update(&uid, |entry| {
             entry.pod = Arc::clone(&granted);
             let there = |id: &String| status.containers.iter().any(|run| run.id == *id);
             entry.actuated.retain(|id, _| there(id));
             let before = entry.pending.take();
             let is_news = pending.is_some() != before.is_some();
+            let mut news = None;
+            if let Some(new) = &pending
+                && before.as_ref().is_none_or(|before| {
+                    before.reason != new.reason
+                        || before.observed_generation != new.observed_generation
+                })
+            {
+                let why = new.message.clone().unwrap_or_default();
+                news = Some((new.observed_generation, News::Deferred(why)));
+            }
             entry.pending = pending.map(|new| since(before, new));
             let generation = granted.metadata.generation;
             if entry.pending.is_none() && !is_same {
                 // Another resize begins: what became of the last is of no interest.
                 entry.in_progress = Some(begun(generation));
+                news = Some((generation, News::Started));
             } else if !entry.is_in_progress(status) {
-                if entry.in_progress.take().is_some() {
+                if let Some(done) = entry.in_progress.take() {
+                    news = news.or(Some((done.observed_generation, News::Completed)));
                     info!(pod = identity::full_name(&granted), pod_uid = %uid, "resized pod");
                 }
             } else if entry.in_progress.is_none() {
                 entry.in_progress = Some(begun(generation));
             }
-            is_news || (!is_same && entry.pending.is_none())
+            (is_news || (!is_same && entry.pending.is_none()), news)
         });
-        if is_news == Some(true) {
+        let Some((is_changed, news)) = changes else {
+            return granted;
+        };
+        if is_changed {
             self.save_granted(&uid).await;
+        }
+        if let Some((generation, news)) = news {
+            self.tell(&wanted, generation, &news);
         }
         granted
     }

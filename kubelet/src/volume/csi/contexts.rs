@@ -29,14 +29,16 @@ impl Csi {
             return Ok(Texts::new());
         }
         let name = attachment_name(&source.handle, &source.driver, &self.host.options.node_name);
-        let attachment = self.host.objects.volume_attachment(&name).await?;
-        let not_attached = |why: &str| {
-            let error = format!(
-                "volume {:?} of driver {} is not attached to this node: {why}",
-                source.handle, source.driver
-            );
-            VolumeError::Other(error.into())
+        let not_attached = |why: &str| VolumeError::NotAttached {
+            volume: source.handle.clone(),
+            driver: source.driver.clone(),
+            why: why.to_owned(),
         };
+        let attachment = self.host.objects.volume_attachment(&name).await;
+        let attachment = attachment.map_err(|error| match error.is_not_found() {
+            true => not_attached("there is no volume attachment"),
+            false => error.into(),
+        })?;
         if attachment.metadata.deletion_timestamp.is_some() {
             return Err(not_attached("volume attachment is being deleted"));
         }

@@ -94,6 +94,7 @@ impl Joined {
                 // Admission takes the node for one without an object.
                 node: watch::channel(None).1,
             }),
+            self.node.events.clone(),
             move || config.seen_all_sources(),
         );
         let (register, registered) = oneshot::channel();

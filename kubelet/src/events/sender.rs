@@ -1,0 +1,128 @@
+//! Writes events to the API server.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Event;
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams, PostParams},
+};
+use serde_json::json;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+use super::{EventQueue, correlator::Correlator};
+use crate::{
+    apiserver::request::{ApiError, ask},
+    repeatable::random,
+};
+
+/// How often the API server is asked to take an event, as upstream.
+const TRIES: u32 = 12;
+/// Between two times; up to as long after the first.
+const RETRY_PERIOD: Duration = Duration::from_secs(10);
+
+/// Writes what a recorder took to the API server. While that is away, events wait, and
+/// after a while are dropped one after the other.
+pub struct EventSender {
+    client: Client,
+    queue: EventQueue,
+    correlator: Correlator,
+}
+
+impl std::fmt::Debug for EventSender {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EventSender").finish_non_exhaustive()
+    }
+}
+
+impl EventSender {
+    /// Sends what is in `queue` through `client`, which sees to it that it is not too much.
+    pub fn new(client: Client, queue: EventQueue) -> Self {
+        Self {
+            client,
+            queue,
+            correlator: Correlator::default(),
+        }
+    }
+
+    /// Sends until cancelled, or until there is no recorder any more.
+    pub async fn run(mut self, cancel: CancellationToken) {
+        cancel.run_until_cancelled(self.send_all()).await;
+    }
+
+    async fn send_all(&mut self) {
+        while let Some(event) = self.queue.recv().await {
+            if let Some(event) = self.correlator.correlate(event) {
+                self.send(event).await;
+            }
+        }
+    }
+
+    async fn send(&self, event: Event) {
+        let object = event.involved_object.name.as_deref().unwrap_or_default();
+        let reason = event.reason.as_deref().unwrap_or_default();
+        for attempt in 1..=TRIES {
+            let Err(error) = self.write(&event).await else {
+                return;
+            };
+            if !error.is_away() {
+                if error.is_already_exists() || is_namespace_ending(&error) {
+                    debug!(object, reason, %error, "An event is not taken");
+                } else {
+                    warn!(object, reason, %error, "An event is not taken");
+                }
+                return;
+            }
+            if attempt == TRIES {
+                // Why, the log says already when the API server cannot be reached.
+                debug!(object, reason, %error, "An event is given up");
+                return;
+            }
+            // Kubelets that waited for the API server together are not to come together.
+            let share = u32::try_from(random() % 1024).unwrap_or_default();
+            sleep(match attempt {
+                1 => RETRY_PERIOD * share / 1024,
+                _ => RETRY_PERIOD,
+            })
+            .await;
+        }
+    }
+
+    /// Creates the event, or counts it where it is there.
+    async fn write(&self, event: &Event) -> Result<(), ApiError> {
+        let namespace = event.metadata.namespace.as_deref().unwrap_or_default();
+        let api = Api::<Event>::namespaced(self.client.clone(), namespace);
+        let name = event.metadata.name.as_deref().unwrap_or_default();
+        if event.count > Some(1) {
+            let patch = json!({
+                "count": event.count,
+                "lastTimestamp": event.last_timestamp,
+                "message": event.message,
+            });
+            let (params, patch) = (PatchParams::default(), Patch::Strategic(patch));
+            match ask(api.patch(name, &params, &patch)).await {
+                Ok(_) => return Ok(()),
+                // API servers keep events for a while only.
+                Err(error) if error.is_not_found() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        ask(api.create(&PostParams::default(), event)).await?;
+        Ok(())
+    }
+}
+
+/// Whether the event is of a namespace that takes no more objects.
+fn is_namespace_ending(error: &ApiError) -> bool {
+    let ApiError::Refused(status) = error else {
+        return false;
+    };
+    let details = status.details.as_ref();
+    let mut causes = details.into_iter().flat_map(|details| &details.causes);
+    causes.any(|cause| cause.reason == "NamespaceTerminating")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,101 @@
+//! What events are about.
+
+use k8s_openapi::api::core::v1::{ObjectReference, Pod, PodSpec};
+
+/// What an event is about.
+#[derive(Clone, Copy, Debug)]
+pub enum Subject<'a> {
+    /// A pod.
+    Pod(&'a Pod),
+    /// A container of a pod, by its name in the spec, whatever its kind.
+    Container(&'a Pod, &'a str),
+    /// The node.
+    Node,
+}
+
+impl Subject<'_> {
+    /// The reference that the event has; none for a container that is not in the spec.
+    pub(super) fn reference(&self, node_name: &str) -> Option<ObjectReference> {
+        let (pod, field_path) = match *self {
+            // `kubectl describe node` looks for its name where others have a UID.
+            Self::Node => {
+                return Some(ObjectReference {
+                    api_version: Some("v1".to_owned()),
+                    kind: Some("Node".to_owned()),
+                    name: Some(node_name.to_owned()),
+                    uid: Some(node_name.to_owned()),
+                    ..ObjectReference::default()
+                });
+            }
+            Self::Pod(pod) => (pod, None),
+            Self::Container(pod, name) => (pod, Some(field_path(pod.spec.as_ref()?, name)?)),
+        };
+        Some(ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            namespace: pod.metadata.namespace.clone(),
+            name: pod.metadata.name.clone(),
+            uid: pod.metadata.uid.clone(),
+            resource_version: pod.metadata.resource_version.clone(),
+            field_path,
+        })
+    }
+}
+
+fn field_path(spec: &PodSpec, name: &str) -> Option<String> {
+    let init = spec.init_containers.iter().flatten();
+    let ephemeral = spec.ephemeral_containers.iter().flatten();
+    let list = if spec.containers.iter().any(|c| c.name == name) {
+        "containers"
+    } else if init.into_iter().any(|c| c.name == name) {
+        "initContainers"
+    } else if ephemeral.into_iter().any(|c| c.name == name) {
+        "ephemeralContainers"
+    } else {
+        return None;
+    };
+    Some(format!("spec.{list}{{{name}}}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn every_kind_of_container_is_named_by_its_path() {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "p", "namespace": "ns", "uid": "u", "resourceVersion": "7"},
+            "spec": {
+                "containers": [{"name": "c"}],
+                "initContainers": [{"name": "i"}],
+                "ephemeralContainers": [{"name": "e"}],
+            }
+        }))
+        .unwrap();
+        for (name, path) in [
+            ("c", Some("spec.containers{c}")),
+            ("i", Some("spec.initContainers{i}")),
+            ("e", Some("spec.ephemeralContainers{e}")),
+            ("gone", None),
+        ] {
+            let reference = Subject::Container(&pod, name).reference("node");
+            let found = reference.and_then(|reference| reference.field_path);
+            assert_eq!(found.as_deref(), path);
+        }
+        let reference = Subject::Pod(&pod).reference("node").unwrap();
+        assert_eq!(
+            serde_json::to_value(reference).unwrap(),
+            json!({
+                "apiVersion": "v1", "kind": "Pod", "namespace": "ns", "name": "p", "uid": "u",
+                "resourceVersion": "7",
+            })
+        );
+        let reference = Subject::Node.reference("node").unwrap();
+        assert_eq!(
+            serde_json::to_value(reference).unwrap(),
+            json!({"apiVersion": "v1", "kind": "Node", "name": "node", "uid": "node"})
+        );
+    }
+}

@@ -1,0 +1,102 @@
+//! What events say of resizes, in upstream's form.
+
+use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
+use serde::Serialize;
+
+use super::RuntimeManager;
+use crate::events::{Subject, reason};
+
+/// What a pod is resized to.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Summary<'a> {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    init_containers: Vec<Resources<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    containers: Vec<Resources<'a>>,
+    generation: i64,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    error: &'a str,
+}
+
+#[derive(Serialize)]
+struct Resources<'a> {
+    name: &'a str,
+    resources: ResourceRequirements,
+}
+
+/// Something to tell of a resize.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum News {
+    /// It waits for room.
+    Deferred(String),
+    /// It was begun.
+    Started,
+    /// It is done.
+    Completed,
+    /// It cannot be done now.
+    Failed(String),
+}
+
+impl RuntimeManager {
+    /// Tells of a resize of a pod to what `pod` says, asked for by its `generation`.
+    pub(super) fn tell(&self, pod: &Pod, generation: Option<i64>, news: &News) {
+        let (reason, what, error) = match news {
+            News::Deferred(why) => (reason::RESIZE_DEFERRED, "Deferred", why.as_str()),
+            News::Started => (reason::RESIZE_STARTED, "started", ""),
+            News::Completed => (reason::RESIZE_COMPLETED, "completed", ""),
+            News::Failed(why) => (reason::RESIZE_ERROR, "error", why.as_str()),
+        };
+        let summary = summary(pod, generation, error);
+        let message = format_args!("Pod resize {what}: {summary}");
+        let subject = Subject::Pod(pod);
+        match news {
+            News::Started | News::Completed => self.events.normal(subject, reason, message),
+            News::Deferred(_) | News::Failed(_) => self.events.warning(subject, reason, message),
+        }
+    }
+}
+
+fn summary(pod: &Pod, generation: Option<i64>, error: &str) -> String {
+    fn resources(container: &Container) -> Resources<'_> {
+        Resources {
+            name: &container.name,
+            resources: container.resources.clone().unwrap_or_default(),
+        }
+    }
+    let spec = pod.spec.iter();
+    let init = spec.clone().flat_map(|spec| &spec.init_containers);
+    let summary = Summary {
+        init_containers: init.flatten().map(resources).collect(),
+        containers: spec
+            .flat_map(|spec| &spec.containers)
+            .map(resources)
+            .collect(),
+        generation: generation.unwrap_or_default(),
+        error,
+    };
+    // What was read from JSON can be written.
+    serde_json::to_string(&summary).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_resize_is_told_as_upstream_tells_it() {
+        let pod = json!({"metadata": {}, "spec": {
+            "initContainers": [{"name": "i"}],
+            "containers": [{"name": "c", "resources": {"requests": {"cpu": "100m"}}}],
+        }});
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        assert_eq!(
+            summary(&pod, Some(2), ""),
+            r#"{"initContainers":[{"name":"i","resources":{}}],"containers":[{"name":"c","resources":{"requests":{"cpu":"100m"}}}],"generation":2}"#
+        );
+        let failed = summary(&Pod::default(), None, "no room");
+        assert_eq!(failed, r#"{"generation":0,"error":"no room"}"#);
+    }
+}
