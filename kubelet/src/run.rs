@@ -11,7 +11,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
 
 use crate::{
-    apiserver::objects::NoObjects,
+    apiserver::objects::{ApiObjects, ApiObjectsParts, NoObjects, Objects},
     certificate::client::JoinError,
     cluster::{Cluster, ClusterParts},
     config::{
@@ -135,11 +135,22 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
         };
         tasks.spawn(source.run(pod_config.source(Source::Api), cancel.clone()));
     }
+    let objects: Arc<dyn Objects> = match (&membership, &settings.cluster) {
+        (Some(membership), Some(cluster)) => Arc::new(ApiObjects::new(ApiObjectsParts {
+            client: membership.client.clone(),
+            node: membership.node.clone(),
+            change_detection: cluster.change_detection,
+            sync_frequency: options.sync_frequency,
+            tasks: tasks.clone(),
+            cancel: cancel.clone(),
+        })),
+        _ => Arc::new(NoObjects),
+    };
     let has_pods = settings.manifests.is_some() || settings.url.is_some();
     let kubelet = Kubelet::new(
         options.clone(),
         cri.clone(),
-        Arc::new(NoObjects),
+        objects,
         membership,
         move || pod_config.seen_all_sources(),
     );

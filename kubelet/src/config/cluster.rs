@@ -13,7 +13,10 @@ use super::{
     kubelet_configuration::KubeletConfiguration, reservation::Reservation, settings::absolute,
     settings::span,
 };
-use crate::{apiserver::client::RateLimit, cli::Flags};
+use crate::{
+    apiserver::{client::RateLimit, objects::ChangeDetection},
+    cli::Flags,
+};
 
 /// The cluster that a kubelet joins.
 #[derive(Clone, Debug)]
@@ -30,6 +33,9 @@ pub struct ClusterOptions {
     pub server_tls_bootstrap: bool,
     /// How often the API server is asked (`kubeAPIQPS`, `kubeAPIBurst`).
     pub rate_limit: RateLimit,
+    /// How it is found out that a config map or a secret has changed
+    /// (`configMapAndSecretChangeDetectionStrategy`).
+    pub change_detection: ChangeDetection,
     /// What the node's object says.
     pub node: NodeOptions,
 }
@@ -113,6 +119,11 @@ pub(super) fn cluster(
         rate_limit: RateLimit {
             qps: config.kube_api_qps.map(count).unwrap_or_default(),
             burst: count(config.kube_api_burst),
+        },
+        change_detection: match &*config.config_map_and_secret_change_detection_strategy {
+            "Get" => ChangeDetection::Get,
+            "Cache" => ChangeDetection::Cache,
+            _ => ChangeDetection::Watch,
         },
         node: NodeOptions {
             register: config.register_node != Some(false),

@@ -162,6 +162,7 @@ fn options(dir: &Path, url: &str, rotate: bool) -> ClusterOptions {
             qps: 50,
             burst: 100,
         },
+        change_detection: crate::apiserver::objects::ChangeDetection::default(),
         node: crate::config::cluster::NodeOptions::default(),
     }
 }
