@@ -300,9 +300,16 @@ impl Kubelet {
         let (Some(client), Some(mirrors)) = (&parts.client, &parts.mirrors) else {
             return;
         };
+        let Some(node) = &parts.node.object else {
+            return;
+        };
         let (statuses, pods) = (Arc::clone(&parts.statuses), Arc::clone(&parts.pods));
         let statuses = StatusSync::new(client.clone(), statuses, pods);
-        tokio::join!(mirrors.run(cancel.clone()), statuses.run(cancel));
+        tokio::join!(
+            mirrors.run(cancel.clone()),
+            parts.volumes.follow_node(node.clone(), cancel.clone()),
+            statuses.run(cancel),
+        );
     }
 
     /// Returns once the runtime answers.
@@ -332,6 +339,12 @@ impl Kubelet {
                 }
             }
         }
+    }
+
+    /// Unique names of the volumes that have to be attached to this node as long as its
+    /// pods have them, or are to have them; `None` until that is known.
+    pub fn volumes_in_use(&self) -> Option<Vec<String>> {
+        self.0.volumes.volumes_in_use()
     }
 
     /// The pods of this node with their status, as `/pods` serves them, by

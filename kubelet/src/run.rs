@@ -246,9 +246,8 @@ impl Findings for Kubelet {
         Pressure::default()
     }
 
-    /// Unknown: no volume of the cluster's is attached yet.
     fn volumes_in_use(&self) -> Option<Vec<String>> {
-        None
+        Self::volumes_in_use(self)
     }
 }
 

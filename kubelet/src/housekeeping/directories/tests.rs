@@ -9,7 +9,7 @@ use crate::{
     apiserver::objects::NoObjects,
     volume::{
         VolumeError, VolumeHost,
-        plugin::{Attributes, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
+        plugin::{Attributes, FoundDevice, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
         plugins,
         spec::VolumeSpec,
     },
@@ -125,7 +125,7 @@ impl VolumePlugin for Hung {
         future::ready(Ok(())).boxed()
     }
 
-    fn device_on_disk<'a>(&'a self, _: &'a PodVolume) -> Work<'a, Option<String>> {
+    fn device_on_disk<'a>(&'a self, _: &'a PodVolume) -> Work<'a, Option<FoundDevice>> {
         let answers = Arc::clone(&self.0);
         volume::blocking(move || {
             let _ = answers.lock().recv();
