@@ -238,6 +238,7 @@ impl Findings for Kubelet {
         let pleg = self.pleg_healthy().err();
         pleg.map(|error| format!("PLEG is not healthy: {error}"))
             .into_iter()
+            .chain(self.csi_node_problem())
             .collect()
     }
 
