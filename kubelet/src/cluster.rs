@@ -96,6 +96,11 @@ impl Cluster {
         }
     }
 
+    /// Whether the API server has said once whether it has the node's object.
+    pub fn listed(&self) -> watch::Receiver<bool> {
+        self.watch.listed()
+    }
+
     /// Runs all of it until cancelled: the identity, the node's object and its status, its
     /// lease, and the certificate that serves it, which comes back where the API server is
     /// to sign it.

@@ -270,6 +270,7 @@ impl Kubelet {
             admission: &parts.admission,
             node: &parts.node,
             runtime: &parts.runtime,
+            pleg: &parts.pleg,
             pods: &parts.pods,
             statuses: &parts.statuses,
             workers: &workers,

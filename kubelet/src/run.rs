@@ -125,13 +125,13 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
         _ => None,
     };
     let membership = cluster.as_ref().map(Cluster::membership);
-    if let Some(membership) = &membership {
-        let mut node = membership.node.clone();
+    if let (Some(cluster), Some(membership)) = (&cluster, &membership) {
+        let mut listed = cluster.listed();
         let source = ApiSource {
             client: membership.client.clone(),
             node_name: options.node_name.clone(),
             // Fails when its sender is gone, and this source with it.
-            registered: Box::pin(async move { drop(node.wait_for(Option::is_some).await) }),
+            registered: Box::pin(async move { drop(listed.wait_for(|listed| *listed).await) }),
         };
         tasks.spawn(source.run(pod_config.source(Source::Api), cancel.clone()));
     }

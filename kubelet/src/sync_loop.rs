@@ -19,8 +19,8 @@ use tracing::{debug, info, warn};
 use crate::{
     config::update::{PodOperation, PodUpdate},
     housekeeping::Housekeeping,
-    lifecycle::{Admission, Admitted, NodeSource, preemption},
-    pleg::{ChangeKind, PodLifecycleEvent},
+    lifecycle::{Admission, Admitted, NodeSource, Rejection, preemption},
+    pleg::{ChangeKind, Pleg, PodLifecycleEvent},
     pod::{
         identity::{self, PodUid},
         manager::PodManager,
@@ -29,7 +29,7 @@ use crate::{
     pod_syncer::Syncer,
     pod_worker::{Kill, PodWorkers},
     runtime::RuntimeManager,
-    status::{Phase, StatusManager},
+    status::{Phase, StatusManager, Verdict},
 };
 
 /// Between two rounds of housekeeping, as upstream.
@@ -67,6 +67,7 @@ pub(crate) struct SyncLoop<'a> {
     pub(crate) admission: &'a Admission,
     pub(crate) node: &'a NodeSource,
     pub(crate) runtime: &'a RuntimeManager,
+    pub(crate) pleg: &'a Pleg,
     pub(crate) pods: &'a PodManager,
     pub(crate) statuses: &'a StatusManager,
     pub(crate) workers: &'a Arc<PodWorkers<Syncer>>,
@@ -131,7 +132,7 @@ impl SyncLoop<'_> {
                     let uid = PodUid::of(&pod);
                     if identity::is_mirror(&pod) {
                         self.mirrored(&pod);
-                    } else if !self.rejected.contains(&uid) && !self.waiting.contains_key(&uid) {
+                    } else if self.is_given_to_worker(&pod) {
                         self.workers.update(&pod);
                     }
                     if pod.metadata.deletion_timestamp.is_some() {
@@ -143,12 +144,22 @@ impl SyncLoop<'_> {
             PodOperation::Reconcile => {
                 for pod in update.pods {
                     self.pods.set(Arc::clone(&pod));
-                    if self.statuses.is_affected_by(&pod) {
+                    if self.is_given_to_worker(&pod) && self.statuses.is_affected_by(&pod) {
                         self.workers.update(&pod);
                     }
                 }
             }
         }
+    }
+
+    /// Whether a worker is to know of the pod. One that waits for others to end, and is to
+    /// end itself, waits no longer.
+    fn is_given_to_worker(&mut self, pod: &Pod) -> bool {
+        let uid = PodUid::of(pod);
+        if pod.metadata.deletion_timestamp.is_some() {
+            self.waiting.remove(&uid);
+        }
+        !self.rejected.contains(&uid) && !self.waiting.contains_key(&uid)
     }
 
     /// Something about a mirror pod changed: its static pod is looked at, which sees to
@@ -209,12 +220,34 @@ impl SyncLoop<'_> {
                         pod = full_name, pod_uid = %uid, reason = rejection.reason,
                         message = rejection.message, "pod rejected"
                     );
-                    self.rejected.insert(uid);
-                    self.statuses
-                        .reject(&pod, &rejection.reason, rejection.message);
+                    self.reject(&pod, rejection);
                 }
             }
         }
+    }
+
+    /// The pod is not to run. What runs of it ends first, and it is failed only then:
+    /// whoever replaces it is not to meet it.
+    fn reject(&mut self, pod: &Arc<Pod>, rejection: Rejection) {
+        let uid = PodUid::of(pod);
+        let message = format!("Pod was rejected: {}", rejection.message);
+        let listing = self.pleg.listing();
+        if listing.at.is_some() && !listing.records.contains_key(&uid) {
+            self.rejected.insert(uid);
+            self.statuses.reject(pod, &rejection.reason, message);
+            return;
+        }
+        self.workers.update(pod);
+        let kill = Kill {
+            verdict: Some(Verdict {
+                phase: Phase::Failed,
+                reason: rejection.reason,
+                message,
+                disruption: None,
+            }),
+            ..Kill::default()
+        };
+        self.workers.kill(&uid, kill);
     }
 
     /// Ends pods so that another one, which cannot be done without, has their room.
@@ -285,7 +318,9 @@ impl SyncLoop<'_> {
                 // One that ended under an earlier kubelet has no status here yet.
                 let status = status.as_deref().or(other.status.as_ref());
                 let phase = status.and_then(|status| status.phase.as_deref());
-                PodUid::of(other) != *uid && !Phase::parse(phase).is_terminal()
+                let other = PodUid::of(other);
+                let has_ended = Phase::parse(phase).is_terminal() && self.workers.has_ended(&other);
+                other != *uid && !has_ended
             })
             .map(|other| self.runtime.granted(&other))
             .collect()

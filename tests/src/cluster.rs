@@ -106,9 +106,10 @@ impl Cluster {
             let node = self.api.get("v1", "nodes", "", "node");
             let node = node.unwrap_or_default();
             let conditions = node["status"]["conditions"].as_array();
-            let is_ready = conditions.into_iter().flatten().any(|condition| {
-                condition["type"] == "Ready" && condition["status"] == "True"
-            });
+            let is_ready = conditions
+                .into_iter()
+                .flatten()
+                .any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
             if is_ready {
                 return Ok(());
             }

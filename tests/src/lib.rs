@@ -4,14 +4,15 @@
 #![forbid(unsafe_code)]
 
 pub mod api_server;
+pub mod cluster;
 pub mod containerd;
 mod containerd_shims;
-pub mod cluster;
 pub mod cri;
 pub mod engine;
 pub mod fake_csi;
 pub mod fake_runtime;
 pub mod images;
+pub mod kubectl;
 pub mod network_namespace;
 pub mod node;
 pub mod process;

@@ -1,6 +1,8 @@
 //! The test double of an API server, asked by kube's client: in this process, and
 //! over TLS.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::{sync::Arc, time::Duration};
 
 use e2e::api_server::{ApiError, ApiServer, Caller, Verdict};

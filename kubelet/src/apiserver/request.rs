@@ -47,9 +47,9 @@ impl ApiError {
         )
     }
 
-    /// Whether it is this one request that the server cannot do now.
-    pub const fn is_unable(&self) -> bool {
-        matches!(self, Self::Unable(_))
+    /// Whether nothing came back at all: the connection may be dead.
+    pub const fn is_silence(&self) -> bool {
+        matches!(self, Self::Unreachable(_) | Self::Silent(_))
     }
 
     /// Whether there is no such object.

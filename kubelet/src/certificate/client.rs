@@ -16,7 +16,7 @@ use super::{
     manager::{CLIENT_SIGNER, CertificateManager, ClientSource, RotationError, holds, store},
     pair::Pair,
     pem,
-    request::{SigningRequest, Template, new_key},
+    request::{RequestError, SigningRequest, Template, new_key},
     store::PairStore,
 };
 use crate::{
@@ -128,9 +128,28 @@ fn open(options: &ClusterOptions) -> Result<(ApiServer, State), JoinError> {
         reason,
         source: Box::new(source),
     })?;
+    if options.rotate_certificates
+        && let Some(known) = restored(options, &access)
+    {
+        return present(options, known);
+    }
     let identity = Arc::new(ClientIdentity::awaited());
     let server = ApiServer::with_identity(&access.anonymous(), identity)?;
     Ok((server, State::Bootstrap(access)))
+}
+
+/// The kubeconfig, written anew for a certificate that an earlier kubelet stored; `None`
+/// when there is none that holds.
+fn restored(options: &ClusterOptions, bootstrap: &ClusterAccess) -> Option<ClusterAccess> {
+    let pairs = PairStore::new(&options.cert_dir, PREFIX);
+    let stored = pairs.current().ok().flatten();
+    stored.filter(|pair| holds(pair, clock::now()))?;
+    let path = &options.kubeconfig;
+    if let Err(error) = kubeconfig_file::write(path, &bootstrap.cluster, &pairs.current_path()) {
+        warn!(kubeconfig = %path.display(), %error, "Cannot write the kubeconfig");
+        return None;
+    }
+    ClusterAccess::read(path).ok()
 }
 
 /// A kubeconfig whose user has a certificate that holds.
@@ -166,8 +185,8 @@ fn present(
         return Ok((server, state));
     }
     // What was renewed before is newer than what the kubeconfig may have in itself.
-    let stored = PairStore::new(&options.cert_dir, PREFIX).current();
-    let stored = stored.unwrap_or_else(|error| {
+    let pairs = PairStore::new(&options.cert_dir, PREFIX);
+    let stored = pairs.current().unwrap_or_else(|error| {
         warn!(%error, "Cannot read the last client certificate");
         None
     });
@@ -178,6 +197,11 @@ fn present(
             Some(source) => {
                 let read = source.read().ok();
                 let pair = read.and_then(|(certificate, key)| Pair::parse(&certificate, &key).ok());
+                // kubeadm looks for it there, and has the kubeconfig name it.
+                let stored = pair.as_ref().map(|pair| pairs.update(pair));
+                if let Some(Err(error)) = stored {
+                    warn!(%error, "Cannot store the kubeconfig's client certificate");
+                }
                 (pair, true)
             }
             None => (None, false),
@@ -294,7 +318,7 @@ impl IdentityKeeper {
             Ok(certificate) => certificate,
             Err(error) => {
                 // A key whose request was refused would find the same request again.
-                if !error.is_unreachable() {
+                if !matches!(error, RequestError::Create(_)) {
                     self.forget_first_key().await;
                 }
                 return Err(error.into());
@@ -308,9 +332,8 @@ impl IdentityKeeper {
             blocking(move || kubeconfig_file::write(&path, &cluster, &pairs.current_path())).await;
         if let Ok(Err(error)) = written {
             let path = self.options.kubeconfig.display();
-            return Err(RotationError::Client(format!(
-                "cannot write {path}: {error}"
-            )));
+            // The certificate is stored: the next start finds it.
+            warn!(kubeconfig = %path, %error, "Cannot write the kubeconfig");
         }
         Ok(pair)
     }

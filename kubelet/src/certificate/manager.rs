@@ -21,6 +21,8 @@ const DECISION: Duration = Duration::from_secs(15 * 60);
 /// Before the second attempt; doubled for each further one, as upstream.
 const FIRST_RETRY: Duration = Duration::from_secs(2);
 const MAX_RETRY: Duration = Duration::from_secs(32);
+/// After a certificate came, before another one is asked for.
+const PAUSE: Duration = Duration::from_secs(1);
 /// A wall clock jumps, and machines sleep: it is looked at this often.
 const LOOK: Duration = Duration::from_secs(600);
 
@@ -160,6 +162,8 @@ impl CertificateManager {
                         "There is a new certificate"
                     );
                     self.current.send_replace(Some(Arc::new(pair)));
+                    // One that does not say what was asked for is not asked for in a loop.
+                    time::sleep(PAUSE).await;
                 }
                 Err(error) => {
                     let is_known =

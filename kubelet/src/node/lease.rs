@@ -93,7 +93,9 @@ impl LeaseKeeper {
         {
             return;
         }
-        let (lease, is_new) = self.ensure().await;
+        let Some((lease, is_new)) = self.ensure().await else {
+            return;
+        };
         if is_new {
             self.latest = Some(lease);
             self.succeeded();
@@ -115,31 +117,38 @@ impl LeaseKeeper {
                     return true;
                 }
                 Err(error) if error.is_conflict() => {
-                    (base, _) = self.ensure().await;
+                    let Some((lease, _)) = self.ensure().await else {
+                        return false;
+                    };
+                    base = lease;
                     continue;
                 }
                 Err(error) if error.is_not_found() => return false,
-                Err(error) => self.failed(&error),
-            }
-            if attempt > 0 {
-                (self.on_repeated_failure)();
+                Err(error) => {
+                    self.failed(&error);
+                    if attempt > 0 && error.is_silence() {
+                        (self.on_repeated_failure)();
+                    }
+                }
             }
         }
         false
     }
 
-    /// The lease as it is, or a new one and `true`, however long it takes.
-    async fn ensure(&mut self) -> (Lease, bool) {
+    /// The lease as it is, or a new one and `true`, however long it takes; `None` when
+    /// there is no node that a new one could belong to.
+    async fn ensure(&mut self) -> Option<(Lease, bool)> {
         let mut delay = FIRST_RETRY;
         loop {
             let error = match self.in_time(self.leases.get_opt(&self.name)).await {
-                Ok(Some(lease)) => return (lease, false),
+                Ok(Some(lease)) => return Some((lease, false)),
+                Ok(None) if self.node.borrow().is_none() => return None,
                 Ok(None) => {
                     let new = self.renewed(None);
                     let params = PostParams::default();
                     let create = self.leases.create(&params, &new);
                     match self.in_time(create).await {
-                        Ok(lease) => return (lease, true),
+                        Ok(lease) => return Some((lease, true)),
                         Err(error) => error,
                     }
                 }

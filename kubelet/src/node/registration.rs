@@ -144,11 +144,19 @@ pub enum Registered {
     No,
 }
 
-/// Creates the object, or puts right the one that is there. Says what refuses it.
-pub async fn register(nodes: &Api<Node>, name: &str, new: &Node) -> Registered {
-    let refused = |what: &str, error: &ApiError| {
-        if !error.is_unreachable() {
-            warn!(node = name, %error, "Cannot register the node: {what}");
+/// Creates the object, or puts right the one that is there. Says what refuses it, unless
+/// it is the last `complaint`.
+pub async fn register(
+    nodes: &Api<Node>,
+    name: &str,
+    new: &Node,
+    complaint: &mut Option<String>,
+) -> Registered {
+    let mut refused = |what: &str, error: &ApiError| {
+        let text = format!("{what}: {error}");
+        if !error.is_unreachable() && complaint.as_ref() != Some(&text) {
+            warn!(node = name, "Cannot register the node: {text}");
+            *complaint = Some(text);
         }
         Registered::No
     };

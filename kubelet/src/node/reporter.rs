@@ -86,6 +86,8 @@ pub struct NodeReporter {
     addresses: watch::Sender<Vec<NodeAddress>>,
     /// The last report, and how long after it the next is due without a change.
     reported: Option<(Instant, Duration)>,
+    /// What the runtime was told of the pods' networks.
+    pod_cidr: String,
     /// Whether the log has the failure.
     is_failing: bool,
     /// What could not be set of the last status, which the log has.
@@ -102,6 +104,7 @@ impl NodeReporter {
             capacity: Quantities::new(),
             addresses: watch::Sender::default(),
             reported: None,
+            pod_cidr: String::new(),
             is_failing: false,
             trouble: None,
             parts,
@@ -156,11 +159,12 @@ impl NodeReporter {
     /// Registers the node, however long it takes.
     async fn register(&mut self) {
         let mut delay = FIRST_RETRY;
+        let mut complaint = None;
         loop {
             let name = self.parts.node_name.clone();
             let mut node = registration::new_node(&name, &self.parts.options);
             self.apply(&mut node).await;
-            let registering = registration::register(&self.nodes, &name, &node);
+            let registering = registration::register(&self.nodes, &name, &node, &mut complaint);
             if let Ok(Registered::Yes) = time::timeout(self.deadline(), registering).await {
                 return;
             }
@@ -224,10 +228,12 @@ impl NodeReporter {
                     }
                     return is_ready;
                 }
-                Err(error) => self.failed(&error),
-            }
-            if attempt > 0 {
-                (self.parts.on_repeated_failure)();
+                Err(error) => {
+                    self.failed(&error);
+                    if attempt > 0 && error.is_silence() {
+                        (self.parts.on_repeated_failure)();
+                    }
+                }
             }
         }
         debug!(
@@ -256,6 +262,7 @@ impl NodeReporter {
                 Arc::new(ask_within(self.deadline(), get).await?)
             }
         };
+        self.tell_pod_cidr(&original).await;
         let mut node = Node::clone(&original);
         self.apply(&mut node).await;
         let is_relabelled = put_labels_right(&mut node);
@@ -275,6 +282,28 @@ impl NodeReporter {
             self.reported = Some((Instant::now(), period));
         }
         Ok(is_ready(&node))
+    }
+
+    /// Has the runtime know from which networks pods' addresses are.
+    async fn tell_pod_cidr(&mut self, node: &Node) {
+        let cidrs = node.spec.as_ref().and_then(|spec| spec.pod_cidrs.as_ref());
+        let cidrs = cidrs.map(|cidrs| cidrs.join(",")).unwrap_or_default();
+        if cidrs.is_empty() || cidrs == self.pod_cidr {
+            return;
+        }
+        match self.parts.cri.update_runtime_config(&cidrs).await {
+            Ok(()) => {
+                info!(
+                    node = self.parts.node_name,
+                    pod_cidr = cidrs,
+                    "The runtime knows the pods' networks"
+                );
+                self.pod_cidr = cidrs;
+            }
+            Err(error) => {
+                warn!(%error, pod_cidr = cidrs, "The runtime does not take the pods' networks; trying on")
+            }
+        }
     }
 
     /// How long until the next report without a change. After a change, by chance, so

@@ -14,6 +14,7 @@ use crate::apiserver::list_watch::{Change, ListWatch};
 pub struct NodeWatch {
     changes: ListWatch<Node>,
     node: watch::Sender<Option<Arc<Node>>>,
+    listed: watch::Sender<bool>,
 }
 
 impl NodeWatch {
@@ -23,12 +24,18 @@ impl NodeWatch {
         Self {
             changes: ListWatch::new(Api::all(client), selector),
             node: watch::Sender::new(None),
+            listed: watch::Sender::new(false),
         }
     }
 
     /// The object as it changes; `None` until it is known, and when there is none.
     pub fn subscribe(&self) -> watch::Receiver<Option<Arc<Node>>> {
         self.node.subscribe()
+    }
+
+    /// Whether the API server has said once whether there is one.
+    pub fn listed(&self) -> watch::Receiver<bool> {
+        self.listed.subscribe()
     }
 
     /// Follows the node until cancelled.
@@ -44,6 +51,7 @@ impl NodeWatch {
                 Change::Gone(_) => None,
             };
             self.node.send_replace(node.map(Arc::new));
+            self.listed.send_replace(true);
         }
     }
 }

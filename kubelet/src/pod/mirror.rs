@@ -176,7 +176,7 @@ impl MirrorPods {
                     Err(MirrorError::Api(error)) if error.is_away() => {
                         retry = Some(jittered(delay));
                         delay = (delay * 2).min(RETRY_MAX);
-                        if !error.is_unable() {
+                        if error.is_silence() {
                             // Nor would it answer for the others.
                             break;
                         }

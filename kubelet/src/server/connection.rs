@@ -5,8 +5,10 @@ use std::{sync::Arc, time::Duration};
 use axum::{Router, body::Body, response::Response, serve::Listener};
 use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepidle, set_tcp_keepintvl};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
     sync::Semaphore,
     time,
 };
@@ -23,6 +25,9 @@ use super::{
 const HEADERS: usize = 64;
 /// How long the last request of a connection may take after its time.
 const FAREWELL: Duration = Duration::from_secs(5);
+
+/// Between two signs of life that an idle client is asked for, as Go's servers.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// What the clients of a server can take of it.
 #[derive(Clone, Copy, Debug)]
@@ -107,6 +112,18 @@ pub(super) async fn serve<L: Listener>(
     drop(listener);
     connections.close();
     connections.wait().await;
+}
+
+/// Keystrokes do not wait for more, and a client whose machine or network is gone is
+/// found out, as Go's servers do.
+pub(super) fn keep_alive(socket: &mut TcpStream) {
+    let _ = socket.set_nodelay(true);
+    let set = set_socket_keepalive(&*socket, true)
+        .and_then(|()| set_tcp_keepidle(&*socket, KEEP_ALIVE))
+        .and_then(|()| set_tcp_keepintvl(&*socket, KEEP_ALIVE));
+    if let Err(error) = set {
+        debug!(%error, "A connection without keep-alive");
+    }
 }
 
 async fn serve_stream(

@@ -32,12 +32,13 @@ mod view;
 
 use std::{
     io,
-    net::SocketAddr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     path::{Path, PathBuf},
 };
 
-use axum::Router;
-use tokio::net::{TcpListener, UnixListener};
+use axum::{Router, serve::ListenerExt as _};
+use rustix::net::sockopt::set_ipv6_v6only;
+use tokio::net::{TcpListener, TcpSocket, UnixListener};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::info;
 
@@ -165,6 +166,7 @@ impl Servers {
             if let Ok(address) = listener.local_addr() {
                 info!(%address, "Serving {what}");
             }
+            let listener = listener.tap_io(connection::keep_alive);
             servers.spawn(connection::serve(listener, service, cancel.clone()));
         };
         if let Some(listener) = self.healthz {
@@ -200,6 +202,9 @@ fn read_only_routes<V: NodeView>(view: V) -> Router {
         .merge(machine_info::routes())
 }
 
+/// Connections that wait to be accepted, as tokio's own.
+const BACKLOG: u32 = 1024;
+
 async fn bind(
     what: &'static str,
     address: Option<SocketAddr>,
@@ -208,7 +213,7 @@ async fn bind(
     let Some(address) = address else {
         return Ok(None);
     };
-    match TcpListener::bind(address).await {
+    match listen(address).await {
         Ok(listener) => Ok(Some(listener)),
         Err(source) => Err(ServerError::Bind {
             what,
@@ -217,4 +222,23 @@ async fn bind(
             source,
         }),
     }
+}
+
+/// Listens. The unspecified address is that of both families, as upstream's, where the
+/// host has both.
+async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    if address.ip() == IpAddr::V4(Ipv4Addr::UNSPECIFIED)
+        && let Ok(listener) = listen_on_both(address.port())
+    {
+        return Ok(listener);
+    }
+    TcpListener::bind(address).await
+}
+
+fn listen_on_both(port: u16) -> io::Result<TcpListener> {
+    let socket = TcpSocket::new_v6()?;
+    set_ipv6_v6only(&socket, false)?;
+    socket.set_reuseaddr(true)?;
+    socket.bind((Ipv6Addr::UNSPECIFIED, port).into())?;
+    socket.listen(BACKLOG)
 }

@@ -147,7 +147,8 @@ async fn container_url<V: NodeView>(
             cri.attach(AttachRequest {
                 container_id,
                 stdin,
-                tty,
+                // Whether a process has a terminal was decided at its start.
+                tty: target::has_terminal(&pod, container),
                 stdout,
                 stderr,
             })

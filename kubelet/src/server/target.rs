@@ -30,6 +30,24 @@ pub(super) fn is_another(pod: &Pod, uid: Option<&str>) -> bool {
     uid.is_some_and(|uid| uid != PodUid::of(pod).as_str())
 }
 
+/// Whether the pod gives the container a terminal.
+pub(super) fn has_terminal(pod: &Pod, container: &str) -> bool {
+    let Some(spec) = &pod.spec else {
+        return false;
+    };
+    let main = spec.containers.iter();
+    let mut all = main
+        .chain(spec.init_containers.iter().flatten())
+        .map(|container| (&container.name, container.tty))
+        .chain(
+            spec.ephemeral_containers
+                .iter()
+                .flatten()
+                .map(|container| (&container.name, container.tty)),
+        );
+    all.any(|(name, tty)| name == container && tty == Some(true))
+}
+
 /// The CRI id of a running container of the pod; `None` when none runs by that name.
 ///
 /// # Errors

@@ -5,7 +5,10 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Map, Value, json};
 
 use super::{Report, conditions, is_terminal};
-use crate::{config::quantity, pod::identity::PodUid};
+use crate::{
+    config::quantity,
+    pod::identity::{self, PodUid},
+};
 
 /// The kubelet's fields that are replaced as a whole when they differ.
 const WHOLE: [&str; 8] = [
@@ -43,8 +46,9 @@ pub(super) fn between(server: &Pod, report: &Report) -> Result<Option<Value>, se
     let ends = is_terminal(&report.status) && !is_terminal(&old);
     let mut patch = Map::new();
 
-    let keeps_phase =
-        (ends && !report.stopped) || (is_terminal(&old) && !is_terminal(&report.status));
+    // A static pod may run again, with the mirror that it had.
+    let is_over = is_terminal(&old) && !identity::is_mirror(server);
+    let keeps_phase = (ends && !report.stopped) || (is_over && !is_terminal(&report.status));
     if !keeps_phase {
         for field in PHASE {
             replace(&mut patch, field, &theirs, &ours);

@@ -136,7 +136,7 @@ impl StatusSync {
     /// Sends what is due.
     ///
     /// # Errors
-    /// The API server is away, for all or for some of them.
+    /// The API server is away.
     async fn sync(&mut self, all: bool) -> Result<(), ApiError> {
         let due = self.due(all);
         let client = &self.client;
@@ -146,7 +146,6 @@ impl StatusSync {
                 (due, outcome)
             })
             .buffer_unordered(AT_ONCE);
-        let mut waiting = None;
         while let Some((due, outcome)) = sent.next().await {
             let entry = self.sent.entry(due.uid).or_default();
             match outcome {
@@ -156,12 +155,10 @@ impl StatusSync {
                     entry.server = outcome.server.or_else(|| entry.server.take());
                     entry.deleted |= outcome.deleted;
                 }
-                // Others' may be taken all the same.
-                Err(error) if error.is_unable() => waiting = Some(error),
-                Err(error) if error.is_away() => return Err(error),
+                Err(error) if error.is_silence() => return Err(error),
                 Err(error) => {
                     let pod = identity::full_name(&due.server);
-                    if entry.refused == due.report.version {
+                    if entry.refused == due.report.version || error.is_away() {
                         debug!(pod, %error, "the API server still does not take the pod's status");
                     } else {
                         warn!(pod, %error, "the API server does not take the pod's status");
@@ -170,7 +167,7 @@ impl StatusSync {
                 }
             }
         }
-        waiting.map_or(Ok(()), Err)
+        Ok(())
     }
 
     /// The statuses that the server lacks. With `all`, also of pods whose status was

@@ -132,6 +132,15 @@ impl ApiError {
 
     /// 422: fields that cannot be so.
     pub fn invalid(resource: &Resource, name: &str, causes: &[Cause]) -> Self {
+        Self::invalid_kind(resource.group, resource.kind, name, causes)
+    }
+
+    /// 422: options of a request, by their kind, that cannot be so.
+    pub fn invalid_options(kind: &str, name: &str, causes: &[Cause]) -> Self {
+        Self::invalid_kind("", kind, name, causes)
+    }
+
+    fn invalid_kind(group: &str, kind: &str, name: &str, causes: &[Cause]) -> Self {
         let each: Vec<_> = causes
             .iter()
             .map(|cause| format!("{}: {}", cause.field, cause.message))
@@ -140,12 +149,13 @@ impl ApiError {
             [one] => one.clone(),
             many => format!("[{}]", many.join(", ")),
         };
-        let kind = if resource.group.is_empty() {
-            resource.kind.to_owned()
+        let qualified = if group.is_empty() {
+            kind.to_owned()
         } else {
-            format!("{}.{}", resource.kind, resource.group)
+            format!("{kind}.{group}")
         };
-        let mut error = Self::new(422, "Invalid", format!("{kind} {name:?} is invalid: {all}"));
+        let message = format!("{qualified} {name:?} is invalid: {all}");
+        let mut error = Self::new(422, "Invalid", message);
         let causes: Vec<_> = causes
             .iter()
             .map(|cause| {
@@ -153,7 +163,7 @@ impl ApiError {
             })
             .collect();
         error.details = Some(json!({
-            "name": name, "group": resource.group, "kind": resource.kind, "causes": causes,
+            "name": name, "group": group, "kind": kind, "causes": causes,
         }));
         error
     }

@@ -8,7 +8,7 @@ use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody}
 use hyper::{
     Method, Request, Response, StatusCode,
     body::{Body, Frame},
-    header::{CONTENT_TYPE, HeaderMap},
+    header::{ACCEPT, CONTENT_TYPE, HeaderMap},
 };
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
@@ -18,9 +18,11 @@ use super::{
     deletion::DeleteOptions,
     discovery,
     errors::ApiError,
+    metrics, node_proxy, openapi,
     patch::Patch,
     policy::Attributes,
     request::{Caller, Query, Record, Target},
+    tables::Form,
 };
 
 /// What answers carry.
@@ -64,7 +66,7 @@ impl Server {
             Ok(()) => match target {
                 Some(Ok(target)) => self.resource(request, target, &query, &caller).await,
                 Some(Err(error)) => Err(error),
-                None => other_path(&path),
+                None => other_path(&path, &header(request.headers(), "accept")),
             },
         };
         Ok(answer.unwrap_or_else(|error| failure(&error)))
@@ -130,10 +132,24 @@ impl Server {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: std::fmt::Display,
     {
+        if node_proxy::is_kubelet_s(&target) {
+            return self.hand_on(request, &target, query).await;
+        }
         let verb = target.verb(request.method(), query);
         let (parts, body) = request.into_parts();
+        let form = Form::of(&header(&parts.headers, ACCEPT.as_str()), query);
+        let now = self.clock.now();
+        if target.resource.group == metrics::GROUP {
+            if !matches!(verb, "get" | "list") {
+                return Err(ApiError::method_not_allowed());
+            }
+            let told = self.metrics(&target, query).await?;
+            return Ok(success(StatusCode::OK, &told));
+        }
         if verb == "watch" {
-            let events = self.watch(&target, query, Arc::new(|object| object))?;
+            let server = Arc::clone(self);
+            let show = form.watched(target.resource, move || server.clock.now());
+            let events = self.watch(&target, query, show)?;
             let body = StreamBody::new(events.map(|event| event.map(Frame::data)));
             return answer(StatusCode::OK, "application/json", body.boxed_unsync());
         }
@@ -142,9 +158,13 @@ impl Server {
         let created = StatusCode::CREATED;
         let (status, object) = match (verb, target.subresource.as_str()) {
             ("get", "" | "status" | "resize" | "ephemeralcontainers" | "approval") => {
-                (StatusCode::OK, self.get(&target)?)
+                let object = self.get(&target)?;
+                (StatusCode::OK, form.one(target.resource, object, now))
             }
-            ("list", "") => (StatusCode::OK, self.list(&target, query)?),
+            ("list", "") => {
+                let list = self.list(&target, query)?;
+                (StatusCode::OK, form.many(target.resource, list, now))
+            }
             ("create", subresource) => {
                 let object = parse(&content_type, &bytes)?;
                 (
@@ -192,6 +212,11 @@ impl Server {
             "binding" => self.bind(target, &object),
             "token" => self.request_token(target, object),
             "eviction" => {
+                if object["metadata"]["name"] != json!(target.name) {
+                    return Err(ApiError::bad_request(
+                        "name in URL does not match name in Eviction object",
+                    ));
+                }
                 let options = DeleteOptions::read(&object["deleteOptions"], query);
                 self.delete(target, &options)?;
                 Ok(json!({
@@ -204,11 +229,16 @@ impl Server {
 }
 
 /// Paths that are no resource's.
-fn other_path(path: &str) -> Result<Response<ResponseBody>, ApiError> {
+fn other_path(path: &str, accept: &str) -> Result<Response<ResponseBody>, ApiError> {
     if matches!(path, "/healthz" | "/livez" | "/readyz") {
         return Ok(Response::new(whole("ok")));
     }
-    let found = discovery::answer(path).ok_or_else(ApiError::no_such_path)?;
+    if let Some(all) = discovery::aggregated(path, accept) {
+        let body = whole(all.to_string());
+        return answer(StatusCode::OK, discovery::AGGREGATED, body);
+    }
+    let found = discovery::answer(path).or_else(|| openapi::answer(path));
+    let found = found.ok_or_else(ApiError::no_such_path)?;
     Ok(success(StatusCode::OK, &found))
 }
 
@@ -248,7 +278,8 @@ fn record<B>(
     }
 }
 
-async fn read<B>(body: B) -> Result<Bytes, ApiError>
+/// A whole body, as long as it is not too large.
+pub(super) async fn read<B>(body: B) -> Result<Bytes, ApiError>
 where
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: std::fmt::Display,

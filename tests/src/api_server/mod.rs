@@ -16,16 +16,21 @@ mod errors;
 mod event_versions;
 mod handler;
 mod lists;
+mod metrics;
+mod node_proxy;
+mod openapi;
 mod patch;
 mod pods;
 mod policy;
 mod request;
 mod resources;
 mod reviews;
+mod scheduler;
 mod selectors;
 mod signing;
 mod storage;
 mod strategy;
+mod tables;
 mod tokens;
 mod verbs;
 mod watch;
@@ -78,6 +83,7 @@ struct Server {
     cuts: Sender<Cuts>,
     clock: Clock,
     records: Mutex<Vec<Record>>,
+    samples: Mutex<metrics::Samples>,
     switches: Mutex<Switches>,
     authority: signing::Authority,
 }
@@ -86,6 +92,8 @@ struct Switches {
     available: bool,
     interceptor: Option<Arc<Interceptor>>,
     schedule_to: Option<String>,
+    schedule: bool,
+    kubelet_authority: Option<String>,
     approve: bool,
     mount_tokens: bool,
     policy: Policy,
@@ -109,10 +117,13 @@ impl ApiServer {
             cuts: Sender::new(Cuts::default()),
             clock,
             records: Mutex::default(),
+            samples: Mutex::default(),
             switches: Mutex::new(Switches {
                 available: true,
                 interceptor: None,
                 schedule_to: None,
+                schedule: false,
+                kubelet_authority: None,
                 approve: true,
                 mount_tokens: false,
                 policy: Policy::default(),
@@ -211,6 +222,25 @@ impl ApiServer {
         self.0.switches.lock().schedule_to = node.map(str::to_owned);
     }
 
+    /// Whether pods that name no node are bound to one that is ready, takes pods, and is
+    /// tolerated and selected by them, as soon as there is one; and whether nodes are
+    /// tainted by their conditions and when they are cordoned. They are not, unless told
+    /// so.
+    pub fn run_scheduler(&self, run: bool) {
+        self.0.switches.lock().schedule = run;
+        let mut storage = self.0.storage.lock();
+        if run {
+            self.0.schedule(&mut storage);
+        }
+        self.0.publish(&storage);
+    }
+
+    /// The authority (PEM) that must have signed the serving certificates of kubelets;
+    /// with none, as in the beginning, they are not looked at.
+    pub fn verify_kubelets(&self, authority: Option<&str>) {
+        self.0.switches.lock().kubelet_authority = authority.map(str::to_owned);
+    }
+
     /// Whether certificate signing requests of kubelets are approved as they come;
     /// they are, unless told otherwise.
     pub fn approve_certificates(&self, approve: bool) {
@@ -297,6 +327,12 @@ impl Server {
         if resource.kind == "CertificateSigningRequest" {
             let approve = self.switches.lock().approve;
             signing::follow(storage, key, &self.authority, &self.clock, approve);
+        }
+        if matches!(resource.kind, "Pod" | "Node") {
+            let schedule = self.switches.lock().schedule;
+            if schedule {
+                self.schedule(storage);
+            }
         }
         if !key.namespace.is_empty() {
             self.finish_namespace(storage, &key.namespace);

@@ -130,10 +130,12 @@ impl Target {
             Some((subresource, rest)) => ((*subresource).to_owned(), rest),
             None => (String::new(), rest),
         };
+        // Below a proxy, paths are another's.
+        let whole = rest.is_empty() || subresource == "proxy";
         let known = subresource.is_empty() || resource.has(&subresource);
         // A single object of a namespaced resource is in a namespace.
         let placed = !resource.namespaced || namespace.is_some() || name.is_none();
-        (known && placed && rest.is_empty()).then(|| Self {
+        (known && placed && whole).then_some(Self {
             resource,
             namespace,
             name,
@@ -162,11 +164,15 @@ impl Target {
         self.namespace.as_deref().unwrap_or_default()
     }
 
+    fn is_watchable(&self) -> bool {
+        self.subresource.is_empty()
+    }
+
     /// The API's verb for a method on this target.
     pub fn verb(&self, method: &Method, query: &Query) -> &'static str {
         let one = self.name.is_some();
         match *method {
-            Method::GET | Method::HEAD if query.truth("watch") => "watch",
+            Method::GET | Method::HEAD if query.truth("watch") && self.is_watchable() => "watch",
             Method::GET | Method::HEAD if one => "get",
             Method::GET | Method::HEAD => "list",
             Method::POST => "create",
@@ -202,6 +208,18 @@ impl Query {
     pub fn text(&self, key: &str) -> &str {
         let found = self.0.iter().find(|(had, _)| had == key);
         found.map_or("", |(_, value)| value)
+    }
+
+    /// All values of a parameter that may come more than once.
+    pub fn all(&self, key: &str) -> impl Iterator<Item = &str> {
+        let found = self.0.iter().filter(move |(had, _)| had == key);
+        found.map(|(_, value)| value.as_str())
+    }
+
+    /// Whether an option of a subresource is set: it is there, and does not say no.
+    pub fn flag(&self, key: &str) -> bool {
+        let no = |value: &str| value == "0" || value.eq_ignore_ascii_case("false");
+        self.all(key).next().is_some_and(|value| !no(value))
     }
 
     /// Whether a parameter says yes.
@@ -282,6 +300,8 @@ mod tests {
             let expected = expected.map(str::to_owned).into();
             assert_eq!(parsed(path), expected, "{path}");
         }
+        let proxied = parsed("/api/v1/nodes/n/proxy/logs/a/b");
+        assert_eq!((proxied.2.as_str(), proxied.3.as_str()), ("n", "proxy"));
         assert!(Target::parse("/version").is_none());
         assert!(Target::parse("/api/v1/unicorns").unwrap().is_err());
         assert!(Target::parse("/api/v1/pods/x").unwrap().is_err());

@@ -147,7 +147,7 @@ pub static RESOURCES: &[Resource] = &[
         .with(&["status", "finalize"]),
     core("nodes", "node", "Node", false)
         .short(&["no"])
-        .with(&["status"]),
+        .with(&["status", "proxy"]),
     core(
         "persistentvolumeclaims",
         "persistentvolumeclaim",
@@ -173,6 +173,10 @@ pub static RESOURCES: &[Resource] = &[
             "eviction",
             "ephemeralcontainers",
             "resize",
+            "log",
+            "exec",
+            "attach",
+            "portforward",
         ]),
     core("secrets", "secret", "Secret", true),
     core("serviceaccounts", "serviceaccount", "ServiceAccount", true)
@@ -233,6 +237,8 @@ pub static RESOURCES: &[Resource] = &[
     of("events.k8s.io", "events", "event", "Event", true)
         .short(&["ev"])
         .upsert(),
+    of("metrics.k8s.io", "nodes", "", "NodeMetrics", false).version("v1beta1"),
+    of("metrics.k8s.io", "pods", "", "PodMetrics", true).version("v1beta1"),
     of(
         "node.k8s.io",
         "runtimeclasses",
@@ -240,6 +246,16 @@ pub static RESOURCES: &[Resource] = &[
         "RuntimeClass",
         false,
     ),
+    of(
+        "policy",
+        "poddisruptionbudgets",
+        "poddisruptionbudget",
+        "PodDisruptionBudget",
+        true,
+    )
+    .short(&["pdb"])
+    .generated()
+    .with(&["status"]),
     of(
         "storage.k8s.io",
         "csidrivers",

@@ -85,11 +85,8 @@ fn default_service(service: &mut Value, clock: &Clock) {
     service["status"] = json!({"loadBalancer": {}});
     default(service, "/spec", "type", json!("ClusterIP"));
     default(service, "/spec", "sessionAffinity", json!("None"));
-    for port in service["spec"]["ports"]
-        .as_array_mut()
-        .into_iter()
-        .flatten()
-    {
+    let ports = service.pointer_mut("/spec/ports");
+    for port in ports.and_then(Value::as_array_mut).into_iter().flatten() {
         let number = port["port"].clone();
         default(port, "", "protocol", json!("TCP"));
         default(port, "", "targetPort", number);

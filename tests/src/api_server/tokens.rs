@@ -200,7 +200,8 @@ const TOKEN_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 fn mount_token(pod: &mut Value, volume: &str) {
     let mut used = false;
     for list in ["initContainers", "containers"] {
-        for container in pod["spec"][list].as_array_mut().into_iter().flatten() {
+        let containers = pod["spec"].get_mut(list).and_then(Value::as_array_mut);
+        for container in containers.into_iter().flatten() {
             let mounts = &mut container["volumeMounts"];
             if !mounts.is_array() {
                 *mounts = json!([]);

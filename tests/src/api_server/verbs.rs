@@ -72,7 +72,7 @@ impl Server {
         if !object["metadata"].is_object() {
             object["metadata"] = json!({});
         }
-        if text(&object, "/metadata/resourceVersion") != "" {
+        if !text(&object, "/metadata/resourceVersion").is_empty() {
             return Err(ApiError::bad_request(
                 "resourceVersion should not be set on objects to be created",
             ));
@@ -272,19 +272,19 @@ impl Server {
             .ok_or_else(|| ApiError::not_found(target.resource, &key.name))?;
         check_uid(target, &old, text(binding, "/metadata/uid"))?;
         let node = text(&old, "/spec/nodeName");
-        if !node.is_empty() {
-            let why = format!(
-                "pod {} is already assigned to node {node:?}",
-                text(&old, "/metadata/name")
-            );
-            return Err(ApiError::conflict(target.resource, &key.name, &why));
-        }
-        if old["metadata"]["deletionTimestamp"].is_string() {
-            let why = format!(
-                "pod {} is being deleted, cannot be assigned to a host",
-                key.name
-            );
-            return Err(ApiError::conflict(target.resource, &key.name, &why));
+        let gates = old["spec"]["schedulingGates"].as_array();
+        let name = &key.name;
+        let why = if old["metadata"]["deletionTimestamp"].is_string() {
+            format!("pod {name} is being deleted, cannot be assigned to a host")
+        } else if !node.is_empty() {
+            format!("pod {name} is already assigned to node {node:?}")
+        } else if gates.is_some_and(|gates| !gates.is_empty()) {
+            format!("pod {name} has non-empty .spec.schedulingGates")
+        } else {
+            String::new()
+        };
+        if !why.is_empty() {
+            return Err(ApiError::conflict(target.resource, name, &why));
         }
         let mut pod = Value::clone(&old);
         pods::bind(&mut pod, text(binding, "/target/name"), &self.clock.text());

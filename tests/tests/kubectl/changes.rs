@@ -1,11 +1,7 @@
 //! What is changed: run, delete, set image, resize, cordon, drain.
 
 use anyhow::{Result, ensure};
-use e2e::{
-    cluster::Cluster,
-    images::BUSYBOX,
-    node::is_ready,
-};
+use e2e::{cluster::Cluster, images::BUSYBOX, node::is_ready};
 use serde_json::{Value, json};
 
 use crate::row::{Row, SOON, create, gone, running};
@@ -45,13 +41,23 @@ pub fn rows() -> Vec<Row> {
 
 async fn run(on: &Cluster) -> Result<()> {
     let image = format!("--image={BUSYBOX}");
-    let args = ["run", "once", &image, "--image-pull-policy=Never", "--restart=Never", "--"];
+    let args = [
+        "run",
+        "once",
+        &image,
+        "--image-pull-policy=Never",
+        "--restart=Never",
+        "--",
+    ];
     on.kubectl_prints(&[&args[..], &["sh", "-c", "exit 4"]].concat())?;
     let pod = on
         .await_pod("once", SOON, |pod| pod["status"]["phase"] == "Failed")
         .await?;
     let ended = &pod["status"]["containerStatuses"][0]["state"]["terminated"];
-    ensure!(ended["exitCode"] == 4 && ended["reason"] == "Error", "{pod}");
+    ensure!(
+        ended["exitCode"] == 4 && ended["reason"] == "Error",
+        "{pod}"
+    );
     let table = on.kubectl_prints(&["get", "pod", "once", "--no-headers"])?;
     ensure!(table.contains("Error"), "{table}");
     gone(on, "once").await
@@ -73,14 +79,21 @@ async fn delete(on: &Cluster) -> Result<()> {
 
 async fn force_delete(on: &Cluster) -> Result<()> {
     let more = json!({"terminationGracePeriodSeconds": 600});
-    create(on, "stays", "trap '' TERM; while :; do sleep 0.1; done", more)?;
+    create(
+        on,
+        "stays",
+        "trap '' TERM; while :; do sleep 0.1; done",
+        more,
+    )?;
     on.await_pod("stays", SOON, is_ready).await?;
     on.kubectl_prints(&["delete", "pod", "stays", "--force", "--grace-period=0"])?;
     ensure!(on.pod("stays").is_null());
     on.node
         .await_until("the container to be gone", SOON, async |_| {
             let path = "/api/v1/nodes/node/proxy/runningpods/";
-            Ok(!on.kubectl_prints(&["get", "--raw", path])?.contains("\"stays\""))
+            Ok(!on
+                .kubectl_prints(&["get", "--raw", path])?
+                .contains("\"stays\""))
         })
         .await
 }
@@ -97,7 +110,10 @@ async fn set_image(on: &Cluster) -> Result<()> {
             waiting["reason"] == "ErrImageNeverPull"
         })
         .await?;
-    ensure!(pod["status"]["containerStatuses"][0]["image"] != "", "{pod}");
+    ensure!(
+        pod["status"]["containerStatuses"][0]["image"] != "",
+        "{pod}"
+    );
     on.kubectl_prints(&["set", "image", "pod/changes", &format!("c={BUSYBOX}")])?;
     let after = on.await_pod("changes", SOON, is_ready).await?;
     ensure!(id(&before) != id(&after), "the container was not replaced");
@@ -118,7 +134,12 @@ async fn resize(on: &Cluster) -> Result<()> {
         "name": "c", "resources": {"requests": {"cpu": "200m"}, "limits": {"cpu": "200m"}},
     }]}});
     on.kubectl_prints(&[
-        "patch", "pod", "grows", "--subresource=resize", "--patch", &patch.to_string(),
+        "patch",
+        "pod",
+        "grows",
+        "--subresource=resize",
+        "--patch",
+        &patch.to_string(),
     ])?;
     let status = |pod: &Value| pod["status"]["containerStatuses"][0].clone();
     let after = on
@@ -126,7 +147,10 @@ async fn resize(on: &Cluster) -> Result<()> {
             status(pod)["resources"]["limits"]["cpu"] == "200m"
         })
         .await?;
-    ensure!(status(&before)["containerID"] == status(&after)["containerID"], "restarted");
+    ensure!(
+        status(&before)["containerID"] == status(&after)["containerID"],
+        "restarted"
+    );
     gone(on, "grows").await
 }
 

@@ -43,7 +43,12 @@ async fn get_nodes(on: &Cluster) -> Result<()> {
     ensure!(columns.get(1) == Some(&"Ready"), "{table}");
     ensure!(line.contains("192.0.2.10"), "no address: {table}");
     let text = on.kubectl_prints(&["describe", "node", "node"])?;
-    for wanted in ["kubernetes.io/hostname=node", "KubeletReady", "MemoryPressure", "pods:  "] {
+    for wanted in [
+        "kubernetes.io/hostname=node",
+        "KubeletReady",
+        "MemoryPressure",
+        "pods:  ",
+    ] {
         ensure!(text.contains(wanted), "no {wanted} in {text}");
     }
     let lease = on.kubectl_prints(&["get", "lease", "-n", "kube-node-lease", "node"])?;
@@ -57,7 +62,12 @@ async fn get_and_describe(on: &Cluster) -> Result<()> {
     let columns: Vec<&str> = table.split_whitespace().collect();
     ensure!(columns[..4] == ["seen", "1/1", "Running", "0"], "{table}");
     let text = on.kubectl_prints(&["describe", "pod", "seen"])?;
-    for wanted in ["Status:           Running", "Ready:          True", "QoS Class:", "node/192.0.2.10"] {
+    for wanted in [
+        "Status:           Running",
+        "Ready:          True",
+        "QoS Class:",
+        "node/192.0.2.10",
+    ] {
         ensure!(text.contains(wanted), "no {wanted:?} in {text}");
     }
     gone(on, "seen").await
@@ -78,18 +88,25 @@ async fn logs(on: &Cluster) -> Result<()> {
     ensure!(print(&["--since-time=2100-01-01T00:00:00Z"])?.is_empty());
     let stamped = print(&["--timestamps", "--tail=1"])?;
     let (time, text) = stamped.split_once(' ').unwrap_or_default();
-    ensure!(time.starts_with("20") && time.contains('T') && text == "wrong\n", "{stamped}");
+    ensure!(
+        time.starts_with("20") && time.contains('T') && text == "wrong\n",
+        "{stamped}"
+    );
     let prefixed = print(&["--all-containers", "--prefix", "--tail=1"])?;
     ensure!(prefixed == "[pod/talks/c] wrong\n", "{prefixed}");
     let (code, _, error) = outcome(on, &["logs", "talks", "-c", "none"])?;
-    ensure!(code == Some(1) && error.contains("none is not valid for pod talks"), "{error}");
+    ensure!(
+        code == Some(1) && error.contains("none is not valid for pod talks"),
+        "{error}"
+    );
     gone(on, "talks").await
 }
 
 async fn previous_logs(on: &Cluster) -> Result<()> {
     create(on, "again", "echo run; sleep 1; exit 1", json!({}))?;
     let restarts = |pod: &Value| pod["status"]["containerStatuses"][0]["restartCount"].clone();
-    on.await_pod("again", SOON, |pod| restarts(pod) == 1).await?;
+    on.await_pod("again", SOON, |pod| restarts(pod) == 1)
+        .await?;
     let text = on.kubectl_prints(&["logs", "again", "--previous"])?;
     ensure!(text == "run\n", "{text}");
     gone(on, "again").await
@@ -97,7 +114,12 @@ async fn previous_logs(on: &Cluster) -> Result<()> {
 
 async fn followed_logs(on: &Cluster) -> Result<()> {
     let more = json!({"restartPolicy": "Never"});
-    create(on, "ends", "for i in 1 2 3; do echo $i; sleep 1; done", more)?;
+    create(
+        on,
+        "ends",
+        "for i in 1 2 3; do echo $i; sleep 1; done",
+        more,
+    )?;
     on.await_pod("ends", SOON, |pod| pod["status"]["phase"] == "Running")
         .await?;
     let text = on.kubectl_prints(&["logs", "-f", "ends"])?;
@@ -114,14 +136,23 @@ async fn node_proxy(on: &Cluster) -> Result<()> {
     ensure!(raw("healthz")? == "ok");
     let pods: Value = serde_json::from_str(&raw("pods")?)?;
     let names: Vec<_> = pods["items"].as_array().into_iter().flatten().collect();
-    ensure!(names.iter().any(|pod| pod["metadata"]["name"] == "proxied"), "{pods}");
+    ensure!(
+        names.iter().any(|pod| pod["metadata"]["name"] == "proxied"),
+        "{pods}"
+    );
     let summary: Value = serde_json::from_str(&raw("stats/summary")?)?;
     ensure!(summary["node"]["nodeName"] == "node", "{summary}");
     let config: Value = serde_json::from_str(&raw("configz")?)?;
-    ensure!(config["kubeletconfig"]["serverTLSBootstrap"] == true, "{config}");
+    ensure!(
+        config["kubeletconfig"]["serverTLSBootstrap"] == true,
+        "{config}"
+    );
     // What metrics-server makes the data of `kubectl top` of.
     let metrics = raw("metrics/resource")?;
-    for wanted in ["node_memory_working_set_bytes", "container_cpu_usage_seconds_total{container=\"c\""] {
+    for wanted in [
+        "node_memory_working_set_bytes",
+        "container_cpu_usage_seconds_total{container=\"c\"",
+    ] {
         ensure!(metrics.contains(wanted), "no {wanted} in {metrics}");
     }
     gone(on, "proxied").await

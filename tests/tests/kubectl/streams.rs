@@ -45,18 +45,34 @@ async fn exec(on: &Cluster) -> Result<()> {
     let run = |command: &str| outcome(on, &["exec", "shell", "--", "sh", "-c", command]);
     ensure!(run("echo out; echo err >&2")? == (Some(0), "out\n".to_owned(), "err\n".to_owned()));
     let (code, out, error) = run("echo before; exit 7")?;
-    ensure!(code == Some(7) && out == "before\n", "{code:?} {out} {error}");
+    ensure!(
+        code == Some(7) && out == "before\n",
+        "{code:?} {out} {error}"
+    );
     ensure!(error.contains("exit code 7"), "{error}");
-    let echoed = with_input(on, &["exec", "-i", "shell", "-c", "c", "--", "cat"], "through\n")?;
-    ensure!(echoed == (Some(0), "through\n".to_owned(), String::new()), "{echoed:?}");
+    let echoed = with_input(
+        on,
+        &["exec", "-i", "shell", "-c", "c", "--", "cat"],
+        "through\n",
+    )?;
+    ensure!(
+        echoed == (Some(0), "through\n".to_owned(), String::new()),
+        "{echoed:?}"
+    );
     let big = "0123456789abcdef".repeat(64 << 10);
     let (code, out, _) = with_input(on, &["exec", "-i", "shell", "--", "sha256sum"], &big)?;
     let (expected, _) = e2e_digest(&big);
     ensure!(code == Some(0) && out.starts_with(&expected), "{out}");
     let (code, _, error) = outcome(on, &["exec", "shell", "--", "no-such-command"])?;
-    ensure!(code != Some(0) && error.contains("no-such-command"), "{code:?} {error}");
+    ensure!(
+        code != Some(0) && error.contains("no-such-command"),
+        "{code:?} {error}"
+    );
     let (code, _, error) = outcome(on, &["exec", "missing", "--", "true"])?;
-    ensure!(code == Some(1) && error.contains("pods \"missing\" not found"), "{error}");
+    ensure!(
+        code == Some(1) && error.contains("pods \"missing\" not found"),
+        "{error}"
+    );
     gone(on, "shell").await
 }
 
@@ -71,7 +87,15 @@ fn e2e_digest(text: &str) -> (String, usize) {
 async fn exec_on_a_terminal(on: &Cluster) -> Result<()> {
     running(on, "terminal", "exec sleep 1000").await?;
     // kubectl asks for a terminal only on one: script(1) gives it one.
-    let kubectl = on.kubectl(&["exec", "-it", "terminal", "--", "sh", "-c", "'stty size; exit 3'"])?;
+    let kubectl = on.kubectl(&[
+        "exec",
+        "-it",
+        "terminal",
+        "--",
+        "sh",
+        "-c",
+        "'stty size; exit 3'",
+    ])?;
     let words: Vec<String> = std::iter::once(kubectl.get_program())
         .chain(kubectl.get_args())
         .map(|word| word.to_string_lossy().into_owned())
@@ -85,7 +109,11 @@ async fn exec_on_a_terminal(on: &Cluster) -> Result<()> {
         .context("script, of util-linux")?;
     let text = String::from_utf8_lossy(&output.stdout);
     ensure!(text.contains("33 77"), "{text}");
-    ensure!(output.status.code() == Some(3), "{:?}: {text}", output.status);
+    ensure!(
+        output.status.code() == Some(3),
+        "{:?}: {text}",
+        output.status
+    );
     gone(on, "terminal").await
 }
 
@@ -101,7 +129,10 @@ async fn attach(on: &Cluster) -> Result<()> {
     on.await_pod("listens", SOON, |pod| pod["status"]["phase"] == "Running")
         .await?;
     let (code, out, error) = with_input(on, &["attach", "-i", "listens"], "a word\n")?;
-    ensure!(code == Some(0) && out.contains("heard a word"), "{code:?} {out} {error}");
+    ensure!(
+        code == Some(0) && out.contains("heard a word"),
+        "{code:?} {out} {error}"
+    );
     on.await_pod("listens", SOON, |pod| pod["status"]["phase"] == "Succeeded")
         .await?;
     gone(on, "listens").await
@@ -122,13 +153,22 @@ async fn port_forward(on: &Cluster) -> Result<()> {
     let mut lines = BufReader::new(child.stdout.take().context("no stdout")?);
     let mut line = String::new();
     lines.read_line(&mut line)?;
-    let fetched = on
-        .node
-        .in_net(&["busybox", "wget", "-qO-", "-T", "10", "http://127.0.0.1:18080/"]);
+    let fetched = on.node.in_net(&[
+        "busybox",
+        "wget",
+        "-qO-",
+        "-T",
+        "10",
+        "http://127.0.0.1:18080/",
+    ]);
     child.kill()?;
     child.wait()?;
     let mut error = String::new();
-    child.stderr.take().context("no stderr")?.read_to_string(&mut error)?;
+    child
+        .stderr
+        .take()
+        .context("no stderr")?
+        .read_to_string(&mut error)?;
     let fetched = fetched?;
     ensure!(fetched.stdout == b"served\n", "{line}{error}{fetched:?}");
     gone(on, "serves").await
@@ -151,8 +191,16 @@ async fn debug(on: &Cluster) -> Result<()> {
     running(on, "odd", "exec sleep 1000").await?;
     let image = format!("--image={BUSYBOX}");
     on.kubectl_prints(&[
-        "debug", "odd", &image, "--image-pull-policy=Never", "-c", "look", "--profile=general",
-        "--", "sleep", "1000",
+        "debug",
+        "odd",
+        &image,
+        "--image-pull-policy=Never",
+        "-c",
+        "look",
+        "--profile=general",
+        "--",
+        "sleep",
+        "1000",
     ])?;
     on.await_pod("odd", SOON, |pod| {
         pod["status"]["ephemeralContainerStatuses"][0]["state"]["running"].is_object()

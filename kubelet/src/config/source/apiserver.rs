@@ -20,8 +20,8 @@ pub struct ApiSource {
     pub client: Client,
     /// Name of this node.
     pub node_name: String,
-    /// Done once the node's object is at the API server: what is asked before then may
-    /// be refused, or be an answer about an earlier node of that name.
+    /// Done once it is known whether the API server has the node's object: admission
+    /// takes the node for what that says.
     pub registered: BoxFuture<'static, ()>,
 }
 

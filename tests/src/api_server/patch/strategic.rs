@@ -27,7 +27,8 @@ fn strategy(kind: &str, parent: &str, field: &str) -> Strategy {
             | "env"
             | "schedulingGates"
             | "resourceClaims"
-            | "resourceClaimStatuses",
+            | "resourceClaimStatuses"
+            | "allocatedResourcesStatus",
         ) => Strategy::Key("name"),
         ("spec", "imagePullSecrets") => Strategy::Key("name"),
         (_, "secrets") if kind == "ServiceAccount" => Strategy::Key("name"),
@@ -38,7 +39,7 @@ fn strategy(kind: &str, parent: &str, field: &str) -> Strategy {
         (_, "ports") if kind != "Endpoints" => Strategy::Key("containerPort"),
         (_, "conditions") if kind != "CertificateSigningRequest" => Strategy::Key("type"),
         ("status", "addresses") => Strategy::Key("type"),
-        (_, "podIPs" | "hostAliases") => Strategy::Key("ip"),
+        (_, "podIPs" | "hostIPs" | "hostAliases") => Strategy::Key("ip"),
         (_, "topologySpreadConstraints") => Strategy::Key("topologyKey"),
         ("metadata", "ownerReferences") => Strategy::Key("uid"),
         ("metadata", "finalizers") | ("spec", "podCIDRs") => Strategy::Set,

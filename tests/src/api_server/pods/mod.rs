@@ -16,7 +16,7 @@ pub fn qos_class(spec: &Value) -> &'static str {
         let quantity = container["resources"][list][name]
             .as_str()
             .map(str::to_owned);
-        quantity.filter(|text| text.trim_start_matches('0') != "")
+        quantity.filter(|text| !text.trim_start_matches('0').is_empty())
     };
     let mut any = false;
     let mut all = true;
@@ -59,9 +59,30 @@ pub fn bind(pod: &mut Value, node: &str, now: &str) {
         "type": "PodScheduled", "status": "True", "lastProbeTime": null,
         "lastTransitionTime": now, "observedGeneration": pod["metadata"]["generation"],
     });
+    set_condition(pod, condition);
+}
+
+/// Says in a pod that it fits on no node, and why.
+pub fn set_unschedulable(pod: &mut Value, why: &str, now: &str) {
+    let conditions = pod["status"]["conditions"].as_array();
+    let told = conditions
+        .into_iter()
+        .flatten()
+        .any(|one| one["type"] == "PodScheduled" && one["message"] == why);
+    if !told {
+        let condition = json!({
+            "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": why,
+            "lastProbeTime": null, "lastTransitionTime": now,
+            "observedGeneration": pod["metadata"]["generation"],
+        });
+        set_condition(pod, condition);
+    }
+}
+
+fn set_condition(pod: &mut Value, condition: Value) {
     match pod["status"]["conditions"].as_array_mut() {
         Some(conditions) => {
-            conditions.retain(|one| one["type"] != "PodScheduled");
+            conditions.retain(|one| one["type"] != condition["type"]);
             conditions.push(condition);
         }
         None => pod["status"]["conditions"] = json!([condition]),

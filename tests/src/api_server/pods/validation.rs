@@ -145,12 +145,7 @@ pub fn update(old: &Value, new: &Value) -> Vec<Cause> {
     let mut leveled = new_spec.clone();
     for list in CONTAINERS {
         let old_list = old_spec[list].as_array();
-        for (container, old) in leveled[list]
-            .as_array_mut()
-            .into_iter()
-            .flatten()
-            .zip(old_list.into_iter().flatten())
-        {
+        for (container, old) in elements(&mut leveled, list).zip(old_list.into_iter().flatten()) {
             container["image"] = old["image"].clone();
         }
     }
@@ -176,12 +171,7 @@ pub fn resize(old: &Value, new: &Value) -> Vec<Cause> {
     let mut leveled = new["spec"].clone();
     for list in CONTAINERS {
         let old_list = old["spec"][list].as_array();
-        for (container, old) in leveled[list]
-            .as_array_mut()
-            .into_iter()
-            .flatten()
-            .zip(old_list.into_iter().flatten())
-        {
+        for (container, old) in elements(&mut leveled, list).zip(old_list.into_iter().flatten()) {
             for field in ["resources", "resizePolicy"] {
                 level(container, old, field);
             }
@@ -230,6 +220,11 @@ pub fn ephemeral(old: &Value, new: &Value) -> Vec<Cause> {
         }
     }
     causes
+}
+
+fn elements<'a>(spec: &'a mut Value, list: &str) -> impl Iterator<Item = &'a mut Value> {
+    let list = spec.get_mut(list).and_then(Value::as_array_mut);
+    list.into_iter().flatten()
 }
 
 /// Makes a field of `target` as it is in `source`.

@@ -1,0 +1,237 @@
+//! `metrics.k8s.io`, in a metrics server's place: what kubelets tell at
+//! `/metrics/resource`, as `kubectl top` takes it.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::{
+    Server,
+    errors::ApiError,
+    request::{Query, Target},
+    resources,
+    selectors::Selectors,
+    strategy::text,
+};
+
+/// The group of these resources.
+pub(super) const GROUP: &str = "metrics.k8s.io";
+/// How often a kubelet is asked until it tells something newer than before.
+const ATTEMPTS: usize = 30;
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Whose usage it is: namespace, pod and container, all empty for the node itself.
+type Owner = [String; 3];
+
+/// What kubelets told last, by node.
+pub(super) type Samples = BTreeMap<String, Sample>;
+
+/// What one kubelet told.
+pub(super) type Sample = BTreeMap<Owner, Usage>;
+
+/// Usage of a container or a node since it began.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Usage {
+    /// Seconds of CPU time.
+    cpu: f64,
+    /// When that was so, in milliseconds since the epoch.
+    at: i64,
+    /// Bytes of memory.
+    memory: f64,
+}
+
+impl Server {
+    /// Answers a read of `nodes` or `pods` of the group.
+    pub(super) async fn metrics(&self, target: &Target, query: &Query) -> Result<Value, ApiError> {
+        let objects = resources::find("", "v1", target.resource.plural);
+        let objects = objects.ok_or_else(ApiError::no_such_path)?;
+        let labels = query.text("labelSelector");
+        let selectors = Selectors::parse(objects, labels, query.text("fieldSelector"))?;
+        let mut chosen = self
+            .storage
+            .lock()
+            .list(objects, target.namespace.as_deref());
+        chosen.retain(|(key, object)| {
+            let named = target.name.as_ref().is_none_or(|name| *name == key.name);
+            named && selectors.match_object(object)
+        });
+        let mut measured: BTreeMap<String, BTreeMap<Owner, Value>> = BTreeMap::new();
+        let mut items = Vec::new();
+        for (key, object) in &chosen {
+            let node = match objects.kind {
+                "Node" => key.name.as_str(),
+                _ => text(object, "/spec/nodeName"),
+            };
+            if node.is_empty() {
+                continue;
+            }
+            if !measured.contains_key(node) {
+                // A node that does not answer is left out of a list.
+                let told = self.measure(node).await.unwrap_or_default();
+                measured.insert(node.to_owned(), told);
+            }
+            let told = measured.get(node).into_iter().flatten();
+            let of_this = told.filter(|([namespace, name, _], _)| match objects.kind {
+                "Node" => name.is_empty(),
+                _ => *namespace == key.namespace && *name == key.name,
+            });
+            items.extend(item(target, object, of_this));
+        }
+        if let Some(name) = &target.name {
+            let found = items.pop();
+            return found.ok_or_else(|| ApiError::not_found(target.resource, name));
+        }
+        Ok(json!({
+            "kind": format!("{}List", target.resource.kind),
+            "apiVersion": target.resource.api_version(), "metadata": {}, "items": items,
+        }))
+    }
+
+    /// What a node and its containers use now: since they were asked last.
+    async fn measure(&self, node: &str) -> Result<BTreeMap<Owner, Value>, ApiError> {
+        for _ in 0..ATTEMPTS {
+            let told = parse(&self.ask_kubelet(node, "/metrics/resource").await?);
+            if let Some(rates) = self.rates(node, told) {
+                return Ok(rates);
+            }
+            sleep(PAUSE).await;
+        }
+        Err(ApiError::unavailable())
+    }
+
+    /// Usage since the sample before this one; nothing while that is as new.
+    fn rates(&self, node: &str, now: Sample) -> Option<BTreeMap<Owner, Value>> {
+        let mut samples = self.samples.lock();
+        let before = samples
+            .entry(node.to_owned())
+            .or_insert_with(|| now.clone());
+        let rates: BTreeMap<_, _> = now
+            .iter()
+            .filter_map(|(owner, usage)| {
+                let rate = rate(before.get(owner)?, usage)?;
+                Some((owner.clone(), rate))
+            })
+            .collect();
+        if rates.is_empty() {
+            return None;
+        }
+        *before = now;
+        Some(rates)
+    }
+}
+
+/// The object with the usage of a node, or of a pod's containers; nothing when there
+/// is none.
+fn item<'a>(
+    target: &Target,
+    object: &Value,
+    told: impl Iterator<Item = (&'a Owner, &'a Value)>,
+) -> Option<Value> {
+    let mut told: Vec<(&Owner, Value)> = told.map(|(owner, one)| (owner, one.clone())).collect();
+    let (_, first) = told.first()?.clone();
+    let mut item = json!({
+        "kind": target.resource.kind, "apiVersion": target.resource.api_version(),
+        "metadata": {
+            "name": object["metadata"]["name"], "labels": object["metadata"]["labels"],
+            "creationTimestamp": first["timestamp"],
+        },
+        "timestamp": first["timestamp"], "window": first["window"],
+    });
+    if target.resource.kind == "NodeMetrics" {
+        item["usage"] = first["usage"].clone();
+        return Some(item);
+    }
+    item["metadata"]["namespace"] = object["metadata"]["namespace"].clone();
+    let containers: Vec<Value> = told
+        .drain(..)
+        .map(|([_, _, container], one)| json!({"name": container, "usage": one["usage"]}))
+        .collect();
+    item["containers"] = Value::from(containers);
+    Some(item)
+}
+
+/// Usage between two samples; nothing when the second is not newer, or began anew.
+fn rate(before: &Usage, now: &Usage) -> Option<Value> {
+    let milliseconds = now.at - before.at;
+    if milliseconds <= 0 || now.cpu < before.cpu {
+        return None;
+    }
+    let elapsed = milliseconds as f64 / 1000.0;
+    let cores = (now.cpu - before.cpu) / elapsed;
+    let at = Timestamp::from_second(now.at / 1000).unwrap_or(Timestamp::MAX);
+    Some(json!({
+        "timestamp": at.to_string(), "window": format!("{elapsed}s"),
+        "usage": {
+            "cpu": format!("{:.0}n", cores * 1e9),
+            "memory": format!("{:.0}Ki", now.memory / 1024.0),
+        },
+    }))
+}
+
+/// Reads Prometheus' text.
+fn parse(text: &str) -> Sample {
+    let mut sample = Sample::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let (series, rest) = match line.split_once('}') {
+            Some((series, rest)) => (series, rest),
+            None => line.split_once(' ').unwrap_or((line, "")),
+        };
+        let (name, labels) = series.split_once('{').unwrap_or((series, ""));
+        let mut numbers = rest.split_whitespace();
+        let Some(value) = numbers.next().and_then(|value| value.parse::<f64>().ok()) else {
+            continue;
+        };
+        let label = |wanted: &str| {
+            let mut pairs = labels.split(',').filter_map(|pair| pair.split_once('='));
+            let found = pairs.find(|(label, _)| *label == wanted);
+            found.map_or_else(String::new, |(_, value)| value.trim_matches('"').to_owned())
+        };
+        let owner = match name.split_once('_') {
+            Some(("node", _)) => Owner::default(),
+            Some(("container", _)) => [label("namespace"), label("pod"), label("container")],
+            _ => continue,
+        };
+        let usage = sample.entry(owner).or_default();
+        if name.ends_with("_cpu_usage_seconds_total") {
+            usage.cpu = value;
+            usage.at = numbers.next().and_then(|at| at.parse().ok()).unwrap_or(0);
+        } else if name.ends_with("_memory_working_set_bytes") {
+            usage.memory = value;
+        }
+    }
+    sample
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usage_is_what_came_between_two_samples() {
+        let sample = |cpu: f64, at: i64| {
+            parse(&format!(
+                "# TYPE node_cpu_usage_seconds_total counter\n\
+                 node_cpu_usage_seconds_total {cpu} {at}\n\
+                 node_memory_working_set_bytes 2.097152e+06 {at}\n\
+                 container_cpu_usage_seconds_total{{container=\"c\",namespace=\"default\",pod=\"web\"}} 1.5 {at}\n\
+                 container_memory_working_set_bytes{{container=\"c\",namespace=\"default\",pod=\"web\"}} 4096 {at}\n\
+                 scrape_error 0\n"
+            ))
+        };
+        let (before, now) = (sample(10.0, 1_000), sample(11.0, 5_000));
+        assert_eq!(now.len(), 2);
+        let node = Owner::default();
+        let told = rate(&before[&node], &now[&node]).unwrap();
+        assert_eq!(
+            told["usage"],
+            json!({"cpu": "250000000n", "memory": "2048Ki"})
+        );
+        assert_eq!(told["window"], "4s");
+        let container = ["default", "web", "c"].map(str::to_owned);
+        let told = rate(&before[&container], &now[&container]).unwrap();
+        assert_eq!(told["usage"], json!({"cpu": "0n", "memory": "4Ki"}));
+        assert_eq!(rate(&now[&node], &now[&node]), None);
+    }
+}

@@ -1,0 +1,92 @@
+//! As much of OpenAPI v3 as `kubectl` needs to know that the server takes
+//! `fieldValidation`, and so to leave validation to it. Schemas are not told, and
+//! v2 is not there: `kubectl explain` has nothing to explain.
+
+use serde_json::{Map, Value, json};
+
+use super::{discovery::group_versions, metrics, resources::RESOURCES};
+
+/// What a path answers.
+pub(super) fn answer(path: &str) -> Option<Value> {
+    let rest = path.strip_prefix("/openapi/v3")?.trim_matches('/');
+    if rest.is_empty() {
+        return Some(index());
+    }
+    let (group, version) = group_versions()
+        .into_iter()
+        .find(|(group, version)| root(group, version) == rest)?;
+    Some(document(group, version))
+}
+
+fn root(group: &str, version: &str) -> String {
+    if group.is_empty() {
+        format!("api/{version}")
+    } else {
+        format!("apis/{group}/{version}")
+    }
+}
+
+fn index() -> Value {
+    let paths: Map<String, Value> = group_versions()
+        .into_iter()
+        .map(|(group, version)| {
+            let root = root(group, version);
+            let url = json!({"serverRelativeURL": format!("/openapi/v3/{root}?hash=1")});
+            (root, url)
+        })
+        .collect();
+    json!({"paths": paths})
+}
+
+fn document(group: &str, version: &str) -> Value {
+    let mut paths = Map::new();
+    for resource in RESOURCES {
+        let stored = !resource.answered_only && resource.group != metrics::GROUP;
+        if (resource.group, resource.version) != (group, version) || !stored {
+            continue;
+        }
+        let place = if resource.namespaced {
+            "/namespaces/{namespace}"
+        } else {
+            ""
+        };
+        let path = format!(
+            "/{}{place}/{}/{{name}}",
+            root(group, version),
+            resource.plural
+        );
+        let query = |name: &str| json!({"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": true}});
+        paths.insert(
+            path,
+            json!({"patch": {
+                "operationId": format!("patch{group}{version}{}", resource.kind),
+                "parameters": [query("dryRun"), query("fieldManager"), query("fieldValidation")],
+                "responses": {"200": {"description": "OK"}},
+                "x-kubernetes-action": "patch",
+                "x-kubernetes-group-version-kind":
+                    {"group": group, "version": version, "kind": resource.kind},
+            }}),
+        );
+    }
+    json!({
+        "openapi": "3.0.0", "info": {"title": "Kubernetes", "version": "v1.36.0"}, "paths": paths,
+        "components": {"schemas": {}},
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_s_patch_takes_field_validation() {
+        let index = answer("/openapi/v3").unwrap();
+        assert!(index["paths"]["apis/apps/v1"].is_object());
+        let core = answer("/openapi/v3/api/v1").unwrap();
+        let pod = &core["paths"]["/api/v1/namespaces/{namespace}/pods/{name}"]["patch"];
+        assert_eq!(pod["x-kubernetes-group-version-kind"]["kind"], "Pod");
+        assert_eq!(pod["parameters"][2]["name"], "fieldValidation");
+        assert_eq!(answer("/openapi/v2"), None);
+        assert_eq!(answer("/openapi/v3/apis/none/v1"), None);
+    }
+}

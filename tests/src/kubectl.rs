@@ -1,0 +1,109 @@
+//! The real `kubectl`, run against a server of the tests.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Output, Stdio},
+};
+
+use anyhow::{Context as _, Result, bail};
+use tempfile::TempDir;
+use tokio::process::{Child, Command};
+
+/// `kubectl` with a kubeconfig, and a home of its own.
+#[derive(Debug)]
+pub struct Kubectl {
+    program: PathBuf,
+    home: TempDir,
+}
+
+/// How a command of `kubectl` ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// Its exit code.
+    pub code: Option<i32>,
+    /// What it wrote.
+    pub stdout: String,
+    /// What it complained of.
+    pub stderr: String,
+}
+
+impl Kubectl {
+    /// `kubectl` for what `kubeconfig` names. It must be there: `$KUBECTL`, where
+    /// `deploy/install.sh tests` puts it, or on the PATH.
+    pub fn new(kubeconfig: &str) -> Result<Self> {
+        let home = TempDir::new()?;
+        fs::write(home.path().join("kubeconfig"), kubeconfig)?;
+        Ok(Self {
+            program: find()?,
+            home,
+        })
+    }
+
+    /// The command with these arguments, not started yet.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let home = self.home.path();
+        let mut command = Command::new(&self.program);
+        command
+            .args(arguments)
+            .env("HOME", home)
+            .env("KUBECONFIG", home.join("kubeconfig"))
+            .current_dir(home)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        command
+    }
+
+    /// Starts a command that goes on by itself; it ends when it is dropped.
+    pub fn start(&self, arguments: &[&str]) -> Result<Child> {
+        self.command(arguments)
+            .spawn()
+            .with_context(|| format!("cannot start {}", self.program.display()))
+    }
+
+    /// Runs a command to its end.
+    pub async fn run(&self, arguments: &[&str]) -> Result<Ended> {
+        let output = self.start(arguments)?.wait_with_output().await?;
+        Ok(Ended::from(output))
+    }
+
+    /// Runs a command that must succeed; what it wrote.
+    pub async fn ok(&self, arguments: &[&str]) -> Result<String> {
+        let ended = self.run(arguments).await?;
+        if ended.code != Some(0) {
+            bail!("kubectl {}: {ended:?}", arguments.join(" "));
+        }
+        Ok(ended.stdout)
+    }
+
+    /// Where it may keep files.
+    pub fn home(&self) -> &Path {
+        self.home.path()
+    }
+}
+
+impl From<Output> for Ended {
+    fn from(output: Output) -> Self {
+        Self {
+            code: output.status.code(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
+fn find() -> Result<PathBuf> {
+    if let Some(program) = env::var_os("KUBECTL") {
+        return Ok(PathBuf::from(program));
+    }
+    let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tools/bin");
+    let path = env::var_os("PATH").unwrap_or_default();
+    [installed]
+        .into_iter()
+        .chain(env::split_paths(&path))
+        .map(|folder| folder.join("kubectl"))
+        .find(|program| program.is_file())
+        .context("there is no kubectl: set KUBECTL to it, or run deploy/install.sh tests")
+}
