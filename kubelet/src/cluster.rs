@@ -219,7 +219,10 @@ mod tests {
             address: address.to_owned(),
         };
         let hostname = address("Hostname", "node-1");
-        assert_eq!(serving_template("node-1", &[hostname.clone()]), None);
+        assert_eq!(
+            serving_template("node-1", std::slice::from_ref(&hostname)),
+            None
+        );
         let all = [
             hostname,
             address("InternalIP", "10.0.0.2"),

@@ -21,6 +21,7 @@ use crate::{
     housekeeping::{Directories, Housekeeping},
     lifecycle::{Admission, NodeFacts, NodeSource},
     logs::LogRotation,
+    node::csi_node::CsiNodeKeeper,
     pleg::{Pleg, PodCache},
     plugin_manager::{Handlers, PluginHandler, PluginManager},
     pod::{identity::PodUid, manager::PodManager, mirror::MirrorPods},
@@ -67,6 +68,7 @@ struct Parts {
     /// None on a standalone node.
     client: Option<Client>,
     mirrors: Option<Arc<MirrorPods>>,
+    csi_node: Option<Arc<CsiNodeKeeper>>,
     sources_ready: Box<dyn Fn() -> bool + Send + Sync>,
     pods: Arc<PodManager>,
     statuses: Arc<StatusManager>,
@@ -150,6 +152,10 @@ impl Kubelet {
                 .as_ref()
                 .map(|membership| membership.node.clone()),
         };
+        let csi_node = membership.as_ref().map(|membership| {
+            let (client, node) = (membership.client.clone(), membership.node.clone());
+            Arc::new(CsiNodeKeeper::new(client, &options.node_name, node))
+        });
         let client = membership.map(|membership| membership.client);
         let host = VolumeHost {
             options: Arc::clone(&options),
@@ -159,7 +165,10 @@ impl Kubelet {
         };
         let drivers = Arc::<DriverStore>::default();
         let plugins = plugins::all(&host, Arc::clone(&drivers));
-        let csi: Arc<dyn PluginHandler> = Arc::new(CsiRegistration(drivers));
+        let csi: Arc<dyn PluginHandler> = Arc::new(CsiRegistration {
+            drivers,
+            node: csi_node.clone(),
+        });
         let plugin_manager = PluginManager::new(
             options.root_dir.join("plugins_registry"),
             Handlers::from([(csi::PLUGIN_TYPE.to_owned(), csi)]),
@@ -185,6 +194,7 @@ impl Kubelet {
             cri,
             client,
             mirrors,
+            csi_node,
         }))
     }
 
@@ -314,9 +324,17 @@ impl Kubelet {
         let (Some(client), Some(mirrors)) = (&parts.client, &parts.mirrors) else {
             return;
         };
+        let (Some(csi_node), Some(node)) = (&parts.csi_node, &parts.node.object) else {
+            return;
+        };
         let (statuses, pods) = (Arc::clone(&parts.statuses), Arc::clone(&parts.pods));
         let statuses = StatusSync::new(client.clone(), statuses, pods);
-        tokio::join!(mirrors.run(cancel.clone()), statuses.run(cancel));
+        tokio::join!(
+            mirrors.run(cancel.clone()),
+            csi_node.run(cancel.clone()),
+            parts.volumes.follow_node(node.clone(), cancel.clone()),
+            statuses.run(cancel),
+        );
     }
 
     /// Returns once the runtime answers.
@@ -346,6 +364,17 @@ impl Kubelet {
                 }
             }
         }
+    }
+
+    /// Unique names of the volumes that have to be attached to this node as long as its
+    /// pods have them, or are to have them; `None` until that is known.
+    pub fn volumes_in_use(&self) -> Option<Vec<String>> {
+        self.0.volumes.volumes_in_use()
+    }
+
+    /// Why the cluster does not know yet which volumes this node can have.
+    pub fn csi_node_problem(&self) -> Option<String> {
+        self.0.csi_node.as_ref()?.problem()
     }
 
     /// The pods of this node with their status, as `/pods` serves them, by

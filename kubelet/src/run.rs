@@ -11,7 +11,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
 
 use crate::{
-    apiserver::objects::NoObjects,
+    apiserver::objects::{ApiObjects, ApiObjectsParts, NoObjects, Objects},
     certificate::client::JoinError,
     cluster::{Cluster, ClusterParts},
     config::{
@@ -135,11 +135,22 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
         };
         tasks.spawn(source.run(pod_config.source(Source::Api), cancel.clone()));
     }
+    let objects: Arc<dyn Objects> = match (&membership, &settings.cluster) {
+        (Some(membership), Some(cluster)) => Arc::new(ApiObjects::new(ApiObjectsParts {
+            client: membership.client.clone(),
+            node: membership.node.clone(),
+            change_detection: cluster.change_detection,
+            sync_frequency: options.sync_frequency,
+            tasks: tasks.clone(),
+            cancel: cancel.clone(),
+        })),
+        _ => Arc::new(NoObjects),
+    };
     let has_pods = settings.manifests.is_some() || settings.url.is_some();
     let kubelet = Kubelet::new(
         options.clone(),
         cri.clone(),
-        Arc::new(NoObjects),
+        objects,
         membership,
         cluster
             .as_ref()
@@ -231,6 +242,7 @@ impl Findings for Kubelet {
         let pleg = self.pleg_healthy().err();
         pleg.map(|error| format!("PLEG is not healthy: {error}"))
             .into_iter()
+            .chain(self.csi_node_problem())
             .collect()
     }
 
@@ -239,9 +251,8 @@ impl Findings for Kubelet {
         Pressure::default()
     }
 
-    /// Unknown: no volume of the cluster's is attached yet.
     fn volumes_in_use(&self) -> Option<Vec<String>> {
-        None
+        Self::volumes_in_use(self)
     }
 }
 

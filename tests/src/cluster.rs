@@ -3,12 +3,11 @@
 
 use std::{
     fs,
-    path::PathBuf,
-    process::{Command, Output, Stdio},
+    process::{Command, Output},
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use serde_json::Value;
 use tokio::{
     net::TcpListener,
@@ -18,6 +17,7 @@ use tokio::{
 
 use crate::{
     api_server::{ApiServer, Caller, Listening},
+    kubectl::Kubectl,
     node::Node,
 };
 
@@ -32,6 +32,7 @@ pub struct Cluster {
     pub node: Node,
     /// The API server.
     pub api: ApiServer,
+    kubectl: Kubectl,
     // Before its threads.
     _listening: Listening,
     threads: Option<Runtime>,
@@ -59,11 +60,11 @@ impl Cluster {
         let (api, listening) = serving.await??;
         let bootstrapper = Caller::new("system:bootstrap:abcdef", &["system:bootstrappers"]);
         api.with_policy(|policy| policy.add_token(TOKEN, bootstrapper));
-        api.schedule_to(Some("node"));
+        api.run_scheduler(true);
         let admin = api
             .identity(&Caller::admin())
             .map_err(|error| anyhow!("{error:?}"))?;
-        fs::write(node.path("admin.conf"), listening.kubeconfig(&admin))?;
+        let kubectl = Kubectl::new(&listening.kubeconfig(&admin))?.within(node.namespace());
         fs::write(
             node.path("bootstrap.conf"),
             listening.kubeconfig_with_token(TOKEN),
@@ -72,6 +73,7 @@ impl Cluster {
         let mut cluster = Self {
             node,
             api,
+            kubectl,
             _listening: listening,
             threads: Some(threads),
         };
@@ -153,21 +155,8 @@ impl Cluster {
     }
 
     /// `kubectl` with these arguments, as the administrator, in the node's network.
-    pub fn kubectl(&self, args: &[&str]) -> Result<Command> {
-        let mut command = Command::new("nsenter");
-        command
-            .args(["--target", &self.node.namespace().pid().to_string()])
-            // One that hangs is a failure, and no more.
-            .args(["--net", "--", "timeout", "60"])
-            .arg(kubectl()?)
-            .arg("--kubeconfig")
-            .arg(self.node.path("admin.conf"))
-            .arg("--cache-dir")
-            .arg(self.node.path("kubectl-cache"))
-            .args(args)
-            .env("HOME", self.node.path("home"))
-            .stdin(Stdio::null());
-        Ok(command)
+    pub fn kubectl(&self, args: &[&str]) -> Command {
+        self.kubectl.command(args).into_std()
     }
 
     /// What `kubectl` prints.
@@ -179,7 +168,7 @@ impl Cluster {
             status,
             stdout,
             stderr,
-        } = self.kubectl(args)?.output()?;
+        } = self.kubectl(args).output()?;
         if !status.success() {
             bail!(
                 "kubectl {args:?}: {status}: {}\nkubelet:\n{}",
@@ -198,13 +187,4 @@ impl Drop for Cluster {
             threads.shutdown_background();
         }
     }
-}
-
-/// The real kubectl.
-fn kubectl() -> Result<PathBuf> {
-    let path = std::env::var_os("PATH").context("no PATH")?;
-    std::env::split_paths(&path)
-        .map(|dir| dir.join("kubectl"))
-        .find(|file| file.is_file())
-        .context("no kubectl in PATH: deploy/install.sh tests")
 }

@@ -1,7 +1,9 @@
 //! The real `kubectl`, run against a server of the tests.
 
 use std::{
-    env, fs,
+    env,
+    ffi::OsStr,
+    fs,
     path::{Path, PathBuf},
     process::{Output, Stdio},
 };
@@ -10,11 +12,15 @@ use anyhow::{Context as _, Result, bail};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
+use crate::network_namespace::NetworkNamespace;
+
 /// `kubectl` with a kubeconfig, and a home of its own.
 #[derive(Debug)]
 pub struct Kubectl {
     program: PathBuf,
     home: TempDir,
+    /// A command that runs it somewhere else.
+    before: Vec<String>,
 }
 
 /// How a command of `kubectl` ended.
@@ -37,14 +43,28 @@ impl Kubectl {
         Ok(Self {
             program: find()?,
             home,
+            before: Vec::new(),
         })
+    }
+
+    /// The same in a network namespace.
+    pub fn within(mut self, namespace: &NetworkNamespace) -> Self {
+        self.before = namespace.enter();
+        // One that hangs is a failure, and no more.
+        let limit = ["timeout", "--foreground", "60"];
+        self.before.extend(limit.map(str::to_owned));
+        self
     }
 
     /// The command with these arguments, not started yet.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let home = self.home.path();
-        let mut command = Command::new(&self.program);
+        let mut words = self.before.iter().map(OsStr::new);
+        let words = words.by_ref().chain([self.program.as_os_str()]);
+        let words: Vec<&OsStr> = words.collect();
+        let mut command = Command::new(words[0]);
         command
+            .args(&words[1..])
             .args(arguments)
             .env("HOME", home)
             .env("KUBECONFIG", home.join("kubeconfig"))

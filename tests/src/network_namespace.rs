@@ -73,10 +73,19 @@ impl NetworkNamespace {
         self.0.pid()
     }
 
+    /// What runs the command that follows in it.
+    pub fn enter(&self) -> Vec<String> {
+        let pid = self.pid().to_string();
+        ["nsenter", "--target", &pid, "--net", "--"]
+            .map(str::to_owned)
+            .into()
+    }
+
     /// Runs a command in it.
     pub fn run(&self, command: &[&str]) -> Result<Output> {
-        Command::new("nsenter")
-            .args(["--target", &self.pid().to_string(), "--net", "--"])
+        let enter = self.enter();
+        Command::new(&enter[0])
+            .args(&enter[1..])
             .args(command)
             .output()
             .with_context(|| format!("cannot run {command:?}"))

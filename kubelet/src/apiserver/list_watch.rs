@@ -21,8 +21,8 @@ const RETRY_BASE: Duration = Duration::from_millis(800);
 const RETRY_MAX: Duration = Duration::from_secs(30);
 const RETRY_RESET: Duration = Duration::from_secs(120);
 
-/// The server ends a watch after this many seconds and by chance up to as many more, as
-/// upstream.
+/// The server ends a watch after this many seconds and by chance up to as many more,
+/// unless it is said otherwise; as upstream.
 const WATCH_SECONDS: u32 = 300;
 /// A watch that the server did not end by so much later is dead.
 const WATCH_GRACE: Duration = Duration::from_secs(30);
@@ -46,6 +46,8 @@ pub enum Change<K> {
 pub struct ListWatch<K> {
     api: Api<K>,
     field_selector: String,
+    /// The server ends a watch after so many, and by chance up to as many more.
+    watch_seconds: u32,
     state: State<K>,
     /// Nothing is asked before.
     not_before: Option<Instant>,
@@ -103,12 +105,21 @@ where
         Self {
             api,
             field_selector,
+            watch_seconds: WATCH_SECONDS,
             state: State::Unknown,
             not_before: None,
             delay: RETRY_BASE,
             failed: None,
             complaint: None,
         }
+    }
+
+    /// Has the server end a watch after so many seconds, and by chance up to as many more,
+    /// instead of five minutes.
+    #[must_use]
+    pub fn with_watch_seconds(mut self, seconds: u32) -> Self {
+        self.watch_seconds = seconds;
+        self
     }
 
     /// The next change, for as long as it takes: whatever fails is tried again. What is
@@ -151,8 +162,9 @@ where
     }
 
     async fn watch(&mut self, version: String) {
-        let spread = repeatable::random() % u64::from(WATCH_SECONDS);
-        let seconds = WATCH_SECONDS + u32::try_from(spread).unwrap_or_default();
+        let least = self.watch_seconds;
+        let spread = repeatable::random() % u64::from(least.max(1));
+        let seconds = least + u32::try_from(spread).unwrap_or_default();
         let mut params = WatchParams::default().timeout(seconds);
         if !self.field_selector.is_empty() {
             params = params.fields(&self.field_selector);

@@ -3,6 +3,8 @@
 
 pub mod client;
 mod connection;
+#[cfg(test)]
+pub(crate) mod fake_server;
 pub mod identity;
 pub mod kubeconfig;
 pub mod list_watch;

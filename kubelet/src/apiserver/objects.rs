@@ -1,6 +1,14 @@
 //! The objects that pods name: config maps, secrets, claims, services. Served by the
 //! API server, and by nothing on a node that has none.
 
+mod api_objects;
+mod fetched;
+mod followed;
+mod named;
+mod services;
+#[cfg(test)]
+mod tests;
+
 use std::{fmt, sync::Arc};
 
 use futures::future::BoxFuture;
@@ -11,6 +19,9 @@ use k8s_openapi::api::{
     },
     storage::v1::{CSIDriver, VolumeAttachment},
 };
+
+pub use self::api_objects::{ApiObjects, ApiObjectsParts, ChangeDetection};
+use super::request::ApiError;
 
 /// Why an object cannot be had.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
@@ -41,6 +52,15 @@ pub enum ObjectError {
         /// Why not.
         message: String,
     },
+    /// The API server has not said yet what there is of it; in upstream's words.
+    #[error("failed to sync {resource} cache: timed out waiting for the condition")]
+    NotSynced {
+        /// Its resource.
+        resource: &'static str,
+    },
+    /// The API server has not said yet which services there are; in upstream's words.
+    #[error("services have not yet been read at least once, cannot construct envvars")]
+    ServicesUnread,
 }
 
 impl ObjectError {
@@ -48,6 +68,25 @@ impl ObjectError {
     /// references pass over.
     pub const fn is_not_found(&self) -> bool {
         matches!(self, Self::NotFound { .. })
+    }
+
+    fn not_found(resource: &'static str, name: &str) -> Self {
+        Self::NotFound {
+            resource,
+            name: name.to_owned(),
+        }
+    }
+
+    /// What an answer of the API server about an object comes to.
+    fn of(resource: &'static str, name: &str, error: &ApiError) -> Self {
+        if error.is_not_found() {
+            return Self::not_found(resource, name);
+        }
+        Self::Unavailable {
+            resource,
+            name: name.to_owned(),
+            message: error.to_string(),
+        }
     }
 }
 
@@ -167,21 +206,5 @@ impl Objects for NoObjects {
 
     fn is_standalone(&self) -> bool {
         true
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_node_alone_says_what_it_lacks() {
-        let error = NoObjects.secret("default", "key").await.unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "secret \"key\": this node has no API server that could serve it"
-        );
-        assert!(!error.is_not_found());
-        assert_eq!(NoObjects.services().await, Ok(Vec::new()));
     }
 }

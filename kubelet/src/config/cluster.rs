@@ -13,7 +13,10 @@ use super::{
     kubelet_configuration::KubeletConfiguration, reservation::Reservation, settings::absolute,
     settings::span,
 };
-use crate::{apiserver::client::RateLimit, cli::Flags};
+use crate::{
+    apiserver::{client::RateLimit, objects::ChangeDetection},
+    cli::Flags,
+};
 
 /// The cluster that a kubelet joins.
 #[derive(Clone, Debug)]
@@ -33,6 +36,9 @@ pub struct ClusterOptions {
     /// How often it is told of events (`eventRecordQPS`, `eventBurst`); as often as there
     /// are any when unset.
     pub event_rate_limit: Option<RateLimit>,
+    /// How it is found out that a config map or a secret has changed
+    /// (`configMapAndSecretChangeDetectionStrategy`).
+    pub change_detection: ChangeDetection,
     /// What the node's object says.
     pub node: NodeOptions,
 }
@@ -125,6 +131,11 @@ pub(super) fn cluster(
                 qps,
                 burst: count(config.event_burst),
             }),
+        change_detection: match &*config.config_map_and_secret_change_detection_strategy {
+            "Get" => ChangeDetection::Get,
+            "Cache" => ChangeDetection::Cache,
+            _ => ChangeDetection::Watch,
+        },
         node: NodeOptions {
             register: config.register_node != Some(false),
             taints: config.register_with_taints.clone(),

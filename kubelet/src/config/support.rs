@@ -17,6 +17,7 @@ const EFFECTIVE: &[&str] = &[
     "authorization.webhook.cacheUnauthorizedTTL",
     "clusterDNS",
     "clusterDomain",
+    "configMapAndSecretChangeDetectionStrategy",
     "containerLogMaxFiles",
     "containerLogMaxSize",
     "containerLogMaxWorkers",

@@ -2,12 +2,13 @@
 //! reported when it changes and now and then, and a lease renewed that says that the
 //! node is alive.
 //!
-//! Everything but [`watch`], [`lease`] and [`reporter`] only computes; what other parts
+//! Everything but [`watch`], [`lease`], [`reporter`] and [`csi_node`] only computes; what other parts
 //! of the kubelet know comes through [`findings::Findings`].
 
 pub mod addresses;
 pub mod capacity;
 pub mod conditions;
+pub mod csi_node;
 pub mod findings;
 pub mod lease;
 pub mod patch;

@@ -262,6 +262,7 @@ mod tests {
                 dir: self.plugin().host.volume_dir(&volume),
                 volume,
                 device: None,
+                attachment: None,
                 fs_group: fs_group.map(|gid| FsGroup {
                     gid,
                     on_root_mismatch: false,

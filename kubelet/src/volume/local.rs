@@ -13,7 +13,9 @@ use k8s_openapi::api::core::v1::LocalVolumeSource;
 use super::{
     VolumeError, VolumeHost, blocking, blocking_on_own_files, disk, file_system, mount, mount_info,
     ownership,
-    plugin::{Attributes, MountRequest, Mounted, PodVolume, VolumeMode, VolumePlugin, Work},
+    plugin::{
+        Attributes, FoundDevice, MountRequest, Mounted, PodVolume, VolumeMode, VolumePlugin, Work,
+    },
     spec::VolumeSpec,
 };
 
@@ -118,17 +120,17 @@ impl VolumePlugin for Local {
         blocking(move || mount::clean_up(&dir)).boxed()
     }
 
-    fn device_on_disk<'a>(&'a self, volume: &'a PodVolume) -> Work<'a, Option<String>> {
+    fn device_on_disk<'a>(&'a self, volume: &'a PodVolume) -> Work<'a, Option<FoundDevice>> {
         let mounted = volume.mode == VolumeMode::Filesystem;
-        let name = mounted.then(|| volume.name.clone());
+        let name = mounted.then(|| FoundDevice::from(volume.name.clone()));
         futures::future::ready(Ok(name)).boxed()
     }
 
-    fn devices_on_disk(&self) -> Work<'_, Vec<String>> {
+    fn devices_on_disk(&self) -> Work<'_, Vec<FoundDevice>> {
         let dir = self.devices_dir();
         blocking_on_own_files(move || {
             let children = disk::children(&dir)?;
-            Ok(children.into_iter().map(|(name, _)| name).collect())
+            Ok(children.into_iter().map(|(name, _)| name.into()).collect())
         })
         .boxed()
     }

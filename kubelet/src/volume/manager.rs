@@ -1,13 +1,14 @@
 //! The volume manager: pods say what they want of it and wait; it brings the node there.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Container, Node, Pod, PodSpec};
 use parking_lot::Mutex;
 use tokio::{
-    sync::Notify,
+    sync::{Notify, watch},
     time::{Instant, timeout_at},
 };
+use tokio_util::sync::CancellationToken;
 
 use super::{
     VolumeError, VolumeHost,
@@ -77,7 +78,11 @@ impl VolumeManager {
                 continue;
             }
             let resolved = spec::resolve(pod, volume, &uses, &*self.host.objects).await;
-            match resolved.and_then(|spec| self.request(pod, spec)) {
+            let request = match resolved {
+                Ok(spec) => self.request(pod, spec).await,
+                Err(error) => Err(error),
+            };
+            match request {
                 Ok(request) => wanted.push(request),
                 Err(error) => {
                     unprocessed.push(volume.name.clone());
@@ -123,7 +128,7 @@ impl VolumeManager {
 
     /// What is asked of the plugin that the volume belongs to, and whether it is to be done
     /// again when it was done.
-    fn request(
+    async fn request(
         &self,
         pod: &Arc<Pod>,
         spec: VolumeSpec,
@@ -137,6 +142,7 @@ impl VolumeManager {
             plugin: plugin.name().to_owned(),
             name,
         });
+        let attachment = plugin.attachment(&spec).await?;
         let volume = PodVolume {
             uid: PodUid::of(pod),
             plugin: plugin.name().to_owned(),
@@ -149,6 +155,7 @@ impl VolumeManager {
             dir: self.host.volume_dir(&volume),
             volume,
             device,
+            attachment,
             fs_group: pod.spec.as_ref().and_then(fs_group),
             fs_user: pod.spec.as_ref().and_then(fs_user),
             spec,
@@ -191,6 +198,40 @@ impl VolumeManager {
         })
     }
 
+    /// Unique names of the volumes that have to be attached to this node as long as its
+    /// pods have them, or may have them, or are to have them. `None` until it is known
+    /// what an earlier kubelet left.
+    pub fn volumes_in_use(&self) -> Option<Vec<String>> {
+        self.world.lock().in_use()
+    }
+
+    /// Has volumes that wait for being attached looked after again when this node's object
+    /// says that they are, until cancelled.
+    pub async fn follow_node(
+        &self,
+        mut node: watch::Receiver<Option<Arc<Node>>>,
+        cancel: CancellationToken,
+    ) {
+        let mut known = BTreeSet::new();
+        loop {
+            let now = {
+                let node = node.borrow_and_update();
+                node.as_ref()
+                    .map_or_else(BTreeSet::new, |node| usable(node))
+            };
+            let news: BTreeSet<&String> = now.difference(&known).collect();
+            if !news.is_empty() {
+                self.world.lock().retry(&news);
+                self.changed.notify_waiters();
+            }
+            known = now;
+            let changed = cancel.run_until_cancelled(node.changed());
+            if !matches!(changed.await, Some(Ok(()))) {
+                return;
+            }
+        }
+    }
+
     /// Every source of pods was read: what earlier kubelets left and no pod has named is
     /// left over.
     pub fn settle(&self) {
@@ -225,6 +266,20 @@ impl VolumeManager {
         }
         format!("context deadline exceeded ({})", errors.join("; "))
     }
+}
+
+/// Unique names of the volumes that are attached to a node, and in use there.
+fn usable(node: &Node) -> BTreeSet<String> {
+    let Some(status) = &node.status else {
+        return BTreeSet::new();
+    };
+    let in_use = status.volumes_in_use.as_deref().unwrap_or_default();
+    let attached = status.volumes_attached.iter().flatten();
+    let names = attached.map(|volume| &volume.name);
+    names
+        .filter(|name| in_use.contains(name))
+        .cloned()
+        .collect()
 }
 
 fn fs_group(spec: &PodSpec) -> Option<FsGroup> {

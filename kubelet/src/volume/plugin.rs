@@ -71,6 +71,26 @@ pub struct Device {
     pub name: String,
 }
 
+/// A device that an earlier kubelet left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundDevice {
+    /// As [`Device::name`].
+    pub name: String,
+    /// As [`MountRequest::attachment`]; also that of a volume that may not have to be
+    /// attached, where what is on disk does not tell.
+    pub attachment: Option<String>,
+}
+
+impl From<String> for FoundDevice {
+    /// One that no controller attaches.
+    fn from(name: String) -> Self {
+        Self {
+            name,
+            attachment: None,
+        }
+    }
+}
+
 /// What a pod wants of the ownership of a volume's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FsGroup {
@@ -93,6 +113,9 @@ pub struct MountRequest {
     pub dir: PathBuf,
     /// What it is mounted from, when the plugin has named a device.
     pub device: Option<Device>,
+    /// Unique name of the volume, by which the node's object says that it is attached and
+    /// in use; `None` where no controller has to attach it before the node can have it.
+    pub attachment: Option<String>,
     /// Group of its files.
     pub fs_group: Option<FsGroup>,
     /// The one user that all containers of the pod run as, when there is one.
@@ -148,6 +171,13 @@ pub trait VolumePlugin: fmt::Debug + Send + Sync + 'static {
         Ok(None)
     }
 
+    /// Unique name of the volume where a controller has to attach it to the node: see
+    /// [`MountRequest::attachment`]. Only what has a device is attached.
+    fn attachment<'a>(&'a self, spec: &'a VolumeSpec) -> Work<'a, Option<String>> {
+        let _ = spec;
+        future::ready(Ok(None)).boxed()
+    }
+
     /// Whether what is in the volume changes while it is mounted.
     fn refreshes(&self, spec: &VolumeSpec) -> bool {
         let _ = spec;
@@ -180,14 +210,14 @@ pub trait VolumePlugin: fmt::Debug + Send + Sync + 'static {
         done()
     }
 
-    /// Name of the device that a volume which an earlier kubelet left uses.
-    fn device_on_disk<'a>(&'a self, volume: &'a PodVolume) -> Work<'a, Option<String>> {
+    /// The device that a volume which an earlier kubelet left uses.
+    fn device_on_disk<'a>(&'a self, volume: &'a PodVolume) -> Work<'a, Option<FoundDevice>> {
         let _ = volume;
         future::ready(Ok(None)).boxed()
     }
 
-    /// Names of the devices that an earlier kubelet left, used or not.
-    fn devices_on_disk(&self) -> Work<'_, Vec<String>> {
+    /// The devices that an earlier kubelet left, used or not.
+    fn devices_on_disk(&self) -> Work<'_, Vec<FoundDevice>> {
         future::ready(Ok(Vec::new())).boxed()
     }
 }

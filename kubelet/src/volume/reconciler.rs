@@ -13,7 +13,7 @@ use tracing::{debug, info, warn};
 use super::{
     VolumeError, VolumeHost, blocking, blocking_on_own_files, disk,
     manager::VolumeManager,
-    plugin::{Device, MountRequest, Mounted, PodVolume, VolumeMode, VolumePlugin},
+    plugin::{Device, FoundDevice, MountRequest, Mounted, PodVolume, VolumeMode, VolumePlugin},
     subpath,
     world::Job,
 };
@@ -148,11 +148,12 @@ impl VolumeManager {
             report(self.find_volumes(&PodUid::from(uid.as_str())).await);
         }
         for plugin in &self.plugins {
-            for name in report(plugin.devices_on_disk().await).unwrap_or_default() {
-                let plugin = plugin.name().to_owned();
-                self.world.lock().found_device(Device { plugin, name });
+            for found in report(plugin.devices_on_disk().await).unwrap_or_default() {
+                let (device, attachment) = known_by(&**plugin, found);
+                self.world.lock().found_device(device, attachment);
             }
         }
+        self.world.lock().found_all();
     }
 
     /// Takes in what there is on disk of a pod. Volumes of plugins that this kubelet does
@@ -165,15 +166,21 @@ impl VolumeManager {
                 continue;
             };
             // It keeps no other volume from being found; giving it back fails by it too.
-            let name = report(plugin.device_on_disk(&volume).await).flatten();
-            let device = name.map(|name| Device {
-                plugin: plugin.name().to_owned(),
-                name,
-            });
+            let found = report(plugin.device_on_disk(&volume).await).flatten();
+            let device = found.map(|found| known_by(&**plugin, found));
             self.world.lock().found(volume, device);
         }
         Ok(())
     }
+}
+
+/// What a plugin has found, as the world knows it.
+fn known_by(plugin: &dyn VolumePlugin, found: FoundDevice) -> (Device, Option<String>) {
+    let device = Device {
+        plugin: plugin.name().to_owned(),
+        name: found.name,
+    };
+    (device, found.attachment)
 }
 
 /// What it takes to set a volume up, and how that is told.

@@ -1,7 +1,11 @@
 //! What pods want of volumes, and what there is: the state that the volume manager
 //! reconciles.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
@@ -19,6 +23,11 @@ pub(super) struct World {
     names: BTreeMap<PodUid, BTreeMap<String, PodVolume>>,
     mounts: BTreeMap<PodVolume, Mount>,
     devices: BTreeMap<Device, DeviceState>,
+    /// Unique names of what has to be attached to the node, as long as it has something of
+    /// it or is to have.
+    attachments: BTreeMap<Device, String>,
+    /// It is known what an earlier kubelet left.
+    found_all: bool,
     /// Pods that want something have said so: devices that none has named are left over.
     settled: bool,
 }
@@ -156,8 +165,12 @@ impl World {
             if !matches!(mount.wanted, Wanted::Yes(_)) {
                 mount.attempts.turn();
             }
-            if request.device.is_some() {
-                mount.device.clone_from(&request.device);
+            if let Some(device) = &request.device {
+                mount.device = Some(device.clone());
+                match &request.attachment {
+                    Some(name) => self.attachments.insert(device.clone(), name.clone()),
+                    None => self.attachments.remove(device),
+                };
             }
             let grows = request
                 .spec
@@ -178,10 +191,11 @@ impl World {
     }
 
     /// A volume is on disk that may or may not be in order.
-    pub(super) fn found(&mut self, volume: PodVolume, device: Option<Device>) {
-        if let Some(device) = &device {
-            self.found_device(device.clone());
-        }
+    pub(super) fn found(&mut self, volume: PodVolume, device: Option<(Device, Option<String>)>) {
+        let device = device.map(|(device, attachment)| {
+            self.found_device(device.clone(), attachment);
+            device
+        });
         self.mounts.entry(volume).or_insert(Mount {
             wanted: Wanted::NotKnown,
             actual: Actual::Uncertain,
@@ -193,8 +207,39 @@ impl World {
     }
 
     /// A device is on disk that may or may not be staged.
-    pub(super) fn found_device(&mut self, device: Device) {
+    pub(super) fn found_device(&mut self, device: Device, attachment: Option<String>) {
+        let is_wanted = self.mounts.values().any(|mount| {
+            matches!(mount.wanted, Wanted::Yes(_)) && mount.device.as_ref() == Some(&device)
+        });
+        // A pod that wants it knows better.
+        if let Some(name) = attachment.filter(|_| !is_wanted) {
+            self.attachments.insert(device.clone(), name);
+        }
         self.devices.entry(device).or_default();
+    }
+
+    /// Everything that is on disk was found.
+    pub(super) fn found_all(&mut self) {
+        self.found_all = true;
+    }
+
+    /// Unique names of what has to be attached to the node, once that is known.
+    pub(super) fn in_use(&self) -> Option<Vec<String>> {
+        let names: BTreeSet<&String> = self.attachments.values().collect();
+        self.found_all.then(|| names.into_iter().cloned().collect())
+    }
+
+    /// What waits for these to be attached is set up now.
+    pub(super) fn retry(&mut self, attachments: &BTreeSet<&String>) {
+        for mount in self.mounts.values_mut() {
+            let Wanted::Yes(request) = &mount.wanted else {
+                continue;
+            };
+            let attachment = request.attachment.as_ref();
+            if attachment.is_some_and(|name| attachments.contains(name)) {
+                mount.attempts.turn();
+            }
+        }
     }
 
     /// Every pod that wants something has said so.
@@ -300,6 +345,9 @@ impl World {
         self.devices.retain(|device, state| {
             state.attempts.busy || state.staged != Some(false) || used(device)
         });
+        let devices = &self.devices;
+        self.attachments
+            .retain(|device, _| devices.contains_key(device) || used(device));
         for (device, state) in &mut self.devices {
             let unknown = state.staged.is_none() && !settled;
             if unknown || used(device) || !state.attempts.may_begin(now, next) {

@@ -78,7 +78,7 @@ pub fn with_input(
     input: &str,
 ) -> Result<(Option<i32>, String, String)> {
     let mut child = cluster
-        .kubectl(args)?
+        .kubectl(args)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -95,7 +95,7 @@ async fn exec_on_a_terminal(on: &Cluster) -> Result<()> {
         "sh",
         "-c",
         "'stty size; exit 3'",
-    ])?;
+    ]);
     let words: Vec<String> = std::iter::once(kubectl.get_program())
         .chain(kubectl.get_args())
         .map(|word| word.to_string_lossy().into_owned())
@@ -103,7 +103,11 @@ async fn exec_on_a_terminal(on: &Cluster) -> Result<()> {
     let line = format!("stty rows 33 cols 77; {}", words.join(" "));
     let output = std::process::Command::new("script")
         .args(["-qec", &line, "/dev/null"])
-        .env("HOME", on.node.path("home"))
+        .envs(
+            kubectl
+                .get_envs()
+                .filter_map(|(name, value)| Some((name, value?))),
+        )
         .stdin(Stdio::null())
         .output()
         .context("script, of util-linux")?;
@@ -146,7 +150,7 @@ async fn port_forward(on: &Cluster) -> Result<()> {
     )
     .await?;
     let mut child = on
-        .kubectl(&["port-forward", "pod/serves", "18080:8080"])?
+        .kubectl(&["port-forward", "pod/serves", "18080:8080"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;

@@ -166,6 +166,7 @@ fn options(dir: &Path, url: &str, rotate: bool) -> ClusterOptions {
             burst: 100,
         },
         event_rate_limit: None,
+        change_detection: crate::apiserver::objects::ChangeDetection::default(),
         node: crate::config::cluster::NodeOptions::default(),
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     events::EventRecorder,
     volume::{
         VolumeError, VolumeHost,
-        plugin::{Attributes, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
+        plugin::{Attributes, FoundDevice, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
         plugins,
         spec::VolumeSpec,
     },
@@ -127,7 +127,7 @@ impl VolumePlugin for Hung {
         future::ready(Ok(())).boxed()
     }
 
-    fn device_on_disk<'a>(&'a self, _: &'a PodVolume) -> Work<'a, Option<String>> {
+    fn device_on_disk<'a>(&'a self, _: &'a PodVolume) -> Work<'a, Option<FoundDevice>> {
         let answers = Arc::clone(&self.0);
         volume::blocking(move || {
             let _ = answers.lock().recv();

@@ -22,18 +22,20 @@ use super::{
     filesystem::{begin, begin_undo, end, is_ready, load, text},
     policy::Policy,
     source::Source,
-    volume_data::VolumeData,
+    volume_data::{VolumeData, attachment_on_disk},
 };
 use crate::{
     pod::identity::PodUid,
     volume::{
         VolumeError, blocking, blocking_on_own_files, disk, loop_device, mount,
-        plugin::{MountRequest, Mounted, PodVolume},
+        plugin::{FoundDevice, MountRequest, Mounted, PodVolume},
     },
 };
 
 /// Name of the directory of everything here.
 pub(super) const DIR: &str = "volumeDevices";
+/// Of a volume, in its own directory.
+const DATA: &str = "data";
 const STAGING: &str = "staging";
 const PUBLISH: &str = "publish";
 
@@ -77,7 +79,7 @@ impl Csi {
         let dir = self.dir().join(DIR);
         Paths {
             volume: dir.join(volume),
-            data: dir.join(volume).join("data"),
+            data: dir.join(volume).join(DATA),
             staging: dir.join(STAGING).join(volume),
             publish: dir.join(PUBLISH).join(volume),
         }
@@ -257,14 +259,31 @@ impl Csi {
         .await
     }
 
-    /// Names of the devices of volumes that something is kept of.
-    pub(super) async fn blocks_on_disk(&self) -> Result<Vec<String>, VolumeError> {
+    /// The device that a volume uses.
+    pub(super) async fn device_of_block(
+        &self,
+        volume: &PodVolume,
+    ) -> Result<Option<FoundDevice>, VolumeError> {
+        let name = device_name(&volume.name);
+        let data = self.block_paths(&volume.name).data;
+        blocking_on_own_files(move || {
+            let attachment = attachment_on_disk(&data);
+            Ok(Some(FoundDevice { name, attachment }))
+        })
+        .await
+    }
+
+    /// The devices of volumes that something is kept of.
+    pub(super) async fn blocks_on_disk(&self) -> Result<Vec<FoundDevice>, VolumeError> {
         let dir = self.dir().join(DIR);
         blocking_on_own_files(move || {
             let volumes = disk::children(&dir)?.into_iter();
             Ok(volumes
                 .filter(|(name, _)| name != STAGING && name != PUBLISH)
-                .map(|(name, _)| device_name(&name))
+                .map(|(name, path)| FoundDevice {
+                    name: device_name(&name),
+                    attachment: attachment_on_disk(&path.join(DATA)),
+                })
                 .collect())
         })
         .await

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Pod, SecretReference};
 use super::{
     Csi,
     policy::Policy,
-    source::{Lifecycle, Source, attachment_name},
+    source::{Lifecycle, Source, attachment_name, unique_name},
 };
 use crate::{
     pod::identity::{self, PodUid},
@@ -28,12 +28,15 @@ impl Csi {
         if source.lifecycle == Lifecycle::Ephemeral || !policy.attach_required() {
             return Ok(Texts::new());
         }
-        let name = attachment_name(&source.handle, &source.driver, &self.host.options.node_name);
         let not_attached = |why: &str| VolumeError::NotAttached {
             volume: source.handle.clone(),
             driver: source.driver.clone(),
             why: why.to_owned(),
         };
+        if let Some(why) = self.missing_in_node(source).await? {
+            return Err(not_attached(why));
+        }
+        let name = attachment_name(&source.handle, &source.driver, &self.host.options.node_name);
         let attachment = self.host.objects.volume_attachment(&name).await;
         let attachment = attachment.map_err(|error| match error.is_not_found() {
             true => not_attached("there is no volume attachment"),
@@ -53,6 +56,31 @@ impl Csi {
             }
             None => Err(not_attached("it is still to be")),
         }
+    }
+
+    /// What this node's object does not say yet of a volume, by which the controller knows
+    /// that it must not detach it, and the kubelet that it did attach it.
+    async fn missing_in_node(&self, source: &Source) -> Result<Option<&'static str>, VolumeError> {
+        let objects = &*self.host.objects;
+        if objects.is_standalone() {
+            return Ok(None);
+        }
+        let node = objects.node().await?;
+        let Some(status) = node.as_ref().and_then(|node| node.status.as_ref()) else {
+            return Ok(Some("this node's object is not known yet"));
+        };
+        let name = unique_name(&source.driver, &source.handle);
+        let in_use = status.volumes_in_use.as_deref().unwrap_or_default();
+        let mut attached = status.volumes_attached.iter().flatten();
+        Ok(if !in_use.contains(&name) {
+            Some(
+                "Volume has not been added to the list of VolumesInUse in the node's volume status",
+            )
+        } else if !attached.any(|volume| volume.name == name) {
+            Some("Volume not attached according to node status")
+        } else {
+            None
+        })
     }
 
     /// The keys of a secret that the volume refers to in a field.

@@ -21,11 +21,11 @@ use super::{
     contexts::pod_info,
     policy::Policy,
     source::{Lifecycle, Source, attachment_name, is_sha256, sha256},
-    volume_data::VolumeData,
+    volume_data::{VolumeData, attachment_on_disk},
 };
 use crate::volume::{
     VolumeError, blocking, blocking_on_own_files, disk, mount, mount_info, ownership,
-    plugin::{MountRequest, Mounted, PodVolume},
+    plugin::{FoundDevice, MountRequest, Mounted, PodVolume},
 };
 
 /// Where the driver stages, in the directory of the device.
@@ -207,18 +207,21 @@ impl Csi {
     pub(super) async fn device_of_directory(
         &self,
         volume: &PodVolume,
-    ) -> Result<Option<String>, VolumeError> {
+    ) -> Result<Option<FoundDevice>, VolumeError> {
         let data = load(&self.host.volume_dir(volume)).await?;
         let ephemeral = Lifecycle::Ephemeral.as_str();
         let persistent = data.filter(|data| data.volume_lifecycle_mode != ephemeral);
-        Ok(persistent.map(|data| device_name(&data.driver_name, &data.volume_handle)))
+        Ok(persistent.map(|data| FoundDevice {
+            name: device_name(&data.driver_name, &data.volume_handle),
+            attachment: data.attachment(),
+        }))
     }
 
-    /// Names of the devices that were staged as directories.
-    pub(super) async fn directories_on_disk(&self) -> Result<Vec<String>, VolumeError> {
+    /// The devices that were staged as directories.
+    pub(super) async fn directories_on_disk(&self) -> Result<Vec<FoundDevice>, VolumeError> {
         let dir = self.dir();
         blocking_on_own_files(move || {
-            let mut names = Vec::new();
+            let mut found = Vec::new();
             for (driver, path) in disk::children(&dir)? {
                 if driver == block::DIR || !path.is_dir() {
                     continue;
@@ -226,9 +229,12 @@ impl Csi {
                 // What else is there is its driver's own.
                 let devices = disk::children(&path)?.into_iter();
                 let devices = devices.filter(|(name, _)| is_sha256(name));
-                names.extend(devices.map(|(name, _)| format!("{driver}/{name}")));
+                found.extend(devices.map(|(name, path)| FoundDevice {
+                    name: format!("{driver}/{name}"),
+                    attachment: attachment_on_disk(&path),
+                }));
             }
-            Ok(names)
+            Ok(found)
         })
         .await
     }

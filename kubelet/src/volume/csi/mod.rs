@@ -22,13 +22,16 @@ use std::{path::PathBuf, sync::Arc};
 
 use futures::future::FutureExt as _;
 
+use self::policy::Policy;
 pub use self::{
     driver_store::DriverStore,
     registration::{CsiRegistration, PLUGIN_TYPE},
 };
 use super::{
     VolumeError, VolumeHost,
-    plugin::{Attributes, MountRequest, Mounted, PodVolume, VolumeMode, VolumePlugin, Work},
+    plugin::{
+        Attributes, FoundDevice, MountRequest, Mounted, PodVolume, VolumeMode, VolumePlugin, Work,
+    },
     spec::VolumeSpec,
     tokens::TokenCache,
 };
@@ -91,6 +94,18 @@ impl VolumePlugin for Csi {
         }))
     }
 
+    fn attachment<'a>(&'a self, spec: &'a VolumeSpec) -> Work<'a, Option<String>> {
+        async move {
+            let Some(source) = source::persistent(spec) else {
+                return Ok(None);
+            };
+            let policy = Policy::of(&source.driver, &*self.host.objects).await?;
+            let attached = policy.attach_required();
+            Ok(attached.then(|| source::unique_name(&source.driver, &source.volume_handle)))
+        }
+        .boxed()
+    }
+
     /// Whether a driver wants a volume published again is not known here.
     fn refreshes(&self, spec: &VolumeSpec) -> bool {
         spec.mode == VolumeMode::Filesystem
@@ -133,21 +148,18 @@ impl VolumePlugin for Csi {
         }
     }
 
-    fn device_on_disk<'a>(&'a self, volume: &'a PodVolume) -> Work<'a, Option<String>> {
+    fn device_on_disk<'a>(&'a self, volume: &'a PodVolume) -> Work<'a, Option<FoundDevice>> {
         match volume.mode {
             VolumeMode::Filesystem => self.device_of_directory(volume).boxed(),
-            VolumeMode::Block => {
-                let name = block::device_name(&volume.name);
-                futures::future::ready(Ok(Some(name))).boxed()
-            }
+            VolumeMode::Block => self.device_of_block(volume).boxed(),
         }
     }
 
-    fn devices_on_disk(&self) -> Work<'_, Vec<String>> {
+    fn devices_on_disk(&self) -> Work<'_, Vec<FoundDevice>> {
         async move {
-            let mut names = self.directories_on_disk().await?;
-            names.extend(self.blocks_on_disk().await?);
-            Ok(names)
+            let mut found = self.directories_on_disk().await?;
+            found.extend(self.blocks_on_disk().await?);
+            Ok(found)
         }
         .boxed()
     }

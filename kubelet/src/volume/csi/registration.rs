@@ -9,14 +9,22 @@ use super::{
     client::NodeClient,
     driver_store::{Driver, DriverStore, Version},
 };
-use crate::plugin_manager::{Plugin, PluginHandler};
+use crate::{
+    node::csi_node::{CsiNodeKeeper, DriverInfo},
+    plugin_manager::{Plugin, PluginHandler},
+};
 
 /// Type that CSI drivers register as.
 pub const PLUGIN_TYPE: &str = "CSIPlugin";
 
-/// Puts the drivers that register into the store.
+/// Puts the drivers that register into the store, and tells the cluster of them.
 #[derive(Debug)]
-pub struct CsiRegistration(pub Arc<DriverStore>);
+pub struct CsiRegistration {
+    /// The store.
+    pub drivers: Arc<DriverStore>,
+    /// Tells the cluster, where there is one.
+    pub node: Option<Arc<CsiNodeKeeper>>,
+}
 
 impl CsiRegistration {
     /// The driver that the plugin is.
@@ -50,7 +58,7 @@ impl CsiRegistration {
 impl PluginHandler for CsiRegistration {
     fn validate(&self, plugin: &Plugin) -> Result<(), String> {
         let driver = self.driver(plugin)?;
-        match self.0.version(&plugin.name) {
+        match self.drivers.version(&plugin.name) {
             Some(known) if known >= driver.version => Err(Self::refusal(&plugin.name, &known)),
             _ => Ok(()),
         }
@@ -63,8 +71,24 @@ impl PluginHandler for CsiRegistration {
             let node = client.info().await.map_err(|error| error.to_string())?;
             let version = driver.version.clone();
             // Another one may have come while this one was asked.
-            let put = self.0.put(&plugin.name, driver);
+            let put = self.drivers.put(&plugin.name, driver.clone());
             put.map_err(|known| Self::refusal(&plugin.name, &known))?;
+            let node = DriverInfo {
+                name: plugin.name.clone(),
+                node_id: node.node_id,
+                max_volumes: node.max_volumes_per_node,
+                topology: node
+                    .accessible_topology
+                    .into_iter()
+                    .flat_map(|topology| topology.segments)
+                    .collect(),
+            };
+            if let Some(keeper) = &self.node
+                && let Err(error) = keeper.install(&node).await
+            {
+                self.drivers.remove(&plugin.name, &driver);
+                return Err(error.to_string());
+            }
             info!(
                 driver = plugin.name,
                 %version,
@@ -78,7 +102,13 @@ impl PluginHandler for CsiRegistration {
 
     fn deregister(&self, plugin: &Plugin) {
         if let Ok(driver) = self.driver(plugin) {
-            self.0.remove(&plugin.name, &driver);
+            self.drivers.remove(&plugin.name, &driver);
+        }
+        // Another one may have taken its place.
+        if let Some(keeper) = &self.node
+            && self.drivers.version(&plugin.name).is_none()
+        {
+            keeper.uninstall(&plugin.name);
         }
     }
 }
@@ -96,9 +126,13 @@ mod tests {
     use std::path::PathBuf;
 
     use e2e::fake_csi::FakeCsi;
+    use serde_json::{Value, json};
+    use tokio::sync::watch;
+    use tokio_util::sync::CancellationToken;
     use tonic::Status;
 
     use super::*;
+    use crate::apiserver::fake_server::{FakeServer, Mood};
 
     fn plugin(endpoint: PathBuf, versions: &[&str]) -> Plugin {
         Plugin {
@@ -115,7 +149,10 @@ mod tests {
         let driver = FakeCsi::new("d.example.com");
         let _serving = driver.serve(&dir.path().join("reg.sock"), &endpoint);
         let drivers = Arc::<DriverStore>::default();
-        let handler = CsiRegistration(Arc::clone(&drivers));
+        let handler = CsiRegistration {
+            drivers: Arc::clone(&drivers),
+            node: None,
+        };
         let missing = drivers.client("d.example.com").unwrap_err();
         assert_eq!(
             missing.to_string(),
@@ -158,5 +195,46 @@ mod tests {
         drivers.client("d.example.com").unwrap();
         handler.deregister(&newer);
         assert!(drivers.client("d.example.com").is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_cluster_is_told_of_a_driver_or_it_is_not_had() {
+        let dir = tempfile::tempdir().unwrap();
+        let endpoint = dir.path().join("csi.sock");
+        let driver = FakeCsi::new("d.example.com");
+        let _serving = driver.serve(&dir.path().join("reg.sock"), &endpoint);
+        let server = FakeServer::new();
+        let node = json!({"metadata": {"name": "n", "uid": "u"}});
+        server.put("/api/v1/nodes", node.clone());
+        let node = watch::Sender::new(serde_json::from_value(node).ok().map(Arc::new));
+        let keeper = Arc::new(CsiNodeKeeper::new(server.client(), "n", node.subscribe()));
+        let drivers = Arc::<DriverStore>::default();
+        let handler = CsiRegistration {
+            drivers: Arc::clone(&drivers),
+            node: Some(Arc::clone(&keeper)),
+        };
+        let known = || {
+            let csi_node = server.object("/apis/storage.k8s.io/v1/csinodes", "n");
+            csi_node.map_or(Value::Null, |csi_node| csi_node["spec"]["drivers"].clone())
+        };
+
+        let plugin = plugin(endpoint, &["1.0.0"]);
+        server.turn(Mood::Forbidding);
+        let error = handler.register(&plugin).await.unwrap_err();
+        assert!(error.contains("not for this node"), "{error}");
+        drivers.client("d.example.com").unwrap_err();
+        server.turn(Mood::Well);
+        handler.validate(&plugin).unwrap();
+        handler.register(&plugin).await.unwrap();
+        drivers.client("d.example.com").unwrap();
+        assert_eq!(
+            known(),
+            json!([{"name": "d.example.com", "nodeID": "fake-node"}])
+        );
+
+        tokio::spawn(async move { keeper.run(CancellationToken::new()).await });
+        handler.deregister(&plugin);
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        assert_eq!(known(), json!([]));
     }
 }

@@ -12,7 +12,7 @@ use cri_proto::csi::v1::{
 use k8s_openapi::api::core::v1::{CSIPersistentVolumeSource, SecretReference};
 use sha2::{Digest as _, Sha256};
 
-use super::client::Capabilities;
+use super::{NAME, client::Capabilities};
 use crate::{
     pod::identity,
     volume::{
@@ -144,6 +144,11 @@ pub(super) fn persistent(spec: &VolumeSpec) -> Option<&CSIPersistentVolumeSource
 /// What the driver of an ephemeral volume knows it by.
 fn inline_handle(uid: &str, name: &str) -> String {
     format!("csi-{}", sha256(&[uid, name]))
+}
+
+/// What the node's object knows a volume by that is attached to it, and in use.
+pub(super) fn unique_name(driver: &str, handle: &str) -> String {
+    format!("{NAME}/{driver}^{handle}")
 }
 
 /// Name of the object that says that a volume is attached to a node.

@@ -11,6 +11,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+use super::source::unique_name;
 use crate::volume::{VolumeError, mount, mount_info};
 
 const FILE: &str = "vol_data.json";
@@ -61,6 +62,13 @@ impl VolumeData {
     /// Whether it is of this volume.
     pub(super) fn is_of(&self, driver: &str, handle: &str) -> bool {
         self.driver_name == driver && self.volume_handle == handle
+    }
+
+    /// What the node's object knows the volume by, if a controller attached it. Whether its
+    /// driver needs that is not written down.
+    pub(super) fn attachment(&self) -> Option<String> {
+        let is_known = !self.driver_name.is_empty() && !self.volume_handle.is_empty();
+        is_known.then(|| unique_name(&self.driver_name, &self.volume_handle))
     }
 
     /// What is written down in a directory, if anything.
@@ -131,6 +139,11 @@ impl VolumeData {
             None => Ok(fs::symlink_metadata(path).is_ok()),
         }
     }
+}
+
+/// As [`VolumeData::attachment`], by what is written down in a directory.
+pub(super) fn attachment_on_disk(dir: &Path) -> Option<String> {
+    VolumeData::load_whole(dir).ok()??.attachment()
 }
 
 fn read(dir: &Path) -> Result<Option<String>, VolumeError> {

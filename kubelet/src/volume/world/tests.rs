@@ -38,6 +38,7 @@ fn request(uid: &str) -> MountRequest {
         volume: volume(uid),
         dir: PathBuf::new(),
         device: Some(device()),
+        attachment: Some("test/disk".to_owned()),
         fs_group: None,
         fs_user: None,
     }
@@ -157,7 +158,7 @@ async fn failures_back_off_and_leave_what_is_mounted() {
 async fn what_was_found_is_left_until_its_pod_is_heard_of() {
     let mut world = World::default();
     for uid in ["a", "b"] {
-        world.found(volume(uid), Some(device()));
+        world.found(volume(uid), Some((device(), None)));
     }
     assert_eq!(settle(&mut world), Vec::<String>::new());
     want(&mut world, "a", false);
@@ -182,7 +183,7 @@ async fn a_volume_that_is_not_known_now_is_kept() {
 #[tokio::test(start_paused = true)]
 async fn devices_that_nobody_names_are_unstaged_in_the_end() {
     let mut world = World::default();
-    world.found_device(device());
+    world.found_device(device(), None);
     assert_eq!(settle(&mut world), Vec::<String>::new());
     world.settle();
     assert_eq!(settle(&mut world), ["unstage disk"]);
@@ -199,4 +200,56 @@ async fn a_pod_that_goes_while_its_volume_is_made_leaves_nothing() {
     world.settle();
     assert_eq!(settle(&mut world), ["tear down a", "unstage disk"]);
     assert!(world.left(&PodUid::from("a")).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_attached_is_in_use_until_it_is_unstaged() {
+    let mut world = World::default();
+    assert_eq!(world.in_use(), None);
+    world.found_all();
+    let nothing = Some(Vec::new());
+    let disk = Some(vec!["test/disk".to_owned()]);
+    assert_eq!(world.in_use(), nothing);
+    let uid = PodUid::from("a");
+    want(&mut world, "a", false);
+    assert_eq!(world.in_use(), disk);
+    settle(&mut world);
+    world.release(&uid);
+    let jobs = begin(&mut world);
+    assert_eq!(kinds(&jobs), ["tear down a"]);
+    world.end(&jobs[0], Ok(None));
+    let jobs = begin(&mut world);
+    assert_eq!(kinds(&jobs), ["unstage disk"]);
+    assert_eq!(world.in_use(), disk);
+    world.end(&jobs[0], Ok(None));
+    begin(&mut world);
+    assert_eq!(world.in_use(), nothing);
+
+    // What was wanted for a moment is not in use for ever.
+    want(&mut world, "a", false);
+    world.release(&uid);
+    begin(&mut world);
+    assert_eq!(world.in_use(), nothing);
+
+    // What is on disk may be attached, until a pod knows better.
+    world.found(volume("a"), Some((device(), Some("test/disk".to_owned()))));
+    assert_eq!(world.in_use(), disk);
+    let mut unattached = request("a");
+    unattached.attachment = None;
+    world.want(&uid, vec![(unattached, false)], Wants::All);
+    world.found_device(device(), Some("test/disk".to_owned()));
+    assert_eq!(world.in_use(), nothing);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_attached_at_last_does_not_wait_on() {
+    let mut world = World::default();
+    want(&mut world, "a", false);
+    let jobs = begin(&mut world);
+    world.end(&jobs[0], Err("not attached".to_owned()));
+    assert!(begin(&mut world).is_empty());
+    world.retry(&BTreeSet::from([&"test/other".to_owned()]));
+    assert!(begin(&mut world).is_empty());
+    world.retry(&BTreeSet::from([&"test/disk".to_owned()]));
+    assert_eq!(kinds(&begin(&mut world)), ["stage, set up a"]);
 }

@@ -162,6 +162,9 @@ impl Api {
         if state.away {
             return Err("connection refused".into());
         }
+        if !path.contains("pods") {
+            return Ok(refuse(404, "NotFound"));
+        }
         state.requests.push(format!("{verb} {place}"));
         if parts.method == Method::GET {
             assert!(

@@ -45,7 +45,6 @@ struct Joined {
 
 /// A kubelet of the node.
 struct Member {
-    kubelet: Kubelet,
     file: SourceHandle,
     register: Option<oneshot::Sender<()>>,
     cancel: CancellationToken,
@@ -115,7 +114,6 @@ impl Joined {
             }
         });
         let member = Member {
-            kubelet,
             file,
             register: Some(register),
             cancel,

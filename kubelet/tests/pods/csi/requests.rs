@@ -74,11 +74,25 @@ async fn a_volume_that_must_be_attached_is_waited_for() {
     let on = Cluster::new();
     on.put_driver(json!({}));
     let _driver = on.serve();
+    let volume = "kubernetes.io/csi/d.example.com^handle-1";
+    let put_node = |in_use: &[&str], attached: &[&str]| {
+        let attached: Vec<Value> = attached
+            .iter()
+            .map(|name| json!({"name": name, "devicePath": ""}))
+            .collect();
+        let status = json!({"volumesInUse": in_use, "volumesAttached": attached});
+        let node = json!({"metadata": {"name": "node"}, "status": status});
+        on.objects.put("node", node);
+    };
+    put_node(&[], &[volume]);
     let kubelet = on.node.start();
     kubelet.add(claimed("a")).await;
     sleep(10 * SECOND).await;
     assert_eq!(kubelet.waiting("a"), "ContainerCreating");
     assert_eq!(on.driver.verbs(), [""; 0]);
+    // By this the controller knows that it must not detach it.
+    let in_use = Some(vec![volume.to_owned()]);
+    assert_eq!(kubelet.kubelet.volumes_in_use(), in_use);
     // printf handle-1d.example.comnode | sha256sum
     let name = "csi-8dacb94c639d43bfcc0fe899bab694270688cf06886ffc2da50cbc124b5bcb11";
     let attachment = |attached: bool| {
@@ -91,13 +105,38 @@ async fn a_volume_that_must_be_attached_is_waited_for() {
             "status": {"attached": attached, "attachmentMetadata": {"device": "sdx"}}
         })
     };
-    on.objects.put("volumeattachment", attachment(false));
-    sleep(60 * SECOND).await;
-    assert_eq!(on.driver.verbs(), [""; 0]);
+    for (reported, attached, bound) in [
+        (&[][..], &[volume][..], true),
+        (&[volume], &[], true),
+        (&[volume], &[volume], false),
+    ] {
+        put_node(reported, attached);
+        on.objects.put("volumeattachment", attachment(bound));
+        sleep(130 * SECOND).await;
+        assert_eq!(on.driver.verbs(), [""; 0]);
+    }
     on.objects.put("volumeattachment", attachment(true));
     kubelet.until_phase("a", "Running", 200 * SECOND).await;
     assert_eq!(on.stages()[0].publish_context["device"], "sdx");
     assert_eq!(on.publishes()[0].publish_context["device"], "sdx");
+    kubelet.stop().await;
+
+    // The next kubelet finds it, before its pod is heard of.
+    let kubelet = on.node.start();
+    until("what is on disk", 60 * SECOND, || {
+        kubelet.kubelet.volumes_in_use() == in_use
+    })
+    .await;
+    kubelet.add(claimed("a")).await;
+    kubelet.until_phase("a", "Running", 60 * SECOND).await;
+    assert_eq!(kubelet.kubelet.volumes_in_use(), in_use);
+    kubelet.remove(claimed("a")).await;
+    gone(&kubelet, &on, "a").await;
+    until("the unstaging", 60 * SECOND, || {
+        kubelet.kubelet.volumes_in_use() == Some(Vec::new())
+    })
+    .await;
+    assert_eq!(on.driver.verbs().last(), Some(&"Unstage"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,256 @@
+//! The objects that pods name, from the API server.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use k8s_openapi::api::{
+    authentication::v1::{TokenRequest, TokenRequestSpec, TokenRequestStatus},
+    core::v1::{
+        ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Secret, Service, ServiceAccount,
+    },
+    storage::v1::{CSIDriver, VolumeAttachment},
+};
+use kube::{Api, Client, Resource, api::PostParams};
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    Answer, ObjectError, Objects,
+    fetched::{Fetched, MaxAge},
+    followed::Followed,
+    named::{Named, is_name, namespaced},
+    services::Services,
+};
+use crate::apiserver::request::{ApiError, ask};
+
+/// A pod asks for what its volumes hold with each of its syncs. What is not asked for in
+/// the time of so many of them is in variables alone, which are read again only when a
+/// container starts; as upstream.
+const IDLE_SYNCS: u32 = 5;
+/// Nothing is forgotten sooner, however often pods are synced; as upstream.
+const MIN_IDLE: Duration = Duration::from_secs(60);
+
+/// How it is found out that a config map or a secret has changed
+/// (`configMapAndSecretChangeDetectionStrategy`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ChangeDetection {
+    /// Each is followed by a watch.
+    #[default]
+    Watch,
+    /// Each is read again when it is asked for and older than the node's annotation
+    /// `node.alpha.kubernetes.io/ttl` says, or a minute without it.
+    Cache,
+    /// Each is read whenever it is asked for.
+    Get,
+}
+
+/// What the objects come from.
+pub struct ApiObjectsParts {
+    /// The API server.
+    pub client: Client,
+    /// This node; `None` until it is known.
+    pub node: watch::Receiver<Option<Arc<Node>>>,
+    /// How it is found out that a config map or a secret has changed.
+    pub change_detection: ChangeDetection,
+    /// How often a pod is synced that nothing happens to (`syncFrequency`).
+    pub sync_frequency: Duration,
+    /// Where what follows objects runs.
+    pub tasks: TaskTracker,
+    /// Ends it.
+    pub cancel: CancellationToken,
+}
+
+impl fmt::Debug for ApiObjectsParts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ApiObjectsParts").finish_non_exhaustive()
+    }
+}
+
+/// The objects that pods name, from the API server: config maps, secrets, CSI drivers and
+/// services from memory, the others asked for each time.
+pub struct ApiObjects {
+    client: Client,
+    node: watch::Receiver<Option<Arc<Node>>>,
+    config_maps: ConfigObjects<ConfigMap>,
+    secrets: ConfigObjects<Secret>,
+    csi_drivers: Arc<Followed<CSIDriver>>,
+    services: Services,
+}
+
+impl fmt::Debug for ApiObjects {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ApiObjects")
+            .field("config_maps", &self.config_maps)
+            .field("secrets", &self.secrets)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Config maps or secrets.
+#[derive(Debug)]
+enum ConfigObjects<K> {
+    Followed(Arc<Followed<K>>),
+    Fetched(Fetched<K>),
+}
+
+impl<K: Named> ConfigObjects<K> {
+    fn new(parts: &ApiObjectsParts, idle: Duration) -> Self {
+        let max_age = match parts.change_detection {
+            ChangeDetection::Watch => return Self::Followed(followed(parts, idle)),
+            ChangeDetection::Cache => MaxAge::OfNode(parts.node.clone()),
+            ChangeDetection::Get => MaxAge::Zero,
+        };
+        Self::Fetched(Fetched::new(parts.client.clone(), max_age, idle))
+    }
+
+    async fn get(&self, namespace: &str, name: &str) -> Result<Arc<K>, ObjectError> {
+        match self {
+            Self::Followed(objects) => objects.get(namespace, name).await,
+            Self::Fetched(objects) => objects.get(namespace, name).await,
+        }
+    }
+}
+
+fn followed<K: Named>(parts: &ApiObjectsParts, idle: Duration) -> Arc<Followed<K>> {
+    Followed::new(
+        parts.client.clone(),
+        idle,
+        parts.tasks.clone(),
+        parts.cancel.clone(),
+    )
+}
+
+impl ApiObjects {
+    /// Begins to follow the services; everything else when it is asked for. Must be
+    /// called inside a tokio runtime.
+    pub fn new(parts: ApiObjectsParts) -> Self {
+        let idle = (parts.sync_frequency * IDLE_SYNCS).max(MIN_IDLE);
+        Self {
+            config_maps: ConfigObjects::new(&parts, idle),
+            secrets: ConfigObjects::new(&parts, idle),
+            csi_drivers: followed(&parts, idle),
+            services: Services::follow(parts.client.clone(), &parts.tasks, parts.cancel),
+            client: parts.client,
+            node: parts.node,
+        }
+    }
+}
+
+/// Asks for one object.
+async fn get<K>(
+    api: Option<Api<K>>,
+    resource: &'static str,
+    name: &str,
+) -> Result<Arc<K>, ObjectError>
+where
+    K: Resource<DynamicType = ()> + Clone + fmt::Debug + DeserializeOwned,
+{
+    match api {
+        Some(api) if is_name(name) => match ask(api.get(name)).await {
+            Ok(object) => Ok(Arc::new(object)),
+            Err(error) => Err(ObjectError::of(resource, name, &error)),
+        },
+        _ => Err(ObjectError::not_found(resource, name)),
+    }
+}
+
+impl Objects for ApiObjects {
+    fn config_map<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Arc<ConfigMap>> {
+        Box::pin(self.config_maps.get(namespace, name))
+    }
+
+    fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Arc<Secret>> {
+        Box::pin(self.secrets.get(namespace, name))
+    }
+
+    fn persistent_volume_claim<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> Answer<'a, Arc<PersistentVolumeClaim>> {
+        let api = namespaced(&self.client, namespace);
+        Box::pin(get(api, "persistentvolumeclaim", name))
+    }
+
+    fn persistent_volume<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<PersistentVolume>> {
+        let api = Some(Api::all(self.client.clone()));
+        Box::pin(get(api, "persistentvolume", name))
+    }
+
+    fn csi_driver<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<CSIDriver>> {
+        Box::pin(self.csi_drivers.get("", name))
+    }
+
+    fn volume_attachment<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<VolumeAttachment>> {
+        let api = Some(Api::all(self.client.clone()));
+        Box::pin(get(api, "volumeattachment", name))
+    }
+
+    fn service_account<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> Answer<'a, Arc<ServiceAccount>> {
+        let api = namespaced(&self.client, namespace);
+        Box::pin(get(api, SERVICE_ACCOUNT, name))
+    }
+
+    fn service_account_token<'a>(
+        &'a self,
+        namespace: &'a str,
+        service_account: &'a str,
+        request: TokenRequestSpec,
+    ) -> Answer<'a, TokenRequestStatus> {
+        let api = namespaced(&self.client, namespace);
+        Box::pin(token(api, service_account, request))
+    }
+
+    fn services(&self) -> Answer<'_, Vec<Arc<Service>>> {
+        Box::pin(self.services.all())
+    }
+
+    fn node(&self) -> Answer<'_, Option<Arc<Node>>> {
+        let node = self.node.borrow().clone();
+        Box::pin(std::future::ready(Ok(node)))
+    }
+}
+
+const SERVICE_ACCOUNT: &str = "serviceaccount";
+
+async fn token(
+    api: Option<Api<ServiceAccount>>,
+    name: &str,
+    spec: TokenRequestSpec,
+) -> Result<TokenRequestStatus, ObjectError> {
+    let Some(api) = api.filter(|_| is_name(name)) else {
+        return Err(ObjectError::not_found(SERVICE_ACCOUNT, name));
+    };
+    let request = TokenRequest {
+        spec: Some(spec),
+        ..TokenRequest::default()
+    };
+    let params = PostParams::default();
+    let asked = ask(api.create_token_request(name, &params, &request)).await;
+    let unavailable = |message: String| ObjectError::Unavailable {
+        resource: SERVICE_ACCOUNT,
+        name: name.to_owned(),
+        message,
+    };
+    match asked {
+        Ok(answer) => answer
+            .status
+            .ok_or_else(|| unavailable("the API server gave no token".to_owned())),
+        // It may be the pod that is not there.
+        Err(error) if is_of_another(&error, name) => Err(unavailable(error.to_string())),
+        Err(error) => Err(ObjectError::of(SERVICE_ACCOUNT, name, &error)),
+    }
+}
+
+/// Whether an error is about another object than the service account.
+fn is_of_another(error: &ApiError, name: &str) -> bool {
+    let ApiError::Refused(status) = error else {
+        return false;
+    };
+    let details = status.details.as_ref();
+    details.is_none_or(|of| (&*of.kind, &*of.name) != ("serviceaccounts", name))
+}

@@ -1,0 +1,140 @@
+//! Single objects of one kind that are read anew whenever they are asked for, or when
+//! what was read is too old.
+
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::Node;
+use kube::Client;
+use parking_lot::Mutex;
+use tokio::{sync::watch, time::Instant};
+use tracing::debug;
+
+use super::{ObjectError, named::Named};
+use crate::apiserver::request::ask;
+
+/// How old an object may be unless the node says it, as upstream.
+const DEFAULT_AGE: Duration = Duration::from_secs(60);
+/// How old it may be, in seconds; the controller manager writes it for the size of the
+/// cluster.
+const AGE_ANNOTATION: &str = "node.alpha.kubernetes.io/ttl";
+
+/// How old an object may be.
+#[derive(Clone, Debug)]
+pub(super) enum MaxAge {
+    /// It is read whenever it is asked for, and nothing is kept.
+    Zero,
+    /// What an annotation of this node says.
+    OfNode(watch::Receiver<Option<Arc<Node>>>),
+}
+
+/// Objects that are read when they are asked for.
+pub(super) struct Fetched<K> {
+    client: Client,
+    max_age: MaxAge,
+    /// How long an object is kept that nobody asks for.
+    idle: Duration,
+    /// By namespace and name.
+    entries: Mutex<BTreeMap<(String, String), Entry<K>>>,
+}
+
+struct Entry<K> {
+    /// When it was last asked for.
+    asked: Instant,
+    kept: Arc<tokio::sync::Mutex<Option<Kept<K>>>>,
+}
+
+struct Kept<K> {
+    object: Arc<K>,
+    read: Instant,
+}
+
+impl<K> fmt::Debug for Fetched<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fetched")
+            .field("max_age", &self.max_age)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<K: Named> Fetched<K> {
+    /// Keeps what nobody asks for not longer than for `idle`.
+    pub(super) fn new(client: Client, max_age: MaxAge, idle: Duration) -> Self {
+        Self {
+            client,
+            max_age,
+            idle,
+            entries: Mutex::default(),
+        }
+    }
+
+    /// The object, at most as old as it may be; or older while the server cannot be asked.
+    pub(super) async fn get(&self, namespace: &str, name: &str) -> Result<Arc<K>, ObjectError> {
+        if !K::can_be_named(namespace, name) {
+            return Err(ObjectError::not_found(K::RESOURCE, name));
+        }
+        let Some(max_age) = self.max_age() else {
+            return self.read(namespace, name).await;
+        };
+        let entry = self.entry(namespace, name);
+        // Who asks at the same time waits for the same answer.
+        let mut kept = entry.lock().await;
+        if let Some(kept) = &*kept
+            && kept.read.elapsed() < max_age
+        {
+            return Ok(Arc::clone(&kept.object));
+        }
+        match self.read(namespace, name).await {
+            Ok(object) => {
+                *kept = Some(Kept {
+                    object: Arc::clone(&object),
+                    read: Instant::now(),
+                });
+                Ok(object)
+            }
+            Err(error) if error.is_not_found() => {
+                *kept = None;
+                Err(error)
+            }
+            Err(error) => match &*kept {
+                Some(kept) => {
+                    debug!(%error, "going on with what was read before");
+                    Ok(Arc::clone(&kept.object))
+                }
+                None => Err(error),
+            },
+        }
+    }
+
+    async fn read(&self, namespace: &str, name: &str) -> Result<Arc<K>, ObjectError> {
+        let api = K::api(self.client.clone(), namespace);
+        let mut object = ask(api.get(name))
+            .await
+            .map_err(|error| ObjectError::of(K::RESOURCE, name, &error))?;
+        object.meta_mut().managed_fields = None;
+        Ok(Arc::new(object))
+    }
+
+    /// `None` when nothing is kept at all.
+    fn max_age(&self) -> Option<Duration> {
+        let MaxAge::OfNode(node) = &self.max_age else {
+            return None;
+        };
+        let node = node.borrow();
+        let annotations = node.as_ref().and_then(|n| n.metadata.annotations.as_ref());
+        let seconds = annotations.and_then(|a| a.get(AGE_ANNOTATION)?.parse().ok());
+        Some(seconds.map_or(DEFAULT_AGE, Duration::from_secs))
+    }
+
+    fn entry(&self, namespace: &str, name: &str) -> Arc<tokio::sync::Mutex<Option<Kept<K>>>> {
+        let now = Instant::now();
+        let mut entries = self.entries.lock();
+        entries.retain(|_, entry| now - entry.asked < self.idle);
+        let key = (namespace.to_owned(), name.to_owned());
+        let entry = entries.entry(key).or_insert_with(|| Entry {
+            asked: now,
+            kept: Arc::default(),
+        });
+        entry.asked = now;
+        Arc::clone(&entry.kept)
+    }
+}

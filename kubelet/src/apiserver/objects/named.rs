@@ -1,0 +1,85 @@
+//! The kinds of objects that are asked for by name again and again.
+
+use std::fmt;
+
+use k8s_openapi::{
+    NamespaceResourceScope,
+    api::{
+        core::v1::{ConfigMap, Secret},
+        storage::v1::CSIDriver,
+    },
+};
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
+
+/// A kind of objects that are asked for by name again and again.
+pub(super) trait Named:
+    Resource<DynamicType = ()> + Clone + fmt::Debug + DeserializeOwned + Send + Sync + 'static
+{
+    /// Its resource, as upstream writes it in messages.
+    const RESOURCE: &'static str;
+
+    /// The objects of a namespace, or of the cluster.
+    fn api(client: Client, namespace: &str) -> Api<Self>;
+
+    /// Whether there can be an object of that name there.
+    fn can_be_named(namespace: &str, name: &str) -> bool {
+        is_name(namespace) && is_name(name)
+    }
+
+    /// Whether it stays as it is until it is deleted.
+    fn is_immutable(&self) -> bool {
+        false
+    }
+}
+
+impl Named for ConfigMap {
+    const RESOURCE: &'static str = "configmap";
+
+    fn api(client: Client, namespace: &str) -> Api<Self> {
+        Api::namespaced(client, namespace)
+    }
+
+    fn is_immutable(&self) -> bool {
+        self.immutable == Some(true)
+    }
+}
+
+impl Named for Secret {
+    const RESOURCE: &'static str = "secret";
+
+    fn api(client: Client, namespace: &str) -> Api<Self> {
+        Api::namespaced(client, namespace)
+    }
+
+    fn is_immutable(&self) -> bool {
+        self.immutable == Some(true)
+    }
+}
+
+impl Named for CSIDriver {
+    const RESOURCE: &'static str = "csidriver";
+
+    fn api(client: Client, _: &str) -> Api<Self> {
+        Api::all(client)
+    }
+
+    fn can_be_named(_: &str, name: &str) -> bool {
+        is_name(name)
+    }
+}
+
+/// The objects of a namespace, if it is one.
+pub(super) fn namespaced<K>(client: &Client, namespace: &str) -> Option<Api<K>>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+{
+    is_name(namespace).then(|| Api::namespaced(client.clone(), namespace))
+}
+
+/// Whether an object can have this name. What pods refer to by name is not always checked
+/// by the API server, and becomes part of a path or a selector here.
+pub(super) fn is_name(name: &str) -> bool {
+    let is_ours = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
+    !matches!(name, "" | "." | "..") && name.bytes().all(is_ours)
+}

@@ -1,0 +1,439 @@
+//! What the cluster is told of the CSI drivers on this node: by its `CSINode` object, by
+//! an annotation of the node that has the drivers' ids for it, and by labels of its
+//! place in the drivers' topologies.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use k8s_openapi::{
+    api::{
+        core::v1::Node,
+        storage::v1::{CSINode, CSINodeDriver, CSINodeSpec, VolumeNodeResources},
+    },
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
+};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
+};
+use parking_lot::Mutex;
+use serde_json::{Map, Value, json};
+use tokio::{
+    sync::{Notify, watch},
+    time::sleep,
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use crate::{
+    apiserver::request::{ApiError, ask},
+    backoff::jittered,
+};
+
+/// Ids of the node by driver, as JSON.
+const NODE_IDS: &str = "csi.volume.kubernetes.io/nodeid";
+/// Plugins of old whose volumes CSI drivers serve: all that there ever were, as upstream.
+const MIGRATED: (&str, &str) = (
+    "storage.alpha.kubernetes.io/migrated-plugins",
+    "kubernetes.io/aws-ebs,kubernetes.io/azure-disk,kubernetes.io/azure-file,\
+     kubernetes.io/cinder,kubernetes.io/gce-pd,kubernetes.io/portworx-volume,\
+     kubernetes.io/vsphere-volume",
+);
+/// Attempts at one change, and the delay after the first, with which each further one
+/// grows five times; as upstream.
+const TRIES: u32 = 4;
+const FIRST_RETRY: Duration = Duration::from_millis(10);
+/// Delays between changes that were given up.
+const RETRY_BASE: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// What a driver says of this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DriverInfo {
+    /// The driver.
+    pub name: String,
+    /// What it calls the node.
+    pub node_id: String,
+    /// Most volumes that the node can have; any number when it is 0.
+    pub max_volumes: i64,
+    /// The node's place in the driver's topology, by label.
+    pub topology: BTreeMap<String, String>,
+}
+
+/// Why the cluster could not be told.
+#[derive(Debug, thiserror::Error)]
+pub enum CsiNodeError {
+    /// The driver says nothing of use.
+    #[error("error adding CSI driver node info: driverNodeID must not be empty")]
+    NoNodeId,
+    /// The node is not registered yet.
+    #[error("this node's object is not known yet")]
+    NodeUnknown,
+    /// Somebody has written what cannot be read.
+    #[error("failed to parse node's \"{NODE_IDS}\" annotation value ({value:?}): {source}")]
+    Annotation {
+        /// Its value.
+        value: String,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+    /// The node is said to be elsewhere.
+    #[error(
+        "detected topology value collision: driver reported {label:?}:{reported:?} but existing label is {label:?}:{existing:?}"
+    )]
+    Collision {
+        /// The label.
+        label: String,
+        /// What the driver says.
+        reported: String,
+        /// What the node says.
+        existing: String,
+    },
+    /// There was an object of another node of this name. It is gone now.
+    #[error("CSINode {0:?} was owned by different node, deleted it")]
+    OtherOwner(String),
+    /// The node cannot be read or written.
+    #[error("error updating Node object with CSI driver node info: {0}")]
+    Node(#[source] ApiError),
+    /// The node's `CSINode` cannot be read or written.
+    #[error("error updating CSINode object with CSI driver node info: {0}")]
+    CsiNode(#[source] ApiError),
+}
+
+/// What to tell.
+#[derive(Clone, Copy, Debug)]
+enum Change<'a> {
+    /// That there is a node.
+    Begin,
+    Install(&'a DriverInfo),
+    Uninstall(&'a str),
+}
+
+/// Tells the cluster of the drivers on this node. Its [`run`](Self::run) tells of the node
+/// itself, and of drivers that are gone.
+#[derive(Debug)]
+pub struct CsiNodeKeeper {
+    node_name: String,
+    nodes: Api<Node>,
+    csi_nodes: Api<CSINode>,
+    node: watch::Receiver<Option<Arc<Node>>>,
+    /// One change is made at a time.
+    turn: tokio::sync::Mutex<()>,
+    /// Drivers that the cluster is yet to be told of that they are gone.
+    gone: Mutex<BTreeSet<String>>,
+    changed: Notify,
+    problem: Mutex<Option<String>>,
+}
+
+impl CsiNodeKeeper {
+    /// A keeper that has told nothing yet of the node, which is `None` until it is known.
+    pub fn new(client: Client, node_name: &str, node: watch::Receiver<Option<Arc<Node>>>) -> Self {
+        Self {
+            node_name: node_name.to_owned(),
+            nodes: Api::all(client.clone()),
+            csi_nodes: Api::all(client),
+            node,
+            turn: tokio::sync::Mutex::default(),
+            gone: Mutex::default(),
+            changed: Notify::new(),
+            problem: Mutex::new(Some("CSINode is not yet initialized".to_owned())),
+        }
+    }
+
+    /// Why the node is not ready for pods: the scheduler does not know yet what volumes it
+    /// can have.
+    pub fn problem(&self) -> Option<String> {
+        self.problem.lock().clone()
+    }
+
+    /// Tells of a driver that is there.
+    ///
+    /// # Errors
+    /// The cluster does not know it, or not all of it.
+    pub async fn install(&self, driver: &DriverInfo) -> Result<(), CsiNodeError> {
+        if driver.node_id.is_empty() {
+            return Err(CsiNodeError::NoNodeId);
+        }
+        self.make(Change::Install(driver)).await
+    }
+
+    /// Has it told that a driver is gone, unless it comes back before.
+    pub fn uninstall(&self, driver: &str) {
+        self.gone.lock().insert(driver.to_owned());
+        self.changed.notify_one();
+    }
+
+    /// Tells of the node, and of drivers that are gone, until cancelled.
+    pub async fn run(&self, cancel: CancellationToken) {
+        cancel.run_until_cancelled(self.keep()).await;
+    }
+
+    async fn keep(&self) {
+        let mut delay = RETRY_BASE;
+        // Fails when nobody follows the node any more.
+        if self.node.clone().wait_for(Option::is_some).await.is_err() {
+            return;
+        }
+        while let Err(error) = self.make(Change::Begin).await {
+            self.report("failed to initialize CSINode", &error);
+            *self.problem.lock() = Some(format!("failed to initialize CSINode: {error}"));
+            wait(&mut delay).await;
+        }
+        *self.problem.lock() = None;
+        delay = RETRY_BASE;
+        loop {
+            let gone = self.gone.lock().first().cloned();
+            let Some(driver) = gone else {
+                self.changed.notified().await;
+                continue;
+            };
+            match self.make(Change::Uninstall(&driver)).await {
+                Ok(()) => delay = RETRY_BASE,
+                Err(error) => {
+                    self.report("the cluster was not told that a CSI driver is gone", &error);
+                    wait(&mut delay).await;
+                }
+            }
+        }
+    }
+
+    /// The transport has said it already when the server is away.
+    fn report(&self, what: &str, error: &CsiNodeError) {
+        match error {
+            CsiNodeError::Node(cause) | CsiNodeError::CsiNode(cause) if cause.is_unreachable() => {
+                debug!(%error, "{what}");
+            }
+            _ => warn!(%error, "{what}"),
+        }
+    }
+
+    /// Makes a change, in a few attempts.
+    async fn make(&self, change: Change<'_>) -> Result<(), CsiNodeError> {
+        let _turn = self.turn.lock().await;
+        let was_gone = match change {
+            Change::Begin => false,
+            Change::Install(driver) => self.gone.lock().remove(&driver.name),
+            // It may have come back meanwhile.
+            Change::Uninstall(driver) if !self.gone.lock().contains(driver) => return Ok(()),
+            Change::Uninstall(_) => true,
+        };
+        let mut delay = FIRST_RETRY;
+        let mut tries = 1;
+        loop {
+            let error = match (self.attempt(change).await, change) {
+                (Ok(()), Change::Uninstall(driver)) => {
+                    self.gone.lock().remove(driver);
+                    info!(driver, "the cluster knows that the CSI driver is gone");
+                    return Ok(());
+                }
+                (Ok(()), _) => return Ok(()),
+                (Err(error), _) => error,
+            };
+            if tries == TRIES {
+                if let (Change::Install(driver), true) = (change, was_gone) {
+                    self.uninstall(&driver.name);
+                }
+                return Err(error);
+            }
+            debug!(%error, ?change, "trying again");
+            sleep(jittered(delay)).await;
+            delay *= 5;
+            tries += 1;
+        }
+    }
+
+    async fn attempt(&self, change: Change<'_>) -> Result<(), CsiNodeError> {
+        match change {
+            Change::Begin => self.write_csi_node(change).await,
+            Change::Install(_) => {
+                self.write_node(change).await?;
+                self.write_csi_node(change).await
+            }
+            Change::Uninstall(_) => {
+                self.write_csi_node(change).await?;
+                self.write_node(change).await
+            }
+        }
+    }
+
+    async fn write_node(&self, change: Change<'_>) -> Result<(), CsiNodeError> {
+        let node = ask(self.nodes.get(&self.node_name)).await;
+        let node = node.map_err(CsiNodeError::Node)?;
+        let Some(patch) = node_patch(&node.metadata, change)? else {
+            return Ok(());
+        };
+        let (params, patch) = (PatchParams::default(), Patch::Merge(&patch));
+        // With its status, as upstream: some may write that alone.
+        let patched = self.nodes.patch_status(&self.node_name, &params, &patch);
+        ask(patched).await.map_err(CsiNodeError::Node)?;
+        Ok(())
+    }
+
+    async fn write_csi_node(&self, change: Change<'_>) -> Result<(), CsiNodeError> {
+        let failed = CsiNodeError::CsiNode;
+        let known = match (ask(self.csi_nodes.get(&self.node_name)).await, change) {
+            (Ok(known), _) => known,
+            (Err(error), Change::Uninstall(_)) if error.is_not_found() => return Ok(()),
+            (Err(error), _) if error.is_not_found() => {
+                let mut new = new_csi_node(&self.node_name, self.uid()?);
+                make(&mut new, change);
+                let params = PostParams::default();
+                let created = ask(self.csi_nodes.create(&params, &new)).await;
+                return created.map(drop).map_err(failed);
+            }
+            (Err(error), _) => return Err(failed(error)),
+        };
+        if !self.is_ours(&known.metadata)? {
+            let params = DeleteParams::default().preconditions(Preconditions {
+                uid: known.metadata.uid,
+                resource_version: None,
+            });
+            let deleted = ask(self.csi_nodes.delete(&self.node_name, &params)).await;
+            deleted.map_err(failed)?;
+            return Err(CsiNodeError::OtherOwner(self.node_name.clone()));
+        }
+        let mut wanted = known.clone();
+        make(&mut wanted, change);
+        if wanted == known {
+            return Ok(());
+        }
+        let params = PostParams::default();
+        let replaced = self.csi_nodes.replace(&self.node_name, &params, &wanted);
+        ask(replaced).await.map(drop).map_err(failed)
+    }
+
+    fn uid(&self) -> Result<String, CsiNodeError> {
+        let node = self.node.borrow();
+        let uid = node.as_ref().and_then(|node| node.metadata.uid.clone());
+        uid.ok_or(CsiNodeError::NodeUnknown)
+    }
+
+    /// Whether an object belongs to this node, and not to an earlier one of its name.
+    fn is_ours(&self, metadata: &ObjectMeta) -> Result<bool, CsiNodeError> {
+        let uid = self.uid()?;
+        let mut owners = metadata.owner_references.iter().flatten();
+        Ok(owners
+            .any(|owner| owner.kind == "Node" && owner.name == self.node_name && owner.uid == uid))
+    }
+}
+
+async fn wait(delay: &mut Duration) {
+    sleep(jittered(*delay)).await;
+    *delay = (*delay * 2).min(RETRY_MAX);
+}
+
+fn new_csi_node(name: &str, uid: String) -> CSINode {
+    CSINode {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            owner_references: Some(vec![OwnerReference {
+                api_version: "v1".to_owned(),
+                kind: "Node".to_owned(),
+                name: name.to_owned(),
+                uid,
+                ..OwnerReference::default()
+            }]),
+            ..ObjectMeta::default()
+        },
+        spec: CSINodeSpec::default(),
+    }
+}
+
+/// Makes a change of a `CSINode`, if it is one.
+fn make(csi_node: &mut CSINode, change: Change<'_>) {
+    let drivers = &mut csi_node.spec.drivers;
+    match change {
+        Change::Begin => {}
+        Change::Install(driver) => {
+            let wanted = entry(driver);
+            if drivers.iter().any(|known| is_same(known, &wanted)) {
+                return;
+            }
+            drivers.retain(|known| known.name != driver.name);
+            drivers.push(wanted);
+        }
+        Change::Uninstall(driver) => {
+            drivers.retain(|known| known.name != driver);
+            return;
+        }
+    }
+    let annotations = csi_node.metadata.annotations.get_or_insert_default();
+    annotations.insert(MIGRATED.0.to_owned(), MIGRATED.1.to_owned());
+}
+
+fn entry(driver: &DriverInfo) -> CSINodeDriver {
+    if driver.max_volumes < 0 {
+        let (driver, limit) = (&driver.name, driver.max_volumes);
+        warn!(driver, limit, "a CSI driver's limit of volumes is invalid");
+    }
+    let count = i32::try_from(driver.max_volumes.min(i64::from(i32::MAX)));
+    let count = count.ok().filter(|count| *count > 0);
+    let topology_keys: Vec<String> = driver.topology.keys().cloned().collect();
+    CSINodeDriver {
+        name: driver.name.clone(),
+        node_id: driver.node_id.clone(),
+        topology_keys: (!topology_keys.is_empty()).then_some(topology_keys),
+        allocatable: count.map(|count| VolumeNodeResources { count: Some(count) }),
+    }
+}
+
+/// Whether two entries say the same.
+fn is_same(one: &CSINodeDriver, other: &CSINodeDriver) -> bool {
+    fn parts(driver: &CSINodeDriver) -> (&str, &str, BTreeSet<&String>, Option<i32>) {
+        let keys = driver.topology_keys.iter().flatten().collect();
+        let count = driver.allocatable.as_ref().and_then(|a| a.count);
+        (&driver.name, &driver.node_id, keys, count)
+    }
+    parts(one) == parts(other)
+}
+
+/// What of the node is to be changed; `None` when nothing is.
+fn node_patch(node: &ObjectMeta, change: Change<'_>) -> Result<Option<Value>, CsiNodeError> {
+    let annotations = node.annotations.as_ref();
+    let value = annotations.and_then(|annotations| annotations.get(NODE_IDS));
+    let known: BTreeMap<String, String> = match value.map(String::as_str) {
+        None | Some("" | "null") => BTreeMap::new(),
+        Some(value) => serde_json::from_str(value).map_err(|source| CsiNodeError::Annotation {
+            value: value.to_owned(),
+            source,
+        })?,
+    };
+    let mut ids = known.clone();
+    let mut labels = Map::new();
+    match change {
+        Change::Begin => {}
+        Change::Install(driver) => {
+            ids.insert(driver.name.clone(), driver.node_id.clone());
+            for (label, reported) in &driver.topology {
+                match node.labels.as_ref().and_then(|labels| labels.get(label)) {
+                    Some(existing) if existing == reported => {}
+                    Some(existing) => {
+                        return Err(CsiNodeError::Collision {
+                            label: label.clone(),
+                            reported: reported.clone(),
+                            existing: existing.clone(),
+                        });
+                    }
+                    None => drop(labels.insert(label.clone(), json!(reported))),
+                }
+            }
+        }
+        Change::Uninstall(driver) => drop(ids.remove(driver)),
+    }
+    let mut metadata = Map::new();
+    if ids != known {
+        let value = (!ids.is_empty()).then(|| json!(ids).to_string());
+        metadata.insert("annotations".to_owned(), json!({NODE_IDS: value}));
+    }
+    if !labels.is_empty() {
+        metadata.insert("labels".to_owned(), labels.into());
+    }
+    Ok((!metadata.is_empty()).then(|| json!({"metadata": metadata})))
+}
+
+#[cfg(test)]
+#[path = "csi_node_tests.rs"]
+mod tests;

@@ -1,0 +1,198 @@
+use super::*;
+use crate::apiserver::fake_server::{FakeServer, Mood};
+
+const NODES: &str = "/api/v1/nodes";
+const CSI_NODES: &str = "/apis/storage.k8s.io/v1/csinodes";
+
+struct Setup {
+    server: FakeServer,
+    keeper: Arc<CsiNodeKeeper>,
+    node: watch::Sender<Option<Arc<Node>>>,
+}
+
+impl Setup {
+    /// A keeper that runs on a node that is registered.
+    fn new() -> Self {
+        let server = FakeServer::new();
+        let node = watch::Sender::new(None);
+        let keeper = CsiNodeKeeper::new(server.client(), "n", node.subscribe());
+        let setup = Self {
+            server,
+            keeper: Arc::new(keeper),
+            node,
+        };
+        setup.register(json!({}));
+        let keeper = Arc::clone(&setup.keeper);
+        tokio::spawn(async move { keeper.run(CancellationToken::new()).await });
+        setup
+    }
+
+    /// Puts the node, with `labels`.
+    fn register(&self, labels: Value) {
+        let node = json!({"metadata": {"name": "n", "uid": "u", "labels": labels}});
+        self.server.put(NODES, node.clone());
+        let node = serde_json::from_value(node).unwrap();
+        self.node.send_replace(Some(Arc::new(node)));
+    }
+
+    /// The ids and the place that the node says.
+    fn node(&self) -> (Value, Value) {
+        let node = self.server.object(NODES, "n").unwrap();
+        let ids = node["metadata"]["annotations"][NODE_IDS].as_str();
+        let ids = ids.map_or(Value::Null, |ids| serde_json::from_str(ids).unwrap());
+        (ids, node["metadata"]["labels"].clone())
+    }
+
+    fn drivers(&self) -> Value {
+        let csi_node = self.server.object(CSI_NODES, "n").unwrap();
+        csi_node["spec"]["drivers"].clone()
+    }
+
+    async fn settle(&self) {
+        sleep(Duration::from_secs(60)).await;
+    }
+}
+
+fn driver(name: &str) -> DriverInfo {
+    DriverInfo {
+        name: name.to_owned(),
+        node_id: "i-1".to_owned(),
+        max_volumes: 0,
+        topology: BTreeMap::new(),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_cluster_knows_the_drivers_of_the_node() {
+    let setup = Setup::new();
+    let before = setup.keeper.problem();
+    assert_eq!(before.as_deref(), Some("CSINode is not yet initialized"));
+    setup.settle().await;
+    assert_eq!(setup.keeper.problem(), None);
+    let csi_node = setup.server.object(CSI_NODES, "n").unwrap();
+    let owner = &csi_node["metadata"]["ownerReferences"][0];
+    assert_eq!(
+        (&owner["kind"], &owner["uid"]),
+        (&json!("Node"), &json!("u"))
+    );
+    let migrated = csi_node["metadata"]["annotations"][MIGRATED.0].as_str();
+    assert!(migrated.unwrap().contains("ebs,kubernetes.io/azure-disk,"));
+
+    let zoned = DriverInfo {
+        max_volumes: 39,
+        topology: [("example.com/zone".to_owned(), "a".to_owned())].into(),
+        ..driver("zoned")
+    };
+    setup.keeper.install(&zoned).await.unwrap();
+    setup.keeper.install(&driver("plain")).await.unwrap();
+    let ids = json!({"plain": "i-1", "zoned": "i-1"});
+    assert_eq!(setup.node(), (ids, json!({"example.com/zone": "a"})));
+    let keys = json!(["example.com/zone"]);
+    let known = json!([
+        {"name": "zoned", "nodeID": "i-1", "topologyKeys": keys, "allocatable": {"count": 39}},
+        {"name": "plain", "nodeID": "i-1"},
+    ]);
+    assert_eq!(setup.drivers(), known);
+
+    // What is known is not said again.
+    let requests = setup.server.requests().len();
+    setup.keeper.install(&zoned).await.unwrap();
+    let again = setup.server.requests().split_off(requests);
+    assert!(
+        again.iter().all(|request| request.starts_with("GET")),
+        "{again:?}"
+    );
+
+    setup.keeper.uninstall("zoned");
+    setup.settle().await;
+    assert_eq!(setup.node().0, json!({"plain": "i-1"}));
+    assert_eq!(setup.drivers(), json!([{"name": "plain", "nodeID": "i-1"}]));
+    setup.keeper.uninstall("plain");
+    setup.settle().await;
+    assert_eq!(setup.node().0, Value::Null);
+    assert_eq!(setup.drivers(), json!([]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_says_what_cannot_be_is_not_taken() {
+    let setup = Setup::new();
+    setup.settle().await;
+    setup.register(json!({"zone": "b"}));
+    let mut elsewhere = driver("d");
+    elsewhere.topology = [("zone".to_owned(), "a".to_owned())].into();
+    let error = setup.keeper.install(&elsewhere).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "detected topology value collision: driver reported \"zone\":\"a\" but existing label \
+         is \"zone\":\"b\""
+    );
+    let mut nameless = driver("d");
+    nameless.node_id.clear();
+    let error = setup.keeper.install(&nameless).await.unwrap_err();
+    assert!(matches!(error, CsiNodeError::NoNodeId));
+    assert_eq!(setup.node().0, Value::Null);
+    assert_eq!(setup.drivers(), json!([]));
+    let limits = [(-1, None), (1 << 40, Some(i32::MAX))];
+    for (max_volumes, known) in limits {
+        let driver = DriverInfo {
+            max_volumes,
+            ..driver("d")
+        };
+        assert_eq!(entry(&driver).allocatable.and_then(|a| a.count), known);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_object_of_an_earlier_node_is_replaced() {
+    let server = FakeServer::new();
+    let owner = json!({"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "earlier"});
+    let metadata = json!({"name": "n", "uid": "c", "ownerReferences": [owner]});
+    let drivers = json!([{"name": "old", "nodeID": "i-0"}]);
+    server.put(
+        CSI_NODES,
+        json!({"metadata": metadata, "spec": {"drivers": drivers}}),
+    );
+    let node = json!({"metadata": {"name": "n", "uid": "u"}});
+    server.put(NODES, node.clone());
+    let node = watch::Sender::new(serde_json::from_value(node).ok().map(Arc::new));
+    let keeper = CsiNodeKeeper::new(server.client(), "n", node.subscribe());
+    keeper.install(&driver("d")).await.unwrap();
+    let csi_node = server.object(CSI_NODES, "n").unwrap();
+    assert_eq!(csi_node["metadata"]["ownerReferences"][0]["uid"], "u");
+    assert_eq!(
+        csi_node["spec"]["drivers"],
+        json!([{"name": "d", "nodeID": "i-1"}])
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_could_not_be_told_is_told_later() {
+    let setup = Setup::new();
+    setup.server.turn(Mood::Away);
+    setup.settle().await;
+    let problem = setup.keeper.problem().unwrap();
+    assert!(
+        problem.starts_with("failed to initialize CSINode: "),
+        "{problem}"
+    );
+    setup.keeper.install(&driver("d")).await.unwrap_err();
+    setup.server.turn(Mood::Well);
+    setup.settle().await;
+    assert_eq!(setup.keeper.problem(), None);
+    setup.keeper.install(&driver("d")).await.unwrap();
+
+    setup.server.turn(Mood::Away);
+    setup.keeper.uninstall("d");
+    setup.settle().await;
+    // It is back before anybody was told that it was gone.
+    setup.server.turn(Mood::Well);
+    setup.keeper.install(&driver("d")).await.unwrap();
+    setup.settle().await;
+    assert_eq!(setup.drivers(), json!([{"name": "d", "nodeID": "i-1"}]));
+    setup.server.turn(Mood::Away);
+    setup.keeper.uninstall("d");
+    setup.settle().await;
+    setup.server.turn(Mood::Well);
+    setup.settle().await;
+    assert_eq!(setup.drivers(), json!([]));
+}
