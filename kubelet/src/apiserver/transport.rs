@@ -26,6 +26,7 @@ use hyper_util::{
 };
 use kube::client::Body;
 use parking_lot::Mutex;
+use tokio::time;
 use tower::{BoxError, Service};
 use tracing::{info, warn};
 
@@ -33,6 +34,8 @@ use super::{connection::Connector, identity::ClientIdentity};
 
 /// API servers take 100 requests at a time on a connection; some may be half closed.
 const STREAMS: usize = 90;
+/// A request that has no identity yet waits so long for it, less than those who make it.
+const IDENTITY_TIMEOUT: Duration = Duration::from_secs(8);
 /// As Go's client: a ping when nothing came for so long.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 /// As Go's client: without an answer to a ping for so long, the connection is dead.
@@ -139,7 +142,10 @@ impl Service<Request<Body>> for Transport {
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let parts = Arc::clone(&self.0);
         Box::pin(async move {
-            parts.identity.settled().await;
+            let settled = parts.identity.settled();
+            if time::timeout(IDENTITY_TIMEOUT, settled).await.is_err() {
+                return Err("this node has no client certificate yet".into());
+            }
             let (client, request_count) = parts.lane();
             let answer = client.request(request).await;
             parts.note(answer.as_ref().err());

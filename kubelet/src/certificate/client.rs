@@ -280,6 +280,7 @@ impl IdentityKeeper {
     /// The first certificate, however long it takes.
     async fn bootstrap(&self, access: &ClusterAccess) -> Pair {
         let mut access = access.clone();
+        let mut complaint = None;
         loop {
             match self.try_bootstrap(&access).await {
                 Ok(pair) => {
@@ -288,7 +289,13 @@ impl IdentityKeeper {
                     return pair;
                 }
                 Err(RotationError::Request(error)) if error.is_unreachable() => {}
-                Err(error) => warn!(%error, "No client certificate; trying again"),
+                Err(error) => {
+                    let error = error.to_string();
+                    if complaint.as_ref() != Some(&error) {
+                        warn!(error, "No client certificate; trying again");
+                        complaint = Some(error);
+                    }
+                }
             }
             time::sleep(jittered(RETRY)).await;
             // A token that has expired is replaced in the file.

@@ -138,6 +138,7 @@ impl CertificateManager {
     async fn keep(&mut self) {
         self.load().await;
         let mut failures = 0;
+        let mut complaint = None;
         loop {
             if !self.wait_until_due().await {
                 return;
@@ -155,6 +156,7 @@ impl CertificateManager {
             match outcome {
                 Ok(pair) => {
                     failures = 0;
+                    complaint = None;
                     self.force = false;
                     self.share = share();
                     info!(
@@ -168,8 +170,13 @@ impl CertificateManager {
                 Err(error) => {
                     let is_known =
                         matches!(&error, RotationError::Request(error) if error.is_unreachable());
-                    if !is_known {
-                        warn!(signer = self.signer.name, %error, "No new certificate; trying again");
+                    let error = error.to_string();
+                    if !is_known && complaint.as_ref() != Some(&error) {
+                        warn!(
+                            signer = self.signer.name,
+                            error, "No new certificate; trying again"
+                        );
+                        complaint = Some(error);
                     }
                     let delay = FIRST_RETRY * 2_u32.saturating_pow(failures);
                     failures = (failures + 1).min(8);

@@ -126,15 +126,17 @@ impl Server {
             let cause = Cause::required("metadata.name", "name or generateName is required");
             return Err(ApiError::invalid(resource, "", &[cause]));
         }
-        let fits = name.len() <= 253
-            && name
-                .split('.')
-                .all(|label| !label.is_empty() && !label.starts_with('-') && !label.ends_with('-'))
-            && name.bytes().all(|byte| {
-                byte.is_ascii_lowercase()
-                    || byte.is_ascii_digit()
-                    || matches!(byte, b'-' | b'.' | b':')
-            });
+        // Those of signing requests may be anything.
+        let fits = resource.kind == "CertificateSigningRequest"
+            || name.len() <= 253
+                && name.split('.').all(|label| {
+                    !label.is_empty() && !label.starts_with('-') && !label.ends_with('-')
+                })
+                && name.bytes().all(|byte| {
+                    byte.is_ascii_lowercase()
+                        || byte.is_ascii_digit()
+                        || matches!(byte, b'-' | b'.' | b':')
+                });
         if !fits {
             let cause = Cause::invalid(
                 "metadata.name",
