@@ -78,7 +78,7 @@ async fn delete(on: &Cluster) -> Result<()> {
 }
 
 async fn force_delete(on: &Cluster) -> Result<()> {
-    let more = json!({"terminationGracePeriodSeconds": 600});
+    let more = json!({"terminationGracePeriodSeconds": 5});
     create(
         on,
         "stays",

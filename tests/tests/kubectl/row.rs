@@ -27,7 +27,10 @@ pub async fn run(cluster: &Cluster, rows: Vec<Row>) {
     for Row { name, run } in rows {
         match run(cluster).await {
             Ok(()) => println!("{name}: ok"),
-            Err(error) => failures.push(format!("{name}: {error:?}")),
+            Err(error) => {
+                println!("{name}: {error}");
+                failures.push(format!("{name}: {error:?}"));
+            }
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
