@@ -1,8 +1,11 @@
 //! What is changed: run, delete, set image, resize, cordon, drain.
 
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
 use e2e::{cluster::Cluster, images::BUSYBOX, node::is_ready};
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
 use crate::row::{Row, SOON, create, gone, running};
 
@@ -31,6 +34,10 @@ pub fn rows() -> Vec<Row> {
         Row {
             name: "a static pod's mirror",
             run: |on| Box::pin(mirror(on)),
+        },
+        Row {
+            name: "the API server away for a minute",
+            run: |on| Box::pin(away(on)),
         },
         Row {
             name: "cordon, drain",
@@ -185,6 +192,27 @@ async fn mirror(on: &Cluster) -> Result<()> {
     on.node.remove_manifest("own.yaml")?;
     on.await_pod("own-node", SOON, Value::is_null).await?;
     Ok(())
+}
+
+async fn away(on: &Cluster) -> Result<()> {
+    let restarts = |pod: &Value| pod["status"]["containerStatuses"][0]["restartCount"].as_u64();
+    running(on, "ticks", "sleep 20; exit 1").await?;
+    let said = |what: &str| on.node.kubelet_log().matches(what).count();
+    let (lost, back) = (
+        "The API server cannot be reached",
+        "The API server answers again",
+    );
+    let (before, lines) = ([said(lost), said(back)], said("\n"));
+    on.api.set_available(false);
+    sleep(Duration::from_secs(60)).await;
+    on.api.set_available(true);
+    on.await_pod("ticks", SOON, |pod| restarts(pod) > Some(0))
+        .await?;
+    let now = [said(lost), said(back)];
+    ensure!(now == before.map(|count| count + 1), "{before:?} {now:?}");
+    let lines = said("\n") - lines;
+    ensure!(lines < 30, "{lines} lines: {}", on.node.kubelet_log());
+    gone(on, "ticks").await
 }
 
 async fn drain(on: &Cluster) -> Result<()> {

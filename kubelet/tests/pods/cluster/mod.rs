@@ -3,6 +3,7 @@
 mod api;
 mod mirrors;
 mod pods;
+mod requests;
 mod statuses;
 
 use std::{path::Path, sync::Arc, time::Duration};

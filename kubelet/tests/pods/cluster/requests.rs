@@ -1,0 +1,172 @@
+//! What a full node asks of its API server.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use e2e::api_server::{ApiServer, Caller};
+use k8s_openapi::api::core::v1::Pod;
+use kubelet::{
+    apiserver::objects::{ApiObjects, ApiObjectsParts, ChangeDetection},
+    config::{
+        cluster::NodeOptions, options::Options, pod_config::PodConfig,
+        source::apiserver::ApiSource, update::Source,
+    },
+    events::{EventRecorder, EventSender},
+    kubelet::{Kubelet, Membership},
+    node::{
+        lease::LeaseKeeper,
+        reporter::{NodeReporter, ReporterParts},
+        watch::NodeWatch,
+    },
+    runtime::cri::CriClient,
+};
+use serde_json::json;
+use tokio::time::sleep;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::node::{IMAGE, Node, SECOND, until};
+
+const PODS: usize = 300;
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// A kubelet with all of its parts in a cluster, as the node agent puts them together.
+async fn join(api: &ApiServer, node: &Node, tasks: &TaskTracker, cancel: &CancellationToken) {
+    let options = Options {
+        max_pods: 1000,
+        ..node.options()
+    };
+    let client = || api.client(Caller::node("node"));
+    let channel = || node.runtime.channel();
+    let cri = CriClient::from_channels(channel(), channel(), options.runtime_request_timeout);
+    let watch = NodeWatch::new(client(), "node");
+    let membership = Membership {
+        client: client(),
+        node: watch.subscribe(),
+    };
+    let objects = ApiObjects::new(ApiObjectsParts {
+        client: client(),
+        node: watch.subscribe(),
+        change_detection: ChangeDetection::Watch,
+        sync_frequency: options.sync_frequency,
+        tasks: tasks.clone(),
+        cancel: cancel.clone(),
+    });
+    let (events, queue) = EventRecorder::new("node");
+    let (config, updates) = PodConfig::new();
+    let mut listed = watch.listed();
+    let source = ApiSource {
+        client: client(),
+        node_name: "node".to_owned(),
+        registered: Box::pin(async move { drop(listed.wait_for(|listed| *listed).await) }),
+    };
+    let pods = config.source(Source::Api);
+    let root_dir = options.root_dir.clone();
+    let kubelet = Kubelet::new(
+        options,
+        cri.clone(),
+        Arc::new(objects),
+        Some(membership),
+        events.clone(),
+        move || config.seen_all_sources(),
+    );
+    let node_options = NodeOptions {
+        node_ips: vec!["192.0.2.1".parse().unwrap()],
+        max_pods: 1000,
+        ..NodeOptions::default()
+    };
+    let lease = LeaseKeeper::new(
+        client(),
+        "node",
+        node_options.lease_duration,
+        watch.subscribe(),
+        Arc::new(|| {}),
+    );
+    let reporter = NodeReporter::new(ReporterParts {
+        client: client(),
+        node_name: "node".to_owned(),
+        options: node_options,
+        root_dir,
+        cri,
+        findings: Arc::new(kubelet.clone()),
+        node: watch.subscribe(),
+        on_repeated_failure: Arc::new(|| {}),
+        events,
+    });
+    tasks.spawn(EventSender::new(client(), queue).run(cancel.clone()));
+    tasks.spawn(watch.run(cancel.clone()));
+    tasks.spawn(lease.run(cancel.clone()));
+    tasks.spawn(reporter.run(cancel.clone()));
+    tasks.spawn(source.run(pods, cancel.clone()));
+    let cancel = cancel.clone();
+    tasks.spawn(async move { kubelet.run(updates, cancel).await.unwrap() });
+}
+
+/// How many requests there were, by verb and resource.
+fn requests(api: &ApiServer) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for request in api.requests() {
+        let name = format!("{} {}", request.verb, request.resource);
+        *counts.entry(name).or_default() += 1;
+    }
+    counts
+}
+
+fn ready(api: &ApiServer, name: &str) -> bool {
+    let pod = api.get("v1", "pods", "default", name).unwrap();
+    let pod: Pod = serde_json::from_value(pod).unwrap();
+    let conditions = pod.status.and_then(|status| status.conditions);
+    let mut conditions = conditions.into_iter().flatten();
+    conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+#[tokio::test(start_paused = true)]
+async fn three_hundred_pods_ask_no_more_than_upstream_does() {
+    let api = ApiServer::start().unwrap();
+    let node = Node::new();
+    let (tasks, cancel) = (TaskTracker::new(), CancellationToken::new());
+    join(&api, &node, &tasks, &cancel).await;
+    until("the node", 30 * SECOND, || {
+        api.get("v1", "nodes", "", "node").is_ok()
+    })
+    .await;
+    api.forget_requests();
+    for number in 0..PODS {
+        let pod = json!({
+            "metadata": {"name": format!("pod-{number}")},
+            "spec": {"nodeName": "node", "containers": [
+                {"name": "c", "image": IMAGE, "imagePullPolicy": "Never"},
+            ]},
+        });
+        api.create("v1", "pods", "default", pod).unwrap();
+    }
+    until("all pods to be ready", 600 * SECOND, || {
+        (0..PODS).all(|number| ready(&api, &format!("pod-{number}")))
+    })
+    .await;
+    sleep(60 * SECOND).await;
+    let started = requests(&api);
+    let patches = started["patch pods/status"];
+    assert!(
+        patches <= 4 * PODS,
+        "{patches} status patches for {PODS} pods: {started:?}"
+    );
+    assert!(!started.contains_key("get pods"), "{started:?}");
+
+    sleep(400 * SECOND).await;
+    api.forget_requests();
+    sleep(HOUR).await;
+    let mut idle = requests(&api);
+    let mut most = |name: &str, most: usize| {
+        let count = idle.remove(name).unwrap_or_default();
+        assert!(count <= most, "{count} times {name} in an hour");
+    };
+    most("update leases", 360);
+    most("patch nodes/status", 13);
+    // Each lasts at least five minutes.
+    for followed in ["pods", "nodes", "services"] {
+        most(&format!("watch {followed}"), 12);
+    }
+    assert!(idle.is_empty(), "{idle:?}");
+    cancel.cancel();
+    tasks.close();
+    tasks.wait().await;
+}
