@@ -179,13 +179,27 @@ async fn an_api_server_that_is_away_is_waited_for() {
     objects.set_away(Some("connection refused"));
     let node = Node::with_objects(Arc::clone(&objects) as _);
     let kubelet = node.start();
-    kubelet.add(pod("web", "u1", json!({}))).await;
+    let mut from_api_server = pod("web", "u1", json!({}));
+    from_api_server.metadata.annotations = None;
+    kubelet.add(from_api_server).await;
     until("the message", 5 * SECOND, || {
         message(&kubelet, "web").starts_with("failed to list services when setting up env vars")
     })
     .await;
     objects.set_away(None);
     kubelet.until_phase("web", "Running", 120 * SECOND).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_static_pod_does_not_wait_for_the_api_server() {
+    let objects = Arc::new(MemoryObjects::default());
+    objects.set_away(Some("connection refused"));
+    let node = Node::with_objects(Arc::clone(&objects) as _);
+    let kubelet = node.start();
+    kubelet.add(pod("web", "u1", json!({}))).await;
+    kubelet.until_phase("web", "Running", 10 * SECOND).await;
+    let env = environment(&node.runtime);
+    assert_eq!(env.get("KUBERNETES_SERVICE_HOST"), None);
 }
 
 #[tokio::test(start_paused = true)]

@@ -131,9 +131,11 @@ pub async fn environment(
     let spec = pod.spec.as_ref().unwrap_or(&nothing);
     let namespace = identity::namespace(pod);
     let links = spec.enable_service_links != Some(false);
-    let services = services::variables(sources.objects, namespace, links)
-        .await
-        .map_err(EnvError::Services)?;
+    let services = match services::variables(sources.objects, namespace, links).await {
+        // The API server, or what it needs, may be such a pod itself; as upstream.
+        Err(_) if identity::is_static(pod) => BTreeMap::new(),
+        services => services.map_err(EnvError::Services)?,
+    };
     let mut config_data = ConfigData::new(sources.objects, namespace);
     let mut variables = Variables::default();
     for source in container.env_from.iter().flatten() {
