@@ -3,7 +3,11 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use e2e::{cluster::Cluster, images::BUSYBOX, node::is_ready};
+use e2e::{
+    cluster::Cluster,
+    images::BUSYBOX,
+    node::{Node, is_ready},
+};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -207,6 +211,11 @@ async fn away(on: &Cluster) -> Result<()> {
     sleep(Duration::from_secs(60)).await;
     on.api.set_available(true);
     on.await_pod("ticks", SOON, |pod| restarts(pod) > Some(0))
+        .await?;
+    // The server knows it a moment before the kubelet hears that it does.
+    let is_back = async |_: &Node| Ok(said(back) > before[1]);
+    on.node
+        .await_until("the log to say so", SOON, is_back)
         .await?;
     let now = [said(lost), said(back)];
     ensure!(now == before.map(|count| count + 1), "{before:?} {now:?}");
