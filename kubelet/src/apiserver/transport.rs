@@ -5,12 +5,9 @@
 //! a node with many watches can still renew its lease.
 
 use std::{
-    fmt,
+    fmt, mem,
     pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -52,8 +49,29 @@ struct Parts {
     connector: Connector,
     identity: Arc<ClientIdentity>,
     lanes: Mutex<Vec<Lane>>,
-    /// Whether the last request found nobody.
-    is_away: AtomicBool,
+    reach: Mutex<Reach>,
+}
+
+/// Whether the API server can be reached, as far as is known.
+#[derive(Debug, Default)]
+struct Reach {
+    is_away: bool,
+    /// How many requests were answered.
+    answers: u64,
+}
+
+impl Reach {
+    /// A request found nobody that was begun after so many answers; whether that is news.
+    /// It is none when another one was answered meanwhile: the server came back since.
+    fn failed(&mut self, begun: u64) -> bool {
+        begun == self.answers && !mem::replace(&mut self.is_away, true)
+    }
+
+    /// A request was answered; whether that is news.
+    fn answered(&mut self) -> bool {
+        self.answers += 1;
+        mem::take(&mut self.is_away)
+    }
 }
 
 /// A client that has one connection, where that is HTTP/2.
@@ -78,7 +96,7 @@ impl Transport {
             connector,
             identity,
             lanes: Mutex::default(),
-            is_away: AtomicBool::new(false),
+            reach: Mutex::default(),
         }))
     }
 }
@@ -109,15 +127,18 @@ impl Parts {
     }
 
     /// Says when the API server goes away and when it is back, and not in between.
-    fn note(&self, failure: Option<&legacy::Error>) {
-        let was_away = self.is_away.swap(failure.is_some(), Ordering::Relaxed);
+    fn note(&self, begun: u64, failure: Option<&legacy::Error>) {
+        let is_news = match failure {
+            Some(_) => self.reach.lock().failed(begun),
+            None => self.reach.lock().answered(),
+        };
         match failure {
-            Some(error) if !was_away => warn!(
+            Some(error) if is_news => warn!(
                 server = self.url,
                 error = causes(error),
                 "The API server cannot be reached; trying on"
             ),
-            None if was_away => info!(server = self.url, "The API server answers again"),
+            None if is_news => info!(server = self.url, "The API server answers again"),
             _ => {}
         }
     }
@@ -147,8 +168,9 @@ impl Service<Request<Body>> for Transport {
                 return Err("this node has no client certificate yet".into());
             }
             let (client, request_count) = parts.lane();
+            let begun = parts.reach.lock().answers;
             let answer = client.request(request).await;
-            parts.note(answer.as_ref().err());
+            parts.note(begun, answer.as_ref().err());
             Ok(answer?.map(|body| Answer {
                 body,
                 _request: request_count,
@@ -180,5 +202,26 @@ impl hyper::body::Body for Answer {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outage_is_news_once() {
+        let mut reach = Reach::default();
+        assert!(!reach.answered());
+        let (early, late) = (reach.answers, reach.answers);
+        assert!(reach.failed(early));
+        assert!(!reach.failed(early));
+        assert!(reach.answered());
+        assert!(!reach.answered());
+        // It was begun during the outage, and its failure is heard of after that.
+        assert!(!reach.failed(late));
+        assert!(!reach.answered());
+        let next = reach.answers;
+        assert!(reach.failed(next));
     }
 }

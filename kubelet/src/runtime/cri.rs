@@ -2,6 +2,7 @@
 
 mod error;
 mod resources;
+mod runtime_config;
 mod stats;
 mod streaming;
 
@@ -11,13 +12,12 @@ use cri_proto::runtime::v1::{
     AuthConfig, Container, ContainerConfig, ContainerEventResponse, ContainerFilter,
     ContainerStatus, ContainerStatusRequest, CreateContainerRequest, ExecSyncRequest,
     ExecSyncResponse, GetEventsRequest, Image, ImageSpec, ImageStatusRequest,
-    ListContainersRequest, ListImagesRequest, ListPodSandboxRequest, NetworkConfig, PodSandbox,
-    PodSandboxConfig, PodSandboxFilter, PodSandboxStatus, PodSandboxStatusRequest,
-    PullImageRequest, RemoveContainerRequest, RemovePodSandboxRequest, ReopenContainerLogRequest,
-    RunPodSandboxRequest, RuntimeConfig, StartContainerRequest, StatusRequest, StatusResponse,
-    StopContainerRequest, StopPodSandboxRequest, UpdateRuntimeConfigRequest, VersionRequest,
-    VersionResponse, image_service_client::ImageServiceClient,
-    runtime_service_client::RuntimeServiceClient,
+    ListContainersRequest, ListImagesRequest, ListPodSandboxRequest, PodSandbox, PodSandboxConfig,
+    PodSandboxFilter, PodSandboxStatus, PodSandboxStatusRequest, PullImageRequest,
+    RemoveContainerRequest, RemovePodSandboxRequest, ReopenContainerLogRequest,
+    RunPodSandboxRequest, StartContainerRequest, StatusRequest, StatusResponse,
+    StopContainerRequest, StopPodSandboxRequest, VersionRequest, VersionResponse,
+    image_service_client::ImageServiceClient, runtime_service_client::RuntimeServiceClient,
 };
 use tonic::{
     Response, Status, Streaming,
@@ -112,24 +112,6 @@ impl CriClient {
         let mut client = self.runtime.clone();
         let request = StatusRequest::default();
         self.call("Status", "", client.status(request)).await
-    }
-
-    /// Tells the runtime from which networks (CIDRs, separated by commas) pods'
-    /// addresses are.
-    ///
-    /// # Errors
-    /// The runtime's.
-    pub async fn update_runtime_config(&self, pod_cidr: &str) -> Result<(), CriError> {
-        let mut client = self.runtime.clone();
-        let request = UpdateRuntimeConfigRequest {
-            runtime_config: Some(RuntimeConfig {
-                network_config: Some(NetworkConfig {
-                    pod_cidr: pod_cidr.to_owned(),
-                }),
-            }),
-        };
-        let call = client.update_runtime_config(request);
-        self.call("UpdateRuntimeConfig", "", call).await.map(drop)
     }
 
     /// Every sandbox of the runtime.

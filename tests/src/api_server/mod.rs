@@ -54,7 +54,6 @@ pub use signing::Identity;
 use clock::Clock;
 use request::Target;
 use storage::{Key, Storage};
-use strategy::text;
 use watch::Cuts;
 
 /// What a test decides about a request before it is looked at.
@@ -92,7 +91,6 @@ struct Server {
 struct Switches {
     available: bool,
     interceptor: Option<Arc<Interceptor>>,
-    schedule_to: Option<String>,
     schedule: bool,
     kubelet_authority: Option<String>,
     approve: bool,
@@ -122,7 +120,6 @@ impl ApiServer {
             switches: Mutex::new(Switches {
                 available: true,
                 interceptor: None,
-                schedule_to: None,
                 schedule: false,
                 kubelet_authority: None,
                 approve: true,
@@ -218,11 +215,6 @@ impl ApiServer {
         self.0.switches.lock().interceptor = interceptor;
     }
 
-    /// Binds every new pod that names no node to this one, in a scheduler's place.
-    pub fn schedule_to(&self, node: Option<&str>) {
-        self.0.switches.lock().schedule_to = node.map(str::to_owned);
-    }
-
     /// Whether pods that name no node are bound to one that is ready, takes pods, and is
     /// tolerated and selected by them, as soon as there is one; and whether nodes are
     /// tainted by their conditions and when they are cordoned. They are not, unless told
@@ -313,12 +305,6 @@ impl Server {
         if !annotations["kubernetes.io/config.mirror"].is_string() {
             let mount = self.switches.lock().mount_tokens;
             tokens::admit_pod(storage, namespace, object, &self.clock, mount)?;
-        }
-        let node = self.switches.lock().schedule_to.clone();
-        if let Some(node) = node
-            && text(object, "/spec/nodeName").is_empty()
-        {
-            pods::bind(object, &node, &self.clock.text());
         }
         Ok(())
     }

@@ -217,9 +217,8 @@ async fn away(on: &Cluster) -> Result<()> {
     on.node
         .await_until("the log to say so", SOON, is_back)
         .await?;
-    // Once; twice when a last connection fails after the first one that does not.
-    let times = said(lost) - before[0];
-    ensure!((1..=2).contains(&times), "said {times} times");
+    let now = [said(lost), said(back)];
+    ensure!(now == before.map(|count| count + 1), "{before:?} {now:?}");
     let lines = said("\n") - lines;
     ensure!(lines < 30, "{lines} lines: {}", on.node.kubelet_log());
     gone(on, "ticks").await

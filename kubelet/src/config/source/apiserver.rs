@@ -22,7 +22,7 @@ pub struct ApiSource {
     pub node_name: String,
     /// Done once it is known whether the API server has the node's object: admission
     /// takes the node for what that says.
-    pub registered: BoxFuture<'static, ()>,
+    pub node_known: BoxFuture<'static, ()>,
 }
 
 impl fmt::Debug for ApiSource {
@@ -41,8 +41,8 @@ impl ApiSource {
     }
 
     async fn tell(self, mux: SourceHandle) -> Result<(), Closed> {
-        debug!("waiting for the node to be registered");
-        self.registered.await;
+        debug!("waiting for the API server to say whether it has the node");
+        self.node_known.await;
         info!(node = self.node_name, "pods are watched at the API server");
         let api = Api::<Pod>::all(self.client);
         let selector = format!("spec.nodeName={}", self.node_name);

@@ -101,7 +101,7 @@ impl Joined {
         let source = ApiSource {
             client,
             node_name: "node".to_owned(),
-            registered: Box::pin(async move { registered.await.unwrap() }),
+            node_known: Box::pin(async move { registered.await.unwrap() }),
         };
         let cancel = CancellationToken::new();
         let task = tokio::spawn({

@@ -56,7 +56,7 @@ async fn join(api: &ApiServer, node: &Node, tasks: &TaskTracker, cancel: &Cancel
     let source = ApiSource {
         client: client(),
         node_name: "node".to_owned(),
-        registered: Box::pin(async move { drop(listed.wait_for(|listed| *listed).await) }),
+        node_known: Box::pin(async move { drop(listed.wait_for(|listed| *listed).await) }),
     };
     let pods = config.source(Source::Api);
     let root_dir = options.root_dir.clone();
