@@ -21,7 +21,7 @@ use crate::{
     housekeeping::{Directories, Housekeeping},
     lifecycle::{Admission, NodeFacts, NodeSource},
     logs::LogRotation,
-    node::csi_node::CsiNodeKeeper,
+    node::{csi_node::CsiNodeKeeper, host_ips::HostIps},
     pleg::{Pleg, PodCache},
     plugin_manager::{Handlers, PluginHandler, PluginManager},
     pod::{identity::PodUid, manager::PodManager, mirror::MirrorPods},
@@ -139,9 +139,16 @@ impl Kubelet {
             let (objects, pods) = (Arc::clone(&objects), Arc::clone(&pods));
             Arc::new(MirrorPods::new(membership.client, node_name, objects, pods))
         });
+        let host_ips = HostIps::new(
+            options.node_ips.clone(),
+            membership
+                .as_ref()
+                .map(|membership| membership.node.clone()),
+        );
         let runtime = Arc::new(RuntimeManager::new(
             cri.clone(),
             Arc::clone(&options),
+            host_ips.clone(),
             Arc::clone(&objects),
             Arc::clone(&probe_results),
             events.clone(),
@@ -178,6 +185,7 @@ impl Kubelet {
             pods,
             statuses: Arc::new(StatusManager::new(
                 Arc::clone(&options),
+                host_ips,
                 Arc::clone(&probe_results),
             )),
             runtime,

@@ -83,6 +83,15 @@ impl Syncer {
         )
     }
 
+    /// The pod's addresses as its status has them.
+    fn reported_ips(&self, uid: &PodUid) -> Vec<String> {
+        let status = self.statuses.get(uid);
+        let ips = status
+            .iter()
+            .flat_map(|status| status.pod_ips.iter().flatten());
+        ips.map(|ip| ip.ip.clone()).collect()
+    }
+
     /// What is left of the time that the pod may be active for, if that is limited.
     fn deadline(&self, pod: &Pod) -> Option<Duration> {
         let status = self.statuses.get(&PodUid::of(pod))?;
@@ -170,9 +179,10 @@ impl PodSyncer for Syncer {
         })?;
         let volumes = self.volumes.wait_for_attach_and_mount(&pod).await?;
         self.probes.add_pod(&pod);
+        let reported_ips = self.reported_ips(&PodUid::of(&pod));
         let synced = self
             .runtime
-            .sync_pod(&pod, &status, &state, &volumes, &pod_dir)
+            .sync_pod(&pod, &status, &state, &volumes, &pod_dir, &reported_ips)
             .await;
         // Why containers wait is known now.
         self.report(&pod, &status, &state, None);

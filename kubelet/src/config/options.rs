@@ -17,7 +17,8 @@ pub struct Options {
     pub node_name: String,
     /// Labels that its user gives it (`--node-labels`).
     pub node_labels: BTreeMap<String, String>,
-    /// Addresses of this node, at most one of each family, the primary first.
+    /// Addresses of this node as they were given (`--node-ip`), at most one of each family,
+    /// the primary first; the unspecified one of a family asks for that family's own.
     pub node_ips: Vec<IpAddr>,
     /// The kubelet's own files (`--root-dir`).
     pub root_dir: PathBuf,

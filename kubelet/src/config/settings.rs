@@ -237,7 +237,7 @@ fn options(config: &KubeletConfiguration, flags: &Flags) -> Result<Options, Sett
     Ok(Options {
         node_name: node_name(flags.hostname_override.as_deref())?,
         node_labels: flags.node_labels.clone(),
-        node_ips: host::node_ips(&flags.node_ips),
+        node_ips: flags.node_ips.clone(),
         root_dir: absolute(&flags.root_dir),
         pod_logs_dir: PathBuf::from(&config.pod_logs_dir),
         container_logs_dir: Some(absolute(&flags.container_logs_dir)),

@@ -10,6 +10,7 @@ pub mod capacity;
 pub mod conditions;
 pub mod csi_node;
 pub mod findings;
+pub mod host_ips;
 pub mod lease;
 pub mod patch;
 pub mod registration;

@@ -49,7 +49,7 @@ pub use self::{
 };
 use crate::{
     apiserver::objects::Objects, config::options::Options, events::EventRecorder,
-    image::ImageManager, prober::results::ProbeResults,
+    image::ImageManager, node::host_ips::HostIps, prober::results::ProbeResults,
 };
 
 /// Runs pods on the runtime. Shared by all pod workers; what belongs to one pod
@@ -62,6 +62,7 @@ pub struct RuntimeManager {
     probes: Arc<ProbeResults>,
     events: EventRecorder,
     options: Arc<Options>,
+    host_ips: HostIps,
     /// Name of the runtime, once it was asked.
     name: OnceLock<String>,
     seccomp_root: PathBuf,
@@ -73,10 +74,12 @@ pub struct RuntimeManager {
 
 impl RuntimeManager {
     /// A manager of the pods on the runtime behind `cri`. Config data comes from
-    /// `objects`, what probes found from `probes`. What it does is told to `events`.
+    /// `objects`, what probes found from `probes`, the node's addresses from `host_ips`.
+    /// What it does is told to `events`.
     pub fn new(
         cri: CriClient,
         options: Arc<Options>,
+        host_ips: HostIps,
         objects: Arc<dyn Objects>,
         probes: Arc<ProbeResults>,
         events: EventRecorder,
@@ -86,6 +89,7 @@ impl RuntimeManager {
             images: ImageManager::new(cri.clone(), &options, images_of, told),
             events,
             cri,
+            host_ips,
             objects,
             probes,
             name: OnceLock::new(),

@@ -160,7 +160,7 @@ pub(super) struct Running<'a> {
     pub(super) spec: &'a PodSpec,
     pub(super) sandbox_id: &'a str,
     pub(super) sandbox_config: &'a PodSandboxConfig,
-    /// Addresses of the pod: the node's on the node's network.
+    /// Addresses of the pod.
     pub(super) ips: &'a [String],
     pub(super) host_ips: &'a [String],
     pub(super) volumes: &'a MountedVolumes,

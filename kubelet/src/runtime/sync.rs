@@ -76,7 +76,8 @@ pub struct Synced {
 
 impl RuntimeManager {
     /// Does what [`actions::compute`] finds. A container that cannot be started
-    /// holds up no other; why it waits is in `state`.
+    /// holds up no other; why it waits is in `state`. A pod on the node's network has
+    /// `reported_ips`, those of its status.
     ///
     /// # Errors
     /// What concerns the pod as a whole; see [`SyncError`].
@@ -87,6 +88,7 @@ impl RuntimeManager {
         state: &PodState,
         volumes: &MountedVolumes,
         pod_dir: &Path,
+        reported_ips: &[String],
     ) -> Result<Synced, SyncError> {
         let spec = pod.spec.as_ref().ok_or(SyncError::NoSpec)?;
         let mut actions = actions::compute(pod, status, &self.probes);
@@ -149,19 +151,15 @@ impl RuntimeManager {
             }
         };
         let sandbox_ips = ips::by_family(sandbox_ips, &self.options.node_ips);
-        let host_ips: Vec<String> = self
-            .options
-            .node_ips
-            .iter()
-            .map(ToString::to_string)
-            .collect();
+        let host_ips = self.host_ips.now();
+        let host_ips: Vec<String> = host_ips.iter().map(ToString::to_string).collect();
         let running = Running {
             pod,
             spec,
             sandbox_id,
             sandbox_config: &sandbox_config,
             ips: if spec.host_network == Some(true) {
-                &host_ips
+                reported_ips
             } else {
                 &sandbox_ips
             },

@@ -24,6 +24,7 @@ use super::{
 };
 use crate::{
     clock,
+    node::host_ips::HostIps,
     pod::identity,
     prober::results::ProbeResults,
     runtime::{pod_status::PodStatus, resources::QosClass},
@@ -37,8 +38,10 @@ const DISRUPTION_TARGET: &str = "DisruptionTarget";
 /// What is the same for all pods of a node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Node<'a> {
-    /// Its addresses, the primary first.
-    pub(super) ips: &'a [IpAddr],
+    /// Its addresses.
+    pub(super) host_ips: &'a HostIps,
+    /// Those that were given, which say what family comes first.
+    pub(super) given_ips: &'a [IpAddr],
     pub(super) probes: &'a ProbeResults,
     /// When this kubelet was started.
     pub(super) begun: Timestamp,
@@ -128,9 +131,9 @@ pub(super) fn generate(
     );
     conditions.extend(own);
 
-    let host_ips: Vec<String> = node.ips.iter().map(ToString::to_string).collect();
+    let host_ips = node.host_ips.now();
     let pod_ips = if spec.host_network == Some(true) {
-        host_ips.clone()
+        ips::on_host_network(old.pod_ips.as_ref(), &host_ips)
     } else {
         pod_ips(facts.status, node, old)
     };
@@ -141,10 +144,15 @@ pub(super) fn generate(
         init_container_statuses: some_list(init),
         container_statuses: Some(containers),
         ephemeral_container_statuses: some_list(ephemeral),
-        host_ip: host_ips.first().cloned(),
+        host_ip: host_ips.first().map(ToString::to_string),
         pod_ip: pod_ips.first().cloned(),
         pod_ips: some_list(pod_ips.into_iter().map(|ip| PodIP { ip }).collect()),
-        host_ips: some_list(host_ips.into_iter().map(|ip| HostIP { ip }).collect()),
+        host_ips: some_list(
+            host_ips
+                .into_iter()
+                .map(|ip| HostIP { ip: ip.to_string() })
+                .collect(),
+        ),
         start_time: old.start_time.clone().or_else(|| start_time(facts.status)),
         qos_class: Some(QosClass::of(spec).as_str().to_owned()),
         observed_generation: old.observed_generation.max(pod.metadata.generation),
@@ -269,7 +277,7 @@ fn pod_ips(status: &PodStatus, node: &Node<'_>, old: &ApiStatus) -> Vec<String> 
         let old = old.pod_ips.iter().flatten();
         return old.map(|ip| ip.ip.clone()).collect();
     }
-    ips::by_family(status.ips(), node.ips)
+    ips::by_family(status.ips(), node.given_ips)
 }
 
 /// When the pod was first run here: a kubelet that is started again finds its

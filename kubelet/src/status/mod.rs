@@ -30,6 +30,7 @@ pub use self::{phase::Phase, verdict::Verdict};
 use crate::{
     clock,
     config::options::Options,
+    node::host_ips::HostIps,
     pod::identity::{self, PodUid},
     prober::results::ProbeResults,
     runtime::{
@@ -86,6 +87,7 @@ impl Reports {
 #[derive(Debug)]
 pub struct StatusManager {
     options: Arc<Options>,
+    host_ips: HostIps,
     probes: Arc<ProbeResults>,
     /// When this kubelet was started.
     begun: Timestamp,
@@ -94,10 +96,12 @@ pub struct StatusManager {
 }
 
 impl StatusManager {
-    /// A manager that knows no pod. What probes found is in `probes`.
-    pub fn new(options: Arc<Options>, probes: Arc<ProbeResults>) -> Self {
+    /// A manager that knows no pod. The node's addresses are `host_ips`, what probes found
+    /// is in `probes`.
+    pub fn new(options: Arc<Options>, host_ips: HostIps, probes: Arc<ProbeResults>) -> Self {
         Self {
             options,
+            host_ips,
             probes,
             begun: clock::now(),
             reports: Mutex::default(),
@@ -277,7 +281,8 @@ impl StatusManager {
 
     fn node(&self) -> Node<'_> {
         Node {
-            ips: &self.options.node_ips,
+            host_ips: &self.host_ips,
+            given_ips: &self.options.node_ips,
             probes: &self.probes,
             begun: self.begun,
         }
@@ -316,7 +321,7 @@ mod tests {
 
     #[test]
     fn a_verdict_is_the_pods_last_phase_with_its_reason() {
-        let manager = StatusManager::new(Arc::default(), Arc::default());
+        let manager = StatusManager::new(Arc::default(), HostIps::default(), Arc::default());
         report(&manager, None, false);
         let verdict = Verdict {
             phase: Phase::Failed,

@@ -5,20 +5,26 @@ use k8s_openapi::api::core::v1::Pod;
 use super::Placement;
 use crate::pod::identity;
 
-/// A field that variables cannot have.
+/// Why a variable cannot have the value of a field.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("unsupported fieldPath: {0}")]
-pub struct UnsupportedField(String);
+pub enum FieldError {
+    /// Variables cannot have this field.
+    #[error("unsupported fieldPath: {0}")]
+    Unsupported(String),
+    /// The node has no address yet.
+    #[error("host IP unknown")]
+    NoHostIp,
+}
 
 /// The value of a field; empty for a label or annotation that the pod does not have.
 ///
 /// # Errors
-/// [`UnsupportedField`].
+/// [`FieldError`].
 pub(super) fn value(
     pod: &Pod,
     path: &str,
     placement: &Placement<'_>,
-) -> Result<String, UnsupportedField> {
+) -> Result<String, FieldError> {
     if let Some(value) = of_metadata(pod, path) {
         return Ok(value);
     }
@@ -29,11 +35,14 @@ pub(super) fn value(
         "spec.serviceAccountName" => spec
             .and_then(|spec| spec.service_account_name.clone())
             .unwrap_or_default(),
+        "status.hostIP" | "status.hostIPs" if placement.host_ips.is_empty() => {
+            return Err(FieldError::NoHostIp);
+        }
         "status.hostIP" => first(placement.host_ips),
         "status.hostIPs" => placement.host_ips.join(","),
         "status.podIP" => first(placement.pod_ips),
         "status.podIPs" => placement.pod_ips.join(","),
-        _ => return Err(UnsupportedField(path.to_owned())),
+        _ => return Err(FieldError::Unsupported(path.to_owned())),
     })
 }
 
@@ -104,6 +113,14 @@ mod tests {
         ] {
             let value = value(&pod, path, &placement);
             assert_eq!(value.ok().as_deref(), expected, "{path}");
+        }
+        let placement = Placement {
+            host_ips: &[],
+            ..placement
+        };
+        for path in ["status.hostIP", "status.hostIPs"] {
+            // It is tried again: what is empty now would stay so.
+            assert_eq!(value(&pod, path, &placement), Err(FieldError::NoHostIp));
         }
     }
 }

@@ -14,7 +14,7 @@ use std::{
 use k8s_openapi::api::core::v1::{Container, EnvVarSource, FileKeySelector, Pod, PodSpec};
 
 use self::{
-    config_data::ConfigData, env_file::EnvFileError, field::UnsupportedField,
+    config_data::ConfigData, env_file::EnvFileError, field::FieldError,
     resource_field::ResourceFieldError,
 };
 use super::{expansion::expand, machine::Machine};
@@ -28,9 +28,9 @@ use crate::{
 /// Why a variable has no value.
 #[derive(Debug, thiserror::Error)]
 pub enum EnvError {
-    /// `fieldRef` names a field that environment variables cannot have.
+    /// `fieldRef` names a field that cannot be had.
     #[error(transparent)]
-    Field(#[from] UnsupportedField),
+    Field(#[from] FieldError),
     /// `resourceFieldRef` names what is not there.
     #[error(transparent)]
     Resource(#[from] ResourceFieldError),

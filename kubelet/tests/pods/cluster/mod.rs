@@ -8,7 +8,7 @@ mod statuses;
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node as NodeObject, Pod};
 use kubelet::{
     config::{
         options::Options,
@@ -42,6 +42,8 @@ struct Joined {
     node: Node,
     objects: Arc<MemoryObjects>,
     api: Api,
+    /// The node's object as it is followed; none unless a test sets it.
+    object: watch::Sender<Option<Arc<NodeObject>>>,
 }
 
 /// A kubelet of the node.
@@ -63,6 +65,7 @@ impl Joined {
             node: Node::with_objects(objects.clone()),
             objects,
             api: Api::new(),
+            object: watch::Sender::new(None),
         }
     }
 
@@ -91,8 +94,7 @@ impl Joined {
             self.node.objects.clone(),
             Some(Membership {
                 client: client.clone(),
-                // Admission takes the node for one without an object.
-                node: watch::channel(None).1,
+                node: self.object.subscribe(),
             }),
             self.node.events.clone(),
             move || config.seen_all_sources(),

@@ -1,5 +1,7 @@
 //! Pods from the API server and back to it.
 
+use std::sync::Arc;
+
 use e2e::fake_runtime::Behaviour;
 use serde_json::json;
 
@@ -36,6 +38,37 @@ async fn a_bound_pod_runs_and_its_status_is_at_the_api_server() {
         "{:?}",
         joined.api.requests()
     );
+    member.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_have_the_addresses_of_the_nodes_object() {
+    let joined = Joined::new();
+    let member = joined.start().await;
+    joined.run("host", json!({"hostNetwork": true})).await;
+    let ips = |name: &str| {
+        let status = joined.api.pod(name).unwrap().status.unwrap();
+        let both = [status.host_ip, status.pod_ip];
+        both.map(Option::unwrap_or_default)
+    };
+    assert_eq!(ips("host"), ["192.0.2.1", "192.0.2.1"]);
+
+    let object = json!({
+        "metadata": {"name": "node", "labels": {"kubernetes.io/os": "linux"}},
+        "status": {"addresses": [
+            {"type": "ExternalIP", "address": "198.51.100.9"},
+            {"type": "InternalIP", "address": "10.0.0.9"}
+        ]}
+    });
+    let object = serde_json::from_value(object).unwrap();
+    joined.object.send_replace(Some(Arc::new(object)));
+    joined.run("web", json!({})).await;
+    assert_eq!(ips("web")[0], "10.0.0.9");
+    // Where a pod is once told to be, it stays.
+    until("the node's address of the first pod", 2 * MINUTE, || {
+        ips("host") == ["10.0.0.9", "192.0.2.1"]
+    })
+    .await;
     member.stop().await;
 }
 

@@ -1,0 +1,108 @@
+//! The addresses of this node as its pods have them.
+
+use std::{net::IpAddr, sync::Arc};
+
+use k8s_openapi::api::core::v1::{Node, NodeAddress};
+use tokio::sync::watch;
+
+use crate::config::host;
+
+/// Where the node's addresses are known from. They are looked up whenever they are asked
+/// for: a kubelet may be started before its machine has any, and whoever keeps the node's
+/// object may come to know better.
+#[derive(Clone, Debug, Default)]
+pub struct HostIps {
+    given: Vec<IpAddr>,
+    object: Option<watch::Receiver<Option<Arc<Node>>>>,
+}
+
+impl HostIps {
+    /// Those of the node's object where there is an API server. Until that is known, and
+    /// without one, those that were `given` (`--node-ip`), or the one towards the default
+    /// route.
+    pub fn new(given: Vec<IpAddr>, object: Option<watch::Receiver<Option<Arc<Node>>>>) -> Self {
+        Self { given, object }
+    }
+
+    /// The addresses now, at most one of each family, the primary first. Empty while there
+    /// is none.
+    pub fn now(&self) -> Vec<IpAddr> {
+        let object = self.object.as_ref().and_then(|node| node.borrow().clone());
+        match object {
+            Some(node) => of_node(&node),
+            None => host::node_ips(&self.given),
+        }
+    }
+}
+
+/// The first internal address, or else external one, and the first of the other family.
+fn of_node(node: &Node) -> Vec<IpAddr> {
+    let status = node.status.as_ref();
+    let addresses = status.and_then(|status| status.addresses.as_deref());
+    let addresses = addresses.unwrap_or_default();
+    let of_type = |type_: &'static str| {
+        let addresses = addresses.iter().filter(move |a| a.type_ == type_);
+        addresses.filter_map(|NodeAddress { address, .. }| address.parse::<IpAddr>().ok())
+    };
+    let mut all = of_type("InternalIP").chain(of_type("ExternalIP"));
+    let Some(primary) = all.next() else {
+        return Vec::new();
+    };
+    let secondary = all.find(|ip| ip.is_ipv6() != primary.is_ipv6());
+    [primary].into_iter().chain(secondary).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn node(addresses: &[(&str, &str)]) -> Arc<Node> {
+        let addresses: Vec<_> = addresses
+            .iter()
+            .map(|(type_, address)| json!({"type": type_, "address": address}))
+            .collect();
+        let node = json!({"metadata": {}, "status": {"addresses": addresses}});
+        Arc::new(serde_json::from_value(node).unwrap())
+    }
+
+    fn texts(ips: &[IpAddr]) -> Vec<String> {
+        ips.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn internal_addresses_come_first_and_one_of_each_family_counts() {
+        for (addresses, expected) in [
+            (&[("Hostname", "node")][..], &[][..]),
+            (
+                &[("ExternalIP", "198.51.100.1"), ("InternalIP", "10.0.0.1")],
+                &["10.0.0.1"],
+            ),
+            (&[("ExternalIP", "198.51.100.1")], &["198.51.100.1"]),
+            (
+                &[
+                    ("InternalIP", "fd00::1"),
+                    ("InternalIP", "fd00::2"),
+                    ("ExternalIP", "198.51.100.1"),
+                ],
+                &["fd00::1", "198.51.100.1"],
+            ),
+        ] {
+            let found = of_node(&node(addresses));
+            assert_eq!(texts(&found), expected, "{addresses:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_known_later_counts_from_then_on() {
+        let (object, known) = watch::channel(None);
+        let ips = HostIps::new(vec!["192.0.2.1".parse().unwrap()], Some(known));
+        assert_eq!(texts(&ips.now()), ["192.0.2.1"]);
+        object.send_replace(Some(node(&[("InternalIP", "10.0.0.1")])));
+        assert_eq!(texts(&ips.now()), ["10.0.0.1"]);
+        // A cloud controller is yet to say: what is guessed now would stay.
+        object.send_replace(Some(node(&[])));
+        assert!(ips.now().is_empty());
+    }
+}
