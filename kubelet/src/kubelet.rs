@@ -259,6 +259,7 @@ impl Kubelet {
         };
         let syncer = Arc::new(Syncer {
             options: Arc::clone(&parts.options),
+            admission: parts.admission.clone(),
             pods: Arc::clone(&parts.pods),
             runtime: Arc::clone(&parts.runtime),
             volumes: Arc::clone(&parts.volumes),

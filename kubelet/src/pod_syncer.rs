@@ -2,15 +2,15 @@
 
 use std::{io, os::unix::fs::DirBuilderExt as _, path::PathBuf, sync::Arc, time::Duration};
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodStatus as ApiStatus};
 use tokio::time::Instant;
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::{
     clock,
     config::options::Options,
     events::{self, EventRecorder, reason},
-    lifecycle::deadline,
+    lifecycle::{Admission, Rejection, deadline},
     pleg::{Pleg, PodCache},
     pod::{
         directory,
@@ -50,6 +50,7 @@ struct DirectoryError {
 #[derive(Debug)]
 pub(crate) struct Syncer {
     pub(crate) options: Arc<Options>,
+    pub(crate) admission: Admission,
     pub(crate) pods: Arc<PodManager>,
     pub(crate) runtime: Arc<RuntimeManager>,
     pub(crate) volumes: Arc<VolumeManager>,
@@ -69,6 +70,7 @@ impl Syncer {
         status: &PodStatus,
         state: &PodState,
         verdict: Option<&Verdict>,
+        held_back: Option<&Rejection>,
     ) -> Phase {
         self.statuses.update(
             pod,
@@ -78,6 +80,7 @@ impl Syncer {
                 runtime_name: self.runtime.name(),
                 ending: false,
                 verdict,
+                held_back,
                 resize: self.runtime.resize_report(&PodUid::of(pod)).as_ref(),
             },
         )
@@ -90,6 +93,46 @@ impl Syncer {
             .iter()
             .flat_map(|status| status.pod_ips.iter().flatten());
         ips.map(|ip| ip.ip.clone()).collect()
+    }
+
+    /// Whether the pod, whose status was `before`, is to be run now.
+    fn may_run(&self, pod: &Pod, before: Option<&ApiStatus>) -> Result<(), Rejection> {
+        let known = before.or(pod.status.as_ref());
+        let phase = known.and_then(|status| status.phase.as_deref());
+        let is_pending = Phase::parse(phase) == Phase::Pending;
+        self.admission.hold_back(pod, is_pending)
+    }
+
+    /// Does not run a pod, and ends what runs of it, as an earlier kubelet may have left.
+    /// It is looked at again after a while.
+    async fn hold_back(
+        &self,
+        pod: &Pod,
+        status: &PodStatus,
+        before: Option<&ApiStatus>,
+        why: &Rejection,
+    ) -> Result<SyncOutcome, WorkerError> {
+        if before.is_none_or(|before| before.message.as_ref() != Some(&why.message)) {
+            warn!(
+                pod = identity::full_name(pod),
+                pod_uid = pod.metadata.uid,
+                reason = why.reason,
+                message = why.message,
+                "pod is held back"
+            );
+            self.events
+                .warning(events::Subject::Pod(pod), &why.reason, &why.message);
+        }
+        let changed = status.is_running();
+        if changed {
+            self.runtime.kill_pod(Some(pod), status, None).await?;
+        }
+        Ok(SyncOutcome {
+            terminal: false,
+            changed,
+            failed: true,
+            retry_after: None,
+        })
     }
 
     /// What is left of the time that the pod may be active for, if that is limited.
@@ -131,7 +174,10 @@ impl PodSyncer for Syncer {
         state: Arc<PodState>,
     ) -> Result<SyncOutcome, WorkerError> {
         let pod = self.runtime.grant(pod, &status).await;
-        if self.report(&pod, &status, &state, None).is_terminal() {
+        let before = self.statuses.get(&PodUid::of(&pod));
+        let held_back = self.may_run(&pod, before.as_deref()).err();
+        let phase = self.report(&pod, &status, &state, None, held_back.as_ref());
+        if phase.is_terminal() {
             return Ok(DONE);
         }
         let deadline = self.deadline(&pod);
@@ -152,8 +198,11 @@ impl PodSyncer for Syncer {
                 message: deadline::MESSAGE.to_owned(),
                 disruption: None,
             };
-            self.report(&pod, &status, &state, Some(&verdict));
+            self.report(&pod, &status, &state, Some(&verdict), None);
             return Ok(DONE);
+        }
+        if let Some(why) = &held_back {
+            return self.hold_back(&pod, &status, before.as_deref(), why).await;
         }
         if let Some(mirrors) = &self.mirrors {
             mirrors.mirror(&pod);
@@ -185,7 +234,7 @@ impl PodSyncer for Syncer {
             .sync_pod(&pod, &status, &state, &volumes, &pod_dir, &reported_ips)
             .await;
         // Why containers wait is known now.
-        self.report(&pod, &status, &state, None);
+        self.report(&pod, &status, &state, None, None);
         self.probes.prompt_readiness(&PodUid::of(&pod));
         let synced = synced?;
         if synced.resized {
@@ -223,7 +272,7 @@ impl PodSyncer for Syncer {
         let kill = kill.unwrap_or_default();
         if let (Some(pod), Some(verdict)) = (pod, &kill.verdict) {
             let state = PodState::new(self.options.max_container_restart_period);
-            self.report(pod, &status, &state, Some(verdict));
+            self.report(pod, &status, &state, Some(verdict), None);
         }
         let grace = kill.grace.or_else(|| pod.map(grace_period));
         // Even what may not take any time is told to end.
@@ -261,6 +310,7 @@ impl PodSyncer for Syncer {
                     runtime_name: self.runtime.name(),
                     ending: true,
                     verdict: None,
+                    held_back: None,
                     resize: None,
                 },
             );

@@ -85,10 +85,10 @@ impl Admission {
         node: &NodeFacts,
         others: &[Arc<Pod>],
     ) -> Result<Admitted, Rejection> {
-        let fields = unsupported(pod);
-        if !fields.is_empty() {
-            let message = format!("this kubelet does not support: {}", fields.join("; "));
-            return Err(Rejection::new("UnsupportedPodSpec", message));
+        // Others have somebody who would make the next pod at once: see `hold_back`.
+        let is_static = identity::is_static(pod);
+        if is_static {
+            check_supported(pod)?;
         }
         let Some(spec) = &pod.spec else {
             return Ok(Admitted::Now);
@@ -96,13 +96,33 @@ impl Admission {
         self.check_sysctls(spec)?;
         check_os(pod, spec)?;
         let admitted = check_node(pod, spec, node, others)?;
-        if !self.has_app_armor && app_armor::is_required(pod) {
-            return Err(Rejection::new(
-                "AppArmor",
-                "Cannot enforce AppArmor: AppArmor is not enabled on the host",
-            ));
+        if is_static {
+            self.check_app_armor(pod)?;
         }
         Ok(admitted)
+    }
+
+    /// Whether a pod that has its place on the node is to be run now. One of the API server
+    /// that asks for what this node cannot give waits, where it can be seen, until it is
+    /// deleted or the node can: failed, a controller would replace it again and again. What
+    /// the kernel has to offer is no question any more once the pod is not pending.
+    ///
+    /// # Errors
+    /// It is not; the reason is the pod's.
+    pub fn hold_back(&self, pod: &Pod, is_pending: bool) -> Result<(), Rejection> {
+        if identity::is_static(pod) {
+            return Ok(());
+        }
+        check_supported(pod)?;
+        if is_pending {
+            self.check_app_armor(pod)?;
+        }
+        Ok(())
+    }
+
+    fn check_app_armor(&self, pod: &Pod) -> Result<(), Rejection> {
+        app_armor::check(pod, self.has_app_armor)
+            .map_err(|why| Rejection::new("AppArmor", format!("Cannot enforce AppArmor: {why}")))
     }
 
     fn check_sysctls(&self, spec: &PodSpec) -> Result<(), Rejection> {
@@ -117,6 +137,16 @@ impl Admission {
         }
         Ok(())
     }
+}
+
+/// Whether everything is built that the pod asks for.
+fn check_supported(pod: &Pod) -> Result<(), Rejection> {
+    let fields = unsupported(pod);
+    if fields.is_empty() {
+        return Ok(());
+    }
+    let message = format!("this kubelet does not support: {}", fields.join("; "));
+    Err(Rejection::new("UnsupportedPodSpec", message))
 }
 
 /// Whether the pod is for this operating system.
@@ -181,9 +211,13 @@ fn check_node(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::pod::resources;
 
     fn pod(name: &str, priority: i32, spec: Value) -> Arc<Pod> {
         let mut pod = json!({"metadata": {"name": name}, "spec": spec});
@@ -247,6 +281,44 @@ mod tests {
             let admitted = admit(&pod("p", 0, spec.clone()), std::slice::from_ref(&other));
             let rejected = admitted.err().map(|rejection| rejection.reason);
             assert_eq!(rejected.as_deref(), reason, "{spec}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_done_is_held_back_but_for_static_pods() {
+        let admission = Admission {
+            has_app_armor: false,
+            ..Admission::new(&Options::default())
+        };
+        let tolerations = json!([{"operator": "Exists"}]);
+        let unbuilt = json!({
+            "tolerations": tolerations, "volumes": [{"name": "v", "rbd": {"image": "i", "monitors": []}}]
+        });
+        let confined = json!({
+            "tolerations": tolerations,
+            "securityContext": {"appArmorProfile": {"type": "RuntimeDefault"}}
+        });
+        for (spec, reason) in [(unbuilt, "UnsupportedPodSpec"), (confined, "AppArmor")] {
+            let mut pod = Pod::clone(&pod("p", 0, spec));
+            let node = NodeFacts {
+                allocatable: resources::amounts(&BTreeMap::from([(
+                    "pods".to_owned(),
+                    Quantity("1".to_owned()),
+                )])),
+                ..NodeFacts::default()
+            };
+            assert_eq!(admission.admit(&pod, &node, &[]), Ok(Admitted::Now));
+            let held = admission.hold_back(&pod, true).unwrap_err();
+            assert_eq!(held.reason, reason);
+            // What runs with a profile has it.
+            let runs = admission.hold_back(&pod, false).is_ok();
+            assert_eq!(runs, reason == "AppArmor");
+
+            let source = ("kubernetes.io/config.source".to_owned(), "file".to_owned());
+            pod.metadata.annotations = Some([source].into());
+            assert_eq!(admission.hold_back(&pod, true), Ok(()));
+            let rejection = admission.admit(&pod, &node, &[]).unwrap_err();
+            assert_eq!(rejection.reason, reason);
         }
     }
 

@@ -16,7 +16,7 @@ use super::{
     conclusion::conclude,
     conditions,
     containers::{self, Inputs},
-    ips,
+    held_back, ips,
     phase::{self, Phase},
     quantities,
     readiness::{Kind, Readiness},
@@ -105,6 +105,10 @@ pub(super) fn generate(
             phase
         }
     });
+    if facts.held_back.is_some() {
+        held_back::block(&mut init);
+        held_back::block(&mut containers);
+    }
     if facts.ending {
         conclude(spec, &mut init, &mut containers);
     }
@@ -223,16 +227,20 @@ fn outcome(
     phase: impl FnOnce() -> Phase,
 ) -> (Phase, Option<String>, Option<String>) {
     let old_phase = Phase::parse(old.phase.as_deref());
-    let phase = match facts.verdict {
+    let phase = match (facts.verdict, facts.held_back) {
         _ if old_phase.is_terminal() => old_phase,
-        Some(verdict) => {
+        (Some(verdict), _) => {
             let (reason, message) = (verdict.reason.clone(), verdict.message.clone());
             return (verdict.phase, Some(reason), Some(message));
         }
-        None => phase(),
+        (None, Some(why)) => {
+            let (reason, message) = (why.reason.clone(), why.message.clone());
+            return (Phase::Pending, Some(reason), Some(message));
+        }
+        (None, None) => phase(),
     };
-    // They belong to the phase.
-    if phase == old_phase {
+    // They belong to the phase, but for those of a pod that was held back and no longer is.
+    if phase == old_phase && !held_back::is_held_back(old) {
         (phase, old.reason.clone(), old.message.clone())
     } else {
         (phase, None, None)

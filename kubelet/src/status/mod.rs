@@ -5,6 +5,7 @@ pub mod conditions;
 mod containers;
 mod details;
 mod generate;
+mod held_back;
 pub mod ips;
 mod patch;
 mod phase;
@@ -30,6 +31,7 @@ pub use self::{phase::Phase, verdict::Verdict};
 use crate::{
     clock,
     config::options::Options,
+    lifecycle::Rejection,
     node::host_ips::HostIps,
     pod::identity::{self, PodUid},
     prober::results::ProbeResults,
@@ -51,6 +53,8 @@ pub struct Facts<'a> {
     pub ending: bool,
     /// What was decided on the pod's end, if anything was.
     pub verdict: Option<&'a Verdict>,
+    /// Why it is not run for now, if it is not.
+    pub held_back: Option<&'a Rejection>,
     /// How far a resize of the pod came, if there was one.
     pub resize: Option<&'a ResizeReport>,
 }
@@ -313,6 +317,7 @@ mod tests {
             runtime_name: "fake",
             ending,
             verdict,
+            held_back: None,
             resize: None,
         };
         manager.update(&pod, facts);

@@ -126,16 +126,46 @@ async fn a_done_pod_goes_when_it_is_deleted_however_late() {
 async fn a_rejected_pod_has_failed_and_goes_when_it_is_deleted() {
     let joined = Joined::new();
     let _member = joined.start().await;
-    let spec = json!({"volumes": [{"name": "v", "rbd": {"image": "i", "monitors": []}}]});
-    joined.api.bind(pod("web", "web", spec));
+    joined
+        .api
+        .bind(pod("web", "web", json!({"nodeSelector": {"no": "such"}})));
     joined.until_phase("web", "Failed", 5 * SECOND).await;
     let status = joined.api.pod("web").unwrap().status.unwrap();
-    assert_eq!(status.reason.as_deref(), Some("UnsupportedPodSpec"));
+    assert_eq!(status.reason.as_deref(), Some("NodeAffinity"));
     assert_eq!(joined.node.runtime.calls(Verb::RunPodSandbox), 0);
     joined.api.edit("web", |pod| {
         pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")
     });
     until("its end", 5 * SECOND, || joined.api.pod("web").is_none()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_built_leaves_a_pod_pending_with_the_reason() {
+    let joined = Joined::new();
+    let member = joined.start().await;
+    let spec = json!({"volumes": [{"name": "v", "rbd": {"image": "i", "monitors": []}}]});
+    joined.api.bind(pod("web", "web", spec));
+    let status = || joined.api.pod("web").unwrap().status.unwrap();
+    let reason = || status().reason.unwrap_or_default();
+    until("the reason", 5 * SECOND, || {
+        reason() == "UnsupportedPodSpec"
+    })
+    .await;
+    let patches = joined.api.count("PATCH");
+    // No controller has a reason to make another one, and the API server is left alone.
+    tokio::time::sleep(10 * MINUTE).await;
+    assert_eq!(joined.api.phase("web"), "Pending");
+    assert_eq!(joined.api.count("PATCH"), patches);
+    assert!(status().message.unwrap().contains("spec.volumes[0].rbd"));
+    let container = status().container_statuses.unwrap().remove(0);
+    let waiting = container.state.unwrap().waiting.unwrap();
+    assert_eq!(waiting.reason.as_deref(), Some("Blocked"));
+    assert_eq!(joined.node.runtime.calls(Verb::RunPodSandbox), 0);
+    // A kubelet that can do it would find nothing in its way.
+    member.stop().await;
+    let _member = joined.start().await;
+    joined.api.delete("web", 30);
+    until("its end", 10 * SECOND, || joined.api.pod("web").is_none()).await;
 }
 
 #[tokio::test(start_paused = true)]

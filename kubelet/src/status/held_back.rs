@@ -1,0 +1,30 @@
+//! Pods that have their place on the node and are not run for now.
+
+use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus as ApiStatus};
+
+use super::Phase;
+
+/// Why containers of such a pod wait.
+const BLOCKED: &str = "Blocked";
+
+/// Says of containers that wait that it is for their pod.
+pub(super) fn block(statuses: &mut [ContainerStatus]) {
+    for status in statuses {
+        let waiting = status.state.as_mut().and_then(|s| s.waiting.as_mut());
+        if let Some(waiting) = waiting {
+            waiting.reason = Some(BLOCKED.to_owned());
+        }
+    }
+}
+
+/// Whether a status says that the pod is held back, and why.
+pub(super) fn is_held_back(status: &ApiStatus) -> bool {
+    let init = status.init_container_statuses.iter();
+    let mut statuses = init.chain(&status.container_statuses).flatten();
+    let is_pending = Phase::parse(status.phase.as_deref()) == Phase::Pending;
+    is_pending
+        && statuses.any(|status| {
+            let waiting = status.state.as_ref().and_then(|s| s.waiting.as_ref());
+            waiting.is_some_and(|waiting| waiting.reason.as_deref() == Some(BLOCKED))
+        })
+}
