@@ -17,6 +17,7 @@ use k8s_openapi::api::{
     core::v1::{
         ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Secret, Service, ServiceAccount,
     },
+    node::v1::RuntimeClass,
     storage::v1::{CSIDriver, VolumeAttachment},
 };
 
@@ -114,6 +115,11 @@ pub trait Objects: fmt::Debug + Send + Sync {
 
     /// What the cluster knows of a CSI driver.
     fn csi_driver<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<CSIDriver>>;
+
+    /// What a class of pods is run by.
+    fn runtime_class<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<RuntimeClass>> {
+        none("runtimeclass.node.k8s.io", name)
+    }
 
     /// What is known of a volume's being attached to a node.
     fn volume_attachment<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<VolumeAttachment>> {

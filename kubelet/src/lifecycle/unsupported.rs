@@ -36,13 +36,6 @@ fn pod_spec(spec: &PodSpec, found: &mut Found) {
         "spec.resourceClaims",
         "dynamic resource allocation",
     );
-    found.when(
-        spec.runtime_class_name
-            .as_ref()
-            .is_some_and(|name| !name.is_empty()),
-        "spec.runtimeClassName",
-        "runtime classes, which only an API server has",
-    );
     if let Some(context) = &spec.security_context {
         found.when(
             context.windows_options.is_some(),
@@ -150,7 +143,7 @@ mod tests {
     fn what_is_built_is_supported() {
         let found = check(
             r#"{"hostUsers": false, "hostnameOverride": "h", "overhead": {"cpu": "1"},
-             "resources": {"limits": {"cpu": "2"}}, "runtimeClassName": "",
+             "resources": {"limits": {"cpu": "2"}}, "runtimeClassName": "gvisor",
              "activeDeadlineSeconds": 10,
              "imagePullSecrets": [{"name": "s"}],
              "initContainers": [{"name": "s", "restartPolicy": "Always",
@@ -178,7 +171,7 @@ mod tests {
     #[test]
     fn what_is_not_built_is_named_by_path() {
         let found = check(
-            r#"{"runtimeClassName": "gvisor",
+            r#"{"resourceClaims": [{"name": "gpu"}],
              "containers": [{"name": "a",
                 "volumeMounts": [{"name": "v", "mountPath": "/v", "subPath": "s"}],
                 "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
@@ -193,7 +186,7 @@ mod tests {
         assert_eq!(
             paths,
             [
-                "spec.runtimeClassName",
+                "spec.resourceClaims",
                 "spec.volumes[0].rbd",
                 "spec.volumes[1].projected.sources[1].podCertificate",
                 "spec.containers[0].resources[nvidia.com/gpu]",

@@ -215,7 +215,11 @@ impl CriClient {
     ///
     /// # Errors
     /// The call failed.
-    pub async fn run_pod_sandbox(&self, config: PodSandboxConfig) -> Result<String, CriError> {
+    pub async fn run_pod_sandbox(
+        &self,
+        config: PodSandboxConfig,
+        handler: &str,
+    ) -> Result<String, CriError> {
         const VERB: &str = "RunPodSandbox";
         let name = config
             .metadata
@@ -224,7 +228,7 @@ impl CriClient {
         let mut client = self.runtime.clone();
         let call = client.run_pod_sandbox(RunPodSandboxRequest {
             config: Some(config),
-            runtime_handler: String::new(),
+            runtime_handler: handler.to_owned(),
         });
         let id = within(self.timeout * 2, VERB, &name, call)
             .await?

@@ -24,6 +24,7 @@ pub mod resize;
 pub mod resources;
 pub mod restart_rules;
 pub mod running_pods;
+mod runtime_class;
 pub mod sandbox_config;
 pub mod security_context;
 mod start;
@@ -44,6 +45,7 @@ use self::{
 };
 pub use self::{
     kill::{KillError, grace_period},
+    runtime_class::RuntimeClassError,
     start::StartError,
     sync::{SyncError, Synced},
 };

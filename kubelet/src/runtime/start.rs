@@ -24,6 +24,7 @@ use super::{
     pod_files::{self, FileError},
     pod_state::PodState,
     pod_status::{ContainerState, ContainerStatus, PodStatus, Reported},
+    runtime_class::HandlerFeatures,
     security_context::NodeSecurity,
 };
 use crate::{
@@ -166,6 +167,8 @@ pub(super) struct Running<'a> {
     pub(super) volumes: &'a MountedVolumes,
     pub(super) pod_dir: &'a Path,
     pub(super) user_namespace: UserNamespace,
+    /// What the runtime calls the handler that runs the pod; empty for its default.
+    pub(super) handler: &'a str,
 }
 
 impl RuntimeManager {
@@ -226,7 +229,7 @@ impl RuntimeManager {
             volumes: running.volumes.clone(),
             variables: variables.clone(),
             images: self.image_volumes(running, container, state).await?,
-            recursive_read_only: self.has_recursive_read_only(container).await?,
+            recursive_read_only: self.has_recursive_read_only(running, container).await?,
             hosts_file: pod_files::make_hosts_file(
                 pod,
                 spec,
@@ -353,16 +356,20 @@ impl RuntimeManager {
 
     /// Whether the runtime makes mounts read-only with all below them. It is asked only when
     /// that matters.
-    async fn has_recursive_read_only(&self, container: &Container) -> Result<bool, StartError> {
+    async fn has_recursive_read_only(
+        &self,
+        running: &Running<'_>,
+        container: &Container,
+    ) -> Result<bool, StartError> {
         let mut mounts = container.volume_mounts.iter().flatten();
         if mounts.all(|mount| mount.recursive_read_only.is_none()) {
             return Ok(false);
         }
-        let status = self.cri.status().await.map_err(StartError::Features)?;
-        let mut handlers = status.runtime_handlers.into_iter();
-        let default = handlers.find(|handler| handler.name.is_empty());
-        let features = default.and_then(|handler| handler.features);
-        Ok(features.is_some_and(|features| features.recursive_read_only_mounts))
+        let features = self.handler_features(running.handler).await;
+        Ok(match features.map_err(StartError::Features)? {
+            HandlerFeatures::Known(features) => features.recursive_read_only_mounts,
+            HandlerFeatures::Untold | HandlerFeatures::UnknownHandler => false,
+        })
     }
 
     async fn post_start(

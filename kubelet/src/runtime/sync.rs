@@ -17,6 +17,7 @@ use super::{
     pod_state::PodState,
     pod_status::{ContainerState, PodStatus, SandboxStatus},
     restart_rules::is_sidecar,
+    runtime_class::{HandlerFeatures, RuntimeClassError},
     sandbox_config::{self, sandbox_config},
     start::Running,
     user_namespace::{self, UserNamespaceError},
@@ -44,6 +45,9 @@ pub enum SyncError {
     /// What ran before is in the way.
     #[error("cannot remove what ran before: {0}")]
     Purge(#[source] CriError),
+    /// It is not known what runs the pod.
+    #[error(transparent)]
+    RuntimeClass(#[from] RuntimeClassError),
     /// The pod's name servers cannot be told.
     #[error(transparent)]
     Dns(#[from] DnsError),
@@ -126,7 +130,7 @@ impl RuntimeManager {
             synced.resized = true;
             synced.failed |= !self.resize(pod, spec, id, resizes).await;
         }
-        let sandbox_config = self
+        let (sandbox_config, handler) = self
             .sandbox_config(pod, spec, attempt, is_new, pod_dir)
             .await
             .inspect_err(|error| {
@@ -141,7 +145,7 @@ impl RuntimeManager {
             _ => {
                 synced.changed = true;
                 created = self
-                    .create_sandbox(pod, spec, status, &sandbox_config)
+                    .create_sandbox(pod, spec, status, &sandbox_config, &handler)
                     .await
                     .inspect_err(|error| wait_for_sandbox(spec, status, state, error))?;
                 for container in all_containers(spec) {
@@ -167,6 +171,7 @@ impl RuntimeManager {
             volumes,
             pod_dir,
             user_namespace: user_namespace_of(&sandbox_config),
+            handler: &handler,
         };
         let starting = Starting {
             running: &running,
@@ -194,6 +199,7 @@ impl RuntimeManager {
         Ok(synced)
     }
 
+    /// The config of the pod's sandbox, and the handler of the runtime that runs it.
     async fn sandbox_config(
         &self,
         pod: &Pod,
@@ -201,9 +207,10 @@ impl RuntimeManager {
         attempt: u32,
         is_new: bool,
         pod_dir: &Path,
-    ) -> Result<PodSandboxConfig, SyncError> {
+    ) -> Result<(PodSandboxConfig, String), SyncError> {
+        let handler = self.runtime_handler(spec).await?;
         let user_namespace = if spec.host_users == Some(false) {
-            self.check_user_namespaces().await?;
+            self.check_user_namespaces(&handler).await?;
             self.user_namespaces
                 .get_or_create(pod_dir, &self.options)
                 .await?
@@ -216,19 +223,21 @@ impl RuntimeManager {
             user_namespace,
             rules: self.rules(),
         };
-        Ok(sandbox_config(pod, spec, parts)?)
+        Ok((sandbox_config(pod, spec, parts)?, handler))
     }
 
-    /// Whether the runtime has user namespaces. It is asked each time: it may have been
-    /// replaced by one that has.
-    async fn check_user_namespaces(&self) -> Result<(), SyncError> {
-        let status = self.cri.status().await.map_err(SyncError::Features)?;
-        let handlers = status.runtime_handlers;
-        let default = handlers.iter().find(|handler| handler.name.is_empty());
-        match default {
-            Some(handler) if handler.features.is_some_and(|f| f.user_namespaces) => Ok(()),
-            None if !handlers.is_empty() => Err(UserNamespaceError::UnknownHandler.into()),
-            _ => Err(UserNamespaceError::Unsupported.into()),
+    /// Whether the handler has user namespaces.
+    async fn check_user_namespaces(&self, handler: &str) -> Result<(), SyncError> {
+        let features = self.handler_features(handler).await;
+        let handler = handler.to_owned();
+        match features.map_err(SyncError::Features)? {
+            HandlerFeatures::Known(features) if features.user_namespaces => Ok(()),
+            HandlerFeatures::UnknownHandler => {
+                Err(UserNamespaceError::UnknownHandler(handler).into())
+            }
+            HandlerFeatures::Known(_) | HandlerFeatures::Untold => {
+                Err(UserNamespaceError::Unsupported(handler).into())
+            }
         }
     }
 
@@ -263,6 +272,7 @@ impl RuntimeManager {
         spec: &PodSpec,
         status: &PodStatus,
         config: &PodSandboxConfig,
+        handler: &str,
     ) -> Result<SandboxStatus, SyncError> {
         let is_init = |name: &str| {
             spec.init_containers
@@ -279,7 +289,7 @@ impl RuntimeManager {
         }
         let id = self
             .cri
-            .run_pod_sandbox(config.clone())
+            .run_pod_sandbox(config.clone(), handler)
             .await
             .inspect_err(|error| self.sandbox_failed(pod, &error.go_text()))
             .map_err(SyncError::Sandbox)?;

@@ -286,7 +286,10 @@ async fn start_pod(runtime: &FakeRuntime, cri: &CriClient) -> String {
         labels: BTreeMap::from([label(labels::POD_UID, UID)]),
         ..cri::PodSandboxConfig::default()
     };
-    let sandbox = cri.run_pod_sandbox(sandbox_config.clone()).await.unwrap();
+    let sandbox = cri
+        .run_pod_sandbox(sandbox_config.clone(), "")
+        .await
+        .unwrap();
     let config = cri::ContainerConfig {
         metadata: Some(cri::ContainerMetadata {
             name: "app".to_owned(),

@@ -24,6 +24,7 @@ mod resize;
 mod restart_rules;
 mod restarts;
 mod run_once;
+mod runtime_class;
 mod security;
 mod sidecars;
 mod starts;

@@ -13,6 +13,7 @@ use k8s_openapi::{
             ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Secret, Service,
             ServiceAccount,
         },
+        node::v1::RuntimeClass,
         storage::v1::{CSIDriver, VolumeAttachment},
     },
     serde::de::DeserializeOwned,
@@ -114,6 +115,10 @@ impl Objects for MemoryObjects {
 
     fn csi_driver<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<CSIDriver>> {
         self.get("csidriver", "", name)
+    }
+
+    fn runtime_class<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<RuntimeClass>> {
+        self.get("runtimeclass.node.k8s.io", "", name)
     }
 
     fn volume_attachment<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<VolumeAttachment>> {

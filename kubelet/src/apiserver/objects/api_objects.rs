@@ -7,6 +7,7 @@ use k8s_openapi::api::{
     core::v1::{
         ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Secret, Service, ServiceAccount,
     },
+    node::v1::RuntimeClass,
     storage::v1::{CSIDriver, VolumeAttachment},
 };
 use kube::{Api, Client, Resource, api::PostParams};
@@ -66,14 +67,15 @@ impl fmt::Debug for ApiObjectsParts {
     }
 }
 
-/// The objects that pods name, from the API server: config maps, secrets, CSI drivers and
-/// services from memory, the others asked for each time.
+/// The objects that pods name, from the API server: config maps, secrets, CSI drivers,
+/// runtime classes and services from memory, the others asked for each time.
 pub struct ApiObjects {
     client: Client,
     node: watch::Receiver<Option<Arc<Node>>>,
     config_maps: ConfigObjects<ConfigMap>,
     secrets: ConfigObjects<Secret>,
     csi_drivers: Arc<Followed<CSIDriver>>,
+    runtime_classes: Arc<Followed<RuntimeClass>>,
     services: Services,
 }
 
@@ -129,6 +131,7 @@ impl ApiObjects {
             config_maps: ConfigObjects::new(&parts, idle),
             secrets: ConfigObjects::new(&parts, idle),
             csi_drivers: followed(&parts, idle),
+            runtime_classes: followed(&parts, idle),
             services: Services::follow(parts.client.clone(), &parts.tasks, parts.cancel),
             client: parts.client,
             node: parts.node,
@@ -179,6 +182,10 @@ impl Objects for ApiObjects {
 
     fn csi_driver<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<CSIDriver>> {
         Box::pin(self.csi_drivers.get("", name))
+    }
+
+    fn runtime_class<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<RuntimeClass>> {
+        Box::pin(self.runtime_classes.get("", name))
     }
 
     fn volume_attachment<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<VolumeAttachment>> {

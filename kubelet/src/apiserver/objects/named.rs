@@ -6,6 +6,7 @@ use k8s_openapi::{
     NamespaceResourceScope,
     api::{
         core::v1::{ConfigMap, Secret},
+        node::v1::RuntimeClass,
         storage::v1::CSIDriver,
     },
 };
@@ -59,6 +60,18 @@ impl Named for Secret {
 
 impl Named for CSIDriver {
     const RESOURCE: &'static str = "csidriver";
+
+    fn api(client: Client, _: &str) -> Api<Self> {
+        Api::all(client)
+    }
+
+    fn can_be_named(_: &str, name: &str) -> bool {
+        is_name(name)
+    }
+}
+
+impl Named for RuntimeClass {
+    const RESOURCE: &'static str = "runtimeclass.node.k8s.io";
 
     fn api(client: Client, _: &str) -> Api<Self> {
         Api::all(client)

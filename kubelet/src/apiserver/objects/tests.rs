@@ -347,6 +347,11 @@ async fn other_objects_are_read_when_they_are_asked_for() {
     setup
         .server
         .put(&format!("{storage}/csidrivers"), named("d.example.com"));
+    let mut class = named("gvisor");
+    class["handler"] = json!("runsc");
+    setup
+        .server
+        .put("/apis/node.k8s.io/v1/runtimeclasses", class);
     let objects = &setup.objects;
     objects.persistent_volume_claim("ns", "c").await.unwrap();
     objects.persistent_volume("v").await.unwrap();
@@ -356,6 +361,13 @@ async fn other_objects_are_read_when_they_are_asked_for() {
         objects.csi_driver("d.example.com").await.unwrap();
     }
     assert_eq!(setup.count(&format!("GET {storage}/csidrivers")), 1);
+    let class = objects.runtime_class("gvisor").await.unwrap();
+    assert_eq!(class.handler, "runsc");
+    let error = objects.runtime_class("kata").await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "runtimeclass.node.k8s.io \"kata\" not found"
+    );
     let error = objects.persistent_volume("w").await.unwrap_err();
     assert_eq!(error.to_string(), "persistentvolume \"w\" not found");
     assert!(objects.csi_driver("e").await.unwrap_err().is_not_found());

@@ -42,7 +42,7 @@ impl Bench {
             metadata: Some(cri::PodSandboxMetadata::default()),
             ..cri::PodSandboxConfig::default()
         };
-        let sandbox = client.run_pod_sandbox(config).await.unwrap();
+        let sandbox = client.run_pod_sandbox(config, "").await.unwrap();
         let results = Arc::<ProbeResults>::default();
         let status = Arc::<Mutex<PodStatus>>::default();
         let (changes_in, changes) = mpsc::channel(100);

@@ -28,14 +28,16 @@ const NEW_FILE: &str = "userns.new";
 /// Why a pod has no user namespace.
 #[derive(Debug, thiserror::Error)]
 pub enum UserNamespaceError {
-    /// The runtime has none.
-    #[error("can't set `spec.hostUsers: false`, runtime does not support user namespaces")]
-    Unsupported,
-    /// The runtime does not know its own default handler.
+    /// The runtime, or its handler of that name, has none.
+    #[error("can't set `spec.hostUsers: false`, {} not support user namespaces", subject(.0))]
+    Unsupported(String),
+    /// The runtime does not say of this handler what it can do.
     #[error(
-        "can't set `spec.hostUsers: false`, runtime does not support user namespaces: the handler \"\" is not known"
+        "can't set `spec.hostUsers: false`, {subject} not support user namespaces: the handler \
+         {handler:?} is not known",
+        subject = subject(.0), handler = .0
     )]
-    UnknownHandler,
+    UnknownHandler(String),
     /// What the node has for user namespaces cannot be used.
     #[error("user namespace: {0}")]
     Range(#[from] RangeError),
@@ -63,6 +65,14 @@ pub enum UserNamespaceError {
     /// The work was broken off.
     #[error(transparent)]
     Task(#[from] tokio::task::JoinError),
+}
+
+/// Who has no user namespaces, as upstream writes it.
+fn subject(handler: &str) -> String {
+    if handler.is_empty() {
+        return "runtime does".to_owned();
+    }
+    format!("RuntimeClass handler {handler:?} does")
 }
 
 /// What is kept of a pod, as upstream keeps it.
