@@ -153,12 +153,12 @@ impl Kubelet {
             Arc::clone(&probe_results),
             events.clone(),
         ));
-        let node = NodeSource {
-            standalone: NodeFacts::standalone(&options, runtime.machine()),
-            object: membership
+        let node = NodeSource::new(
+            NodeFacts::standalone(&options, runtime.machine()),
+            membership
                 .as_ref()
                 .map(|membership| membership.node.clone()),
-        };
+        );
         let csi_node = membership.as_ref().map(|membership| {
             let (client, node) = (membership.client.clone(), membership.node.clone());
             Arc::new(CsiNodeKeeper::new(client, &options.node_name, node))
@@ -350,8 +350,10 @@ impl Kubelet {
     async fn wait_for_runtime(&self) {
         let mut failing = false;
         loop {
-            match self.0.cri.version().await {
-                Ok(version) => {
+            let cri = &self.0.cri;
+            let asked = async { Ok::<_, CriError>((cri.version().await?, cri.status().await?)) };
+            match asked.await {
+                Ok((version, status)) => {
                     info!(
                         runtime = version.runtime_name,
                         version = version.runtime_version,
@@ -359,6 +361,8 @@ impl Kubelet {
                         "the runtime answers"
                     );
                     self.0.runtime.set_name(version.runtime_name);
+                    let features = status.features.unwrap_or_default();
+                    self.0.node.set_runtime_features(features);
                     return;
                 }
                 Err(error) => {

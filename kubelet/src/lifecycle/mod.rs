@@ -95,6 +95,7 @@ impl Admission {
         };
         self.check_sysctls(spec)?;
         check_os(pod, spec)?;
+        check_group_policy(spec, node)?;
         let admitted = check_node(pod, spec, node, others)?;
         if is_static {
             self.check_app_armor(pod)?;
@@ -163,6 +164,20 @@ fn check_os(pod: &Pod, spec: &PodSpec) -> Result<(), Rejection> {
         return Err(Rejection::new(
             "PodOSNotSupported",
             "Failed to admit pod as the OS field doesn't match node OS",
+        ));
+    }
+    Ok(())
+}
+
+/// Whether the node can give the pod no other groups than those of its spec, if it asks for
+/// that: one that cannot would give it those of its image as well.
+fn check_group_policy(spec: &PodSpec, node: &NodeFacts) -> Result<(), Rejection> {
+    let context = spec.security_context.as_ref();
+    let policy = context.and_then(|context| context.supplemental_groups_policy.as_deref());
+    if policy == Some("Strict") && !node.has_group_policies {
+        return Err(Rejection::new(
+            "SupplementalGroupsPolicyNotSupported",
+            "SupplementalGroupsPolicy=Strict is not supported in this node",
         ));
     }
     Ok(())
@@ -266,6 +281,14 @@ mod tests {
             (
                 tolerates(json!({"ports": [{"containerPort": 1, "hostPort": 80}]})),
                 Some("NodePorts"),
+            ),
+            (
+                tolerates(json!({"securityContext": {"supplementalGroupsPolicy": "Strict"}})),
+                Some("SupplementalGroupsPolicyNotSupported"),
+            ),
+            (
+                tolerates(json!({"securityContext": {"supplementalGroupsPolicy": "Merge"}})),
+                None,
             ),
             (
                 tolerates(json!({"os": {"name": "windows"}})),

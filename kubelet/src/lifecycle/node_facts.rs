@@ -1,7 +1,14 @@
 //! What admission knows of this node.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
+use cri_proto::runtime::v1::RuntimeFeatures;
 use k8s_openapi::api::core::v1::{Node, Taint};
 use tokio::sync::watch;
 
@@ -23,21 +30,51 @@ pub struct NodeSource {
     pub standalone: NodeFacts,
     /// The node's object, where there is an API server.
     pub object: Option<watch::Receiver<Option<Arc<Node>>>>,
+    /// Whether the runtime has policies of supplemental groups, as it said itself.
+    has_group_policies: AtomicBool,
 }
 
 impl NodeSource {
+    /// A node that is `object` at the API server, if there is one, and `standalone` else.
+    pub fn new(standalone: NodeFacts, object: Option<watch::Receiver<Option<Arc<Node>>>>) -> Self {
+        Self {
+            standalone,
+            object,
+            has_group_policies: AtomicBool::default(),
+        }
+    }
+
+    /// The runtime said what it can do whatever the handler.
+    pub fn set_runtime_features(&self, features: RuntimeFeatures) {
+        self.has_group_policies
+            .store(features.supplemental_groups_policy, Ordering::Relaxed);
+    }
+
     /// What is known of the node now.
     pub fn facts(&self) -> NodeFacts {
         let object = self.object.as_ref().and_then(|node| node.borrow().clone());
-        let Some(object) = object else {
-            return self.standalone.clone();
+        let own = || NodeFacts {
+            has_group_policies: self.has_group_policies.load(Ordering::Relaxed),
+            ..self.standalone.clone()
         };
-        let mut facts = NodeFacts::of(&object);
-        if facts.allocatable.is_empty() {
-            // Its status is yet to be reported.
-            facts.allocatable.clone_from(&self.standalone.allocatable);
+        let Some(object) = object else {
+            return own();
+        };
+        let facts = NodeFacts::of(&object);
+        if !facts.allocatable.is_empty() {
+            return facts;
         }
-        facts
+        // Its status is yet to be reported.
+        let NodeFacts {
+            allocatable,
+            has_group_policies,
+            ..
+        } = own();
+        NodeFacts {
+            allocatable,
+            has_group_policies,
+            ..facts
+        }
     }
 }
 
@@ -52,6 +89,9 @@ pub struct NodeFacts {
     pub taints: Vec<Taint>,
     /// What it has for pods, by resource.
     pub allocatable: Amounts,
+    /// Its runtime can be told whose groups a container has
+    /// (`features.supplementalGroupsPolicy`).
+    pub has_group_policies: bool,
 }
 
 impl NodeFacts {
@@ -82,18 +122,21 @@ impl NodeFacts {
                 .collect(),
             taints: Vec::new(),
             allocatable,
+            has_group_policies: false,
         }
     }
 
     /// The node as the API server has it.
     pub fn of(node: &Node) -> Self {
         let allocatable = node.status.as_ref().and_then(|s| s.allocatable.as_ref());
+        let features = node.status.as_ref().and_then(|s| s.features.as_ref());
         let taints = node.spec.as_ref().and_then(|spec| spec.taints.clone());
         Self {
             name: node.metadata.name.clone().unwrap_or_default(),
             labels: node.metadata.labels.clone().unwrap_or_default(),
             taints: taints.unwrap_or_default(),
             allocatable: allocatable.map(resources::amounts).unwrap_or_default(),
+            has_group_policies: features.and_then(|f| f.supplemental_groups_policy) == Some(true),
         }
     }
 }

@@ -114,6 +114,30 @@ async fn sysctls_are_admitted_or_the_pod_is_rejected() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn groups_are_strict_where_the_runtime_has_policies() {
+    let node = Node::new();
+    let strict = || spec(json!({"supplementalGroupsPolicy": "Strict"}), json!({}));
+    let kubelet = node.start();
+    kubelet.add(pod("a", "u1", strict())).await;
+    kubelet.until_phase("a", "Failed", 5 * SECOND).await;
+    let status = kubelet.status("a");
+    assert_eq!(
+        status.reason.as_deref(),
+        Some("SupplementalGroupsPolicyNotSupported")
+    );
+    assert_eq!(
+        status.message.as_deref(),
+        Some("Pod was rejected: SupplementalGroupsPolicy=Strict is not supported in this node")
+    );
+    kubelet.stop().await;
+
+    node.runtime.set_group_policies(true);
+    let kubelet = node.start();
+    kubelet.add(pod("b", "u2", strict())).await;
+    kubelet.until_phase("b", "Running", 5 * SECOND).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn pods_have_user_namespaces_where_the_runtime_has() {
     let node = Node::new();
     let kubelet = node.start();

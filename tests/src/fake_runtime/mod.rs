@@ -349,6 +349,12 @@ impl FakeRuntime {
         self.0.world.lock().user_namespaces = supported;
     }
 
+    /// Whether `Status` says that the runtime has policies of supplemental groups; not at
+    /// first.
+    pub fn set_group_policies(&self, supported: bool) {
+        self.0.world.lock().group_policies = supported;
+    }
+
     /// The pod CIDR that `UpdateRuntimeConfig` last set.
     pub fn pod_cidr(&self) -> String {
         self.0.world.lock().pod_cidr.clone()

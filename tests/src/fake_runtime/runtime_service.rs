@@ -608,7 +608,10 @@ impl RuntimeService for FakeRuntime {
                         ..cri::RuntimeHandlerFeatures::default()
                     }),
                 }],
-                features: Some(cri::RuntimeFeatures::default()),
+                features: Some(cri::RuntimeFeatures {
+                    supplemental_groups_policy: world.group_policies,
+                    ..cri::RuntimeFeatures::default()
+                }),
                 ..cri::StatusResponse::default()
             })
         })

@@ -136,6 +136,7 @@ pub(super) struct World {
     pub(super) checkpoints: BTreeMap<String, Checkpoint>,
     pub(super) pod_cidr: String,
     pub(super) user_namespaces: bool,
+    pub(super) group_policies: bool,
     pub(super) started_twice: Vec<String>,
     /// Containers ever created, by their pod's UID and their name.
     pub(super) creations: BTreeMap<(String, String), u32>,
@@ -165,6 +166,7 @@ impl World {
             checkpoints: BTreeMap::new(),
             pod_cidr: String::new(),
             user_namespaces: false,
+            group_policies: false,
             started_twice: Vec::new(),
             creations: BTreeMap::new(),
             events: broadcast::channel(EVENT_BACKLOG).0,
