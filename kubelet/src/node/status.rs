@@ -21,6 +21,13 @@ use crate::{
     events::{EventRecorder, Subject},
 };
 
+/// What this kubelet does that one of another version may not, by upstream's names and in
+/// order: the scheduler gives no node pods that need what it does not declare.
+/// `ExtendWebSocketsToKubelet` is not among them: it has WebSocket connections come here as
+/// they are, where they are handed on as they are, and not every runtime takes them. Nor are
+/// the resizes of pods as a whole and of init containers, which are not built.
+const DECLARED_FEATURES: [&str; 1] = ["RestartAllContainersOnContainerExits"];
+
 /// What is known of a node at one time.
 pub struct Snapshot<'a> {
     /// What its user asked for.
@@ -76,6 +83,7 @@ impl Snapshot<'_> {
         if let Some(features) = self.runtime.features() {
             status.features = Some(features.clone());
         }
+        status.declared_features = Some(DECLARED_FEATURES.map(str::to_owned).to_vec());
         let mut problems = self.runtime.problems();
         problems.extend(self.findings.problems());
         problems.extend(self.missing(status));
