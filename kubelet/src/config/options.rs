@@ -3,6 +3,7 @@
 
 use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, time::Duration};
 
+use super::reservation::Reservation;
 use crate::{
     image::{
         credentials::plugin::config::CredentialProvider, pull_records::policy::VerificationPolicy,
@@ -60,6 +61,12 @@ pub struct Options {
     pub max_container_restart_period: Duration,
     /// Most pods that this node runs (`maxPods`).
     pub max_pods: u32,
+    /// Most pods per core (`podsPerCore`); no limit when 0.
+    pub pods_per_core: u32,
+    /// Local storage is accounted for (`localStorageCapacityIsolation`).
+    pub local_storage: bool,
+    /// What of the node pods do not get.
+    pub reservation: Reservation,
     /// CPU limits are enforced (`cpuCFSQuota`).
     pub cpu_cfs_quota: bool,
     /// In which time a CPU limit holds (`cpuCFSQuotaPeriod`).
@@ -90,8 +97,8 @@ pub enum SwapBehavior {
 }
 
 impl Default for Options {
-    /// Upstream's defaults, on a node named `localhost` without addresses, and
-    /// without links to logs.
+    /// Upstream's defaults, on a node named `localhost` without addresses, with nothing
+    /// reserved and without links to logs.
     fn default() -> Self {
         Self {
             node_name: "localhost".to_owned(),
@@ -121,6 +128,9 @@ impl Default for Options {
             image_pull_verification_policy: VerificationPolicy::default(),
             max_container_restart_period: Duration::from_secs(300),
             max_pods: 110,
+            pods_per_core: 0,
+            local_storage: true,
+            reservation: Reservation::default(),
             cpu_cfs_quota: true,
             cpu_cfs_quota_period: Duration::from_millis(100),
             swap_behavior: SwapBehavior::NoSwap,

@@ -81,7 +81,7 @@ impl Threshold {
 
 impl Reservation {
     /// That of a validated configuration.
-    pub(super) fn of(config: &KubeletConfiguration) -> Self {
+    pub fn of(config: &KubeletConfiguration) -> Self {
         let mut amounts = BTreeMap::new();
         for (name, amount) in config.system_reserved.iter().chain(&config.kube_reserved) {
             let amount = quantity::parse(amount).unwrap_or_default();

@@ -22,6 +22,7 @@ use super::{
     kubelet_validation::{unix_socket_path, validate},
     log_settings::log_rotation,
     options::{Options, SwapBehavior},
+    reservation::Reservation,
     server_settings, support,
     validation::names,
     yaml::{self, DuplicateKeys, SyntaxError},
@@ -270,6 +271,9 @@ fn options(config: &KubeletConfiguration, flags: &Flags) -> Result<Options, Sett
             .max_container_restart_period
             .map_or(Duration::from_secs(300), span),
         max_pods: u32::try_from(config.max_pods).unwrap_or_default(),
+        pods_per_core: u32::try_from(config.pods_per_core).unwrap_or_default(),
+        local_storage: config.local_storage_capacity_isolation != Some(false),
+        reservation: Reservation::of(config),
         cpu_cfs_quota: config.cpu_cfs_quota.unwrap_or(true),
         cpu_cfs_quota_period: config
             .cpu_cfs_quota_period

@@ -13,7 +13,8 @@ use k8s_openapi::api::core::v1::{Node, Taint};
 use tokio::sync::watch;
 
 use crate::{
-    config::options::Options,
+    config::{cluster::NodeOptions, options::Options},
+    node::capacity,
     pod::resources::{self, Amounts},
     runtime::machine::Machine,
 };
@@ -95,8 +96,9 @@ pub struct NodeFacts {
 }
 
 impl NodeFacts {
-    /// A node without an API server, or whose object is not known yet: its labels, and all
-    /// that the machine has. Blocks on the file system of the pods, for a moment.
+    /// A node without an API server, or whose object is not known yet: its labels, and what
+    /// its object would say that pods get. Blocks on the file system of the pods, for a
+    /// moment.
     pub fn standalone(options: &Options, machine: &Machine) -> Self {
         let arch = match std::env::consts::ARCH {
             "x86_64" => "amd64",
@@ -108,11 +110,15 @@ impl NodeFacts {
             (OS, "linux"),
             (ARCH, arch),
         ];
-        let mut allocatable = resources::amounts(&machine.capacity(&options.root_dir));
-        allocatable.insert(
-            "pods".to_owned(),
-            resources::whole(i64::from(options.max_pods)),
-        );
+        let node = NodeOptions {
+            max_pods: options.max_pods,
+            pods_per_core: options.pods_per_core,
+            local_storage: options.local_storage,
+            reservation: options.reservation.clone(),
+            ..NodeOptions::default()
+        };
+        let capacity = capacity::read(machine, &options.root_dir, &node);
+        let allocatable = resources::amounts(&capacity::allocatable(&capacity, &node));
         Self {
             name: options.node_name.clone(),
             labels: own
@@ -138,5 +144,37 @@ impl NodeFacts {
             allocatable: allocatable.map(resources::amounts).unwrap_or_default(),
             has_group_policies: features.and_then(|f| f.supplemental_groups_policy) == Some(true),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::reservation::Reservation;
+
+    #[test]
+    fn a_node_without_an_object_gives_pods_what_its_object_would_say() {
+        let config = serde_json::json!({
+            "systemReserved": {"cpu": "500m", "memory": "1Gi"},
+            "kubeReserved": {"cpu": "250m"},
+            "evictionHard": {"memory.available": "100Mi"}
+        });
+        let options = Options {
+            pods_per_core: 5,
+            local_storage: false,
+            reservation: Reservation::of(&serde_json::from_value(config).unwrap()),
+            ..Options::default()
+        };
+        let machine = Machine {
+            cpus: 2,
+            memory: 4 << 30,
+            ..Machine::default()
+        };
+        let facts = NodeFacts::standalone(&options, &machine);
+        let units = |name: &str| resources::units(facts.allocatable[name]);
+        assert_eq!(resources::millis(facts.allocatable["cpu"]), 1250);
+        assert_eq!(units("memory"), (3 << 30) - (100 << 20));
+        assert_eq!(units("pods"), 10);
+        assert_eq!(facts.allocatable.get("ephemeral-storage"), None);
     }
 }

@@ -133,11 +133,6 @@ pub fn counted(name: &str, billionths: i128) -> i64 {
     }
 }
 
-/// So many units in billionths.
-pub const fn whole(units: i64) -> i128 {
-    units as i128 * NANOS
-}
-
 /// Billionths in whole units, rounded up.
 pub fn units(billionths: i128) -> i64 {
     rounded_up(billionths, NANOS)
