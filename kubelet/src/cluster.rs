@@ -89,9 +89,13 @@ impl Cluster {
         })
     }
 
-    /// The client of the API server, for everything but what keeps the node alive.
-    pub fn client(&self) -> &Client {
-        &self.client
+    /// A client that asks the API server about the callers of this node, with a limit of its
+    /// own: whoever calls often holds up nothing else that the node asks for.
+    ///
+    /// # Errors
+    /// The user's credentials cannot be had.
+    pub fn review_client(&self) -> Result<Client, JoinError> {
+        Ok(self.server.client(Some(self.options.rate_limit))?)
     }
 
     /// Takes the events of this node and its pods.

@@ -160,7 +160,7 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
     );
     let mut from_cluster = FromCluster::default();
     if let Some(cluster) = cluster {
-        let reviews = ApiServerReviews::new(cluster.client().clone());
+        let reviews = ApiServerReviews::new(cluster.review_client()?);
         from_cluster.reviews = Some(Arc::new(reviews));
         let parts = ClusterParts {
             cri,

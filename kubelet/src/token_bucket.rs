@@ -35,8 +35,8 @@ impl TokenBucket {
         taken
     }
 
-    /// Takes the next token, once there is one: in the order of the calls. The rate must
-    /// not be 0.
+    /// Takes the next token, once there is one: in the order of the calls. Whoever gives up
+    /// waiting leaves it to others. The rate must not be 0.
     pub async fn take(&self) {
         let missing = {
             let now = Instant::now();
@@ -46,14 +46,39 @@ impl TokenBucket {
             (-tokens).max(0.0)
         };
         if missing > 0.0 {
+            let place = Place(Some(self));
             let wait = Duration::try_from_secs_f64(missing / self.rate);
             tokio::time::sleep(wait.unwrap_or(Duration::MAX)).await;
+            place.taken();
         }
+    }
+
+    fn give_back(&self) {
+        let now = Instant::now();
+        let mut level = self.level.lock();
+        *level = ((self.tokens(*level, now) + 1.0).min(self.burst), now);
     }
 
     fn tokens(&self, (tokens, at): (f64, Instant), now: Instant) -> f64 {
         let gained = now.saturating_duration_since(at).as_secs_f64() * self.rate;
         (tokens + gained).min(self.burst)
+    }
+}
+
+/// A place in the line for tokens: given up when it is dropped, unless the token was taken.
+struct Place<'a>(Option<&'a TokenBucket>);
+
+impl Place<'_> {
+    fn taken(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if let Some(bucket) = self.0 {
+            bucket.give_back();
+        }
     }
 }
 
@@ -91,5 +116,18 @@ mod tests {
         }
         assert_eq!(waits, [0, 0, 100, 200]);
         assert!(!bucket.try_take());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_gives_up_leaves_the_token_to_others() {
+        let bucket = TokenBucket::new(1, 1);
+        bucket.take().await;
+        for _ in 0..100 {
+            let wait = tokio::time::timeout(Duration::from_millis(1), bucket.take());
+            assert!(wait.await.is_err());
+        }
+        let begun = Instant::now();
+        bucket.take().await;
+        assert!(begun.elapsed() <= Duration::from_secs(1));
     }
 }
