@@ -7,6 +7,7 @@ use futures::{Stream, StreamExt as _};
 use kube::{
     Api, Resource,
     api::{ListParams, WatchEvent, WatchParams},
+    core::Status,
 };
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
@@ -55,6 +56,8 @@ pub struct ListWatch<K> {
     failed: Option<Instant>,
     /// What the server was last said to have refused.
     complaint: Option<String>,
+    /// After which version something came last that cannot be read.
+    passed_over: Option<String>,
 }
 
 enum State<K> {
@@ -80,6 +83,8 @@ enum Step<K> {
     Told(Change<K>),
     /// Nothing, and the watch goes on.
     Nothing,
+    /// Nothing: it cannot be read. The watch goes on, for all the other objects.
+    Unreadable(kube::Error),
     /// The watch is over, and resumed.
     Ended,
     /// The watch is over and so is what was known; everything is listed.
@@ -111,6 +116,7 @@ where
             delay: RETRY_BASE,
             failed: None,
             complaint: None,
+            passed_over: None,
         }
     }
 
@@ -150,6 +156,16 @@ where
                 State::Watching(watching) => match watching.next().await {
                     Step::Told(change) => return change,
                     Step::Nothing => {}
+                    Step::Unreadable(error) => {
+                        // It comes again with each watch until another event follows it.
+                        if self.passed_over.as_ref() != Some(&watching.version) {
+                            warn!(
+                                kind = %K::kind(&()), %error,
+                                "an event of a watch cannot be read; passing it over"
+                            );
+                            self.passed_over = Some(watching.version.clone());
+                        }
+                    }
                     Step::Ended => self.state = State::Known(std::mem::take(&mut watching.version)),
                     Step::Expired => self.expired(),
                     Step::Failed(error) => {
@@ -243,6 +259,7 @@ impl<K: Resource> Watching<K> {
                 Step::Nothing
             }
             Some(Ok(WatchEvent::Error(status))) => failed(kube::Error::Api(status)),
+            Some(Err(error)) if is_unreadable(&error) => Step::Unreadable(error),
             Some(Err(error)) => failed(error),
             None if too_short => Step::Failed(ApiError::Unreachable(kube::Error::ReadEvents(
                 std::io::ErrorKind::UnexpectedEof.into(),
@@ -264,5 +281,41 @@ fn failed<K>(error: kube::Error) -> Step<K> {
     match ApiError::from(error) {
         error if error.is_expired() => Step::Expired,
         error => Step::Failed(error),
+    }
+}
+
+/// Whether an error is about one event alone. kube takes what is no event for a status, of
+/// which every field may be missing.
+fn is_unreadable(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::SerdeError(_) => true,
+        kube::Error::Api(status) => **status == Status::default(),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Service;
+    use serde_json::json;
+
+    use super::*;
+    use crate::apiserver::fake_server::FakeServer;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_event_that_cannot_be_read_is_passed_over() {
+        const PATH: &str = "/api/v1/services";
+        let server = FakeServer::new();
+        let api = Api::<Service>::all(server.client());
+        let mut changes = ListWatch::new(api, String::new());
+        assert_eq!(changes.next().await, Change::All(Vec::new()));
+        let bad = json!({"metadata": {"name": "bad"}, "spec": "nonsense"});
+        server.put(PATH, bad);
+        server.put(PATH, json!({"metadata": {"name": "good"}}));
+        let Change::Put(service) = changes.next().await else {
+            panic!("no service came");
+        };
+        assert_eq!(service.metadata.name.as_deref(), Some("good"));
+        assert_eq!(server.watches(), 1, "the same watch went on");
     }
 }
