@@ -97,6 +97,12 @@ impl ClientIdentity {
         self.cut_connections();
     }
 
+    /// Whether it is this certificate that new connections show.
+    pub fn shows(&self, key: &CertifiedKey) -> bool {
+        let current = self.current.load();
+        current.as_ref().is_some_and(|shown| shown.cert == key.cert)
+    }
+
     /// Cuts every connection; the next request makes a new one.
     pub fn cut_connections(&self) {
         mem::take(&mut *self.connections.lock()).cancel();

@@ -260,7 +260,7 @@ impl IdentityKeeper {
         let store = PairStore::new(&self.options.cert_dir, PREFIX);
         // The template stays as it is.
         let (_templates, template) = watch::channel(Some(Template::of_node(&self.node_name)));
-        let client = client_source(self.server.clone(), self.options.bootstrap_kubeconfig);
+        let client = client_source(self.server.clone(), self.options);
         let mut manager = CertificateManager::new(CLIENT_SIGNER, store, template, client);
         manager.begin_with(pair, is_foreign);
         let mut pairs = manager.subscribe();
@@ -407,13 +407,29 @@ async fn client_of(access: ClusterAccess) -> Result<Client, String> {
     }
 }
 
-/// Renews as the node itself, and when its certificate has expired with the bootstrap
-/// token, where there is one.
-fn client_source(server: ApiServer, bootstrap: Option<PathBuf>) -> ClientSource {
+/// Renews as the node itself. When its certificate has expired: with one that was put in
+/// its place since, or else with the bootstrap token, where there is one.
+fn client_source(server: ApiServer, options: ClusterOptions) -> ClientSource {
     Box::new(move |has_valid| -> BoxFuture<'static, _> {
-        let (server, bootstrap) = (server.clone(), bootstrap.clone());
+        let (server, options) = (server.clone(), options.clone());
         Box::pin(async move {
-            if !has_valid && let Some(path) = bootstrap {
+            let own = |server: &ApiServer| server.client(None).map_err(|error| error.to_string());
+            if has_valid {
+                return own(&server);
+            }
+            let bootstrap = options.bootstrap_kubeconfig.clone();
+            let found = blocking(move || repaired(&options)).await;
+            if let Some(pair) = found.map_err(|error| error.to_string())? {
+                if !server.identity().shows(&pair.key) {
+                    info!(
+                        until = %pair.facts.not_after,
+                        "The client certificate had expired, and there is another one now"
+                    );
+                    server.identity().replace(pair.key);
+                }
+                return own(&server);
+            }
+            if let Some(path) = bootstrap {
                 let access = blocking(move || ClusterAccess::read(&path)).await;
                 match access {
                     Ok(Ok(access)) => return client_of(access).await,
@@ -421,9 +437,25 @@ fn client_source(server: ApiServer, bootstrap: Option<PathBuf>) -> ClientSource 
                     Err(error) => return Err(error.to_string()),
                 }
             }
-            server.client(None).map_err(|error| error.to_string())
+            own(&server)
         })
     })
+}
+
+/// The pair of the kubeconfig or the one that is stored, if one of them holds: an
+/// administrator may have put it there. Blocks on files.
+fn repaired(options: &ClusterOptions) -> Option<Pair> {
+    let of_kubeconfig = || {
+        let source = ClusterAccess::read(&options.kubeconfig).ok()?.pair?;
+        let (certificate, key) = source.read().ok()?;
+        Pair::parse(&certificate, &key).ok()
+    };
+    let stored = PairStore::new(&options.cert_dir, PREFIX).current();
+    let now = clock::now();
+    [of_kubeconfig(), stored.ok().flatten()]
+        .into_iter()
+        .flatten()
+        .find(|pair| holds(pair, now))
 }
 
 #[cfg(test)]

@@ -137,6 +137,20 @@ impl Cluster {
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         pem::encode("CERTIFICATE", certificate.der())
     }
+
+    /// A certificate of a node with its key, in PEM, that lasts as the next ones.
+    fn pair(&self) -> String {
+        let key = new_key().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name = DistinguishedName::new();
+        let names = &mut params.distinguished_name;
+        names.push(DnType::OrganizationName, "system:nodes");
+        names.push(DnType::CommonName, "system:node:node-1");
+        let request = params.serialize_request(&key).unwrap();
+        let request = pem::encode("CERTIFICATE REQUEST", request.der());
+        let certificate = self.certificate(request.as_bytes());
+        certificate + &pem::encode("PRIVATE KEY", key.serialized_der())
+    }
 }
 
 fn time_at(seconds: i64) -> SystemTime {
@@ -245,6 +259,35 @@ async fn a_certificate_is_renewed_before_it_expires() {
     until(|| expiry().is_ok_and(|expiry| expiry.duration_since(now).as_hours() > 1)).await;
     cancel.cancel();
     keeping.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_certificate_that_was_repaired_is_taken_without_a_restart() {
+    use tokio_rustls::rustls::client::ResolvesClientCert as _;
+    let (cluster, url) = Cluster::start(false).await;
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = options(dir.path(), &url, true);
+    let bootstrap = options.bootstrap_kubeconfig.take().unwrap();
+    let access = ClusterAccess::read(&bootstrap).unwrap();
+    let file = dir.path().join("node.pem");
+    kubeconfig_file::write(&options.kubeconfig, &access.cluster, &file).unwrap();
+    *cluster.lifetime.lock() = Duration::ZERO;
+    let expired = cluster.pair();
+    fs::write(&file, &expired).unwrap();
+    let parsed = |text: &str| Pair::parse(text.as_bytes(), text.as_bytes()).unwrap();
+    until(|| parsed(&expired).is_expired(clock::now())).await;
+
+    let (server, _) = open(&options).unwrap();
+    let source = client_source(server.clone(), options);
+    let shown = || server.identity().resolve(&[], &[]).unwrap().cert.clone();
+    source(false).await.unwrap();
+    assert_eq!(shown(), parsed(&expired).key.cert, "there is no other");
+
+    *cluster.lifetime.lock() = Duration::from_secs(24 * 3600);
+    let valid = cluster.pair();
+    fs::write(&file, &valid).unwrap();
+    source(false).await.unwrap();
+    assert_eq!(shown(), parsed(&valid).key.cert);
 }
 
 #[tokio::test]
