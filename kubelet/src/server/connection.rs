@@ -18,6 +18,7 @@ use tracing::debug;
 
 use super::{
     access::Access,
+    authentication::websocket_protocol::remove_tokens,
     tls::{PeerCertificates, Tls},
 };
 
@@ -192,12 +193,14 @@ async fn answer(
     service: Service,
     peer: PeerCertificates,
 ) -> Result<Response, std::convert::Infallible> {
-    let (head, body) = request.into_parts();
+    let (mut head, body) = request.into_parts();
     if let Some((_, access)) = &service.guard
         && let Err(refusal) = access.check(&head, &peer).await
     {
         return Ok(*refusal);
     }
+    // They were for this door alone.
+    remove_tokens(&mut head.headers);
     let request = Request::from_parts(head, Body::new(body));
     service.routes.oneshot(request).await
 }

@@ -2,6 +2,7 @@
 
 mod certificate;
 mod token;
+pub(super) mod websocket_protocol;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -39,6 +40,12 @@ pub(super) enum AuthenticationError {
     Unreadable(String),
     #[error("invalid bearer token")]
     Token,
+    #[error("multiple base64.bearer.authorization tokens specified")]
+    Tokens,
+    #[error("invalid base64url.bearer.authorization.k8s.io token encoding")]
+    Encoding,
+    #[error("missing additional subprotocol")]
+    NoOtherProtocol,
     #[error(transparent)]
     Review(#[from] ReviewError),
     #[error("the bearer token was refused: {0}")]
@@ -94,6 +101,18 @@ impl Authenticator {
         if let (Some(tokens), Some(token)) = (&self.tokens, bearer_token(headers)) {
             match tokens.user(token).await {
                 Ok(user) => return Ok(Some(authenticated(user))),
+                Err(error) => fault = Some(error),
+            }
+        }
+        if let Some(tokens) = &self.tokens {
+            let user = match websocket_protocol::token(headers) {
+                Ok(Some(token)) => tokens.user(&token).await.map(Some),
+                Ok(None) => Ok(None),
+                Err(error) => Err(error),
+            };
+            match user {
+                Ok(Some(user)) => return Ok(Some(authenticated(user))),
+                Ok(None) => {}
                 Err(error) => fault = Some(error),
             }
         }
