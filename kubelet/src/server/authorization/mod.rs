@@ -2,10 +2,17 @@
 
 mod attributes;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReviewSpec};
 use tokio::sync::Semaphore;
+use tracing::{info, warn};
 
 pub(super) use self::attributes::{subresources, verb};
 use super::{
@@ -37,6 +44,7 @@ pub(super) struct Webhook {
     unauthorized_ttl: Duration,
     answers: Expiring<String, bool>,
     slots: Semaphore,
+    is_failing: Outage,
 }
 
 impl Webhook {
@@ -52,7 +60,25 @@ impl Webhook {
             unauthorized_ttl,
             answers: Expiring::default(),
             slots: Semaphore::new(REVIEWS),
+            is_failing: Outage::default(),
         }
+    }
+}
+
+/// Whether something fails, of which each beginning and each end is told once, however many
+/// meet it.
+#[derive(Debug, Default)]
+struct Outage(AtomicBool);
+
+impl Outage {
+    /// It failed; whether it did not before.
+    fn begins(&self) -> bool {
+        !self.0.swap(true, Ordering::Relaxed)
+    }
+
+    /// It did not fail; whether it did before.
+    fn ends(&self) -> bool {
+        self.0.swap(false, Ordering::Relaxed)
     }
 }
 
@@ -83,7 +109,17 @@ impl Authorizer {
         if let Some(answer) = webhook.answers.get(&key) {
             return Ok(answer);
         }
-        let status = webhook.reviews.access(spec).await?;
+        let status = webhook.reviews.access(spec).await;
+        match &status {
+            Ok(_) if webhook.is_failing.ends() => {
+                info!("The API server says again what callers may do");
+            }
+            Err(error) if webhook.is_failing.begins() => {
+                warn!(%error, "Callers are refused until the API server says what they may do");
+            }
+            _ => {}
+        }
+        let status = status?;
         let allowed = status.allowed && status.denied != Some(true);
         let ttl = match allowed {
             true => webhook.authorized_ttl,
@@ -112,5 +148,19 @@ fn question(user: &User, verb: &str, subresource: &str, node: &str) -> SubjectAc
             ..ResourceAttributes::default()
         }),
         ..SubjectAccessReviewSpec::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outage_is_told_when_it_begins_and_when_it_ends() {
+        let outage = Outage::default();
+        assert!(!outage.ends());
+        let told = [outage.begins(), outage.begins(), outage.ends()];
+        assert_eq!(told, [true, false, true]);
+        assert!(!outage.ends() && outage.begins());
     }
 }
