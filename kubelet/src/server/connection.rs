@@ -2,7 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use axum::{Router, body::Body, response::Response, serve::Listener};
+use axum::{
+    Router,
+    body::Body,
+    http::{HeaderValue, header},
+    response::Response,
+    serve::Listener,
+};
 use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepidle, set_tcp_keepintvl};
@@ -19,11 +25,16 @@ use tracing::debug;
 use super::{
     access::Access,
     authentication::websocket_protocol::remove_tokens,
+    strangers::{Client, Origin, Strangers},
     tls::{PeerCertificates, Tls},
 };
 
 /// Headers of a request.
-const HEADERS: usize = 64;
+const HEADERS: usize = 256;
+/// How long a client that is to be let in may take for its first request.
+const FIRST_HEAD: Duration = Duration::from_secs(10);
+/// Of all connections, one in so many may be of strangers from the same address.
+const STRANGERS_SHARE: usize = 8;
 /// How long the last request of a connection may take after its time.
 const FAREWELL: Duration = Duration::from_secs(5);
 
@@ -87,26 +98,38 @@ impl Service {
 }
 
 /// Serves whoever connects, until `cancel`.
-pub(super) async fn serve<L: Listener>(
-    mut listener: L,
-    service: Service,
-    cancel: CancellationToken,
-) {
+pub(super) async fn serve<L>(mut listener: L, service: Service, cancel: CancellationToken)
+where
+    L: Listener<Addr: Origin>,
+{
     let connections = TaskTracker::new();
+    let strangers = Arc::<Strangers>::default();
     let slots = Arc::new(Semaphore::new(service.limits.connections));
     loop {
         let next = async {
             let slot = slots.clone().acquire_owned().await;
-            (slot, listener.accept().await.0)
+            (slot, listener.accept().await)
         };
-        let (slot, stream) = tokio::select! {
+        let (slot, (stream, address)) = tokio::select! {
             biased;
             () = cancel.cancelled() => break,
             next = next => next,
         };
+        // Where everybody is let in there are none.
+        let client = match address.ip().filter(|_| service.guard.is_some()) {
+            None => None,
+            Some(ip) => {
+                let most = service.limits.connections / STRANGERS_SHARE;
+                let Some(client) = strangers.client(ip, most) else {
+                    debug!(%ip, "Too many connections of strangers");
+                    continue;
+                };
+                Some(Arc::new(client))
+            }
+        };
         let (service, cancel) = (service.clone(), cancel.clone());
         connections.spawn(async move {
-            serve_stream(stream, service, cancel).await;
+            serve_stream(stream, service, client, cancel).await;
             drop(slot);
         });
     }
@@ -130,15 +153,18 @@ pub(super) fn keep_alive(socket: &mut TcpStream) {
 async fn serve_stream(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     service: Service,
+    client: Option<Arc<Client>>,
     cancel: CancellationToken,
 ) {
     let Some((tls, _)) = &service.guard else {
         let nobody = PeerCertificates::default();
-        return serve_connection(stream, service, nobody, cancel).await;
+        return serve_connection(stream, service, nobody, client, cancel).await;
     };
     let tls = Arc::clone(tls);
     match cancel.run_until_cancelled(tls.accept(stream)).await {
-        Some(Ok((stream, peer))) => serve_connection(stream, service, peer, cancel).await,
+        Some(Ok((stream, peer))) => {
+            serve_connection(stream, service, peer, client, cancel).await;
+        }
         Some(Err(error)) => debug!(%error, "TLS handshake error"),
         None => {}
     }
@@ -148,6 +174,7 @@ async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     service: Service,
     peer: PeerCertificates,
+    client: Option<Arc<Client>>,
     cancel: CancellationToken,
 ) {
     let Limits {
@@ -156,10 +183,17 @@ async fn serve_connection(
         lifetime,
         ..
     } = service.limits;
+    let asking = client.clone();
     let answer = service_fn(move |request| {
-        let (service, peer) = (service.clone(), peer.clone());
-        async move { answer(request, service, peer).await }
+        let (service, peer, client) = (service.clone(), peer.clone(), asking.clone());
+        async move { answer(request, service, peer, client).await }
     });
+    let stays_silent = async {
+        time::sleep(FIRST_HEAD).await;
+        if client.is_none_or(|client| client.has_asked()) {
+            std::future::pending::<()>().await;
+        }
+    };
     let mut connection = std::pin::pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())
@@ -174,6 +208,7 @@ async fn serve_connection(
         ended = connection.as_mut() => Some(ended),
         () = cancel.cancelled() => None,
         () = time::sleep(lifetime) => None,
+        () = stays_silent => return,
     };
     let ended = match ended {
         Some(ended) => ended,
@@ -192,12 +227,24 @@ async fn answer(
     request: Request<Incoming>,
     service: Service,
     peer: PeerCertificates,
+    client: Option<Arc<Client>>,
 ) -> Result<Response, std::convert::Infallible> {
     let (mut head, body) = request.into_parts();
+    if let Some(client) = &client {
+        client.asks();
+    }
     if let Some((_, access)) = &service.guard
-        && let Err(refusal) = access.check(&head, &peer).await
+        && let Err(mut refusal) = access.check(&head, &peer).await
     {
+        // A stranger has one attempt, and makes room for others.
+        if client.is_some_and(|client| !client.was_let_in()) {
+            let headers = refusal.headers_mut();
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
         return Ok(*refusal);
+    }
+    if let Some(client) = &client {
+        client.let_in();
     }
     // They were for this door alone.
     remove_tokens(&mut head.headers);

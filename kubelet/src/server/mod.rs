@@ -23,6 +23,7 @@ pub mod reviews;
 mod secure;
 mod socket;
 mod stats;
+mod strangers;
 mod streaming_server;
 mod streams;
 mod system_logs;

@@ -1,8 +1,17 @@
 //! Who is let in to what.
 
-use std::sync::atomic::Ordering;
+use std::{net::SocketAddr, sync::atomic::Ordering, time::Duration};
 
-use crate::{client::Authority, node::Node};
+use tokio::{
+    io::AsyncReadExt as _,
+    net::{TcpSocket, TcpStream},
+    time::timeout,
+};
+
+use crate::{
+    client::{Authority, read_head},
+    node::Node,
+};
 
 /// Every route: method, path, and the subresources of which one must be allowed.
 const ROUTES: &[(&str, &str, &[&str])] = &[
@@ -205,4 +214,74 @@ async fn a_node_without_an_api_server_lets_its_own_clients_in() {
     );
     assert_eq!(node.stranger.get("/pods").await.status, 401);
     assert!(node.known.asked.lock().is_empty());
+}
+
+#[tokio::test]
+async fn a_token_may_be_a_subprotocol_of_a_websocket() {
+    let node = Node::in_cluster().await;
+    node.known
+        .tokens
+        .lock()
+        .insert("secret".to_owned(), "user".to_owned());
+    node.known.allow("user", "get", "healthz");
+    for (encoded, status) in [("c2VjcmV0", "200"), ("b3RoZXI", "401")] {
+        let protocols = format!(
+            "Sec-WebSocket-Protocol: v4.channel.k8s.io, \
+             base64url.bearer.authorization.k8s.io.{encoded}"
+        );
+        let headers = ["Connection: Upgrade", "Upgrade: websocket", &protocols];
+        let sent = node.stranger.send("GET", "/healthz", &headers, "").await;
+        let head = read_head(&mut sent.unwrap()).await;
+        assert!(head.contains(status), "{encoded}: {head}");
+    }
+}
+
+#[tokio::test]
+async fn one_strangers_connections_leave_room_for_others() {
+    let node = Node::in_cluster().await;
+    let admin = node.admin();
+    let address: SocketAddr = node.stranger.address.parse().unwrap();
+    let connect = || async move {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(([127, 0, 0, 2], 0).into()).unwrap();
+        socket.connect(address).await.unwrap()
+    };
+    let mut silent: Vec<TcpStream> = Vec::new();
+    for _ in 0..128 {
+        silent.push(connect().await);
+    }
+    let mut next = connect().await;
+    let read = timeout(Duration::from_secs(5), next.read_u8()).await;
+    assert!(read.unwrap().is_err(), "it is closed at once");
+    assert_eq!(admin.get("/healthz").await.status, 200);
+    // Room that is made is had again.
+    drop(silent);
+    let has_room = async {
+        loop {
+            let mut next = connect().await;
+            // Its handshake is waited for.
+            let read = timeout(Duration::from_millis(500), next.read_u8());
+            if read.await.is_err() {
+                return;
+            }
+        }
+    };
+    timeout(Duration::from_secs(8), has_room).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_stranger_has_one_attempt_on_a_connection() {
+    let node = Node::in_cluster().await;
+    let sent = node.stranger.send("GET", "/healthz", &[], "").await;
+    let head = read_head(&mut sent.unwrap()).await.to_lowercase();
+    assert!(
+        head.contains("401") && head.contains("connection: close"),
+        "{head}"
+    );
+    let sent = node.admin().send("GET", "/healthz", &[], "").await;
+    let head = read_head(&mut sent.unwrap()).await.to_lowercase();
+    assert!(
+        head.contains("200") && !head.contains("connection: close"),
+        "{head}"
+    );
 }
