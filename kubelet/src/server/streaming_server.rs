@@ -59,7 +59,20 @@ impl StreamingServer {
     }
 
     async fn carry(&self, request: Request, backend: &Uri) -> Response {
-        self.proxy.forward(request, backend).await.map(Body::new)
+        let response = self.proxy.forward(request, backend).await;
+        if response.status() == StatusCode::BAD_GATEWAY {
+            self.forget(backend);
+        }
+        response.map(Body::new)
+    }
+
+    /// Nobody answers at this address as a streaming server does: a runtime that was started
+    /// anew may have another, and is asked again.
+    fn forget(&self, backend: &Uri) {
+        let mut known = self.authority.lock();
+        if known.as_ref() == backend.authority() {
+            *known = None;
+        }
     }
 
     /// The URL with its host, which is remembered; one without is the last one's.
@@ -150,5 +163,18 @@ mod tests {
             "http://127.0.0.1:7000/exec/b"
         );
         assert!(server.resolve("http://[").is_err());
+    }
+
+    #[test]
+    fn an_address_where_nobody_answers_is_forgotten() {
+        let server = StreamingServer::new(&TaskTracker::new(), &CancellationToken::new());
+        let old = server.resolve("http://127.0.0.1:7000/exec/a").unwrap();
+        server.resolve("http://127.0.0.1:7001/exec/b").unwrap();
+        // A request to the old one fails after the new one is known.
+        server.forget(&old);
+        let new = server.resolve("/exec/c").unwrap();
+        assert_eq!(new, "http://127.0.0.1:7001/exec/c");
+        server.forget(&new);
+        assert!(server.resolve("/exec/d").is_err());
     }
 }
