@@ -13,12 +13,14 @@ use crate::{
     certificate::{
         client::{IdentityKeeper, JoinError, join},
         manager::CertificateManager,
+        metrics::{ClientCertificateMetrics, RenewalMetrics},
         pair::Pair,
         request::Template,
     },
     config::cluster::ClusterOptions,
     events::{EventQueue, EventRecorder, EventSender},
     kubelet::Membership,
+    metrics::Collector,
     node::{
         findings::Findings,
         lease::LeaseKeeper,
@@ -38,6 +40,7 @@ pub struct Cluster {
     client: Client,
     events: EventRecorder,
     queue: EventQueue,
+    serving_renewals: Arc<RenewalMetrics>,
 }
 
 impl std::fmt::Debug for Cluster {
@@ -86,6 +89,7 @@ impl Cluster {
             client,
             events,
             queue,
+            serving_renewals: Arc::new(RenewalMetrics::serving()),
         })
     }
 
@@ -109,6 +113,22 @@ impl Cluster {
             client: self.client.clone(),
             node: self.watch.subscribe(),
         }
+    }
+
+    /// What has metrics to show: requests to the API server, and the client certificate.
+    pub fn metrics(&self) -> Vec<Arc<dyn Collector>> {
+        let identity = Arc::clone(self.server.identity());
+        let mut collectors: Vec<Arc<dyn Collector>> = vec![
+            self.server.metrics().clone(),
+            Arc::new(ClientCertificateMetrics::new(identity)),
+        ];
+        if self.options.rotate_certificates {
+            collectors.push(self.keeper.renewals().clone());
+        }
+        if self.options.server_tls_bootstrap {
+            collectors.push(self.serving_renewals.clone());
+        }
+        collectors
     }
 
     /// Whether the API server has said once whether it has the node's object.
@@ -161,7 +181,8 @@ impl Cluster {
             let cancelled = cancel.clone();
             tasks.spawn(async move { cancelled.run_until_cancelled(follow).await });
             let dir = &self.options.cert_dir;
-            let manager = CertificateManager::serving(dir, template, self.client.clone());
+            let manager = CertificateManager::serving(dir, template, self.client.clone())
+                .counted(self.serving_renewals);
             let pairs = manager.subscribe();
             tasks.spawn(manager.run(cancel.clone()));
             pairs

@@ -1,9 +1,11 @@
 //! The kubelet as a whole: its parts, put together.
 
+mod metrics;
+
 use std::{
     collections::{BTreeMap, HashSet},
     fmt,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -25,7 +27,7 @@ use crate::{
     pleg::{Pleg, PodCache},
     plugin_manager::{Handlers, PluginHandler, PluginManager},
     pod::{identity::PodUid, manager::PodManager, mirror::MirrorPods},
-    pod_syncer::Syncer,
+    pod_syncer::{PodStarts, Syncer},
     pod_worker::PodWorkers,
     prober::{ProbeManager, results::ProbeResults},
     runtime::{
@@ -82,6 +84,15 @@ struct Parts {
     admission: Admission,
     node: NodeSource,
     events: EventRecorder,
+    starts: Arc<PodStarts>,
+    /// What there is from when the runtime answers on.
+    running: OnceLock<Running>,
+}
+
+/// Who runs the pods, for those who want to know of them.
+struct Running {
+    workers: Arc<PodWorkers<Syncer>>,
+    probes: Arc<ProbeManager>,
 }
 
 impl fmt::Debug for Kubelet {
@@ -198,6 +209,8 @@ impl Kubelet {
             admission: Admission::new(&options),
             node,
             events,
+            starts: Arc::default(),
+            running: OnceLock::new(),
             options,
             cri,
             client,
@@ -269,6 +282,7 @@ impl Kubelet {
             probes: Arc::clone(&probes),
             mirrors: parts.mirrors.clone(),
             events: parts.events.clone(),
+            starts: Arc::clone(&parts.starts),
         });
         let workers = Arc::new(PodWorkers::new(
             syncer,
@@ -276,6 +290,11 @@ impl Kubelet {
             parts.options.max_container_restart_period,
             cancel.clone(),
         ));
+        // Nobody runs the pods twice.
+        let _ = parts.running.set(Running {
+            workers: Arc::clone(&workers),
+            probes: Arc::clone(&probes),
+        });
         let (events_in, events) = mpsc::channel(EVENTS);
         let housekeeping = (orphans == Orphans::End).then(|| Housekeeping {
             options: Arc::clone(&parts.options),

@@ -24,6 +24,7 @@ pub mod lifecycle;
 pub mod logging;
 pub mod logs;
 pub mod logs_command;
+pub mod metrics;
 pub mod node;
 pub mod pleg;
 pub mod plugin_manager;

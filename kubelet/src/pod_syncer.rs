@@ -1,11 +1,14 @@
 //! What pod workers do to pods: volumes, the runtime and the status together.
 
+mod starts;
+
 use std::{io, os::unix::fs::DirBuilderExt as _, path::PathBuf, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus as ApiStatus};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+pub(crate) use self::starts::PodStarts;
 use crate::{
     clock,
     config::options::Options,
@@ -61,6 +64,7 @@ pub(crate) struct Syncer {
     /// None without an API server.
     pub(crate) mirrors: Option<Arc<MirrorPods>>,
     pub(crate) events: EventRecorder,
+    pub(crate) starts: Arc<PodStarts>,
 }
 
 impl Syncer {
@@ -72,7 +76,8 @@ impl Syncer {
         verdict: Option<&Verdict>,
         held_back: Option<&Rejection>,
     ) -> Phase {
-        self.statuses.update(
+        let before = self.statuses.get(&PodUid::of(pod));
+        let phase = self.statuses.update(
             pod,
             Facts {
                 status,
@@ -83,7 +88,16 @@ impl Syncer {
                 held_back,
                 resize: self.runtime.resize_report(&PodUid::of(pod)).as_ref(),
             },
-        )
+        );
+        let before = before.and_then(|before| before.phase.clone());
+        // Of one that ran before this kubelet it is not known.
+        if before.is_some()
+            && Phase::parse(before.as_deref()) == Phase::Pending
+            && phase == Phase::Running
+        {
+            self.starts.observe(state.seen().elapsed());
+        }
+        phase
     }
 
     /// The pod's addresses as its status has them.

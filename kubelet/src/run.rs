@@ -12,7 +12,7 @@ use tracing::{info, warn};
 
 use crate::{
     apiserver::objects::{ApiObjects, ApiObjectsParts, NoObjects, Objects},
-    certificate::client::JoinError,
+    certificate::{client::JoinError, metrics::ServingCertificateMetrics},
     cluster::{Cluster, ClusterParts},
     config::{
         options::Options,
@@ -23,6 +23,7 @@ use crate::{
     },
     kubelet::{Kubelet, KubeletError, RunOnceResult},
     logs::{LogError, LogOptions, LogParts},
+    metrics::Exposition,
     node::findings::{Findings, Pressure},
     root_dir::{RootDirError, RootDirLock},
     runtime::cri::{CriClient, CriError},
@@ -162,12 +163,17 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
     if let Some(cluster) = cluster {
         let reviews = ApiServerReviews::new(cluster.review_client()?);
         from_cluster.reviews = Some(Arc::new(reviews));
+        from_cluster.metrics = cluster.metrics();
         let parts = ClusterParts {
             cri,
             findings: Arc::new(kubelet.clone()),
             root_dir: options.root_dir.clone(),
         };
         let certificate = cluster.spawn(parts, &tasks, &cancel)?;
+        if let Some(pairs) = &certificate {
+            let metrics = ServingCertificateMetrics::new(pairs.clone());
+            from_cluster.metrics.push(Arc::new(metrics));
+        }
         from_cluster.certificate = certificate.map(|pairs| -> Arc<dyn ServingCertificate> {
             Arc::new(SignedCertificate::new(pairs))
         });
@@ -288,6 +294,14 @@ impl NodeView for Kubelet {
         options: LogOptions,
     ) -> Result<LogParts, LogError> {
         Self::container_log(self, namespace, pod, container, options).await
+    }
+
+    fn collect(&self, page: &mut Exposition) {
+        Self::collect(self, page);
+    }
+
+    fn collect_probes(&self, page: &mut Exposition) {
+        Self::collect_probes(self, page);
     }
 
     fn cri(&self) -> CriClient {

@@ -14,6 +14,7 @@ use kubelet::{
     config::{options::Options, settings::ServerOptions},
     logs::{LogError, LogOptions, LogParts},
     logs_command::{self, LogsError, LogsOptions},
+    metrics::Exposition,
     runtime::cri::CriClient,
     server::{FromCluster, NodeView, Servers, socket_path},
     status_command::{self, OutputFormat, StatusOptions},
@@ -59,6 +60,14 @@ impl NodeView for Node {
                 && pod.metadata.name.as_deref() == Some(name)
         };
         self.pods().into_iter().find(is_it).map(Arc::new)
+    }
+
+    fn collect(&self, page: &mut Exposition) {
+        page.gauge("what_the_node_measures", "Of itself", 7);
+    }
+
+    fn collect_probes(&self, page: &mut Exposition) {
+        page.gauge("what_probes_found", "Of its pods", 8);
     }
 
     fn cri(&self) -> CriClient {

@@ -20,6 +20,7 @@ use super::{
     connection::Connector,
     identity::{ClientIdentity, certified_key},
     kubeconfig::{ClusterAccess, KubeconfigError, PairSource},
+    metrics::RestMetrics,
     rate_limit::RateLimited,
     transport::Transport,
 };
@@ -115,7 +116,9 @@ impl ApiServer {
             .transpose()?;
         let connector = Connector::new(tls, server_name, Arc::clone(&identity));
         let url = config.cluster_url.to_string();
-        let transport = Transport::new(url, connector, Arc::clone(&identity));
+        let host = config.cluster_url.authority().map(ToString::to_string);
+        let metrics = Arc::new(RestMetrics::new(host.unwrap_or_default()));
+        let transport = Transport::new(url, connector, Arc::clone(&identity), metrics);
         Ok(Self(Arc::new(Parts {
             config,
             identity,
@@ -144,6 +147,11 @@ impl ApiServer {
         let service = option_layer(config.auth_layer().map_err(Box::new)?).layer(service);
         let service = config.base_uri_layer().layer(service);
         Ok(ClientBuilder::new(service, config.default_namespace.clone()).build())
+    }
+
+    /// What its clients count.
+    pub fn metrics(&self) -> &Arc<RestMetrics> {
+        self.0.transport.metrics()
     }
 
     /// The certificate that this node shows it.

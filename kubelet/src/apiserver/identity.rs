@@ -103,6 +103,11 @@ impl ClientIdentity {
         current.as_ref().is_some_and(|shown| shown.cert == key.cert)
     }
 
+    /// The certificate that new connections show, if there is one.
+    pub fn current(&self) -> Option<Arc<CertifiedKey>> {
+        self.current.load_full()
+    }
+
     /// Cuts every connection; the next request makes a new one.
     pub fn cut_connections(&self) {
         mem::take(&mut *self.connections.lock()).cancel();

@@ -8,6 +8,7 @@ pub(crate) mod fake_server;
 pub mod identity;
 pub mod kubeconfig;
 pub mod list_watch;
+pub mod metrics;
 pub mod objects;
 mod rate_limit;
 pub mod request;

@@ -27,7 +27,7 @@ use tokio::time;
 use tower::{BoxError, Service};
 use tracing::{info, warn};
 
-use super::{connection::Connector, identity::ClientIdentity};
+use super::{connection::Connector, identity::ClientIdentity, metrics::RestMetrics};
 
 /// API servers take 100 requests at a time on a connection; some may be half closed.
 const STREAMS: usize = 90;
@@ -48,6 +48,7 @@ struct Parts {
     url: String,
     connector: Connector,
     identity: Arc<ClientIdentity>,
+    metrics: Arc<RestMetrics>,
     lanes: Mutex<Vec<Lane>>,
     reach: Mutex<Reach>,
 }
@@ -90,14 +91,25 @@ impl fmt::Debug for Transport {
 }
 
 impl Transport {
-    pub(super) fn new(url: String, connector: Connector, identity: Arc<ClientIdentity>) -> Self {
+    pub(super) fn new(
+        url: String,
+        connector: Connector,
+        identity: Arc<ClientIdentity>,
+        metrics: Arc<RestMetrics>,
+    ) -> Self {
         Self(Arc::new(Parts {
             url,
             connector,
             identity,
+            metrics,
             lanes: Mutex::default(),
             reach: Mutex::default(),
         }))
+    }
+
+    /// What is counted of the requests.
+    pub(super) fn metrics(&self) -> &Arc<RestMetrics> {
+        &self.0.metrics
     }
 }
 
@@ -168,9 +180,13 @@ impl Service<Request<Body>> for Transport {
                 return Err("this node has no client certificate yet".into());
             }
             let (client, request_count) = parts.lane();
-            let begun = parts.reach.lock().answers;
+            let answers = parts.reach.lock().answers;
+            let method = request.method().clone();
+            let begun = time::Instant::now();
             let answer = client.request(request).await;
-            parts.note(begun, answer.as_ref().err());
+            let status = answer.as_ref().ok().map(Response::status);
+            parts.metrics.answered(&method, status, begun.elapsed());
+            parts.note(answers, answer.as_ref().err());
             Ok(answer?.map(|body| Answer {
                 body,
                 _request: request_count,

@@ -14,6 +14,7 @@ use tracing::{info, warn};
 use super::{
     kubeconfig_file,
     manager::{CLIENT_SIGNER, CertificateManager, ClientSource, RotationError, holds, store},
+    metrics::RenewalMetrics,
     pair::Pair,
     pem,
     request::{RequestError, SigningRequest, Template, new_key},
@@ -70,6 +71,7 @@ pub struct IdentityKeeper {
     node_name: String,
     server: ApiServer,
     state: State,
+    renewals: Arc<RenewalMetrics>,
 }
 
 #[derive(Debug)]
@@ -104,6 +106,7 @@ pub async fn join(
                 node_name,
                 server,
                 state,
+                renewals: Arc::new(RenewalMetrics::client()),
             },
         ))
     });
@@ -224,6 +227,11 @@ fn present(
 }
 
 impl IdentityKeeper {
+    /// How often the certificate could not be renewed.
+    pub const fn renewals(&self) -> &Arc<RenewalMetrics> {
+        &self.renewals
+    }
+
     /// Gets the first certificate where there is none, and renews it in time, until
     /// cancelled.
     pub async fn run(self, cancel: CancellationToken) {
@@ -261,7 +269,8 @@ impl IdentityKeeper {
         // The template stays as it is.
         let (_templates, template) = watch::channel(Some(Template::of_node(&self.node_name)));
         let client = client_source(self.server.clone(), self.options);
-        let mut manager = CertificateManager::new(CLIENT_SIGNER, store, template, client);
+        let mut manager = CertificateManager::new(CLIENT_SIGNER, store, template, client)
+            .counted(Arc::clone(&self.renewals));
         manager.begin_with(pair, is_foreign);
         let mut pairs = manager.subscribe();
         pairs.mark_unchanged();

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::{
+    metrics::RenewalMetrics,
     pair::{Pair, PairError},
     request::{RequestError, Signer, SigningRequest, Template, new_key, renewal},
     store::{PairStore, StoreError},
@@ -73,6 +74,7 @@ pub struct CertificateManager {
     force: bool,
     /// When in its last third a certificate is renewed, between 0 and 1.
     share: f64,
+    renewals: Option<Arc<RenewalMetrics>>,
 }
 
 impl std::fmt::Debug for CertificateManager {
@@ -100,7 +102,14 @@ impl CertificateManager {
             current: watch::Sender::new(None),
             force: false,
             share: share(),
+            renewals: None,
         }
+    }
+
+    /// The same, with its failures counted.
+    pub fn counted(mut self, renewals: Arc<RenewalMetrics>) -> Self {
+        self.renewals = Some(renewals);
+        self
     }
 
     /// The certificate that serves this node, requested with `client` for the names and
@@ -168,6 +177,9 @@ impl CertificateManager {
                     time::sleep(PAUSE).await;
                 }
                 Err(error) => {
+                    if let Some(renewals) = &self.renewals {
+                        renewals.failed();
+                    }
                     let is_known =
                         matches!(&error, RotationError::Request(error) if error.is_unreachable());
                     let error = error.to_string();

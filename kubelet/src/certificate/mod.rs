@@ -6,6 +6,7 @@
 pub mod client;
 mod kubeconfig_file;
 pub mod manager;
+pub mod metrics;
 pub mod pair;
 pub mod pem;
 pub mod request;

@@ -88,7 +88,8 @@ impl Pair {
 }
 
 impl Facts {
-    fn of(key: &CertifiedKey) -> Result<Self, PairError> {
+    /// What the first of a key's certificates says.
+    pub(super) fn of(key: &CertifiedKey) -> Result<Self, PairError> {
         let der: &CertificateDer<'_> = key
             .cert
             .first()

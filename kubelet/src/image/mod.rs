@@ -5,6 +5,7 @@ pub mod credentials;
 pub mod error;
 pub mod pull_backoff;
 pub mod pull_records;
+mod pull_sizes;
 mod puller;
 pub mod reference;
 
@@ -28,6 +29,7 @@ use crate::{
     apiserver::objects::Objects,
     config::{duration::GoDuration, options::Options},
     events::{EventRecorder, Subject, reason},
+    metrics::{Collector, Exposition, Family, Histogram},
     pod::identity,
     runtime::{cri::CriClient, security_context::ImageUser},
 };
@@ -51,6 +53,8 @@ pub struct ImageManager {
     credentials: Credentials,
     records: PullRecords,
     events: EventRecorder,
+    /// By the class of the image's size.
+    pulls: Family<Histogram, 1>,
 }
 
 /// What is asked for.
@@ -88,6 +92,12 @@ impl ImageManager {
             ),
             cri,
             events,
+            pulls: Family::histogram(
+                "kubelet_image_pull_duration_seconds",
+                "[ALPHA] Duration in seconds to pull an image.",
+                ["image_size_in_bytes"],
+                pull_sizes::SECONDS,
+            ),
         }
     }
 
@@ -287,6 +297,9 @@ impl ImageManager {
             Ok(Some(present)) => present.size,
             _ => 0,
         };
+        self.pulls
+            .of([pull_sizes::class(size)])
+            .observe_duration(waited);
         info!(
             pod,
             pod_uid,
@@ -312,5 +325,12 @@ impl ImageManager {
             id: pulled.id,
             size,
         })
+    }
+}
+
+impl Collector for ImageManager {
+    /// How long images took to get here.
+    fn collect(&self, page: &mut Exposition) {
+        self.pulls.collect(page);
     }
 }

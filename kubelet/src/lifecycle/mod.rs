@@ -4,6 +4,7 @@ mod app_armor;
 pub mod deadline;
 mod fit;
 mod host_ports;
+mod metrics;
 mod node_affinity;
 mod node_facts;
 pub mod preemption;
@@ -14,12 +15,14 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 
+use self::metrics::AdmissionMetrics;
 pub use self::{
     node_facts::{NodeFacts, NodeSource},
     unsupported::unsupported,
 };
 use crate::{
     config::options::Options,
+    metrics::{Collector, Exposition},
     pod::{identity, priority},
     sysctl::Allowlist,
 };
@@ -64,6 +67,7 @@ pub enum Admitted {
 pub struct Admission {
     sysctls: Allowlist,
     has_app_armor: bool,
+    metrics: Arc<AdmissionMetrics>,
 }
 
 impl Admission {
@@ -72,6 +76,7 @@ impl Admission {
         Self {
             sysctls: Allowlist::new(&options.allowed_unsafe_sysctls),
             has_app_armor: app_armor::is_enabled(),
+            metrics: Arc::default(),
         }
     }
 
@@ -80,6 +85,26 @@ impl Admission {
     /// # Errors
     /// It may not; reasons and messages are upstream's.
     pub fn admit(
+        &self,
+        pod: &Pod,
+        node: &NodeFacts,
+        others: &[Arc<Pod>],
+    ) -> Result<Admitted, Rejection> {
+        let admitted = self.decide(pod, node, others);
+        match &admitted {
+            Ok(Admitted::Now) => {}
+            Ok(Admitted::Instead(victims)) => {
+                let mut shortages = fit::shortages(pod, others, node).into_iter();
+                let resource = shortages.next().map(|shortage| shortage.resource);
+                let resource = resource.unwrap_or_default();
+                self.metrics.preempted(resource, victims.len());
+            }
+            Err(rejection) => self.metrics.rejected(&rejection.reason),
+        }
+        admitted
+    }
+
+    fn decide(
         &self,
         pod: &Pod,
         node: &NodeFacts,
@@ -148,6 +173,13 @@ fn check_supported(pod: &Pod) -> Result<(), Rejection> {
     }
     let message = format!("this kubelet does not support: {}", fields.join("; "));
     Err(Rejection::new("UnsupportedPodSpec", message))
+}
+
+impl Collector for Admission {
+    /// How often pods were not run, or instead of others.
+    fn collect(&self, page: &mut Exposition) {
+        self.metrics.collect(page);
+    }
 }
 
 /// Whether the pod is for this operating system.

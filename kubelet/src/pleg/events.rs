@@ -9,6 +9,7 @@ use tracing::{info, warn};
 use super::{Hint, Pleg};
 use crate::{
     backoff::jittered,
+    clock,
     pod::identity::PodUid,
     runtime::{cri::CriError, pod_status},
 };
@@ -86,12 +87,13 @@ impl<'a> EventWatch<'a> {
     async fn stream(&mut self) -> EndOfStream {
         let mut call = pin!(self.pleg.cri.container_events());
         let accepted = match tokio::time::timeout(ACCEPTANCE, &mut call).await {
-            Ok(Err(error)) => return error.into(),
+            Ok(Err(error)) => return self.refused(error),
             Ok(Ok(events)) => Some(events),
             Err(_) => None,
         };
         info!("the runtime's events tell of changes");
         self.said = false;
+        self.pleg.metrics.streams.of([]).increment();
         self.pleg.evented.store(true, Ordering::Release);
         // For what happened before the stream was there.
         self.tell(Hint::Something).await;
@@ -99,19 +101,33 @@ impl<'a> EventWatch<'a> {
             Some(events) => events,
             None => match call.await {
                 Ok(events) => events,
-                Err(error) => return error.into(),
+                Err(error) => return self.refused(error),
             },
         };
         loop {
             match events.message().await {
                 Ok(Some(event)) => {
                     self.retry = RETRY_BASE;
+                    self.note_latency(&event);
                     self.tell(hint(&event)).await;
                 }
                 Ok(None) => return EndOfStream::Ended,
                 Err(status) => return EndOfStream::Broken(Box::new(status)),
             }
         }
+    }
+
+    fn refused(&self, error: CriError) -> EndOfStream {
+        self.pleg.metrics.stream_errors.of([]).increment();
+        error.into()
+    }
+
+    /// From the event to its arrival, as far as the clocks of both are one.
+    fn note_latency(&self, event: &ContainerEventResponse) {
+        let now = i64::try_from(clock::now().as_nanosecond()).unwrap_or(i64::MAX);
+        let nanos = u64::try_from(now.saturating_sub(event.created_at)).unwrap_or(0);
+        let latencies = self.pleg.metrics.event_latencies.of([]);
+        latencies.observe_duration(Duration::from_nanos(nanos));
     }
 
     async fn tell(&self, hint: Hint) {

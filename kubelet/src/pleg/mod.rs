@@ -16,6 +16,7 @@
 
 mod cache;
 mod events;
+mod metrics;
 mod reading;
 mod record;
 mod relist;
@@ -41,8 +42,13 @@ pub use self::{
     cache::{CacheError, PodCache},
     record::{ContainerRecord, PodRecord, Records, group},
 };
-use self::{events::EventWatch, relist::Relisting};
-use crate::{pod::identity::PodUid, runtime::cri::CriClient};
+use self::{events::EventWatch, metrics::PlegMetrics, relist::Relisting};
+use crate::{
+    clock,
+    metrics::{Collector, Exposition},
+    pod::identity::PodUid,
+    runtime::{cri::CriClient, pod_status::ContainerState},
+};
 
 /// Without a complete list for so long the generator is unhealthy, as upstream.
 const RELIST_THRESHOLD: Duration = Duration::from_secs(180);
@@ -103,6 +109,7 @@ pub struct Pleg {
     evented: AtomicBool,
     /// The event stream told nothing of a change.
     deaf: Notify,
+    metrics: PlegMetrics,
 }
 
 /// What others want to be read.
@@ -134,6 +141,7 @@ impl Pleg {
             relisted: Mutex::new(None),
             evented: AtomicBool::new(false),
             deaf: Notify::new(),
+            metrics: PlegMetrics::default(),
         }
     }
 
@@ -194,5 +202,51 @@ impl Pleg {
         let both = async { tokio::join!(watch, relisting) };
         // Neither ends by itself.
         let _ = cancel.run_until_cancelled(both).await;
+    }
+}
+
+impl Collector for Pleg {
+    /// How the runtime is looked at, and what it was last seen to run.
+    fn collect(&self, page: &mut Exposition) {
+        self.metrics.collect(page);
+        if let Some(relisted) = *self.relisted.lock() {
+            let seen = clock::now()
+                .as_second()
+                .saturating_sub_unsigned(relisted.elapsed().as_secs());
+            page.gauge(
+                "kubelet_pleg_last_seen_seconds",
+                "[ALPHA] Timestamp in seconds when PLEG was last seen active.",
+                seen,
+            );
+        }
+        let listing = self.listing();
+        if listing.at.is_none() {
+            return;
+        }
+        let records = listing.records.values();
+        let running = records.filter(|pod| pod.sandboxes.iter().any(|(_, ready)| *ready));
+        page.gauge(
+            "kubelet_running_pods",
+            "[ALPHA] Number of pods that have a running pod sandbox",
+            running.count(),
+        );
+        let name = "kubelet_running_containers";
+        page.family(
+            name,
+            "gauge",
+            "[ALPHA] Number of containers currently running",
+        );
+        for (state, label) in [
+            (ContainerState::Created, "created"),
+            (ContainerState::Exited, "exited"),
+            (ContainerState::Running, "running"),
+            (ContainerState::Unknown, "unknown"),
+        ] {
+            let containers = listing.records.values().flat_map(|pod| &pod.containers);
+            let count = containers
+                .filter(|container| container.state == state)
+                .count();
+            page.sample(name, &[("container_state", label)], count, None);
+        }
     }
 }

@@ -222,7 +222,10 @@ impl<'a> Relisting<'a> {
 
     fn list(&mut self, now: Instant) {
         self.wanted = false;
-        self.begun = Some(now);
+        if let Some(last) = self.begun.replace(now) {
+            let interval = self.pleg.metrics.intervals.of([]);
+            interval.observe_duration(now - last);
+        }
         let cri = self.pleg.cri.clone();
         let task = self.tasks.spawn(async move {
             let begun = Instant::now();
@@ -269,6 +272,8 @@ impl<'a> Relisting<'a> {
         match done {
             Ok((_, Done::Listed(begun, result))) => {
                 self.listing = None;
+                let relists = self.pleg.metrics.relists.of([]);
+                relists.observe_duration(begun.elapsed());
                 self.take_list(begun, result).await;
             }
             Ok((task, Done::Read(reading))) => {
@@ -401,6 +406,8 @@ impl<'a> Relisting<'a> {
 
     async fn take_reading(&mut self, reading: Reading) {
         let Reading { uid, at, result } = reading;
+        let readings = self.pleg.metrics.readings.of([]);
+        readings.observe_duration(at.elapsed());
         let cache = &self.pleg.cache;
         let changed = self.pending.contains_key(&uid);
         let (record, status) = match result {

@@ -82,6 +82,11 @@ impl PodManager {
             .collect()
     }
 
+    /// How many mirror pods there are.
+    pub fn mirrors(&self) -> usize {
+        self.pods.read().mirrors.len()
+    }
+
     /// Every pod but mirrors, by UID.
     pub fn pods(&self) -> Vec<Arc<Pod>> {
         self.pods.read().by_uid.values().cloned().collect()

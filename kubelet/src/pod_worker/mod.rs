@@ -2,6 +2,7 @@
 //! it is to end, then kill, clean up and remove it, in this order and never back.
 
 mod mailbox;
+mod metrics;
 mod static_names;
 #[cfg(test)]
 mod tests;
@@ -15,8 +16,10 @@ use tokio::{sync::watch, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use self::mailbox::Kill;
-use self::{mailbox::Mailbox, static_names::StaticNames, worker::Worker};
+pub(crate) use self::metrics::{Stage, if_true};
+use self::{mailbox::Mailbox, metrics::WorkerMetrics, static_names::StaticNames, worker::Worker};
 use crate::{
+    metrics::{Collector, Exposition},
     pod::identity::{self, PodUid},
     runtime::{pod_state::PodState, pod_status::PodStatus},
 };
@@ -103,6 +106,18 @@ pub struct PodWorkers<S> {
     cancel: CancellationToken,
     sync_frequency: Duration,
     max_restart_period: Duration,
+    metrics: Arc<WorkerMetrics>,
+}
+
+/// A worker and the pod that it is for.
+#[derive(Clone, Debug)]
+pub(crate) struct Working {
+    /// The pod.
+    pub(crate) uid: PodUid,
+    /// How far it is.
+    pub(crate) stage: Stage,
+    /// Whether the pod is a static one; `None` for what only the runtime has.
+    pub(crate) is_static: Option<bool>,
 }
 
 impl<S: PodSyncer> PodWorkers<S> {
@@ -121,6 +136,7 @@ impl<S: PodSyncer> PodWorkers<S> {
             cancel,
             sync_frequency,
             max_restart_period,
+            metrics: Arc::default(),
         }
     }
 
@@ -136,6 +152,7 @@ impl<S: PodSyncer> PodWorkers<S> {
                 return;
             }
             reborn = Some(Instant::now());
+            self.metrics.restarted(Some(pod));
         }
         let mut mailbox = Mailbox::default();
         mailbox.update(pod);
@@ -179,6 +196,7 @@ impl<S: PodSyncer> PodWorkers<S> {
             full_name,
             pod: None,
         };
+        self.metrics.orphans.of([]).increment();
         workers.insert(uid.clone(), self.spawn(subject, mailbox, None));
     }
 
@@ -208,6 +226,26 @@ impl<S: PodSyncer> PodWorkers<S> {
         mailbox.is_none_or(|mailbox| mailbox.borrow().has_ended())
     }
 
+    /// Every worker that is known, by its pod's UID.
+    pub(crate) fn working(&self) -> Vec<Working> {
+        let workers = self.workers.lock();
+        let working = workers.iter().map(|(uid, mailbox)| {
+            let mailbox = mailbox.borrow();
+            Working {
+                uid: uid.clone(),
+                stage: if mailbox.has_ended() {
+                    Stage::Terminated
+                } else if mailbox.kill.is_some() {
+                    Stage::Terminating
+                } else {
+                    Stage::Sync
+                },
+                is_static: mailbox.pod.as_deref().map(identity::is_static),
+            }
+        });
+        working.collect()
+    }
+
     /// Waits for the tasks of all workers, after they were cancelled.
     pub async fn ended(&self) {
         self.tasks.close();
@@ -230,6 +268,8 @@ impl<S: PodSyncer> PodWorkers<S> {
             names: Arc::clone(&self.names),
             mailbox: mailbox.clone(),
             reborn,
+            seen: Instant::now(),
+            metrics: Arc::clone(&self.metrics),
             sync_frequency: self.sync_frequency,
             max_restart_period: self.max_restart_period,
         };
@@ -238,5 +278,11 @@ impl<S: PodSyncer> PodWorkers<S> {
             cancel.run_until_cancelled(worker.run()).await;
         });
         mailbox
+    }
+}
+
+impl<S: PodSyncer + std::fmt::Debug> Collector for PodWorkers<S> {
+    fn collect(&self, page: &mut Exposition) {
+        self.metrics.collect(page);
     }
 }

@@ -8,7 +8,8 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, error, info, warn};
 
 use super::{
-    PodSyncer, Subject, SyncOutcome, WorkerError, mailbox::Mailbox, static_names::StaticNames,
+    PodSyncer, Subject, SyncOutcome, WorkerError, mailbox::Mailbox, metrics::WorkerMetrics,
+    static_names::StaticNames,
 };
 use crate::{backoff::jittered, pod::identity, runtime::pod_state::PodState};
 
@@ -25,6 +26,9 @@ pub(super) struct Worker<S> {
     /// When an earlier life of the pod ended: what the runtime had of it before
     /// then is none of this one's.
     pub(super) reborn: Option<Instant>,
+    /// When the pod, or what it is in this life, was heard of.
+    pub(super) seen: Instant,
+    pub(super) metrics: Arc<WorkerMetrics>,
     pub(super) sync_frequency: Duration,
     pub(super) max_restart_period: Duration,
 }
@@ -73,7 +77,10 @@ impl<S: PodSyncer> Worker<S> {
                 debug!(pod = full_name, pod_uid = %self.subject.uid, "pod worker ended");
                 return;
             }
-            self.reborn = Some(Instant::now());
+            self.seen = Instant::now();
+            self.reborn = Some(self.seen);
+            let pod = self.pod();
+            self.metrics.restarted(pod.as_deref());
             info!(pod = full_name, pod_uid = %self.subject.uid, "pod came back: starting again");
         }
     }
@@ -111,8 +118,9 @@ impl<S: PodSyncer> Worker<S> {
     /// Syncs the pod whenever something asks for it, until it is to end or has
     /// ended by itself.
     async fn sync_until_done(&mut self) {
-        let state = Arc::new(PodState::new(self.max_restart_period));
+        let state = Arc::new(PodState::new(self.max_restart_period).seen_at(self.seen));
         let mut newer_than = self.reborn;
+        let mut last: Option<Arc<Pod>> = None;
         let mut retry = Retry::new();
         loop {
             let Some(pod) = self.pod() else {
@@ -122,6 +130,18 @@ impl<S: PodSyncer> Worker<S> {
             if self.mailbox.borrow().kill.is_some() {
                 return;
             }
+            let operation = match &last {
+                None => {
+                    self.metrics.started(&pod);
+                    let waited = self.seen.elapsed();
+                    self.metrics.starts.of([]).observe_duration(waited);
+                    "create"
+                }
+                Some(last) if Arc::ptr_eq(last, &pod) => "sync",
+                Some(_) => "update",
+            };
+            last = Some(Arc::clone(&pod));
+            let begun = Instant::now();
             let revision = self.mailbox.borrow().revision;
             let sync = {
                 let (syncer, uid) = (Arc::clone(&self.syncer), self.subject.uid.clone());
@@ -142,6 +162,7 @@ impl<S: PodSyncer> Worker<S> {
                 }
                 result = &mut sync => flatten(result),
             };
+            self.took(operation, begun);
             let delay = match result {
                 Ok(SyncOutcome { terminal: true, .. }) => return,
                 Ok(outcome) => {
@@ -168,6 +189,11 @@ impl<S: PodSyncer> Worker<S> {
         }
     }
 
+    fn took(&self, operation: &'static str, begun: Instant) {
+        let durations = self.metrics.durations.of([operation]);
+        durations.observe_duration(begun.elapsed());
+    }
+
     fn next_sync(&self, outcome: SyncOutcome, retry: &mut Retry) -> Duration {
         let delay = if outcome.failed {
             retry.next()
@@ -185,6 +211,7 @@ impl<S: PodSyncer> Worker<S> {
         let mut newer_than = Instant::now();
         loop {
             self.pod();
+            let begun = Instant::now();
             let kill = self.mailbox.borrow().kill.clone();
             let grace = kill.as_ref().and_then(|kill| kill.grace);
             let terminate = {
@@ -199,13 +226,16 @@ impl<S: PodSyncer> Worker<S> {
             tokio::pin!(shrunk);
             tokio::select! {
                 biased;
-                result = &mut terminate => match flatten(result) {
-                    Ok(()) => return,
-                    Err(error) => warn!(
-                        pod = self.subject.full_name, pod_uid = %self.subject.uid, %error,
-                        "cannot end pod"
-                    ),
-                },
+                result = &mut terminate => {
+                    self.took("kill", begun);
+                    match flatten(result) {
+                        Ok(()) => return,
+                        Err(error) => warn!(
+                            pod = self.subject.full_name, pod_uid = %self.subject.uid, %error,
+                            "cannot end pod"
+                        ),
+                    }
+                }
                 () = &mut shrunk => {
                     terminate.abort();
                     let _ = terminate.await;
@@ -228,12 +258,15 @@ impl<S: PodSyncer> Worker<S> {
         // What ended after this shows how it ended.
         let newer_than = Instant::now();
         loop {
+            let begun = Instant::now();
             let (syncer, subject) = (Arc::clone(&self.syncer), self.subject.clone());
             let settle = isolated(async move {
                 let status = syncer.status(&subject.uid, Some(newer_than)).await?;
                 syncer.settle_pod(subject, status).await
             });
-            let Err(error) = flatten(settle.await) else {
+            let settled = flatten(settle.await);
+            self.took("terminated", begun);
+            let Err(error) = settled else {
                 return;
             };
             warn!(

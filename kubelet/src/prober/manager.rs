@@ -16,12 +16,14 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
+    metrics::ProbeMetrics,
     results::{ProbeResult, ProbeResults, ProbeType},
     worker::{Probed, Worker},
 };
 use crate::{
     clock,
     events::EventRecorder,
+    metrics::{Collector, Exposition},
     pod::identity::{self, PodUid},
     runtime::{cri::CriClient, restart_rules},
 };
@@ -52,6 +54,7 @@ pub(super) struct Shared {
     begun_at: Timestamp,
     tasks: TaskTracker,
     cancel: CancellationToken,
+    pub(super) metrics: ProbeMetrics,
 }
 
 impl fmt::Debug for Shared {
@@ -101,6 +104,7 @@ impl ProbeManager {
             begun_at: clock::now(),
             tasks: TaskTracker::new(),
             cancel,
+            metrics: ProbeMetrics::default(),
         }))
     }
 
@@ -213,6 +217,13 @@ impl ProbeManager {
                 handle.cancel.cancel();
             }
         }
+    }
+}
+
+impl Collector for ProbeManager {
+    /// What the probes of the pods that are there found.
+    fn collect(&self, page: &mut Exposition) {
+        self.0.metrics.collect(page);
     }
 }
 

@@ -5,6 +5,7 @@ mod exec;
 mod grpc;
 pub mod http;
 mod manager;
+mod metrics;
 pub mod port;
 mod probe;
 pub mod results;

@@ -11,6 +11,7 @@ use tracing::{debug, info, warn};
 
 use super::{
     manager::{Key, Shared},
+    metrics::Probing,
     probe::{self, Outcome, Target, positive},
     results::{ProbeResult, ProbeType},
 };
@@ -230,7 +231,10 @@ impl Worker {
             container_id: id,
             ip,
         };
-        let (result, output) = match probe::probe(target, &self.probe).await {
+        let begun = Instant::now();
+        let found = probe::probe(target, &self.probe).await;
+        let took = begun.elapsed();
+        let (result, output) = match found {
             Ok(Outcome::Success) => (ProbeResult::Success, String::new()),
             Ok(Outcome::Warning(output)) => {
                 warn!(
@@ -267,6 +271,9 @@ impl Worker {
                 return;
             }
         };
+        let succeeded = result == ProbeResult::Success;
+        let metrics = &self.shared.metrics;
+        metrics.probed(self.probing(), succeeded, took);
         if self.last == Some(result) {
             self.run = self.run.saturating_add(1);
         } else {
@@ -286,6 +293,14 @@ impl Worker {
             // What is being stopped is left alone, and what has started has.
             self.on_hold = true;
             self.run = 0;
+        }
+    }
+
+    fn probing(&self) -> Probing<'_> {
+        Probing {
+            pod: &self.probed.pod,
+            container: &self.key.container,
+            kind: self.key.kind,
         }
     }
 
@@ -319,6 +334,7 @@ impl Drop for Worker {
         if let Some(id) = &self.container_id {
             self.shared.results.remove(id, self.key.kind);
         }
+        self.shared.metrics.forget(self.probing());
         self.shared.forget(&self.key);
     }
 }

@@ -1,12 +1,13 @@
 //! The CRI client: the only door to the runtime.
 
 mod error;
+mod metrics;
 mod resources;
 mod runtime_config;
 mod stats;
 mod streaming;
 
-use std::{collections::BTreeMap, future::Future, time::Duration};
+use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
 
 use cri_proto::runtime::v1::{
     AuthConfig, Container, ContainerConfig, ContainerEventResponse, ContainerFilter,
@@ -27,7 +28,7 @@ use tonic::{
 };
 use tower::{ServiceExt as _, util::BoxCloneSyncService};
 
-pub use self::error::CriError;
+pub use self::{error::CriError, metrics::RuntimeMetrics};
 use super::labels;
 use crate::pod::identity::PodUid;
 
@@ -49,6 +50,7 @@ pub struct CriClient {
     runtime: RuntimeServiceClient<Transport>,
     image: ImageServiceClient<Transport>,
     timeout: Duration,
+    metrics: Arc<RuntimeMetrics>,
 }
 
 impl CriClient {
@@ -91,7 +93,13 @@ impl CriClient {
             runtime: RuntimeServiceClient::new(runtime).max_decoding_message_size(MAX_MESSAGE_SIZE),
             image: ImageServiceClient::new(image).max_decoding_message_size(MAX_MESSAGE_SIZE),
             timeout,
+            metrics: Arc::default(),
         }
+    }
+
+    /// What this client and its clones count.
+    pub fn metrics(&self) -> &RuntimeMetrics {
+        &self.metrics
     }
 
     /// Name and version of the runtime.
@@ -172,12 +180,12 @@ impl CriClient {
     /// # Errors
     /// The call failed, or the runtime has no events ([`CriError::is_unimplemented`]).
     pub async fn container_events(&self) -> Result<Streaming<ContainerEventResponse>, CriError> {
+        const VERB: &str = "GetContainerEvents";
         let mut client = self.runtime.clone();
-        client
-            .get_container_events(GetEventsRequest {})
-            .await
-            .map(Response::into_inner)
-            .map_err(|status| failed("GetContainerEvents", "", status))
+        let call = client.get_container_events(GetEventsRequest {});
+        let answer = async { call.await.map_err(|status| failed(VERB, "", status)) };
+        let answer = self.metrics.measure(VERB, answer).await?;
+        Ok(answer.into_inner())
     }
 
     /// Status of one sandbox.
@@ -230,7 +238,8 @@ impl CriClient {
             config: Some(config),
             runtime_handler: handler.to_owned(),
         });
-        let id = within(self.timeout * 2, VERB, &name, call)
+        let id = self
+            .within(self.timeout * 2, VERB, &name, call)
             .await?
             .pod_sandbox_id;
         if id.is_empty() {
@@ -316,7 +325,7 @@ impl CriClient {
             timeout: i64::try_from(grace.as_secs()).unwrap_or(i64::MAX),
         });
         let deadline = self.timeout.saturating_add(grace);
-        gone_is_fine(within(deadline, "StopContainer", id, call).await)
+        gone_is_fine(self.within(deadline, "StopContainer", id, call).await)
     }
 
     /// Removes a container; one that is gone is no error.
@@ -364,7 +373,7 @@ impl CriClient {
         } else {
             self.timeout.saturating_add(limit)
         };
-        within(deadline, "ExecSync", id, call).await
+        self.within(deadline, "ExecSync", id, call).await
     }
 
     /// The image that `image` names, or `None` when the runtime does not hold it.
@@ -402,17 +411,17 @@ impl CriClient {
         auth: Option<AuthConfig>,
         sandbox_config: PodSandboxConfig,
     ) -> Result<String, CriError> {
+        const VERB: &str = "PullImage";
         let name = image.image.clone();
         let mut client = self.image.clone();
-        client
-            .pull_image(PullImageRequest {
-                image: Some(image),
-                auth,
-                sandbox_config: Some(sandbox_config),
-            })
-            .await
-            .map(|response| response.into_inner().image_ref)
-            .map_err(|status| failed("PullImage", &name, status))
+        let call = client.pull_image(PullImageRequest {
+            image: Some(image),
+            auth,
+            sandbox_config: Some(sandbox_config),
+        });
+        let answer = async { call.await.map_err(|status| failed(VERB, &name, status)) };
+        let answer = self.metrics.measure(VERB, answer).await?;
+        Ok(answer.into_inner().image_ref)
     }
 
     async fn call<T>(
@@ -421,7 +430,18 @@ impl CriClient {
         object: &str,
         call: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T, CriError> {
-        within(self.timeout, verb, object, call).await
+        self.within(self.timeout, verb, object, call).await
+    }
+
+    async fn within<T>(
+        &self,
+        after: Duration,
+        verb: &'static str,
+        object: &str,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, CriError> {
+        let call = within(after, verb, object, call);
+        self.metrics.measure(verb, call).await
     }
 }
 

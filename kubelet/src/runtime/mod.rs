@@ -15,6 +15,7 @@ pub mod inspect;
 mod kill;
 pub mod labels;
 pub mod machine;
+mod metrics;
 pub mod mounts;
 mod pod_files;
 pub mod pod_state;
@@ -45,6 +46,7 @@ use self::{
 };
 pub use self::{
     kill::{KillError, grace_period},
+    metrics::StartMetrics,
     runtime_class::RuntimeClassError,
     start::StartError,
     sync::{SyncError, Synced},
@@ -72,6 +74,7 @@ pub struct RuntimeManager {
     user_namespaces: UserNamespaces,
     resizes: Resizes,
     stops: Stops,
+    metrics: StartMetrics,
 }
 
 impl RuntimeManager {
@@ -100,8 +103,14 @@ impl RuntimeManager {
             user_namespaces: UserNamespaces::default(),
             resizes: Resizes::default(),
             stops: Stops::default(),
+            metrics: StartMetrics::default(),
             options,
         }
+    }
+
+    /// What was started.
+    pub const fn metrics(&self) -> &StartMetrics {
+        &self.metrics
     }
 
     /// What the machine has.

@@ -34,6 +34,8 @@ pub struct PodState {
     pub pulls: Mutex<PullBackoff>,
     restarts: Mutex<Restarts>,
     waiting: Mutex<BTreeMap<String, Waiting>>,
+    /// When the pod was first heard of.
+    seen: Instant,
 }
 
 #[derive(Debug)]
@@ -64,7 +66,19 @@ impl PodState {
                 seen_dead: HashMap::new(),
             }),
             waiting: Mutex::default(),
+            seen: Instant::now(),
         }
+    }
+
+    /// The same, of a pod that was first heard of at `seen`.
+    pub fn seen_at(mut self, seen: Instant) -> Self {
+        self.seen = seen;
+        self
+    }
+
+    /// When the pod was first heard of.
+    pub const fn seen(&self) -> Instant {
+        self.seen
     }
 
     /// Whether the container may be started (again) now; if so, this counts as

@@ -145,6 +145,11 @@ impl StartError {
         }
     }
 
+    /// Whether the start went further than to its own back-off.
+    pub(super) const fn was_begun(&self) -> bool {
+        !matches!(self, Self::CrashLoopBackOff { .. })
+    }
+
     /// When this is a back-off: how long it still is.
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {

@@ -14,12 +14,13 @@ use super::{
     ephemeral::as_container,
     hostname::HostnameError,
     kill::Killing,
+    metrics::ContainerType,
     pod_state::PodState,
     pod_status::{ContainerState, PodStatus, SandboxStatus},
     restart_rules::is_sidecar,
     runtime_class::{HandlerFeatures, RuntimeClassError},
     sandbox_config::{self, sandbox_config},
-    start::Running,
+    start::{Running, StartError},
     user_namespace::{self, UserNamespaceError},
 };
 use crate::{
@@ -130,6 +131,9 @@ impl RuntimeManager {
             synced.resized = true;
             synced.failed |= !self.resize(pod, spec, id, resizes).await;
         }
+        if is_new {
+            self.metrics.pod(spec);
+        }
         let (sandbox_config, handler) = self
             .sandbox_config(pod, spec, attempt, is_new, pod_dir)
             .await
@@ -182,19 +186,31 @@ impl RuntimeManager {
         for container in chosen(&actions.start_ephemeral, ephemeral) {
             let target = container.target_container_name.as_deref();
             let target = target.filter(|target| !target.is_empty());
-            self.start(starting, &as_container(container), target, &mut synced)
-                .await;
+            let kind = ContainerType::Ephemeral;
+            self.start(
+                starting,
+                kind,
+                &as_container(container),
+                target,
+                &mut synced,
+            )
+            .await;
         }
         let init = spec.init_containers.as_deref().unwrap_or_default();
         for container in chosen(&actions.start_init, init) {
-            let started = self.start(starting, container, None, &mut synced).await;
+            let kind = ContainerType::Init;
+            let started = self
+                .start(starting, kind, container, None, &mut synced)
+                .await;
             // Sidecars are no condition of what comes after them once they ran.
             if !started && !is_sidecar(container) {
                 return Ok(synced);
             }
         }
         for container in chosen(&actions.start, &spec.containers) {
-            self.start(starting, container, None, &mut synced).await;
+            let kind = ContainerType::Regular;
+            self.start(starting, kind, container, None, &mut synced)
+                .await;
         }
         Ok(synced)
     }
@@ -310,6 +326,7 @@ impl RuntimeManager {
     }
 
     fn sandbox_failed(&self, pod: &Pod, error: &dyn Display) {
+        self.metrics.pod_failed(pod.spec.as_ref());
         self.events.warning(
             Subject::Pod(pod),
             reason::FAILED_CREATE_POD_SANDBOX,
@@ -347,6 +364,7 @@ impl RuntimeManager {
     async fn start(
         &self,
         starting: Starting<'_>,
+        kind: ContainerType,
         container: &Container,
         target: Option<&str>,
         synced: &mut Synced,
@@ -359,6 +377,11 @@ impl RuntimeManager {
         let started = self
             .start_container(running, container, target, status, state)
             .await;
+        // What backs off was not begun.
+        if started.as_ref().err().is_none_or(StartError::was_begun) {
+            let failure = started.as_ref().err().map(StartError::reason);
+            self.metrics.container(kind, failure);
+        }
         let Err(error) = started else {
             state.clear_waiting(&container.name);
             synced.changed = true;

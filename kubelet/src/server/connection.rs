@@ -24,6 +24,7 @@ use tracing::debug;
 
 use super::{
     access::Access,
+    metrics::{HttpMetrics, ServerType},
     authentication::websocket_protocol::remove_tokens,
     strangers::{Client, Origin, Strangers},
     tls::{PeerCertificates, Tls},
@@ -85,6 +86,8 @@ pub(super) struct Service {
     pub(super) limits: Limits,
     /// For the secure port: its TLS, and who is let in.
     pub(super) guard: Option<(Arc<Tls>, Arc<Access>)>,
+    /// Where its requests are counted, and as what.
+    pub(super) counted: Option<(Arc<HttpMetrics>, ServerType)>,
 }
 
 impl Service {
@@ -93,7 +96,14 @@ impl Service {
             routes,
             limits,
             guard: None,
+            counted: None,
         }
+    }
+
+    /// The same, with its requests counted as those of the read-only API.
+    pub(super) fn counted(mut self, metrics: Arc<HttpMetrics>) -> Self {
+        self.counted = Some((metrics, ServerType::ReadOnly));
+        self
     }
 }
 
@@ -222,17 +232,35 @@ async fn serve_connection(
     }
 }
 
-/// Nothing is routed before it is let in: there is no way around it.
+/// Counts a request, where it is to be, and answers it.
 async fn answer(
     request: Request<Incoming>,
     service: Service,
     peer: PeerCertificates,
     client: Option<Arc<Client>>,
 ) -> Result<Response, std::convert::Infallible> {
-    let (mut head, body) = request.into_parts();
     if let Some(client) = &client {
         client.asks();
     }
+    let serving = service
+        .counted
+        .as_ref()
+        .map(|(metrics, server)| metrics.begin(&request, *server));
+    let answer = answer_who_is_let_in(request, service, peer, client).await?;
+    Ok(match serving {
+        Some(serving) => serving.until_read(answer),
+        None => answer,
+    })
+}
+
+/// Nothing is routed before it is let in: there is no way around it.
+async fn answer_who_is_let_in(
+    request: Request<Incoming>,
+    service: Service,
+    peer: PeerCertificates,
+    client: Option<Arc<Client>>,
+) -> Result<Response, std::convert::Infallible> {
+    let (mut head, body) = request.into_parts();
     if let Some((_, access)) = &service.guard
         && let Err(mut refusal) = access.check(&head, &peer).await
     {

@@ -35,6 +35,7 @@ use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use axum::{Router, serve::ListenerExt as _};
@@ -46,13 +47,14 @@ use tracing::info;
 use self::{
     access::AccessError,
     connection::{Limits, Service},
+    metrics::{Collectors, HttpMetrics},
     secure::Secure,
     tls::{
         certificate::CertificateError, client_authority::AuthorityError,
         self_signed::SelfSignedError,
     },
 };
-use crate::config::settings::ServerOptions;
+use crate::{config::settings::ServerOptions, metrics::Collector};
 
 pub use secure::FromCluster;
 pub use socket::socket_path;
@@ -101,6 +103,8 @@ pub struct Servers {
     healthz: Option<TcpListener>,
     read_only: Option<TcpListener>,
     secure: Option<(TcpListener, Secure)>,
+    /// What of the cluster has metrics to show.
+    metrics: Vec<Arc<dyn Collector>>,
     socket: UnixListener,
 }
 
@@ -118,6 +122,7 @@ impl Servers {
     ) -> Result<Self, ServerError> {
         let path = socket_path(root_dir);
         let socket = socket::bind(&path).map_err(|source| ServerError::Socket { path, source })?;
+        let metrics = cluster.metrics.clone();
         let secure = match &options.secure {
             Some(secure) => {
                 let built = Secure::new(secure, cluster).await?;
@@ -142,6 +147,7 @@ impl Servers {
             )
             .await?,
             secure,
+            metrics,
             socket,
         })
     }
@@ -157,7 +163,11 @@ impl Servers {
     /// Serves until `cancel`, and then until the requests that run are answered.
     pub async fn serve<V: NodeView>(self, view: V, cancel: CancellationToken) {
         let health = healthz::routes(view.clone());
-        let read_only = read_only_routes(view.clone());
+        let http = Arc::<HttpMetrics>::default();
+        let mut collectors = self.metrics;
+        let counted: Arc<dyn Collector> = http.clone();
+        collectors.push(counted);
+        let read_only = read_only_routes(view.clone(), collectors.into());
         let on_socket = read_only
             .clone()
             .merge(pods::running_routes(view.clone()))
@@ -179,13 +189,13 @@ impl Servers {
             spawn(
                 listener,
                 "the read-only API",
-                Service::open(routes, Limits::OPEN),
+                Service::open(routes, Limits::OPEN).counted(Arc::clone(&http)),
             );
         }
         if let Some((listener, secure)) = self.secure {
             let routes = secure.routes(view, read_only, &servers, &cancel);
             servers.spawn(secure.clone().watch_authority(cancel.clone()));
-            spawn(listener, "the kubelet's API", secure.service(routes));
+            spawn(listener, "the kubelet's API", secure.service(routes, http));
         }
         let service = Service::open(on_socket, Limits::SOCKET);
         servers.spawn(connection::serve(self.socket, service, cancel.clone()));
@@ -195,11 +205,11 @@ impl Servers {
 }
 
 /// What upstream serves without authentication on the read-only port.
-fn read_only_routes<V: NodeView>(view: V) -> Router {
+fn read_only_routes<V: NodeView>(view: V, collectors: Collectors) -> Router {
     healthz::routes(view.clone())
         .merge(pods::routes(view.clone()))
         .merge(stats::routes(view.clone()))
-        .merge(metrics::routes(view))
+        .merge(metrics::routes(view, collectors))
         .merge(machine_info::routes())
 }
 

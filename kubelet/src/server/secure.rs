@@ -11,6 +11,7 @@ use super::{
     access::Access,
     connection::{Limits, Service},
     debugging,
+    metrics::{HttpMetrics, ServerType},
     reviews::Reviews,
     tls::{
         Tls,
@@ -21,6 +22,7 @@ use super::{
 };
 use crate::{
     config::server_settings::{CertificateSource, SecureOptions},
+    metrics::Collector,
     repeatable::blocking,
 };
 
@@ -35,6 +37,8 @@ pub struct FromCluster {
     /// The certificate that it signs (`serverTLSBootstrap`), in place of a self-signed one;
     /// one in files is preferred.
     pub certificate: Option<Arc<dyn ServingCertificate>>,
+    /// What of it has metrics to show.
+    pub metrics: Vec<Arc<dyn Collector>>,
 }
 
 /// The secure port without its listener. Cheap to clone.
@@ -56,6 +60,7 @@ impl Secure {
         let FromCluster {
             reviews,
             certificate: signed,
+            metrics: _,
         } = cluster;
         let read = {
             let options = Arc::clone(&options);
@@ -88,10 +93,11 @@ impl Secure {
     }
 
     /// The routes behind TLS and the guard.
-    pub(super) fn service(&self, routes: Router) -> Service {
+    pub(super) fn service(&self, routes: Router, metrics: Arc<HttpMetrics>) -> Service {
         Service {
             routes,
             limits: Limits::SECURE,
+            counted: Some((metrics, ServerType::ReadWrite)),
             guard: Some((Arc::clone(&self.tls), Arc::clone(&self.access))),
         }
     }

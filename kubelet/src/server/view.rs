@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use crate::{
     config::options::Options,
     logs::{LogError, LogOptions, LogParts},
+    metrics::Exposition,
     runtime::cri::CriClient,
 };
 
@@ -40,6 +41,12 @@ pub trait NodeView: Clone + Send + Sync + 'static {
         container: &str,
         options: LogOptions,
     ) -> impl Future<Output = Result<LogParts, LogError>> + Send;
+
+    /// Writes what the kubelet counts and measures, for `/metrics`.
+    fn collect(&self, page: &mut Exposition);
+
+    /// Writes what the probes of the node's pods found, for `/metrics/probes`.
+    fn collect_probes(&self, page: &mut Exposition);
 
     /// The runtime, for what is asked of it anew each time.
     fn cri(&self) -> CriClient;

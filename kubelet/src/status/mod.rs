@@ -23,7 +23,7 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus as ApiStatus};
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 use tracing::info;
 
 use self::generate::Node;
@@ -32,6 +32,7 @@ use crate::{
     clock,
     config::options::Options,
     lifecycle::Rejection,
+    metrics::{Collector, Exposition, Family, Histogram},
     node::host_ips::HostIps,
     pod::identity::{self, PodUid},
     prober::results::ProbeResults,
@@ -63,6 +64,8 @@ pub struct Facts<'a> {
 #[derive(Clone, Debug)]
 struct Report {
     status: Arc<ApiStatus>,
+    /// When the status became this one.
+    changed: Instant,
     /// Grows with every report of any pod.
     version: u64,
     /// No container of the pod runs any more, or ever will.
@@ -97,7 +100,11 @@ pub struct StatusManager {
     begun: Timestamp,
     reports: Mutex<Reports>,
     changed: watch::Sender<()>,
+    sync_durations: Family<Histogram, 0>,
 }
+
+/// How long statuses take to the API server, as upstream's buckets.
+const SYNC_BUCKETS: &[f64] = &[0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0];
 
 impl StatusManager {
     /// A manager that knows no pod. The node's addresses are `host_ips`, what probes found
@@ -110,6 +117,12 @@ impl StatusManager {
             begun: clock::now(),
             reports: Mutex::default(),
             changed: watch::Sender::new(()),
+            sync_durations: Family::histogram(
+                "kubelet_pod_status_sync_duration_seconds",
+                "[ALPHA] Duration in seconds to sync a pod status update. Measures time from detection of a change to pod status until the API is successfully updated for that pod, even if multiple intevening changes to pod status occur.",
+                [],
+                SYNC_BUCKETS,
+            ),
         }
     }
 
@@ -259,6 +272,7 @@ impl StatusManager {
         reports.version += 1;
         let report = Report {
             status: Arc::new(status),
+            changed: Instant::now(),
             version: reports.version,
             stopped,
             finished,
@@ -277,6 +291,7 @@ impl StatusManager {
         }
         if let Some(now) = reports.renew(uid) {
             now.status = Arc::new(status);
+            now.changed = Instant::now();
         }
         drop(reports);
         self.changed.send_replace(());
@@ -290,6 +305,13 @@ impl StatusManager {
             probes: &self.probes,
             begun: self.begun,
         }
+    }
+}
+
+impl Collector for StatusManager {
+    /// How fast statuses get to the API server.
+    fn collect(&self, page: &mut Exposition) {
+        self.sync_durations.collect(page);
     }
 }
 

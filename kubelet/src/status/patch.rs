@@ -290,6 +290,7 @@ mod tests {
         let server: Pod =
             serde_json::from_value(json!({"metadata": {"uid": "u"}, "status": server})).unwrap();
         let report = Report {
+            changed: tokio::time::Instant::now(),
             status: Arc::new(serde_json::from_value(ours).unwrap()),
             version: 1,
             stopped,

@@ -9,7 +9,10 @@ use kube::{
     Api, Client,
     api::{DeleteParams, Patch, PatchParams, Preconditions},
 };
-use tokio::{sync::watch, time::MissedTickBehavior};
+use tokio::{
+    sync::watch,
+    time::{Instant, MissedTickBehavior},
+};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -59,6 +62,8 @@ struct Sent {
     version: u64,
     /// The report that it refused.
     refused: u64,
+    /// Since when there is a report that it lacks.
+    lacking: Option<Instant>,
     /// The server's copy after the last patch, until the pod's source has it.
     server: Option<Arc<Pod>>,
     /// The version of the server's copy that was last compared with the report.
@@ -150,6 +155,12 @@ impl StatusSync {
             let entry = self.sent.entry(due.uid).or_default();
             match outcome {
                 Ok(outcome) => {
+                    if let Some(since) = entry.lacking.take()
+                        && outcome.server.is_some()
+                    {
+                        let durations = self.statuses.sync_durations.of([]);
+                        durations.observe_duration(since.elapsed());
+                    }
                     entry.version = outcome.version;
                     entry.compared = outcome.compared;
                     entry.server = outcome.server.or_else(|| entry.server.take());
@@ -183,6 +194,9 @@ impl StatusSync {
             let mut entry = sent.remove(&uid).unwrap_or_default();
             let server = newest(known, &mut entry.server);
             let has_report = entry.version >= report.version;
+            if !has_report {
+                entry.lacking.get_or_insert(report.changed);
+            }
             let is_compared = entry.compared == server.metadata.resource_version;
             let deletes = !entry.deleted && is_deletable(&server, &report);
             let is_due = match all {

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     VolumeError, VolumeHost,
+    metrics::StorageMetrics,
     mounted::{MountedVolume, MountedVolumes},
     plugin::{Device, FsGroup, MountRequest, PodVolume, VolumeMode, VolumePlugin},
     spec::{self, VolumeSpec},
@@ -19,6 +20,7 @@ use super::{
 };
 use crate::{
     events::{Subject, reason},
+    metrics::{Collector, Exposition},
     pod::identity::PodUid,
 };
 
@@ -35,6 +37,7 @@ pub struct VolumeManager {
     /// Something in the world is other than it was. Wakes in the order in which was
     /// waited, unlike a watch channel.
     pub(super) changed: Notify,
+    pub(super) metrics: StorageMetrics,
 }
 
 impl VolumeManager {
@@ -45,6 +48,7 @@ impl VolumeManager {
             plugins,
             world: Mutex::default(),
             changed: Notify::new(),
+            metrics: StorageMetrics::default(),
         }
     }
 
@@ -265,6 +269,23 @@ impl VolumeManager {
             return "context deadline exceeded".to_owned();
         }
         format!("context deadline exceeded ({})", errors.join("; "))
+    }
+}
+
+impl Collector for VolumeManager {
+    /// How long operations took, and how many volumes there are and are to be.
+    fn collect(&self, page: &mut Exposition) {
+        self.metrics.collect(page);
+        let counts = self.world.lock().counts();
+        if counts.is_empty() {
+            return;
+        }
+        let name = "volume_manager_total_volumes";
+        page.family(name, "gauge", "[ALPHA] Number of volumes in Volume Manager");
+        for ((plugin, state), count) in counts {
+            let labels = [("plugin_name", plugin.as_str()), ("state", state)];
+            page.sample(name, &labels, count, None);
+        }
     }
 }
 

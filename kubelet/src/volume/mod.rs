@@ -17,6 +17,7 @@ mod image;
 mod local;
 mod loop_device;
 pub mod manager;
+mod metrics;
 mod mount;
 pub mod mount_info;
 mod mounted;

@@ -34,14 +34,14 @@ impl VolumeManager {
             return;
         }
         let mut tasks = JoinSet::<Outcome>::new();
-        let mut running = HashMap::<Id, Job>::new();
+        let mut running = HashMap::<Id, (Job, Instant)>::new();
         loop {
             // Before the look, so that nothing that comes after it is missed.
             let changed = self.changed.notified();
             let (jobs, next) = self.world.lock().begin(Instant::now());
             for job in jobs {
                 let work = Arc::clone(self).perform(job.clone());
-                running.insert(tasks.spawn(work).id(), job);
+                running.insert(tasks.spawn(work).id(), (job, Instant::now()));
             }
             let next = async {
                 match next {
@@ -54,7 +54,9 @@ impl VolumeManager {
                 () = cancel.cancelled() => return,
                 Some(ended) = tasks.join_next_with_id() => {
                     let (id, outcome) = flatten(ended);
-                    if let Some(job) = running.remove(&id) {
+                    if let Some((job, begun)) = running.remove(&id) {
+                        let took = begun.elapsed();
+                        self.metrics.ended(&job, outcome.is_ok(), took);
                         self.ended(&job, outcome);
                     }
                 }

@@ -229,6 +229,24 @@ impl World {
         self.found_all.then(|| names.into_iter().cloned().collect())
     }
 
+    /// Volumes that pods have or are to have, by plugin and by which of the two it is, as
+    /// upstream names that.
+    pub(super) fn counts(&self) -> BTreeMap<(String, &'static str), usize> {
+        let mut counts = BTreeMap::new();
+        for (volume, mount) in &self.mounts {
+            let mut count = |state| {
+                *counts.entry((volume.plugin.clone(), state)).or_default() += 1;
+            };
+            if matches!(mount.actual, Actual::Mounted(_)) {
+                count("actual_state_of_world");
+            }
+            if matches!(mount.wanted, Wanted::Yes(_)) {
+                count("desired_state_of_world");
+            }
+        }
+        counts
+    }
+
     /// What waits for these to be attached is set up now.
     pub(super) fn retry(&mut self, attachments: &BTreeSet<&String>) {
         for mount in self.mounts.values_mut() {

@@ -209,10 +209,59 @@ async fn usage_is_told_as_metrics_server_and_upstreams_clients_read_it() {
 }
 
 #[tokio::test]
+async fn metrics_tell_of_the_node_of_the_process_and_of_requests() {
+    let node = Node::in_cluster().await;
+    let admin = node.admin();
+    assert_eq!(admin.get("/pods").await.status, 200);
+    assert_eq!(node.stranger.get("/pods").await.status, 401);
+    admin.get("/exec/nothing/of/it").await;
+    let answer = admin.get("/metrics").await;
+    assert_eq!(answer.status, 200);
+    let requests = "kubelet_http_requests_total{method=\"GET\",path=";
+    let inflight = "kubelet_http_inflight_requests{method=\"GET\",path=";
+    let server = "server_type=\"readwrite\",long_running=";
+    for line in [
+        "# TYPE kubernetes_build_info gauge".to_owned(),
+        "kubelet_node_name{node=\"node-1\"} 1".to_owned(),
+        "what_the_node_measures 7".to_owned(),
+        "# TYPE process_cpu_seconds_total counter".to_owned(),
+        "process_resident_memory_bytes ".to_owned(),
+        // Who is not let in is counted too.
+        format!("{requests}\"pods\",{server}\"false\"}} 2"),
+        format!("{requests}\"exec\",{server}\"true\"}} 1"),
+        format!("{inflight}\"metrics\",{server}\"false\"}} 1"),
+        format!("{inflight}\"pods\",{server}\"false\"}} 0"),
+        "# TYPE kubelet_http_requests_duration_seconds histogram".to_owned(),
+    ] {
+        let is_there = answer.body.lines().any(|found| found.starts_with(&line));
+        assert!(is_there, "{line} is not in {}", answer.body);
+    }
+    let mut families: Vec<&str> = answer
+        .body
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE "))
+        .collect();
+    let all = families.len();
+    families.sort_unstable();
+    families.dedup();
+    assert_eq!(families.len(), all, "a family is there twice");
+
+    let probes = admin.get("/metrics/probes").await;
+    assert_eq!(probes.status, 200);
+    assert!(probes.body.contains("\nwhat_probes_found 8\n"));
+    assert!(probes.body.contains("\nprocess_start_time_seconds "));
+    assert!(!probes.body.contains("what_the_node_measures"));
+}
+
+#[tokio::test]
 async fn what_is_not_built_says_so_by_name() {
     let node = Node::in_cluster().await;
     let admin = node.admin();
-    for path in ["/metrics", "/metrics/probes", "/debug/pprof/profile"] {
+    for path in [
+        "/debug/pprof/profile",
+        "/debug/pprof/heap",
+        "/debug/pprof/trace",
+    ] {
         let answer = admin.get(path).await;
         assert_eq!(answer.status, 501);
         assert!(answer.body.contains(path), "{answer:?}");

@@ -29,6 +29,7 @@ use kubelet::{
         settings::ServerOptions,
     },
     logs::{LogError, LogOptions, LogParts},
+    metrics::Exposition,
     runtime::{cri::CriClient, labels},
     server::{
         FromCluster, NodeView, Servers,
@@ -97,6 +98,14 @@ impl NodeView for View {
         let (parts, receiver) = mpsc::channel(1);
         parts.send(Ok("a line\n".into())).await.unwrap();
         Ok(receiver)
+    }
+
+    fn collect(&self, page: &mut Exposition) {
+        page.gauge("what_the_node_measures", "Of itself", 7);
+    }
+
+    fn collect_probes(&self, page: &mut Exposition) {
+        page.gauge("what_probes_found", "Of its pods", 8);
     }
 
     fn cri(&self) -> CriClient {
@@ -226,6 +235,7 @@ impl Node {
         let cluster = FromCluster {
             reviews: Some(reviews),
             certificate: None,
+            metrics: Vec::new(),
         };
         let servers = Servers::bind(&options, dir.path(), cluster).await.unwrap();
         let [.., address] = servers.addresses();

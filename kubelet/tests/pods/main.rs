@@ -16,6 +16,7 @@ mod failures;
 mod images;
 mod logs;
 mod many;
+mod metrics;
 mod node;
 mod node_object;
 mod objects;

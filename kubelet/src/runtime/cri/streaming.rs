@@ -6,7 +6,7 @@ use cri_proto::runtime::v1::{
     AttachRequest, CheckpointContainerRequest, ExecRequest, PortForwardRequest,
 };
 
-use super::{CriClient, CriError, incomplete, within};
+use super::{CriClient, CriError, incomplete};
 
 impl CriClient {
     /// Where a command's streams are to be had.
@@ -61,7 +61,7 @@ impl CriClient {
         };
         let mut client = self.runtime.clone();
         let call = client.checkpoint_container(request);
-        within(deadline, "CheckpointContainer", &id, call)
+        self.within(deadline, "CheckpointContainer", &id, call)
             .await
             .map(drop)
     }

@@ -1,8 +1,11 @@
 //! `/metrics` and what is below it, in Prometheus' text format.
 
-mod exposition;
+mod http;
+mod process;
 mod resource;
 mod runtime;
+
+use std::sync::Arc;
 
 use axum::{
     Router,
@@ -10,11 +13,29 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
+use tracing::warn;
 
+use self::process::Process;
 use super::{NodeView, answer::error};
-use exposition::Exposition;
+use crate::{
+    metrics::{Collector, Exposition},
+    repeatable::blocking,
+};
 
-pub(super) fn routes<V: NodeView>(view: V) -> Router {
+pub(super) use self::http::{HttpMetrics, ServerType};
+
+/// What has metrics beside the node.
+pub(super) type Collectors = Arc<[Arc<dyn Collector>]>;
+
+pub(super) fn routes<V: NodeView>(view: V, collectors: Collectors) -> Router {
+    let own = {
+        let view = view.clone();
+        move || async move { page(own(&view, &collectors).await) }
+    };
+    let probes = {
+        let view = view.clone();
+        move || async move { page(probes(&view).await) }
+    };
     let resource = {
         let view = view.clone();
         move || async move { page(resource::metrics(&view).await) }
@@ -26,23 +47,55 @@ pub(super) fn routes<V: NodeView>(view: V) -> Router {
         }
     };
     Router::new()
+        .route("/metrics", get(own))
+        .route("/metrics/probes", get(probes))
         .route("/metrics/resource", get(resource))
         .route("/metrics/cadvisor", get(runtime))
-        .route("/metrics", get(async || not_built("/metrics")))
-        .route(
-            "/metrics/probes",
-            get(async || not_built("/metrics/probes")),
-        )
+}
+
+/// What the kubelet counts and measures of itself.
+async fn own<V: NodeView>(view: &V, collectors: &Collectors) -> Exposition {
+    let mut metrics = Exposition::default();
+    process::build_info(&mut metrics);
+    let name = "kubelet_node_name";
+    let help = "[ALPHA] The node's name. The count is always 1.";
+    metrics.family(name, "gauge", help);
+    let options = view.options();
+    let labels = [("node", options.node_name.as_str())];
+    metrics.sample(name, &labels, 1, None);
+    view.collect(&mut metrics);
+    for collector in collectors.iter() {
+        collector.collect(&mut metrics);
+    }
+    if let Some(process) = this_process().await {
+        process.collect(&mut metrics);
+    }
+    metrics
+}
+
+/// What the probes of the node's pods found.
+async fn probes<V: NodeView>(view: &V) -> Exposition {
+    let mut metrics = Exposition::default();
+    view.collect_probes(&mut metrics);
+    if let Some(process) = this_process().await {
+        process.collect_start(&mut metrics);
+    }
+    metrics
+}
+
+async fn this_process() -> Option<Process> {
+    match blocking(Process::read).await {
+        Ok(Ok(process)) => Some(process),
+        Ok(Err(error)) => {
+            warn!(%error, "Cannot measure this process");
+            None
+        }
+        // It panicked, which was said.
+        Err(_) => None,
+    }
 }
 
 fn page(metrics: Exposition) -> Response {
     let text = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     ([(header::CONTENT_TYPE, text)], metrics.into_text()).into_response()
-}
-
-fn not_built(path: &str) -> Response {
-    error(
-        StatusCode::NOT_IMPLEMENTED,
-        format_args!("{path} is not built into this kubelet yet"),
-    )
 }

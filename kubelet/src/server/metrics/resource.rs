@@ -5,9 +5,10 @@ use cri_proto::runtime::v1::{CpuUsage, MemoryUsage, PodSandboxStats, UInt64Value
 use k8s_openapi::api::core::v1::Pod;
 use tracing::warn;
 
-use super::{NodeView, exposition::Exposition};
+use super::NodeView;
 use crate::{
-    pod::identity::PodUid, repeatable::blocking, runtime::labels, server::stats::node::NodeUsage,
+    metrics::Exposition, pod::identity::PodUid, repeatable::blocking, runtime::labels,
+    server::stats::node::NodeUsage,
 };
 
 /// A value, its labels, and when it was measured.

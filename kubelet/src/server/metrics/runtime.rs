@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use cri_proto::runtime::v1::{Metric, MetricType};
 
-use super::{NodeView, exposition::Exposition};
-use crate::runtime::cri::CriError;
+use super::NodeView;
+use crate::{metrics::Exposition, runtime::cri::CriError};
 
 /// The runtime's metrics, by its own descriptions.
 pub(super) async fn metrics<V: NodeView>(view: &V) -> Result<Exposition, CriError> {

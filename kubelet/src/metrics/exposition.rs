@@ -1,22 +1,22 @@
-//! Prometheus' text format, with the time at which each value was measured.
+//! Prometheus' text format (0.0.4).
 
 use std::fmt::{Display, Write as _};
 
 /// Metrics, as text.
 #[derive(Debug, Default)]
-pub(super) struct Exposition(String);
+pub struct Exposition(String);
 
 impl Exposition {
-    /// Begins a metric.
-    pub(super) fn family(&mut self, name: &str, kind: &str, help: &str) {
+    /// Begins a metric: `kind` is `counter`, `gauge` or `histogram`.
+    pub fn family(&mut self, name: &str, kind: &str, help: &str) {
         let help = help.replace('\\', "\\\\").replace('\n', "\\n");
         // Writing to a string does not fail.
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
     /// A value of the metric that was begun last, measured at a time in nanoseconds since
-    /// the epoch.
-    pub(super) fn sample(
+    /// the epoch; now, without one.
+    pub fn sample(
         &mut self,
         name: &str,
         labels: &[(&str, &str)],
@@ -40,7 +40,14 @@ impl Exposition {
         self.0.push('\n');
     }
 
-    pub(super) fn into_text(self) -> String {
+    /// A metric with one value.
+    pub fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
+        self.family(name, "gauge", help);
+        self.sample(name, &[], value, None);
+    }
+
+    /// All of it.
+    pub fn into_text(self) -> String {
         self.0
     }
 }

@@ -1,0 +1,144 @@
+//! For how long this node's certificates still hold.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::pair::Facts;
+use crate::{
+    apiserver::identity::ClientIdentity,
+    clock,
+    cluster::ServingPairs,
+    metrics::{Collector, Counter, Exposition, Family},
+};
+
+/// The certificate that this node shows the API server.
+#[derive(Debug)]
+pub struct ClientCertificateMetrics(Arc<ClientIdentity>);
+
+impl ClientCertificateMetrics {
+    /// Of the identity that requests have.
+    pub const fn new(identity: Arc<ClientIdentity>) -> Self {
+        Self(identity)
+    }
+}
+
+impl Collector for ClientCertificateMetrics {
+    fn collect(&self, page: &mut Exposition) {
+        let facts = self.0.current().and_then(|key| Facts::of(&key).ok());
+        page.gauge(
+            "kubelet_certificate_manager_client_ttl_seconds",
+            "[ALPHA] Gauge of the TTL (time-to-live) of the Kubelet's client certificate. The value is in seconds until certificate expiry (negative if already expired). If client certificate is invalid or unused, the value will be +INF.",
+            left(facts.map(|facts| facts.not_after)),
+        );
+    }
+}
+
+/// The certificate that the API server signs for this node's secure port.
+#[derive(Debug)]
+pub struct ServingCertificateMetrics(ServingPairs);
+
+impl ServingCertificateMetrics {
+    /// Of the certificate as it is exchanged.
+    pub const fn new(pairs: ServingPairs) -> Self {
+        Self(pairs)
+    }
+}
+
+impl Collector for ServingCertificateMetrics {
+    fn collect(&self, page: &mut Exposition) {
+        let ends = self.0.borrow().as_ref().map(|pair| pair.facts.not_after);
+        page.gauge(
+            "kubelet_certificate_manager_server_ttl_seconds",
+            "[ALPHA] Gauge of the shortest TTL (time-to-live) of the Kubelet's serving certificate. The value is in seconds until certificate expiry (negative if already expired). If serving certificate is invalid or unused, the value will be +INF.",
+            left(ends),
+        );
+    }
+}
+
+/// Renewals of a certificate that failed.
+#[derive(Debug)]
+pub struct RenewalMetrics(Family<Counter, 0>);
+
+impl RenewalMetrics {
+    /// Of the certificate that this node shows the API server.
+    pub fn client() -> Self {
+        Self::named("kubelet_certificate_manager_client_expiration_renew_errors")
+    }
+
+    /// Of the certificate that serves this node.
+    pub fn serving() -> Self {
+        Self::named("kubelet_server_expiration_renew_errors")
+    }
+
+    fn named(name: &'static str) -> Self {
+        Self(Family::counter(
+            name,
+            "[ALPHA] Counter of certificate renewal errors.",
+            [],
+        ))
+    }
+
+    /// One failed.
+    pub(super) fn failed(&self) {
+        self.0.of([]).increment();
+    }
+}
+
+impl Collector for RenewalMetrics {
+    fn collect(&self, page: &mut Exposition) {
+        self.0.collect(page);
+    }
+}
+
+/// Seconds until then, as Prometheus reads them; without a certificate they never end.
+fn left(ends: Option<Timestamp>) -> String {
+    match ends {
+        Some(ends) => {
+            let left = ends.duration_since(clock::now());
+            left.as_secs().to_string()
+        }
+        None => "+Inf".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::SignedDuration;
+    use tokio::sync::watch;
+
+    use super::*;
+
+    #[test]
+    fn certificates_that_are_not_there_never_end() {
+        let (_pairs, receiver) = watch::channel(None);
+        let mut page = Exposition::default();
+        ServingCertificateMetrics::new(receiver).collect(&mut page);
+        ClientCertificateMetrics::new(Arc::new(ClientIdentity::new(None))).collect(&mut page);
+        let text = page.into_text();
+        assert!(text.contains("kubelet_certificate_manager_server_ttl_seconds +Inf\n"));
+        assert!(text.contains("kubelet_certificate_manager_client_ttl_seconds +Inf\n"));
+    }
+
+    #[test]
+    fn renewals_that_fail_are_counted() {
+        let (client, serving) = (RenewalMetrics::client(), RenewalMetrics::serving());
+        client.failed();
+        client.failed();
+        let mut page = Exposition::default();
+        client.collect(&mut page);
+        serving.collect(&mut page);
+        let text = page.into_text();
+        assert!(text.contains("kubelet_certificate_manager_client_expiration_renew_errors 2\n"));
+        assert!(text.contains("kubelet_server_expiration_renew_errors 0\n"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn certificates_that_have_ended_have_less_than_nothing_left() {
+        let ago = |seconds| clock::now() - SignedDuration::from_secs(seconds);
+        let seconds: i64 = left(Some(ago(3600))).parse().unwrap();
+        assert!((-3601..=-3600).contains(&seconds), "{seconds}");
+        let seconds: i64 = left(Some(ago(-3600))).parse().unwrap();
+        assert!((3599..=3600).contains(&seconds), "{seconds}");
+    }
+}

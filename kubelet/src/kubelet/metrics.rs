@@ -1,0 +1,178 @@
+//! `/metrics` and `/metrics/probes`, as the parts of the kubelet have them.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::{Kubelet, Parts, Running};
+use crate::{
+    metrics::{Collector as _, Exposition},
+    pod::identity::{self, PodUid},
+    pod_worker::{Stage, Working, if_true},
+    status::Phase,
+};
+
+/// How a pod is to run, as upstream names it: of which source, and whether it is static.
+const CONFIGS: [(&str, &str); 5] = [
+    ("desired", "true"),
+    ("desired", ""),
+    ("orphan", "true"),
+    ("orphan", ""),
+    ("runtime_only", "unknown"),
+];
+
+impl Kubelet {
+    /// Writes what the kubelet counts and measures.
+    pub(crate) fn collect(&self, page: &mut Exposition) {
+        let parts = &*self.0;
+        parts.cri.metrics().collect(page);
+        parts.pleg.collect(page);
+        parts.runtime.metrics().collect(page);
+        parts.runtime.images().collect(page);
+        parts.volumes.collect(page);
+        parts.admission.collect(page);
+        parts.starts.collect(page);
+        if parts.client.is_some() {
+            parts.statuses.collect(page);
+        }
+        if let Some(running) = parts.running.get() {
+            running.workers.collect(page);
+            parts.collect_pods(running, page);
+        }
+    }
+
+    /// Writes what the probes of the pods that are there found.
+    pub(crate) fn collect_probes(&self, page: &mut Exposition) {
+        if let Some(running) = self.0.running.get() {
+            running.probes.collect(page);
+        }
+    }
+}
+
+impl Parts {
+    /// How many pods there are, of each kind.
+    fn collect_pods(&self, running: &Running, page: &mut Exposition) {
+        let pods = self.pods.pods();
+        let working = running.workers.working();
+        let ended: HashSet<&PodUid> = working
+            .iter()
+            .filter(|worker| worker.stage == Stage::Terminated)
+            .map(|worker| &worker.uid)
+            .collect();
+        let known: HashSet<&PodUid> = working.iter().map(|worker| &worker.uid).collect();
+        let (mut desired, mut active) = ([0; 2], [0; 2]);
+        for pod in &pods {
+            let uid = PodUid::of(pod);
+            let is_static = usize::from(identity::is_static(pod));
+            desired[is_static] += 1;
+            let status = self.statuses.get(&uid);
+            // One that ended under an earlier kubelet has no status here yet.
+            let status = status.as_deref().or(pod.status.as_ref());
+            let phase = Phase::parse(status.and_then(|status| status.phase.as_deref()));
+            let has_ended = ended.contains(&uid) || !known.contains(&uid);
+            if !(phase.is_terminal() && has_ended) {
+                active[is_static] += 1;
+            }
+        }
+        for (name, help, counts) in [
+            (
+                "kubelet_desired_pods",
+                "[ALPHA] The number of pods the kubelet is being instructed to run. static is true if the pod is not from the apiserver.",
+                desired,
+            ),
+            (
+                "kubelet_active_pods",
+                "[ALPHA] The number of pods the kubelet considers active and which are being considered when admitting new pods. static is true if the pod is not from the apiserver.",
+                active,
+            ),
+        ] {
+            page.family(name, "gauge", help);
+            for (is_static, count) in [false, true].into_iter().zip(counts) {
+                page.sample(name, &[("static", if_true(is_static))], count, None);
+            }
+        }
+        if self.mirrors.is_some() {
+            page.gauge(
+                "kubelet_mirror_pods",
+                "[ALPHA] The number of mirror pods the kubelet will try to create (one per admitted static pod)",
+                self.pods.mirrors(),
+            );
+        }
+        page.gauge(
+            "kubelet_managed_ephemeral_containers",
+            "[ALPHA] Current number of ephemeral containers in pods managed by this kubelet.",
+            pods.iter()
+                .filter_map(|pod| pod.spec.as_ref()?.ephemeral_containers.as_ref())
+                .map(Vec::len)
+                .sum::<usize>(),
+        );
+        let desired: HashSet<PodUid> = pods.iter().map(|pod| PodUid::of(pod)).collect();
+        working_pods(&working, &desired, page);
+    }
+}
+
+/// How many pods workers have, by how far they are and by who wants them.
+fn working_pods(working: &[Working], desired: &HashSet<PodUid>, page: &mut Exposition) {
+    let mut counts: BTreeMap<(Stage, &str, &str), usize> = BTreeMap::new();
+    for worker in working {
+        let config = match worker.is_static {
+            None => ("runtime_only", "unknown"),
+            Some(is_static) if desired.contains(&worker.uid) => ("desired", if_true(is_static)),
+            Some(is_static) => ("orphan", if_true(is_static)),
+        };
+        *counts
+            .entry((worker.stage, config.0, config.1))
+            .or_default() += 1;
+    }
+    let name = "kubelet_working_pods";
+    page.family(
+        name,
+        "gauge",
+        "[ALPHA] Number of pods the kubelet is actually running, broken down by lifecycle phase, whether the pod is desired, orphaned, or runtime only (also orphaned), and whether the pod is static. An orphaned pod has been removed from local configuration or force deleted in the API and consumes resources that are not otherwise visible.",
+    );
+    for stage in [Stage::Sync, Stage::Terminating, Stage::Terminated] {
+        for (config, is_static) in CONFIGS {
+            let count = counts.get(&(stage, config, is_static));
+            let labels = [
+                ("lifecycle", stage.as_str()),
+                ("config", config),
+                ("static", is_static),
+            ];
+            page.sample(name, &labels, count.copied().unwrap_or(0), None);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn working_pods_are_told_by_who_wants_them() {
+        let worker = |uid: &str, stage, is_static| Working {
+            uid: PodUid::from(uid),
+            stage,
+            is_static,
+        };
+        let working = [
+            worker("a", Stage::Sync, Some(true)),
+            worker("b", Stage::Sync, Some(false)),
+            worker("c", Stage::Terminating, Some(false)),
+            worker("d", Stage::Terminated, None),
+        ];
+        let desired = ["a", "b"].map(PodUid::from).into();
+        let mut page = Exposition::default();
+        working_pods(&working, &desired, &mut page);
+        let text = page.into_text();
+        for (lifecycle, config, is_static, count) in [
+            ("sync", "desired", "true", 1),
+            ("sync", "desired", "", 1),
+            ("terminating", "orphan", "", 1),
+            ("terminated", "runtime_only", "unknown", 1),
+            ("sync", "orphan", "true", 0),
+        ] {
+            let line = format!(
+                "kubelet_working_pods{{lifecycle=\"{lifecycle}\",config=\"{config}\",static=\"{is_static}\"}} {count}\n"
+            );
+            assert!(text.contains(&line), "{line} is not in {text}");
+        }
+    }
+}

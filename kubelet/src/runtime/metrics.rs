@@ -1,0 +1,142 @@
+//! What is started of pods, and how often that fails.
+
+use k8s_openapi::api::core::v1::PodSpec;
+
+use crate::metrics::{Collector, Counter, Exposition, Family};
+
+/// The kind of container that a start is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ContainerType {
+    Regular,
+    Init,
+    Ephemeral,
+}
+
+impl ContainerType {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Regular => "container",
+            Self::Init => "init_container",
+            Self::Ephemeral => "ephemeral_container",
+        }
+    }
+}
+
+/// What the runtime manager counts.
+#[derive(Debug)]
+pub struct StartMetrics {
+    pods: Family<Counter, 0>,
+    pod_errors: Family<Counter, 0>,
+    user_namespaced_pods: Family<Counter, 0>,
+    user_namespaced_pod_errors: Family<Counter, 0>,
+    containers: Family<Counter, 1>,
+    container_errors: Family<Counter, 2>,
+}
+
+impl Default for StartMetrics {
+    fn default() -> Self {
+        Self {
+            pods: Family::counter(
+                "kubelet_started_pods_total",
+                "[ALPHA] Cumulative number of pods started",
+                [],
+            ),
+            pod_errors: Family::counter(
+                "kubelet_started_pods_errors_total",
+                "[ALPHA] Cumulative number of errors when starting pods",
+                [],
+            ),
+            user_namespaced_pods: Family::counter(
+                "kubelet_started_user_namespaced_pods_total",
+                "[ALPHA] Cumulative number of pods with user namespaces started. This metric will only be collected on Linux.",
+                [],
+            ),
+            user_namespaced_pod_errors: Family::counter(
+                "kubelet_started_user_namespaced_pods_errors_total",
+                "[ALPHA] Cumulative number of errors when starting pods with user namespaces. This metric will only be collected on Linux.",
+                [],
+            ),
+            containers: Family::counter(
+                "kubelet_started_containers_total",
+                "[ALPHA] Cumulative number of containers started",
+                ["container_type"],
+            ),
+            container_errors: Family::counter(
+                "kubelet_started_containers_errors_total",
+                "[ALPHA] Cumulative number of errors when starting containers",
+                ["container_type", "code"],
+            ),
+        }
+    }
+}
+
+impl StartMetrics {
+    /// A sandbox is to be made.
+    pub(super) fn pod(&self, spec: &PodSpec) {
+        self.pods.of([]).increment();
+        if spec.host_users == Some(false) {
+            self.user_namespaced_pods.of([]).increment();
+        }
+    }
+
+    /// It was not.
+    pub(super) fn pod_failed(&self, spec: Option<&PodSpec>) {
+        self.pod_errors.of([]).increment();
+        if spec.is_some_and(|spec| spec.host_users == Some(false)) {
+            self.user_namespaced_pod_errors.of([]).increment();
+        }
+    }
+
+    /// A container was to be started. Without success: the reason that its status shows.
+    pub(super) fn container(&self, kind: ContainerType, failure: Option<&'static str>) {
+        let kind = kind.as_str();
+        self.containers.of([kind]).increment();
+        if let Some(code) = failure {
+            self.container_errors.of([kind, code]).increment();
+        }
+    }
+}
+
+impl Collector for StartMetrics {
+    fn collect(&self, page: &mut Exposition) {
+        self.pods.collect(page);
+        self.pod_errors.collect(page);
+        self.user_namespaced_pods.collect(page);
+        self.user_namespaced_pod_errors.collect(page);
+        self.containers.collect(page);
+        self.container_errors.collect(page);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn starts_are_counted_by_kind_and_failures_by_reason() {
+        let metrics = StartMetrics::default();
+        let spec = PodSpec {
+            host_users: Some(false),
+            ..PodSpec::default()
+        };
+        metrics.pod(&PodSpec::default());
+        metrics.pod(&spec);
+        metrics.pod_failed(Some(&spec));
+        metrics.container(ContainerType::Init, None);
+        metrics.container(ContainerType::Regular, Some("ErrImagePull"));
+        let mut page = Exposition::default();
+        metrics.collect(&mut page);
+        let text = page.into_text();
+        for line in [
+            "kubelet_started_pods_total 2\n",
+            "kubelet_started_pods_errors_total 1\n",
+            "kubelet_started_user_namespaced_pods_total 1\n",
+            "kubelet_started_user_namespaced_pods_errors_total 1\n",
+            "kubelet_started_containers_total{container_type=\"container\"} 1\n",
+            "kubelet_started_containers_total{container_type=\"init_container\"} 1\n",
+            "kubelet_started_containers_errors_total{container_type=\"container\",code=\"ErrImagePull\"} 1\n",
+        ] {
+            assert!(text.contains(line), "{line} is not in {text}");
+        }
+    }
+}

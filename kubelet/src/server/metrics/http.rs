@@ -1,0 +1,255 @@
+//! Requests to the kubelet's own API.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use axum::{
+    body::{Body, Bytes},
+    http::{Method, Request},
+    response::Response,
+};
+use hyper::body::{Frame, SizeHint};
+use tokio::time::Instant;
+
+use crate::metrics::{Collector, Counter, DEFAULT_BUCKETS, Exposition, Family, Gauge, Histogram};
+
+/// The methods that are counted by name.
+const METHODS: [&str; 8] = [
+    "OPTIONS", "GET", "HEAD", "POST", "PUT", "DELETE", "TRACE", "CONNECT",
+];
+
+/// The routes that are counted by name, by what their paths begin with.
+const ROUTES: [&str; 19] = [
+    "attach",
+    "checkpoint",
+    "configz",
+    "containerLogs",
+    "cri",
+    "debug",
+    "exec",
+    "healthz",
+    "logs",
+    "metrics",
+    "metrics/cadvisor",
+    "metrics/probes",
+    "metrics/resource",
+    "pods",
+    "portForward",
+    "run",
+    "runningpods",
+    "spec",
+    "stats",
+];
+
+/// The routes of which requests may take as long as whoever asks likes, as upstream names
+/// them: `portForward` is not spelled so.
+const LONG_RUNNING: [&str; 4] = ["attach", "debug", "exec", "portforward"];
+
+/// Which of the servers it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::server) enum ServerType {
+    /// The read-only API, for whoever connects.
+    ReadOnly,
+    /// The secure port.
+    ReadWrite,
+}
+
+/// What the servers of the kubelet's API count.
+#[derive(Debug)]
+pub(in crate::server) struct HttpMetrics {
+    requests: Family<Counter, 4>,
+    durations: Family<Histogram, 4>,
+    in_flight: Family<Gauge, 4>,
+}
+
+impl Default for HttpMetrics {
+    fn default() -> Self {
+        let labels = ["method", "path", "server_type", "long_running"];
+        Self {
+            requests: Family::counter(
+                "kubelet_http_requests_total",
+                "[ALPHA] Number of the http requests received since the server started",
+                labels,
+            ),
+            durations: Family::histogram(
+                "kubelet_http_requests_duration_seconds",
+                "[ALPHA] Duration in seconds to serve http requests",
+                labels,
+                DEFAULT_BUCKETS,
+            ),
+            in_flight: Family::gauge(
+                "kubelet_http_inflight_requests",
+                "[ALPHA] Number of the inflight http requests",
+                labels,
+            ),
+        }
+    }
+}
+
+impl HttpMetrics {
+    /// Counts a request that came in. It is served as long as what is returned is there.
+    pub(in crate::server) fn begin<B>(&self, request: &Request<B>, server: ServerType) -> Serving {
+        let path = route(request.uri().path());
+        let long_running = LONG_RUNNING.contains(&path);
+        let labels = [
+            method(request.method()),
+            path,
+            match server {
+                ServerType::ReadOnly => "readonly",
+                ServerType::ReadWrite => "readwrite",
+            },
+            if long_running { "true" } else { "false" },
+        ];
+        self.requests.of(labels).increment();
+        let in_flight = self.in_flight.of(labels);
+        in_flight.increment();
+        Serving {
+            begun: Instant::now(),
+            in_flight,
+            durations: self.durations.of(labels),
+        }
+    }
+}
+
+impl Collector for HttpMetrics {
+    fn collect(&self, page: &mut Exposition) {
+        self.requests.collect(page);
+        self.durations.collect(page);
+        self.in_flight.collect(page);
+    }
+}
+
+/// A request that is being served.
+#[derive(Debug)]
+pub(in crate::server) struct Serving {
+    begun: Instant,
+    in_flight: Arc<Gauge>,
+    durations: Arc<Histogram>,
+}
+
+impl Serving {
+    /// Serves until the answer was read. What is carried after an upgrade is not part of it.
+    pub(in crate::server) fn until_read(self, answer: Response) -> Response {
+        answer.map(|body| {
+            Body::new(Measured {
+                body,
+                _serving: self,
+            })
+        })
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.in_flight.decrement();
+        self.durations.observe_duration(self.begun.elapsed());
+    }
+}
+
+/// The body of an answer, and what ends with it.
+struct Measured {
+    body: Body,
+    _serving: Serving,
+}
+
+impl hyper::body::Body for Measured {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+fn method(method: &Method) -> &'static str {
+    let mut known = METHODS.into_iter();
+    known
+        .find(|known| *known == method.as_str())
+        .unwrap_or("other")
+}
+
+/// What a path begins with: its first part, or two of those below `/metrics`.
+fn route(path: &str) -> &'static str {
+    let path = path.strip_prefix('/').unwrap_or(path);
+    let mut parts = path.splitn(3, '/');
+    let first = parts.next().unwrap_or_default();
+    let mut known = ROUTES.into_iter();
+    let found = match parts.next() {
+        Some(second) if first == "metrics" => {
+            known.find(|known| known.strip_prefix("metrics/") == Some(second))
+        }
+        _ => known.find(|known| *known == first),
+    };
+    found.unwrap_or("other")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn routes_are_told_by_what_paths_begin_with() {
+        for (path, expected) in [
+            ("/metrics", "metrics"),
+            ("/metrics/probes", "metrics/probes"),
+            ("/metrics/probes/more", "metrics/probes"),
+            ("/metrics/nothing", "other"),
+            ("/exec/default/web/app", "exec"),
+            ("/debug/pprof/profile", "debug"),
+            ("/pods/", "pods"),
+            ("/", "other"),
+            ("/nothing", "other"),
+        ] {
+            assert_eq!(route(path), expected, "{path}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_are_in_flight_until_their_answers_are_read() {
+        let metrics = HttpMetrics::default();
+        let text = || {
+            let mut page = Exposition::default();
+            metrics.collect(&mut page);
+            page.into_text()
+        };
+        let request = Request::builder()
+            .method("PATCH")
+            .uri("/exec/a/b/c")
+            .body(())
+            .unwrap();
+        let serving = metrics.begin(&request, ServerType::ReadWrite);
+        let answer = serving.until_read(Response::new(Body::from("text")));
+        let labels =
+            "{method=\"other\",path=\"exec\",server_type=\"readwrite\",long_running=\"true\"}";
+        let during = text();
+        assert!(during.contains(&format!("kubelet_http_requests_total{labels} 1\n")));
+        assert!(during.contains(&format!("kubelet_http_inflight_requests{labels} 1\n")));
+        assert!(during.contains(&format!(
+            "kubelet_http_requests_duration_seconds_count{labels} 0\n"
+        )));
+        tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+        let body = axum::body::to_bytes(answer.into_body(), 100).await.unwrap();
+        assert_eq!(body, "text");
+        let after = text();
+        assert!(after.contains(&format!("kubelet_http_inflight_requests{labels} 0\n")));
+        for (bound, count) in [("2.5", 0), ("5", 1)] {
+            let series = labels.replace('}', &format!(",le=\"{bound}\"}}"));
+            let line = format!("kubelet_http_requests_duration_seconds_bucket{series} {count}\n");
+            assert!(after.contains(&line), "{line} is not in {after}");
+        }
+    }
+}
