@@ -1,7 +1,9 @@
 //! The command line: upstream's kubelet flags by name, `kubelet status` and
 //! `kubelet logs`.
 
+mod checkpoint;
 mod logs;
+mod node_ips;
 mod node_labels;
 mod table;
 mod value;
@@ -60,6 +62,10 @@ pub struct Flags {
     pub kubeconfig: Option<PathBuf>,
     /// `--bootstrap-kubeconfig`.
     pub bootstrap_kubeconfig: Option<PathBuf>,
+    /// `--bootstrap-checkpoint-path`.
+    pub bootstrap_checkpoint_path: Option<PathBuf>,
+    /// `--bootstrap-checkpoint-key`.
+    pub bootstrap_checkpoint_key: Option<PathBuf>,
     /// `--node-labels`.
     pub node_labels: BTreeMap<String, String>,
     /// `--cloud-provider=external`.
@@ -195,9 +201,11 @@ fn flags(matches: &ArgMatches) -> Result<Flags, String> {
             .map(PathBuf::from),
         image_credential_provider_bin_dir: text("image-credential-provider-bin-dir")
             .map(PathBuf::from),
-        node_ips: node_ips(text("node-ip").as_deref().unwrap_or_default())?,
+        node_ips: node_ips::node_ips(text("node-ip").as_deref().unwrap_or_default())?,
         kubeconfig: text("kubeconfig").map(PathBuf::from),
         bootstrap_kubeconfig: text("bootstrap-kubeconfig").map(PathBuf::from),
+        bootstrap_checkpoint_path: text("bootstrap-checkpoint-path").map(PathBuf::from),
+        bootstrap_checkpoint_key: text("bootstrap-checkpoint-key").map(PathBuf::from),
         external_cloud_provider: cloud_provider(text("cloud-provider").as_deref())?,
         ..Flags::default()
     };
@@ -221,6 +229,7 @@ fn flags(matches: &ArgMatches) -> Result<Flags, String> {
             }
         }
     }
+    checkpoint::check(&flags)?;
     Ok(flags)
 }
 
@@ -262,23 +271,6 @@ fn cloud_provider(text: Option<&str>) -> Result<bool, String> {
         Some("external") => Ok(true),
         Some(other) => Err(format!(
             "--cloud-provider: invalid value {other:?}: must be empty or \"external\""
-        )),
-    }
-}
-
-fn node_ips(text: &str) -> Result<Vec<IpAddr>, String> {
-    let fault = |rule: &str| format!("--node-ip: invalid value {text:?}: {rule}");
-    let ips: Vec<IpAddr> = text
-        .split(',')
-        .map(str::trim)
-        .filter(|part| !part.is_empty())
-        .map(|part| part.parse().map_err(|_| fault("must be IP addresses")))
-        .collect::<Result<_, _>>()?;
-    match ips.as_slice() {
-        [] | [_] => Ok(ips),
-        [first, second] if first.is_ipv4() != second.is_ipv4() => Ok(ips),
-        _ => Err(fault(
-            "must be one address, or one IPv4 and one IPv6 address",
         )),
     }
 }

@@ -112,6 +112,7 @@ impl Cluster {
         Membership {
             client: self.client.clone(),
             node: self.watch.subscribe(),
+            last_node: None,
         }
     }
 

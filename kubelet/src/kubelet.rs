@@ -110,6 +110,8 @@ pub struct Membership {
     pub client: Client,
     /// The node's object as it changes; `None` until it is known.
     pub node: watch::Receiver<Option<Arc<Node>>>,
+    /// The object as an earlier kubelet had it, if that was kept.
+    pub last_node: Option<Arc<Node>>,
 }
 
 impl fmt::Debug for Membership {
@@ -169,6 +171,9 @@ impl Kubelet {
             membership
                 .as_ref()
                 .map(|membership| membership.node.clone()),
+            membership
+                .as_ref()
+                .and_then(|membership| membership.last_node.clone()),
         );
         let csi_node = membership.as_ref().map(|membership| {
             let (client, node) = (membership.client.clone(), membership.node.clone());
@@ -435,6 +440,11 @@ impl Kubelet {
     /// The last status of a pod; none before its first sync and after its end.
     pub fn status(&self, uid: &PodUid) -> Option<Arc<PodStatus>> {
         self.0.statuses.get(uid)
+    }
+
+    /// Wakes whenever the status of a pod changes.
+    pub fn status_changes(&self) -> watch::Receiver<()> {
+        self.0.statuses.subscribe()
     }
 
     /// What the runtime runs, as `/runningpods/` serves it: metadata, and names

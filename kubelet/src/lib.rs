@@ -9,6 +9,7 @@
 pub mod apiserver;
 pub mod backoff;
 pub mod certificate;
+pub mod checkpoint;
 pub mod cli;
 pub mod clock;
 pub mod cluster;

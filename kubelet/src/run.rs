@@ -2,10 +2,10 @@
 
 use std::{io, sync::Arc};
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use tokio::{
     signal::unix::{SignalKind, signal},
-    sync::mpsc,
+    sync::{mpsc, watch},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
@@ -13,15 +13,17 @@ use tracing::{info, warn};
 use crate::{
     apiserver::objects::{ApiObjects, ApiObjectsParts, NoObjects, Objects},
     certificate::{client::JoinError, metrics::ServingCertificateMetrics},
+    checkpoint::{Checkpoint, CheckpointError, objects::KeptObjects},
     cluster::{Cluster, ClusterParts},
     config::{
+        cluster::ClusterOptions,
         options::Options,
         pod_config::PodConfig,
         settings::Settings,
         source::{apiserver::ApiSource, file::FileSource, http::UrlSource},
         update::{PodUpdate, Source},
     },
-    kubelet::{Kubelet, KubeletError, RunOnceResult},
+    kubelet::{Kubelet, KubeletError, Membership, RunOnceResult},
     logs::{LogError, LogOptions, LogParts},
     metrics::Exposition,
     node::findings::{Findings, Pressure},
@@ -55,6 +57,9 @@ pub enum RunError {
     /// Its cluster cannot be joined as it is configured.
     #[error(transparent)]
     Join(#[from] JoinError),
+    /// What it is to keep for a start without the API server cannot be kept.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
     /// Its core gave up.
     #[error(transparent)]
     Kubelet(#[from] KubeletError),
@@ -125,7 +130,14 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
         }
         _ => None,
     };
-    let membership = cluster.as_ref().map(Cluster::membership);
+    let checkpoint = match (&cluster, &settings.cluster) {
+        (Some(_), Some(cluster)) => open_checkpoint(cluster, options).await?,
+        _ => None,
+    };
+    let membership = cluster.as_ref().map(|cluster| Membership {
+        last_node: checkpoint.as_ref().and_then(|checkpoint| checkpoint.node()),
+        ..cluster.membership()
+    });
     if let (Some(cluster), Some(membership)) = (&cluster, &membership) {
         let mut listed = cluster.listed();
         let source = ApiSource {
@@ -133,6 +145,7 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
             node_name: options.node_name.clone(),
             // Fails when its sender is gone, and this source with it.
             node_known: Box::pin(async move { drop(listed.wait_for(|listed| *listed).await) }),
+            checkpoint: checkpoint.clone(),
         };
         tasks.spawn(source.run(pod_config.source(Source::Api), cancel.clone()));
     }
@@ -147,6 +160,13 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
         })),
         _ => Arc::new(NoObjects),
     };
+    let objects: Arc<dyn Objects> = match &checkpoint {
+        Some(checkpoint) => Arc::new(KeptObjects::new(objects, Arc::clone(checkpoint))),
+        None => objects,
+    };
+    let node = membership
+        .as_ref()
+        .map(|membership| membership.node.clone());
     let has_pods = settings.manifests.is_some() || settings.url.is_some();
     let kubelet = Kubelet::new(
         options.clone(),
@@ -159,6 +179,9 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
             .unwrap_or_default(),
         move || pod_config.seen_all_sources(),
     );
+    if let (Some(checkpoint), Some(node)) = (checkpoint, node) {
+        tasks.spawn(keep(checkpoint, kubelet.clone(), node, cancel.clone()));
+    }
     let mut from_cluster = FromCluster::default();
     if let Some(cluster) = cluster {
         let reviews = ApiServerReviews::new(cluster.review_client()?);
@@ -219,6 +242,37 @@ async fn serve(
     }
     kubelet.run(updates, cancel.clone()).await?;
     Ok(())
+}
+
+/// What is kept for a start without the API server, if anything is to be.
+async fn open_checkpoint(
+    cluster: &ClusterOptions,
+    options: &Options,
+) -> Result<Option<Arc<Checkpoint>>, CheckpointError> {
+    let Some(kept) = &cluster.checkpoint else {
+        return Ok(None);
+    };
+    let checkpoint = Checkpoint::open(kept, &options.node_name).await?;
+    Ok(Some(Arc::new(checkpoint)))
+}
+
+/// Keeps what a start without the API server needs, until cancelled.
+async fn keep(
+    checkpoint: Arc<Checkpoint>,
+    kubelet: Kubelet,
+    node: watch::Receiver<Option<Arc<Node>>>,
+    cancel: CancellationToken,
+) {
+    let ends = checkpoint.follow_ends(
+        kubelet.status_changes(),
+        |uid| kubelet.status(uid),
+        cancel.clone(),
+    );
+    tokio::join!(
+        ends,
+        checkpoint.follow_node(node, cancel.clone()),
+        checkpoint.run(cancel)
+    );
 }
 
 /// The first SIGTERM or SIGINT ends the run in good order, a second one at once.

@@ -127,7 +127,7 @@ impl SyncLoop<'_> {
             "pods changed at their source"
         );
         match update.operation {
-            PodOperation::Add => self.add(update.pods),
+            PodOperation::Add | PodOperation::Restore => self.add(update.pods),
             PodOperation::Update | PodOperation::Delete => {
                 for pod in update.pods {
                     self.pods.set(Arc::clone(&pod));

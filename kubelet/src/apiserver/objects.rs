@@ -53,6 +53,16 @@ pub enum ObjectError {
         /// Why not.
         message: String,
     },
+    /// The API server does not let this node have it.
+    #[error("cannot read {resource} {name:?}: {message}")]
+    Refused {
+        /// Its resource.
+        resource: &'static str,
+        /// Its name.
+        name: String,
+        /// Why not.
+        message: String,
+    },
     /// The API server has not said yet what there is of it; in upstream's words.
     #[error("failed to sync {resource} cache: timed out waiting for the condition")]
     NotSynced {
@@ -71,6 +81,14 @@ impl ObjectError {
         matches!(self, Self::NotFound { .. })
     }
 
+    /// Whether it is for the API server to say what there is of it, and it does not.
+    pub const fn is_away(&self) -> bool {
+        matches!(
+            self,
+            Self::Unavailable { .. } | Self::NotSynced { .. } | Self::ServicesUnread
+        )
+    }
+
     fn not_found(resource: &'static str, name: &str) -> Self {
         Self::NotFound {
             resource,
@@ -82,6 +100,13 @@ impl ObjectError {
     fn of(resource: &'static str, name: &str, error: &ApiError) -> Self {
         if error.is_not_found() {
             return Self::not_found(resource, name);
+        }
+        if error.is_forbidden() {
+            return Self::Refused {
+                resource,
+                name: name.to_owned(),
+                message: error.to_string(),
+            };
         }
         Self::Unavailable {
             resource,
@@ -146,6 +171,12 @@ pub trait Objects: fmt::Debug + Send + Sync {
     /// Every service of the cluster, for the variables of containers. Empty where there is
     /// no API server.
     fn services(&self) -> Answer<'_, Vec<Arc<Service>>>;
+
+    /// The services that pods in a namespace find, at least: those there, and the API
+    /// server's own.
+    fn services_for<'a>(&'a self, _namespace: &'a str) -> Answer<'a, Vec<Arc<Service>>> {
+        self.services()
+    }
 
     /// This node. `None` where there is no API server.
     fn node(&self) -> Answer<'_, Option<Arc<Node>>>;

@@ -142,6 +142,8 @@ pub const GROUPS: &[(&str, &[Flag])] = &[
         &[
             flag("kubeconfig", Text, Node, "how to reach the API server; without it the kubelet runs standalone"),
             flag("bootstrap-kubeconfig", Text, Node, "how to get the first client certificate, when that of --kubeconfig is not there or has expired"),
+            flag("bootstrap-checkpoint-path", Text, Node, "directory that keeps this node's pods and their config maps, so that they start again while the API server is away; none when empty"),
+            flag("bootstrap-checkpoint-key", Text, Node, "file of a key, 32 bytes or their base64, with which --bootstrap-checkpoint-path keeps secrets and tokens too, encrypted"),
             flag("register-node", Bool, Field("registerNode"), "register the node at the API server"),
             flag("register-with-taints", Taints, Field("registerWithTaints"), "taints to register the node with"),
             flag("node-labels", Map, Node, "labels to register the node with"),

@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     apiserver::{client::RateLimit, objects::ChangeDetection},
+    checkpoint::CheckpointOptions,
     cli::Flags,
 };
 
@@ -39,6 +40,8 @@ pub struct ClusterOptions {
     /// How it is found out that a config map or a secret has changed
     /// (`configMapAndSecretChangeDetectionStrategy`).
     pub change_detection: ChangeDetection,
+    /// Where pods are kept for a start without the API server; nowhere when unset.
+    pub checkpoint: Option<CheckpointOptions>,
     /// What the node's object says.
     pub node: NodeOptions,
 }
@@ -136,6 +139,13 @@ pub(super) fn cluster(
             "Cache" => ChangeDetection::Cache,
             _ => ChangeDetection::Watch,
         },
+        checkpoint: flags
+            .bootstrap_checkpoint_path
+            .as_deref()
+            .map(|dir| CheckpointOptions {
+                dir: absolute(dir),
+                key_file: flags.bootstrap_checkpoint_key.as_deref().map(absolute),
+            }),
         node: NodeOptions {
             register: config.register_node != Some(false),
             taints: config.register_with_taints.clone(),

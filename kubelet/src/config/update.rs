@@ -38,6 +38,9 @@ impl fmt::Display for Source {
 pub enum PodOperation {
     /// New at their source.
     Add,
+    /// Told by what the kubelet kept of their source, which does not answer. Told again
+    /// when it does.
+    Restore,
     /// Changed in what the kubelet acts on: spec, labels, annotations, deletion.
     Update,
     /// Marked for graceful deletion: the pod carries a deletion timestamp.

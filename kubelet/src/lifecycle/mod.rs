@@ -165,6 +165,13 @@ impl Admission {
     }
 }
 
+impl Collector for Admission {
+    /// How often pods were not run, or instead of others.
+    fn collect(&self, page: &mut Exposition) {
+        self.metrics.collect(page);
+    }
+}
+
 /// Whether everything is built that the pod asks for.
 fn check_supported(pod: &Pod) -> Result<(), Rejection> {
     let fields = unsupported(pod);
@@ -173,13 +180,6 @@ fn check_supported(pod: &Pod) -> Result<(), Rejection> {
     }
     let message = format!("this kubelet does not support: {}", fields.join("; "));
     Err(Rejection::new("UnsupportedPodSpec", message))
-}
-
-impl Collector for Admission {
-    /// How often pods were not run, or instead of others.
-    fn collect(&self, page: &mut Exposition) {
-        self.metrics.collect(page);
-    }
 }
 
 /// Whether the pod is for this operating system.

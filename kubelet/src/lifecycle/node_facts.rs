@@ -31,16 +31,24 @@ pub struct NodeSource {
     pub standalone: NodeFacts,
     /// The node's object, where there is an API server.
     pub object: Option<watch::Receiver<Option<Arc<Node>>>>,
+    /// The object as an earlier kubelet had it, until it is known anew.
+    last_object: Option<Arc<Node>>,
     /// Whether the runtime has policies of supplemental groups, as it said itself.
     has_group_policies: AtomicBool,
 }
 
 impl NodeSource {
-    /// A node that is `object` at the API server, if there is one, and `standalone` else.
-    pub fn new(standalone: NodeFacts, object: Option<watch::Receiver<Option<Arc<Node>>>>) -> Self {
+    /// A node that is `object` at the API server, if there is one, and `standalone` else;
+    /// until the server has told, `last_object`.
+    pub fn new(
+        standalone: NodeFacts,
+        object: Option<watch::Receiver<Option<Arc<Node>>>>,
+        last_object: Option<Arc<Node>>,
+    ) -> Self {
         Self {
             standalone,
             object,
+            last_object,
             has_group_policies: AtomicBool::default(),
         }
     }
@@ -54,6 +62,7 @@ impl NodeSource {
     /// What is known of the node now.
     pub fn facts(&self) -> NodeFacts {
         let object = self.object.as_ref().and_then(|node| node.borrow().clone());
+        let object = object.or_else(|| self.last_object.clone());
         let own = || NodeFacts {
             has_group_policies: self.has_group_policies.load(Ordering::Relaxed),
             ..self.standalone.clone()

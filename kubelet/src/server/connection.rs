@@ -24,8 +24,8 @@ use tracing::debug;
 
 use super::{
     access::Access,
-    metrics::{HttpMetrics, ServerType},
     authentication::websocket_protocol::remove_tokens,
+    metrics::{HttpMetrics, ServerType},
     strangers::{Client, Origin, Strangers},
     tls::{PeerCertificates, Tls},
 };

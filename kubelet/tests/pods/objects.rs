@@ -145,7 +145,8 @@ impl Objects for MemoryObjects {
             token: Some(format!("{namespace}:{service_account}:{audiences}")),
             ..TokenRequestStatus::default()
         };
-        Box::pin(ready(Ok(status)))
+        let answer = self.check("serviceaccount", service_account);
+        Box::pin(ready(answer.map(|()| status)))
     }
 
     fn services(&self) -> Answer<'_, Vec<Arc<Service>>> {

@@ -248,7 +248,11 @@ async fn token(
             .status
             .ok_or_else(|| unavailable("the API server gave no token".to_owned())),
         // It may be the pod that is not there.
-        Err(error) if is_of_another(&error, name) => Err(unavailable(error.to_string())),
+        Err(error) if is_of_another(&error, name) => Err(ObjectError::Refused {
+            resource: SERVICE_ACCOUNT,
+            name: name.to_owned(),
+            message: error.to_string(),
+        }),
         Err(error) => Err(ObjectError::of(SERVICE_ACCOUNT, name, &error)),
     }
 }

@@ -181,6 +181,7 @@ fn options(dir: &Path, url: &str, rotate: bool) -> ClusterOptions {
         },
         event_rate_limit: None,
         change_detection: crate::apiserver::objects::ChangeDetection::default(),
+        checkpoint: None,
         node: crate::config::cluster::NodeOptions::default(),
     }
 }

@@ -1,18 +1,24 @@
 //! The API source: the pods that the API server bound to this node.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, pin::pin, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use crate::{
     apiserver::list_watch::{Change, ListWatch},
+    checkpoint::Checkpoint,
     config::pod_config::{Closed, PodSet, SourceHandle},
     pod::identity::{self, PodUid},
 };
+
+/// The API server has so long to say which pods there are before those of the checkpoint
+/// start: none is to be started that it would only take away again.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Lists and watches the pods of one node.
 pub struct ApiSource {
@@ -23,6 +29,8 @@ pub struct ApiSource {
     /// Done once it is known whether the API server has the node's object: admission
     /// takes the node for what that says.
     pub node_known: BoxFuture<'static, ()>,
+    /// Keeps the pods, and has those that start while the API server is away.
+    pub checkpoint: Option<Arc<Checkpoint>>,
 }
 
 impl fmt::Debug for ApiSource {
@@ -35,24 +43,50 @@ impl fmt::Debug for ApiSource {
 
 impl ApiSource {
     /// Tells `mux` the pods until `cancel`, or until nobody listens. While the API
-    /// server is away the pods are those that it had last.
+    /// server is away the pods are those that it had last; with a checkpoint, also those
+    /// that an earlier kubelet had from it.
     pub async fn run(self, mux: SourceHandle, cancel: CancellationToken) {
         let _ = cancel.run_until_cancelled(self.tell(mux)).await;
     }
 
     async fn tell(self, mux: SourceHandle) -> Result<(), Closed> {
-        debug!("waiting for the API server to say whether it has the node");
-        self.node_known.await;
-        info!(node = self.node_name, "pods are watched at the API server");
-        let api = Api::<Pod>::all(self.client);
-        let selector = format!("spec.nodeName={}", self.node_name);
+        let Self {
+            client,
+            node_name,
+            node_known,
+            checkpoint,
+        } = self;
+        let checkpoint = checkpoint.as_deref();
+        let api = Api::<Pod>::all(client);
+        let selector = format!("spec.nodeName={node_name}");
         let mut pods = ListWatch::new(api, selector);
         // A name is had by one pod at a time.
         let mut names = BTreeMap::<String, PodUid>::new();
+        let mut change = {
+            let mut first = pin!(async {
+                debug!("waiting for the API server to say whether it has the node");
+                node_known.await;
+                info!(node = node_name, "pods are watched at the API server");
+                pods.next().await
+            });
+            match checkpoint {
+                None => first.await,
+                Some(checkpoint) => match timeout(PATIENCE, first.as_mut()).await {
+                    Ok(change) => change,
+                    Err(_) => {
+                        mux.restore(checkpoint.restored()).await?;
+                        first.await
+                    }
+                },
+            }
+        };
         loop {
-            match pods.next().await {
+            match change {
                 Change::All(pods) => {
                     let pods: Vec<Arc<Pod>> = pods.into_iter().map(lean).collect();
+                    if let Some(checkpoint) = checkpoint {
+                        checkpoint.set_pods(&pods);
+                    }
                     let named = pods.iter();
                     names = named
                         .map(|pod| (identity::full_name(pod), PodUid::of(pod)))
@@ -62,12 +96,18 @@ impl ApiSource {
                 }
                 Change::Put(pod) => {
                     let pod = lean(pod);
+                    if let Some(checkpoint) = checkpoint {
+                        checkpoint.put_pod(&pod);
+                    }
                     let uid = PodUid::of(&pod);
                     let before = names.insert(identity::full_name(&pod), uid.clone());
                     let gone = before.filter(|before| *before != uid);
                     mux.change(gone.as_ref(), Some(pod)).await?;
                 }
                 Change::Gone(pod) => {
+                    if let Some(checkpoint) = checkpoint {
+                        checkpoint.remove_pod(&pod);
+                    }
                     let (full_name, uid) = (identity::full_name(&pod), PodUid::of(&pod));
                     if names.get(&full_name) == Some(&uid) {
                         names.remove(&full_name);
@@ -75,6 +115,7 @@ impl ApiSource {
                     mux.change(Some(&uid), None).await?;
                 }
             }
+            change = pods.next().await;
         }
     }
 }

@@ -19,7 +19,7 @@ pub(super) async fn variables(
     namespace: &str,
     links: bool,
 ) -> Result<BTreeMap<String, String>, ObjectError> {
-    let services = objects.services().await?;
+    let services = objects.services_for(namespace).await?;
     let mut chosen: BTreeMap<&str, &Arc<Service>> = BTreeMap::new();
     for service in &services {
         let own = service.metadata.namespace.as_deref().unwrap_or_default();

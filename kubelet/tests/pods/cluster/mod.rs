@@ -1,6 +1,7 @@
 //! Pods of a node that is part of a cluster.
 
 mod api;
+mod checkpoint;
 mod mirrors;
 mod pods;
 mod requests;
@@ -10,6 +11,8 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Node as NodeObject, Pod};
 use kubelet::{
+    apiserver::objects::Objects,
+    checkpoint::{Checkpoint, CheckpointOptions, objects::KeptObjects},
     config::{
         options::Options,
         pod_config::{PodConfig, PodSet, SourceHandle},
@@ -20,6 +23,7 @@ use kubelet::{
         update::Source,
     },
     kubelet::{Kubelet, Membership},
+    pod::identity::PodUid,
     runtime::cri::CriClient,
 };
 use serde_json::{Value, json};
@@ -44,6 +48,8 @@ struct Joined {
     api: Api,
     /// The node's object as it is followed; none unless a test sets it.
     object: watch::Sender<Option<Arc<NodeObject>>>,
+    /// Where its kubelets keep what they need to start without the API server.
+    checkpoint: Option<CheckpointOptions>,
 }
 
 /// A kubelet of the node.
@@ -66,6 +72,7 @@ impl Joined {
             objects,
             api: Api::new(),
             object: watch::Sender::new(None),
+            checkpoint: None,
         }
     }
 
@@ -88,13 +95,22 @@ impl Joined {
         let (config, updates) = PodConfig::new();
         let (file, api) = (config.source(Source::File), config.source(Source::Api));
         let client = self.api.client();
+        let checkpoint = match &self.checkpoint {
+            Some(kept) => Some(Arc::new(Checkpoint::open(kept, "node").await.unwrap())),
+            None => None,
+        };
+        let objects: Arc<dyn Objects> = match &checkpoint {
+            Some(kept) => Arc::new(KeptObjects::new(self.node.objects.clone(), kept.clone())),
+            None => self.node.objects.clone(),
+        };
         let kubelet = Kubelet::new(
             options,
             cri,
-            self.node.objects.clone(),
+            objects,
             Some(Membership {
                 client: client.clone(),
                 node: self.object.subscribe(),
+                last_node: checkpoint.as_ref().and_then(|kept| kept.node()),
             }),
             self.node.events.clone(),
             move || config.seen_all_sources(),
@@ -104,14 +120,26 @@ impl Joined {
             client,
             node_name: "node".to_owned(),
             node_known: Box::pin(async move { registered.await.unwrap() }),
+            checkpoint: checkpoint.clone(),
         };
         let cancel = CancellationToken::new();
         let task = tokio::spawn({
             let (kubelet, cancel) = (kubelet.clone(), cancel.clone());
             async move {
-                let (ran, ()) = tokio::join!(
+                let keep = async {
+                    if let Some(kept) = checkpoint {
+                        let changes = kubelet.status_changes();
+                        let status = |uid: &PodUid| kubelet.status(uid);
+                        tokio::join!(
+                            kept.follow_ends(changes, status, cancel.clone()),
+                            kept.run(cancel.clone())
+                        );
+                    }
+                };
+                let (ran, (), ()) = tokio::join!(
                     kubelet.run(updates, cancel.clone()),
-                    source.run(api, cancel)
+                    source.run(api, cancel.clone()),
+                    keep
                 );
                 ran.unwrap();
             }

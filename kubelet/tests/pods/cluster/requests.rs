@@ -41,6 +41,7 @@ async fn join(api: &ApiServer, node: &Node, tasks: &TaskTracker, cancel: &Cancel
     let membership = Membership {
         client: client(),
         node: watch.subscribe(),
+        last_node: None,
     };
     let objects = ApiObjects::new(ApiObjectsParts {
         client: client(),
@@ -57,6 +58,7 @@ async fn join(api: &ApiServer, node: &Node, tasks: &TaskTracker, cancel: &Cancel
         client: client(),
         node_name: "node".to_owned(),
         node_known: Box::pin(async move { drop(listed.wait_for(|listed| *listed).await) }),
+        checkpoint: None,
     };
     let pods = config.source(Source::Api);
     let root_dir = options.root_dir.clone();

@@ -1,0 +1,184 @@
+//! What a checkpoint has files of.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+};
+
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::{config::validation::names, pod::identity};
+
+/// A kind of what is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// The object of this node, without what only the API server makes use of.
+    Node,
+    /// A pod of this node.
+    Pod,
+    /// The services that the pods of one namespace find; named after the namespace.
+    Services,
+    /// A config map.
+    ConfigMap,
+    /// A secret.
+    Secret,
+    /// A token of a service account for one pod.
+    Token,
+    /// A persistent volume claim.
+    Claim,
+    /// A persistent volume.
+    Volume,
+    /// What the cluster knows of a CSI driver.
+    CsiDriver,
+}
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Self; 9] = [
+        Self::Node,
+        Self::Pod,
+        Self::Services,
+        Self::ConfigMap,
+        Self::Secret,
+        Self::Token,
+        Self::Claim,
+        Self::Volume,
+        Self::CsiDriver,
+    ];
+
+    /// The directory of its files.
+    pub const fn directory(self) -> &'static str {
+        match self {
+            Self::Node => "nodes",
+            Self::Pod => "pods",
+            Self::Services => "services",
+            Self::ConfigMap => "configmaps",
+            Self::Secret => "secrets",
+            Self::Token => "tokens",
+            Self::Claim => "persistentvolumeclaims",
+            Self::Volume => "persistentvolumes",
+            Self::CsiDriver => "csidrivers",
+        }
+    }
+
+    /// Whether there is a directory for each namespace.
+    pub const fn is_namespaced(self) -> bool {
+        matches!(
+            self,
+            Self::Pod | Self::ConfigMap | Self::Secret | Self::Token | Self::Claim
+        )
+    }
+
+    /// Whether it is written encrypted or not at all.
+    pub const fn is_secret(self) -> bool {
+        matches!(self, Self::Secret | Self::Token)
+    }
+}
+
+/// What one file is of.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Entry {
+    kind: Kind,
+    /// Empty where there is none.
+    namespace: String,
+    name: String,
+}
+
+impl Entry {
+    /// The entry of an object; `None` if nothing can be named so, which keeps every file
+    /// inside the checkpoint's directory.
+    pub fn new(kind: Kind, namespace: &str, name: &str) -> Option<Self> {
+        let has_namespace = names::dns1123_label(namespace).is_ok();
+        let is_placed = match kind.is_namespaced() {
+            true => has_namespace,
+            false => namespace.is_empty(),
+        };
+        (is_placed && names::dns1123_subdomain(name).is_ok()).then(|| Self {
+            kind,
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        })
+    }
+
+    /// The entry of a pod.
+    pub fn of_pod(pod: &Pod) -> Option<Self> {
+        Self::new(Kind::Pod, identity::namespace(pod), identity::name(pod))
+    }
+
+    /// What it is.
+    pub const fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its file below the checkpoint's directory.
+    pub fn path(&self, dir: &Path) -> PathBuf {
+        let mut path = dir.join(self.kind.directory());
+        if self.kind.is_namespaced() {
+            path.push(&self.namespace);
+        }
+        path.push(&self.name);
+        path
+    }
+
+    /// How its file says what it is of: three words.
+    pub fn words(&self) -> String {
+        let namespace = match &*self.namespace {
+            "" => "-",
+            namespace => namespace,
+        };
+        format!("{} {namespace} {}", self.kind.directory(), self.name)
+    }
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.kind.directory())?;
+        if self.kind.is_namespaced() {
+            write!(f, "/{}", self.namespace)?;
+        }
+        write!(f, "/{}", self.name)
+    }
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_stay_in_their_directory() {
+        let dir = Path::new("/c");
+        let path = |kind, namespace, name| Entry::new(kind, namespace, name).map(|e| e.path(dir));
+        assert_eq!(
+            path(Kind::Pod, "default", "web-1"),
+            Some(PathBuf::from("/c/pods/default/web-1"))
+        );
+        assert_eq!(
+            path(Kind::Volume, "", "pv.1"),
+            Some(PathBuf::from("/c/persistentvolumes/pv.1"))
+        );
+        for (namespace, name) in [
+            ("default", ".."),
+            ("default", "a/b"),
+            ("default", ".new"),
+            ("..", "a"),
+            ("", "a"),
+        ] {
+            assert_eq!(
+                path(Kind::ConfigMap, namespace, name),
+                None,
+                "{namespace}/{name}"
+            );
+        }
+    }
+}

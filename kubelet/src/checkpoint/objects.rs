@@ -1,0 +1,303 @@
+//! The objects that pods name: from the API server, and while it is away as they were last.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use k8s_openapi::api::{
+    authentication::v1::{TokenRequestSpec, TokenRequestStatus},
+    core::v1::{
+        ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Secret, Service, ServiceAccount,
+    },
+    storage::v1::{CSIDriver, VolumeAttachment},
+};
+use kube::Resource;
+use serde::{Serialize, de::DeserializeOwned};
+use sha2::{Digest as _, Sha256};
+use tokio::time::timeout;
+use tracing::debug;
+
+use super::{
+    Checkpoint,
+    entry::{Entry, Kind},
+    references,
+    store::StoreError,
+};
+use crate::{
+    apiserver::objects::{Answer, ObjectError, Objects},
+    image::credentials::hex,
+};
+
+/// An API server that did not answer by then is away.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What the API server has; while it is away, what the checkpoint has. What it refuses, and
+/// what it says there is none of, is not had from the checkpoint.
+///
+/// Attachments of volumes are not kept: whether a volume that was attached still is, and is
+/// not another node's by now, is the cluster's to say. Pods with such volumes wait for it.
+#[derive(Debug)]
+pub struct KeptObjects {
+    server: Arc<dyn Objects>,
+    checkpoint: Arc<Checkpoint>,
+}
+
+/// What is asked for.
+struct Asked {
+    /// `None` if there can be no such object.
+    entry: Option<Entry>,
+    resource: &'static str,
+    name: String,
+}
+
+impl Asked {
+    fn new(kind: Kind, namespace: &str, resource: &'static str, name: &str) -> Self {
+        Self {
+            entry: Entry::new(kind, namespace, name),
+            resource,
+            name: name.to_owned(),
+        }
+    }
+
+    fn unavailable(&self, message: String) -> ObjectError {
+        ObjectError::Unavailable {
+            resource: self.resource,
+            name: self.name.clone(),
+            message,
+        }
+    }
+}
+
+impl KeptObjects {
+    /// The objects of `server`, which are kept in `checkpoint`.
+    pub fn new(server: Arc<dyn Objects>, checkpoint: Arc<Checkpoint>) -> Self {
+        Self { server, checkpoint }
+    }
+
+    /// The server's answer, or what was kept: `Ok(Err(_))` for that. A `NotFound` of the
+    /// server has it forgotten.
+    async fn ask<T, K>(
+        &self,
+        asked: &Asked,
+        answer: Answer<'_, T>,
+    ) -> Result<Result<T, K>, ObjectError>
+    where
+        K: DeserializeOwned + Send + 'static,
+    {
+        let error = match timeout(PATIENCE, answer).await {
+            Ok(Ok(answer)) => return Ok(Ok(answer)),
+            Ok(Err(error)) => error,
+            Err(_) => {
+                asked.unavailable(format!("the API server did not answer within {PATIENCE:?}"))
+            }
+        };
+        let Some(entry) = &asked.entry else {
+            return Err(error);
+        };
+        if error.is_not_found() {
+            self.checkpoint.forget(entry);
+        }
+        if !error.is_away() {
+            return Err(error);
+        }
+        match self.checkpoint.read(entry).await {
+            Ok(Some(kept)) => {
+                debug!(object = %entry, %error, "going on with what the checkpoint has");
+                Ok(Err(kept))
+            }
+            Err(StoreError::NoKey(_)) | Ok(None) if !self.checkpoint.keeps(entry.kind()) => {
+                Err(asked.unavailable(format!(
+                    "{}; secrets and tokens are kept for a start without the API server only \
+                     with --bootstrap-checkpoint-key",
+                    reason(&error)
+                )))
+            }
+            Ok(None) => Err(error),
+            Err(kept) => Err(asked.unavailable(format!("{}; {kept}", reason(&error)))),
+        }
+    }
+
+    async fn object<K>(
+        &self,
+        asked: Asked,
+        answer: Answer<'_, Arc<K>>,
+        names: fn(&K) -> BTreeSet<Entry>,
+    ) -> Result<Arc<K>, ObjectError>
+    where
+        K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Send + Sync + 'static,
+    {
+        let object = match self.ask::<_, K>(&asked, answer).await? {
+            Ok(object) => object,
+            Err(kept) => return Ok(Arc::new(kept)),
+        };
+        if let Some(entry) = asked.entry {
+            let version = version(&*object);
+            self.checkpoint
+                .keep(entry, version, &*object, names(&object));
+        }
+        Ok(object)
+    }
+
+    async fn token(
+        &self,
+        asked: Asked,
+        answer: Answer<'_, TokenRequestStatus>,
+    ) -> Result<TokenRequestStatus, ObjectError> {
+        let token = match self.ask::<_, TokenRequestStatus>(&asked, answer).await? {
+            Ok(token) => token,
+            // It may have expired. The pod starts with it, and has it renewed as soon as the
+            // API server is back: whoever keeps tokens asks for a new one until it is fresh.
+            Err(kept) => return Ok(kept),
+        };
+        if let Some(entry) = asked.entry {
+            self.checkpoint.keep(entry, None, &token, BTreeSet::new());
+        }
+        Ok(token)
+    }
+
+    async fn services_of(&self, namespace: &str) -> Result<Vec<Arc<Service>>, ObjectError> {
+        let asked = Asked {
+            entry: references::services(namespace),
+            resource: "service",
+            name: namespace.to_owned(),
+        };
+        let answer = self.server.services_for(namespace);
+        let services = match self.ask::<_, Vec<Service>>(&asked, answer).await? {
+            Ok(services) => services,
+            Err(kept) => return Ok(kept.into_iter().map(Arc::new).collect()),
+        };
+        if let Some(entry) = asked.entry {
+            let found = services.iter().filter(|s| is_found_in(s, namespace));
+            let found: Vec<&Service> = found.map(|service| &**service).collect();
+            let versions: Option<Vec<String>> = found.iter().map(|s| version(*s)).collect();
+            let version = versions.map(|versions| hex(&Sha256::digest(versions.join(" "))));
+            self.checkpoint
+                .keep(entry, version, &found, BTreeSet::new());
+        }
+        Ok(services)
+    }
+}
+
+/// Why the API server did not answer, without what it was asked for.
+fn reason(error: &ObjectError) -> String {
+    match error {
+        ObjectError::Unavailable { message, .. } => message.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// Whether pods in `namespace` find a service: their own, and the API server's.
+fn is_found_in(service: &Service, namespace: &str) -> bool {
+    let own = service.metadata.namespace.as_deref();
+    let name = service.metadata.name.as_deref();
+    own == Some(namespace) || (own, name) == (Some("default"), Some("kubernetes"))
+}
+
+/// What changes whenever the object does; `None` if nothing of it does.
+fn version<K: Resource<DynamicType = ()>>(object: &K) -> Option<String> {
+    let metadata = object.meta();
+    let uid = metadata.uid.as_deref().unwrap_or_default();
+    let version = metadata.resource_version.as_ref()?;
+    Some(format!("{uid}/{version}"))
+}
+
+/// The entry of a token: that of a pod, for what is asked.
+fn token_entry(namespace: &str, account: &str, request: &TokenRequestSpec) -> Option<Entry> {
+    let pod = request.bound_object_ref.as_ref()?;
+    let uid = pod.uid.as_deref()?;
+    let audiences = request.audiences.as_deref().unwrap_or_default();
+    let what = serde_json::json!([account, audiences, request.expiration_seconds]);
+    let digest = hex(&Sha256::digest(what.to_string()));
+    Entry::new(
+        Kind::Token,
+        namespace,
+        &format!("{uid}.{}", digest.get(..16)?),
+    )
+}
+
+/// It leads to nothing else.
+fn nothing<K>(_: &K) -> BTreeSet<Entry> {
+    BTreeSet::new()
+}
+
+impl Objects for KeptObjects {
+    fn config_map<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Arc<ConfigMap>> {
+        let asked = Asked::new(Kind::ConfigMap, namespace, "configmap", name);
+        let answer = self.server.config_map(namespace, name);
+        Box::pin(self.object(asked, answer, nothing))
+    }
+
+    fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Arc<Secret>> {
+        let asked = Asked::new(Kind::Secret, namespace, "secret", name);
+        let answer = self.server.secret(namespace, name);
+        Box::pin(self.object(asked, answer, nothing))
+    }
+
+    fn persistent_volume_claim<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> Answer<'a, Arc<PersistentVolumeClaim>> {
+        let asked = Asked::new(Kind::Claim, namespace, "persistentvolumeclaim", name);
+        let answer = self.server.persistent_volume_claim(namespace, name);
+        Box::pin(self.object(asked, answer, references::of_claim))
+    }
+
+    fn persistent_volume<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<PersistentVolume>> {
+        let asked = Asked::new(Kind::Volume, "", "persistentvolume", name);
+        let answer = self.server.persistent_volume(name);
+        Box::pin(self.object(asked, answer, references::of_volume))
+    }
+
+    fn csi_driver<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<CSIDriver>> {
+        let asked = Asked::new(Kind::CsiDriver, "", "csidriver", name);
+        let answer = self.server.csi_driver(name);
+        Box::pin(self.object(asked, answer, nothing))
+    }
+
+    fn volume_attachment<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<VolumeAttachment>> {
+        self.server.volume_attachment(name)
+    }
+
+    fn service_account<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> Answer<'a, Arc<ServiceAccount>> {
+        self.server.service_account(namespace, name)
+    }
+
+    fn service_account_token<'a>(
+        &'a self,
+        namespace: &'a str,
+        service_account: &'a str,
+        request: TokenRequestSpec,
+    ) -> Answer<'a, TokenRequestStatus> {
+        let asked = Asked {
+            entry: token_entry(namespace, service_account, &request),
+            resource: "serviceaccount",
+            name: service_account.to_owned(),
+        };
+        let server = &self.server;
+        let answer = server.service_account_token(namespace, service_account, request);
+        Box::pin(self.token(asked, answer))
+    }
+
+    fn services(&self) -> Answer<'_, Vec<Arc<Service>>> {
+        self.server.services()
+    }
+
+    fn services_for<'a>(&'a self, namespace: &'a str) -> Answer<'a, Vec<Arc<Service>>> {
+        Box::pin(self.services_of(namespace))
+    }
+
+    fn node(&self) -> Answer<'_, Option<Arc<Node>>> {
+        let answer = self.server.node();
+        Box::pin(async move {
+            let node = answer.await?;
+            Ok(node.or_else(|| self.checkpoint.node()))
+        })
+    }
+
+    fn is_standalone(&self) -> bool {
+        self.server.is_standalone()
+    }
+}

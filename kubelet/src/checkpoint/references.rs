@@ -1,0 +1,228 @@
+//! What is needed beside a pod to start it.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::{
+    EnvFromSource, EnvVar, PersistentVolume, PersistentVolumeClaim, Pod, SecretReference, Volume,
+};
+
+use super::entry::{Entry, Kind};
+use crate::pod::identity;
+
+/// What a pod names: its own, and not what that names in its turn.
+pub(super) fn of_pod(pod: &Pod) -> BTreeSet<Entry> {
+    let namespace = identity::namespace(pod);
+    let mut found = Found::new(namespace);
+    found.entries.extend(services(namespace));
+    let Some(spec) = &pod.spec else {
+        return found.entries;
+    };
+    for reference in spec.image_pull_secrets.iter().flatten() {
+        found.add(Kind::Secret, &reference.name);
+    }
+    for volume in spec.volumes.iter().flatten() {
+        found.volume(identity::name(pod), volume);
+    }
+    let init = spec.init_containers.iter().flatten();
+    for container in init.chain(&spec.containers) {
+        found.environment(container.env.as_ref(), container.env_from.as_ref());
+    }
+    for container in spec.ephemeral_containers.iter().flatten() {
+        found.environment(container.env.as_ref(), container.env_from.as_ref());
+    }
+    found.entries
+}
+
+/// The services that pods of a namespace find.
+pub(super) fn services(namespace: &str) -> Option<Entry> {
+    Entry::new(Kind::Services, "", namespace)
+}
+
+/// The volume that a claim is bound to.
+pub(super) fn of_claim(claim: &PersistentVolumeClaim) -> BTreeSet<Entry> {
+    let spec = claim.spec.as_ref();
+    let volume = spec.and_then(|spec| spec.volume_name.as_deref());
+    let entry = volume.and_then(|volume| Entry::new(Kind::Volume, "", volume));
+    entry.into_iter().collect()
+}
+
+/// What its driver needs to have a volume on this node.
+pub(super) fn of_volume(volume: &PersistentVolume) -> BTreeSet<Entry> {
+    let spec = volume.spec.as_ref();
+    let Some(csi) = spec.and_then(|spec| spec.csi.as_ref()) else {
+        return BTreeSet::new();
+    };
+    let secret = |reference: &SecretReference| {
+        let namespace = reference.namespace.as_deref()?;
+        Entry::new(Kind::Secret, namespace, reference.name.as_deref()?)
+    };
+    let secrets = [
+        &csi.node_stage_secret_ref,
+        &csi.node_publish_secret_ref,
+        &csi.node_expand_secret_ref,
+    ];
+    let secrets = secrets.into_iter().flatten().filter_map(secret);
+    let driver = Entry::new(Kind::CsiDriver, "", &csi.driver);
+    secrets.chain(driver).collect()
+}
+
+struct Found<'a> {
+    namespace: &'a str,
+    entries: BTreeSet<Entry>,
+}
+
+impl<'a> Found<'a> {
+    const fn new(namespace: &'a str) -> Self {
+        Self {
+            namespace,
+            entries: BTreeSet::new(),
+        }
+    }
+
+    fn add(&mut self, kind: Kind, name: &str) {
+        let namespace = match kind.is_namespaced() {
+            true => self.namespace,
+            false => "",
+        };
+        self.entries.extend(Entry::new(kind, namespace, name));
+    }
+
+    fn volume(&mut self, pod: &str, volume: &Volume) {
+        if let Some(source) = &volume.config_map {
+            self.add(Kind::ConfigMap, &source.name);
+        }
+        if let Some(source) = &volume.secret {
+            self.add(
+                Kind::Secret,
+                source.secret_name.as_deref().unwrap_or_default(),
+            );
+        }
+        let projected = volume.projected.as_ref();
+        for source in projected
+            .and_then(|p| p.sources.as_ref())
+            .into_iter()
+            .flatten()
+        {
+            if let Some(source) = &source.config_map {
+                self.add(Kind::ConfigMap, &source.name);
+            }
+            if let Some(source) = &source.secret {
+                self.add(Kind::Secret, &source.name);
+            }
+        }
+        if let Some(source) = &volume.persistent_volume_claim {
+            self.add(Kind::Claim, &source.claim_name);
+        }
+        if volume.ephemeral.is_some() {
+            self.add(Kind::Claim, &format!("{pod}-{}", volume.name));
+        }
+        if let Some(source) = &volume.csi {
+            self.add(Kind::CsiDriver, &source.driver);
+            if let Some(reference) = &source.node_publish_secret_ref {
+                self.add(Kind::Secret, &reference.name);
+            }
+        }
+    }
+
+    fn environment(&mut self, env: Option<&Vec<EnvVar>>, from: Option<&Vec<EnvFromSource>>) {
+        for source in env
+            .into_iter()
+            .flatten()
+            .filter_map(|v| v.value_from.as_ref())
+        {
+            if let Some(selector) = &source.config_map_key_ref {
+                self.add(Kind::ConfigMap, &selector.name);
+            }
+            if let Some(selector) = &source.secret_key_ref {
+                self.add(Kind::Secret, &selector.name);
+            }
+        }
+        for source in from.into_iter().flatten() {
+            if let Some(reference) = &source.config_map_ref {
+                self.add(Kind::ConfigMap, &reference.name);
+            }
+            if let Some(reference) = &source.secret_ref {
+                self.add(Kind::Secret, &reference.name);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn words(entries: BTreeSet<Entry>) -> Vec<String> {
+        entries.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn everything_that_a_pod_names_is_found() {
+        let pod = json!({
+            "metadata": {"name": "web", "namespace": "shop"},
+            "spec": {
+                "imagePullSecrets": [{"name": "registry"}],
+                "initContainers": [{"name": "i", "envFrom": [
+                    {"configMapRef": {"name": "all"}}, {"secretRef": {"name": "all-secret"}}
+                ]}],
+                "containers": [{"name": "c", "env": [
+                    {"name": "A", "value": "plain"},
+                    {"name": "B", "valueFrom": {"configMapKeyRef": {"name": "one", "key": "k"}}},
+                    {"name": "C", "valueFrom": {"secretKeyRef": {"name": "one-secret", "key": "k"}}}
+                ]}],
+                "volumes": [
+                    {"name": "a", "configMap": {"name": "files"}},
+                    {"name": "b", "secret": {"secretName": "files-secret"}},
+                    {"name": "c", "projected": {"sources": [
+                        {"serviceAccountToken": {"path": "token"}},
+                        {"configMap": {"name": "kube-root-ca.crt"}},
+                        {"secret": {"name": "projected"}}
+                    ]}},
+                    {"name": "d", "persistentVolumeClaim": {"claimName": "data"}},
+                    {"name": "e", "ephemeral": {}},
+                    {"name": "f", "csi": {
+                        "driver": "csi.example.com", "nodePublishSecretRef": {"name": "csi"}
+                    }}
+                ]
+            }
+        });
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        assert_eq!(
+            words(of_pod(&pod)),
+            [
+                "services/shop",
+                "configmaps/shop/all",
+                "configmaps/shop/files",
+                "configmaps/shop/kube-root-ca.crt",
+                "configmaps/shop/one",
+                "secrets/shop/all-secret",
+                "secrets/shop/csi",
+                "secrets/shop/files-secret",
+                "secrets/shop/one-secret",
+                "secrets/shop/projected",
+                "secrets/shop/registry",
+                "persistentvolumeclaims/shop/data",
+                "persistentvolumeclaims/shop/web-e",
+                "csidrivers/csi.example.com",
+            ]
+        );
+    }
+
+    #[test]
+    fn claims_lead_to_volumes_and_these_to_drivers() {
+        let claim = json!({"spec": {"volumeName": "pv-1"}});
+        let claim = serde_json::from_value(claim).unwrap();
+        assert_eq!(words(of_claim(&claim)), ["persistentvolumes/pv-1"]);
+        let volume = json!({"spec": {"csi": {
+            "driver": "csi.example.com", "volumeHandle": "1",
+            "nodeStageSecretRef": {"name": "stage", "namespace": "storage"}
+        }}});
+        let volume = serde_json::from_value(volume).unwrap();
+        assert_eq!(
+            words(of_volume(&volume)),
+            ["secrets/storage/stage", "csidrivers/csi.example.com"]
+        );
+    }
+}

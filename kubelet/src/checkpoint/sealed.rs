@@ -1,0 +1,160 @@
+//! Encryption of what nobody but this node is to read.
+
+use std::{
+    fmt, fs, io,
+    path::{Path, PathBuf},
+};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use ring::{
+    aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey},
+    rand::{SecureRandom as _, SystemRandom},
+};
+
+/// Bytes of a key.
+const KEY_LEN: usize = 32;
+
+/// Why a key cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// Its file cannot be read.
+    #[error("--bootstrap-checkpoint-key: cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Its file has no key.
+    #[error(
+        "--bootstrap-checkpoint-key: {} has no key: it must have 32 bytes, as they are or in base64 \
+         (as `openssl rand -base64 32` writes them)",
+        .0.display()
+    )]
+    Format(PathBuf),
+}
+
+/// The random numbers of the system cannot be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it cannot be encrypted: the system gives no random numbers")]
+pub struct Unsealable;
+
+/// A key of AES-256-GCM. Each text has a nonce by chance, which is safe for some 2^32 texts
+/// of one key (NIST SP 800-38D, 8.3): more than a node writes in its life.
+pub struct SealingKey {
+    key: LessSafeKey,
+    random: SystemRandom,
+}
+
+impl fmt::Debug for SealingKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SealingKey").finish_non_exhaustive()
+    }
+}
+
+impl SealingKey {
+    /// Reads the key from a file: 32 bytes, or their base64. Blocks on the file.
+    ///
+    /// # Errors
+    /// The file cannot be read, or has something else.
+    pub fn read(path: &Path) -> Result<Self, KeyError> {
+        let bytes = fs::read(path).map_err(|source| KeyError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        Self::parse(&bytes).ok_or_else(|| KeyError::Format(path.to_owned()))
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let key = match bytes.len() {
+            KEY_LEN => bytes.to_vec(),
+            _ => STANDARD.decode(bytes.trim_ascii()).ok()?,
+        };
+        let key = UnboundKey::new(&AES_256_GCM, &key).ok()?;
+        Some(Self {
+            key: LessSafeKey::new(key),
+            random: SystemRandom::new(),
+        })
+    }
+
+    /// Encrypts a text: the nonce, what comes of the text, and the tag. It is opened only
+    /// where `context` is the same.
+    ///
+    /// # Errors
+    /// There are no random numbers.
+    pub fn seal(&self, context: &[u8], text: &[u8]) -> Result<Vec<u8>, Unsealable> {
+        let mut nonce = [0; NONCE_LEN];
+        self.random.fill(&mut nonce).map_err(|_| Unsealable)?;
+        let mut body = text.to_vec();
+        let aad = Aad::from(context);
+        self.key
+            .seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), aad, &mut body)
+            .map_err(|_| Unsealable)?;
+        let mut sealed = nonce.to_vec();
+        sealed.append(&mut body);
+        Ok(sealed)
+    }
+
+    /// The text; `None` if it was encrypted by another key or for another context, or was
+    /// changed since.
+    pub fn open(&self, context: &[u8], sealed: &[u8]) -> Option<Vec<u8>> {
+        let (nonce, body) = sealed.split_at_checked(NONCE_LEN)?;
+        let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
+        let mut body = body.to_vec();
+        let aad = Aad::from(context);
+        let len = self.key.open_in_place(nonce, aad, &mut body).ok()?.len();
+        body.truncate(len);
+        Some(body)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_sealed_is_opened_by_the_same_key_in_the_same_place() {
+        let key = SealingKey::parse(&[7; KEY_LEN]).unwrap();
+        let sealed = key.seal(b"secrets default a", b"password").unwrap();
+        assert!(!sealed.windows(8).any(|part| part == b"password"));
+        let open = |key: &SealingKey, context: &[u8], sealed: &[u8]| key.open(context, sealed);
+        assert_eq!(
+            open(&key, b"secrets default a", &sealed).unwrap(),
+            b"password"
+        );
+        assert_eq!(open(&key, b"secrets default b", &sealed), None);
+        let mut tampered = sealed.clone();
+        *tampered.last_mut().unwrap() ^= 1;
+        assert_eq!(open(&key, b"secrets default a", &tampered), None);
+        assert_eq!(open(&key, b"secrets default a", &sealed[..5]), None);
+        let other = SealingKey::parse(&[8; KEY_LEN]).unwrap();
+        assert_eq!(open(&other, b"secrets default a", &sealed), None);
+        // Nobody sees that two texts are the same.
+        assert_ne!(key.seal(b"secrets default a", b"password").unwrap(), sealed);
+    }
+
+    #[test]
+    fn a_key_is_32_bytes_or_their_base64() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        let read = |content: &[u8]| {
+            fs::write(&path, content).unwrap();
+            SealingKey::read(&path)
+        };
+        let raw = read(&[9; KEY_LEN]).unwrap();
+        let text = format!("{}\n", STANDARD.encode([9; KEY_LEN]));
+        let encoded = read(text.as_bytes()).unwrap();
+        let sealed = raw.seal(b"c", b"text").unwrap();
+        assert_eq!(encoded.open(b"c", &sealed).unwrap(), b"text");
+        for wrong in [&b""[..], &[9; 31], b"c2hvcnQ=", b"no base64 at all"] {
+            let error = read(wrong).unwrap_err().to_string();
+            assert!(
+                error.contains("32 bytes") && error.contains("base64"),
+                "{error}"
+            );
+        }
+        fs::remove_file(&path).unwrap();
+        let error = SealingKey::read(&path).unwrap_err().to_string();
+        assert!(error.contains(&path.display().to_string()), "{error}");
+    }
+}

@@ -1,0 +1,186 @@
+use std::os::unix::fs::PermissionsExt as _;
+
+use super::*;
+
+fn entry(kind: Kind, name: &str) -> Entry {
+    let namespace = if kind.is_namespaced() { "default" } else { "" };
+    Entry::new(kind, namespace, name).unwrap()
+}
+
+fn key(dir: &Path, byte: u8) -> SealingKey {
+    let path = dir.join("key");
+    fs::write(&path, [byte; 32]).unwrap();
+    SealingKey::read(&path).unwrap()
+}
+
+struct Setup {
+    dir: tempfile::TempDir,
+    store: Store,
+}
+
+impl Setup {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(&dir.path().join("c"), Some(key(dir.path(), 1))).unwrap();
+        Self { dir, store }
+    }
+
+    fn reopened(&self, byte: Option<u8>) -> Store {
+        let key = byte.map(|byte| key(self.dir.path(), byte));
+        Store::open(self.store.dir(), key).unwrap()
+    }
+
+    fn path(&self, entry: &Entry) -> PathBuf {
+        entry.path(self.store.dir())
+    }
+
+    fn error(&self, entry: &Entry) -> String {
+        self.store.read(entry).unwrap_err().to_string()
+    }
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+#[test]
+fn what_is_written_is_read_by_the_next_one() {
+    let setup = Setup::new();
+    for kind in Kind::ALL {
+        let entry = entry(kind, "a");
+        assert_eq!(setup.store.read(&entry).unwrap(), None);
+        setup.store.write(&entry, b"{\"a\":\n1}").unwrap();
+        setup.store.write(&entry, b"{\"a\":\n2}").unwrap();
+        let next = setup.reopened(Some(1));
+        assert_eq!(next.read(&entry).unwrap().unwrap(), b"{\"a\":\n2}");
+        assert!(next.entries().contains(&entry));
+        next.remove(&entry).unwrap();
+        next.remove(&entry).unwrap();
+        assert_eq!(setup.store.read(&entry).unwrap(), None);
+    }
+    assert!(setup.reopened(Some(1)).entries().is_empty());
+}
+
+#[test]
+fn files_are_their_owners_and_secrets_are_not_to_be_read() {
+    let setup = Setup::new();
+    for kind in [Kind::Pod, Kind::Secret] {
+        let entry = entry(kind, "a");
+        setup.store.write(&entry, b"password").unwrap();
+        let path = setup.path(&entry);
+        assert_eq!(mode(&path), 0o600);
+        assert_eq!(mode(path.parent().unwrap()), 0o700);
+        let bytes = fs::read(&path).unwrap();
+        let shows = bytes.windows(8).any(|part| part == b"password");
+        assert_eq!(shows, kind == Kind::Pod);
+    }
+    assert_eq!(mode(setup.store.dir()), 0o700);
+}
+
+#[test]
+fn what_is_the_same_is_not_written_again() {
+    let setup = Setup::new();
+    let entry = entry(Kind::Secret, "a");
+    setup.store.write(&entry, b"one").unwrap();
+    let before = fs::read(setup.path(&entry)).unwrap();
+    setup.store.write(&entry, b"one").unwrap();
+    assert_eq!(fs::read(setup.path(&entry)).unwrap(), before);
+}
+
+#[test]
+fn what_is_broken_is_told_by_its_file() {
+    let setup = Setup::new();
+    let (pod, other) = (entry(Kind::Pod, "a"), entry(Kind::Pod, "b"));
+    setup.store.write(&pod, b"{\"a\": 1}").unwrap();
+    setup.store.write(&other, b"{\"b\": 1}").unwrap();
+    let path = setup.path(&pod);
+    let good = fs::read(&path).unwrap();
+
+    let mut tampered = good.clone();
+    let last = tampered.len() - 2;
+    tampered[last] = b'2';
+    for (bytes, why) in [
+        (&tampered[..], "its checksum is another"),
+        (&good[..good.len() - 3], "its checksum is another"),
+        (&good[..10], "its first line is cut"),
+        (&b""[..], "its first line is cut"),
+        (&b"{}\n"[..], "its first line has no checksum"),
+        (&b"\xff\xff\n"[..], "its first line is no text"),
+    ] {
+        fs::write(&path, bytes).unwrap();
+        let error = setup.error(&pod);
+        assert_eq!(error, format!("{} is corrupt: {why}", path.display()));
+    }
+    fs::copy(setup.path(&other), &path).unwrap();
+    assert!(setup.error(&pod).contains("it is of something else"));
+    assert_eq!(setup.store.read(&other).unwrap().unwrap(), b"{\"b\": 1}");
+    // It is written anew nevertheless.
+    setup.store.write(&pod, b"{\"a\": 1}").unwrap();
+    assert_eq!(fs::read(&path).unwrap(), good);
+}
+
+#[test]
+fn secrets_need_their_key() {
+    let setup = Setup::new();
+    let (secret, other) = (entry(Kind::Secret, "a"), entry(Kind::Secret, "b"));
+    setup.store.write(&secret, b"password").unwrap();
+    let path = setup.path(&secret);
+    let error = setup.reopened(Some(2)).read(&secret).unwrap_err();
+    assert!(
+        matches!(&error, StoreError::Sealed(at) if *at == path),
+        "{error}"
+    );
+    let keyless = setup.reopened(None);
+    let error = keyless.read(&secret).unwrap_err();
+    assert!(
+        matches!(&error, StoreError::NoKey(at) if *at == path),
+        "{error}"
+    );
+    assert!(!keyless.keeps(Kind::Secret) && keyless.keeps(Kind::ConfigMap));
+    assert!(matches!(
+        keyless.write(&other, b"x"),
+        Err(StoreError::NoKey(_))
+    ));
+    assert!(!setup.path(&other).exists());
+
+    // Put in another's place, even with a checksum that fits.
+    let bytes = fs::read(&path).unwrap();
+    let end = bytes.iter().position(|byte| *byte == b'\n').unwrap();
+    let said = format!("{}{SEALED}", beginning(&other));
+    let sum = checksum(&said, &bytes[end + 1..]);
+    let mut moved = format!("{said} sha256:{sum}\n").into_bytes();
+    moved.extend(&bytes[end + 1..]);
+    fs::write(setup.path(&other), moved).unwrap();
+    assert!(setup.error(&other).contains("cannot be decrypted"));
+}
+
+#[test]
+fn a_write_that_was_cut_leaves_what_was_there() {
+    let setup = Setup::new();
+    let pod = entry(Kind::Pod, "a");
+    setup.store.write(&pod, b"whole").unwrap();
+    let new = setup.path(&pod).with_file_name(NEW);
+    fs::write(&new, b"ha").unwrap();
+    let next = setup.reopened(Some(1));
+    assert_eq!(next.entries(), std::slice::from_ref(&pod));
+    assert_eq!(next.read(&pod).unwrap().unwrap(), b"whole");
+    assert!(!new.exists());
+    fs::write(&new, b"ha").unwrap();
+    next.write(&pod, b"other").unwrap();
+    assert_eq!(next.read(&pod).unwrap().unwrap(), b"other");
+}
+
+#[test]
+fn there_is_room_for_so_much_alone() {
+    let mut setup = Setup::new();
+    setup.store.limit = 1000;
+    let (one, two) = (entry(Kind::Pod, "one"), entry(Kind::Pod, "two"));
+    setup.store.write(&one, &[b'a'; 500]).unwrap();
+    let error = setup.store.write(&two, &[b'b'; 500]).unwrap_err();
+    assert!(matches!(error, StoreError::Full { .. }), "{error}");
+    assert_eq!(setup.store.read(&two).unwrap(), None);
+    // In its own place there is room.
+    setup.store.write(&one, &[b'c'; 700]).unwrap();
+    setup.store.remove(&one).unwrap();
+    setup.store.write(&two, &[b'b'; 500]).unwrap();
+}

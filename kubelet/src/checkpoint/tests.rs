@@ -1,0 +1,336 @@
+use std::{fs, future::pending};
+
+use k8s_openapi::api::{
+    authentication::v1::{BoundObjectReference, TokenRequestSpec, TokenRequestStatus},
+    core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Secret, Service},
+    storage::v1::CSIDriver,
+};
+use serde_json::{Value, json};
+
+use super::{objects::KeptObjects, *};
+use crate::apiserver::objects::{Answer, ObjectError, Objects};
+
+/// How the API server answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Mood {
+    /// With an object of that name.
+    #[default]
+    Serves,
+    NotFound,
+    Refuses,
+    Away,
+    Silent,
+}
+
+#[derive(Debug, Default)]
+struct Server(Mutex<Mood>);
+
+impl Server {
+    fn answer<'a, T: Send + 'a>(
+        &self,
+        resource: &'static str,
+        name: &str,
+        object: impl FnOnce() -> T,
+    ) -> Answer<'a, T> {
+        let (name, message) = (name.to_owned(), "because".to_owned());
+        let answer = match *self.0.lock() {
+            Mood::Serves => Ok(object()),
+            Mood::NotFound => Err(ObjectError::NotFound { resource, name }),
+            Mood::Refuses => Err(ObjectError::Refused {
+                resource,
+                name,
+                message,
+            }),
+            Mood::Away => Err(ObjectError::Unavailable {
+                resource,
+                name,
+                message,
+            }),
+            Mood::Silent => return Box::pin(pending()),
+        };
+        Box::pin(std::future::ready(answer))
+    }
+
+    fn object<'a, K: DeserializeOwned + Send + Sync + 'a>(
+        &self,
+        resource: &'static str,
+        namespace: &str,
+        name: &str,
+        mut object: Value,
+    ) -> Answer<'a, Arc<K>> {
+        object["metadata"] = json!({"namespace": namespace, "name": name, "resourceVersion": "1"});
+        self.answer(resource, name, || {
+            Arc::new(serde_json::from_value(object).unwrap())
+        })
+    }
+}
+
+impl Objects for Server {
+    fn config_map<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Arc<ConfigMap>> {
+        self.object("configmap", namespace, name, json!({"data": {"a": "1"}}))
+    }
+
+    fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Arc<Secret>> {
+        self.object("secret", namespace, name, json!({}))
+    }
+
+    fn persistent_volume_claim<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> Answer<'a, Arc<PersistentVolumeClaim>> {
+        let claim = json!({"spec": {"volumeName": "pv"}});
+        self.object("persistentvolumeclaim", namespace, name, claim)
+    }
+
+    fn persistent_volume<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<PersistentVolume>> {
+        self.object("persistentvolume", "", name, json!({}))
+    }
+
+    fn csi_driver<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<CSIDriver>> {
+        self.object("csidriver", "", name, json!({"spec": {}}))
+    }
+
+    fn service_account_token<'a>(
+        &'a self,
+        _: &'a str,
+        service_account: &'a str,
+        _: TokenRequestSpec,
+    ) -> Answer<'a, TokenRequestStatus> {
+        self.answer("serviceaccount", service_account, || TokenRequestStatus {
+            token: Some("token".to_owned()),
+            ..TokenRequestStatus::default()
+        })
+    }
+
+    fn services(&self) -> Answer<'_, Vec<Arc<Service>>> {
+        let service = |namespace: &str, name: &str| {
+            let metadata = json!({"namespace": namespace, "name": name, "resourceVersion": "1"});
+            Arc::new(serde_json::from_value(json!({ "metadata": metadata })).unwrap())
+        };
+        self.answer("service", "", || {
+            vec![
+                service("default", "kubernetes"),
+                service("default", "other"),
+                service("shop", "db"),
+                service("elsewhere", "db"),
+            ]
+        })
+    }
+
+    fn node(&self) -> Answer<'_, Option<Arc<Node>>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+}
+
+struct Setup {
+    dir: tempfile::TempDir,
+    server: Arc<Server>,
+}
+
+impl Setup {
+    fn new() -> Self {
+        Self {
+            dir: tempfile::tempdir().unwrap(),
+            server: Arc::default(),
+        }
+    }
+
+    /// A kubelet, with a key or without.
+    async fn start(&self, has_key: bool) -> (Arc<Checkpoint>, KeptObjects) {
+        let key = self.dir.path().join("key");
+        fs::write(&key, [7; 32]).unwrap();
+        let options = CheckpointOptions {
+            dir: self.dir.path().join("c"),
+            key_file: has_key.then_some(key),
+        };
+        let checkpoint = Arc::new(Checkpoint::open(&options, "node").await.unwrap());
+        let server = Arc::clone(&self.server);
+        let objects = KeptObjects::new(server, Arc::clone(&checkpoint));
+        (checkpoint, objects)
+    }
+
+    fn is(&self, mood: Mood) {
+        *self.server.0.lock() = mood;
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.dir.path().join("c").join(path)
+    }
+}
+
+/// Has everything written.
+async fn flush(checkpoint: &Checkpoint) {
+    let cancel = CancellationToken::new();
+    cancel.cancel();
+    checkpoint.run(cancel).await;
+}
+
+fn pod() -> Arc<Pod> {
+    let pod = json!({
+        "metadata": {"namespace": "shop", "name": "web", "uid": "web-uid"},
+        "spec": {"containers": [], "volumes": [
+            {"name": "a", "configMap": {"name": "settings"}},
+            {"name": "b", "secret": {"secretName": "login"}},
+            {"name": "c", "persistentVolumeClaim": {"claimName": "data"}}
+        ]}
+    });
+    Arc::new(serde_json::from_value(pod).unwrap())
+}
+
+fn request() -> TokenRequestSpec {
+    TokenRequestSpec {
+        expiration_seconds: Some(3600),
+        bound_object_ref: Some(BoundObjectReference {
+            uid: Some("web-uid".to_owned()),
+            ..BoundObjectReference::default()
+        }),
+        ..TokenRequestSpec::default()
+    }
+}
+
+/// Has everything asked for that the pod needs.
+async fn ask(objects: &KeptObjects) {
+    objects.config_map("shop", "settings").await.unwrap();
+    objects.secret("shop", "login").await.unwrap();
+    let claim = objects.persistent_volume_claim("shop", "data").await;
+    claim.unwrap();
+    objects.persistent_volume("pv").await.unwrap();
+    objects.services_for("shop").await.unwrap();
+    let token = objects.service_account_token("shop", "default", request());
+    assert_eq!(token.await.unwrap().token.as_deref(), Some("token"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_pod_needs_is_had_while_the_server_is_away() {
+    let setup = Setup::new();
+    let (checkpoint, objects) = setup.start(true).await;
+    checkpoint.set_pods(&[pod()]);
+    ask(&objects).await;
+    objects.config_map("shop", "unnamed").await.unwrap();
+    flush(&checkpoint).await;
+
+    let (checkpoint, objects) = setup.start(true).await;
+    assert_eq!(checkpoint.restored(), [pod()]);
+    for mood in [Mood::Away, Mood::Silent] {
+        setup.is(mood);
+        ask(&objects).await;
+        let services = objects.services_for("shop").await.unwrap();
+        let names = services.iter().map(|s| s.metadata.name.clone().unwrap());
+        assert_eq!(names.collect::<Vec<_>>(), ["kubernetes", "db"]);
+        let error = objects.config_map("shop", "unnamed").await.unwrap_err();
+        assert!(error.is_away(), "{error}");
+    }
+    assert!(!setup.path("configmaps/shop/unnamed").exists());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_server_says_is_not_had_from_disk() {
+    let setup = Setup::new();
+    let (checkpoint, objects) = setup.start(true).await;
+    checkpoint.set_pods(&[pod()]);
+    ask(&objects).await;
+    flush(&checkpoint).await;
+    setup.is(Mood::Refuses);
+    let error = objects.secret("shop", "login").await.unwrap_err();
+    assert_eq!(error.to_string(), "cannot read secret \"login\": because");
+    setup.is(Mood::NotFound);
+    let error = objects.config_map("shop", "settings").await.unwrap_err();
+    assert!(error.is_not_found());
+    flush(&checkpoint).await;
+    assert!(!setup.path("configmaps/shop/settings").exists());
+    assert!(setup.path("secrets/shop/login").exists());
+
+    checkpoint.remove_pod(&pod());
+    flush(&checkpoint).await;
+    for kind in Kind::ALL {
+        let dir = setup.path(kind.directory());
+        let left = fs::read_dir(&dir).map_or(0, Iterator::count);
+        assert_eq!(left, 0, "{}", dir.display());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_key_nothing_secret_is_on_disk() {
+    let setup = Setup::new();
+    let (checkpoint, objects) = setup.start(false).await;
+    checkpoint.set_pods(&[pod()]);
+    ask(&objects).await;
+    flush(&checkpoint).await;
+    assert!(!setup.path("secrets").exists() && !setup.path("tokens").exists());
+    setup.is(Mood::Away);
+    objects.config_map("shop", "settings").await.unwrap();
+    let secret = objects.secret("shop", "login").await.unwrap_err();
+    let token = objects.service_account_token("shop", "default", request());
+    for error in [secret, token.await.unwrap_err()] {
+        let error = error.to_string();
+        assert!(
+            error.contains("because; secrets and tokens are kept"),
+            "{error}"
+        );
+        assert!(error.contains("--bootstrap-checkpoint-key"), "{error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_corrupt_object_is_told_by_its_file() {
+    let setup = Setup::new();
+    let (checkpoint, objects) = setup.start(false).await;
+    checkpoint.set_pods(&[pod()]);
+    ask(&objects).await;
+    flush(&checkpoint).await;
+    let path = setup.path("configmaps/shop/settings");
+    fs::write(&path, "nothing").unwrap();
+    let (_, objects) = setup.start(false).await;
+    setup.is(Mood::Away);
+    let error = objects.config_map("shop", "settings").await.unwrap_err();
+    let error = error.to_string();
+    let corrupt = format!("because; {} is corrupt", path.display());
+    assert!(error.contains(&corrupt), "{error}");
+    objects.persistent_volume("pv").await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn labels_of_the_node_are_had_or_waited_for() {
+    let setup = Setup::new();
+    let (checkpoint, objects) = setup.start(false).await;
+    let mut choosy = Pod::clone(&pod());
+    let selector = [("disk".to_owned(), "fast".to_owned())];
+    choosy.spec.get_or_insert_default().node_selector = Some(selector.into());
+    checkpoint.set_pods(&[Arc::new(choosy)]);
+    flush(&checkpoint).await;
+    assert_eq!(objects.node().await, Ok(None));
+    let (checkpoint, _) = setup.start(false).await;
+    assert!(checkpoint.restored().is_empty());
+
+    let node = json!({
+        "metadata": {"name": "node", "labels": {"disk": "fast"}, "resourceVersion": "1"},
+        "status": {"allocatable": {"cpu": "2"}, "volumesAttached": [{"name": "v", "devicePath": ""}]}
+    });
+    let node = Arc::new(serde_json::from_value(node).unwrap());
+    let cancel = CancellationToken::new();
+    cancel.cancel();
+    let (_sender, receiver) = watch::channel(Some(node));
+    checkpoint.follow_node(receiver, cancel).await;
+    flush(&checkpoint).await;
+    let (checkpoint, objects) = setup.start(false).await;
+    assert_eq!(checkpoint.restored().len(), 1);
+    let node = objects.node().await.unwrap().unwrap();
+    assert_eq!(node.metadata.labels.as_ref().unwrap()["disk"], "fast");
+    assert_eq!(node.status.as_ref().unwrap().volumes_attached, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_directory_of_no_use_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, "").unwrap();
+    let options = CheckpointOptions {
+        dir: file.clone(),
+        key_file: None,
+    };
+    let error = Checkpoint::open(&options, "node").await.unwrap_err();
+    let error = error.to_string();
+    assert!(error.contains("--bootstrap-checkpoint-path"), "{error}");
+    assert!(error.contains(&file.display().to_string()), "{error}");
+}

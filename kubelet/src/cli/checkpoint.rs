@@ -1,0 +1,58 @@
+//! The flags of a start without the API server.
+
+use super::Flags;
+
+/// A flag without what it builds on would be in vain.
+///
+/// # Errors
+/// What it needs.
+pub(super) fn check(flags: &Flags) -> Result<(), &'static str> {
+    let path = flags.bootstrap_checkpoint_path.as_ref();
+    if flags.bootstrap_checkpoint_key.is_some() && path.is_none() {
+        return Err(
+            "--bootstrap-checkpoint-key: needs --bootstrap-checkpoint-path, where secrets are kept",
+        );
+    }
+    if path.is_some() && flags.kubeconfig.is_none() {
+        return Err(
+            "--bootstrap-checkpoint-path: needs --kubeconfig; it keeps the pods of the API server",
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::cli::{Command, parse};
+
+    fn flags(args: &[&str]) -> Result<Flags, String> {
+        let args = ["kubelet"].iter().chain(args);
+        match parse(args) {
+            Ok(Command::Run(flags)) => Ok(*flags),
+            Ok(other) => Err(format!("{other:?}")),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    #[test]
+    fn each_needs_what_it_builds_on() {
+        let error = flags(&["--bootstrap-checkpoint-key=/key"]).unwrap_err();
+        assert!(
+            error.contains("needs --bootstrap-checkpoint-path"),
+            "{error}"
+        );
+        let error = flags(&["--bootstrap-checkpoint-path=/c"]).unwrap_err();
+        assert!(error.contains("needs --kubeconfig"), "{error}");
+        let flags = flags(&[
+            "--kubeconfig=/k",
+            "--bootstrap-checkpoint-path=/c",
+            "--bootstrap-checkpoint-key=/key",
+        ])
+        .unwrap();
+        assert_eq!(flags.bootstrap_checkpoint_path, Some(PathBuf::from("/c")));
+        assert_eq!(flags.bootstrap_checkpoint_key, Some(PathBuf::from("/key")));
+    }
+}
