@@ -33,6 +33,7 @@ pub struct Cluster {
     /// The API server.
     pub api: ApiServer,
     kubectl: Kubectl,
+    flags: Vec<String>,
     // Before its threads.
     _listening: Listening,
     threads: Option<Runtime>,
@@ -50,6 +51,11 @@ impl Cluster {
     /// Starts an API server beside the node, and a kubelet that joins it with a bootstrap
     /// token. Returns once the node is ready.
     pub async fn of(node: Node) -> Result<Self> {
+        Self::with_flags(node, &[]).await
+    }
+
+    /// [`Self::of`] with further flags for its kubelets.
+    pub async fn with_flags(node: Node, flags: &[String]) -> Result<Self> {
         let threads = node.namespace().runtime()?;
         let serving = threads.spawn(async {
             let api = ApiServer::start().map_err(|error| anyhow!("{error:?}"))?;
@@ -74,6 +80,7 @@ impl Cluster {
             node,
             api,
             kubectl,
+            flags: flags.to_vec(),
             _listening: listening,
             threads: Some(threads),
         };
@@ -97,7 +104,8 @@ impl Cluster {
             "--bootstrap-kubeconfig".to_owned(),
             path("bootstrap.conf"),
         ];
-        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let flags = flags.iter().chain(&self.flags);
+        let flags: Vec<&str> = flags.map(String::as_str).collect();
         self.node.start_kubelet_with(&config, &flags).await
     }
 

@@ -51,21 +51,41 @@ impl Containerd {
         };
         fs::write(dir.join("config.toml"), containerd.config())?;
         fs::write(dir.join("net.d/10-e2e.conflist"), containerd.network())?;
-        let config = dir.join("config.toml").display().to_string();
-        containerd.process = Some(
-            Process::start(
-                "containerd",
-                Some(containerd.namespace.pid()),
-                Path::new("containerd"),
-                &["--config", &config],
-                &dir.join("containerd.log"),
-            )
-            .context("tests on containerd need it: apt-get install containerd")?,
-        );
-        containerd.await_answer().await?;
+        containerd.start_process().await?;
         containerd.import(images::BUSYBOX, &["sh"])?;
         containerd.import(PAUSE, &["sleep", "infinity"])?;
         Ok(containerd)
+    }
+
+    async fn start_process(&mut self) -> Result<()> {
+        let config = self.dir.join("config.toml").display().to_string();
+        let process = Process::start(
+            "containerd",
+            Some(self.namespace.pid()),
+            Path::new("containerd"),
+            &["--config", &config],
+            &self.dir.join("containerd.log"),
+        );
+        self.process =
+            Some(process.context("tests on containerd need it: apt-get install containerd")?);
+        self.await_answer().await
+    }
+
+    /// Ends it with all its containers, and what is mounted for them.
+    pub fn stop(&mut self) {
+        // First, or it would start what a dying shim ends.
+        if let Some(process) = self.process.take() {
+            let _ = process.kill();
+        }
+        kill_containers(&self.socket(), containerd_shims::Containerd::IsGone);
+        unmount_below(&self.dir);
+    }
+
+    /// Starts it after [`Self::stop`], on a machine that has nothing of the last start in
+    /// its memory.
+    pub async fn start_again(&mut self) -> Result<()> {
+        let _ = fs::remove_dir_all(self.dir.join("state"));
+        self.start_process().await
     }
 
     fn config(&self) -> String {
@@ -208,11 +228,6 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
 
 impl Drop for Containerd {
     fn drop(&mut self) {
-        // First, or it would start what a dying shim ends.
-        if let Some(process) = self.process.take() {
-            let _ = process.kill();
-        }
-        kill_containers(&self.socket(), containerd_shims::Containerd::IsGone);
-        unmount_below(&self.dir);
+        self.stop();
     }
 }

@@ -1,6 +1,8 @@
 //! A node of a test's own: an engine, the shim and the kubelet on temporary
 //! directories and sockets, in one network namespace.
 
+mod reboot;
+
 use std::{
     fs,
     path::{Path, PathBuf},

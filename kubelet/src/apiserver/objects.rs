@@ -142,23 +142,17 @@ pub trait Objects: fmt::Debug + Send + Sync {
     fn csi_driver<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<CSIDriver>>;
 
     /// What a class of pods is run by.
-    fn runtime_class<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<RuntimeClass>> {
-        none("runtimeclass.node.k8s.io", name)
-    }
+    fn runtime_class<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<RuntimeClass>>;
 
     /// What is known of a volume's being attached to a node.
-    fn volume_attachment<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<VolumeAttachment>> {
-        none("volumeattachment", name)
-    }
+    fn volume_attachment<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<VolumeAttachment>>;
 
     /// A service account.
     fn service_account<'a>(
         &'a self,
-        _namespace: &'a str,
+        namespace: &'a str,
         name: &'a str,
-    ) -> Answer<'a, Arc<ServiceAccount>> {
-        none("serviceaccount", name)
-    }
+    ) -> Answer<'a, Arc<ServiceAccount>>;
 
     /// A token of a service account.
     fn service_account_token<'a>(
@@ -222,6 +216,18 @@ impl Objects for NoObjects {
 
     fn csi_driver<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<CSIDriver>> {
         none("csidriver", name)
+    }
+
+    fn runtime_class<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<RuntimeClass>> {
+        none("runtimeclass.node.k8s.io", name)
+    }
+
+    fn volume_attachment<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<VolumeAttachment>> {
+        none("volumeattachment", name)
+    }
+
+    fn service_account<'a>(&'a self, _: &'a str, name: &'a str) -> Answer<'a, Arc<ServiceAccount>> {
+        none("serviceaccount", name)
     }
 
     fn service_account_token<'a>(

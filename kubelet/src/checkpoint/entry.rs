@@ -30,11 +30,13 @@ pub enum Kind {
     Volume,
     /// What the cluster knows of a CSI driver.
     CsiDriver,
+    /// What a class of pods is run by.
+    RuntimeClass,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Node,
         Self::Pod,
         Self::Services,
@@ -44,6 +46,7 @@ impl Kind {
         Self::Claim,
         Self::Volume,
         Self::CsiDriver,
+        Self::RuntimeClass,
     ];
 
     /// The directory of its files.
@@ -58,6 +61,7 @@ impl Kind {
             Self::Claim => "persistentvolumeclaims",
             Self::Volume => "persistentvolumes",
             Self::CsiDriver => "csidrivers",
+            Self::RuntimeClass => "runtimeclasses",
         }
     }
 

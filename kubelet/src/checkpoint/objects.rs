@@ -7,6 +7,7 @@ use k8s_openapi::api::{
     core::v1::{
         ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Secret, Service, ServiceAccount,
     },
+    node::v1::RuntimeClass,
     storage::v1::{CSIDriver, VolumeAttachment},
 };
 use kube::Resource;
@@ -250,6 +251,12 @@ impl Objects for KeptObjects {
     fn csi_driver<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<CSIDriver>> {
         let asked = Asked::new(Kind::CsiDriver, "", "csidriver", name);
         let answer = self.server.csi_driver(name);
+        Box::pin(self.object(asked, answer, nothing))
+    }
+
+    fn runtime_class<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<RuntimeClass>> {
+        let asked = Asked::new(Kind::RuntimeClass, "", "runtimeclass.node.k8s.io", name);
+        let answer = self.server.runtime_class(name);
         Box::pin(self.object(asked, answer, nothing))
     }
 

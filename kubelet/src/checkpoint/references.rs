@@ -17,6 +17,9 @@ pub(super) fn of_pod(pod: &Pod) -> BTreeSet<Entry> {
     let Some(spec) = &pod.spec else {
         return found.entries;
     };
+    if let Some(class) = &spec.runtime_class_name {
+        found.add(Kind::RuntimeClass, class);
+    }
     for reference in spec.image_pull_secrets.iter().flatten() {
         found.add(Kind::Secret, &reference.name);
     }
@@ -163,6 +166,7 @@ mod tests {
         let pod = json!({
             "metadata": {"name": "web", "namespace": "shop"},
             "spec": {
+                "runtimeClassName": "gvisor",
                 "imagePullSecrets": [{"name": "registry"}],
                 "initContainers": [{"name": "i", "envFrom": [
                     {"configMapRef": {"name": "all"}}, {"secretRef": {"name": "all-secret"}}
@@ -206,6 +210,7 @@ mod tests {
                 "persistentvolumeclaims/shop/data",
                 "persistentvolumeclaims/shop/web-e",
                 "csidrivers/csi.example.com",
+                "runtimeclasses/gvisor",
             ]
         );
     }

@@ -2,13 +2,16 @@ use std::{fs, future::pending};
 
 use k8s_openapi::api::{
     authentication::v1::{BoundObjectReference, TokenRequestSpec, TokenRequestStatus},
-    core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Secret, Service},
-    storage::v1::CSIDriver,
+    core::v1::{
+        ConfigMap, PersistentVolume, PersistentVolumeClaim, Secret, Service, ServiceAccount,
+    },
+    node::v1::RuntimeClass,
+    storage::v1::{CSIDriver, VolumeAttachment},
 };
 use serde_json::{Value, json};
 
 use super::{objects::KeptObjects, *};
-use crate::apiserver::objects::{Answer, ObjectError, Objects};
+use crate::apiserver::objects::{Answer, NoObjects, ObjectError, Objects};
 
 /// How the API server answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -91,6 +94,23 @@ impl Objects for Server {
         self.object("csidriver", "", name, json!({"spec": {}}))
     }
 
+    fn runtime_class<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<RuntimeClass>> {
+        let class = json!({"handler": "runsc"});
+        self.object("runtimeclass.node.k8s.io", "", name, class)
+    }
+
+    fn volume_attachment<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<VolumeAttachment>> {
+        NoObjects.volume_attachment(name)
+    }
+
+    fn service_account<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> Answer<'a, Arc<ServiceAccount>> {
+        NoObjects.service_account(namespace, name)
+    }
+
     fn service_account_token<'a>(
         &'a self,
         _: &'a str,
@@ -169,7 +189,7 @@ async fn flush(checkpoint: &Checkpoint) {
 fn pod() -> Arc<Pod> {
     let pod = json!({
         "metadata": {"namespace": "shop", "name": "web", "uid": "web-uid"},
-        "spec": {"containers": [], "volumes": [
+        "spec": {"runtimeClassName": "gvisor", "containers": [], "volumes": [
             {"name": "a", "configMap": {"name": "settings"}},
             {"name": "b", "secret": {"secretName": "login"}},
             {"name": "c", "persistentVolumeClaim": {"claimName": "data"}}
@@ -196,6 +216,8 @@ async fn ask(objects: &KeptObjects) {
     let claim = objects.persistent_volume_claim("shop", "data").await;
     claim.unwrap();
     objects.persistent_volume("pv").await.unwrap();
+    let class = objects.runtime_class("gvisor").await.unwrap();
+    assert_eq!(class.handler, "runsc");
     objects.services_for("shop").await.unwrap();
     let token = objects.service_account_token("shop", "default", request());
     assert_eq!(token.await.unwrap().token.as_deref(), Some("token"));

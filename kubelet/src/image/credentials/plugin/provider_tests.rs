@@ -6,6 +6,8 @@ use k8s_openapi::api::{
         ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, PodSpec, Secret, Service,
         ServiceAccount,
     },
+    node::v1::RuntimeClass,
+    storage::v1::{CSIDriver, VolumeAttachment},
 };
 use serde_json::{Value, json};
 
@@ -35,11 +37,14 @@ impl Objects for Accounts {
     fn persistent_volume<'a>(&'a self, a: &'a str) -> Answer<'a, Arc<PersistentVolume>> {
         NoObjects.persistent_volume(a)
     }
-    fn csi_driver<'a>(
-        &'a self,
-        a: &'a str,
-    ) -> Answer<'a, Arc<k8s_openapi::api::storage::v1::CSIDriver>> {
+    fn csi_driver<'a>(&'a self, a: &'a str) -> Answer<'a, Arc<CSIDriver>> {
         NoObjects.csi_driver(a)
+    }
+    fn runtime_class<'a>(&'a self, a: &'a str) -> Answer<'a, Arc<RuntimeClass>> {
+        NoObjects.runtime_class(a)
+    }
+    fn volume_attachment<'a>(&'a self, a: &'a str) -> Answer<'a, Arc<VolumeAttachment>> {
+        NoObjects.volume_attachment(a)
     }
     fn services(&self) -> Answer<'_, Vec<Arc<Service>>> {
         NoObjects.services()

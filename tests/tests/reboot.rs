@@ -1,0 +1,143 @@
+//! A node that is switched on while its API server is out of reach: it starts the pods that
+//! it had, from its checkpoint.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::{fs, path::Path, sync::Arc, time::Duration};
+
+use anyhow::Result;
+use e2e::{
+    api_server::{Record, Verdict},
+    cluster::Cluster,
+    images::BUSYBOX,
+    node::{Node, is_ready},
+};
+use serde_json::{Value, json};
+
+/// How long a pod may take to become what is waited for.
+const SOON: Duration = Duration::from_secs(60);
+
+/// A pod that is ready with this config map in a volume and this secret in a variable alone.
+fn pod(name: &str) -> Value {
+    let is_told = "test \"$(cat /told/word)\" = hello && test \"$SECRET\" = hush";
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+        "spec": {
+            "terminationGracePeriodSeconds": 1,
+            "volumes": [{"name": "told", "configMap": {"name": "told"}}],
+            "containers": [{
+                "name": "c", "image": BUSYBOX, "imagePullPolicy": "Never",
+                "command": ["sleep", "1000"],
+                "env": [{
+                    "name": "SECRET",
+                    "valueFrom": {"secretKeyRef": {"name": "hidden", "key": "word"}}
+                }],
+                "volumeMounts": [{"name": "told", "mountPath": "/told"}],
+                "readinessProbe": {
+                    "periodSeconds": 1, "exec": {"command": ["sh", "-c", is_told]}
+                }
+            }]
+        }
+    })
+}
+
+fn container_id(pod: &Value) -> &str {
+    let id = pod["status"]["containerStatuses"][0]["containerID"].as_str();
+    id.unwrap_or_default()
+}
+
+/// Waits until the kubelet itself has the pod ready, in another container than `before`.
+async fn await_anew(node: &Node, name: &str, before: &str) -> Result<String> {
+    let ready = async |node: &Node| {
+        let pods = node.pods().await?;
+        let mut pods = pods.iter().filter(|pod| pod["metadata"]["name"] == name);
+        Ok(pods.any(|pod| is_ready(pod) && container_id(pod) != before))
+    };
+    node.await_until(&format!("{name} to be ready again"), SOON, ready)
+        .await?;
+    let pods = node.pods().await?;
+    let pod = pods.iter().find(|pod| pod["metadata"]["name"] == name);
+    Ok(container_id(pod.unwrap()).to_owned())
+}
+
+fn is_kept(dir: &Path, files: &[&str]) -> bool {
+    files.iter().all(|file| dir.join(file).is_file())
+}
+
+async fn starts_its_pods_while_the_api_server_is_away(node: Node) {
+    let dir = node.path("checkpoint");
+    let key = node.path("checkpoint.key");
+    fs::write(&key, [7; 32]).unwrap();
+    let flags = [
+        format!("--bootstrap-checkpoint-path={}", dir.display()),
+        format!("--bootstrap-checkpoint-key={}", key.display()),
+    ];
+    let mut on = Cluster::with_flags(node, &flags).await.unwrap();
+    for (kind, name, word) in [("ConfigMap", "told", "hello"), ("Secret", "hidden", "hush")] {
+        let data = if kind == "Secret" {
+            "stringData"
+        } else {
+            "data"
+        };
+        let object = json!({
+            "apiVersion": "v1", "kind": kind, "metadata": {"name": name}, data: {"word": word}
+        });
+        let plural = format!("{}s", kind.to_lowercase());
+        on.api.create("v1", &plural, "default", object).unwrap();
+    }
+    let mut before = Vec::new();
+    for name in ["stays", "leaves"] {
+        on.api.create("v1", "pods", "default", pod(name)).unwrap();
+        let pod = on.await_pod(name, SOON, is_ready).await.unwrap();
+        before.push(container_id(&pod).to_owned());
+    }
+    let files = [
+        "pods/default/stays",
+        "pods/default/leaves",
+        "configmaps/default/told",
+        "secrets/default/hidden",
+    ];
+    let kept = async |_: &Node| Ok(is_kept(&dir, &files));
+    let node = &on.node;
+    node.await_until("everything to be kept", SOON, kept)
+        .await
+        .unwrap();
+    let sealed = fs::read(dir.join("secrets/default/hidden")).unwrap();
+    let word = b"hush".as_slice();
+    assert!(!sealed.windows(word.len()).any(|part| part == word));
+
+    on.node.reboot().await.unwrap();
+    // For this node it is away; others go on.
+    on.api.intercept(Some(Arc::new(|request: &Record| {
+        match request.user.starts_with("system:node:") {
+            true => Verdict::Break,
+            false => Verdict::Pass,
+        }
+    })));
+    let delete = ["delete", "pod", "leaves", "--wait=false"];
+    on.kubectl_prints(&delete).unwrap();
+    on.start_kubelet().await.unwrap();
+    let stays = await_anew(&on.node, "stays", &before[0]).await.unwrap();
+    await_anew(&on.node, "leaves", &before[1]).await.unwrap();
+
+    on.api.intercept(None);
+    on.await_pod("leaves", SOON, Value::is_null).await.unwrap();
+    let told = |pod: &Value| is_ready(pod) && container_id(pod) == stays;
+    on.await_pod("stays", SOON, told).await.unwrap();
+    let pods = on.node.pods().await.unwrap();
+    assert_eq!(pods.len(), 1, "{pods:#?}");
+}
+
+#[tokio::test]
+async fn on_docker_through_the_shim() {
+    let mut node = Node::with_shim().await.unwrap();
+    node.stop_shim().unwrap();
+    node.start_shim_beside_the_engine(&[]).await.unwrap();
+    starts_its_pods_while_the_api_server_is_away(node).await;
+}
+
+#[tokio::test]
+async fn on_containerd() {
+    let node = Node::with_containerd().await.unwrap();
+    starts_its_pods_while_the_api_server_is_away(node).await;
+}
