@@ -198,9 +198,15 @@ impl Node {
         let endpoint = self.engine().endpoint();
         let target = self.engine().netns().to_string();
         let binary = binary("dockershim")?.display().to_string();
-        let devices = "mount -t sysfs none /sys && exec \"$0\" \"$@\"";
+        let groups = self.path("cgroup");
+        fs::create_dir_all(&groups)?;
+        let groups = groups.display();
+        let devices = format!(
+            "mount --rbind /sys/fs/cgroup {groups} && mount -t sysfs none /sys && \
+             mount --rbind {groups} /sys/fs/cgroup && exec \"$0\" \"$@\""
+        );
         let before = [
-            "--target", &target, "--net", "--", "unshare", "--mount", "--", "sh", "-c", devices,
+            "--target", &target, "--net", "--", "unshare", "--mount", "--", "sh", "-c", &devices,
             &binary,
         ];
         self.start_shim_by(Path::new("nsenter"), &before, &endpoint, extra)

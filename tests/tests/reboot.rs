@@ -124,8 +124,9 @@ async fn starts_its_pods_while_the_api_server_is_away(node: Node) {
     on.await_pod("leaves", SOON, Value::is_null).await.unwrap();
     let told = |pod: &Value| is_ready(pod) && container_id(pod) == stays;
     on.await_pod("stays", SOON, told).await.unwrap();
-    let pods = on.node.pods().await.unwrap();
-    assert_eq!(pods.len(), 1, "{pods:#?}");
+    let alone = async |node: &Node| Ok(node.pods().await?.len() == 1);
+    let what = "nothing to be left of the pod that was deleted";
+    on.node.await_until(what, SOON, alone).await.unwrap();
 }
 
 #[tokio::test]

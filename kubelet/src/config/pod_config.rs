@@ -2,7 +2,7 @@
 //! kubelet hears what changed.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{HashMap, HashSet, hash_map::Entry},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -149,9 +149,8 @@ impl SourceHandle {
         let pods = sources.entry(self.source).or_default();
         let mut restored = Differences::default();
         for pod in told {
-            let uid = PodUid::of(&pod);
-            if !pods.contains_key(&uid) {
-                pods.insert(uid, restored.take(None, pod, self.source));
+            if let Entry::Vacant(place) = pods.entry(PodUid::of(&pod)) {
+                place.insert(restored.take(None, pod, self.source));
             }
         }
         if restored.added.is_empty() {

@@ -134,8 +134,9 @@ impl ImageManager {
             Some(container) => Subject::Container(pod, container),
             None => Subject::Pod(pod),
         };
+        // Boxed: a future of its size, in those of all who start containers, costs stack.
         let ensure = self.ensure_for(pod, subject, requested, policy, sandbox_config, backoff);
-        ensure
+        Box::pin(ensure)
             .await
             .inspect_err(|error| error.record(&self.events, subject))
     }

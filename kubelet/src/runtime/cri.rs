@@ -430,7 +430,9 @@ impl CriClient {
         object: &str,
         call: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T, CriError> {
-        self.within(self.timeout, verb, object, call).await
+        // Boxed: a call is large, and each layer around it would be as large again.
+        self.within(self.timeout, verb, object, Box::pin(call))
+            .await
     }
 
     async fn within<T>(

@@ -374,9 +374,9 @@ impl RuntimeManager {
             status,
             state,
         } = starting;
-        let started = self
-            .start_container(running, container, target, status, state)
-            .await;
+        // Boxed, for it is large, and who starts containers is one future.
+        let starting = self.start_container(running, container, target, status, state);
+        let started = Box::pin(starting).await;
         // What backs off was not begun.
         if started.as_ref().err().is_none_or(StartError::was_begun) {
             let failure = started.as_ref().err().map(StartError::reason);

@@ -1,7 +1,7 @@
 //! What the handlers answer.
 
 use cri_proto::runtime::v1::ExecSyncResponse;
-use e2e::fake_runtime::{Fault, Times, Usage};
+use e2e::fake_runtime::{Fault, Times, Usage, Verb};
 use serde_json::{Value, json};
 
 use crate::node::{Node, UID};
@@ -196,6 +196,22 @@ async fn usage_is_told_as_metrics_server_and_upstreams_clients_read_it() {
         cadvisor.contains("container_memory_working_set_bytes{"),
         "{cadvisor}"
     );
+
+    // A runtime that measures no sandboxes.
+    let no_pods = Fault::Error(tonic::Status::unknown("the cgroup's path is empty"));
+    node.runtime
+        .fault(Verb::ListPodSandboxStats, no_pods, Times::Always);
+    let summary: Value = serde_json::from_str(&admin.get("/stats/summary").await.body).unwrap();
+    let pod = &summary["pods"][0];
+    assert_eq!(
+        pod["podRef"],
+        json!({"name": "web", "namespace": "default", "uid": UID})
+    );
+    assert_eq!(pod["cpu"]["usageCoreNanoSeconds"], 2_500_000_000_u64);
+    assert_eq!(pod["containers"][0]["memory"]["workingSetBytes"], 1 << 20);
+    let metrics = admin.get("/metrics/resource").await.body;
+    let line = "pod_cpu_usage_seconds_total{namespace=\"default\",pod=\"web\"} 2.5 ";
+    assert!(metrics.contains(line), "{metrics}");
 
     let away = Fault::Error(tonic::Status::unavailable("the runtime is away"));
     node.runtime.fault_all(&away, Times::Always);

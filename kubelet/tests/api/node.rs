@@ -310,6 +310,8 @@ async fn start_pod(runtime: &FakeRuntime, cri: &CriClient) -> String {
             ..cri::ImageSpec::default()
         }),
         labels: BTreeMap::from([
+            label(labels::POD_NAME, "web"),
+            label(labels::POD_NAMESPACE, "default"),
             label(labels::POD_UID, UID),
             label(labels::CONTAINER_NAME, "app"),
         ]),

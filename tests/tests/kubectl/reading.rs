@@ -29,8 +29,12 @@ pub fn rows() -> Vec<Row> {
             run: |on| Box::pin(followed_logs(on)),
         },
         Row {
-            name: "get --raw of the node proxy, top",
+            name: "get --raw of the node proxy",
             run: |on| Box::pin(node_proxy(on)),
+        },
+        Row {
+            name: "top",
+            run: |on| Box::pin(top(on)),
         },
     ]
 }
@@ -155,11 +159,22 @@ async fn node_proxy(on: &Cluster) -> Result<()> {
         metrics.contains("node_memory_working_set_bytes"),
         "{metrics}"
     );
-    let is_measured = async |_: &Node| Ok(outcome(on, &["top", "node", "node"])?.0 == Some(0));
-    on.node
-        .await_until("usage to be measured", SOON, is_measured)
-        .await?;
-    let top = on.kubectl_prints(&["top", "node", "node", "--no-headers"])?;
-    ensure!(top.starts_with("node "), "{top}");
     gone(on, "proxied").await
+}
+
+async fn top(on: &Cluster) -> Result<()> {
+    running(on, "busy", "while true; do :; done").await?;
+    for (kind, name) in [("node", "node"), ("pod", "busy")] {
+        let is_measured = async |_: &Node| Ok(outcome(on, &["top", kind, name])?.0 == Some(0));
+        on.node
+            .await_until("usage to be measured", SOON, is_measured)
+            .await?;
+        let top = on.kubectl_prints(&["top", kind, name, "--no-headers"])?;
+        let columns: Vec<&str> = top.split_whitespace().collect();
+        let cores = columns.get(1).and_then(|cores| cores.strip_suffix('m'));
+        let cores = cores.and_then(|cores| cores.parse::<u32>().ok());
+        ensure!(columns[0] == name && cores > Some(0), "{top}");
+        ensure!(columns[2..].iter().any(|one| one.ends_with("Mi")), "{top}");
+    }
+    gone(on, "busy").await
 }

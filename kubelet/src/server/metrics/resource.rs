@@ -30,7 +30,7 @@ pub(super) async fn metrics<V: NodeView>(view: &V) -> Exposition {
         Ok(Ok(usage)) => Some(usage),
         _ => None,
     };
-    let (stats, mut failed) = match view.cri().list_pod_sandbox_stats().await {
+    let (stats, mut failed) = match view.cri().pod_stats().await {
         Ok(stats) => (stats, false),
         Err(error) => {
             warn!(%error, "Cannot measure what pods use");

@@ -37,7 +37,7 @@ async fn answer<V: NodeView>(view: &V, last: &LastUsage) -> Response {
         Ok(Err(fault)) => return failed(format!("cannot read the node's usage: {fault}")),
         Err(panicked) => return failed(panicked.to_string()),
     };
-    let stats = match view.cri().list_pod_sandbox_stats().await {
+    let stats = match view.cri().pod_stats().await {
         Ok(stats) => stats,
         Err(fault) => return failed(format!("failed to list pod stats: {fault}")),
     };
