@@ -104,7 +104,7 @@ impl<K> fmt::Debug for ListWatch<K> {
 
 impl<K> ListWatch<K>
 where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug + Send + 'static,
+    K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static,
 {
     /// The objects of `api` that `field_selector` selects; all, if it is empty.
     pub fn new(api: Api<K>, field_selector: String) -> Self {
@@ -161,7 +161,7 @@ where
                         // It comes again with each watch until another event follows it.
                         if self.passed_over.as_ref() != Some(&watching.version) {
                             warn!(
-                                kind = %K::kind(&()), %error,
+                                resource = self.api.resource_url(), %error,
                                 "an event of a watch cannot be read; passing it over"
                             );
                             self.passed_over = Some(watching.version.clone());
@@ -213,7 +213,7 @@ where
 
     fn expired(&mut self) {
         debug!(
-            kind = %K::kind(&()),
+            resource = self.api.resource_url(),
             "the API server forgot what changed; listing everything"
         );
         self.state = State::Unknown;
@@ -224,7 +224,7 @@ where
         if !error.is_unreachable() {
             let complaint = error.to_string();
             if self.complaint.as_ref() != Some(&complaint) {
-                warn!(kind = %K::kind(&()), %error, "cannot list or watch");
+                warn!(resource = self.api.resource_url(), %error, "cannot list or watch");
                 self.complaint = Some(complaint);
             }
         }
