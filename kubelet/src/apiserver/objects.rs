@@ -90,7 +90,10 @@ impl ObjectError {
     pub const fn is_away(&self) -> bool {
         matches!(
             self,
-            Self::Unavailable { .. } | Self::NotSynced { .. } | Self::ServicesUnread
+            Self::Unavailable { .. }
+                | Self::NotSynced { .. }
+                | Self::ServicesUnread
+                | Self::TrustBundlesUnread
         )
     }
 
@@ -170,7 +173,7 @@ pub trait Objects: fmt::Debug + Send + Sync {
     /// A bundle of certificates that the cluster trusts. Every version of the API has the
     /// same of it.
     fn cluster_trust_bundle<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<ClusterTrustBundle>> {
-        none("clustertrustbundle", name)
+        none("clustertrustbundle.certificates.k8s.io", name)
     }
 
     /// The bundles that belong to a signer, in the order of their names.
@@ -178,7 +181,7 @@ pub trait Objects: fmt::Debug + Send + Sync {
         &'a self,
         signer_name: &'a str,
     ) -> Answer<'a, Vec<Arc<ClusterTrustBundle>>> {
-        none("clustertrustbundle", signer_name)
+        none("clustertrustbundle.certificates.k8s.io", signer_name)
     }
 
     /// Every service of the cluster, for the variables of containers. Empty where there is

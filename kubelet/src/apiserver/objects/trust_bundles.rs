@@ -17,7 +17,7 @@ use super::{
 };
 use crate::apiserver::{
     list_watch::{Change, ListWatch},
-    request::{ApiError, ask_within},
+    request::ask_within,
 };
 
 /// Their resource, as upstream writes it in messages.
@@ -68,14 +68,9 @@ impl TrustBundles {
         if !is_selectable(value) {
             return Ok(ByName::new());
         }
-        let version = self.version.get_or_try_init(|| self.served());
-        let version = version.await.map_err(|error| ObjectError::Unavailable {
-            resource: RESOURCE,
-            name: value.to_owned(),
-            message: error.to_string(),
-        })?;
+        let version = self.version.get_or_try_init(|| self.served(value));
         let selection = Selection {
-            version,
+            version: version.await?,
             field,
             value: value.to_owned(),
         };
@@ -83,8 +78,9 @@ impl TrustBundles {
         known.ok_or(ObjectError::TrustBundlesUnread)
     }
 
-    /// The best version that the API server has of them.
-    async fn served(&self) -> Result<&'static str, DiscoveryError> {
+    /// The best version that the API server has of them, of which those with `value` are
+    /// asked for.
+    async fn served(&self, value: &str) -> Result<&'static str, ObjectError> {
         for version in VERSIONS {
             let api_version = format!("{GROUP}/{version}");
             let resources = self.client.list_api_group_resources(&api_version);
@@ -95,23 +91,19 @@ impl TrustBundles {
                 }
                 Ok(_) => {}
                 Err(error) if error.is_not_found() => {}
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(ObjectError::of(RESOURCE, value, &error)),
             }
         }
-        Err(DiscoveryError::NotServed)
+        Err(ObjectError::Refused {
+            resource: RESOURCE,
+            name: value.to_owned(),
+            message: format!(
+                "the API server serves {PLURAL} in no version of {GROUP} that this kubelet \
+                 knows: {}",
+                VERSIONS.join(", ")
+            ),
+        })
     }
-}
-
-/// Why trust bundles cannot be asked for.
-#[derive(Debug, thiserror::Error)]
-enum DiscoveryError {
-    #[error(
-        "the API server serves {PLURAL} in no version of {GROUP} that this kubelet knows: {}",
-        VERSIONS.join(", ")
-    )]
-    NotServed,
-    #[error(transparent)]
-    Api(#[from] ApiError),
 }
 
 /// Whether a bundle can have this as name or signer. What the API server did not check would
