@@ -63,7 +63,9 @@ impl<L: LoginManager> InhibitorKeeper<'_, L> {
         };
         loop {
             let Err(error) = self.hold(&mut trouble).await;
-            if !std::mem::replace(&mut trouble.is_failing, true) {
+            // Once the node goes down, so does logind.
+            if !trouble.is_failing && !self.shutdown.is_under_way() {
+                trouble.is_failing = true;
                 warn!(
                     %error,
                     "A shutdown of this node does not wait for its pods, which get no time to \

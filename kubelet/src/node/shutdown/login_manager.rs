@@ -35,8 +35,8 @@ pub enum LoginManagerError {
     /// The connection ended.
     #[error("the system bus is gone")]
     Gone,
-    /// Another login manager runs, which may know of no lock.
-    #[error("logind was started again")]
+    /// The login manager ended. The next may know of no lock.
+    #[error("logind ended, or was started again")]
     Restarted,
 }
 
