@@ -43,7 +43,8 @@ pub enum Change<K> {
 
 /// The objects of one kind that a selector selects.
 ///
-/// Invariant: whoever takes every change has what the server has, or had a while ago.
+/// Invariant: whoever takes every change has what the server has, or had a while ago; but
+/// for an object that cannot be read, of which they have what it was before.
 pub struct ListWatch<K> {
     api: Api<K>,
     field_selector: String,
