@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+mod dial;
 mod handshake;
 mod idle;
 mod port_forward;
@@ -29,6 +30,7 @@ mod server;
 pub mod spdy;
 mod status;
 mod token;
+mod url;
 mod websocket;
 
 /// While nothing is read from a client, it is asked this often whether it is there.
@@ -41,5 +43,6 @@ pub use runtime::{
 pub use server::{CREATION_TIMEOUT, Config, IDLE_TIMEOUT, Server, ServerError};
 pub use status::{Cause, Details, Status};
 pub use token::TokenError;
-/// For [`Config::tls`] and [`client::Client::with_tls`].
+/// For [`Config::tls`], [`client::Client::with_tls`] and [`Proxy::with_tls`].
 pub use tokio_rustls::rustls;
+pub use url::{UrlError, parse_url};

@@ -7,7 +7,7 @@
 
 mod carry;
 
-use std::{error::Error as _, fmt, io, pin::pin, time::Duration};
+use std::{error::Error as _, fmt, pin::pin, sync::Arc, time::Duration};
 
 use http_body_util::{BodyExt as _, Empty, Full};
 use hyper::{
@@ -19,13 +19,16 @@ use hyper::{
     upgrade::{OnUpgrade, Upgraded},
 };
 use hyper_util::rt::TokioIo;
-use tokio::{
-    net::TcpStream,
-    time::{Instant, timeout, timeout_at},
-};
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_rustls::rustls;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use carry::carry;
+
+use crate::{
+    dial::{DialError, Io, dial},
+    url,
+};
 
 /// What is read of a refusal; those of streaming servers are a line of text.
 const REFUSAL_LIMIT: usize = 64 * 1024;
@@ -36,6 +39,7 @@ const REFUSAL_LIMIT: usize = 64 * 1024;
 #[derive(Clone, Debug)]
 pub struct Proxy {
     timeouts: ProxyTimeouts,
+    tls: Option<Arc<rustls::ClientConfig>>,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
@@ -43,7 +47,7 @@ pub struct Proxy {
 /// How long a [`Proxy`] waits for a backend, before it carries bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProxyTimeouts {
-    /// For the connection.
+    /// For the connection, and the handshake of TLS.
     pub connect: Duration,
     /// For the head of the answer.
     pub answer: Duration,
@@ -62,12 +66,10 @@ enum ProxyError {
     NotUpgradable,
     #[error("proxy to {backend}: the proxy is stopping")]
     Stopping { backend: Backend },
-    #[error("proxy to {backend}: the address is no http:// URL with a host")]
-    Address { backend: Backend },
-    #[error("proxy to {backend}: connect: {source}")]
-    Connect { backend: Backend, source: io::Error },
+    #[error("proxy to {backend}: {source}")]
+    Dial { backend: Backend, source: DialError },
     #[error("proxy to {backend}: connect: no answer in {limit:?}")]
-    ConnectTimeout { backend: Backend, limit: Duration },
+    DialTimeout { backend: Backend, limit: Duration },
     #[error("proxy to {backend}: send the request: {}", reason(source))]
     Request {
         backend: Backend,
@@ -105,13 +107,20 @@ impl Proxy {
     pub fn new(timeouts: ProxyTimeouts, tasks: TaskTracker, stop: CancellationToken) -> Self {
         Self {
             timeouts,
+            tls: None,
             tasks,
             stop,
         }
     }
 
-    /// Sends a request to `backend`, a URL with host, path and query, and gives the
-    /// answer for its client.
+    /// The same proxy, which can reach https backends as well.
+    pub fn with_tls(mut self, tls: Arc<rustls::ClientConfig>) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// Sends a request to `backend`, a URL as [`parse_url`](crate::parse_url) has it, and
+    /// gives the answer for its client.
     ///
     /// Headers go along as they are, the client's `Host` included, but for
     /// `Authorization`, which is for whoever let the request in. After a 101 the
@@ -211,27 +220,14 @@ impl Proxy {
         exchange.await
     }
 
-    async fn connect(&self, name: &Backend, backend: &Uri) -> Result<TcpStream, ProxyError> {
-        let host = match (backend.scheme_str(), backend.host()) {
-            (Some("http"), Some(host)) => host.trim_matches(['[', ']']),
-            _ => {
-                return Err(ProxyError::Address {
-                    backend: name.clone(),
-                });
-            }
-        };
+    async fn connect(&self, name: &Backend, backend: &Uri) -> Result<Box<dyn Io>, ProxyError> {
         let limit = self.timeouts.connect;
-        let connect = async {
-            let stream = TcpStream::connect((host, backend.port_u16().unwrap_or(80))).await?;
-            stream.set_nodelay(true)?;
-            Ok(stream)
-        };
-        match timeout(limit, connect).await {
-            Ok(connected) => connected.map_err(|source| ProxyError::Connect {
+        match timeout(limit, dial(backend, self.tls.as_ref())).await {
+            Ok(connected) => connected.map_err(|source| ProxyError::Dial {
                 backend: name.clone(),
                 source,
             }),
-            Err(_) => Err(ProxyError::ConnectTimeout {
+            Err(_) => Err(ProxyError::DialTimeout {
                 backend: name.clone(),
                 limit,
             }),
@@ -383,9 +379,8 @@ impl ProxyError {
             Self::NoUpgrade | Self::Body => StatusCode::BAD_REQUEST,
             Self::NotUpgradable => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Stopping { .. } => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Address { .. }
-            | Self::Connect { .. }
-            | Self::ConnectTimeout { .. }
+            Self::Dial { .. }
+            | Self::DialTimeout { .. }
             | Self::Request { .. }
             | Self::AnswerTimeout { .. }
             | Self::Answer { .. }
@@ -418,6 +413,9 @@ fn reason(error: &hyper::Error) -> String {
 
 impl From<&Uri> for Backend {
     fn from(uri: &Uri) -> Self {
+        if let Some(socket) = url::socket_of(uri) {
+            return Self(format!("unix://{socket}"));
+        }
         let authority = uri.authority().map_or("", |authority| authority.as_str());
         // Without the user and password that may stand before the host.
         let host = authority.rsplit('@').next().unwrap_or_default();
@@ -447,6 +445,7 @@ mod tests {
             ("http://127.0.0.1:1234/exec/token?x=y", "127.0.0.1:1234"),
             ("http://user:secret@[::1]:80/exec/token", "[::1]:80"),
             ("https://node:1/exec/token", "https://node:1"),
+            ("unix://2f61:0/exec/token", "unix:///a"),
             ("/exec/token", "an address without a host"),
         ] {
             let uri: Uri = url.parse().unwrap();

@@ -4,18 +4,23 @@
 
 mod support;
 
-use std::{convert::Infallible, time::Duration};
+use std::{convert::Infallible, path::Path, sync::Arc, time::Duration};
 
 use cri_streaming::{
     Proxy, ProxyTimeouts,
     client::{Client, ClientError, Forwarded, Transport},
+    parse_url,
+    rustls::{
+        ClientConfig, RootCertStore, ServerConfig,
+        pki_types::{CertificateDer, PrivateKeyDer},
+    },
 };
-use hyper::{Uri, server::conn::http1, service::service_fn};
+use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use support::{ALL, Served, path, pattern, refusal, request};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpStream, UnixListener},
     time::timeout,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -33,10 +38,15 @@ struct Front {
 
 impl Front {
     async fn of(backend: &str) -> Self {
+        Self::with(backend, |proxy| proxy).await
+    }
+
+    async fn with(backend: &str, change: impl FnOnce(Proxy) -> Proxy) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let proxy = Proxy::new(ProxyTimeouts::default(), tasks.clone(), stop.clone());
+        let proxy = change(proxy);
         let backend = backend.to_owned();
         tokio::spawn(async move {
             loop {
@@ -45,7 +55,7 @@ impl Front {
                 tokio::spawn(async move {
                     let service = service_fn(async |request: hyper::Request<_>| {
                         let path = request.uri().path_and_query().unwrap().to_string();
-                        let to: Uri = format!("{backend}{path}").parse().unwrap();
+                        let to = parse_url(&format!("{backend}{path}")).await.unwrap();
                         Ok::<_, Infallible>(proxy.forward(request, &to).await)
                     });
                     let _ = http1::Builder::new()
@@ -86,10 +96,89 @@ async fn backend() -> (String, tokio::task::JoinHandle<TcpStream>) {
     (url, accepted)
 }
 
+/// A certificate for 127.0.0.1 that signed itself, and its key.
+fn certificate() -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
+    let own = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let key = PrivateKeyDer::try_from(own.signing_key.serialize_der()).unwrap();
+    (own.cert.der().clone(), key)
+}
+
+/// Trusts one certificate.
+fn trusting(certificate: CertificateDer<'static>) -> Arc<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate).unwrap();
+    let config = ClientConfig::builder().with_root_certificates(roots);
+    Arc::new(config.with_no_client_auth())
+}
+
+/// A streaming server that serves TLS, and its certificate.
+async fn served_over_tls() -> (Served, CertificateDer<'static>) {
+    let (own, key) = certificate();
+    let config = ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(vec![own.clone()], key)
+        .unwrap();
+    let served = Served::with(|served| served.tls = Some(Arc::new(config))).await;
+    (served, own)
+}
+
+/// Carries what comes at a unix socket to a server.
+fn listen_on(socket: &Path, server: &str) {
+    let listener = UnixListener::bind(socket).unwrap();
+    let address = server.trim_start_matches("http://").to_owned();
+    tokio::spawn(async move {
+        loop {
+            let (mut near, _) = listener.accept().await.unwrap();
+            let mut far = TcpStream::connect(&address).await.unwrap();
+            tokio::spawn(async move { tokio::io::copy_bidirectional(&mut near, &mut far).await });
+        }
+    });
+}
+
 #[tokio::test]
 async fn commands_and_ports_go_through() {
     let served = Served::new().await;
     let front = Front::of(served.server.base_url()).await;
+    all_goes_through(&served, front).await;
+}
+
+#[tokio::test]
+async fn commands_and_ports_go_through_over_tls() {
+    let (served, own) = served_over_tls().await;
+    let front = Front::with(served.server.base_url(), |proxy| {
+        proxy.with_tls(trusting(own))
+    });
+    all_goes_through(&served, front.await).await;
+}
+
+#[tokio::test]
+async fn commands_and_ports_go_through_a_unix_socket() {
+    let served = Served::new().await;
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("streams.sock");
+    listen_on(&socket, served.server.base_url());
+    let front = Front::of(&format!("unix://{}", socket.display())).await;
+    all_goes_through(&served, front).await;
+}
+
+#[tokio::test]
+async fn a_server_that_nobody_vouches_for_is_told_nothing() {
+    let (served, _) = served_over_tls().await;
+    let url = served.server.base_url();
+    let (another, _) = certificate();
+    let front = Front::with(url, |proxy| proxy.with_tls(trusting(another))).await;
+    let (head, body) = refusal(&front.url("http://x/exec/token"), "POST", &UPGRADE).await;
+    assert!(head.starts_with("HTTP/1.1 502"), "{head}");
+    assert!(body.contains(url) && body.contains("certificate"), "{body}");
+    assert!(!body.contains("token"), "{body}");
+
+    let front = Front::of(url).await;
+    let (head, body) = refusal(&front.url("http://x/any"), "POST", &UPGRADE).await;
+    assert!(head.starts_with("HTTP/1.1 502"), "{head}");
+    assert!(body.contains("needs a TLS configuration"), "{body}");
+}
+
+async fn all_goes_through(served: &Served, front: Front) {
     for transport in BOTH {
         let url = front.url(&served.exec("echo", ALL));
         let mut command = Client::default()

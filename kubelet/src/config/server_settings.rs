@@ -10,7 +10,7 @@ use std::{
 use serde_json::{Map, Value};
 
 use super::{kubelet_configuration::KubeletConfiguration, settings::span};
-use crate::server::tls::parameters::TlsParameters;
+use crate::{http::roots::Roots, server::tls::parameters::TlsParameters};
 
 /// Which addresses are served.
 #[derive(Clone, Debug, Default)]
@@ -40,6 +40,8 @@ pub struct SecureOptions {
     pub access: AccessOptions,
     /// What is served.
     pub handlers: HandlerOptions,
+    /// Who vouches for a runtime that streams over TLS.
+    pub streaming_roots: Roots,
     /// The configuration in effect, as `/configz` shows it.
     pub configz: Value,
 }
@@ -180,6 +182,7 @@ pub(super) fn server_options(
                 profiling: config.enable_profiling_handler != Some(false),
                 debug_flags: config.enable_debug_flags_handler != Some(false),
             },
+            streaming_roots: Roots::of_this_machine(),
             configz: configz(config),
         }),
     }

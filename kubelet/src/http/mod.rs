@@ -1,6 +1,7 @@
 //! GETs that the kubelet sends itself, one on each connection. Whom to trust, which
 //! redirects to follow and how much to read is for those who ask to say.
 
+pub mod roots;
 mod tls;
 pub mod url;
 

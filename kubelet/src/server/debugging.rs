@@ -42,7 +42,11 @@ pub(super) fn routes<V: NodeView>(
     if !handlers.debugging {
         return disabled();
     }
-    let streaming = Arc::new(StreamingServer::new(tasks, cancel));
+    let streaming = Arc::new(StreamingServer::new(
+        options.streaming_roots.clone(),
+        tasks,
+        cancel,
+    ));
     let optional = |enabled: bool, routes: Router, base: &str, reason| {
         if enabled {
             routes

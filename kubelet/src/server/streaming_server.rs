@@ -1,5 +1,7 @@
 //! The runtime's streaming server: where it is, as far as the runtime has told.
 
+use std::sync::Arc;
+
 use axum::{
     Router,
     body::Body,
@@ -9,11 +11,13 @@ use axum::{
     routing::any,
 };
 use cri_proto::runtime::v1::{PodSandboxState, PortForwardRequest};
-use cri_streaming::{Proxy, ProxyTimeouts};
+use cri_streaming::{Proxy, ProxyTimeouts, UrlError, parse_url};
 use parking_lot::Mutex;
+use tokio_rustls::rustls::ClientConfig;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{NodeView, answer::error};
+use crate::http::roots::{Roots, RootsError};
 
 /// Below this path requests go to the streaming server as they are.
 const BASE: &str = "/cri";
@@ -22,15 +26,26 @@ const BASE: &str = "/cri";
 #[derive(Debug)]
 pub(super) struct StreamingServer {
     proxy: Proxy,
-    /// The address in the last URL that the runtime gave.
-    authority: Mutex<Option<uri::Authority>>,
+    /// Who vouches for a runtime that streams over TLS.
+    roots: Roots,
+    /// The same, read when it was first needed.
+    tls: Mutex<Option<Arc<ClientConfig>>>,
+    /// The server in the last URL that the runtime gave.
+    origin: Mutex<Option<Origin>>,
+}
+
+/// What of a URL is in front of its path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Origin {
+    scheme: uri::Scheme,
+    authority: uri::Authority,
 }
 
 /// Why a request cannot be handed on.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AddressError {
-    #[error("the runtime gave {0:?}, which is no URL")]
-    NoUrl(String),
+    #[error("the runtime gave {url:?}, which {reason}")]
+    NoUrl { url: String, reason: UrlError },
     #[error("the runtime gave a URL without a host, and has not told its streaming server's")]
     NoHost,
     #[error(
@@ -41,58 +56,98 @@ pub(super) enum AddressError {
     Untold(String),
 }
 
+impl Origin {
+    fn of(uri: &Uri) -> Option<Self> {
+        Some(Self {
+            scheme: uri.scheme()?.clone(),
+            authority: uri.authority()?.clone(),
+        })
+    }
+
+    /// The URL of a path there.
+    fn at(self, path: uri::PathAndQuery) -> Option<Uri> {
+        let uri = Uri::builder().scheme(self.scheme).authority(self.authority);
+        uri.path_and_query(path).build().ok()
+    }
+}
+
 impl StreamingServer {
-    /// Connections that are carried are tasks of `tasks`, until `cancel`.
-    pub(super) fn new(tasks: &TaskTracker, cancel: &CancellationToken) -> Self {
+    /// Connections that are carried are tasks of `tasks`, until `cancel`. A runtime that
+    /// streams over TLS is verified by `roots`.
+    pub(super) fn new(roots: Roots, tasks: &TaskTracker, cancel: &CancellationToken) -> Self {
         Self {
             proxy: Proxy::new(ProxyTimeouts::default(), tasks.clone(), cancel.clone()),
-            authority: Mutex::new(None),
+            roots,
+            tls: Mutex::new(None),
+            origin: Mutex::new(None),
         }
     }
 
     /// Hands a request on to the URL that the runtime gave for it.
     pub(super) async fn forward(&self, request: Request, url: &str) -> Response {
-        match self.resolve(url) {
+        match self.resolve(url).await {
             Ok(backend) => self.carry(request, &backend).await,
             Err(fault) => error(StatusCode::BAD_GATEWAY, fault),
         }
     }
 
     async fn carry(&self, request: Request, backend: &Uri) -> Response {
-        let response = self.proxy.forward(request, backend).await;
+        let mut proxy = self.proxy.clone();
+        if backend.scheme() == Some(&uri::Scheme::HTTPS) {
+            proxy = match self.tls().await {
+                Ok(tls) => proxy.with_tls(tls),
+                Err(fault) => return error(StatusCode::BAD_GATEWAY, fault),
+            };
+        }
+        let response = proxy.forward(request, backend).await;
         if response.status() == StatusCode::BAD_GATEWAY {
             self.forget(backend);
         }
         response.map(Body::new)
     }
 
+    async fn tls(&self) -> Result<Arc<ClientConfig>, RootsError> {
+        let known = self.tls.lock().clone();
+        if let Some(tls) = known {
+            return Ok(tls);
+        }
+        let tls = Arc::new(self.roots.client_config().await?);
+        *self.tls.lock() = Some(Arc::clone(&tls));
+        Ok(tls)
+    }
+
     /// Nobody answers at this address as a streaming server does: a runtime that was started
-    /// anew may have another, and is asked again.
+    /// anew may have another, or another certificate, and is asked again.
     fn forget(&self, backend: &Uri) {
-        let mut known = self.authority.lock();
-        if known.as_ref() == backend.authority() {
+        *self.tls.lock() = None;
+        let mut known = self.origin.lock();
+        if *known == Origin::of(backend) {
             *known = None;
         }
     }
 
     /// The URL with its host, which is remembered; one without is the last one's.
-    fn resolve(&self, url: &str) -> Result<Uri, AddressError> {
-        let uri: Uri = url
-            .parse()
-            .map_err(|_| AddressError::NoUrl(url.to_owned()))?;
-        let mut known = self.authority.lock();
-        if let Some(authority) = uri.authority() {
-            *known = Some(authority.clone());
+    async fn resolve(&self, url: &str) -> Result<Uri, AddressError> {
+        let no_url = |reason| AddressError::NoUrl {
+            url: url.to_owned(),
+            reason,
+        };
+        let uri = parse_url(url).await.map_err(no_url)?;
+        let mut known = self.origin.lock();
+        if let Some(origin) = Origin::of(&uri) {
+            *known = Some(origin);
             return Ok(uri);
         }
-        let authority = known.clone().ok_or(AddressError::NoHost)?;
-        at(authority, &uri).ok_or_else(|| AddressError::NoUrl(url.to_owned()))
+        let origin = known.clone().ok_or(AddressError::NoHost)?;
+        let path = uri.path_and_query().cloned();
+        path.and_then(|path| origin.at(path))
+            .ok_or_else(|| no_url(UrlError::Malformed))
     }
 
     /// Where the streaming server is: from a URL that the runtime gave before, or that it
     /// gives now for any of its sandboxes.
-    async fn authority<V: NodeView>(&self, view: &V) -> Result<uri::Authority, AddressError> {
-        if let Some(known) = self.authority.lock().clone() {
+    async fn origin<V: NodeView>(&self, view: &V) -> Result<Origin, AddressError> {
+        if let Some(known) = self.origin.lock().clone() {
             return Ok(known);
         }
         let cri = view.cri();
@@ -109,35 +164,23 @@ impl StreamingServer {
             })
             .await
             .map_err(untold)?;
-        let uri = self.resolve(&url)?;
-        uri.authority().cloned().ok_or(AddressError::NoHost)
+        Origin::of(&self.resolve(&url).await?).ok_or(AddressError::NoHost)
     }
 }
 
-/// A path and query at an address.
-fn at(authority: uri::Authority, uri: &Uri) -> Option<Uri> {
-    let path = uri.path_and_query()?.clone();
-    Uri::builder()
-        .scheme("http")
-        .authority(authority)
-        .path_and_query(path)
-        .build()
-        .ok()
-}
-
 /// `/cri/`: the runtime's streaming server, for whoever has a token of it.
-pub(super) fn routes<V: NodeView>(view: V, server: std::sync::Arc<StreamingServer>) -> Router {
+pub(super) fn routes<V: NodeView>(view: V, server: Arc<StreamingServer>) -> Router {
     let proxied = any(move |request: Request| async move {
-        let authority = match server.authority(&view).await {
-            Ok(authority) => authority,
+        let origin = match server.origin(&view).await {
+            Ok(origin) => origin,
             Err(fault) => return error(StatusCode::BAD_GATEWAY, fault),
         };
         let path = request
             .uri()
             .path_and_query()
             .and_then(|path| path.as_str().strip_prefix(BASE))
-            .and_then(|path| path.parse::<Uri>().ok());
-        match path.and_then(|path| at(authority, &path)) {
+            .and_then(|path| path.parse().ok());
+        match path.and_then(|path| origin.at(path)) {
             Some(backend) => server.carry(request, &backend).await,
             None => error(
                 StatusCode::BAD_REQUEST,
@@ -152,29 +195,35 @@ pub(super) fn routes<V: NodeView>(view: V, server: std::sync::Arc<StreamingServe
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_url_without_a_host_is_at_the_last_one() {
-        let server = StreamingServer::new(&TaskTracker::new(), &CancellationToken::new());
-        assert!(server.resolve("/exec/token").is_err());
-        let url = "http://127.0.0.1:7000/exec/a";
-        assert_eq!(server.resolve(url).unwrap(), url);
-        assert_eq!(
-            server.resolve("/exec/b").unwrap(),
-            "http://127.0.0.1:7000/exec/b"
-        );
-        assert!(server.resolve("http://[").is_err());
+    fn server() -> StreamingServer {
+        let roots = Roots::of_this_machine();
+        StreamingServer::new(roots, &TaskTracker::new(), &CancellationToken::new())
     }
 
-    #[test]
-    fn an_address_where_nobody_answers_is_forgotten() {
-        let server = StreamingServer::new(&TaskTracker::new(), &CancellationToken::new());
-        let old = server.resolve("http://127.0.0.1:7000/exec/a").unwrap();
-        server.resolve("http://127.0.0.1:7001/exec/b").unwrap();
+    #[tokio::test]
+    async fn a_url_without_a_host_is_at_the_last_one() {
+        let server = server();
+        assert!(server.resolve("/exec/token").await.is_err());
+        let url = "https://127.0.0.1:7000/exec/a";
+        assert_eq!(server.resolve(url).await.unwrap(), url);
+        assert_eq!(
+            server.resolve("/exec/b").await.unwrap(),
+            "https://127.0.0.1:7000/exec/b"
+        );
+        assert!(server.resolve("http://[").await.is_err());
+    }
+
+    #[tokio::test]
+    async fn an_address_where_nobody_answers_is_forgotten() {
+        let server = server();
+        let resolve = async |url: &str| server.resolve(url).await.unwrap();
+        let old = resolve("http://127.0.0.1:7000/exec/a").await;
+        resolve("http://127.0.0.1:7001/exec/b").await;
         // A request to the old one fails after the new one is known.
         server.forget(&old);
-        let new = server.resolve("/exec/c").unwrap();
+        let new = resolve("/exec/c").await;
         assert_eq!(new, "http://127.0.0.1:7001/exec/c");
         server.forget(&new);
-        assert!(server.resolve("/exec/d").is_err());
+        assert!(server.resolve("/exec/d").await.is_err());
     }
 }

@@ -28,6 +28,7 @@ use kubelet::{
         },
         settings::ServerOptions,
     },
+    http::roots::Roots,
     logs::{LogError, LogOptions, LogParts},
     metrics::Exposition,
     runtime::{cri::CriClient, labels},
@@ -278,6 +279,7 @@ pub fn secure_options(dir: PathBuf) -> SecureOptions {
         tls: TlsParameters::default(),
         access: AccessOptions::default(),
         handlers: HandlerOptions::default(),
+        streaming_roots: Roots::of_this_machine(),
         configz: json!({"kubeletconfig": {"maxPods": 110}}),
     }
 }

@@ -1,45 +1,131 @@
 //! Exec, attach and port-forward: carried to where the runtime says.
 
-use std::time::Duration;
+use std::{fs, path::PathBuf, sync::Arc, time::Duration};
 
 use e2e::fake_runtime::{Fault, Times, Verb};
+use kubelet::http::roots::Roots;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpListener,
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
+    net::{TcpListener, UnixListener},
     time::timeout,
 };
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{ServerConfig, pki_types::PrivateKeyDer},
+};
 
-use crate::{client::read_head, node::Node};
+use crate::{
+    client::{Caller, read_head},
+    node::Node,
+};
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// A streaming server that takes each request to any protocol, and echoes what comes.
-/// What it was asked for is in the `X-Asked` header of its answer.
-async fn streaming_server(node: &Node) -> String {
+/// What a streaming server does that takes each request to any protocol, and echoes what
+/// comes. What it was asked for is in the `X-Asked` header of its answer.
+async fn echo(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+    let head = read_head(&mut stream).await;
+    let first = head.lines().next().unwrap().to_owned();
+    let upgrade = head
+        .lines()
+        .find_map(|line| line.strip_prefix("upgrade: "))
+        .unwrap_or("none");
+    let answer = format!(
+        "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {upgrade}\r\nX-Asked: {first}\r\n\r\n"
+    );
+    stream.write_all(answer.as_bytes()).await.unwrap();
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    let mut piece = vec![0; 16 * 1024];
+    while let Ok(length @ 1..) = reader.read(&mut piece).await {
+        writer.write_all(&piece[..length]).await.unwrap();
+        writer.flush().await.unwrap();
+    }
+    let _ = writer.shutdown().await;
+}
+
+/// A streaming server that does [`echo`].
+async fn streaming_server(node: &Node) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    node.runtime.set_streaming_url(&url);
+    let address = listener.local_addr().unwrap();
+    node.runtime.set_streaming_url(&format!("http://{address}"));
     tokio::spawn(async move {
         loop {
-            let (mut socket, _) = listener.accept().await.unwrap();
+            let (socket, _) = listener.accept().await.unwrap();
+            tokio::spawn(echo(socket));
+        }
+    });
+}
+
+/// One over TLS, with a certificate that signed itself, for an authority or not. Returns the
+/// certificate, in PEM.
+async fn streaming_server_over_tls(node: &Node, name: &str, is_ca: IsCa) -> String {
+    let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+    params.is_ca = is_ca;
+    let key = KeyPair::generate().unwrap();
+    let certificate = params.self_signed(&key).unwrap();
+    let config = ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(
+            vec![certificate.der().clone()],
+            PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
+        )
+        .unwrap();
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    node.runtime
+        .set_streaming_url(&format!("https://{address}"));
+    tokio::spawn(async move {
+        loop {
+            let (socket, _) = listener.accept().await.unwrap();
+            let acceptor = acceptor.clone();
             tokio::spawn(async move {
-                let head = read_head(&mut socket).await;
-                let first = head.lines().next().unwrap().to_owned();
-                let upgrade = head
-                    .lines()
-                    .find_map(|line| line.strip_prefix("upgrade: "))
-                    .unwrap_or("none");
-                let answer = format!(
-                    "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {upgrade}\r\nX-Asked: {first}\r\n\r\n"
-                );
-                socket.write_all(answer.as_bytes()).await.unwrap();
-                let (mut reader, mut writer) = socket.split();
-                let _ = tokio::io::copy(&mut reader, &mut writer).await;
-                let _ = writer.shutdown().await;
+                if let Ok(stream) = acceptor.accept(socket).await {
+                    echo(stream).await;
+                }
             });
         }
     });
-    url
+    certificate.pem()
+}
+
+/// Has a request carried with both protocols, and sends bytes there and back.
+async fn carried(admin: &Caller, path: &str, asked: &str) {
+    for (method, protocol) in [("POST", "SPDY/3.1"), ("GET", "websocket")] {
+        let upgrade = format!("Upgrade: {protocol}");
+        let headers = ["Connection: Upgrade", &upgrade];
+        let exchange = async {
+            let mut stream = admin.send(method, path, &headers, "").await.unwrap();
+            let head = read_head(&mut stream).await.to_lowercase();
+            assert!(head.starts_with("http/1.1 101"), "{path}: {head}");
+            let wanted = format!("x-asked: {method} {asked} http/1.1").to_lowercase();
+            assert!(head.contains(&wanted), "{path}: {head}");
+            assert!(head.contains(&upgrade.to_lowercase()), "{path}: {head}");
+            let sent: Vec<u8> = (0..100_000_u32).map(|n| (n % 251) as u8).collect();
+            let (mut reader, mut writer) = tokio::io::split(stream);
+            let writing = async {
+                writer.write_all(&sent).await.unwrap();
+                writer.flush().await.unwrap();
+            };
+            let mut back = vec![0; sent.len()];
+            let (_, read) = tokio::join!(writing, reader.read_exact(&mut back));
+            read.unwrap();
+            assert!(back == sent, "{path}");
+        };
+        timeout(SOON, exchange).await.unwrap();
+    }
+}
+
+/// The head of the refusal of a request to upgrade, and the text behind it.
+async fn refused(admin: &Caller, path: &str) -> (String, String) {
+    let headers = ["Connection: Upgrade, close", "Upgrade: SPDY/3.1"];
+    let mut stream = admin.send("POST", path, &headers, "").await.unwrap();
+    let head = read_head(&mut stream).await;
+    let mut body = Vec::new();
+    // A server that closes without TLS' own farewell has said all the same.
+    let _ = timeout(SOON, stream.read_to_end(&mut body)).await.unwrap();
+    (head, String::from_utf8(body).unwrap())
 }
 
 #[tokio::test]
@@ -79,29 +165,98 @@ async fn streams_are_carried_byte_for_byte() {
             "/exec/some-token?x=y".to_owned(),
         ),
     ] {
-        for (method, protocol) in [("POST", "SPDY/3.1"), ("GET", "websocket")] {
-            let upgrade = format!("Upgrade: {protocol}");
-            let headers = ["Connection: Upgrade", &upgrade];
-            let exchange = async {
-                let mut stream = admin.send(method, path, &headers, "").await.unwrap();
-                let head = read_head(&mut stream).await.to_lowercase();
-                assert!(head.starts_with("http/1.1 101"), "{path}: {head}");
-                let wanted = format!("x-asked: {method} {asked} http/1.1").to_lowercase();
-                assert!(head.contains(&wanted), "{path}: {head}");
-                assert!(head.contains(&upgrade.to_lowercase()), "{path}: {head}");
-                let sent: Vec<u8> = (0..100_000_u32).map(|n| (n % 251) as u8).collect();
-                let (mut reader, mut writer) = tokio::io::split(stream);
-                let writing = async {
-                    writer.write_all(&sent).await.unwrap();
-                    writer.flush().await.unwrap();
-                };
-                let mut back = vec![0; sent.len()];
-                let (_, read) = tokio::join!(writing, reader.read_exact(&mut back));
-                read.unwrap();
-                assert!(back == sent, "{path}");
-            };
-            timeout(SOON, exchange).await.unwrap();
+        carried(&admin, path, &asked).await;
+    }
+}
+
+/// A node that trusts what a file has, once there is one.
+async fn node_that_trusts_a_file() -> (Node, PathBuf, tempfile::TempDir) {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("roots.pem");
+    let roots = Roots::of_file(file.clone());
+    let node = Node::with(|options| options.streaming_roots = roots).await;
+    (node, file, directory)
+}
+
+const EXEC: &str = "/exec/default/web/app?command=sh&output=1";
+
+#[tokio::test]
+async fn a_runtime_that_streams_over_tls_is_reached_when_it_is_trusted() {
+    for is_ca in [IsCa::NoCa, IsCa::Ca(BasicConstraints::Unconstrained)] {
+        let (node, file, _directory) = node_that_trusts_a_file().await;
+        let admin = node.admin();
+        let own = streaming_server_over_tls(&node, "127.0.0.1", is_ca).await;
+
+        let (head, body) = refused(&admin, EXEC).await;
+        assert!(head.starts_with("HTTP/1.1 502"), "{head}");
+        assert!(body.contains("no trusted roots in"), "{body}");
+
+        fs::write(&file, &node.authority.pem).unwrap();
+        let (head, body) = refused(&admin, EXEC).await;
+        assert!(head.starts_with("HTTP/1.1 502"), "{head}");
+        assert!(body.contains("one that this machine trusts"), "{body}");
+
+        // What was not trusted is tried anew, with no restart.
+        fs::write(&file, own).unwrap();
+        let container = &node.runtime.running("app")[0].id;
+        carried(&admin, EXEC, &format!("/exec/{container}")).await;
+        carried(&admin, "/cri/attach/token?x=y", "/attach/token?x=y").await;
+    }
+}
+
+#[tokio::test]
+async fn a_trusted_certificate_is_good_for_its_own_host_alone() {
+    let (node, file, _directory) = node_that_trusts_a_file().await;
+    let own = streaming_server_over_tls(&node, "elsewhere", IsCa::NoCa).await;
+    fs::write(&file, own).unwrap();
+    let (head, body) = refused(&node.admin(), EXEC).await;
+    assert!(head.starts_with("HTTP/1.1 502"), "{head}");
+    assert!(body.contains("has to be for that host"), "{body}");
+}
+
+#[tokio::test]
+async fn a_runtime_that_streams_over_a_unix_socket_is_reached() {
+    let node = Node::in_cluster().await;
+    let admin = node.admin();
+    let socket = node.dir.path().join("streams.sock");
+    let url = format!("unix://{}", socket.display());
+    node.runtime.set_streaming_url(&url);
+    let (head, body) = refused(&admin, EXEC).await;
+    assert!(head.starts_with("HTTP/1.1 502"), "{head}");
+    assert!(body.contains("no unix socket of this machine"), "{body}");
+
+    let listener = UnixListener::bind(&socket).unwrap();
+    tokio::spawn(async move {
+        loop {
+            let (socket, _) = listener.accept().await.unwrap();
+            tokio::spawn(echo(socket));
         }
+    });
+    // Before any other request told where it is.
+    carried(&admin, "/cri/exec/token?x=y", "/exec/token?x=y").await;
+    let container = &node.runtime.running("app")[0].id;
+    carried(&admin, EXEC, &format!("/exec/{container}")).await;
+    // From now on the runtime leaves out where that is.
+    node.runtime.set_streaming_url("");
+    carried(&admin, EXEC, &format!("/exec/{container}")).await;
+}
+
+#[tokio::test]
+async fn commands_are_carried_up_to_the_longest_uri() {
+    let node = Node::in_cluster().await;
+    streaming_server(&node).await;
+    let admin = node.admin();
+    let command = |length: usize| format!("{EXEC}&command={}", "x".repeat(length));
+    let longest = 65_534 - command(0).len();
+    let container = &node.runtime.running("app")[0].id;
+    carried(&admin, &command(longest), &format!("/exec/{container}")).await;
+    for longer in [longest + 1, 500_000] {
+        let (head, body) = refused(&admin, &command(longer)).await;
+        assert!(head.starts_with("HTTP/1.1 414"), "{head}");
+        assert!(body.contains("longer than 65534 bytes"), "{body}");
+        // Who is not let in learns no more than that.
+        let (head, _) = refused(&node.stranger, &command(longer)).await;
+        assert!(head.starts_with("HTTP/1.1 401"), "{head}");
     }
 }
 

@@ -10,7 +10,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::{
-    Method, Request, StatusCode, Uri,
+    Method, Request, StatusCode,
     client::conn::http1,
     header::{
         CONNECTION, HOST, HeaderMap, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY,
@@ -19,14 +19,7 @@ use hyper::{
     upgrade::Upgraded,
 };
 use hyper_util::rt::TokioIo;
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
-};
-use tokio_rustls::{
-    TlsConnector,
-    rustls::{self, pki_types::ServerName},
-};
+use tokio_rustls::rustls;
 use tokio_tungstenite::{
     WebSocketStream,
     tungstenite::{handshake::derive_accept_key, protocol::Role},
@@ -36,8 +29,11 @@ pub use command::{Command, Resizer, StatusReader};
 pub use port_forward::{Forwarded, Forwarder};
 
 use crate::{
+    dial::{DialError, dial},
     handshake::{SPDY, STREAM_PROTOCOL},
-    spdy, websocket,
+    spdy,
+    url::parse_url,
+    websocket,
 };
 
 /// What of a refusal is read.
@@ -46,7 +42,7 @@ const LONGEST_REFUSAL: usize = 64 * 1024;
 /// Why there is no session.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The URL is none, or not http or https.
+    /// The URL is none of a streaming server's.
     #[error("{url:?}: {reason}")]
     Url {
         /// The URL.
@@ -94,9 +90,6 @@ pub enum Transport {
     /// WebSocket.
     WebSocket,
 }
-
-trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
 // === impl Client ===
 
@@ -165,7 +158,8 @@ impl Client {
             url: url.to_owned(),
             reason: reason.to_owned(),
         };
-        let uri: Uri = url.parse().map_err(|_| bad("is no URL"))?;
+        let parsed = parse_url(url).await;
+        let uri = parsed.map_err(|error| bad(&error.to_string()))?;
         let authority = uri.authority().ok_or_else(|| bad("has no host"))?;
         let failed = |action: &'static str| {
             let authority = authority.to_string();
@@ -175,7 +169,14 @@ impl Client {
                 source,
             }
         };
-        let io = self.connect(&uri).await?;
+        let dialled = dial(&uri, self.tls.as_ref()).await;
+        let io = dialled.map_err(|error| match error {
+            DialError::Address(reason) => bad(reason),
+            DialError::Connect(source) => failed("connect to")(source),
+            DialError::Tls(source) | DialError::Certificate(source) => {
+                failed("agree on TLS with")(source)
+            }
+        })?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(io))
             .await
             .map_err(|error| failed("speak HTTP with")(io::Error::other(error)))?;
@@ -209,45 +210,6 @@ impl Client {
             .await
             .map_err(|error| failed("upgrade the connection to")(io::Error::other(error)))?;
         Ok((TokioIo::new(upgraded), answer.headers().clone()))
-    }
-
-    async fn connect(&self, uri: &Uri) -> Result<Box<dyn Io>, ClientError> {
-        let bad = |reason: &str| ClientError::Url {
-            url: uri.to_string(),
-            reason: reason.to_owned(),
-        };
-        let (tls, port) = match uri.scheme_str() {
-            Some("http") => (None, 80),
-            Some("https") => {
-                let config = self.tls.clone();
-                let config = config.ok_or_else(|| bad("https needs a TLS configuration"))?;
-                (Some(TlsConnector::from(config)), 443)
-            }
-            _ => return Err(bad("is neither http nor https")),
-        };
-        let host = uri.host().ok_or_else(|| bad("has no host"))?;
-        let host = host.trim_start_matches('[').trim_end_matches(']');
-        let port = uri.port_u16().unwrap_or(port);
-        let failed = |action: &'static str| {
-            move |source: io::Error| ClientError::Io {
-                action,
-                authority: format!("{host}:{port}"),
-                source,
-            }
-        };
-        let socket = TcpStream::connect((host, port))
-            .await
-            .map_err(failed("connect to"))?;
-        let _ = socket.set_nodelay(true);
-        let Some(tls) = tls else {
-            return Ok(Box::new(socket));
-        };
-        let name = ServerName::try_from(host.to_owned()).map_err(|_| bad("has no host name"))?;
-        let socket = tls
-            .connect(name, socket)
-            .await
-            .map_err(failed("agree on TLS with"))?;
-        Ok(Box::new(socket))
     }
 }
 

@@ -213,15 +213,13 @@ pub fn pattern(size: usize) -> Vec<u8> {
 }
 
 pub fn address(url: &str) -> &str {
-    url.strip_prefix("http://")
-        .unwrap()
-        .split('/')
-        .next()
-        .unwrap()
+    let (_, rest) = url.split_once("://").unwrap();
+    rest.split('/').next().unwrap()
 }
 
 pub fn path(url: &str) -> &str {
-    &url["http://".len() + address(url).len()..]
+    let (_, rest) = url.split_once("://").unwrap();
+    &rest[address(url).len()..]
 }
 
 /// Sends a request by hand; returns the status line with the headers, and the connection.

@@ -11,13 +11,17 @@ use e2e::{
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::row::{Row, SOON, apply, create, gone, running};
+use crate::row::{Row, SOON, apply, create, gone, running, with_input};
 
 pub fn rows() -> Vec<Row> {
     vec![
         Row {
             name: "run",
             run: |on| Box::pin(run(on)),
+        },
+        Row {
+            name: "run -i --rm",
+            run: |on| Box::pin(run_attached(on)),
         },
         Row {
             name: "delete",
@@ -76,6 +80,30 @@ async fn run(on: &Cluster) -> Result<()> {
     let table = on.kubectl_prints(&["get", "pod", "once", "--no-headers"])?;
     ensure!(table.contains("Error"), "{table}");
     gone(on, "once").await
+}
+
+async fn run_attached(on: &Cluster) -> Result<()> {
+    let image = format!("--image={BUSYBOX}");
+    let args = ["run", "passing", "--rm", "-i", "--restart=Never", &image];
+    let command = ["--image-pull-policy=Never", "--", "sh", "-c"];
+    let run = |script| {
+        let args = [&args[..], &command, &[script]].concat();
+        with_input(on, &args, "through\n")
+    };
+    let (code, out, error) = run("cat")?;
+    ensure!(
+        code == Some(0) && out.starts_with("through\n"),
+        "{code:?} {out} {error}"
+    );
+    ensure!(out.contains("\"passing\" deleted"), "{out}");
+    ensure!(on.pod("passing").is_null());
+    let (code, out, error) = run("cat; exit 3")?;
+    ensure!(
+        code == Some(3) && out.starts_with("through\n"),
+        "{code:?} {out} {error}"
+    );
+    ensure!(on.pod("passing").is_null());
+    Ok(())
 }
 
 async fn delete(on: &Cluster) -> Result<()> {

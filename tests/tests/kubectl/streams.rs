@@ -1,13 +1,13 @@
 //! What goes on in containers: exec, attach, port-forward, cp, debug.
 
 use std::{
-    fs,
+    fs::{self, File},
     io::{BufRead as _, BufReader, Read as _},
-    process::Stdio,
+    process::{Command, Stdio},
 };
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::{cluster::Cluster, images::BUSYBOX, process::signal};
+use e2e::{cluster::Cluster, images::BUSYBOX, node::is_ready, process::signal};
 use rustix::process::Signal;
 
 use crate::row::{Row, SOON, gone, outcome, running, with_input};
@@ -28,15 +28,31 @@ pub fn rows() -> Vec<Row> {
         },
         Row {
             name: "port-forward",
-            run: |on| Box::pin(port_forward(on)),
+            run: |on| Box::pin(port_forward(on, Cluster::kubectl)),
         },
         Row {
             name: "cp",
             run: |on| Box::pin(cp(on)),
         },
         Row {
+            name: "exec, attach, cp over SPDY",
+            run: |on| Box::pin(commands_over_spdy(on)),
+        },
+        Row {
+            name: "port-forward over SPDY",
+            run: |on| Box::pin(port_forward(on, over_spdy)),
+        },
+        Row {
             name: "debug",
             run: |on| Box::pin(debug(on)),
+        },
+        Row {
+            name: "debug --copy-to",
+            run: |on| Box::pin(debug_copy(on)),
+        },
+        Row {
+            name: "debug node",
+            run: |on| Box::pin(debug_node(on)),
         },
     ]
 }
@@ -124,7 +140,8 @@ async fn exec_on_a_terminal(on: &Cluster) -> Result<()> {
     gone(on, "terminal").await
 }
 
-async fn attach(on: &Cluster) -> Result<()> {
+/// Runs a pod that says what it is told by whoever attaches.
+async fn listens(on: &Cluster) -> Result<()> {
     let pod = serde_json::json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "listens"},
         "spec": {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [{
@@ -135,6 +152,11 @@ async fn attach(on: &Cluster) -> Result<()> {
     crate::row::apply(on, &pod)?;
     on.await_pod("listens", SOON, |pod| pod["status"]["phase"] == "Running")
         .await?;
+    Ok(())
+}
+
+async fn attach(on: &Cluster) -> Result<()> {
+    listens(on).await?;
     let (code, out, error) = with_input(on, &["attach", "-i", "listens"], "a word\n")?;
     ensure!(
         code == Some(0) && out.contains("heard a word"),
@@ -145,15 +167,14 @@ async fn attach(on: &Cluster) -> Result<()> {
     gone(on, "listens").await
 }
 
-async fn port_forward(on: &Cluster) -> Result<()> {
+async fn port_forward(on: &Cluster, kubectl: impl Fn(&Cluster, &[&str]) -> Command) -> Result<()> {
     running(
         on,
         "serves",
         "mkdir -p /tmp/www 2>/dev/null; echo served > /tmp/index.html; exec httpd -f -p 8080 -h /tmp",
     )
     .await?;
-    let mut child = on
-        .kubectl(&["port-forward", "pod/serves", "18080:8080"])
+    let mut child = kubectl(on, &["port-forward", "pod/serves", "18080:8080"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
@@ -190,6 +211,50 @@ async fn cp(on: &Cluster) -> Result<()> {
     gone(on, "copied").await
 }
 
+/// `kubectl` as it was before it knew WebSocket.
+fn over_spdy(on: &Cluster, args: &[&str]) -> Command {
+    let mut kubectl = on.kubectl(args);
+    kubectl
+        .env("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", "false")
+        .env("KUBECTL_PORT_FORWARD_WEBSOCKETS", "false");
+    kubectl
+}
+
+async fn commands_over_spdy(on: &Cluster) -> Result<()> {
+    let path = |name: &str| on.node.path(name).display().to_string();
+    let (input, from) = (path("input"), path("from-spdy"));
+    fs::write(&input, "through\n")?;
+    let run = |args: &[&str]| -> Result<(Option<i32>, String, String)> {
+        let output = over_spdy(on, args).stdin(File::open(&input)?).output()?;
+        Ok((
+            output.status.code(),
+            String::from_utf8_lossy(&output.stdout).into_owned(),
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        ))
+    };
+    running(on, "shell", "exec sleep 1000").await?;
+    let script = "cat; echo err >&2; exit 7";
+    let (code, out, error) = run(&["exec", "-i", "shell", "--", "sh", "-c", script])?;
+    ensure!(
+        code == Some(7) && out == "through\n" && error.starts_with("err\n"),
+        "{code:?} {out} {error}"
+    );
+    let (code, _, error) = run(&["cp", &input, "shell:/tmp/file"])?;
+    ensure!(code == Some(0), "{error}");
+    let (code, _, error) = run(&["cp", "shell:/tmp/file", &from])?;
+    ensure!(code == Some(0), "{error}");
+    ensure!(fs::read_to_string(&from)? == "through\n");
+    gone(on, "shell").await?;
+
+    listens(on).await?;
+    let (code, out, error) = run(&["attach", "-i", "listens"])?;
+    ensure!(
+        code == Some(0) && out.contains("heard through"),
+        "{code:?} {out} {error}"
+    );
+    gone(on, "listens").await
+}
+
 async fn debug(on: &Cluster) -> Result<()> {
     running(on, "odd", "exec sleep 1000").await?;
     let image = format!("--image={BUSYBOX}");
@@ -212,4 +277,46 @@ async fn debug(on: &Cluster) -> Result<()> {
     let seen = on.kubectl_prints(&["exec", "odd", "-c", "look", "--", "echo", "here"])?;
     ensure!(seen == "here\n", "{seen}");
     gone(on, "odd").await
+}
+
+async fn debug_copy(on: &Cluster) -> Result<()> {
+    running(on, "odd", "exec sleep 1000").await?;
+    let image = format!("--image={BUSYBOX}");
+    let args = ["debug", "odd", "--copy-to=copy", &image];
+    let more = [
+        "--image-pull-policy=Never",
+        "-c",
+        "look",
+        "--profile=general",
+    ];
+    let command = ["--", "sleep", "2000"];
+    on.kubectl_prints(&[&args[..], &more, &command].concat())?;
+    on.await_pod("copy", SOON, is_ready).await?;
+    // The copy's containers see each other's processes.
+    let seen = on.kubectl_prints(&["exec", "copy", "-c", "look", "--", "sh", "-c", "ps"])?;
+    ensure!(
+        seen.contains("sleep 1000") && seen.contains("sleep 2000"),
+        "{seen}"
+    );
+    gone(on, "copy").await?;
+    ensure!(is_ready(&on.pod("odd")), "the original is as it was");
+    gone(on, "odd").await
+}
+
+async fn debug_node(on: &Cluster) -> Result<()> {
+    let marker = on.node.path("marker");
+    fs::write(&marker, "of the node\n")?;
+    let image = format!("--image={BUSYBOX}");
+    let args = ["debug", "node/node", &image, "--image-pull-policy=Never"];
+    let more = ["--profile=general", "--", "sleep", "1000"];
+    let said = on.kubectl_prints(&[&args[..], &more].concat())?;
+    let mut words = said.split_whitespace();
+    let name = words
+        .find(|word| word.starts_with("node-debugger-node-"))
+        .context(said.clone())?;
+    on.await_pod(name, SOON, is_ready).await?;
+    let path = format!("/host{}", marker.display());
+    let seen = on.kubectl_prints(&["exec", name, "--", "cat", &path])?;
+    ensure!(seen == "of the node\n", "{seen}");
+    gone(on, name).await
 }

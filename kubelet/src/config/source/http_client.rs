@@ -1,22 +1,18 @@
 //! A GET of a small document over HTTP or HTTPS.
 
-use std::{
-    io,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::{HeaderMap, StatusCode, header::HOST};
 use tokio::time;
-use tokio_rustls::rustls::{
-    self, ClientConfig, RootCertStore,
-    pki_types::{CertificateDer, pem::PemObject as _},
-};
+use tokio_rustls::rustls::ClientConfig;
 
-use crate::http::{self, Exchange, GetError, TlsError, url::Url};
+use crate::http::{
+    self, Exchange, GetError, TlsError,
+    roots::{Roots, RootsError},
+    url::Url,
+};
 
 /// For a whole request, as upstream.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -24,14 +20,6 @@ const DEADLINE: Duration = Duration::from_secs(10);
 const MAX_LENGTH: usize = 10 << 20;
 /// As many as Go's client follows.
 const MAX_REDIRECTS: usize = 10;
-/// Where distributions keep the roots that they trust; the first one is taken.
-const ROOTS: [&str; 5] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-];
 
 /// Why a document cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -40,10 +28,8 @@ pub(super) enum FetchError {
     Url(String),
     #[error("connect to {address}: {source}")]
     Connect { address: String, source: io::Error },
-    #[error("no trusted roots in {0}")]
-    Roots(String),
-    #[error("TLS: {0}")]
-    Tls(#[from] rustls::Error),
+    #[error(transparent)]
+    Roots(#[from] RootsError),
     #[error("request: {0}")]
     Http(#[from] hyper::Error),
     #[error("request: {0}")]
@@ -108,7 +94,7 @@ impl HttpClient {
     async fn tls(&mut self) -> Result<Arc<ClientConfig>, FetchError> {
         let tls = match self.tls.take() {
             Some(tls) => tls,
-            None => config().await?,
+            None => Arc::new(Roots::of_this_machine().client_config().await?),
         };
         Ok(Arc::clone(self.tls.insert(tls)))
     }
@@ -138,33 +124,4 @@ async fn read(mut exchange: Exchange) -> Result<Bytes, FetchError> {
         Err(error) if error.is::<LengthLimitError>() => Err(FetchError::TooLong),
         Err(error) => Err(FetchError::Body(error)),
     }
-}
-
-async fn config() -> Result<Arc<ClientConfig>, FetchError> {
-    let paths: Vec<PathBuf> = match std::env::var_os("SSL_CERT_FILE") {
-        Some(path) => vec![PathBuf::from(path)],
-        None => ROOTS.iter().map(PathBuf::from).collect(),
-    };
-    let names: Vec<String> = paths
-        .iter()
-        .map(|path| path.display().to_string())
-        .collect();
-    let no_roots = || FetchError::Roots(names.join(", "));
-    let roots = tokio::task::spawn_blocking(move || paths.iter().find_map(|path| roots(path)));
-    let roots = roots.await.ok().flatten().ok_or_else(no_roots)?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(Arc::new(config))
-}
-
-/// The roots in a file; none when there are none that can be read.
-fn roots(path: &Path) -> Option<RootCertStore> {
-    let mut roots = RootCertStore::empty();
-    let certificates = CertificateDer::pem_file_iter(path).ok()?;
-    // Bundles have a few that no library takes.
-    roots.add_parsable_certificates(certificates.flatten());
-    (!roots.is_empty()).then_some(roots)
 }

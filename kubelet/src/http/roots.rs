@@ -1,0 +1,181 @@
+//! Whom this machine trusts: the certificates that its distribution keeps for that.
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use sha2::{Digest as _, Sha256};
+use tokio_rustls::rustls::{
+    self, CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+    client::{
+        WebPkiServerVerifier,
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+        verify_server_name,
+    },
+    crypto::ring,
+    pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject as _},
+    server::{ParsedCertificate, VerifierBuilderError},
+};
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+/// Where distributions keep the certificates that they trust; the first one is taken.
+const FILES: [&str; 5] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
+/// Why there is nobody to trust.
+#[derive(Debug, thiserror::Error)]
+pub enum RootsError {
+    /// None of the files has a certificate.
+    #[error("no trusted roots in {0}")]
+    None(String),
+    /// They cannot be used.
+    #[error("the trusted roots: {0}")]
+    Unusable(#[from] VerifierBuilderError),
+    /// Nor can TLS.
+    #[error("TLS: {0}")]
+    Tls(#[from] rustls::Error),
+}
+
+/// Files of trusted certificates, of which the first with any counts.
+#[derive(Clone, Debug)]
+pub struct Roots(Vec<PathBuf>);
+
+impl Roots {
+    /// Those of this machine; `SSL_CERT_FILE` names others.
+    pub fn of_this_machine() -> Self {
+        match std::env::var_os("SSL_CERT_FILE") {
+            Some(path) => Self::of_file(path.into()),
+            None => Self(FILES.iter().map(PathBuf::from).collect()),
+        }
+    }
+
+    /// Those in a file.
+    pub fn of_file(path: PathBuf) -> Self {
+        Self(vec![path])
+    }
+
+    /// Reads them, for connections to whom they vouch for.
+    ///
+    /// # Errors
+    /// See [`RootsError`].
+    pub(crate) async fn client_config(&self) -> Result<ClientConfig, RootsError> {
+        let paths = self.0.clone();
+        let reading = tokio::task::spawn_blocking(move || paths.iter().find_map(|path| read(path)));
+        let Some((roots, trusted)) = reading.await.ok().flatten() else {
+            let names: Vec<_> = self.0.iter().map(|path| path.to_string_lossy()).collect();
+            return Err(RootsError::None(names.join(", ")));
+        };
+        let provider = Arc::new(ring::default_provider());
+        let issued =
+            WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+                .build()?;
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Trust { issued, trusted }))
+            .with_no_client_auth();
+        Ok(config)
+    }
+}
+
+/// The certificates in a file, and their digests; nothing when none can be read.
+fn read(path: &Path) -> Option<(RootCertStore, BTreeSet<[u8; 32]>)> {
+    let found: Vec<_> = CertificateDer::pem_file_iter(path)
+        .ok()?
+        .flatten()
+        .collect();
+    let digests = found.iter().map(digest).collect();
+    let mut roots = RootCertStore::empty();
+    // Bundles have a few that no library takes.
+    roots.add_parsable_certificates(found);
+    (!roots.is_empty()).then_some((roots, digests))
+}
+
+fn digest(certificate: &CertificateDer<'_>) -> [u8; 32] {
+    Sha256::digest(certificate).into()
+}
+
+/// As Go's clients: a server is trusted by whom its certificate is from, or because its
+/// certificate is itself among the trusted ones. The latter is what people do with one that
+/// signed itself, which `openssl req -x509` makes an authority besides.
+#[derive(Debug)]
+struct Trust {
+    issued: Arc<WebPkiServerVerifier>,
+    trusted: BTreeSet<[u8; 32]>,
+}
+
+impl ServerCertVerifier for Trust {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        if !self.trusted.contains(&digest(end_entity)) {
+            return self.issued.verify_server_cert(
+                end_entity,
+                intermediates,
+                server_name,
+                ocsp_response,
+                now,
+            );
+        }
+        is_for_servers_now(end_entity, now)?;
+        verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.issued.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.issued.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.issued.supported_verify_schemes()
+    }
+}
+
+/// Whether a certificate holds at this time, and for servers.
+fn is_for_servers_now(
+    certificate: &CertificateDer<'_>,
+    now: UnixTime,
+) -> Result<(), CertificateError> {
+    let (_, parsed) =
+        X509Certificate::from_der(certificate).map_err(|_| CertificateError::BadEncoding)?;
+    let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+    if now < parsed.validity().not_before.timestamp() {
+        return Err(CertificateError::NotValidYet);
+    }
+    if now > parsed.validity().not_after.timestamp() {
+        return Err(CertificateError::Expired);
+    }
+    match parsed.extended_key_usage() {
+        Ok(Some(usage)) if !usage.value.server_auth && !usage.value.any => {
+            Err(CertificateError::InvalidPurpose)
+        }
+        Ok(_) => Ok(()),
+        Err(_) => Err(CertificateError::BadEncoding),
+    }
+}

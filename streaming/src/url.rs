@@ -1,0 +1,96 @@
+//! Where the URL of a runtime says that its streaming server is.
+
+use std::os::unix::fs::FileTypeExt as _;
+
+use hyper::{Uri, http::uri::PathAndQuery};
+
+/// In front of the path of a unix socket.
+const UNIX: &str = "unix://";
+
+/// Why a URL leads to no streaming server.
+#[derive(Debug, thiserror::Error)]
+pub enum UrlError {
+    /// It cannot be read.
+    #[error("is no URL")]
+    Malformed,
+    /// It has the form of a unix socket's, and there is none.
+    #[error("has no unix socket of this machine in its path")]
+    NoSocket,
+}
+
+/// Reads the URL of a streaming server: `http://` or `https://` with host and port,
+/// `unix://` with the socket's path in front of the request's (the socket is the first part
+/// that is one), or one without a host, such as `/exec/token`.
+///
+/// A unix socket comes back in the form of [`hyperlocal::Uri`], which is read as well.
+///
+/// # Errors
+/// [`UrlError`].
+pub async fn parse_url(url: &str) -> Result<Uri, UrlError> {
+    let Some(path) = url.strip_prefix(UNIX).filter(|path| path.starts_with('/')) else {
+        return url.parse().map_err(|_| UrlError::Malformed);
+    };
+    let slashes = path.match_indices('/').map(|(at, _)| at);
+    for end in slashes.skip(1).chain([path.len()]) {
+        let (socket, rest) = path.split_at(end);
+        match tokio::fs::metadata(socket).await {
+            Ok(found) if found.file_type().is_socket() => {
+                let rest = if rest.is_empty() { "/" } else { rest };
+                let rest: PathAndQuery = rest.parse().map_err(|_| UrlError::Malformed)?;
+                let mut parts = Uri::from(hyperlocal::Uri::new(socket, "/")).into_parts();
+                parts.path_and_query = Some(rest);
+                return Uri::from_parts(parts).map_err(|_| UrlError::Malformed);
+            }
+            Ok(_) => {}
+            Err(_) => break,
+        }
+    }
+    Err(UrlError::NoSocket)
+}
+
+/// The path of the unix socket in a [`hyperlocal::Uri`].
+pub(crate) fn socket_of(uri: &Uri) -> Option<String> {
+    let host = uri.host().filter(|_| uri.scheme_str() == Some("unix"))?;
+    let byte = |at| u8::from_str_radix(host.get(at..at + 2)?, 16).ok();
+    let bytes: Option<Vec<u8>> = (0..host.len()).step_by(2).map(byte).collect();
+    String::from_utf8(bytes?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_unix_socket_is_found_in_front_of_a_path() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("a.sock");
+        let _listener = tokio::net::UnixListener::bind(&socket).unwrap();
+        let socket = socket.to_str().unwrap();
+        let uri = parse_url(&format!("unix://{socket}/exec/token?x=/y"))
+            .await
+            .unwrap();
+        assert_eq!(uri.path_and_query().unwrap(), "/exec/token?x=/y");
+        assert_eq!(socket_of(&uri).unwrap(), socket);
+        assert_eq!(parse_url(&uri.to_string()).await.unwrap(), uri, "as it is");
+        let alone = parse_url(&format!("unix://{socket}")).await.unwrap();
+        assert_eq!(alone.path(), "/");
+
+        let none = format!("unix://{}/b.sock/exec", directory.path().display());
+        let error = parse_url(&none).await.unwrap_err();
+        assert!(matches!(error, UrlError::NoSocket), "{error}");
+        let error = parse_url(&format!("unix://{socket}/a b"))
+            .await
+            .unwrap_err();
+        assert!(matches!(error, UrlError::Malformed), "{error}");
+    }
+
+    #[tokio::test]
+    async fn urls_of_tcp_are_as_they_are() {
+        for url in ["https://[::1]:7/exec/token", "http://a/b", "/exec/token"] {
+            assert_eq!(parse_url(url).await.unwrap(), url);
+        }
+        parse_url("http://[").await.unwrap_err();
+    }
+}
