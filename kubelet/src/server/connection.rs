@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use axum::{
     Router,
     body::Body,
-    http::{HeaderValue, StatusCode, header},
+    http::{HeaderValue, header},
     response::Response,
     serve::Listener,
 };
@@ -24,9 +24,7 @@ use tracing::debug;
 
 use super::{
     access::Access,
-    answer::error,
     authentication::websocket_protocol::remove_tokens,
-    long_uri::{IsCut, LONGEST_URI, ShortUri},
     metrics::{HttpMetrics, ServerType},
     strangers::{Client, Origin, Strangers},
     tls::{PeerCertificates, Tls},
@@ -195,12 +193,10 @@ async fn serve_connection(
         lifetime,
         ..
     } = service.limits;
-    let stream = ShortUri::new(stream);
-    let (asking, is_cut) = (client.clone(), stream.is_cut());
+    let asking = client.clone();
     let answer = service_fn(move |request| {
         let (service, peer, client) = (service.clone(), peer.clone(), asking.clone());
-        let is_cut = is_cut.clone();
-        async move { answer(request, service, peer, client, is_cut).await }
+        async move { answer(request, service, peer, client).await }
     });
     let stays_silent = async {
         time::sleep(FIRST_HEAD).await;
@@ -242,7 +238,6 @@ async fn answer(
     service: Service,
     peer: PeerCertificates,
     client: Option<Arc<Client>>,
-    is_cut: IsCut,
 ) -> Result<Response, std::convert::Infallible> {
     if let Some(client) = &client {
         client.asks();
@@ -251,7 +246,7 @@ async fn answer(
         .counted
         .as_ref()
         .map(|(metrics, server)| metrics.begin(&request, *server));
-    let answer = answer_who_is_let_in(request, service, peer, client, is_cut).await?;
+    let answer = answer_who_is_let_in(request, service, peer, client).await?;
     Ok(match serving {
         Some(serving) => serving.until_read(answer),
         None => answer,
@@ -264,7 +259,6 @@ async fn answer_who_is_let_in(
     service: Service,
     peer: PeerCertificates,
     client: Option<Arc<Client>>,
-    is_cut: IsCut,
 ) -> Result<Response, std::convert::Infallible> {
     let (mut head, body) = request.into_parts();
     if let Some((_, access)) = &service.guard
@@ -280,23 +274,8 @@ async fn answer_who_is_let_in(
     if let Some(client) = &client {
         client.let_in();
     }
-    if is_cut.get() {
-        return Ok(uri_too_long());
-    }
     // They were for this door alone.
     remove_tokens(&mut head.headers);
     let request = Request::from_parts(head, Body::new(body));
     service.routes.oneshot(request).await
-}
-
-/// The refusal of a request of whose URI a part is missing.
-fn uri_too_long() -> Response {
-    let reason = format!(
-        "the URI of the request is longer than {LONGEST_URI} bytes; a command of that length has \
-         to be given as a file, or by its standard input"
-    );
-    let mut refusal = error(StatusCode::URI_TOO_LONG, reason);
-    let headers = refusal.headers_mut();
-    headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
-    refusal
 }

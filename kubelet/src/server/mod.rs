@@ -15,7 +15,6 @@ mod debug_flags;
 mod debugging;
 mod expiring;
 mod healthz;
-mod long_uri;
 mod machine_info;
 mod metrics;
 mod pods;
