@@ -13,7 +13,10 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::debug;
 
 use super::{ObjectError, named::Named};
-use crate::apiserver::list_watch::{Change, ListWatch};
+use crate::apiserver::{
+    list_watch::{Change, ListWatch},
+    request::ApiError,
+};
 
 /// How long whoever asks first waits for the API server, as upstream.
 pub(super) const FIRST_ANSWER: Duration = Duration::from_secs(1);
@@ -46,8 +49,28 @@ struct Entry<K> {
 #[derive(Clone)]
 enum Known<K> {
     Nothing,
+    /// This node may not have it, in the server's words.
+    Refused(String),
     Absent,
     Present(Arc<K>),
+}
+
+impl<K> Known<K> {
+    const fn is_answer(&self) -> bool {
+        matches!(self, Self::Absent | Self::Present(_))
+    }
+
+    /// The server gave no answer; whether that is news. What it once said holds.
+    fn failed(&mut self, error: &ApiError) -> bool {
+        if self.is_answer() {
+            return false;
+        }
+        *self = match error.is_forbidden() {
+            true => Self::Refused(error.to_string()),
+            false => Self::Nothing,
+        };
+        true
+    }
 }
 
 impl<K> fmt::Debug for Followed<K> {
@@ -87,13 +110,17 @@ impl<K: Named> Followed<K> {
             return Err(ObjectError::not_found(K::RESOURCE, name));
         }
         let mut known = self.known(namespace, name);
-        let heard = known.wait_for(|known| !matches!(known, Known::Nothing));
-        let known = match timeout(FIRST_ANSWER, heard).await {
-            Ok(Ok(known)) => known.clone(),
-            Ok(Err(_)) | Err(_) => Known::Nothing,
-        };
+        // Also what is refused may be had in a moment: the server lets a node have what its
+        // pods name once it has heard of them.
+        drop(timeout(FIRST_ANSWER, known.wait_for(Known::is_answer)).await);
+        let known = known.borrow().clone();
         match known {
             Known::Present(object) => Ok(object),
+            Known::Refused(message) => Err(ObjectError::Refused {
+                resource: K::RESOURCE,
+                name: name.to_owned(),
+                message,
+            }),
             Known::Absent => Err(ObjectError::not_found(K::RESOURCE, name)),
             Known::Nothing => Err(ObjectError::NotSynced {
                 resource: K::RESOURCE,
@@ -130,7 +157,7 @@ impl<K: Named> Followed<K> {
         while let Some(idle_at) = self.idle_at(&key) {
             let change = async {
                 match &mut changes {
-                    Some(changes) => changes.next().await,
+                    Some(changes) => changes.try_next().await,
                     None => pending().await,
                 }
             };
@@ -141,9 +168,13 @@ impl<K: Named> Followed<K> {
                 () = sleep_until(idle_at) => continue,
             };
             let object = match change {
-                Change::All(objects) => objects.into_iter().next(),
-                Change::Put(object) => Some(object),
-                Change::Gone(_) => None,
+                Ok(Change::All(objects)) => objects.into_iter().next(),
+                Ok(Change::Put(object)) => Some(object),
+                Ok(Change::Gone(_)) => None,
+                Err(error) => {
+                    known.send_if_modified(|known| known.failed(&error));
+                    continue;
+                }
             };
             if object.as_ref().is_some_and(K::is_immutable) {
                 debug!(resource = K::RESOURCE, namespace, name, "is immutable");
