@@ -55,6 +55,16 @@ pub(crate) enum Mood {
     Forbidding,
 }
 
+/// Where the field of a selector is, and its value.
+#[derive(Clone)]
+struct Selected(String, String);
+
+impl Selected {
+    fn is(&self, object: &Value) -> bool {
+        object.pointer(&self.0).and_then(Value::as_str) == Some(&*self.1)
+    }
+}
+
 /// Counts a watch as long as it lives.
 struct Watching(Arc<AtomicUsize>);
 
@@ -108,7 +118,21 @@ impl FakeServer {
 
     /// Takes an object away.
     pub(crate) fn remove(&self, path: &str, name: &str) {
-        self.change(path, "DELETED", json!({"metadata": {"name": name}}));
+        let object = self.object(path, name);
+        let object = object.unwrap_or_else(|| json!({"metadata": {"name": name}}));
+        self.change(path, "DELETED", object);
+    }
+
+    /// Has a version of a group have this resource, and no other.
+    pub(crate) fn serve(&self, group: &str, version: &str, resource: &str) {
+        let resource = json!({
+            "name": resource, "singularName": "", "namespaced": false, "kind": "K", "verbs": []
+        });
+        let list = json!({
+            "metadata": {"name": version}, "groupVersion": format!("{group}/{version}"),
+            "resources": [resource]
+        });
+        self.put(&format!("/apis/{group}"), list);
     }
 
     /// An object as it is now.
@@ -164,8 +188,12 @@ impl FakeServer {
             Mood::Forbidding => return Ok(refuse(403, "Forbidden", "not for this node", "", "")),
         }
         let selected = parameter("fieldSelector").map(|selector| {
-            let name = selector.strip_prefix("metadata.name%3D");
-            name.unwrap_or_else(|| panic!("{selector}")).to_owned()
+            let encoded = [("%3D", "="), ("%3A", ":"), ("%2F", "/")];
+            let selector = encoded.iter().fold(selector, |text, (code, character)| {
+                text.replace(code, character)
+            });
+            let (field, value) = selector.split_once('=').unwrap();
+            Selected(format!("/{}", field.replace('.', "/")), value.to_owned())
         });
         if watched {
             let version = parameter("resourceVersion").unwrap().parse().unwrap();
@@ -180,9 +208,9 @@ impl FakeServer {
         }
         let state = self.state.lock();
         if selected.is_some() || path.ends_with("/services") {
-            let is_selected = |name: &String| selected.as_ref().is_none_or(|one| one == name);
+            let is_selected = |object: &Value| selected.as_ref().is_none_or(|one| one.is(object));
             let objects = state.objects.iter();
-            let listed = objects.filter(|(key, _)| key.0 == path && is_selected(&key.1));
+            let listed = objects.filter(|(key, object)| key.0 == path && is_selected(object));
             let listed: Vec<&Value> = listed.map(|(_, object)| object).collect();
             let version = state.revision.to_string();
             let list = json!({"metadata": {"resourceVersion": version}, "items": listed});
@@ -246,7 +274,7 @@ impl FakeServer {
     fn events(
         &self,
         path: String,
-        selected: Option<String>,
+        selected: Option<Selected>,
         version: u64,
         generation: u64,
     ) -> Answer {
@@ -267,10 +295,10 @@ impl FakeServer {
                             return None;
                         }
                         let next = state.log.iter().find(|(at, of, event)| {
-                            let name = event["object"]["metadata"]["name"].as_str();
+                            let object = &event["object"];
                             *at > version
                                 && *of == path
-                                && (selected.is_none() || selected.as_deref() == name)
+                                && selected.as_ref().is_none_or(|one| one.is(object))
                         });
                         next.map(|(at, _, event)| (*at, format!("{event}\n")))
                     };

@@ -43,7 +43,8 @@ pub enum Change<K> {
 
 /// The objects of one kind that a selector selects.
 ///
-/// Invariant: whoever takes every change has what the server has, or had a while ago.
+/// Invariant: whoever takes every change has what the server has, or had a while ago; but
+/// for an object that cannot be read, of which they have what it was before.
 pub struct ListWatch<K> {
     api: Api<K>,
     field_selector: String,
@@ -103,7 +104,7 @@ impl<K> fmt::Debug for ListWatch<K> {
 
 impl<K> ListWatch<K>
 where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug + Send + 'static,
+    K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static,
 {
     /// The objects of `api` that `field_selector` selects; all, if it is empty.
     pub fn new(api: Api<K>, field_selector: String) -> Self {
@@ -173,7 +174,7 @@ where
                         // It comes again with each watch until another event follows it.
                         if self.passed_over.as_ref() != Some(&watching.version) {
                             warn!(
-                                kind = %K::kind(&()), %error,
+                                resource = self.api.resource_url(), %error,
                                 "an event of a watch cannot be read; passing it over"
                             );
                             self.passed_over = Some(watching.version.clone());
@@ -226,7 +227,7 @@ where
 
     fn expired(&mut self) {
         debug!(
-            kind = %K::kind(&()),
+            resource = self.api.resource_url(),
             "the API server forgot what changed; listing everything"
         );
         self.state = State::Unknown;
@@ -237,7 +238,7 @@ where
         if !error.is_unreachable() {
             let complaint = error.to_string();
             if self.complaint.as_ref() != Some(&complaint) {
-                warn!(kind = %K::kind(&()), %error, "cannot list or watch");
+                warn!(resource = self.api.resource_url(), %error, "cannot list or watch");
                 self.complaint = Some(complaint);
             }
         }

@@ -8,12 +8,14 @@ mod named;
 mod services;
 #[cfg(test)]
 mod tests;
+mod trust_bundles;
 
 use std::{fmt, sync::Arc};
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::{
     authentication::v1::{TokenRequestSpec, TokenRequestStatus},
+    certificates::v1beta1::ClusterTrustBundle,
     core::v1::{
         ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Secret, Service, ServiceAccount,
     },
@@ -72,6 +74,9 @@ pub enum ObjectError {
     /// The API server has not said yet which services there are; in upstream's words.
     #[error("services have not yet been read at least once, cannot construct envvars")]
     ServicesUnread,
+    /// The API server has not said yet which trust bundles there are; in upstream's words.
+    #[error("ClusterTrustBundle informer has not yet synced")]
+    TrustBundlesUnread,
 }
 
 impl ObjectError {
@@ -85,7 +90,10 @@ impl ObjectError {
     pub const fn is_away(&self) -> bool {
         matches!(
             self,
-            Self::Unavailable { .. } | Self::NotSynced { .. } | Self::ServicesUnread
+            Self::Unavailable { .. }
+                | Self::NotSynced { .. }
+                | Self::ServicesUnread
+                | Self::TrustBundlesUnread
         )
     }
 
@@ -161,6 +169,20 @@ pub trait Objects: fmt::Debug + Send + Sync {
         service_account: &'a str,
         request: TokenRequestSpec,
     ) -> Answer<'a, TokenRequestStatus>;
+
+    /// A bundle of certificates that the cluster trusts. Every version of the API has the
+    /// same of it.
+    fn cluster_trust_bundle<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<ClusterTrustBundle>> {
+        none("clustertrustbundle.certificates.k8s.io", name)
+    }
+
+    /// The bundles that belong to a signer, in the order of their names.
+    fn cluster_trust_bundles_of<'a>(
+        &'a self,
+        signer_name: &'a str,
+    ) -> Answer<'a, Vec<Arc<ClusterTrustBundle>>> {
+        none("clustertrustbundle.certificates.k8s.io", signer_name)
+    }
 
     /// Every service of the cluster, for the variables of containers. Empty where there is
     /// no API server.

@@ -14,7 +14,7 @@ use std::{
 
 use futures::future::BoxFuture;
 use hyper::{
-    Request, Response,
+    Method, Request, Response, StatusCode,
     body::{Frame, Incoming, SizeHint},
 };
 use hyper_util::{
@@ -186,17 +186,36 @@ impl Service<Request<Body>> for Transport {
             }
             let (client, request_count) = parts.lane();
             let answers = parts.reach.lock().answers;
-            let method = request.method().clone();
-            let begun = time::Instant::now();
+            let mut counted = Counted {
+                metrics: &parts.metrics,
+                method: request.method().clone(),
+                begun: time::Instant::now(),
+                status: None,
+            };
             let answer = client.request(request).await;
-            let status = answer.as_ref().ok().map(Response::status);
-            parts.metrics.answered(&method, status, begun.elapsed());
+            counted.status = answer.as_ref().ok().map(Response::status);
+            drop(counted);
             parts.note(answers, answer.as_ref().err());
             Ok(answer?.map(|body| Answer {
                 body,
                 _request: request_count,
             }))
         })
+    }
+}
+
+/// A request; one that is given up before it was answered is counted as well.
+struct Counted<'a> {
+    metrics: &'a RestMetrics,
+    method: Method,
+    begun: time::Instant,
+    status: Option<StatusCode>,
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        let took = self.begun.elapsed();
+        self.metrics.answered(&self.method, self.status, took);
     }
 }
 

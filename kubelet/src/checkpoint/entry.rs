@@ -32,11 +32,15 @@ pub enum Kind {
     CsiDriver,
     /// What a class of pods is run by.
     RuntimeClass,
+    /// A trust bundle.
+    TrustBundle,
+    /// The trust bundles of a signer.
+    SignerBundles,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Node,
         Self::Pod,
         Self::Services,
@@ -47,6 +51,8 @@ impl Kind {
         Self::Volume,
         Self::CsiDriver,
         Self::RuntimeClass,
+        Self::TrustBundle,
+        Self::SignerBundles,
     ];
 
     /// The directory of its files.
@@ -62,6 +68,8 @@ impl Kind {
             Self::Volume => "persistentvolumes",
             Self::CsiDriver => "csidrivers",
             Self::RuntimeClass => "runtimeclasses",
+            Self::TrustBundle => "clustertrustbundles",
+            Self::SignerBundles => "clustertrustbundles-of-signers",
         }
     }
 

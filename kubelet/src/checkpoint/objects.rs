@@ -4,6 +4,7 @@ use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
 
 use k8s_openapi::api::{
     authentication::v1::{TokenRequestSpec, TokenRequestStatus},
+    certificates::v1beta1::ClusterTrustBundle,
     core::v1::{
         ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Secret, Service, ServiceAccount,
     },
@@ -178,26 +179,29 @@ impl KeptObjects {
         Ok(token)
     }
 
-    async fn services_of(&self, namespace: &str) -> Result<Vec<Arc<Service>>, ObjectError> {
-        let asked = Asked {
-            entry: references::services(namespace),
-            resource: "service",
-            name: namespace.to_owned(),
-        };
-        let answer = self.server.services_for(namespace);
-        let services = match self.ask::<_, Vec<Service>>(&asked, answer).await? {
-            Ok(services) => services,
+    /// Objects that are asked for together, and which of them are kept.
+    async fn objects<K>(
+        &self,
+        asked: Asked,
+        answer: Answer<'_, Vec<Arc<K>>>,
+        is_kept: impl Fn(&K) -> bool,
+    ) -> Result<Vec<Arc<K>>, ObjectError>
+    where
+        K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Send + Sync + 'static,
+    {
+        let objects = match self.ask::<_, Vec<K>>(&asked, answer).await? {
+            Ok(objects) => objects,
             Err(kept) => return Ok(kept.into_iter().map(Arc::new).collect()),
         };
         if let Some(entry) = asked.entry {
-            let found = services.iter().filter(|s| is_found_in(s, namespace));
-            let found: Vec<&Service> = found.map(|service| &**service).collect();
-            let versions: Option<Vec<String>> = found.iter().map(|s| version(*s)).collect();
+            let found = objects.iter().map(|object| &**object);
+            let found: Vec<&K> = found.filter(|object| is_kept(object)).collect();
+            let versions: Option<Vec<String>> = found.iter().map(|one| version(*one)).collect();
             let version = versions.map(|versions| hex(&Sha256::digest(versions.join(" "))));
             self.checkpoint
                 .keep(entry, version, &found, BTreeSet::new());
         }
-        Ok(services)
+        Ok(objects)
     }
 }
 
@@ -237,6 +241,8 @@ fn token_entry(namespace: &str, account: &str, request: &TokenRequestSpec) -> Op
         &format!("{uid}.{}", digest.get(..16)?),
     )
 }
+
+const TRUST_BUNDLE: &str = "clustertrustbundle.certificates.k8s.io";
 
 /// It leads to nothing else.
 fn nothing<K>(_: &K) -> BTreeSet<Entry> {
@@ -312,12 +318,43 @@ impl Objects for KeptObjects {
         Box::pin(self.token(asked, answer))
     }
 
+    fn cluster_trust_bundle<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<ClusterTrustBundle>> {
+        let asked = Asked {
+            entry: references::trust_bundle(name),
+            resource: TRUST_BUNDLE,
+            name: name.to_owned(),
+        };
+        let answer = self.server.cluster_trust_bundle(name);
+        Box::pin(self.object(asked, answer, nothing))
+    }
+
+    fn cluster_trust_bundles_of<'a>(
+        &'a self,
+        signer_name: &'a str,
+    ) -> Answer<'a, Vec<Arc<ClusterTrustBundle>>> {
+        let asked = Asked {
+            entry: references::signer_bundles(signer_name),
+            resource: TRUST_BUNDLE,
+            name: signer_name.to_owned(),
+        };
+        let answer = self.server.cluster_trust_bundles_of(signer_name);
+        Box::pin(self.objects(asked, answer, |_| true))
+    }
+
     fn services(&self) -> Answer<'_, Vec<Arc<Service>>> {
         self.server.services()
     }
 
     fn services_for<'a>(&'a self, namespace: &'a str) -> Answer<'a, Vec<Arc<Service>>> {
-        Box::pin(self.services_of(namespace))
+        let asked = Asked {
+            entry: references::services(namespace),
+            resource: "service",
+            name: namespace.to_owned(),
+        };
+        let answer = self.server.services_for(namespace);
+        Box::pin(self.objects(asked, answer, move |service| {
+            is_found_in(service, namespace)
+        }))
     }
 
     fn node(&self) -> Answer<'_, Option<Arc<Node>>> {

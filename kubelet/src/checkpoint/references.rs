@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::{
     EnvFromSource, EnvVar, PersistentVolume, PersistentVolumeClaim, Pod, SecretReference, Volume,
 };
+use sha2::{Digest as _, Sha256};
 
 use super::entry::{Entry, Kind};
-use crate::pod::identity;
+use crate::{image::credentials::hex, pod::identity};
 
 /// What a pod names: its own, and not what that names in its turn.
 pub(super) fn of_pod(pod: &Pod) -> BTreeSet<Entry> {
@@ -39,6 +40,21 @@ pub(super) fn of_pod(pod: &Pod) -> BTreeSet<Entry> {
 /// The services that pods of a namespace find.
 pub(super) fn services(namespace: &str) -> Option<Entry> {
     Entry::new(Kind::Services, "", namespace)
+}
+
+/// A trust bundle.
+pub(super) fn trust_bundle(name: &str) -> Option<Entry> {
+    Entry::new(Kind::TrustBundle, "", &digest(name))
+}
+
+/// The trust bundles of a signer.
+pub(super) fn signer_bundles(signer_name: &str) -> Option<Entry> {
+    Entry::new(Kind::SignerBundles, "", &digest(signer_name))
+}
+
+/// A name of a file for what has colons and slashes in its own.
+fn digest(name: &str) -> String {
+    hex(&Sha256::digest(name))
 }
 
 /// The volume that a claim is bound to.
@@ -111,6 +127,11 @@ impl<'a> Found<'a> {
             }
             if let Some(source) = &source.secret {
                 self.add(Kind::Secret, &source.name);
+            }
+            if let Some(source) = &source.cluster_trust_bundle {
+                let bundle = source.name.as_deref().and_then(trust_bundle);
+                let bundles = source.signer_name.as_deref().and_then(signer_bundles);
+                self.entries.extend(bundle.into_iter().chain(bundles));
             }
         }
         if let Some(source) = &volume.persistent_volume_claim {
@@ -213,6 +234,24 @@ mod tests {
                 "runtimeclasses/gvisor",
             ]
         );
+    }
+
+    #[test]
+    fn trust_bundles_are_found_by_name_and_by_signer() {
+        let pod = json!({"spec": {"containers": [], "volumes": [
+            {"name": "a", "projected": {"sources": [
+                {"clusterTrustBundle": {"path": "a", "name": "example.com:ca:1"}},
+                {"clusterTrustBundle": {"path": "b", "signerName": "example.com/ca"}}
+            ]}}
+        ]}});
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        let entries = of_pod(&pod);
+        for entry in [
+            trust_bundle("example.com:ca:1"),
+            signer_bundles("example.com/ca"),
+        ] {
+            assert!(entries.contains(&entry.unwrap()), "{entries:?}");
+        }
     }
 
     #[test]

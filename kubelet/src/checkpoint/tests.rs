@@ -2,6 +2,7 @@ use std::{fs, future::pending};
 
 use k8s_openapi::api::{
     authentication::v1::{BoundObjectReference, TokenRequestSpec, TokenRequestStatus},
+    certificates::v1beta1::ClusterTrustBundle,
     core::v1::{
         ConfigMap, PersistentVolume, PersistentVolumeClaim, Secret, Service, ServiceAccount,
     },
@@ -126,6 +127,23 @@ impl Objects for Server {
         })
     }
 
+    fn cluster_trust_bundle<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<ClusterTrustBundle>> {
+        let bundle = json!({"spec": {"trustBundle": "pem"}});
+        self.object("clustertrustbundle", "", name, bundle)
+    }
+
+    fn cluster_trust_bundles_of<'a>(
+        &'a self,
+        signer_name: &'a str,
+    ) -> Answer<'a, Vec<Arc<ClusterTrustBundle>>> {
+        self.answer("clustertrustbundle", signer_name, || {
+            let metadata =
+                json!({"namespace": "", "name": "example.com:ca:1", "resourceVersion": "1"});
+            let bundle = json!({"metadata": metadata, "spec": {"trustBundle": "pem"}});
+            vec![serde_json::from_value(bundle).map(Arc::new).unwrap()]
+        })
+    }
+
     fn services(&self) -> Answer<'_, Vec<Arc<Service>>> {
         let service = |namespace: &str, name: &str| {
             let metadata = json!({"namespace": namespace, "name": name, "resourceVersion": "1"});
@@ -197,7 +215,11 @@ fn pod() -> Arc<Pod> {
         "spec": {"runtimeClassName": "gvisor", "containers": [], "volumes": [
             {"name": "a", "configMap": {"name": "settings"}},
             {"name": "b", "secret": {"secretName": "login"}},
-            {"name": "c", "persistentVolumeClaim": {"claimName": "data"}}
+            {"name": "c", "persistentVolumeClaim": {"claimName": "data"}},
+            {"name": "d", "projected": {"sources": [
+                {"clusterTrustBundle": {"path": "a", "name": "example.com:ca:1"}},
+                {"clusterTrustBundle": {"path": "b", "signerName": "example.com/ca"}}
+            ]}}
         ]}
     });
     Arc::new(serde_json::from_value(pod).unwrap())
@@ -223,6 +245,9 @@ async fn ask(objects: &KeptObjects) {
     objects.persistent_volume("pv").await.unwrap();
     let class = objects.runtime_class("gvisor").await.unwrap();
     assert_eq!(class.handler, "runsc");
+    let bundle = objects.cluster_trust_bundle("example.com:ca:1").await;
+    let bundles = objects.cluster_trust_bundles_of("example.com/ca").await;
+    assert_eq!(bundles.unwrap(), [bundle.unwrap()]);
     objects.services_for("shop").await.unwrap();
     let token = objects.service_account_token("shop", "default", request());
     assert_eq!(token.await.unwrap().token.as_deref(), Some("token"));

@@ -63,11 +63,6 @@ fn volume_source(volume: &Volume, path: &str, found: &mut Found) {
     for (index, item) in projections(volume).enumerate() {
         let path = format!("{path}.projected.sources[{index}]");
         found.when(
-            item.cluster_trust_bundle.is_some(),
-            format!("{path}.clusterTrustBundle"),
-            "bundles of the cluster's certificates",
-        );
-        found.when(
             item.pod_certificate.is_some(),
             format!("{path}.podCertificate"),
             "certificates of pods",
@@ -163,6 +158,8 @@ mod tests {
                 "lifecycle": {"preStop": {"exec": {"command": ["x"]}}}}],
              "volumes": [{"name": "v", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
                          {"name": "c", "configMap": {"name": "c"}},
+                         {"name": "t", "projected": {"sources": [
+                            {"clusterTrustBundle": {"name": "b", "path": "ca.pem"}}]}},
                          {"name": "h", "hostPath": {"path": "/"}}]}"#,
         );
         assert_eq!(found, Vec::<String>::new());

@@ -153,11 +153,16 @@ pub fn has_changed(old: &NodeStatus, new: &NodeStatus) -> bool {
     {
         return true;
     }
+    // An API server that knows nothing of them, before 1.36, keeps none however often it is
+    // told.
+    let declared = old.declared_features.as_ref();
     let rest = |status: &NodeStatus| {
+        let features = status.declared_features.as_ref();
         let rest = NodeStatus {
             capacity: None,
             allocatable: None,
             conditions: None,
+            declared_features: features.filter(|_| declared.is_some()).cloned(),
             ..status.clone()
         };
         // Serializing to memory cannot fail.
@@ -226,5 +231,15 @@ mod tests {
             "images": [{}],
         }));
         assert!(has_changed(&own, &other));
+    }
+
+    #[test]
+    fn features_that_the_server_does_not_keep_are_no_change() {
+        let declares = |names: &[&str]| NodeStatus {
+            declared_features: Some(names.iter().map(|&name| name.to_owned()).collect()),
+            ..NodeStatus::default()
+        };
+        assert!(!has_changed(&NodeStatus::default(), &declares(&["A"])));
+        assert!(has_changed(&declares(&["A"]), &declares(&["A", "B"])));
     }
 }

@@ -1,5 +1,6 @@
 //! The CRI client: the only door to the runtime.
 
+mod deadline;
 mod error;
 mod metrics;
 mod resources;
@@ -7,7 +8,7 @@ mod runtime_config;
 mod stats;
 mod streaming;
 
-use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use cri_proto::runtime::v1::{
     AuthConfig, Container, ContainerConfig, ContainerEventResponse, ContainerFilter,
@@ -21,13 +22,14 @@ use cri_proto::runtime::v1::{
     image_service_client::ImageServiceClient, runtime_service_client::RuntimeServiceClient,
 };
 use tonic::{
-    Response, Status, Streaming,
+    Streaming,
     body::Body,
     codegen::{Service, StdError, http},
     transport::{Channel, Endpoint},
 };
 use tower::{ServiceExt as _, util::BoxCloneSyncService};
 
+use self::deadline::failed;
 pub use self::{error::CriError, metrics::RuntimeMetrics};
 use super::labels;
 use crate::pod::identity::PodUid;
@@ -238,10 +240,8 @@ impl CriClient {
             config: Some(config),
             runtime_handler: handler.to_owned(),
         });
-        let id = self
-            .within(self.timeout * 2, VERB, &name, call)
-            .await?
-            .pod_sandbox_id;
+        let call = self.within(self.timeout * 2, VERB, &name, call);
+        let id = self.metrics.sandbox(handler, call).await?.pod_sandbox_id;
         if id.is_empty() {
             return Err(incomplete(VERB, &name, "pod_sandbox_id"));
         }
@@ -423,57 +423,10 @@ impl CriClient {
         let answer = self.metrics.measure(VERB, answer).await?;
         Ok(answer.into_inner().image_ref)
     }
-
-    async fn call<T>(
-        &self,
-        verb: &'static str,
-        object: &str,
-        call: impl Future<Output = Result<Response<T>, Status>>,
-    ) -> Result<T, CriError> {
-        // Boxed: a call is large, and each layer around it would be as large again.
-        self.within(self.timeout, verb, object, Box::pin(call))
-            .await
-    }
-
-    async fn within<T>(
-        &self,
-        after: Duration,
-        verb: &'static str,
-        object: &str,
-        call: impl Future<Output = Result<Response<T>, Status>>,
-    ) -> Result<T, CriError> {
-        let call = within(after, verb, object, call);
-        self.metrics.measure(verb, call).await
-    }
-}
-
-async fn within<T>(
-    after: Duration,
-    verb: &'static str,
-    object: &str,
-    call: impl Future<Output = Result<Response<T>, Status>>,
-) -> Result<T, CriError> {
-    match tokio::time::timeout(after, call).await {
-        Ok(Ok(response)) => Ok(response.into_inner()),
-        Ok(Err(status)) => Err(failed(verb, object, status)),
-        Err(_) => Err(CriError::Deadline {
-            verb,
-            object: object.to_owned(),
-            after,
-        }),
-    }
 }
 
 fn of_pod(uid: &PodUid) -> BTreeMap<String, String> {
     BTreeMap::from([(labels::POD_UID.to_owned(), uid.as_str().to_owned())])
-}
-
-fn failed(verb: &'static str, object: &str, status: Status) -> CriError {
-    CriError::Status {
-        verb,
-        object: object.to_owned(),
-        status: Box::new(status),
-    }
 }
 
 fn incomplete(verb: &'static str, object: &str, missing: &'static str) -> CriError {

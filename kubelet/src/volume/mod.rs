@@ -31,6 +31,7 @@ mod secret;
 pub mod spec;
 pub mod subpath;
 pub mod tokens;
+mod trust_bundles;
 mod world;
 
 pub use self::{

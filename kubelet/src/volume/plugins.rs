@@ -16,6 +16,7 @@ use super::{
     projected::Projected,
     secret::Secret,
     tokens::TokenCache,
+    trust_bundles::Order,
 };
 
 /// One plugin for each kind; `drivers` are those that CSI's volumes are had from.
@@ -31,6 +32,7 @@ pub fn all(host: &VolumeHost, drivers: Arc<DriverStore>) -> Vec<Arc<dyn VolumePl
         Arc::new(Projected {
             host: host(),
             tokens: Arc::clone(&tokens),
+            order: Order::of_this_run(),
         }),
         Arc::new(Image),
         Arc::new(Local { host: host() }),

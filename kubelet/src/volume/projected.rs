@@ -1,4 +1,5 @@
-//! `projected`: config maps, secrets, fields of the pod and tokens in one volume.
+//! `projected`: config maps, secrets, fields of the pod, tokens and trust bundles in one
+//! volume.
 
 use std::sync::Arc;
 
@@ -15,10 +16,11 @@ use super::{
     secret,
     spec::VolumeSpec,
     tokens::TokenCache,
+    trust_bundles::{self, Order},
 };
 use crate::pod::identity;
 
-/// Mode of tokens that one user or group alone reads.
+/// Mode of tokens and trust bundles that one user or group alone reads.
 const PRIVATE: u32 = 0o600;
 
 /// The plugin.
@@ -26,6 +28,8 @@ const PRIVATE: u32 = 0o600;
 pub(super) struct Projected {
     pub(super) host: VolumeHost,
     pub(super) tokens: Arc<TokenCache>,
+    /// That of the certificates of trust bundles.
+    pub(super) order: Order,
 }
 
 impl VolumePlugin for Projected {
@@ -124,17 +128,16 @@ impl Projected {
         if let Some(source) = &source.service_account_token {
             return self.token(request, source, default_mode).await;
         }
-        let kind = if source.cluster_trust_bundle.is_some() {
-            "clusterTrustBundle"
-        } else if source.pod_certificate.is_some() {
-            "podCertificate"
-        } else {
-            return Ok(Payload::new());
-        };
-        Err(VolumeError::invalid(
-            request.name(),
-            format!("projected source {kind} is not supported"),
-        ))
+        if let Some(source) = &source.cluster_trust_bundle {
+            let bundle = trust_bundles::certificates(objects, source, self.order).await?;
+            let file = private_file(request, bundle.into_bytes(), default_mode);
+            return Ok([(source.path.clone(), file)].into());
+        }
+        if source.pod_certificate.is_some() {
+            let why = "projected source podCertificate is not supported";
+            return Err(VolumeError::invalid(request.name(), why));
+        }
+        Ok(Payload::new())
     }
 
     async fn token(
@@ -151,16 +154,26 @@ impl Projected {
         let objects = &*self.host.objects;
         let asked = (&*request.pod, &*audiences, source.expiration_seconds);
         let token = self.tokens.get(objects, asked.0, asked.1, asked.2).await?;
-        let is_private = request.fs_user.is_some() || request.fs_group.is_some();
-        let file = FileProjection {
-            data: token.token.unwrap_or_default().into_bytes(),
-            mode: if is_private {
-                PRIVATE
-            } else {
-                files::mode(None, default_mode)
-            },
-            user: request.fs_user,
-        };
+        let data = token.token.unwrap_or_default().into_bytes();
+        let file = private_file(request, data, default_mode);
         Ok([(source.path.clone(), file)].into())
+    }
+}
+
+/// A file that is for the user or group of the pod alone, if it has one.
+fn private_file(
+    request: &MountRequest,
+    data: Vec<u8>,
+    default_mode: Option<i32>,
+) -> FileProjection {
+    let is_private = request.fs_user.is_some() || request.fs_group.is_some();
+    FileProjection {
+        data,
+        mode: if is_private {
+            PRIVATE
+        } else {
+            files::mode(None, default_mode)
+        },
+        user: request.fs_user,
     }
 }

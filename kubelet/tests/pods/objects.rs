@@ -9,6 +9,7 @@ use std::{
 use k8s_openapi::{
     api::{
         authentication::v1::{TokenRequestSpec, TokenRequestStatus},
+        certificates::v1beta1::ClusterTrustBundle,
         core::v1::{
             ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Secret, Service,
             ServiceAccount,
@@ -95,7 +96,26 @@ impl MemoryObjects {
             });
         Box::pin(ready(answer))
     }
+
+    fn all<T: DeserializeOwned + Send + Sync + 'static>(
+        &self,
+        resource: &'static str,
+        is_asked_for: impl Fn(&Value) -> bool,
+    ) -> Answer<'_, Vec<Arc<T>>> {
+        let objects = self.objects.lock().unwrap();
+        let objects = objects
+            .iter()
+            .filter(|(key, object)| key.0 == resource && is_asked_for(object));
+        let objects = objects
+            .map(|(_, object)| Arc::new(serde_json::from_value(object.clone()).unwrap()))
+            .collect();
+        let answer = self.check(resource, "").map(|()| objects);
+        Box::pin(ready(answer))
+    }
 }
+
+/// Trust bundles, as messages name them.
+const TRUST_BUNDLE: &str = "clustertrustbundle.certificates.k8s.io";
 
 impl Objects for MemoryObjects {
     fn config_map<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Arc<ConfigMap>> {
@@ -154,14 +174,21 @@ impl Objects for MemoryObjects {
         Box::pin(ready(answer.map(|()| status)))
     }
 
+    fn cluster_trust_bundle<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<ClusterTrustBundle>> {
+        self.get(TRUST_BUNDLE, "", name)
+    }
+
+    fn cluster_trust_bundles_of<'a>(
+        &'a self,
+        signer_name: &'a str,
+    ) -> Answer<'a, Vec<Arc<ClusterTrustBundle>>> {
+        self.all(TRUST_BUNDLE, |bundle| {
+            bundle["spec"]["signerName"] == signer_name
+        })
+    }
+
     fn services(&self) -> Answer<'_, Vec<Arc<Service>>> {
-        let objects = self.objects.lock().unwrap();
-        let services = objects.iter().filter(|(key, _)| key.0 == "service");
-        let services = services
-            .map(|(_, object)| Arc::new(serde_json::from_value(object.clone()).unwrap()))
-            .collect();
-        let answer = self.check("service", "").map(|()| services);
-        Box::pin(ready(answer))
+        self.all("service", |_| true)
     }
 
     fn node(&self) -> Answer<'_, Option<Arc<Node>>> {

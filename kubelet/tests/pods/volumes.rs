@@ -175,6 +175,64 @@ async fn what_changes_in_a_config_map_reaches_the_files() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_changes_in_trust_bundles_reaches_the_file() {
+    let on = Mounting::new();
+    let certificate =
+        |text: &str| format!("-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n");
+    let put = |name: &str, certificates: &str| {
+        let bundle = json!({
+            "metadata": {"name": name, "labels": {"for": "web"}},
+            "spec": {"signerName": "example.com/ca", "trustBundle": certificates}
+        });
+        on.objects
+            .put("clustertrustbundle.certificates.k8s.io", bundle);
+    };
+    put(
+        "example.com:ca:1",
+        &format!("# one\n{}", certificate("MDAx")),
+    );
+    let kubelet = on.node.start();
+    let spec = with(
+        json!({"projected": {"sources": [
+            {"clusterTrustBundle": {"path": "signer.pem", "signerName": "example.com/ca",
+                "labelSelector": {"matchLabels": {"for": "web"}}}},
+            {"clusterTrustBundle": {"path": "named/ca.pem", "name": "example.com:ca:2"}},
+            {"clusterTrustBundle": {"path": "none.pem", "name": "none", "optional": true}}
+        ]}}),
+        json!({"mountPath": "/v"}),
+        json!({"securityContext": {"fsGroup": 4321}}),
+    );
+    kubelet.add(pod("web", "u1", spec.clone())).await;
+    tokio::time::sleep(20 * SECOND).await;
+    // One that is not optional is not there.
+    assert_eq!(kubelet.waiting("web"), "ContainerCreating");
+    assert!(on.node.runtime.sandboxes().is_empty());
+    put("example.com:ca:2", &certificate("MDAy"));
+    kubelet.until_phase("web", "Running", 60 * SECOND).await;
+    let both = |first: &str, second: &str| {
+        let file = on.read("/v", "signer.pem").unwrap();
+        let (first, second) = (certificate(first), certificate(second));
+        file == format!("{first}{second}") || file == format!("{second}{first}")
+    };
+    assert!(both("MDAx", "MDAy"));
+    assert_eq!(on.read("/v", "named/ca.pem").unwrap(), certificate("MDAy"));
+    assert_eq!(on.read("/v", "none.pem").unwrap(), "");
+    let volume = PathBuf::from(on.mount("/v").host_path);
+    let file = fs::metadata(volume.join("signer.pem")).unwrap();
+    assert_eq!((file.gid(), file.mode() & 0o777), (4321, 0o640));
+    let shown = || fs::read_link(volume.join("..data")).unwrap();
+    let before = shown();
+    tokio::time::sleep(200 * SECOND).await;
+    assert_eq!(shown(), before, "it was written again for nothing");
+    put("example.com:ca:2", &certificate("MDAz"));
+    until("the new certificate", 100 * SECOND, || both("MDAx", "MDAz")).await;
+    assert_eq!(on.read("/v", "named/ca.pem").unwrap(), certificate("MDAz"));
+    assert_eq!(on.node.runtime.containers().len(), 1);
+    kubelet.remove(pod("web", "u1", spec)).await;
+    gone(&kubelet, &on, "u1").await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_restart_leaves_mounts_as_they_are() {
     let on = Mounting::new();
     on.put("secret", "key", json!({"a": "c2VjcmV0"}));

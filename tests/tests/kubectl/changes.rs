@@ -1,4 +1,4 @@
-//! What is changed: run, delete, set image, resize, cordon, drain.
+//! What is changed: run, delete, set image, resize, trust bundles, cordon, drain.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use e2e::{
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::row::{Row, SOON, create, gone, running};
+use crate::row::{Row, SOON, apply, create, gone, running};
 
 pub fn rows() -> Vec<Row> {
     vec![
@@ -34,6 +34,10 @@ pub fn rows() -> Vec<Row> {
         Row {
             name: "patch --subresource=resize",
             run: |on| Box::pin(resize(on)),
+        },
+        Row {
+            name: "a trust bundle in a volume",
+            run: |on| Box::pin(trust_bundle(on)),
         },
         Row {
             name: "a static pod's mirror",
@@ -163,6 +167,42 @@ async fn resize(on: &Cluster) -> Result<()> {
         "restarted"
     );
     gone(on, "grows").await
+}
+
+async fn trust_bundle(on: &Cluster) -> Result<()> {
+    let certificate =
+        |text: &str| format!("-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n");
+    let name = "e2e.local:ca:1";
+    let bundle = json!({
+        "apiVersion": "certificates.k8s.io/v1beta1", "kind": "ClusterTrustBundle",
+        "metadata": {"name": name},
+        "spec": {"signerName": "e2e.local/ca", "trustBundle": certificate("MDAx")},
+    });
+    apply(on, &bundle)?;
+    let source = json!({"path": "ca.pem", "signerName": "e2e.local/ca", "labelSelector": {}});
+    let more = json!({
+        "containers": [{
+            "name": "c", "image": BUSYBOX, "imagePullPolicy": "Never",
+            "command": ["sleep", "1000"], "volumeMounts": [{"name": "ca", "mountPath": "/ca"}],
+        }],
+        "volumes": [{
+            "name": "ca", "projected": {"sources": [{"clusterTrustBundle": source}]},
+        }],
+    });
+    create(on, "trusts", "", more)?;
+    on.await_pod("trusts", SOON, is_ready).await?;
+    let seen = || on.kubectl_prints(&["exec", "trusts", "--", "cat", "/ca/ca.pem"]);
+    ensure!(seen()? == certificate("MDAx"));
+    let patch = json!({"spec": {"trustBundle": certificate("MDAy")}}).to_string();
+    let bundles = "clustertrustbundle";
+    on.kubectl_prints(&["patch", bundles, name, "--type=merge", "--patch", &patch])?;
+    // A pod that changes is synced at once, and its volumes with it.
+    on.kubectl_prints(&["annotate", "pod", "trusts", "bundle=2"])?;
+    let is_new = async |_: &Node| Ok(seen()? == certificate("MDAy"));
+    on.node
+        .await_until("the other certificate", 2 * SOON, is_new)
+        .await?;
+    gone(on, "trusts").await
 }
 
 async fn mirror(on: &Cluster) -> Result<()> {

@@ -4,6 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use k8s_openapi::api::{
     authentication::v1::{TokenRequest, TokenRequestSpec, TokenRequestStatus},
+    certificates::v1beta1::ClusterTrustBundle,
     core::v1::{
         ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Secret, Service, ServiceAccount,
     },
@@ -18,9 +19,10 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     Answer, ObjectError, Objects,
     fetched::{Fetched, MaxAge},
-    followed::Followed,
+    followed::{Follow, Followed},
     named::{Named, is_name, namespaced},
     services::Services,
+    trust_bundles::TrustBundles,
 };
 use crate::apiserver::request::{ApiError, ask};
 
@@ -68,7 +70,7 @@ impl fmt::Debug for ApiObjectsParts {
 }
 
 /// The objects that pods name, from the API server: config maps, secrets, CSI drivers,
-/// runtime classes and services from memory, the others asked for each time.
+/// runtime classes, trust bundles and services from memory, the others asked for each time.
 pub struct ApiObjects {
     client: Client,
     node: watch::Receiver<Option<Arc<Node>>>,
@@ -76,6 +78,7 @@ pub struct ApiObjects {
     secrets: ConfigObjects<Secret>,
     csi_drivers: Arc<Followed<CSIDriver>>,
     runtime_classes: Arc<Followed<RuntimeClass>>,
+    trust_bundles: TrustBundles,
     services: Services,
 }
 
@@ -90,7 +93,7 @@ impl fmt::Debug for ApiObjects {
 
 /// Config maps or secrets.
 #[derive(Debug)]
-enum ConfigObjects<K> {
+enum ConfigObjects<K: Named> {
     Followed(Arc<Followed<K>>),
     Fetched(Fetched<K>),
 }
@@ -113,7 +116,7 @@ impl<K: Named> ConfigObjects<K> {
     }
 }
 
-fn followed<K: Named>(parts: &ApiObjectsParts, idle: Duration) -> Arc<Followed<K>> {
+fn followed<F: Follow>(parts: &ApiObjectsParts, idle: Duration) -> Arc<Followed<F>> {
     Followed::new(
         parts.client.clone(),
         idle,
@@ -132,6 +135,7 @@ impl ApiObjects {
             secrets: ConfigObjects::new(&parts, idle),
             csi_drivers: followed(&parts, idle),
             runtime_classes: followed(&parts, idle),
+            trust_bundles: TrustBundles::new(parts.client.clone(), followed(&parts, idle)),
             services: Services::follow(parts.client.clone(), &parts.tasks, parts.cancel),
             client: parts.client,
             node: parts.node,
@@ -210,6 +214,17 @@ impl Objects for ApiObjects {
     ) -> Answer<'a, TokenRequestStatus> {
         let api = namespaced(&self.client, namespace);
         Box::pin(token(api, service_account, request))
+    }
+
+    fn cluster_trust_bundle<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<ClusterTrustBundle>> {
+        Box::pin(self.trust_bundles.named(name))
+    }
+
+    fn cluster_trust_bundles_of<'a>(
+        &'a self,
+        signer_name: &'a str,
+    ) -> Answer<'a, Vec<Arc<ClusterTrustBundle>>> {
+        Box::pin(self.trust_bundles.of_signer(signer_name))
     }
 
     fn services(&self) -> Answer<'_, Vec<Arc<Service>>> {

@@ -427,6 +427,13 @@ fn what_only_the_api_server_knows_is_refused() {
         )]),
         "spec.volumes[0].projected.sources[0].serviceAccountToken: Forbidden: static pods may not reference serviceaccounts",
     );
+    one(
+        faults(&[(
+            "/spec/volumes/0/projected",
+            json!({"sources": [{"clusterTrustBundle": {"name": "b", "path": "ca.pem"}}]}),
+        )]),
+        "spec.volumes[0].projected.sources[0].clusterTrustBundle: Forbidden: static pods may not reference clustertrustbundles",
+    );
 }
 
 proptest! {

@@ -1,6 +1,6 @@
 //! How often the runtime is called, how long that takes, and how often it fails.
 
-use std::future::Future;
+use std::{borrow::Cow, future::Future};
 
 use tokio::time::Instant;
 
@@ -87,12 +87,22 @@ impl RuntimeMetrics {
         if result.is_err() {
             self.errors.of([operation]).increment();
         }
-        if verb == "RunPodSandbox" {
-            // No pod names a handler yet: it is the runtime's own.
-            self.sandbox_durations.of([""]).observe_duration(took);
-            if result.is_err() {
-                self.sandbox_errors.of([""]).increment();
-            }
+        result
+    }
+
+    /// Counts the making of a sandbox by a handler of the runtime.
+    pub(super) async fn sandbox<T>(
+        &self,
+        handler: &str,
+        call: impl Future<Output = Result<T, CriError>>,
+    ) -> Result<T, CriError> {
+        let begun = Instant::now();
+        let result = call.await;
+        let handler = || [Cow::Owned(handler.to_owned())];
+        let durations = self.sandbox_durations.with(handler());
+        durations.observe_duration(begun.elapsed());
+        if result.is_err() {
+            self.sandbox_errors.with(handler()).increment();
         }
         result
     }
@@ -156,7 +166,8 @@ mod tests {
             tokio::time::sleep(std::time::Duration::from_secs(1)).await;
             Ok(())
         };
-        metrics.measure("RunPodSandbox", slow).await.unwrap();
+        let slow = metrics.measure("RunPodSandbox", slow);
+        metrics.sandbox("runsc", slow).await.unwrap();
         let failing = async {
             Err::<(), _>(CriError::Incomplete {
                 verb: "ContainerStatus",
@@ -177,7 +188,7 @@ mod tests {
             "kubelet_runtime_operations_errors_total{operation_type=\"container_status\"} 1\n",
             "kubelet_runtime_operations_duration_seconds_bucket{operation_type=\"run_podsandbox\",le=\"0.48828125\"} 0\n",
             "kubelet_runtime_operations_duration_seconds_bucket{operation_type=\"run_podsandbox\",le=\"1.220703125\"} 1\n",
-            "kubelet_run_podsandbox_duration_seconds_bucket{runtime_handler=\"\",le=\"1\"} 1\n",
+            "kubelet_run_podsandbox_duration_seconds_bucket{runtime_handler=\"runsc\",le=\"1\"} 1\n",
         ] {
             assert!(text.contains(line), "{line} is not in {text}");
         }

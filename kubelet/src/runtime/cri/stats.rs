@@ -99,7 +99,7 @@ fn of_containers(stats: Vec<ContainerStats>) -> Vec<PodSandboxStats> {
                 usage_nano_cores: sum(a.usage_nano_cores, b.usage_nano_cores),
                 ..CpuUsage::default()
             }),
-            (a, b) => a.or_else(|| b.clone()),
+            (a, b) => a.or(*b),
         };
         linux.memory = match (linux.memory.take(), &container.memory) {
             (Some(a), Some(b)) => Some(MemoryUsage {
@@ -112,7 +112,7 @@ fn of_containers(stats: Vec<ContainerStats>) -> Vec<PodSandboxStats> {
                 ..MemoryUsage::default()
             }),
             // What a container may still take says nothing of the pod.
-            (a, b) => a.or_else(|| b.clone()).map(|usage| MemoryUsage {
+            (a, b) => a.or(*b).map(|usage| MemoryUsage {
                 available_bytes: None,
                 ..usage
             }),

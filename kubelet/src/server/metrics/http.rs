@@ -22,12 +22,11 @@ const METHODS: [&str; 8] = [
 ];
 
 /// The routes that are counted by name, by what their paths begin with.
-const ROUTES: [&str; 19] = [
+const ROUTES: [&str; 17] = [
     "attach",
     "checkpoint",
     "configz",
     "containerLogs",
-    "cri",
     "debug",
     "exec",
     "healthz",
@@ -40,7 +39,6 @@ const ROUTES: [&str; 19] = [
     "portForward",
     "run",
     "runningpods",
-    "spec",
     "stats",
 ];
 

@@ -1,0 +1,325 @@
+//! Trust bundles of the cluster: a single one, or those of a signer. Clusters have them in
+//! one version of their API or another, or not at all.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use k8s_openapi::api::certificates::v1beta1::{ClusterTrustBundle, ClusterTrustBundleSpec};
+use kube::{
+    Api, Client,
+    api::{ApiResource, GroupVersionKind, NotUsed, Object},
+};
+use tokio::sync::OnceCell;
+use tracing::info;
+
+use super::{
+    ObjectError,
+    followed::{Follow, Followed},
+};
+use crate::apiserver::{
+    list_watch::{Change, ListWatch},
+    request::ask_within,
+};
+
+/// Their resource, as upstream writes it in messages.
+const RESOURCE: &str = "clustertrustbundle.certificates.k8s.io";
+const GROUP: &str = "certificates.k8s.io";
+const PLURAL: &str = "clustertrustbundles";
+/// The versions of their API, the best first. What they say of a bundle is the same.
+const VERSIONS: [&str; 3] = ["v1", "v1beta1", "v1alpha1"];
+/// How long whoever asks first waits for the API server to say what it has.
+const DISCOVERY: Duration = Duration::from_secs(5);
+
+/// The trust bundles that pods ask for.
+pub(super) struct TrustBundles {
+    client: Client,
+    /// The version that the API server has; not known before a pod asks for a bundle.
+    version: OnceCell<&'static str>,
+    followed: Arc<Followed<Bundles>>,
+}
+
+impl TrustBundles {
+    /// Asks the server for nothing yet.
+    pub(super) fn new(client: Client, followed: Arc<Followed<Bundles>>) -> Self {
+        Self {
+            client,
+            version: OnceCell::new(),
+            followed,
+        }
+    }
+
+    /// The bundle of this name.
+    pub(super) async fn named(&self, name: &str) -> Result<Arc<ClusterTrustBundle>, ObjectError> {
+        let bundles = self.selected("metadata.name", name).await?;
+        let bundle = bundles.into_values().next();
+        bundle.ok_or_else(|| ObjectError::not_found(RESOURCE, name))
+    }
+
+    /// The bundles of this signer, in the order of their names.
+    pub(super) async fn of_signer(
+        &self,
+        signer_name: &str,
+    ) -> Result<Vec<Arc<ClusterTrustBundle>>, ObjectError> {
+        let bundles = self.selected("spec.signerName", signer_name).await?;
+        Ok(bundles.into_values().collect())
+    }
+
+    /// Those whose field has this value.
+    async fn selected(&self, field: &'static str, value: &str) -> Result<ByName, ObjectError> {
+        if !is_selectable(value) {
+            return Ok(ByName::new());
+        }
+        let version = self.version.get_or_try_init(|| self.served(value));
+        let selection = Selection {
+            version: version.await?,
+            field,
+            value: value.to_owned(),
+        };
+        let known = self.followed.known(selection).await;
+        known.map_err(|unknown| unknown.error(RESOURCE, value, ObjectError::TrustBundlesUnread))
+    }
+
+    /// The best version that the API server has of them, of which those with `value` are
+    /// asked for.
+    async fn served(&self, value: &str) -> Result<&'static str, ObjectError> {
+        for version in VERSIONS {
+            let api_version = format!("{GROUP}/{version}");
+            let resources = self.client.list_api_group_resources(&api_version);
+            match ask_within(DISCOVERY, resources).await {
+                Ok(list) if list.resources.iter().any(|one| one.name == PLURAL) => {
+                    info!(%api_version, "trust bundles are read");
+                    return Ok(version);
+                }
+                Ok(_) => {}
+                Err(error) if error.is_not_found() => {}
+                Err(error) => return Err(ObjectError::of(RESOURCE, value, &error)),
+            }
+        }
+        Err(ObjectError::Refused {
+            resource: RESOURCE,
+            name: value.to_owned(),
+            message: format!(
+                "the API server serves {PLURAL} in no version of {GROUP} that this kubelet \
+                 knows: {}",
+                VERSIONS.join(", ")
+            ),
+        })
+    }
+}
+
+/// Whether a bundle can have this as name or signer. What the API server did not check would
+/// be more than one requirement of a selector.
+fn is_selectable(value: &str) -> bool {
+    let is_ours = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:/".contains(&byte);
+    !value.is_empty() && value.bytes().all(is_ours)
+}
+
+/// Trust bundles that are followed together.
+pub(super) struct Bundles;
+
+/// Which they are.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Selection {
+    version: &'static str,
+    field: &'static str,
+    value: String,
+}
+
+type ByName = BTreeMap<String, Arc<ClusterTrustBundle>>;
+
+impl Follow for Bundles {
+    type Key = Selection;
+    type Kind = Object<ClusterTrustBundleSpec, NotUsed>;
+    type Known = ByName;
+
+    fn changes(client: Client, key: &Selection) -> ListWatch<Self::Kind> {
+        let kind = GroupVersionKind::gvk(GROUP, key.version, "ClusterTrustBundle");
+        let resource = ApiResource::from_gvk_with_plural(&kind, PLURAL);
+        let selector = format!("{}={}", key.field, key.value);
+        ListWatch::new(Api::all_with(client, &resource), selector)
+    }
+
+    fn apply(known: &mut ByName, change: Change<Self::Kind>) {
+        match change {
+            Change::All(bundles) => *known = bundles.into_iter().map(kept).collect(),
+            Change::Put(bundle) => known.extend([kept(bundle)]),
+            Change::Gone(bundle) => {
+                known.remove(&kept(bundle).0);
+            }
+        }
+    }
+}
+
+/// A bundle, by its name.
+fn kept(mut bundle: Object<ClusterTrustBundleSpec, NotUsed>) -> (String, Arc<ClusterTrustBundle>) {
+    bundle.metadata.managed_fields = None;
+    let name = bundle.metadata.name.clone().unwrap_or_default();
+    let bundle = ClusterTrustBundle {
+        metadata: bundle.metadata,
+        spec: bundle.spec,
+    };
+    (name, Arc::new(bundle))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use tokio::time::sleep;
+    use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+    use super::*;
+    use crate::apiserver::fake_server::{FakeServer, Mood};
+
+    const DISCOVERED: &str = "/apis/certificates.k8s.io";
+    const BETA: &str = "/apis/certificates.k8s.io/v1beta1/clustertrustbundles";
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    struct Setup {
+        server: FakeServer,
+        bundles: TrustBundles,
+        tasks: TaskTracker,
+    }
+
+    /// A server that has the signing requests in `v1`, and the bundles in these versions.
+    fn setup(versions: &[&str]) -> Setup {
+        let server = FakeServer::new();
+        server.serve(GROUP, "v1", "certificatesigningrequests");
+        for version in versions {
+            server.serve(GROUP, version, PLURAL);
+        }
+        let (client, tasks) = (server.client(), TaskTracker::new());
+        let cancel = CancellationToken::new();
+        let followed = Followed::new(client.clone(), MINUTE, tasks.clone(), cancel);
+        let bundles = TrustBundles::new(client, followed);
+        Setup {
+            server,
+            bundles,
+            tasks,
+        }
+    }
+
+    fn bundle(name: &str, signer: &str, certificates: &str) -> Value {
+        json!({
+            "metadata": {"name": name, "managedFields": [{"manager": "m"}]},
+            "spec": {"signerName": signer, "trustBundle": certificates}
+        })
+    }
+
+    impl Setup {
+        /// What is in the bundles of a signer.
+        async fn of_signer(&self, signer_name: &str) -> Result<Vec<String>, String> {
+            let bundles = self.bundles.of_signer(signer_name).await;
+            let bundles = bundles.map_err(|error| error.to_string())?;
+            let text = |bundle: &Arc<ClusterTrustBundle>| bundle.spec.trust_bundle.clone();
+            Ok(bundles.iter().map(text).collect())
+        }
+
+        async fn named(&self, name: &str) -> Result<String, String> {
+            let bundle = self.bundles.named(name).await;
+            let bundle = bundle.map_err(|error| error.to_string())?;
+            assert_eq!(bundle.metadata.managed_fields, None);
+            Ok(bundle.spec.trust_bundle.clone())
+        }
+
+        /// Lets whatever can be done be done.
+        async fn settle(&self) {
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_bundle_is_followed_from_when_it_is_asked_for() {
+        let setup = setup(&["v1beta1"]);
+        setup.settle().await;
+        assert_eq!(setup.server.requests(), [""; 0]);
+        setup.server.put(BETA, bundle("example.com:ca:1", "", "1"));
+        setup.server.put(BETA, bundle("other", "", "2"));
+        assert_eq!(setup.named("example.com:ca:1").await.unwrap(), "1");
+        setup.server.put(BETA, bundle("example.com:ca:1", "", "3"));
+        setup.settle().await;
+        assert_eq!(setup.named("example.com:ca:1").await.unwrap(), "3");
+        assert_eq!(
+            setup.server.requests(),
+            [
+                format!("GET {DISCOVERED}/v1"),
+                format!("GET {DISCOVERED}/v1beta1"),
+                format!("GET {BETA}"),
+                format!("WATCH {BETA}"),
+            ]
+        );
+        setup.server.remove(BETA, "example.com:ca:1");
+        setup.settle().await;
+        assert_eq!(
+            setup.named("example.com:ca:1").await.unwrap_err(),
+            "clustertrustbundle.certificates.k8s.io \"example.com:ca:1\" not found"
+        );
+        // There is none of such a name, and nobody is asked for it.
+        let error = setup.named("a,metadata.name=b").await.unwrap_err();
+        assert!(error.ends_with("not found"), "{error}");
+        assert_eq!(setup.server.watches(), 1);
+        sleep(2 * MINUTE).await;
+        assert_eq!((setup.server.watches(), setup.tasks.len()), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bundles_of_a_signer_come_and_go() {
+        let setup = setup(&["v1beta1", "v1alpha1"]);
+        let signer = "example.com/ca";
+        assert_eq!(setup.of_signer(signer).await.unwrap(), [""; 0]);
+        for (name, of, text) in [
+            ("example.com:ca:b", signer, "2"),
+            ("example.com:ca:a", signer, "1"),
+            ("example.com:other:a", "example.com/other", "3"),
+        ] {
+            setup.server.put(BETA, bundle(name, of, text));
+        }
+        setup.settle().await;
+        assert_eq!(setup.of_signer(signer).await.unwrap(), ["1", "2"]);
+        setup.server.remove(BETA, "example.com:ca:a");
+        setup.settle().await;
+        assert_eq!(setup.of_signer(signer).await.unwrap(), ["2"]);
+        setup.server.turn(Mood::Away);
+        setup.settle().await;
+        assert_eq!(setup.of_signer(signer).await.unwrap(), ["2"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_version_is_one_that_the_server_has() {
+        for version in VERSIONS {
+            let setup = setup(&[version]);
+            let path = format!("{DISCOVERED}/{version}/{PLURAL}");
+            setup.server.put(&path, bundle("b", "", "1"));
+            assert_eq!(setup.named("b").await.unwrap(), "1", "{version}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_without_bundles_is_asked_again() {
+        let setup = setup(&[]);
+        assert_eq!(
+            setup.named("b").await.unwrap_err(),
+            "cannot read clustertrustbundle.certificates.k8s.io \"b\": the API server serves \
+             clustertrustbundles in no version of certificates.k8s.io that this kubelet knows: \
+             v1, v1beta1, v1alpha1"
+        );
+        setup.server.turn(Mood::Forbidding);
+        assert_eq!(
+            setup.named("b").await.unwrap_err(),
+            "cannot read clustertrustbundle.certificates.k8s.io \"b\": not for this node"
+        );
+        setup.server.turn(Mood::Well);
+        setup.server.serve(GROUP, "v1beta1", PLURAL);
+        setup.server.put(BETA, bundle("b", "", "1"));
+        assert_eq!(setup.named("b").await.unwrap(), "1");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_not_read_yet_is_not_missing() {
+        let setup = setup(&["v1beta1"]);
+        assert_eq!(setup.of_signer("a/b").await.unwrap(), [""; 0]);
+        setup.server.turn(Mood::Silent);
+        assert_eq!(
+            setup.named("b").await.unwrap_err(),
+            "ClusterTrustBundle informer has not yet synced"
+        );
+    }
+}

@@ -1,0 +1,56 @@
+//! No call of the runtime takes for ever, and each one is counted.
+
+use std::{future::Future, time::Duration};
+
+use tonic::{Response, Status};
+
+use super::{CriClient, CriError};
+
+impl CriClient {
+    pub(super) async fn call<T>(
+        &self,
+        verb: &'static str,
+        object: &str,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, CriError> {
+        // Boxed: a call is large, and each layer around it would be as large again.
+        self.within(self.timeout, verb, object, Box::pin(call))
+            .await
+    }
+
+    pub(super) async fn within<T>(
+        &self,
+        after: Duration,
+        verb: &'static str,
+        object: &str,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, CriError> {
+        let call = within(after, verb, object, call);
+        self.metrics.measure(verb, call).await
+    }
+}
+
+async fn within<T>(
+    after: Duration,
+    verb: &'static str,
+    object: &str,
+    call: impl Future<Output = Result<Response<T>, Status>>,
+) -> Result<T, CriError> {
+    match tokio::time::timeout(after, call).await {
+        Ok(Ok(response)) => Ok(response.into_inner()),
+        Ok(Err(status)) => Err(failed(verb, object, status)),
+        Err(_) => Err(CriError::Deadline {
+            verb,
+            object: object.to_owned(),
+            after,
+        }),
+    }
+}
+
+pub(super) fn failed(verb: &'static str, object: &str, status: Status) -> CriError {
+    CriError::Status {
+        verb,
+        object: object.to_owned(),
+        status: Box::new(status),
+    }
+}
