@@ -30,6 +30,7 @@ for purpose in "$@"; do
     need docker-registry docker-registry
     need containerd containerd
     need ctr containerd
+    need dbus-daemon dbus-daemon
     need /usr/lib/cni/bridge containernetworking-plugins
     need nsenter util-linux
     need setpriv util-linux

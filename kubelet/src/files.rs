@@ -1,6 +1,11 @@
 //! Single calls on the file system, made where they block nobody.
 
-use std::{fs, io, path::Path};
+use std::{
+    fs,
+    io::{self, Write as _},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    path::Path,
+};
 
 use crate::repeatable::blocking;
 
@@ -20,6 +25,37 @@ pub(crate) async fn read_to_string(path: &Path) -> io::Result<String> {
 pub(crate) async fn write(path: &Path, contents: impl Into<Vec<u8>>) -> io::Result<()> {
     let (path, contents) = (path.to_owned(), contents.into());
     run(move || fs::write(path, contents)).await
+}
+
+/// [`replace_now`], made where it blocks nobody.
+pub(crate) async fn replace(
+    path: &Path,
+    contents: impl Into<Vec<u8>>,
+    mode: u32,
+) -> io::Result<()> {
+    let (path, contents) = (path.to_owned(), contents.into());
+    run(move || replace_now(&path, &contents, mode)).await
+}
+
+/// Writes a file whole or not at all, which a loss of power does not undo. Directories that
+/// lack are made.
+pub(crate) fn replace_now(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
+    let dir = path.parent().unwrap_or_else(|| Path::new("/"));
+    let mut dirs = fs::DirBuilder::new();
+    dirs.recursive(true).mode(0o755);
+    dirs.create(dir)?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let temporary = dir.join(format!(".{name}.tmp"));
+    let mut file = fs::OpenOptions::new()
+        .create(true)
+        .write(true)
+        .truncate(true)
+        .mode(mode)
+        .open(&temporary)?;
+    file.write_all(contents)?;
+    file.sync_all()?;
+    fs::rename(&temporary, path)?;
+    fs::File::open(dir)?.sync_all()
 }
 
 /// [`fs::create_dir_all`].

@@ -23,7 +23,14 @@ use crate::{
     housekeeping::{Directories, Housekeeping},
     lifecycle::{Admission, NodeFacts, NodeSource},
     logs::LogRotation,
-    node::{csi_node::CsiNodeKeeper, host_ips::HostIps},
+    node::{
+        csi_node::CsiNodeKeeper,
+        host_ips::HostIps,
+        shutdown::{
+            Logind, NodeShutdown, ender::PodEnder, keeper::InhibitorKeeper,
+            login_manager::LoginManager,
+        },
+    },
     pleg::{Pleg, PodCache},
     plugin_manager::{Handlers, PluginHandler, PluginManager},
     pod::{identity::PodUid, manager::PodManager, mirror::MirrorPods},
@@ -83,6 +90,7 @@ struct Parts {
     monitor: LoopMonitor,
     admission: Admission,
     node: NodeSource,
+    shutdown: Arc<NodeShutdown>,
     events: EventRecorder,
     starts: Arc<PodStarts>,
     /// What there is from when the runtime answers on.
@@ -188,6 +196,7 @@ impl Kubelet {
             statuses.remember(membership.last_statuses);
             membership.client
         });
+        let shutdown = Arc::new(NodeShutdown::new(&options));
         let host = VolumeHost {
             options: Arc::clone(&options),
             objects,
@@ -215,8 +224,9 @@ impl Kubelet {
             pleg: Arc::new(Pleg::new(cri.clone(), Arc::clone(&cache))),
             cache,
             monitor: LoopMonitor::default(),
-            admission: Admission::new(&options),
+            admission: Admission::new(&options, Arc::clone(&shutdown)),
             node,
+            shutdown,
             events,
             starts: Arc::default(),
             running: OnceLock::new(),
@@ -229,7 +239,8 @@ impl Kubelet {
     }
 
     /// Runs the pods of `updates` until cancelled, and leaves them running then.
-    /// Waits for the runtime first, for as long as it takes.
+    /// Waits for the runtime first, for as long as it takes. logind is who shuts the node
+    /// down.
     ///
     /// # Errors
     /// None at present: what fails is tried again.
@@ -238,10 +249,24 @@ impl Kubelet {
         updates: mpsc::Receiver<PodUpdate>,
         cancel: CancellationToken,
     ) -> Result<(), KubeletError> {
+        self.run_under(&Logind::default(), updates, cancel).await
+    }
+
+    /// [`run`](Self::run), where another login manager shuts the node down.
+    ///
+    /// # Errors
+    /// As of [`run`](Self::run).
+    pub async fn run_under(
+        &self,
+        login_manager: &impl LoginManager,
+        updates: mpsc::Receiver<PodUpdate>,
+        cancel: CancellationToken,
+    ) -> Result<(), KubeletError> {
         self.0
             .events
             .normal(Subject::Node, reason::STARTING, "Starting kubelet.");
-        self.run_pods(updates, Orphans::End, cancel).await;
+        self.run_pods(updates, Orphans::End, Some(login_manager), cancel)
+            .await;
         Ok(())
     }
 
@@ -255,6 +280,7 @@ impl Kubelet {
         &self,
         updates: mpsc::Receiver<PodUpdate>,
         orphans: Orphans,
+        login_manager: Option<&impl LoginManager>,
         cancel: CancellationToken,
     ) {
         let wait = self.wait_for_runtime();
@@ -318,6 +344,7 @@ impl Kubelet {
         let sync_loop = SyncLoop {
             admission: &parts.admission,
             node: &parts.node,
+            shutdown: &parts.shutdown,
             runtime: &parts.runtime,
             pleg: &parts.pleg,
             pods: &parts.pods,
@@ -344,7 +371,25 @@ impl Kubelet {
                 rotation.run(cancel.clone()).await;
             }
         };
+        let keeper = login_manager.map(|login_manager| InhibitorKeeper {
+            login_manager,
+            periods: &parts.options.shutdown_grace_periods,
+            shutdown: &parts.shutdown,
+            ender: PodEnder {
+                pods: &parts.pods,
+                statuses: &parts.statuses,
+                workers: &workers,
+            },
+            events: &parts.events,
+        });
+        let hold_up_shutdowns = async {
+            if let Some(keeper) = keeper {
+                keeper.run(cancel.clone()).await;
+            }
+        };
+        // One task: no pod is admitted while the shutdown sees which there are.
         tokio::join!(
+            hold_up_shutdowns,
             rotate,
             self.speak_to_api_server(cancel.clone()),
             parts.pleg.run(events_in, cancel.clone()),
@@ -488,6 +533,11 @@ impl Kubelet {
 
     pub(crate) fn cri(&self) -> &CriClient {
         &self.0.cri
+    }
+
+    /// Whether the node is being shut down.
+    pub fn shutdown(&self) -> &NodeShutdown {
+        &self.0.shutdown
     }
 
     pub(crate) fn pod_manager(&self) -> &PodManager {

@@ -6,6 +6,7 @@
 //! [`status`]. Every stage is level-triggered: one that missed an event still
 //! converges from state.
 
+mod active_pods;
 pub mod apiserver;
 pub mod backoff;
 pub mod certificate;

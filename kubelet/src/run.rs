@@ -311,7 +311,12 @@ impl Findings for Kubelet {
         pleg.map(|error| format!("PLEG is not healthy: {error}"))
             .into_iter()
             .chain(self.csi_node_problem())
+            .chain(self.shutdown().problem())
             .collect()
+    }
+
+    fn shutting_down(&self) -> watch::Receiver<bool> {
+        self.shutdown().subscribe()
     }
 
     /// None: nothing is evicted yet.

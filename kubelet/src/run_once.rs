@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     config::update::{PodOperation, PodUpdate},
     kubelet::{Kubelet, KubeletError, Orphans},
+    node::shutdown::Logind,
     pod::identity::PodUid,
     status::Phase,
 };
@@ -62,7 +63,7 @@ impl Kubelet {
             stop.cancel();
             results
         };
-        let run = self.run_pods(updates, Orphans::Leave, stop.clone());
+        let run = self.run_pods(updates, Orphans::Leave, None::<&Logind>, stop.clone());
         let ((), results) = tokio::join!(run, async { cancel.run_until_cancelled(settle).await });
         results.ok_or(KubeletError::Cancelled)
     }

@@ -17,10 +17,12 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::{
+    active_pods::active_pods,
     config::update::{PodOperation, PodUpdate},
     events::{EventRecorder, Subject, reason},
     housekeeping::Housekeeping,
     lifecycle::{Admission, Admitted, NodeSource, Rejection, preemption},
+    node::shutdown::NodeShutdown,
     pleg::{ChangeKind, Pleg, PodLifecycleEvent},
     pod::{
         identity::{self, PodUid},
@@ -67,6 +69,7 @@ impl LoopMonitor {
 pub(crate) struct SyncLoop<'a> {
     pub(crate) admission: &'a Admission,
     pub(crate) node: &'a NodeSource,
+    pub(crate) shutdown: &'a NodeShutdown,
     pub(crate) runtime: &'a RuntimeManager,
     pub(crate) pleg: &'a Pleg,
     pub(crate) pods: &'a PodManager,
@@ -310,8 +313,12 @@ impl SyncLoop<'_> {
         self.waiting.insert(uid, victims);
     }
 
-    /// Runs the pods that waited for others to end.
+    /// Runs the pods that waited for others to end. Those that end with the node make no
+    /// room.
     fn run_waiting(&mut self) {
+        if self.shutdown.is_under_way() {
+            return;
+        }
         let Self {
             waiting,
             workers,
@@ -352,16 +359,11 @@ impl SyncLoop<'_> {
 
     /// The pods that have their place on the node, with what they were granted of it.
     fn active_pods_beside(&self, uid: &PodUid) -> Vec<Arc<Pod>> {
-        let others = self.pods.pods().into_iter();
+        let others = active_pods(self.pods, self.statuses, self.workers).into_iter();
         others
             .filter(|other| {
-                let status = self.statuses.get(&PodUid::of(other));
-                // One that ended under an earlier kubelet has no status here yet.
-                let status = status.as_deref().or(other.status.as_ref());
-                let phase = status.and_then(|status| status.phase.as_deref());
                 let other = PodUid::of(other);
-                let has_ended = Phase::parse(phase).is_terminal() && self.workers.has_ended(&other);
-                other != *uid && !has_ended && !self.undecided.contains(&other)
+                other != *uid && !self.undecided.contains(&other)
             })
             .map(|other| self.runtime.granted(&other))
             .collect()

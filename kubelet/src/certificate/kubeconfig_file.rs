@@ -1,34 +1,16 @@
 //! The kubeconfig that a node has once it has a certificate.
 
-use std::{
-    fs, io,
-    io::Write as _,
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
-    path::Path,
-};
+use std::{io, path::Path};
 
 use kube::config::Cluster;
 use serde_json::Value;
 
+use crate::files;
+
 /// Writes, whole or not at all, the kubeconfig that reaches `cluster` with the pair at
 /// `pem`, as upstream's after a bootstrap.
 pub(super) fn write(path: &Path, cluster: &Cluster, pem: &Path) -> io::Result<()> {
-    let dir = path.parent().unwrap_or_else(|| Path::new("/"));
-    let mut dirs = fs::DirBuilder::new();
-    dirs.recursive(true).mode(0o755);
-    dirs.create(dir)?;
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let temporary = dir.join(format!(".{name}.tmp"));
-    let mut file = fs::OpenOptions::new()
-        .create(true)
-        .write(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&temporary)?;
-    file.write_all(text(cluster, pem).as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&temporary, path)?;
-    fs::File::open(dir)?.sync_all()
+    files::replace_now(path, text(cluster, pem).as_bytes(), 0o600)
 }
 
 fn text(cluster: &Cluster, pem: &Path) -> String {

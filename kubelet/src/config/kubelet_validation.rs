@@ -5,7 +5,7 @@ use std::{fmt::Display, net::IpAddr, path::Path};
 
 use super::{
     duration::GoDuration, image_settings::validate_allowlist,
-    kubelet_configuration::KubeletConfiguration, quantity, reservation,
+    kubelet_configuration::KubeletConfiguration, quantity, reservation, shutdown_settings,
 };
 
 /// The faults of a configuration with its defaults set; empty when it is valid.
@@ -16,7 +16,7 @@ pub fn validate(config: &KubeletConfiguration) -> Vec<String> {
     choices(config, &mut faults);
     node_allocatable(config, &mut faults);
     reservation::validate(config, &mut faults);
-    shutdown(config, &mut faults);
+    shutdown_settings::validate(config, &mut faults);
     logs_and_images(config, &mut faults);
     faults.0
 }
@@ -68,7 +68,12 @@ impl Faults {
         }
     }
 
-    fn at_least<T: PartialOrd + Display>(&mut self, field: &str, value: Option<T>, least: T) {
+    pub(super) fn at_least<T: PartialOrd + Display>(
+        &mut self,
+        field: &str,
+        value: Option<T>,
+        least: T,
+    ) {
         if let Some(value) = value
             && value < least
         {
@@ -326,38 +331,6 @@ fn node_allocatable(c: &KubeletConfiguration, faults: &mut Faults) {
                 );
             }
         }
-    }
-}
-
-fn shutdown(c: &KubeletConfiguration, faults: &mut Faults) {
-    let second = GoDuration::from_secs(1);
-    for (field, period) in [
-        ("shutdownGracePeriod", c.shutdown_grace_period),
-        (
-            "shutdownGracePeriodCriticalPods",
-            c.shutdown_grace_period_critical_pods,
-        ),
-    ] {
-        if !period.is_zero() && period < second {
-            faults.add(field, period, "must be zero, or 1s or longer");
-        }
-    }
-    if c.shutdown_grace_period_critical_pods > c.shutdown_grace_period {
-        faults.add(
-            "shutdownGracePeriodCriticalPods",
-            c.shutdown_grace_period_critical_pods,
-            format_args!(
-                "must not exceed shutdownGracePeriod, {}",
-                c.shutdown_grace_period
-            ),
-        );
-    }
-    if !c.shutdown_grace_period_by_pod_priority.is_empty() && !c.shutdown_grace_period.is_zero() {
-        faults.add(
-            "shutdownGracePeriodByPodPriority",
-            "(set)",
-            "excludes shutdownGracePeriod",
-        );
     }
 }
 

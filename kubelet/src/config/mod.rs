@@ -23,6 +23,7 @@ pub mod quantity;
 pub mod reservation;
 pub mod server_settings;
 pub mod settings;
+mod shutdown_settings;
 pub mod source;
 pub mod support;
 pub mod update;

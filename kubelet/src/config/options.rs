@@ -9,6 +9,7 @@ use crate::{
         credentials::plugin::config::CredentialProvider, pull_records::policy::VerificationPolicy,
     },
     logs::RotationPolicy,
+    node::shutdown::order::ShutdownGracePeriod,
 };
 
 /// Values of one run of the kubelet, after flags, file and defaults are merged.
@@ -76,6 +77,10 @@ pub struct Options {
     /// Whether the kernel kills one process of a container that is out of memory, and not
     /// all of it (`singleProcessOOMKill`); all of it where it can, when unset.
     pub single_process_oom_kill: Option<bool>,
+    /// How long pods may take to end when the node shuts down, sorted by priority
+    /// (`shutdownGracePeriod`, `shutdownGracePeriodCriticalPods`,
+    /// `shutdownGracePeriodByPodPriority`); a shutdown does not wait for pods when empty.
+    pub shutdown_grace_periods: Vec<ShutdownGracePeriod>,
     /// The runtime's seccomp profile is that of pods that name none (`seccompDefault`).
     pub seccomp_default: bool,
     /// Sysctls that pods may set beside the safe ones, or beginnings of their names and `*`
@@ -135,6 +140,7 @@ impl Default for Options {
             cpu_cfs_quota_period: Duration::from_millis(100),
             swap_behavior: SwapBehavior::NoSwap,
             single_process_oom_kill: None,
+            shutdown_grace_periods: Vec::new(),
             seccomp_default: false,
             allowed_unsafe_sysctls: Vec::new(),
             user_namespace_ids_per_pod: 65_536,

@@ -23,7 +23,9 @@ use super::{
     log_settings::log_rotation,
     options::{Options, SwapBehavior},
     reservation::Reservation,
-    server_settings, support,
+    server_settings,
+    shutdown_settings::shutdown_grace_periods,
+    support,
     validation::names,
     yaml::{self, DuplicateKeys, SyntaxError},
 };
@@ -283,6 +285,7 @@ fn options(config: &KubeletConfiguration, flags: &Flags) -> Result<Options, Sett
             _ => SwapBehavior::NoSwap,
         },
         single_process_oom_kill: config.single_process_oom_kill,
+        shutdown_grace_periods: shutdown_grace_periods(config),
         seccomp_default: config.seccomp_default == Some(true),
         allowed_unsafe_sysctls: config.allowed_unsafe_sysctls.clone(),
         user_namespace_ids_per_pod: config

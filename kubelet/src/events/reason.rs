@@ -75,5 +75,7 @@ pub const NODE_NOT_READY: &str = "NodeNotReady";
 pub const NODE_SCHEDULABLE: &str = "NodeSchedulable";
 /// They may not.
 pub const NODE_NOT_SCHEDULABLE: &str = "NodeNotSchedulable";
+/// The node is being shut down, or is not any more.
+pub const NODE_SHUTDOWN: &str = "Shutdown";
 /// The node was rebooted.
 pub const REBOOTED: &str = "Rebooted";

@@ -1,13 +1,18 @@
 //! `/metrics` and `/metrics/probes`, as the parts of the kubelet have them.
 
-use std::collections::{BTreeMap, HashSet};
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+};
+
+use k8s_openapi::api::core::v1::Pod;
 
 use super::{Kubelet, Parts, Running};
 use crate::{
+    active_pods::active_pods,
     metrics::{Collector as _, Exposition},
     pod::identity::{self, PodUid},
     pod_worker::{Stage, Working, if_true},
-    status::Phase,
 };
 
 /// How a pod is to run, as upstream names it: of which source, and whether it is static.
@@ -30,6 +35,7 @@ impl Kubelet {
         parts.volumes.collect(page);
         parts.admission.collect(page);
         parts.starts.collect(page);
+        parts.shutdown.record().collect(page);
         if parts.client.is_some() {
             parts.statuses.collect(page);
         }
@@ -52,26 +58,15 @@ impl Parts {
     fn collect_pods(&self, running: &Running, page: &mut Exposition) {
         let pods = self.pods.pods();
         let working = running.workers.working();
-        let ended: HashSet<&PodUid> = working
-            .iter()
-            .filter(|worker| worker.stage == Stage::Terminated)
-            .map(|worker| &worker.uid)
-            .collect();
-        let known: HashSet<&PodUid> = working.iter().map(|worker| &worker.uid).collect();
-        let (mut desired, mut active) = ([0; 2], [0; 2]);
-        for pod in &pods {
-            let uid = PodUid::of(pod);
-            let is_static = usize::from(identity::is_static(pod));
-            desired[is_static] += 1;
-            let status = self.statuses.get(&uid);
-            // One that ended under an earlier kubelet has no status here yet.
-            let status = status.as_deref().or(pod.status.as_ref());
-            let phase = Phase::parse(status.and_then(|status| status.phase.as_deref()));
-            let has_ended = ended.contains(&uid) || !known.contains(&uid);
-            if !(phase.is_terminal() && has_ended) {
-                active[is_static] += 1;
+        let of_kinds = |pods: &[Arc<Pod>]| {
+            let mut counts = [0; 2];
+            for pod in pods {
+                counts[usize::from(identity::is_static(pod))] += 1;
             }
-        }
+            counts
+        };
+        let active = active_pods(&self.pods, &self.statuses, &running.workers);
+        let (desired, active) = (of_kinds(&pods), of_kinds(&active));
         for (name, help, counts) in [
             (
                 "kubelet_desired_pods",

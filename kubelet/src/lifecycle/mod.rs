@@ -23,6 +23,7 @@ pub use self::{
 use crate::{
     config::options::Options,
     metrics::{Collector, Exposition},
+    node::shutdown::NodeShutdown,
     pod::{identity, priority},
     sysctl::Allowlist,
 };
@@ -67,15 +68,18 @@ pub enum Admitted {
 pub struct Admission {
     sysctls: Allowlist,
     has_app_armor: bool,
+    shutdown: Arc<NodeShutdown>,
     metrics: Arc<AdmissionMetrics>,
 }
 
 impl Admission {
-    /// The rules of `options` on this host. Blocks on the host's `/sys`, for a moment.
-    pub fn new(options: &Options) -> Self {
+    /// The rules of `options` on this host, which takes no pods during a `shutdown`. Blocks
+    /// on the host's `/sys`, for a moment.
+    pub fn new(options: &Options, shutdown: Arc<NodeShutdown>) -> Self {
         Self {
             sysctls: Allowlist::new(&options.allowed_unsafe_sysctls),
             has_app_armor: app_armor::is_enabled(),
+            shutdown,
             metrics: Arc::default(),
         }
     }
@@ -124,6 +128,10 @@ impl Admission {
         let admitted = check_node(pod, spec, node, others)?;
         if is_static {
             self.check_app_armor(pod)?;
+        }
+        if self.shutdown.is_under_way() {
+            let message = "Pod was rejected as the node is shutting down.";
+            return Err(Rejection::new("NodeShutdown", message));
         }
         Ok(admitted)
     }
@@ -275,6 +283,11 @@ mod tests {
         Arc::new(serde_json::from_value(pod).unwrap())
     }
 
+    fn admission() -> Admission {
+        let options = Options::default();
+        Admission::new(&options, Arc::new(NodeShutdown::new(&options)))
+    }
+
     fn admit(pod: &Pod, others: &[Arc<Pod>]) -> Result<Admitted, Rejection> {
         let node = json!({
             "metadata": {"name": "node", "labels": {"kubernetes.io/os": "linux"}},
@@ -282,7 +295,7 @@ mod tests {
             "status": {"allocatable": {"cpu": "2", "pods": "2"}},
         });
         let node = NodeFacts::of(&serde_json::from_value(node).unwrap());
-        Admission::new(&Options::default()).admit(pod, &node, others)
+        admission().admit(pod, &node, others)
     }
 
     #[test]
@@ -343,7 +356,7 @@ mod tests {
     fn what_cannot_be_done_is_held_back_but_for_static_pods() {
         let admission = Admission {
             has_app_armor: false,
-            ..Admission::new(&Options::default())
+            ..admission()
         };
         let tolerations = json!([{"operator": "Exists"}]);
         let unbuilt = json!({

@@ -1,5 +1,7 @@
 //! What other parts of the kubelet know about the node.
 
+use tokio::sync::watch;
+
 /// Of what the node has too little.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pressure {
@@ -17,6 +19,9 @@ pub trait Findings: Send + Sync {
     /// Why pods are not run as they should, beside what the runtime says itself; none
     /// when they are.
     fn problems(&self) -> Vec<String>;
+
+    /// Whether the node is being shut down. The cluster is told at once when that changes.
+    fn shutting_down(&self) -> watch::Receiver<bool>;
 
     /// Of what the node has too little.
     fn pressure(&self) -> Pressure;

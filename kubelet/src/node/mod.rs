@@ -3,7 +3,8 @@
 //! node is alive.
 //!
 //! Everything but [`watch`], [`lease`], [`reporter`] and [`csi_node`] only computes; what other parts
-//! of the kubelet know comes through [`findings::Findings`].
+//! of the kubelet know comes through [`findings::Findings`]. [`shutdown`] is for nodes without a
+//! cluster as well.
 
 pub mod addresses;
 pub mod capacity;
@@ -16,6 +17,7 @@ pub mod patch;
 pub mod registration;
 pub mod reporter;
 pub mod runtime_state;
+pub mod shutdown;
 pub mod status;
 pub mod system_info;
 pub mod watch;

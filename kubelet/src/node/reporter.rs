@@ -136,6 +136,7 @@ impl NodeReporter {
             self.register().await;
         }
         let begun = Instant::now();
+        let mut shutting_down = self.parts.findings.shutting_down();
         loop {
             let is_ready = self.sync().await;
             let period = self.parts.options.status_update_frequency;
@@ -146,8 +147,12 @@ impl NodeReporter {
             } else {
                 START_PERIOD.min(period)
             };
-            time::sleep(wait).await;
-            self.runtime.refresh().await;
+            tokio::select! {
+                biased;
+                // The pods' controllers are to know before it is down.
+                Ok(()) = shutting_down.changed() => {}
+                () = time::sleep(wait) => self.runtime.refresh().await,
+            }
         }
     }
 

@@ -32,6 +32,8 @@ pub(super) struct Mailbox {
     restart: Option<Arc<Pod>>,
     /// Nothing of the pod runs any more.
     has_ended: bool,
+    /// Nothing of the pod has to be given back to the node any more.
+    has_settled: bool,
     /// When the worker had nothing left to do.
     finished: Option<Instant>,
 }
@@ -100,6 +102,16 @@ impl Mailbox {
         self.has_ended
     }
 
+    /// What the pod had on the node is given back.
+    pub(super) const fn settle(&mut self) {
+        self.has_settled = true;
+    }
+
+    /// Whether what the pod had on the node is given back.
+    pub(super) const fn has_settled(&self) -> bool {
+        self.has_settled
+    }
+
     /// The worker has nothing left to do. `true`: it begins again.
     pub(super) fn finish(&mut self) -> bool {
         let Some(pod) = self.restart.take() else {
@@ -108,6 +120,7 @@ impl Mailbox {
         };
         self.kill = None;
         self.has_ended = false;
+        self.has_settled = false;
         // It may have been marked for deletion meanwhile.
         self.update(&pod)
     }

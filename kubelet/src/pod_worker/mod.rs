@@ -41,6 +41,16 @@ pub struct Subject {
     pub pod: Option<Arc<Pod>>,
 }
 
+impl Subject {
+    fn of(pod: &Arc<Pod>) -> Self {
+        Self {
+            uid: PodUid::of(pod),
+            full_name: identity::full_name(pod),
+            pod: Some(Arc::clone(pod)),
+        }
+    }
+}
+
 /// What a sync came to.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SyncOutcome {
@@ -156,12 +166,7 @@ impl<S: PodSyncer> PodWorkers<S> {
         }
         let mut mailbox = Mailbox::default();
         mailbox.update(pod);
-        let subject = Subject {
-            uid: uid.clone(),
-            full_name: identity::full_name(pod),
-            pod: Some(Arc::clone(pod)),
-        };
-        workers.insert(uid, self.spawn(subject, mailbox, reborn));
+        workers.insert(uid, self.spawn(Subject::of(pod), mailbox, reborn));
     }
 
     /// Something happened to the pod in the runtime. Nothing, for a pod without
@@ -177,6 +182,20 @@ impl<S: PodSyncer> PodWorkers<S> {
         if let Some(mailbox) = self.workers.lock().get(uid) {
             mailbox.send_modify(|mailbox| mailbox.kill(kill));
         }
+    }
+
+    /// The pod is to end, and not to begin if it did not yet.
+    pub fn end(&self, pod: &Arc<Pod>, kill: Kill) {
+        let uid = PodUid::of(pod);
+        let mut workers = self.workers.lock();
+        if let Some(mailbox) = workers.get(&uid) {
+            mailbox.send_modify(|mailbox| mailbox.kill(kill));
+            return;
+        }
+        let mut mailbox = Mailbox::default();
+        mailbox.update(pod);
+        mailbox.kill(kill);
+        workers.insert(uid, self.spawn(Subject::of(pod), mailbox, None));
     }
 
     /// Kills and removes what the runtime has of a pod that no source has.
@@ -224,6 +243,22 @@ impl<S: PodSyncer> PodWorkers<S> {
         let workers = self.workers.lock();
         let mailbox = workers.get(uid);
         mailbox.is_none_or(|mailbox| mailbox.borrow().has_ended())
+    }
+
+    /// Whether what the pod had on the node is given back, or it never had anything.
+    pub fn has_settled(&self, uid: &PodUid) -> bool {
+        let workers = self.workers.lock();
+        let mailbox = workers.get(uid);
+        mailbox.is_none_or(|mailbox| mailbox.borrow().has_settled())
+    }
+
+    /// Waits until [`has_settled`](Self::has_settled).
+    pub async fn settled(&self, uid: &PodUid) {
+        let mailbox = self.workers.lock().get(uid).map(watch::Sender::subscribe);
+        if let Some(mut mailbox) = mailbox {
+            // Fails only when the worker has nothing left to do.
+            let _ = mailbox.wait_for(Mailbox::has_settled).await;
+        }
     }
 
     /// Every worker that is known, by its pod's UID.

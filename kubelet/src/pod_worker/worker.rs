@@ -67,6 +67,7 @@ impl<S: PodSyncer> Worker<S> {
             self.terminate().await;
             self.mailbox.send_modify(Mailbox::end);
             self.settle().await;
+            self.mailbox.send_modify(Mailbox::settle);
             let full_name = self.subject.full_name.clone();
             self.names.release(&full_name, &self.subject.uid);
             self.wait_until(Mailbox::is_deleted).await;

@@ -27,6 +27,7 @@ mod restarts;
 mod run_once;
 mod runtime_class;
 mod security;
+mod shutdown;
 mod sidecars;
 mod starts;
 mod status;

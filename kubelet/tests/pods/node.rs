@@ -19,6 +19,7 @@ use kubelet::{
     },
     events::EventRecorder,
     kubelet::Kubelet,
+    node::shutdown::{Logind, login_manager::LoginManager},
     runtime::cri::CriClient,
 };
 use serde_json::{Value, json};
@@ -93,6 +94,15 @@ impl Node {
     }
 
     pub fn start_with(&self, options: Options) -> Running {
+        self.start_under(options, Logind::default())
+    }
+
+    /// Starts a kubelet whose node is shut down by `login_manager`.
+    pub fn start_under(
+        &self,
+        options: Options,
+        login_manager: impl LoginManager + 'static,
+    ) -> Running {
         let ready = Arc::new(AtomicBool::new(true));
         let kubelet = self.kubelet(options, Arc::clone(&ready));
         let (updates, receiver) = mpsc::channel(50);
@@ -101,7 +111,8 @@ impl Node {
             let (kubelet, cancel) = (kubelet.clone(), cancel.clone());
             async move {
                 let plugins = kubelet.run_plugin_manager(cancel.clone());
-                let (ran, ()) = tokio::join!(kubelet.run(receiver, cancel), plugins);
+                let (ran, ()) =
+                    tokio::join!(kubelet.run_under(&login_manager, receiver, cancel), plugins);
                 ran.unwrap();
             }
         });

@@ -265,11 +265,16 @@ fn failure(code: u16, reason: &str) -> Answer {
 struct Facts {
     problems: Mutex<Vec<String>>,
     volumes: Mutex<Option<Vec<String>>>,
+    shutting_down: watch::Sender<bool>,
 }
 
 impl Findings for Facts {
     fn problems(&self) -> Vec<String> {
         self.problems.lock().clone()
+    }
+
+    fn shutting_down(&self) -> watch::Receiver<bool> {
+        self.shutting_down.subscribe()
     }
 
     fn pressure(&self) -> Pressure {
@@ -519,6 +524,25 @@ async fn a_node_says_why_it_is_not_ready() {
     );
     reporting.findings.problems.lock().clear();
     reporting.until_ready("True").await;
+    reporting.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_is_told_at_once() {
+    let (api, node) = (Api::new(), Node::new());
+    let reporting = start(&api, &node, NodeOptions::default());
+    reporting.until_ready("True").await;
+    for is_under_way in [true, false] {
+        sleep(3 * SECOND).await;
+        let problem = is_under_way.then(|| "node is shutting down".to_owned());
+        *reporting.findings.problems.lock() = problem.into_iter().collect();
+        reporting.findings.shutting_down.send_replace(is_under_way);
+        let status = if is_under_way { "False" } else { "True" };
+        until("the node's status", SECOND, || {
+            api.condition("Ready")["status"] == status
+        })
+        .await;
+    }
     reporting.stop().await;
 }
 

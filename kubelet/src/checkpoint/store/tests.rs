@@ -205,7 +205,7 @@ fn a_directory_that_others_may_write_to_is_refused() {
     for mode in [0o700, 0o755] {
         open(mode).unwrap();
     }
-    // /proc/1 and the like: only root is somebody else's directory's reader here.
+    // Nobody else may give it away.
     if rustix::process::geteuid().is_root() {
         std::os::unix::fs::chown(&at, Some(12345), None).unwrap();
         let error = open(0o700).unwrap_err().to_string();

@@ -59,6 +59,18 @@ fn a_flag_wins_over_the_file() {
 }
 
 #[test]
+fn pods_get_time_when_the_node_shuts_down_only_if_it_is_asked_for() {
+    let settings = with_file("", &[]).unwrap();
+    assert_eq!(settings.options.shutdown_grace_periods, []);
+    let body = "shutdownGracePeriod: 30s\nshutdownGracePeriodCriticalPods: 10s\n";
+    let settings = with_file(body, &[]).unwrap();
+    let periods = settings.options.shutdown_grace_periods;
+    let seconds: Vec<u64> = periods.iter().map(|grace| grace.period.as_secs()).collect();
+    assert_eq!(seconds, [20, 10]);
+    assert_eq!(settings.warnings, Vec::<String>::new());
+}
+
+#[test]
 fn drop_ins_lie_over_the_file_in_order() {
     let dir = tempfile::tempdir().unwrap();
     for (name, body) in [

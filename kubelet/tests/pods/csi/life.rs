@@ -9,7 +9,10 @@ use tokio::time::sleep;
 use tonic::{Code, Status};
 
 use super::{Cluster, DRIVER, claimed, claimed_device, gone};
-use crate::node::{SECOND, until};
+use crate::{
+    node::{SECOND, until},
+    shutdown::{self, FakeLogin},
+};
 
 #[tokio::test(start_paused = true)]
 async fn pods_share_what_is_staged() {
@@ -310,5 +313,29 @@ async fn what_is_a_drivers_own_is_left() {
     let kubelet = on.node.start();
     sleep(600 * SECOND).await;
     assert!(own.exists());
+    kubelet.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_the_node_shuts_down_those_who_unmount_end_after_what_is_mounted() {
+    let on = Cluster::new();
+    let _driver = on.serve();
+    let login = FakeLogin::new();
+    let kubelet = on
+        .node
+        .start_under(shutdown::options(&on.node), login.clone());
+    kubelet.add(claimed("a")).await;
+    kubelet.add(shutdown::pod_of("critical", i32::MAX, 5)).await;
+    kubelet.until_phase("a", "Running", 60 * SECOND).await;
+    kubelet.until_phase("critical", "Running", SECOND).await;
+    login.until_held_up().await;
+    on.driver.fail("Unpublish", Status::unavailable("wait"));
+    login.shut_down(true);
+    kubelet.until_phase("a", "Failed", 5 * SECOND).await;
+    sleep(5 * SECOND).await;
+    assert_eq!(kubelet.phase("critical"), "Running");
+    on.driver.clear_faults();
+    kubelet.until_phase("critical", "Failed", 10 * SECOND).await;
+    assert!(on.driver.verbs().contains(&"Unpublish"));
     kubelet.stop().await;
 }

@@ -1,0 +1,66 @@
+//! Graceful shutdown of the node: whoever shuts it down is held up by an inhibitor lock
+//! until its pods have ended, those of the lowest priority first.
+//!
+//! [`NodeShutdown`] says how far a shutdown is, [`keeper`] has the lock, [`ender`] ends the
+//! pods in the order of [`order`], and [`logind`] is the system's login manager behind the
+//! seam of [`login_manager`].
+
+pub(crate) mod ender;
+pub(crate) mod keeper;
+pub mod login_manager;
+mod logind;
+pub mod order;
+mod record;
+
+use tokio::sync::watch;
+
+pub use self::logind::Logind;
+use self::record::ShutdownRecord;
+use crate::config::options::Options;
+
+/// Whether the node is shutting down, for all who act on it.
+#[derive(Debug)]
+pub struct NodeShutdown {
+    is_under_way: watch::Sender<bool>,
+    record: ShutdownRecord,
+}
+
+impl NodeShutdown {
+    /// There is none yet.
+    pub fn new(options: &Options) -> Self {
+        Self {
+            is_under_way: watch::Sender::default(),
+            record: ShutdownRecord::new(&options.root_dir),
+        }
+    }
+
+    /// When the last one was.
+    pub(crate) const fn record(&self) -> &ShutdownRecord {
+        &self.record
+    }
+
+    /// Whether it is, as it changes.
+    pub fn subscribe(&self) -> watch::Receiver<bool> {
+        self.is_under_way.subscribe()
+    }
+
+    /// Whether it is now.
+    pub fn is_under_way(&self) -> bool {
+        *self.is_under_way.borrow()
+    }
+
+    /// Notes whether it is; whether that is new.
+    pub(crate) fn set(&self, is_under_way: bool) -> bool {
+        self.is_under_way.send_if_modified(|known| {
+            let is_new = *known != is_under_way;
+            *known = is_under_way;
+            is_new
+        })
+    }
+
+    /// Why the node is not ready, in upstream's words.
+    pub fn problem(&self) -> Option<String> {
+        self.is_under_way()
+            .then(|| "node is shutting down".to_owned())
+    }
+}
