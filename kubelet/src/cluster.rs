@@ -1,7 +1,7 @@
 //! A kubelet's part in a cluster, put together: who it is to the API server, its node's
 //! object, and its lease.
 
-use std::{net::IpAddr, path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, sync::Arc};
 
 use k8s_openapi::api::core::v1::NodeAddress;
 use kube::Client;
@@ -113,7 +113,14 @@ impl Cluster {
             client: self.client.clone(),
             node: self.watch.subscribe(),
             last_node: None,
+            last_statuses: BTreeMap::new(),
         }
+    }
+
+    /// Whether the API server cannot be reached, as far as is known.
+    pub fn reach(&self) -> impl Fn() -> bool + Send + Sync + use<> {
+        let server = self.server.clone();
+        move || server.is_away()
     }
 
     /// What has metrics to show: requests to the API server, and the client certificate.

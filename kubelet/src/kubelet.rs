@@ -120,6 +120,9 @@ pub struct Membership {
     pub node: watch::Receiver<Option<Arc<Node>>>,
     /// The object as an earlier kubelet had it, if that was kept.
     pub last_node: Option<Arc<Node>>,
+    /// What an earlier kubelet knew of pods that ran, or had ended, if that was kept. The API
+    /// server may never have heard of it.
+    pub last_statuses: BTreeMap<PodUid, PodStatus>,
 }
 
 impl fmt::Debug for Membership {
@@ -187,7 +190,12 @@ impl Kubelet {
             let (client, node) = (membership.client.clone(), membership.node.clone());
             Arc::new(CsiNodeKeeper::new(client, &options.node_name, node))
         });
-        let client = membership.map(|membership| membership.client);
+        let statuses =
+            StatusManager::new(Arc::clone(&options), host_ips, Arc::clone(&probe_results));
+        let client = membership.map(|membership| {
+            statuses.remember(membership.last_statuses);
+            membership.client
+        });
         let shutdown = Arc::new(NodeShutdown::new(&options));
         let host = VolumeHost {
             options: Arc::clone(&options),
@@ -208,11 +216,7 @@ impl Kubelet {
         Self(Arc::new(Parts {
             sources_ready: Box::new(sources_ready),
             pods,
-            statuses: Arc::new(StatusManager::new(
-                Arc::clone(&options),
-                host_ips,
-                Arc::clone(&probe_results),
-            )),
+            statuses: Arc::new(statuses),
             runtime,
             volumes: Arc::new(VolumeManager::new(host, plugins)),
             plugin_manager,
@@ -352,6 +356,7 @@ impl Kubelet {
             housekeeping,
             sources_ready: &*parts.sources_ready,
             rejected: HashSet::new(),
+            undecided: HashSet::new(),
             waiting: BTreeMap::new(),
         };
         let rotation = parts.options.log_rotation.map(|policy| LogRotation {

@@ -136,6 +136,10 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
     };
     let membership = cluster.as_ref().map(|cluster| Membership {
         last_node: checkpoint.as_ref().and_then(|checkpoint| checkpoint.node()),
+        last_statuses: checkpoint
+            .as_ref()
+            .map(|checkpoint| checkpoint.last_statuses())
+            .unwrap_or_default(),
         ..cluster.membership()
     });
     if let (Some(cluster), Some(membership)) = (&cluster, &membership) {
@@ -160,9 +164,13 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
         })),
         _ => Arc::new(NoObjects),
     };
-    let objects: Arc<dyn Objects> = match &checkpoint {
-        Some(checkpoint) => Arc::new(KeptObjects::new(objects, Arc::clone(checkpoint))),
-        None => objects,
+    let objects: Arc<dyn Objects> = match (&checkpoint, &cluster) {
+        (Some(checkpoint), Some(cluster)) => Arc::new(KeptObjects::new(
+            objects,
+            Arc::clone(checkpoint),
+            cluster.reach(),
+        )),
+        _ => objects,
     };
     let node = membership
         .as_ref()
@@ -263,13 +271,13 @@ async fn keep(
     node: watch::Receiver<Option<Arc<Node>>>,
     cancel: CancellationToken,
 ) {
-    let ends = checkpoint.follow_ends(
+    let statuses = checkpoint.follow_statuses(
         kubelet.status_changes(),
         |uid| kubelet.status(uid),
         cancel.clone(),
     );
     tokio::join!(
-        ends,
+        statuses,
         checkpoint.follow_node(node, cancel.clone()),
         checkpoint.run(cancel)
     );

@@ -84,6 +84,8 @@ pub(crate) struct SyncLoop<'a> {
     pub(crate) sources_ready: &'a (dyn Fn() -> bool + Send + Sync),
     /// Pods that were given to no worker.
     pub(crate) rejected: HashSet<PodUid>,
+    /// Pods of a checkpoint that wait for the API server to tell them again.
+    pub(crate) undecided: HashSet<PodUid>,
     /// Pods that are to run, and those that have to end first.
     pub(crate) waiting: BTreeMap<PodUid, Vec<PodUid>>,
 }
@@ -111,6 +113,7 @@ impl SyncLoop<'_> {
                     if let Some(housekeeping) = &mut self.housekeeping
                         && (self.sources_ready)()
                     {
+                        self.statuses.forget_remembered();
                         housekeeping.run();
                     }
                 }
@@ -124,13 +127,24 @@ impl SyncLoop<'_> {
         }
     }
 
-    fn update(&mut self, update: PodUpdate) {
+    fn update(&mut self, mut update: PodUpdate) {
         debug!(
             source = %update.source, operation = ?update.operation, pods = update.pods.len(),
             "pods changed at their source"
         );
+        let is_told_again = matches!(
+            update.operation,
+            PodOperation::Update | PodOperation::Delete | PodOperation::Reconcile
+        );
+        if is_told_again && !self.undecided.is_empty() {
+            // To the workers they are new.
+            let pods = update.pods.into_iter();
+            let (undecided, known) = pods.partition(|pod| self.undecided.remove(&PodUid::of(pod)));
+            update.pods = known;
+            self.add(undecided, PodOperation::Add);
+        }
         match update.operation {
-            PodOperation::Add | PodOperation::Restore => self.add(update.pods),
+            PodOperation::Add | PodOperation::Restore => self.add(update.pods, update.operation),
             PodOperation::Update | PodOperation::Delete => {
                 for pod in update.pods {
                     self.pods.set(Arc::clone(&pod));
@@ -186,7 +200,10 @@ impl SyncLoop<'_> {
         }
     }
 
-    fn add(&mut self, mut pods: Vec<Arc<Pod>>) {
+    /// Takes pods in. One that was restored is not rejected, and nothing is ended for it: that
+    /// would be for good, and what is remembered of the node may be out of date. It waits for
+    /// its source to tell it.
+    fn add(&mut self, mut pods: Vec<Arc<Pod>>, operation: PodOperation) {
         // The older first: they are admitted first.
         pods.sort_by(|a, b| {
             let created = |pod: &Pod| pod.metadata.creation_timestamp.clone();
@@ -202,10 +219,12 @@ impl SyncLoop<'_> {
             let uid = PodUid::of(&pod);
             let others = self.active_pods_beside(&uid);
             self.pods.set(Arc::clone(&pod));
-            let done = pod
-                .status
-                .as_ref()
-                .is_some_and(|status| Phase::parse(status.phase.as_deref()).is_terminal());
+            let has_ended_here = self.statuses.recall(&pod);
+            let done = has_ended_here
+                || pod
+                    .status
+                    .as_ref()
+                    .is_some_and(|status| Phase::parse(status.phase.as_deref()).is_terminal());
             // What is ending or done takes no place.
             let admitted = if pod.metadata.deletion_timestamp.is_some() || done {
                 Ok(Admitted::Now)
@@ -218,6 +237,21 @@ impl SyncLoop<'_> {
                 Ok(Admitted::Now) => {
                     info!(pod = full_name, pod_uid = %uid, "pod added");
                     self.workers.update(&pod);
+                }
+                Ok(Admitted::Instead(_)) if operation == PodOperation::Restore => {
+                    warn!(
+                        pod = full_name, pod_uid = %uid,
+                        "pod waits for the API server: others would have to end for it"
+                    );
+                    self.undecided.insert(uid);
+                }
+                Err(rejection) if operation == PodOperation::Restore => {
+                    warn!(
+                        pod = full_name, pod_uid = %uid, reason = rejection.reason,
+                        message = rejection.message,
+                        "pod waits for the API server: it would be rejected"
+                    );
+                    self.undecided.insert(uid);
                 }
                 Ok(Admitted::Instead(victims)) => self.preempt(uid, &full_name, &victims),
                 Err(rejection) => {
@@ -313,7 +347,7 @@ impl SyncLoop<'_> {
         info!(pod = identity::full_name(pod), pod_uid = %uid, "pod removed from its source");
         self.pods.remove(pod);
         self.waiting.remove(&uid);
-        if self.rejected.remove(&uid) {
+        if self.rejected.remove(&uid) | self.undecided.remove(&uid) {
             self.statuses.remove(&uid);
         }
         let kill = Kill {
@@ -327,7 +361,10 @@ impl SyncLoop<'_> {
     fn active_pods_beside(&self, uid: &PodUid) -> Vec<Arc<Pod>> {
         let others = active_pods(self.pods, self.statuses, self.workers).into_iter();
         others
-            .filter(|other| PodUid::of(other) != *uid)
+            .filter(|other| {
+                let other = PodUid::of(other);
+                other != *uid && !self.undecided.contains(&other)
+            })
             .map(|other| self.runtime.granted(&other))
             .collect()
     }

@@ -149,6 +149,11 @@ impl ApiServer {
         Ok(ClientBuilder::new(service, config.default_namespace.clone()).build())
     }
 
+    /// Whether the last request found nobody.
+    pub fn is_away(&self) -> bool {
+        self.0.transport.is_away()
+    }
+
     /// What its clients count.
     pub fn metrics(&self) -> &Arc<RestMetrics> {
         self.0.transport.metrics()

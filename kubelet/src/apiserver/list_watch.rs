@@ -133,6 +133,19 @@ where
     /// dropped before it is done loses nothing.
     pub async fn next(&mut self) -> Change<K> {
         loop {
+            if let Ok(change) = self.try_next().await {
+                return change;
+            }
+        }
+    }
+
+    /// As [`Self::next`], for those who want to know what fails meanwhile.
+    ///
+    /// # Errors
+    /// The server cannot be asked, or does not answer. It is asked again by the next call,
+    /// after a while.
+    pub async fn try_next(&mut self) -> Result<Change<K>, ApiError> {
+        loop {
             if let Some(at) = self.not_before {
                 tokio::time::sleep_until(at).await;
                 self.not_before = None;
@@ -145,17 +158,17 @@ where
                             let version = list.metadata.resource_version;
                             self.state = State::Known(version.unwrap_or_default());
                             self.complaint = None;
-                            return Change::All(list.items);
+                            return Ok(Change::All(list.items));
                         }
-                        Err(error) => self.back_off(&error),
+                        Err(error) => return Err(self.back_off(error)),
                     }
                 }
                 State::Known(version) => {
                     let version = version.clone();
-                    self.watch(version).await;
+                    self.watch(version).await?;
                 }
                 State::Watching(watching) => match watching.next().await {
-                    Step::Told(change) => return change,
+                    Step::Told(change) => return Ok(change),
                     Step::Nothing => {}
                     Step::Unreadable(error) => {
                         // It comes again with each watch until another event follows it.
@@ -171,14 +184,14 @@ where
                     Step::Expired => self.expired(),
                     Step::Failed(error) => {
                         self.state = State::Known(std::mem::take(&mut watching.version));
-                        self.back_off(&error);
+                        return Err(self.back_off(error));
                     }
                 },
             }
         }
     }
 
-    async fn watch(&mut self, version: String) {
+    async fn watch(&mut self, version: String) -> Result<(), ApiError> {
         let least = self.watch_seconds;
         let spread = repeatable::random() % u64::from(least.max(1));
         let seconds = least + u32::try_from(spread).unwrap_or_default();
@@ -199,8 +212,9 @@ where
                 });
             }
             Err(error) if error.is_expired() => self.expired(),
-            Err(error) => self.back_off(&error),
+            Err(error) => return Err(self.back_off(error)),
         }
+        Ok(())
     }
 
     fn list_params(&self) -> ListParams {
@@ -220,7 +234,7 @@ where
     }
 
     /// Has the next request wait.
-    fn back_off(&mut self, error: &ApiError) {
+    fn back_off(&mut self, error: ApiError) -> ApiError {
         if !error.is_unreachable() {
             let complaint = error.to_string();
             if self.complaint.as_ref() != Some(&complaint) {
@@ -235,6 +249,7 @@ where
         self.failed = Some(now);
         self.not_before = Some(now + jittered(self.delay));
         self.delay = (self.delay * 2).min(RETRY_MAX);
+        error
     }
 }
 

@@ -107,6 +107,11 @@ impl Transport {
         }))
     }
 
+    /// Whether the last request found nobody.
+    pub(super) fn is_away(&self) -> bool {
+        self.0.reach.lock().is_away
+    }
+
     /// What is counted of the requests.
     pub(super) fn metrics(&self) -> &Arc<RestMetrics> {
         &self.0.metrics

@@ -1,6 +1,8 @@
 //! Who this node is to the API server: what its kubeconfig says, or what a bootstrap
 //! token gets it.
 
+mod usable;
+
 use std::{fs, io, os::unix::fs::OpenOptionsExt as _, path::PathBuf, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
@@ -11,6 +13,7 @@ use tokio_rustls::rustls::pki_types::{PrivateKeyDer, pem::PemObject as _};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use self::usable::{Unusable, usable};
 use super::{
     kubeconfig_file,
     manager::{CLIENT_SIGNER, CertificateManager, ClientSource, RotationError, holds, store},
@@ -118,19 +121,42 @@ fn open(options: &ClusterOptions) -> Result<(ApiServer, State), JoinError> {
         let access = ClusterAccess::read(&options.kubeconfig)?;
         return present(options, access);
     };
-    let reason = match usable(&options.kubeconfig) {
+    let unusable = match usable(&options.kubeconfig) {
         Ok(access) => return present(options, access),
-        Err(reason) => reason,
+        Err(unusable) => unusable,
     };
-    info!(
-        kubeconfig = %options.kubeconfig.display(), reason,
-        "Getting a client certificate with --bootstrap-kubeconfig"
-    );
-    let access = ClusterAccess::read(bootstrap).map_err(|source| JoinError::Bootstrap {
-        kubeconfig: options.kubeconfig.display().to_string(),
-        reason,
-        source: Box::new(source),
-    })?;
+    let access = match (ClusterAccess::read(bootstrap), unusable) {
+        (Ok(access), unusable) => {
+            info!(
+                kubeconfig = %options.kubeconfig.display(), reason = unusable.reason,
+                "Getting a client certificate with --bootstrap-kubeconfig"
+            );
+            access
+        }
+        // Upstream's kubelet exits here, and so does this one unless its pods are to start
+        // without the API server. kubeadm removes the bootstrap kubeconfig once the node has
+        // joined. An administrator's new certificate is taken without a restart.
+        (
+            Err(error),
+            Unusable {
+                expired: Some(access),
+                reason,
+            },
+        ) if options.checkpoint.is_some() => {
+            warn!(
+                kubeconfig = %options.kubeconfig.display(), reason, %error,
+                "The API server will not know this node; going on for the pods that were kept"
+            );
+            return present(options, *access);
+        }
+        (Err(source), Unusable { reason, .. }) => {
+            return Err(JoinError::Bootstrap {
+                kubeconfig: options.kubeconfig.display().to_string(),
+                reason,
+                source: Box::new(source),
+            });
+        }
+    };
     if options.rotate_certificates
         && let Some(known) = restored(options, &access)
     {
@@ -153,25 +179,6 @@ fn restored(options: &ClusterOptions, bootstrap: &ClusterAccess) -> Option<Clust
         return None;
     }
     ClusterAccess::read(path).ok()
-}
-
-/// A kubeconfig whose user has a certificate that holds.
-fn usable(path: &std::path::Path) -> Result<ClusterAccess, String> {
-    let access = ClusterAccess::read(path).map_err(|error| error.to_string())?;
-    let Some(source) = &access.pair else {
-        return Err("it has no client certificate".to_owned());
-    };
-    let (certificate, key) = source
-        .read()
-        .map_err(|(field, error)| format!("{field}: {error}"))?;
-    let pair = Pair::parse(&certificate, &key).map_err(|error| error.to_string())?;
-    if !holds(&pair, clock::now()) {
-        return Err(format!(
-            "its certificate expired at {}",
-            pair.facts.not_after
-        ));
-    }
-    Ok(access)
 }
 
 fn present(
@@ -201,7 +208,8 @@ fn present(
                 let read = source.read().ok();
                 let pair = read.and_then(|(certificate, key)| Pair::parse(&certificate, &key).ok());
                 // kubeadm looks for it there, and has the kubeconfig name it.
-                let stored = pair.as_ref().map(|pair| pairs.update(pair));
+                let valid = pair.as_ref().filter(|pair| holds(pair, now));
+                let stored = valid.map(|pair| pairs.update(pair));
                 if let Some(Err(error)) = stored {
                     warn!(%error, "Cannot store the kubeconfig's client certificate");
                 }

@@ -14,16 +14,26 @@ pub mod store;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeSet, fmt, io, path::PathBuf, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt, io,
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 use k8s_openapi::api::core::v1::{Node, Pod, PodStatus};
 use parking_lot::Mutex;
 use serde::{Serialize, de::DeserializeOwned};
 use sha2::{Digest as _, Sha256};
-use tokio::sync::{Notify, watch};
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, error, info, warn};
+use tracing::{debug, error, warn};
 
+pub(crate) use self::matters::with_known;
 use self::{
     entry::{Entry, Kind},
     sealed::{KeyError, SealingKey},
@@ -35,6 +45,10 @@ use crate::{
     pod::identity::{self, PodUid},
     repeatable::blocking,
 };
+
+/// First and longest delay until what cannot be written or removed is tried again.
+const RETRY_BASE: Duration = Duration::from_secs(30);
+const RETRY_MAX: Duration = Duration::from_secs(480);
 
 /// Where a checkpoint is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,7 +116,7 @@ impl Checkpoint {
     ) -> Result<Self, CheckpointError> {
         let key = options.key_file.as_deref().map(SealingKey::read);
         let store = Store::open(&options.dir, key.transpose()?)?;
-        let mut state = State::default();
+        let mut state = State::new(store.keeps(Kind::Secret));
         for entry in store.entries() {
             let names = match entry.kind() {
                 Kind::Claim => names_of(&store, &entry, references::of_claim),
@@ -154,11 +168,23 @@ impl Checkpoint {
             );
             false
         });
-        info!(
-            dir = %self.store.dir().display(), pods = pods.len(),
-            "the API server does not answer; starting the pods of the checkpoint"
-        );
         pods
+    }
+
+    /// What is known of the kept pods that ran, or have ended, by UID: the API server may not
+    /// have heard of it.
+    pub fn last_statuses(&self) -> BTreeMap<PodUid, PodStatus> {
+        let pods = self.state.lock().pods();
+        let statuses = pods.iter().filter_map(|pod| {
+            let status = pod.status.as_ref()?;
+            matters::has_run(status).then(|| (PodUid::of(pod), status.clone()))
+        });
+        statuses.collect()
+    }
+
+    /// Whether the API server has told the pods since this kubelet was started.
+    pub fn is_told(&self) -> bool {
+        self.state.lock().is_told()
     }
 
     /// The API server has these pods for this node, and no others.
@@ -242,44 +268,71 @@ impl Checkpoint {
     }
 
     /// Writes what is to be kept and removes what is not, until `cancel`; and then what is
-    /// left of it.
+    /// left of it. What fails is tried again from time to time.
     pub async fn run(&self, cancel: CancellationToken) {
         let mut failing = BTreeSet::new();
+        let mut delay = RETRY_BASE;
+        let mut retry_at = None;
         loop {
             self.do_due(&mut failing).await;
-            let woken = cancel.run_until_cancelled(self.wake.notified()).await;
-            if woken.is_none() {
-                self.do_due(&mut failing).await;
-                return;
+            if failing.is_empty() {
+                (delay, retry_at) = (RETRY_BASE, None);
+            } else if retry_at.is_none() {
+                retry_at = Some(Instant::now() + delay);
+            }
+            let retry = async {
+                match retry_at {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = cancel.cancelled() => break,
+                () = retry => {
+                    self.state.lock().retry();
+                    delay = (delay * 2).min(RETRY_MAX);
+                    retry_at = None;
+                }
+                () = self.wake.notified() => {}
             }
         }
+        self.state.lock().retry();
+        self.do_due(&mut failing).await;
     }
 
+    /// Does what is due; what fails, or failed when it was last tried, is in `failing` then.
     async fn do_due(&self, failing: &mut BTreeSet<Entry>) {
-        let due = self.state.lock().take_due();
+        let due = Arc::new(self.state.lock().take_due());
         if due.is_empty() {
             return;
         }
-        let store = Arc::clone(&self.store);
+        let (store, doing) = (Arc::clone(&self.store), Arc::clone(&due));
         let done = blocking(move || {
-            due.into_iter()
-                .map(|(entry, text)| {
-                    let done = match text {
-                        Some(text) => store.write(&entry, &text),
-                        None => store.remove(&entry),
-                    };
-                    (entry, done)
-                })
-                .collect::<Vec<_>>()
+            let each = doing.iter().map(|(entry, text)| match text {
+                Some(text) => store.write(entry, text),
+                None => store.remove(entry),
+            });
+            each.collect::<Vec<_>>()
         });
-        for (entry, done) in done.await.unwrap_or_default() {
+        let done = done.await.unwrap_or_else(|error| {
+            let error = io::Error::other(error).to_string();
+            let failed = |_| {
+                Err(StoreError::Io {
+                    path: self.store.dir().to_owned(),
+                    source: io::Error::other(error.clone()),
+                })
+            };
+            due.keys().map(failed).collect()
+        });
+        for ((entry, text), done) in due.iter().zip(done) {
             match done {
                 Ok(()) => {
-                    failing.remove(&entry);
+                    failing.remove(entry);
                 }
                 Err(error) => {
-                    self.state.lock().failed(&entry);
-                    if failing.insert(entry) {
+                    self.state.lock().failed(entry, text);
+                    if failing.insert(entry.clone()) {
                         warn!(
                             %error,
                             "the checkpoint is not what it should be; without the API server \
@@ -291,8 +344,9 @@ impl Checkpoint {
         }
     }
 
-    /// Notes which pods end, until `cancel`: `changes` wakes whenever some `status` does.
-    pub async fn follow_ends(
+    /// Notes which containers start and which pods end, until `cancel`: `changes` wakes
+    /// whenever some `status` does.
+    pub async fn follow_statuses(
         &self,
         mut changes: watch::Receiver<()>,
         status: impl Fn(&PodUid) -> Option<Arc<PodStatus>>,
@@ -300,7 +354,7 @@ impl Checkpoint {
     ) {
         loop {
             changes.mark_unchanged();
-            self.change(|state| state.note_ends(&status));
+            self.change(|state| state.note(&status));
             let changed = cancel.run_until_cancelled(changes.changed());
             if !matches!(changed.await, Some(Ok(()))) {
                 return;
@@ -362,10 +416,13 @@ fn read_pod(store: &Store, entry: &Entry) -> Result<Pod, StoreError> {
         let is_it = Entry::of_pod(pod).as_ref() == Some(entry);
         is_it && PodUid::told(PodUid::of(pod).as_str()).is_some()
     });
-    pod.ok_or_else(|| StoreError::Corrupt {
+    let mut pod = pod.ok_or_else(|| StoreError::Corrupt {
         path: entry.path(store.dir()),
         why: "it has no such pod".to_owned(),
-    })
+    })?;
+    // It is no version of the API server's: that may have another status of it.
+    pod.metadata.resource_version = None;
+    Ok(pod)
 }
 
 /// # Errors

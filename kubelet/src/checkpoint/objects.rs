@@ -1,6 +1,6 @@
 //! The objects that pods name: from the API server, and while it is away as they were last.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
 
 use k8s_openapi::api::{
     authentication::v1::{TokenRequestSpec, TokenRequestStatus},
@@ -32,14 +32,24 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the API server has; while it is away, what the checkpoint has. What it refuses, and
-/// what it says there is none of, is not had from the checkpoint.
+/// what it says there is none of, is not had from the checkpoint. Nor is what it is only slow
+/// to tell, once it has told the pods: an object that is out of date is worse than none.
 ///
 /// Attachments of volumes are not kept: whether a volume that was attached still is, and is
 /// not another node's by now, is the cluster's to say. Pods with such volumes wait for it.
-#[derive(Debug)]
 pub struct KeptObjects {
     server: Arc<dyn Objects>,
     checkpoint: Arc<Checkpoint>,
+    is_away: Box<dyn Fn() -> bool + Send + Sync>,
+}
+
+impl fmt::Debug for KeptObjects {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeptObjects")
+            .field("server", &self.server)
+            .field("checkpoint", &self.checkpoint)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What is asked for.
@@ -69,9 +79,23 @@ impl Asked {
 }
 
 impl KeptObjects {
-    /// The objects of `server`, which are kept in `checkpoint`.
-    pub fn new(server: Arc<dyn Objects>, checkpoint: Arc<Checkpoint>) -> Self {
-        Self { server, checkpoint }
+    /// The objects of `server`, which are kept in `checkpoint`. `is_away` says whether the
+    /// server cannot be reached.
+    pub fn new(
+        server: Arc<dyn Objects>,
+        checkpoint: Arc<Checkpoint>,
+        is_away: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            server,
+            checkpoint,
+            is_away: Box::new(is_away),
+        }
+    }
+
+    /// Whether nothing is to be had from the server for now.
+    fn is_alone(&self) -> bool {
+        !self.checkpoint.is_told() || (self.is_away)()
     }
 
     /// The server's answer, or what was kept: `Ok(Err(_))` for that. A `NotFound` of the
@@ -97,7 +121,7 @@ impl KeptObjects {
         if error.is_not_found() {
             self.checkpoint.forget(entry);
         }
-        if !error.is_away() {
+        if !error.is_away() || !self.is_alone() {
             return Err(error);
         }
         match self.checkpoint.read(entry).await {

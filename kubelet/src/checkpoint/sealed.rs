@@ -2,17 +2,24 @@
 
 use std::{
     fmt, fs, io,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use ring::{
     aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey},
+    hmac,
     rand::{SecureRandom as _, SystemRandom},
 };
+use tracing::warn;
 
 /// Bytes of a key.
 const KEY_LEN: usize = 32;
+/// What the key of marks is made from, beside the key itself: each is for one use.
+const MAC_KEY_LABEL: &[u8] = b"kubelet-checkpoint v1 hmac-sha256";
+/// Of a file that others than its owner may read.
+const OTHERS_READ: u32 = 0o044;
 
 /// Why a key cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -39,10 +46,11 @@ pub enum KeyError {
 #[error("it cannot be encrypted: the system gives no random numbers")]
 pub struct Unsealable;
 
-/// A key of AES-256-GCM. Each text has a nonce by chance, which is safe for some 2^32 texts
+/// A key of AES-256-GCM, and one of HMAC-SHA256 that is made from it. Each text has a nonce by chance, which is safe for some 2^32 texts
 /// of one key (NIST SP 800-38D, 8.3): more than a node writes in its life.
 pub struct SealingKey {
     key: LessSafeKey,
+    mac: hmac::Key,
     random: SystemRandom,
 }
 
@@ -62,6 +70,14 @@ impl SealingKey {
             path: path.to_owned(),
             source,
         })?;
+        let is_exposed = |metadata: fs::Metadata| metadata.mode() & OTHERS_READ != 0;
+        if fs::metadata(path).is_ok_and(is_exposed) {
+            warn!(
+                path = %path.display(),
+                "--bootstrap-checkpoint-key: others than its owner may read it, and with it \
+                 what it encrypts; `chmod 0600` helps"
+            );
+        }
         Self::parse(&bytes).ok_or_else(|| KeyError::Format(path.to_owned()))
     }
 
@@ -70,9 +86,11 @@ impl SealingKey {
             KEY_LEN => bytes.to_vec(),
             _ => STANDARD.decode(bytes.trim_ascii()).ok()?,
         };
+        let mac = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &key), MAC_KEY_LABEL);
         let key = UnboundKey::new(&AES_256_GCM, &key).ok()?;
         Some(Self {
             key: LessSafeKey::new(key),
+            mac: hmac::Key::new(hmac::HMAC_SHA256, mac.as_ref()),
             random: SystemRandom::new(),
         })
     }
@@ -105,6 +123,17 @@ impl SealingKey {
         let len = self.key.open_in_place(nonce, aad, &mut body).ok()?.len();
         body.truncate(len);
         Some(body)
+    }
+
+    /// The mark of a text, in base64, that nobody makes without the key.
+    pub fn mac(&self, text: &[u8]) -> String {
+        STANDARD.encode(hmac::sign(&self.mac, text))
+    }
+
+    /// Whether that is the mark of a text.
+    pub fn is_mac(&self, mark: &str, text: &[u8]) -> bool {
+        let mark = STANDARD.decode(mark);
+        mark.is_ok_and(|mark| hmac::verify(&self.mac, text, &mark).is_ok())
     }
 }
 

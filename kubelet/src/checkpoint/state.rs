@@ -31,6 +31,10 @@ pub(super) struct State {
     /// What pods that are not over need beside themselves.
     named: BTreeSet<Entry>,
     due: Due,
+    /// What was due, and could not be done.
+    failed: Due,
+    /// There is no key to what is secret: that is of no use to anybody.
+    is_keyless: bool,
     /// Whether the API server has said which pods there are. Nothing goes before.
     is_told: bool,
 }
@@ -62,6 +66,14 @@ pub(super) struct Answered {
 }
 
 impl State {
+    /// Nothing is kept yet; nor will be what is secret, unless `keeps_secrets`.
+    pub(super) fn new(keeps_secrets: bool) -> Self {
+        Self {
+            is_keyless: !keeps_secrets,
+            ..Self::default()
+        }
+    }
+
     /// There is a file of this entry, which leads to `names`.
     pub(super) fn found(&mut self, entry: Entry, names: BTreeSet<Entry>) {
         let kept = Kept {
@@ -96,17 +108,30 @@ impl State {
 
     /// What is still to be done with a file.
     pub(super) fn due(&self, entry: &Entry) -> Option<&Option<Vec<u8>>> {
-        self.due.get(entry)
+        self.due.get(entry).or_else(|| self.failed.get(entry))
     }
 
-    /// The file of an entry is not as it is to be.
-    pub(super) fn failed(&mut self, entry: &Entry) {
-        if let Some(kept) = self.kept.get_mut(entry) {
-            kept.version = None;
+    fn set_due(&mut self, entry: Entry, text: Option<Vec<u8>>) {
+        self.failed.remove(&entry);
+        self.due.insert(entry, text);
+    }
+
+    /// What was due of an entry could not be done. It is forgotten if something else is due
+    /// by now.
+    pub(super) fn failed(&mut self, entry: &Entry, text: &Option<Vec<u8>>) {
+        if !self.due.contains_key(entry) {
+            self.failed.insert(entry.clone(), text.clone());
         }
-        if let Some(kept) = self.pods.get_mut(entry) {
-            kept.fingerprint = None;
-        }
+    }
+
+    /// Has done what could not be done before.
+    pub(super) fn retry(&mut self) {
+        self.due.append(&mut self.failed);
+    }
+
+    /// Whether the API server has said which pods there are.
+    pub(super) const fn is_told(&self) -> bool {
+        self.is_told
     }
 
     /// These are all pods.
@@ -142,20 +167,20 @@ impl State {
         }
     }
 
-    /// Has the pods that have ended by now kept as such: the API server may hear of it only
-    /// after a reboot.
-    pub(super) fn note_ends(&mut self, status: impl Fn(&PodUid) -> Option<Arc<PodStatus>>) {
+    /// Has the pods that have ended by now kept as such, and the containers that were
+    /// started: the API server may hear of it only after a reboot.
+    pub(super) fn note(&mut self, status: impl Fn(&PodUid) -> Option<Arc<PodStatus>>) {
         let running = self.pods.values().filter(|k| !matters::has_ended(&k.pod));
-        let ended: Vec<Arc<Pod>> = running
+        let changed: Vec<Arc<Pod>> = running
             .filter_map(|kept| {
                 let status = status(&PodUid::of(&kept.pod))?;
-                matters::is_end(&status).then(|| with_status(&kept.pod, &status))
+                with_news(&kept.pod, &status)
             })
             .collect();
-        for pod in &ended {
+        for pod in &changed {
             self.write_pod(pod);
         }
-        if !ended.is_empty() {
+        if !changed.is_empty() {
             self.settle();
         }
     }
@@ -169,12 +194,9 @@ impl State {
         let known = self.pods.get(&entry);
         let known = known.filter(|known| PodUid::of(&known.pod) == PodUid::of(pod));
         // What has ended here has, though the API server does not know yet.
-        let pod = match known.and_then(|known| known.pod.status.as_ref()) {
-            Some(status) if matters::is_end(status) && !matters::has_ended(pod) => {
-                with_status(pod, status)
-            }
-            _ => Arc::clone(pod),
-        };
+        let status = known.and_then(|known| known.pod.status.as_ref());
+        let news = status.and_then(|status| with_news(pod, status));
+        let pod = news.unwrap_or_else(|| Arc::clone(pod));
         let written = matters::fingerprint(&pod)
             .and_then(|fingerprint| Ok((fingerprint, serde_json::to_vec(&*pod)?)));
         let (fingerprint, text) = match written {
@@ -194,7 +216,7 @@ impl State {
         };
         self.pods.insert(entry.clone(), kept);
         self.kept.insert(entry.clone(), Kept::default());
-        self.due.insert(entry.clone(), Some(text));
+        self.set_due(entry.clone(), Some(text));
         Some(entry)
     }
 
@@ -212,7 +234,7 @@ impl State {
             names: answered.names,
         };
         let entry = answered.entry;
-        self.due.insert(entry.clone(), Some(answered.text));
+        self.set_due(entry.clone(), Some(answered.text));
         let before = self.kept.insert(entry.clone(), kept);
         let names = self.kept.get(&entry).map(|kept| &kept.names);
         if before.as_ref().map(|before| &before.names) != names {
@@ -224,7 +246,7 @@ impl State {
     pub(super) fn forget(&mut self, entry: &Entry) {
         self.pods.remove(entry);
         if self.kept.remove(entry).is_some() {
-            self.due.insert(entry.clone(), None);
+            self.set_due(entry.clone(), None);
         }
     }
 
@@ -252,6 +274,7 @@ impl State {
 
     fn is_needed(&self, entry: &Entry) -> bool {
         match entry.kind() {
+            kind if kind.is_secret() && self.is_keyless => false,
             Kind::Node | Kind::Pod => true,
             Kind::Token => {
                 let uid = entry.name().rsplit_once('.').map(|(uid, _)| uid);
@@ -263,141 +286,19 @@ impl State {
     }
 }
 
-fn with_status(pod: &Pod, status: &PodStatus) -> Arc<Pod> {
-    let mut pod = pod.clone();
-    pod.status = Some(status.clone());
-    Arc::new(pod)
+/// The pod with what `known` says of it that its own status does not; `None` if that is
+/// nothing.
+fn with_news(pod: &Pod, known: &PodStatus) -> Option<Arc<Pod>> {
+    let none = PodStatus::default();
+    let status = pod.status.as_ref().unwrap_or(&none);
+    matters::is_news(status, known).then(|| {
+        let status = matters::with_known(status.clone(), known);
+        Arc::new(Pod {
+            status: Some(status),
+            ..pod.clone()
+        })
+    })
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    fn pod(name: &str, uid: &str, config_map: &str, status: Value) -> Arc<Pod> {
-        let pod = json!({
-            "metadata": {"name": name, "namespace": "default", "uid": uid},
-            "spec": {"containers": [], "volumes": [{"name": "v", "configMap": {"name": config_map}}]},
-            "status": status
-        });
-        Arc::new(serde_json::from_value(pod).unwrap())
-    }
-
-    fn entry(kind: Kind, name: &str) -> Entry {
-        let namespace = if kind.is_namespaced() { "default" } else { "" };
-        Entry::new(kind, namespace, name).unwrap()
-    }
-
-    fn answered(entry: &Entry, version: &str, names: &[Entry]) -> Answered {
-        Answered {
-            entry: entry.clone(),
-            version: Some(version.to_owned()),
-            text: version.as_bytes().to_vec(),
-            names: names.iter().cloned().collect(),
-        }
-    }
-
-    /// What was due: `true` for what is written.
-    fn due(state: &mut State) -> Vec<(String, bool)> {
-        let due = state.take_due().into_iter();
-        due.map(|(entry, text)| (entry.to_string(), text.is_some()))
-            .collect()
-    }
-
-    #[test]
-    fn a_pod_is_written_when_it_changes_and_removed_with_what_it_named() {
-        let mut state = State::default();
-        let web = pod("web", "1", "settings", json!({"phase": "Pending"}));
-        state.set_pods(std::slice::from_ref(&web));
-        assert_eq!(due(&mut state), [("pods/default/web".to_owned(), true)]);
-        let settings = entry(Kind::ConfigMap, "settings");
-        assert!(state.wants(&settings, Some("1")));
-        assert!(!state.wants(&entry(Kind::ConfigMap, "other"), Some("1")));
-        state.keep(answered(&settings, "1", &[]));
-        assert_eq!(due(&mut state), [(settings.to_string(), true)]);
-        assert!(!state.wants(&settings, Some("1")));
-        assert!(state.wants(&settings, Some("2")));
-
-        state.put_pod(&pod("web", "1", "settings", json!({"phase": "Running"})));
-        assert_eq!(due(&mut state), []);
-        state.remove_pod(&pod("web", "another", "settings", json!({})));
-        assert_eq!(due(&mut state), []);
-        state.put_pod(&pod("web", "1", "others", json!({"phase": "Running"})));
-        assert_eq!(
-            due(&mut state),
-            [
-                ("pods/default/web".to_owned(), true),
-                (settings.to_string(), false)
-            ]
-        );
-        state.remove_pod(&web);
-        assert_eq!(due(&mut state), [("pods/default/web".to_owned(), false)]);
-    }
-
-    #[test]
-    fn an_end_stays_whatever_the_server_has() {
-        let mut state = State::default();
-        let running = pod("job", "1", "settings", json!({"phase": "Running"}));
-        state.set_pods(std::slice::from_ref(&running));
-        let succeeded = json!({"phase": "Succeeded"});
-        let status: Arc<PodStatus> = Arc::new(serde_json::from_value(succeeded).unwrap());
-        state.note_ends(|_| Some(Arc::clone(&status)));
-        assert!(matters::has_ended(&state.pods()[0]));
-        assert!(!state.wants(&entry(Kind::ConfigMap, "settings"), None));
-        due(&mut state);
-        state.set_pods(std::slice::from_ref(&running));
-        assert_eq!(due(&mut state), []);
-        assert!(matters::has_ended(&state.pods()[0]));
-        // Another one of the name is another one.
-        let next = pod("job", "2", "settings", json!({"phase": "Pending"}));
-        state.set_pods(std::slice::from_ref(&next));
-        assert!(!matters::has_ended(&state.pods()[0]));
-    }
-
-    #[test]
-    fn nothing_goes_until_the_server_has_spoken() {
-        let mut state = State::default();
-        let (claim, volume) = (entry(Kind::Claim, "data"), entry(Kind::Volume, "pv"));
-        let (token, corrupt) = (entry(Kind::Token, "1.ab"), entry(Kind::Pod, "corrupt"));
-        let web = entry(Kind::Pod, "web");
-        for entry in [&volume, &token, &corrupt, &web] {
-            state.found(entry.clone(), BTreeSet::new());
-        }
-        state.found(claim.clone(), [volume.clone()].into());
-        let mut spec = Pod::clone(&pod("web", "1", "settings", json!({})));
-        let claims = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]);
-        spec.spec.get_or_insert_default().volumes = serde_json::from_value(claims).unwrap();
-        state.found_pod(web, spec.clone());
-        state.settle();
-        assert_eq!(due(&mut state), []);
-
-        state.set_pods(&[Arc::new(spec)]);
-        assert_eq!(due(&mut state), [(corrupt.to_string(), false)]);
-        assert!(state.wants(&volume, Some("1")) && state.wants(&token, None));
-        state.set_pods(&[]);
-        let gone: Vec<String> = due(&mut state).into_iter().map(|(name, _)| name).collect();
-        assert_eq!(
-            gone,
-            [
-                "pods/default/web",
-                "tokens/default/1.ab",
-                "persistentvolumeclaims/default/data",
-                "persistentvolumes/pv",
-            ]
-        );
-    }
-
-    #[test]
-    fn what_failed_to_be_written_is_written_again() {
-        let mut state = State::default();
-        let web = pod("web", "1", "settings", json!({}));
-        state.set_pods(std::slice::from_ref(&web));
-        due(&mut state);
-        state.put_pod(&web);
-        assert_eq!(due(&mut state), []);
-        state.failed(&entry(Kind::Pod, "web"));
-        state.put_pod(&web);
-        assert_eq!(due(&mut state).len(), 1);
-    }
-}
+mod tests;

@@ -2,19 +2,21 @@
 //!
 //! A file is a line and what it is of. The line says that, and has a checksum over all the
 //! rest: `kubelet-checkpoint v1 pods default web plain sha256:<hex>`. What is secret is
-//! encrypted, for its own place alone.
+//! encrypted, for its own place alone; with a key, all else has in the place of the checksum
+//! what only who has the key can make: `hmac-sha256:<base64>`.
 
 use std::{
     collections::BTreeMap,
     fs::{self, DirBuilder, File, OpenOptions},
     io::{self, Write as _},
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
+use tracing::error;
 
 use super::{
     entry::{Entry, Kind},
@@ -26,6 +28,11 @@ use crate::image::credentials::hex;
 const FORMAT: &str = "kubelet-checkpoint v1";
 const PLAIN: &str = "plain";
 const SEALED: &str = "aes-256-gcm";
+/// What the line ends with.
+const SUM: &str = "sha256";
+const MAC: &str = "hmac-sha256";
+/// Of a directory that others than its owner may write to.
+const OTHERS_WRITE: u32 = 0o022;
 /// What is being written; no object has such a name.
 const NEW: &str = ".new";
 /// Bytes of one file at most. No object of the API server is as large.
@@ -59,9 +66,30 @@ pub enum StoreError {
         .0.display()
     )]
     Sealed(PathBuf),
-    /// The file is encrypted.
-    #[error("{} is encrypted, and there is no --bootstrap-checkpoint-key", .0.display())]
+    /// The file was written with a key.
+    #[error("{} was written with a key, and there is no --bootstrap-checkpoint-key", .0.display())]
     NoKey(PathBuf),
+    /// The file is not of who has the key, or not what was written.
+    #[error(
+        "{} cannot be trusted: it was written without the key of --bootstrap-checkpoint-key or \
+         with another one, or it is damaged, or somebody changed it",
+        .0.display()
+    )]
+    Untrusted(PathBuf),
+    /// Others could have written what is in the directory.
+    #[error(
+        "{path}: {why}, who could have this node run anything: `chown {user} {path}`, \
+         `chmod go-w {path}`, and remove what is in it if that is not this node's",
+        path = path.display()
+    )]
+    Exposed {
+        /// The directory.
+        path: PathBuf,
+        /// To whom.
+        why: String,
+        /// Who is to own it.
+        user: u32,
+    },
     /// The file cannot be encrypted.
     #[error("{}: {source}", path.display())]
     Unsealable {
@@ -97,22 +125,24 @@ pub struct Store {
 
 impl Store {
     /// The files of a directory, which is made if it is not there. What is secret is kept
-    /// only with a `key`.
+    /// only with a `key`. What is odd in the directory is said in the log and passed over.
     ///
     /// # Errors
-    /// The directory cannot be made or read.
+    /// The directory cannot be made or read, or is not this user's alone.
     pub fn open(dir: &Path, key: Option<SealingKey>) -> Result<Self, StoreError> {
         make_dir(dir).map_err(at(dir))?;
+        check_owner(dir)?;
+        fs::read_dir(dir).map_err(at(dir))?;
         let mut sizes = BTreeMap::new();
         for kind in Kind::ALL {
             let kind_dir = dir.join(kind.directory());
             if !kind.is_namespaced() {
-                list(&kind_dir, kind, "", &mut sizes)?;
+                list(&kind_dir, kind, "", &mut sizes);
                 continue;
             }
-            for (namespace, metadata) in names(&kind_dir)? {
+            for (namespace, metadata) in names(&kind_dir) {
                 if metadata.is_dir() {
-                    list(&kind_dir.join(&namespace), kind, &namespace, &mut sizes)?;
+                    list(&kind_dir.join(&namespace), kind, &namespace, &mut sizes);
                 }
             }
         }
@@ -165,11 +195,21 @@ impl Store {
         let (line, body) = bytes.split_at(end.ok_or_else(|| corrupt("its first line is cut"))?);
         let body = body.get(1..).unwrap_or_default();
         let line = str::from_utf8(line).map_err(|_| corrupt("its first line is no text"))?;
-        let (said, checksum) = line
-            .rsplit_once(" sha256:")
-            .ok_or_else(|| corrupt("its first line has no checksum"))?;
-        if checksum != self::checksum(said, body) {
-            return Err(corrupt("its checksum is another"));
+        let without = || corrupt("its first line has no checksum");
+        let (said, mark) = line.rsplit_once(' ').ok_or_else(without)?;
+        let (kind_of_mark, mark) = mark.split_once(':').ok_or_else(without)?;
+        match (kind_of_mark, &self.key) {
+            (SUM, _) if mark != checksum(said, body) => {
+                return Err(corrupt("its checksum is another"));
+            }
+            (SUM, Some(_)) if !entry.kind().is_secret() => return Err(StoreError::Untrusted(path)),
+            (SUM, _) => {}
+            (MAC, None) => return Err(StoreError::NoKey(path)),
+            (MAC, Some(key)) if !key.is_mac(mark, &marked(said, body)) => {
+                return Err(StoreError::Untrusted(path));
+            }
+            (MAC, Some(_)) => {}
+            _ => return Err(without()),
         }
         let form = said
             .strip_prefix(&*beginning(entry))
@@ -231,7 +271,13 @@ impl Store {
                 })?
             }
         };
-        let mut bytes = format!("{said} sha256:{}\n", checksum(&said, &body)).into_bytes();
+        let mark = match &self.key {
+            Some(key) if !entry.kind().is_secret() => {
+                format!("{MAC}:{}", key.mac(&marked(&said, &body)))
+            }
+            _ => format!("{SUM}:{}", checksum(&said, &body)),
+        };
+        let mut bytes = format!("{said} {mark}\n").into_bytes();
         bytes.extend(body);
         let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
         let others: u64 = sizes
@@ -286,51 +332,77 @@ fn beginning(entry: &Entry) -> String {
     format!("{FORMAT} {} ", entry.words())
 }
 
+/// What the mark of a file is of.
+fn marked(said: &str, body: &[u8]) -> Vec<u8> {
+    [said.as_bytes(), b"\n", body].concat()
+}
+
 fn checksum(said: &str, body: &[u8]) -> String {
-    let digest = Sha256::new()
-        .chain_update(said)
-        .chain_update("\n")
-        .chain_update(body)
-        .finalize();
-    hex(&digest)
+    hex(&Sha256::digest(marked(said, body)))
+}
+
+/// Whether nobody else could have put something into a directory.
+fn check_owner(dir: &Path) -> Result<(), StoreError> {
+    let metadata = fs::metadata(dir).map_err(at(dir))?;
+    let user = rustix::process::geteuid().as_raw();
+    let why = if metadata.uid() != user {
+        format!("it belongs to user {}", metadata.uid())
+    } else if metadata.mode() & OTHERS_WRITE != 0 {
+        format!(
+            "its mode {:o} lets others write to it",
+            metadata.mode() & 0o7777
+        )
+    } else {
+        return Ok(());
+    };
+    Err(StoreError::Exposed {
+        path: dir.to_owned(),
+        why,
+        user,
+    })
+}
+
+fn passed_over(path: &Path, error: &io::Error) {
+    error!(path = %path.display(), %error, "passing over a part of the checkpoint");
 }
 
 /// Names and metadata of what is in a directory, if it is there.
-fn names(dir: &Path) -> Result<Vec<(String, fs::Metadata)>, StoreError> {
+fn names(dir: &Path) -> Vec<(String, fs::Metadata)> {
     let read = match fs::read_dir(dir) {
         Ok(read) => read,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(at(dir)(error)),
+        Err(error) => {
+            if error.kind() != io::ErrorKind::NotFound {
+                passed_over(dir, &error);
+            }
+            return Vec::new();
+        }
     };
     let mut names = Vec::new();
     for found in read {
-        let found = found.map_err(at(dir))?;
-        let metadata = found.metadata().map_err(at(dir))?;
-        if let Ok(name) = found.file_name().into_string() {
-            names.push((name, metadata));
+        match found.and_then(|found| Ok((found.file_name(), found.metadata()?))) {
+            Ok((name, metadata)) => {
+                names.extend(name.into_string().ok().map(|name| (name, metadata)));
+            }
+            Err(error) => passed_over(dir, &error),
         }
     }
-    Ok(names)
+    names
 }
 
 /// Adds the files of a directory to `sizes`. What was not written to its end goes.
-fn list(
-    dir: &Path,
-    kind: Kind,
-    namespace: &str,
-    sizes: &mut BTreeMap<Entry, u64>,
-) -> Result<(), StoreError> {
-    for (name, metadata) in names(dir)? {
+fn list(dir: &Path, kind: Kind, namespace: &str, sizes: &mut BTreeMap<Entry, u64>) {
+    for (name, metadata) in names(dir) {
         if name == NEW {
             let path = dir.join(NEW);
-            fs::remove_file(&path).map_err(at(&path))?;
+            if let Err(error) = fs::remove_file(&path) {
+                passed_over(&path, &error);
+            }
         } else if let Some(entry) = Entry::new(kind, namespace, &name)
             && metadata.is_file()
         {
             sizes.insert(entry, metadata.len());
         }
     }
-    Ok(())
 }
 
 /// Puts a file in the place of what is there, in one step.

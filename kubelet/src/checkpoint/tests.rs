@@ -24,6 +24,8 @@ enum Mood {
     Refuses,
     Away,
     Silent,
+    /// It answers, and has not told the objects yet.
+    Slow,
 }
 
 #[derive(Debug, Default)]
@@ -51,6 +53,7 @@ impl Server {
                 message,
             }),
             Mood::Silent => return Box::pin(pending()),
+            Mood::Slow => Err(ObjectError::NotSynced { resource }),
         };
         Box::pin(std::future::ready(answer))
     }
@@ -184,7 +187,9 @@ impl Setup {
         };
         let checkpoint = Arc::new(Checkpoint::open(&options, "node").await.unwrap());
         let server = Arc::clone(&self.server);
-        let objects = KeptObjects::new(server, Arc::clone(&checkpoint));
+        let asked = Arc::clone(&server);
+        let is_away = move || matches!(*asked.0.lock(), Mood::Away | Mood::Silent);
+        let objects = KeptObjects::new(server, Arc::clone(&checkpoint), is_away);
         (checkpoint, objects)
     }
 
@@ -295,6 +300,58 @@ async fn what_the_server_says_is_not_had_from_disk() {
         let left = fs::read_dir(&dir).map_or(0, Iterator::count);
         assert_eq!(left, 0, "{}", dir.display());
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_slow_server_is_about_to_say_is_waited_for() {
+    let setup = Setup::new();
+    let (checkpoint, objects) = setup.start(true).await;
+    checkpoint.set_pods(&[pod()]);
+    ask(&objects).await;
+    flush(&checkpoint).await;
+    let (checkpoint, objects) = setup.start(true).await;
+    setup.is(Mood::Slow);
+    objects.secret("shop", "login").await.unwrap();
+    checkpoint.set_pods(&[pod()]);
+    let error = objects.secret("shop", "login").await.unwrap_err();
+    assert!(matches!(error, ObjectError::NotSynced { .. }), "{error}");
+    // Not so while it cannot be reached at all.
+    setup.is(Mood::Away);
+    objects.secret("shop", "login").await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_written_is_written_later() {
+    let setup = Setup::new();
+    let (checkpoint, _) = setup.start(false).await;
+    let blocked = setup.path("pods");
+    fs::write(&blocked, "").unwrap();
+    let cancel = CancellationToken::new();
+    let running = tokio::spawn({
+        let (checkpoint, cancel) = (Arc::clone(&checkpoint), cancel.clone());
+        async move { checkpoint.run(cancel).await }
+    });
+    checkpoint.set_pods(&[pod()]);
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    fs::remove_file(&blocked).unwrap();
+    assert!(!setup.path("pods/shop/web").exists());
+    // Nothing happens to the pod meanwhile.
+    tokio::time::sleep(RETRY_MAX + RETRY_BASE).await;
+    assert!(setup.path("pods/shop/web").exists());
+    cancel.cancel();
+    running.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_restored_is_no_version_of_the_servers() {
+    let setup = Setup::new();
+    let (checkpoint, _) = setup.start(false).await;
+    let mut told = Pod::clone(&pod());
+    told.metadata.resource_version = Some("7".to_owned());
+    checkpoint.set_pods(&[Arc::new(told)]);
+    flush(&checkpoint).await;
+    let (checkpoint, _) = setup.start(false).await;
+    assert_eq!(checkpoint.restored(), [pod()]);
 }
 
 #[tokio::test(start_paused = true)]

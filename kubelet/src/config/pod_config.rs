@@ -280,11 +280,17 @@ fn change(before: &Pod, after: &Pod) -> Option<PodOperation> {
         Some(PodOperation::Delete)
     } else if !same {
         Some(PodOperation::Update)
-    } else if before.status != after.status {
+    } else if before.status != after.status || is_first_told(before, after) {
         Some(PodOperation::Reconcile)
     } else {
         None
     }
+}
+
+/// Whether a pod that was restored is told by the API server itself, which alone gives
+/// versions.
+fn is_first_told(before: &Pod, after: &Pod) -> bool {
+    before.metadata.resource_version.is_none() && after.metadata.resource_version.is_some()
 }
 
 /// A pod's annotations but for the kubelet's.

@@ -61,30 +61,27 @@ impl NodeSource {
 
     /// What is known of the node now.
     pub fn facts(&self) -> NodeFacts {
-        let object = self.object.as_ref().and_then(|node| node.borrow().clone());
-        let object = object.or_else(|| self.last_object.clone());
+        let told = self.object.as_ref().and_then(|node| node.borrow().clone());
+        let is_told = told.is_some();
         let own = || NodeFacts {
             has_group_policies: self.has_group_policies.load(Ordering::Relaxed),
             ..self.standalone.clone()
         };
-        let Some(object) = object else {
+        let Some(object) = told.or_else(|| self.last_object.clone()) else {
             return own();
         };
-        let facts = NodeFacts::of(&object);
-        if !facts.allocatable.is_empty() {
+        let mut facts = NodeFacts::of(&object);
+        let is_reported = !facts.allocatable.is_empty();
+        if is_told && is_reported {
             return facts;
         }
-        // Its status is yet to be reported.
-        let NodeFacts {
-            allocatable,
-            has_group_policies,
-            ..
-        } = own();
-        NodeFacts {
-            allocatable,
-            has_group_policies,
-            ..facts
+        // What the runtime can do now it says itself: nobody has told the API server yet.
+        let own = own();
+        facts.has_group_policies = own.has_group_policies;
+        if !is_reported {
+            facts.allocatable = own.allocatable;
         }
+        facts
     }
 }
 
@@ -185,5 +182,31 @@ mod tests {
         assert_eq!(units("memory"), (3 << 30) - (100 << 20));
         assert_eq!(units("pods"), 10);
         assert_eq!(facts.allocatable.get("ephemeral-storage"), None);
+    }
+
+    #[test]
+    fn what_the_runtime_can_do_is_known_without_the_api_server() {
+        let object = |features: serde_json::Value| {
+            let node = serde_json::json!({
+                "metadata": {"name": "node", "labels": {"a": "b"}},
+                "status": {"allocatable": {"cpu": "2"}, "features": features}
+            });
+            Arc::new(serde_json::from_value::<Node>(node).unwrap())
+        };
+        let told = watch::Sender::new(None);
+        let last = Some(object(serde_json::json!(null)));
+        let source = NodeSource::new(NodeFacts::default(), Some(told.subscribe()), last);
+        assert!(!source.facts().has_group_policies);
+        source.set_runtime_features(RuntimeFeatures {
+            supplemental_groups_policy: true,
+            ..RuntimeFeatures::default()
+        });
+        let facts = source.facts();
+        assert!(facts.has_group_policies && facts.labels.contains_key("a"));
+        assert_eq!(resources::units(facts.allocatable["cpu"]), 2);
+        // What the API server says is right, as for its scheduler.
+        let says_no = serde_json::json!({"supplementalGroupsPolicy": false});
+        told.send_replace(Some(object(says_no)));
+        assert!(!source.facts().has_group_policies);
     }
 }

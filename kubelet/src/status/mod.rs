@@ -29,7 +29,7 @@ use tracing::info;
 use self::generate::Node;
 pub use self::{phase::Phase, verdict::Verdict};
 use crate::{
-    clock,
+    checkpoint, clock,
     config::options::Options,
     lifecycle::Rejection,
     metrics::{Collector, Exposition, Family, Histogram},
@@ -99,6 +99,8 @@ pub struct StatusManager {
     /// When this kubelet was started.
     begun: Timestamp,
     reports: Mutex<Reports>,
+    /// What an earlier kubelet knew of pods that were not told yet.
+    remembered: Mutex<BTreeMap<PodUid, ApiStatus>>,
     changed: watch::Sender<()>,
     sync_durations: Family<Histogram, 0>,
 }
@@ -116,6 +118,7 @@ impl StatusManager {
             probes,
             begun: clock::now(),
             reports: Mutex::default(),
+            remembered: Mutex::default(),
             changed: watch::Sender::new(()),
             sync_durations: Family::histogram(
                 "kubelet_pod_status_sync_duration_seconds",
@@ -133,6 +136,31 @@ impl StatusManager {
             .by_uid
             .get(uid)
             .map(|report| Arc::clone(&report.status))
+    }
+
+    /// Has what an earlier kubelet knew of its pods, for when they are told.
+    pub fn remember(&self, statuses: BTreeMap<PodUid, ApiStatus>) {
+        *self.remembered.lock() = statuses;
+    }
+
+    /// A pod is told for the first time. What an earlier kubelet knew of it and its source
+    /// does not is in its first status: no container that ended for good is run again
+    /// because the API server was away when it did. Returns whether the pod is known to
+    /// have ended.
+    pub fn recall(&self, pod: &Pod) -> bool {
+        let Some(known) = self.remembered.lock().remove(&PodUid::of(pod)) else {
+            return false;
+        };
+        let of_source = pod.status.clone().unwrap_or_default();
+        let status = checkpoint::with_known(of_source, &known);
+        let has_ended = is_terminal(&status);
+        self.set(pod, status, false);
+        has_ended
+    }
+
+    /// Every pod was told: whatever is still remembered is of others.
+    pub fn forget_remembered(&self) {
+        self.remembered.lock().clear();
     }
 
     /// Wakes whenever a status changes.

@@ -217,10 +217,11 @@ impl StatusSync {
         due
     }
 
-    /// The pod as the server knows it: of a static pod, its mirror.
+    /// The pod as the server knows it: of a static pod, its mirror. `None` also for a pod
+    /// that the server has not told yet: what a checkpoint has of it is not the server's.
     fn at_server(&self, pod: Arc<Pod>) -> Option<Arc<Pod>> {
         if !identity::is_static(&pod) {
-            return Some(pod);
+            return pod.metadata.resource_version.is_some().then_some(pod);
         }
         let mirror = self.pods.mirror(&identity::full_name(&pod))?;
         identity::is_mirror_of(&mirror, &pod).then_some(mirror)

@@ -61,6 +61,11 @@ impl MemoryObjects {
         *self.away.lock().unwrap() = message.map(str::to_owned);
     }
 
+    /// Whether every question fails.
+    pub fn is_away(&self) -> bool {
+        self.away.lock().unwrap().is_some()
+    }
+
     fn check(&self, resource: &'static str, name: &str) -> Result<(), ObjectError> {
         match &*self.away.lock().unwrap() {
             None => Ok(()),

@@ -14,7 +14,10 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::debug;
 
 use super::{ObjectError, named::Named};
-use crate::apiserver::list_watch::{Change, ListWatch};
+use crate::apiserver::{
+    list_watch::{Change, ListWatch},
+    request::ApiError,
+};
 
 /// How long whoever asks first waits for the API server, as upstream.
 pub(super) const FIRST_ANSWER: Duration = Duration::from_secs(1);
@@ -62,8 +65,46 @@ struct Entry<F: Follow> {
     asked: Instant,
 }
 
-/// What is known; `None` until something was heard.
-type Known<F> = watch::Receiver<Option<<F as Follow>::Known>>;
+/// What is known, or why nothing is.
+type Known<F> = watch::Receiver<Heard<F>>;
+type Heard<F> = Result<<F as Follow>::Known, Unknown>;
+
+/// Why nothing is known.
+#[derive(Clone, Debug)]
+pub(super) enum Unknown {
+    /// The server has said nothing yet.
+    Unheard,
+    /// This node may not have it, in the server's words.
+    Refused(String),
+}
+
+impl Unknown {
+    /// What it comes to for who asked for `name`; `unheard`, if nothing was heard.
+    pub(super) fn error(
+        self,
+        resource: &'static str,
+        name: &str,
+        unheard: ObjectError,
+    ) -> ObjectError {
+        match self {
+            Self::Unheard => unheard,
+            Self::Refused(message) => ObjectError::Refused {
+                resource,
+                name: name.to_owned(),
+                message,
+            },
+        }
+    }
+}
+
+impl From<&ApiError> for Unknown {
+    fn from(error: &ApiError) -> Self {
+        match error.is_forbidden() {
+            true => Self::Refused(error.to_string()),
+            false => Self::Unheard,
+        }
+    }
+}
 
 impl<F: Follow> fmt::Debug for Followed<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -92,12 +133,16 @@ impl<F: Follow> Followed<F> {
     }
 
     /// What was last heard of it. The first who asks waits for the server, though not for
-    /// long; `None` when it said nothing.
-    pub(super) async fn known(self: &Arc<Self>, key: F::Key) -> Option<F::Known> {
+    /// long. Also what is refused may be had in a moment: the server lets a node have what its
+    /// pods name once it has heard of them.
+    ///
+    /// # Errors
+    /// Why nothing is known.
+    pub(super) async fn known(self: &Arc<Self>, key: F::Key) -> Heard<F> {
         let mut known = self.followed(key);
-        let heard = known.wait_for(Option::is_some);
-        let known = timeout(FIRST_ANSWER, heard).await.ok()?.ok()?;
-        known.clone()
+        drop(timeout(FIRST_ANSWER, known.wait_for(Result::is_ok)).await);
+        let heard = known.borrow();
+        heard.clone()
     }
 
     /// What is known of it, which is followed from now on.
@@ -108,7 +153,7 @@ impl<F: Follow> Followed<F> {
             entry.asked = asked;
             return entry.known.clone();
         }
-        let (sender, known) = watch::channel(None);
+        let (sender, known) = watch::channel(Err(Unknown::Unheard));
         if !self.cancel.is_cancelled() {
             let entry = Entry {
                 known: known.clone(),
@@ -120,13 +165,13 @@ impl<F: Follow> Followed<F> {
         known
     }
 
-    async fn follow(self: Arc<Self>, key: F::Key, known: watch::Sender<Option<F::Known>>) {
+    async fn follow(self: Arc<Self>, key: F::Key, known: watch::Sender<Heard<F>>) {
         let changes = F::changes(self.client.clone(), &key);
         let mut changes = Some(changes.with_watch_seconds(WATCH_SECONDS));
         while let Some(idle_at) = self.idle_at(&key) {
             let change = async {
                 match &mut changes {
-                    Some(changes) => changes.next().await,
+                    Some(changes) => changes.try_next().await,
                     None => pending().await,
                 }
             };
@@ -136,13 +181,23 @@ impl<F: Follow> Followed<F> {
                 change = change => change,
                 () = sleep_until(idle_at) => continue,
             };
-            known.send_modify(|known| {
-                let known = known.get_or_insert_default();
-                F::apply(known, change);
-                if F::is_final(known) {
+            known.send_modify(|heard| {
+                let change = match (change, &heard) {
+                    (Ok(change), _) => change,
+                    // What the server once said holds.
+                    (Err(_), Ok(_)) => return,
+                    (Err(error), Err(_)) => {
+                        *heard = Err(Unknown::from(&error));
+                        return;
+                    }
+                };
+                let mut known = std::mem::replace(heard, Err(Unknown::Unheard)).unwrap_or_default();
+                F::apply(&mut known, change);
+                if F::is_final(&known) {
                     debug!(?key, "is immutable");
                     changes = None;
                 }
+                *heard = Ok(known);
             });
         }
         debug!(?key, "nobody asks for it any more");
@@ -199,12 +254,13 @@ impl<K: Named> Followed<K> {
         if !K::can_be_named(namespace, name) {
             return Err(ObjectError::not_found(K::RESOURCE, name));
         }
-        match self.known((namespace.to_owned(), name.to_owned())).await {
-            Some(Some(object)) => Ok(object),
-            Some(None) => Err(ObjectError::not_found(K::RESOURCE, name)),
-            None => Err(ObjectError::NotSynced {
+        let key = (namespace.to_owned(), name.to_owned());
+        let known = self.known(key).await.map_err(|unknown| {
+            let unheard = ObjectError::NotSynced {
                 resource: K::RESOURCE,
-            }),
-        }
+            };
+            unknown.error(K::RESOURCE, name, unheard)
+        })?;
+        known.ok_or_else(|| ObjectError::not_found(K::RESOURCE, name))
     }
 }

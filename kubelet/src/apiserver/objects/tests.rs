@@ -217,13 +217,21 @@ async fn the_first_to_ask_does_not_wait_for_long() {
         setup.server.put(CONFIG_MAPS, config_map("a", "1"));
         setup.server.turn(mood);
         let before = Instant::now();
-        assert_eq!(setup.value("a").await.unwrap_err(), UNSYNCED);
+        let why = match mood {
+            Mood::Forbidding => "cannot read configmap \"a\": not for this node",
+            _ => UNSYNCED,
+        };
+        assert_eq!(setup.value("a").await.unwrap_err(), why);
         assert_eq!(before.elapsed().as_secs(), 1);
         let error = setup.objects.services().await.unwrap_err();
         assert_eq!(
             error.to_string(),
             "services have not yet been read at least once, cannot construct envvars"
         );
+        // What was refused is no longer known to be when the server goes away.
+        setup.server.turn(Mood::Away);
+        sleep(MINUTE).await;
+        assert_eq!(setup.value("a").await.unwrap_err(), UNSYNCED);
         // The server may have been told meanwhile that the pod is this node's.
         setup.server.turn(Mood::Well);
         sleep(MINUTE).await;

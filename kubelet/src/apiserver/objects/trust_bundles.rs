@@ -75,7 +75,7 @@ impl TrustBundles {
             value: value.to_owned(),
         };
         let known = self.followed.known(selection).await;
-        known.ok_or(ObjectError::TrustBundlesUnread)
+        known.map_err(|unknown| unknown.error(RESOURCE, value, ObjectError::TrustBundlesUnread))
     }
 
     /// The best version that the API server has of them, of which those with `value` are

@@ -306,6 +306,39 @@ async fn a_request_that_is_denied_is_said_so() {
 }
 
 #[tokio::test]
+async fn an_expired_certificate_does_not_keep_what_was_kept_from_starting() {
+    let (cluster, url) = Cluster::start(false).await;
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = options(dir.path(), &url, true);
+    let bootstrap = options.bootstrap_kubeconfig.clone().unwrap();
+    let access = ClusterAccess::read(&bootstrap).unwrap();
+    let file = dir.path().join("node.pem");
+    kubeconfig_file::write(&options.kubeconfig, &access.cluster, &file).unwrap();
+    *cluster.lifetime.lock() = Duration::ZERO;
+    let expired = cluster.pair();
+    fs::write(&file, &expired).unwrap();
+    let pair = Pair::parse(expired.as_bytes(), expired.as_bytes()).unwrap();
+    until(|| pair.is_expired(clock::now())).await;
+    // As kubeadm does once the node has joined.
+    fs::remove_file(&bootstrap).unwrap();
+    let error = open(&options).unwrap_err().to_string();
+    assert!(error.contains("its certificate expired at"), "{error}");
+
+    options.checkpoint = Some(crate::checkpoint::CheckpointOptions {
+        dir: dir.path().join("checkpoint"),
+        key_file: None,
+    });
+    let (_, state) = open(&options).unwrap();
+    assert!(matches!(state, State::Present { pair: Some(_), .. }));
+    assert!(!options.cert_dir.exists(), "nobody needs another one of it");
+    options.rotate_certificates = false;
+    open(&options).unwrap();
+    // Of what is broken nothing can be made.
+    fs::write(&file, "").unwrap();
+    open(&options).unwrap_err();
+}
+
+#[tokio::test]
 async fn without_any_way_in_both_files_are_named() {
     let dir = tempfile::tempdir().unwrap();
     let options = options(dir.path(), "http://127.0.0.1:1", false);

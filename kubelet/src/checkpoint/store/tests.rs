@@ -89,7 +89,8 @@ fn what_is_the_same_is_not_written_again() {
 
 #[test]
 fn what_is_broken_is_told_by_its_file() {
-    let setup = Setup::new();
+    let mut setup = Setup::new();
+    setup.store.key = None;
     let (pod, other) = (entry(Kind::Pod, "a"), entry(Kind::Pod, "b"));
     setup.store.write(&pod, b"{\"a\": 1}").unwrap();
     setup.store.write(&other, b"{\"b\": 1}").unwrap();
@@ -152,6 +153,83 @@ fn secrets_need_their_key() {
     moved.extend(&bytes[end + 1..]);
     fs::write(setup.path(&other), moved).unwrap();
     assert!(setup.error(&other).contains("cannot be decrypted"));
+}
+
+#[test]
+fn with_a_key_nobody_else_writes_pods() {
+    let setup = Setup::new();
+    let (pod, other) = (entry(Kind::Pod, "a"), entry(Kind::Pod, "b"));
+    setup.store.write(&pod, b"{\"a\": 1}").unwrap();
+    let path = setup.path(&pod);
+    let good = fs::read(&path).unwrap();
+    let mut tampered = good.clone();
+    let last = tampered.len() - 2;
+    tampered[last] = b'2';
+    fs::write(&path, &tampered).unwrap();
+    let is_untrusted = |store: &Store, entry: &Entry| {
+        let read = store.read(entry);
+        matches!(read, Err(StoreError::Untrusted(at)) if at == setup.path(entry))
+    };
+    assert!(is_untrusted(&setup.store, &pod));
+    // Neither with a checksum that fits, nor by another key.
+    let keyless = setup.reopened(None);
+    keyless.write(&other, b"{\"b\": 1}").unwrap();
+    assert!(is_untrusted(&setup.store, &other));
+    fs::write(&path, &good).unwrap();
+    assert!(is_untrusted(&setup.reopened(Some(2)), &pod));
+    assert!(matches!(keyless.read(&pod), Err(StoreError::NoKey(at)) if at == path));
+    assert_eq!(
+        setup.reopened(Some(1)).read(&pod).unwrap().unwrap(),
+        b"{\"a\": 1}"
+    );
+    // What was written without a key is written anew with it.
+    setup.store.write(&other, b"{\"b\": 1}").unwrap();
+    assert_eq!(setup.store.read(&other).unwrap().unwrap(), b"{\"b\": 1}");
+}
+
+#[test]
+fn a_directory_that_others_may_write_to_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().join("c");
+    fs::create_dir(&at).unwrap();
+    let open = |mode: u32| {
+        fs::set_permissions(&at, fs::Permissions::from_mode(mode)).unwrap();
+        Store::open(&at, None)
+    };
+    for mode in [0o770, 0o702, 0o1777] {
+        let error = open(mode).unwrap_err().to_string();
+        let advice = format!("chmod go-w {}", at.display());
+        assert!(error.contains(&advice), "{error}");
+        assert!(error.contains(&format!("{mode:o}")), "{error}");
+    }
+    for mode in [0o700, 0o755] {
+        open(mode).unwrap();
+    }
+    // Nobody else may give it away.
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(&at, Some(12345), None).unwrap();
+        let error = open(0o700).unwrap_err().to_string();
+        assert!(error.contains("it belongs to user 12345"), "{error}");
+        assert!(error.contains("chown 0"), "{error}");
+    }
+}
+
+#[test]
+fn what_is_odd_is_passed_over() {
+    let setup = Setup::new();
+    let (pod, map) = (entry(Kind::Pod, "a"), entry(Kind::ConfigMap, "a"));
+    setup.store.write(&map, b"{}").unwrap();
+    fs::write(setup.store.dir().join("pods"), "").unwrap();
+    let new = setup.path(&map).with_file_name(NEW);
+    fs::create_dir(&new).unwrap();
+    fs::write(setup.store.dir().join("what-is-this"), "").unwrap();
+    let next = setup.reopened(Some(1));
+    assert_eq!(next.entries(), std::slice::from_ref(&map));
+    assert_eq!(next.read(&map).unwrap().unwrap(), b"{}");
+    next.read(&pod).unwrap_err();
+    next.write(&pod, b"{}").unwrap_err();
+    fs::remove_file(setup.store.dir().join("pods")).unwrap();
+    next.write(&pod, b"{}").unwrap();
 }
 
 #[test]

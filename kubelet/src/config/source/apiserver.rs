@@ -74,7 +74,15 @@ impl ApiSource {
                 Some(checkpoint) => match timeout(PATIENCE, first.as_mut()).await {
                     Ok(change) => change,
                     Err(_) => {
-                        mux.restore(checkpoint.restored()).await?;
+                        let pods = checkpoint.restored();
+                        if !pods.is_empty() {
+                            info!(
+                                pods = pods.len(),
+                                "the API server has not told the pods of this node within \
+                                 {PATIENCE:?}; starting those of the checkpoint"
+                            );
+                        }
+                        mux.restore(pods).await?;
                         first.await
                     }
                 },

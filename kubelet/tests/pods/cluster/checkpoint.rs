@@ -7,7 +7,7 @@ use std::{
 };
 
 use e2e::fake_runtime::{Behaviour, FakeRuntime};
-use kubelet::{checkpoint::CheckpointOptions, volume::mount_info};
+use kubelet::{checkpoint::CheckpointOptions, config::options::Options, volume::mount_info};
 use serde_json::{Value, json};
 
 use super::{Joined, MINUTE, Member};
@@ -360,6 +360,98 @@ async fn what_ended_is_not_started_again() {
     set_back(&joined, &mut member);
     joined.until_phase("job", "Succeeded", 2 * MINUTE).await;
     assert_eq!(joined.node.runtime.creations("job", "c"), 0);
+    member.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_is_sent_though_the_server_takes_statuses_before_it_tells_pods() {
+    let mut joined = joined();
+    let member = joined.start().await;
+    joined.run("job", json!({"restartPolicy": "Never"})).await;
+    set_away(&joined);
+    joined.node.runtime.exit_container("c", 0);
+    tokio::time::sleep(MINUTE).await;
+    member.stop().await;
+
+    reboot(&mut joined);
+    let mut member = start_alone(&joined).await;
+    tokio::time::sleep(5 * MINUTE).await;
+    joined.api.set_away(false);
+    tokio::time::sleep(5 * MINUTE).await;
+    set_back(&joined, &mut member);
+    joined.until_phase("job", "Succeeded", 2 * MINUTE).await;
+    assert_eq!(joined.node.runtime.creations("job", "c"), 0);
+    member.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_ended_is_not_started_again_by_a_server_that_does_not_know() {
+    let mut joined = joined();
+    let member = joined.start().await;
+    joined.run("job", json!({"restartPolicy": "Never"})).await;
+    joined.run("web", json!({})).await;
+    set_away(&joined);
+    let running = joined.node.runtime.running("c");
+    let sandboxes = joined.node.runtime.sandboxes();
+    let job = sandboxes.iter().find(|s| s.pod_uid() == "job").unwrap();
+    let container = running.iter().find(|c| c.sandbox_id == job.id).unwrap();
+    joined.node.runtime.exit_container(&container.id, 0);
+    tokio::time::sleep(MINUTE).await;
+    member.stop().await;
+    joined.api.set_away(false);
+    joined.objects.set_away(None);
+    assert_eq!(joined.api.phase("job"), "Running");
+
+    reboot(&mut joined);
+    let member = joined.start().await;
+    joined.until_phase("job", "Succeeded", 2 * MINUTE).await;
+    until_runs(&joined, "web").await;
+    tokio::time::sleep(2 * MINUTE).await;
+    assert_eq!(joined.node.runtime.creations("job", "c"), 0);
+    assert_eq!(joined.api.phase("job"), "Succeeded");
+    member.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_would_be_rejected_waits_for_the_api_server() {
+    let mut joined = joined();
+    let tuned = json!({"securityContext": {
+        "sysctls": [{"name": "kernel.msgmax", "value": "1"}]
+    }});
+    let options = Options {
+        allowed_unsafe_sysctls: vec!["kernel.msg*".to_owned()],
+        ..joined.node.options()
+    };
+    let member = joined.start_with(options).await;
+    joined.run("tuned", tuned).await;
+    joined.run("plain", json!({})).await;
+    member.stop().await;
+
+    reboot(&mut joined);
+    let mut member = start_alone(&joined).await;
+    until_runs(&joined, "plain").await;
+    tokio::time::sleep(MINUTE).await;
+    assert_eq!(joined.node.runtime.creations("tuned", "c"), 0);
+    assert_eq!(joined.api.phase("tuned"), "Running");
+    member.stop().await;
+    // It was not for good: neither is it kept so.
+    let options = Options {
+        allowed_unsafe_sysctls: vec!["kernel.msg*".to_owned()],
+        ..joined.node.options()
+    };
+    member = joined.unregistered(options).await;
+    until_runs(&joined, "tuned").await;
+    member.stop().await;
+
+    // The API server has it decided.
+    reboot(&mut joined);
+    member = start_alone(&joined).await;
+    until_runs(&joined, "plain").await;
+    set_back(&joined, &mut member);
+    joined.until_phase("tuned", "Failed", 2 * MINUTE).await;
+    let status = joined.api.pod("tuned").unwrap().status.unwrap();
+    assert_eq!(status.reason.as_deref(), Some("SysctlForbidden"));
+    assert!(runs(&joined, "plain"));
     member.stop().await;
 }
 

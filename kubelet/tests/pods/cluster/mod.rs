@@ -100,7 +100,12 @@ impl Joined {
             None => None,
         };
         let objects: Arc<dyn Objects> = match &checkpoint {
-            Some(kept) => Arc::new(KeptObjects::new(self.node.objects.clone(), kept.clone())),
+            Some(kept) => {
+                let asked = Arc::clone(&self.objects);
+                let is_away = move || asked.is_away();
+                let objects = self.node.objects.clone();
+                Arc::new(KeptObjects::new(objects, kept.clone(), is_away))
+            }
             None => self.node.objects.clone(),
         };
         let kubelet = Kubelet::new(
@@ -111,6 +116,10 @@ impl Joined {
                 client: client.clone(),
                 node: self.object.subscribe(),
                 last_node: checkpoint.as_ref().and_then(|kept| kept.node()),
+                last_statuses: checkpoint
+                    .as_ref()
+                    .map(|kept| kept.last_statuses())
+                    .unwrap_or_default(),
             }),
             self.node.events.clone(),
             move || config.seen_all_sources(),
@@ -131,7 +140,7 @@ impl Joined {
                         let changes = kubelet.status_changes();
                         let status = |uid: &PodUid| kubelet.status(uid);
                         tokio::join!(
-                            kept.follow_ends(changes, status, cancel.clone()),
+                            kept.follow_statuses(changes, status, cancel.clone()),
                             kept.run(cancel.clone())
                         );
                     }

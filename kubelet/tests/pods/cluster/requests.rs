@@ -42,6 +42,7 @@ async fn join(api: &ApiServer, node: &Node, tasks: &TaskTracker, cancel: &Cancel
         client: client(),
         node: watch.subscribe(),
         last_node: None,
+        last_statuses: BTreeMap::new(),
     };
     let objects = ApiObjects::new(ApiObjectsParts {
         client: client(),

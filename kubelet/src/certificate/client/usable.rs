@@ -1,0 +1,46 @@
+//! Whether a kubeconfig says who this node is.
+
+use std::path::Path;
+
+use crate::{
+    apiserver::kubeconfig::ClusterAccess,
+    certificate::{manager::holds, pair::Pair},
+    clock,
+};
+
+/// Why a kubeconfig is not used.
+#[derive(Debug)]
+pub(super) struct Unusable {
+    /// For people.
+    pub(super) reason: String,
+    /// The kubeconfig, if nothing is wrong with it but that its certificate expired.
+    pub(super) expired: Option<Box<ClusterAccess>>,
+}
+
+impl From<String> for Unusable {
+    fn from(reason: String) -> Self {
+        Self {
+            reason,
+            expired: None,
+        }
+    }
+}
+
+/// A kubeconfig whose user has a certificate that holds.
+pub(super) fn usable(path: &Path) -> Result<ClusterAccess, Unusable> {
+    let access = ClusterAccess::read(path).map_err(|error| error.to_string())?;
+    let Some(source) = &access.pair else {
+        return Err("it has no client certificate".to_owned().into());
+    };
+    let (certificate, key) = source
+        .read()
+        .map_err(|(field, error)| format!("{field}: {error}"))?;
+    let pair = Pair::parse(&certificate, &key).map_err(|error| error.to_string())?;
+    if !holds(&pair, clock::now()) {
+        return Err(Unusable {
+            reason: format!("its certificate expired at {}", pair.facts.not_after),
+            expired: Some(Box::new(access)),
+        });
+    }
+    Ok(access)
+}
