@@ -51,7 +51,9 @@ pub use request::{Caller, Record};
 pub use resources::Resource;
 pub use signing::Identity;
 
-use clock::Clock;
+pub(crate) use clock::Clock;
+pub(crate) use signing::Authority;
+
 use request::Target;
 use storage::{Key, Storage};
 use watch::Cuts;
@@ -85,7 +87,7 @@ struct Server {
     records: Mutex<Vec<Record>>,
     samples: Mutex<metrics::Samples>,
     switches: Mutex<Switches>,
-    authority: signing::Authority,
+    authority: Authority,
 }
 
 struct Switches {
@@ -109,7 +111,7 @@ impl ApiServer {
     /// [`Self::start`] whose clock begins this long after the epoch.
     pub fn start_at(since_epoch: Option<Duration>) -> Result<Self, ApiError> {
         let clock = Clock::new(since_epoch);
-        let authority = signing::Authority::new(&clock).map_err(ApiError::internal)?;
+        let authority = Authority::new(&clock).map_err(ApiError::internal)?;
         let server = Self(Arc::new(Server {
             storage: Mutex::default(),
             revision: Sender::new(0),

@@ -29,10 +29,18 @@ pub fn rows() -> Vec<Row> {
             run: |on| Box::pin(followed_logs(on)),
         },
         Row {
-            name: "get --raw of the node proxy, top",
+            name: "get --raw of the node proxy",
             run: |on| Box::pin(node_proxy(on)),
         },
     ]
+}
+
+/// What needs usage of nodes, which a control plane may not have.
+pub fn usage() -> Row {
+    Row {
+        name: "top",
+        run: |on| Box::pin(top(on)),
+    }
 }
 
 async fn get_nodes(on: &Cluster) -> Result<()> {
@@ -155,11 +163,15 @@ async fn node_proxy(on: &Cluster) -> Result<()> {
         metrics.contains("node_memory_working_set_bytes"),
         "{metrics}"
     );
+    gone(on, "proxied").await
+}
+
+async fn top(on: &Cluster) -> Result<()> {
     let is_measured = async |_: &Node| Ok(outcome(on, &["top", "node", "node"])?.0 == Some(0));
     on.node
         .await_until("usage to be measured", SOON, is_measured)
         .await?;
     let top = on.kubectl_prints(&["top", "node", "node", "--no-headers"])?;
     ensure!(top.starts_with("node "), "{top}");
-    gone(on, "proxied").await
+    Ok(())
 }
