@@ -2,8 +2,8 @@
 //!
 //! It stores objects in memory and answers as a kube-apiserver does where a kubelet
 //! or `kubectl` could tell: resource versions, watches, patches, graceful deletion,
-//! upstream's reasons and messages for errors. It is a test double: what it does is
-//! to be checked against a real kube-apiserver wherever one is at hand.
+//! upstream's reasons and messages for errors. It is a test double: the test
+//! `real_api_server` compares it with a real kube-apiserver wherever one is at hand.
 //!
 //! A test in the same process takes [`ApiServer::client`], which needs no socket and
 //! so lives on tokio's paused time. [`ApiServer::listen`] serves TLS on a socket.
@@ -23,6 +23,7 @@ mod patch;
 mod pods;
 mod policy;
 mod protobuf;
+mod quantities;
 mod request;
 mod resources;
 mod reviews;

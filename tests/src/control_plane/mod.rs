@@ -34,6 +34,9 @@ const ADDRESS: &str = "127.0.0.1:6443";
 /// The bootstrap token of new nodes.
 const TOKEN: &str = "abcdef.0123456789abcdef";
 
+/// The group of who has a bootstrap token of kubeadm.
+const BOOTSTRAPPERS: &str = "system:bootstrappers:kubeadm:default-node-token";
+
 /// A control plane in a network namespace: API server, scheduler, and what signs and
 /// approves certificates. It ends when this is dropped.
 pub struct ControlPlane {
@@ -91,9 +94,13 @@ impl ControlPlane {
             Ok::<_, anyhow::Error>((api, listening))
         };
         let (api, listening) = threads.run(serving).await??;
-        let bootstrapper = Caller::new("system:bootstrap:abcdef", &["system:bootstrappers"]);
+        let bootstrapper = Caller::new(
+            "system:bootstrap:abcdef",
+            &["system:bootstrappers", BOOTSTRAPPERS],
+        );
         api.with_policy(|policy| policy.add_token(TOKEN, bootstrapper));
         api.run_scheduler(true);
+        api.mount_tokens(true);
         api.verify_kubelets(Some(&api.authority_pem()));
         let server = Server::Double {
             api,
@@ -156,9 +163,9 @@ impl ControlPlane {
         }
     }
 
-    /// A client for a caller, which must be asked by [`Self::send`].
-    pub async fn client(&self, caller: &Caller) -> Result<Client> {
-        client(&self.threads, self.kubeconfig(caller)?).await
+    /// A client for whom a kubeconfig names, which must be asked by [`Self::send`].
+    pub async fn client(&self, kubeconfig: String) -> Result<Client> {
+        client(&self.threads, kubeconfig).await
     }
 
     /// Sends a request in the control plane's network; the code of the answer, and its
@@ -189,6 +196,17 @@ impl ControlPlane {
             Server::Kubernetes(kubernetes) => kubernetes.stop()?,
         }
         Ok(())
+    }
+
+    /// Has the API server forget all changes up to now, as one does that is started anew:
+    /// a watch from an older revision expires.
+    pub async fn forget_changes(&self) -> Result<()> {
+        if let Server::Double { api, .. } = &self.server {
+            api.compact();
+            return Ok(());
+        }
+        self.set_available(false).await?;
+        self.set_available(true).await
     }
 }
 

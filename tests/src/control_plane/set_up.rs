@@ -9,13 +9,10 @@ use kube::{Client, client::Body};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::{TOKEN, send};
+use super::{BOOTSTRAPPERS, TOKEN, send};
 
 /// As whom the API server asks kubelets.
 pub(super) const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
-
-/// The group of who has a bootstrap token of kubeadm.
-const BOOTSTRAPPERS: &str = "system:bootstrappers:kubeadm:default-node-token";
 
 /// How long controllers may take for what every namespace has.
 const SOON: Duration = Duration::from_secs(60);
