@@ -1,5 +1,5 @@
-//! A cluster of one node: the test API server in the node's network namespace, and a
-//! kubelet that joins it as one does after `kubeadm join`.
+//! A cluster of one node: a control plane in the node's network namespace, and a kubelet
+//! that joins it as one does after `kubeadm join`.
 
 use std::{
     fs,
@@ -7,82 +7,69 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, bail};
 use serde_json::Value;
-use tokio::{
-    net::TcpListener,
-    runtime::Runtime,
-    time::{Instant, sleep},
-};
+use tokio::time::{Instant, sleep};
 
 use crate::{
-    api_server::{ApiServer, Caller, Listening},
+    api_server::Caller,
+    control_plane::{ControlPlane, Programs},
     kubectl::Kubectl,
     node::Node,
 };
 
-/// The bootstrap token of the node.
-const TOKEN: &str = "abcdef.0123456789abcdef";
 /// How long the node may take to be ready after the kubelet's start.
 const STARTUP: Duration = Duration::from_secs(60);
 
+/// What the API server asks the kubelet for.
+const HEALTH: &str = "/api/v1/nodes/node/proxy/healthz";
+
 /// A cluster of one node, named `node`.
+#[derive(Debug)]
 pub struct Cluster {
+    // Before the node, in whose directory it may write.
+    /// Its control plane.
+    pub control_plane: ControlPlane,
     /// The node.
     pub node: Node,
-    /// The API server.
-    pub api: ApiServer,
     kubectl: Kubectl,
     flags: Vec<String>,
-    // Before its threads.
-    _listening: Listening,
-    threads: Option<Runtime>,
-}
-
-impl std::fmt::Debug for Cluster {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Cluster")
-            .field("node", &self.node)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Cluster {
-    /// Starts an API server beside the node, and a kubelet that joins it with a bootstrap
-    /// token. Returns once the node is ready.
+    /// Starts the API server of the tests beside the node, and a kubelet that joins it with
+    /// a bootstrap token. Returns once the node is ready.
     pub async fn of(node: Node) -> Result<Self> {
         Self::with_flags(node, &[]).await
     }
 
     /// [`Self::of`] with further flags for its kubelets.
     pub async fn with_flags(node: Node, flags: &[String]) -> Result<Self> {
-        let threads = node.namespace().runtime()?;
-        let serving = threads.spawn(async {
-            let api = ApiServer::start().map_err(|error| anyhow!("{error:?}"))?;
-            let listener = TcpListener::bind("127.0.0.1:6443").await?;
-            let listening = api.listen_on(listener)?;
-            Ok::<_, anyhow::Error>((api, listening))
-        });
-        let (api, listening) = serving.await??;
-        let bootstrapper = Caller::new("system:bootstrap:abcdef", &["system:bootstrappers"]);
-        api.with_policy(|policy| policy.add_token(TOKEN, bootstrapper));
-        api.run_scheduler(true);
-        let admin = api
-            .identity(&Caller::admin())
-            .map_err(|error| anyhow!("{error:?}"))?;
-        let kubectl = Kubectl::new(&listening.kubeconfig(&admin))?.within(node.namespace());
+        let control_plane = ControlPlane::double(node.namespace()).await?;
+        Self::join(node, control_plane, flags).await
+    }
+
+    /// [`Self::of`] with Kubernetes' own servers.
+    pub async fn by_kubernetes(node: Node, programs: &Programs) -> Result<Self> {
+        let directory = node.path("control-plane");
+        let control_plane =
+            ControlPlane::kubernetes(node.namespace(), &directory, programs).await?;
+        Self::join(node, control_plane, &[]).await
+    }
+
+    async fn join(node: Node, control_plane: ControlPlane, flags: &[String]) -> Result<Self> {
+        let admin = control_plane.kubeconfig(&Caller::admin())?;
+        let kubectl = Kubectl::new(&admin)?.within(node.namespace());
         fs::write(
             node.path("bootstrap.conf"),
-            listening.kubeconfig_with_token(TOKEN),
+            control_plane.bootstrap_kubeconfig(),
         )?;
-        fs::write(node.path("ca.crt"), api.authority_pem())?;
+        fs::write(node.path("ca.crt"), control_plane.authority_pem())?;
         let mut cluster = Self {
+            control_plane,
             node,
-            api,
             kubectl,
             flags: flags.to_vec(),
-            _listening: listening,
-            threads: Some(threads),
         };
         cluster.start_kubelet().await?;
         cluster.await_ready().await?;
@@ -109,33 +96,33 @@ impl Cluster {
         self.node.start_kubelet_with(&config, &flags).await
     }
 
-    /// Waits until the API server has the node ready.
+    /// Waits until the API server has the node ready, and reaches it.
     async fn await_ready(&self) -> Result<()> {
         let deadline = Instant::now() + STARTUP;
         loop {
-            let node = self.api.get("v1", "nodes", "", "node");
-            let node = node.unwrap_or_default();
+            let node = self.control_plane.get("/api/v1/nodes/node").await?;
             let conditions = node["status"]["conditions"].as_array();
             let is_ready = conditions
                 .into_iter()
                 .flatten()
                 .any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
-            if is_ready {
+            // Its serving certificate may come later than its client certificate.
+            let reached = self.control_plane.get(HEALTH).await;
+            if is_ready && reached.as_ref().is_ok_and(|answer| answer == "ok") {
                 return Ok(());
             }
             if Instant::now() > deadline {
                 let log = self.node.kubelet_log();
-                bail!("after {STARTUP:?} the node is {node:#}\nkubelet:\n{log}");
+                bail!("after {STARTUP:?} the node is {reached:?} {node:#}\nkubelet:\n{log}");
             }
             sleep(Duration::from_millis(50)).await;
         }
     }
 
     /// A pod as the API server has it; null when it has none.
-    pub fn pod(&self, name: &str) -> Value {
-        self.api
-            .get("v1", "pods", "default", name)
-            .unwrap_or_default()
+    pub async fn pod(&self, name: &str) -> Result<Value> {
+        let path = format!("/api/v1/namespaces/default/pods/{name}");
+        self.control_plane.get(&path).await
     }
 
     /// Waits until a pod is as `wanted`; null is one that is not there.
@@ -150,7 +137,7 @@ impl Cluster {
     ) -> Result<Value> {
         let deadline = Instant::now() + within;
         loop {
-            let pod = self.pod(name);
+            let pod = self.pod(name).await?;
             if wanted(&pod) {
                 return Ok(pod);
             }
@@ -185,14 +172,5 @@ impl Cluster {
             );
         }
         Ok(String::from_utf8(stdout)?)
-    }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        if let Some(threads) = self.threads.take() {
-            // Waiting for them is not allowed in a test's own runtime.
-            threads.shutdown_background();
-        }
     }
 }

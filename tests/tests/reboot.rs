@@ -3,11 +3,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use std::{fs, path::Path, sync::Arc, time::Duration};
+use std::{fs, path::Path, time::Duration};
 
 use anyhow::Result;
 use e2e::{
-    api_server::{Record, Verdict},
     cluster::Cluster,
     images::BUSYBOX,
     node::{Node, is_ready},
@@ -73,21 +72,24 @@ async fn starts_its_pods_while_the_api_server_is_away(node: Node) {
         format!("--bootstrap-checkpoint-key={}", key.display()),
     ];
     let mut on = Cluster::with_flags(node, &flags).await.unwrap();
-    for (kind, name, word) in [("ConfigMap", "told", "hello"), ("Secret", "hidden", "hush")] {
-        let data = if kind == "Secret" {
-            "stringData"
-        } else {
-            "data"
-        };
-        let object = json!({
-            "apiVersion": "v1", "kind": kind, "metadata": {"name": name}, data: {"word": word}
-        });
-        let plural = format!("{}s", kind.to_lowercase());
-        on.api.create("v1", &plural, "default", object).unwrap();
+    for create in [
+        ["create", "configmap", "told", "--from-literal=word=hello"].as_slice(),
+        &[
+            "create",
+            "secret",
+            "generic",
+            "hidden",
+            "--from-literal=word=hush",
+        ],
+    ] {
+        on.kubectl_prints(create).unwrap();
     }
     let mut before = Vec::new();
     for name in ["stays", "leaves"] {
-        on.api.create("v1", "pods", "default", pod(name)).unwrap();
+        let file = on.node.path("pod.json");
+        fs::write(&file, pod(name).to_string()).unwrap();
+        let create = ["create", "-f", &file.display().to_string()];
+        on.kubectl_prints(&create).unwrap();
         let pod = on.await_pod(name, SOON, is_ready).await.unwrap();
         before.push(container_id(&pod).to_owned());
     }
@@ -107,20 +109,14 @@ async fn starts_its_pods_while_the_api_server_is_away(node: Node) {
     assert!(!sealed.windows(word.len()).any(|part| part == word));
 
     on.node.reboot().await.unwrap();
-    // For this node it is away; others go on.
-    on.api.intercept(Some(Arc::new(|request: &Record| {
-        match request.user.starts_with("system:node:") {
-            true => Verdict::Break,
-            false => Verdict::Pass,
-        }
-    })));
     let delete = ["delete", "pod", "leaves", "--wait=false"];
     on.kubectl_prints(&delete).unwrap();
+    on.control_plane.set_available(false).await.unwrap();
     on.start_kubelet().await.unwrap();
     let stays = await_anew(&on.node, "stays", &before[0]).await.unwrap();
     await_anew(&on.node, "leaves", &before[1]).await.unwrap();
 
-    on.api.intercept(None);
+    on.control_plane.set_available(true).await.unwrap();
     on.await_pod("leaves", SOON, Value::is_null).await.unwrap();
     let told = |pod: &Value| is_ready(pod) && container_id(pod) == stays;
     on.await_pod("stays", SOON, told).await.unwrap();

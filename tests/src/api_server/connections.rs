@@ -6,13 +6,11 @@ use std::{
     sync::Arc,
 };
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
 use hyper::{Request, body::Incoming, service::service_fn};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo},
     server::conn::auto,
 };
-use serde_json::json;
 use tokio::{
     net::{TcpListener, TcpStream},
     task::JoinHandle,
@@ -34,6 +32,7 @@ use super::{
     handler::{failure, header},
     request::Caller,
 };
+use crate::kubeconfig;
 
 /// A server that listens; it no longer does when this is dropped.
 #[derive(Debug)]
@@ -55,31 +54,14 @@ impl Listening {
         self.address
     }
 
-    /// A kubeconfig (JSON, which is YAML) for a caller with a client certificate of
-    /// [`ApiServer::identity`].
+    /// A kubeconfig for a caller with a client certificate of [`ApiServer::identity`].
     pub fn kubeconfig(&self, identity: &super::Identity) -> String {
-        self.kubeconfig_of(&json!({
-            "client-certificate-data": STANDARD.encode(&identity.certificate),
-            "client-key-data": STANDARD.encode(&identity.key),
-        }))
+        kubeconfig::with_certificate(&self.address.to_string(), &self.authority, identity)
     }
 
     /// A kubeconfig for a caller with a bearer token.
     pub fn kubeconfig_with_token(&self, token: &str) -> String {
-        self.kubeconfig_of(&json!({"token": token}))
-    }
-
-    fn kubeconfig_of(&self, user: &serde_json::Value) -> String {
-        let config = json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "test",
-            "clusters": [{"name": "test", "cluster": {
-                "server": format!("https://{}", self.address),
-                "certificate-authority-data": STANDARD.encode(&self.authority),
-            }}],
-            "users": [{"name": "test", "user": user}],
-            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-        });
-        config.to_string()
+        kubeconfig::with_token(&self.address.to_string(), &self.authority, token)
     }
 }
 

@@ -13,7 +13,7 @@ use super::{
     resources,
     storage::{Key, Storage},
     strategy::{remove, text},
-    verbs::{check_uid, is_finished},
+    verbs::is_finished,
 };
 
 /// `DeleteOptions`, from the body and the query.
@@ -95,14 +95,21 @@ impl Server {
         let old = storage
             .get(&key)
             .ok_or_else(|| ApiError::not_found(resource, &key.name))?;
-        check_uid(target, &old, &options.uid)?;
+        let uid = text(&old, "/metadata/uid");
+        if !options.uid.is_empty() && options.uid != uid {
+            let why = format!(
+                "the UID in the precondition ({}) does not match the UID in record ({uid}). The object might have been deleted and then recreated",
+                options.uid
+            );
+            return Err(ApiError::other_object(resource, &key.name, &why));
+        }
         let revision = text(&old, "/metadata/resourceVersion");
         if !options.revision.is_empty() && options.revision != revision {
             let why = format!(
-                "Precondition failed: ResourceVersion in precondition: {}, ResourceVersion in object meta: {revision}",
+                "the ResourceVersion in the precondition ({}) does not match the ResourceVersion in record ({revision}). The object might have been modified",
                 options.revision
             );
-            return Err(ApiError::conflict(resource, &key.name, &why));
+            return Err(ApiError::other_object(resource, &key.name, &why));
         }
         let mut next = Value::clone(&old);
         self.mark(resource.kind, &mut next, options.grace);
@@ -119,7 +126,7 @@ impl Server {
                 | "PersistentVolume"
                 | "PersistentVolumeClaim"
                 | "ServiceAccount"
-                | "Service" => to_shown(resource, &gone),
+                | "Service" => to_shown(resource, &next),
                 _ => json!({
                     "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
                     "details": {

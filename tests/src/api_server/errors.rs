@@ -112,6 +112,16 @@ impl ApiError {
         Self::new(409, "AlreadyExists", message).about(resource, name)
     }
 
+    /// 409: the object is another one than the caller believes, or another version of it;
+    /// said of its kind.
+    pub fn other_object(resource: &Resource, name: &str, why: &str) -> Self {
+        let kind = resource.kind;
+        let message = format!("Operation cannot be fulfilled on {kind} {name:?}: {why}");
+        let mut error = Self::new(409, "Conflict", message);
+        error.details = Some(json!({"name": name, "group": resource.group, "kind": kind}));
+        error
+    }
+
     /// 409: the object is not as the caller believes.
     pub fn conflict(resource: &Resource, name: &str, why: &str) -> Self {
         let message = format!(
@@ -135,12 +145,8 @@ impl ApiError {
         Self::invalid_kind(resource.group, resource.kind, name, causes)
     }
 
-    /// 422: options of a request, by their kind, that cannot be so.
-    pub fn invalid_options(kind: &str, name: &str, causes: &[Cause]) -> Self {
-        Self::invalid_kind("", kind, name, causes)
-    }
-
-    fn invalid_kind(group: &str, kind: &str, name: &str, causes: &[Cause]) -> Self {
+    /// 422: what is stored nowhere, by its group and kind, cannot be so.
+    pub fn invalid_kind(group: &str, kind: &str, name: &str, causes: &[Cause]) -> Self {
         let each: Vec<_> = causes
             .iter()
             .map(|cause| format!("{}: {}", cause.field, cause.message))
@@ -228,7 +234,11 @@ impl ApiError {
             "message": self.message, "reason": self.reason, "code": self.code,
         });
         if let (Some(details), Some(fields)) = (&self.details, status.as_object_mut()) {
-            fields.insert("details".to_owned(), details.clone());
+            let mut details = details.clone();
+            if let Some(told) = details.as_object_mut() {
+                told.retain(|_, value| value != "");
+            }
+            fields.insert("details".to_owned(), details);
         }
         status
     }

@@ -2,8 +2,8 @@
 //!
 //! It stores objects in memory and answers as a kube-apiserver does where a kubelet
 //! or `kubectl` could tell: resource versions, watches, patches, graceful deletion,
-//! upstream's reasons and messages for errors. It is a test double: what it does is
-//! to be checked against a real kube-apiserver wherever one is at hand.
+//! upstream's reasons and messages for errors. It is a test double: the test
+//! `real_api_server` compares it with a real kube-apiserver wherever one is at hand.
 //!
 //! A test in the same process takes [`ApiServer::client`], which needs no socket and
 //! so lives on tokio's paused time. [`ApiServer::listen`] serves TLS on a socket.
@@ -23,6 +23,7 @@ mod patch;
 mod pods;
 mod policy;
 mod protobuf;
+mod quantities;
 mod request;
 mod resources;
 mod reviews;
@@ -51,7 +52,9 @@ pub use request::{Caller, Record};
 pub use resources::Resource;
 pub use signing::Identity;
 
-use clock::Clock;
+pub(crate) use clock::Clock;
+pub(crate) use signing::Authority;
+
 use request::Target;
 use storage::{Key, Storage};
 use watch::Cuts;
@@ -85,7 +88,7 @@ struct Server {
     records: Mutex<Vec<Record>>,
     samples: Mutex<metrics::Samples>,
     switches: Mutex<Switches>,
-    authority: signing::Authority,
+    authority: Authority,
 }
 
 struct Switches {
@@ -109,7 +112,7 @@ impl ApiServer {
     /// [`Self::start`] whose clock begins this long after the epoch.
     pub fn start_at(since_epoch: Option<Duration>) -> Result<Self, ApiError> {
         let clock = Clock::new(since_epoch);
-        let authority = signing::Authority::new(&clock).map_err(ApiError::internal)?;
+        let authority = Authority::new(&clock).map_err(ApiError::internal)?;
         let server = Self(Arc::new(Server {
             storage: Mutex::default(),
             revision: Sender::new(0),

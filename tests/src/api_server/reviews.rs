@@ -48,7 +48,7 @@ impl Server {
             Some((caller, audiences)) => json!({
                 "authenticated": true, "user": user_info(&caller), "audiences": audiences,
             }),
-            None => json!({"user": {}, "error": "[invalid bearer token, unknown]"}),
+            None => json!({"user": {}, "error": "invalid bearer token"}),
         }
     }
 

@@ -36,13 +36,13 @@ pub struct Identity {
 }
 
 /// The authority.
-pub(super) struct Authority {
+pub(crate) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
 
 impl Authority {
     /// A new authority.
-    pub(super) fn new(clock: &Clock) -> Result<Self, rcgen::Error> {
+    pub(crate) fn new(clock: &Clock) -> Result<Self, rcgen::Error> {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![
@@ -58,12 +58,17 @@ impl Authority {
     }
 
     /// The authority's certificate.
-    pub(super) fn pem(&self) -> String {
+    pub(crate) fn pem(&self) -> String {
         self.issuer.pem()
     }
 
+    /// Its private key, as PEM.
+    pub(crate) fn key_pem(&self) -> String {
+        self.issuer.key().serialize_pem()
+    }
+
     /// A client certificate.
-    pub(super) fn client(
+    pub(crate) fn client(
         &self,
         clock: &Clock,
         caller: &Caller,
@@ -85,7 +90,7 @@ impl Authority {
     }
 
     /// A serving certificate for these addresses and names.
-    pub(super) fn server(
+    pub(crate) fn server(
         &self,
         clock: &Clock,
         addresses: &[IpAddr],

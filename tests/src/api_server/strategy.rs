@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{
     clock::Clock,
     errors::{ApiError, Cause},
-    pods,
+    pods, quantities,
     request::{Caller, Target},
     resources::Resource,
 };
@@ -19,6 +19,7 @@ pub fn create(
     caller: &Caller,
 ) -> Result<(), ApiError> {
     let name = text(object, "/metadata/name").to_owned();
+    quantities::canonicalize(resource.kind, object);
     match resource.kind {
         "Pod" => {
             pods::defaults::apply(&mut object["spec"]);
@@ -66,12 +67,22 @@ pub fn create(
             remove(object, "stringData");
         }
         "CertificateSigningRequest" => {
+            if object["spec"]["usages"]
+                .as_array()
+                .is_none_or(Vec::is_empty)
+            {
+                let cause = Cause::required("spec.usages", "");
+                return Err(ApiError::invalid(resource, &name, &[cause]));
+            }
             object["status"] = json!({});
             object["spec"]["username"] = json!(caller.user);
             object["spec"]["groups"] = json!(caller.groups);
             if !caller.uid.is_empty() {
                 object["spec"]["uid"] = json!(caller.uid);
             }
+        }
+        "CSINode" if object["spec"]["drivers"] == json!([]) => {
+            object["spec"]["drivers"] = Value::Null;
         }
         // A kubelet registers its node with the status in it.
         "Node" => {}
@@ -96,6 +107,9 @@ fn default_service(service: &mut Value, clock: &Clock) {
         default(service, "/spec", "clusterIP", json!(address));
         let address = service["spec"]["clusterIP"].clone();
         default(service, "/spec", "clusterIPs", json!([address]));
+        default(service, "/spec", "ipFamilies", json!(["IPv4"]));
+        default(service, "/spec", "ipFamilyPolicy", json!("SingleStack"));
+        default(service, "/spec", "internalTrafficPolicy", json!("Cluster"));
     }
 }
 
@@ -123,7 +137,9 @@ pub fn update(target: &Target, old: &Value, mut wanted: Value) -> Result<Value, 
     let pod = resource.kind == "Pod";
     if pod {
         pods::defaults::apply(&mut wanted["spec"]);
+        pods::defaults::complete_status(&mut wanted["status"]);
     }
+    quantities::canonicalize(resource.kind, &mut wanted);
     let mut next = match target.subresource.as_str() {
         "" => {
             if resource.has("status") {

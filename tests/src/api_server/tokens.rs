@@ -13,7 +13,6 @@ use super::{
     resources,
     storage::{Key, Storage},
     strategy::text,
-    verbs::check_uid,
 };
 
 /// The audience of tokens that name none.
@@ -43,7 +42,8 @@ impl Server {
                 &json!(seconds),
                 "may not specify a duration less than 10 minutes",
             );
-            return Err(ApiError::invalid(target.resource, &key.name, &[cause]));
+            let group = "authentication.k8s.io";
+            return Err(ApiError::invalid_kind(group, "TokenRequest", "", &[cause]));
         }
         let mut audiences = request["spec"]["audiences"].clone();
         if audiences.as_array().is_none_or(Vec::is_empty) {
@@ -65,9 +65,13 @@ impl Server {
             let object = storage
                 .get(&Key::new(resource, &key.namespace, name))
                 .ok_or_else(|| ApiError::not_found(resource, name))?;
-            let mut place = target.clone();
-            place.resource = resource;
-            check_uid(&place, &object, text(bound, "/uid"))?;
+            let uid = text(bound, "/uid");
+            if !uid.is_empty() && object["metadata"]["uid"] != uid {
+                let why = format!(
+                    "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated"
+                );
+                return Err(ApiError::other_object(resource, name, &why));
+            }
             let claim = json!({"name": name, "uid": object["metadata"]["uid"]});
             private[kind.to_lowercase()] = claim;
         }
@@ -80,7 +84,8 @@ impl Server {
         request["apiVersion"] = json!("authentication.k8s.io/v1");
         request["kind"] = json!("TokenRequest");
         request["metadata"] = json!({
-            "name": key.name, "namespace": key.namespace, "creationTimestamp": self.clock.text(),
+            "name": key.name, "namespace": key.namespace, "uid": account["metadata"]["uid"],
+            "creationTimestamp": self.clock.text(),
         });
         request["spec"]["audiences"] = audiences;
         request["spec"]["expirationSeconds"] = json!(seconds);
@@ -133,6 +138,10 @@ impl Server {
             ],
         );
         caller.uid = text(account, "/uid").to_owned();
+        caller.extra.insert(
+            "authentication.kubernetes.io/credential-id".to_owned(),
+            vec![format!("JTI={}", text(&claims, "/jti"))],
+        );
         for (kind, field) in [("Pod", "pod"), ("Secret", "secret")] {
             let claim = &private[field];
             if claim.is_object() {

@@ -109,8 +109,9 @@ impl Server {
             return Ok(Arc::new(object));
         }
         let stored = storage.put(key.clone(), object);
+        // What controllers do comes after the answer.
         self.after_write(storage, resource, &key);
-        Ok(storage.get(&key).unwrap_or(stored))
+        Ok(stored)
     }
 
     /// Generates the name when only its beginning is given.
@@ -262,7 +263,7 @@ impl Server {
         }
         let stored = storage.put(key.clone(), next);
         self.after_write(storage, target.resource, &key);
-        Ok(storage.get(&key).unwrap_or(stored))
+        Ok(stored)
     }
 
     /// `pods/binding`: puts a pod on a node.

@@ -46,6 +46,8 @@ struct Watch {
     revision: u64,
     pending: VecDeque<Value>,
     bookmarks: bool,
+    /// Whether the next bookmark is the end of what there was.
+    ends_beginning: bool,
     next_bookmark: Instant,
     deadline: Instant,
     newest: Receiver<u64>,
@@ -85,6 +87,7 @@ impl Server {
             revision: 0,
             pending: VecDeque::new(),
             bookmarks,
+            ends_beginning: false,
             next_bookmark: Instant::now() + BOOKMARK_EVERY,
             deadline: Instant::now() + lasts.unwrap_or(LASTS),
             newest: self.revision.subscribe(),
@@ -99,7 +102,11 @@ impl Server {
                 ApiError::bad_request(format!("Invalid value: {from:?}: invalid resource version"))
             })?;
         } else {
-            watch.begin(initial && bookmarks);
+            watch.begin();
+            watch.ends_beginning = bookmarks && (initial || from == "0");
+            if initial && bookmarks {
+                watch.mark();
+            }
         }
         Ok(stream::unfold(watch, Watch::next))
     }
@@ -107,7 +114,7 @@ impl Server {
 
 impl Watch {
     /// Queues all that there is.
-    fn begin(&mut self, mark_end: bool) {
+    fn begin(&mut self) {
         let storage = self.server.storage.lock();
         self.revision = storage.revision();
         let objects = storage.list(self.target.resource, self.target.namespace.as_deref());
@@ -118,12 +125,16 @@ impl Watch {
                 self.pending.push_back(event);
             }
         }
-        if mark_end {
-            let mut bookmark = self.bookmark();
+    }
+
+    /// Queues a bookmark.
+    fn mark(&mut self) {
+        let mut bookmark = self.bookmark();
+        if std::mem::take(&mut self.ends_beginning) {
             bookmark["object"]["metadata"]["annotations"] =
                 json!({"k8s.io/initial-events-end": "true"});
-            self.pending.push_back(bookmark);
         }
+        self.pending.push_back(bookmark);
     }
 
     async fn next(mut self) -> Option<(io::Result<Bytes>, Self)> {
@@ -173,8 +184,7 @@ impl Watch {
                 self.over = self.deadline <= Instant::now();
                 self.next_bookmark = Instant::now() + BOOKMARK_EVERY;
                 if self.bookmarks {
-                    let bookmark = self.bookmark();
-                    self.pending.push_back(bookmark);
+                    self.mark();
                 }
             }
         }

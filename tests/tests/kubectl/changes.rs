@@ -96,13 +96,13 @@ async fn run_attached(on: &Cluster) -> Result<()> {
         "{code:?} {out} {error}"
     );
     ensure!(out.contains("\"passing\" deleted"), "{out}");
-    ensure!(on.pod("passing").is_null());
+    ensure!(on.pod("passing").await?.is_null());
     let (code, out, error) = run("cat; exit 3")?;
     ensure!(
         code == Some(3) && out.starts_with("through\n"),
         "{code:?} {out} {error}"
     );
-    ensure!(on.pod("passing").is_null());
+    ensure!(on.pod("passing").await?.is_null());
     Ok(())
 }
 
@@ -114,7 +114,7 @@ async fn delete(on: &Cluster) -> Result<()> {
     // Returns once the pod is gone.
     let said = on.kubectl_prints(&["delete", "pod", "leaves"])?;
     ensure!(said.contains("\"leaves\" deleted"), "{said}");
-    ensure!(on.pod("leaves").is_null());
+    ensure!(on.pod("leaves").await?.is_null());
     let running = on.kubectl_prints(&["get", "--raw", "/api/v1/nodes/node/proxy/runningpods/"])?;
     ensure!(!running.contains("\"leaves\""), "{running}");
     Ok(())
@@ -130,7 +130,7 @@ async fn force_delete(on: &Cluster) -> Result<()> {
     )?;
     on.await_pod("stays", SOON, is_ready).await?;
     on.kubectl_prints(&["delete", "pod", "stays", "--force", "--grace-period=0"])?;
-    ensure!(on.pod("stays").is_null());
+    ensure!(on.pod("stays").await?.is_null());
     on.node
         .await_until("the container to be gone", SOON, async |_| {
             let path = "/api/v1/nodes/node/proxy/runningpods/";
@@ -275,9 +275,9 @@ async fn away(on: &Cluster) -> Result<()> {
         "The API server answers again",
     );
     let (before, lines) = ([said(lost), said(back)], said("\n"));
-    on.api.set_available(false);
+    on.control_plane.set_available(false).await?;
     sleep(Duration::from_secs(60)).await;
-    on.api.set_available(true);
+    on.control_plane.set_available(true).await?;
     on.await_pod("ticks", SOON, |pod| restarts(pod) > Some(0))
         .await?;
     // The server knows it a moment before the kubelet hears that it does.
@@ -298,7 +298,7 @@ async fn drain(on: &Cluster) -> Result<()> {
     let table = on.kubectl_prints(&["get", "node", "node", "--no-headers"])?;
     ensure!(table.contains("Ready,SchedulingDisabled"), "{table}");
     on.kubectl_prints(&["drain", "node", "--force", "--timeout=50s"])?;
-    ensure!(on.pod("drained").is_null());
+    ensure!(on.pod("drained").await?.is_null());
     on.kubectl_prints(&["uncordon", "node"])?;
     let table = on.kubectl_prints(&["get", "node", "node", "--no-headers"])?;
     ensure!(!table.contains("SchedulingDisabled"), "{table}");

@@ -1,5 +1,6 @@
 //! What the real `kubectl` shows and does with a node of a cluster: on Docker through the
-//! shim, and on containerd.
+//! shim, and on containerd; by the API server of the tests, and by Kubernetes' own where a
+//! machine has it.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -8,28 +9,58 @@ mod reading;
 mod row;
 mod streams;
 
-use e2e::{cluster::Cluster, node::Node};
+use e2e::{cluster::Cluster, control_plane::Programs, node::Node};
 
-use crate::row::Row;
-
-fn table() -> Vec<Row> {
-    [reading::rows(), streams::rows(), changes::rows()]
-        .into_iter()
-        .flatten()
-        .collect()
+async fn run_table(cluster: Cluster) {
+    let mut rows = [reading::rows(), streams::rows(), changes::rows()].concat();
+    if cluster.control_plane.has_metrics() {
+        rows.push(reading::usage());
+    } else {
+        println!("top: left out: metrics.k8s.io is of a metrics server, which is not there");
+    }
+    row::run(&cluster, rows).await;
 }
 
-#[tokio::test]
-async fn on_docker_through_the_shim() {
+async fn docker() -> Node {
     let mut node = Node::with_shim().await.unwrap();
     // Its streaming server is where the kubelet is.
     node.stop_shim().unwrap();
     node.start_shim_beside_the_engine(&[]).await.unwrap();
-    row::run(&Cluster::of(node).await.unwrap(), table()).await;
+    node
+}
+
+async fn containerd() -> Node {
+    Node::with_containerd().await.unwrap()
+}
+
+async fn run_by_kubernetes(test: &str, node: impl AsyncFnOnce() -> Node) {
+    let Some(programs) = Programs::at_hand(test).unwrap() else {
+        return;
+    };
+    let cluster = Cluster::by_kubernetes(node().await, &programs).await;
+    run_table(cluster.unwrap()).await;
+}
+
+#[tokio::test]
+async fn on_docker_through_the_shim() {
+    run_table(Cluster::of(docker().await).await.unwrap()).await;
+}
+
+#[tokio::test]
+async fn on_docker_through_the_shim_by_kubernetes_own_servers() {
+    run_by_kubernetes(
+        "on_docker_through_the_shim_by_kubernetes_own_servers",
+        docker,
+    )
+    .await;
 }
 
 #[tokio::test]
 async fn on_containerd() {
-    let node = Node::with_containerd().await.unwrap();
-    row::run(&Cluster::of(node).await.unwrap(), table()).await;
+    run_table(Cluster::of(containerd().await).await.unwrap()).await;
+}
+
+#[tokio::test]
+async fn on_containerd_by_kubernetes_own_servers() {
+    run_by_kubernetes("on_containerd_by_kubernetes_own_servers", containerd).await;
 }

@@ -32,11 +32,15 @@ pub fn rows() -> Vec<Row> {
             name: "get --raw of the node proxy",
             run: |on| Box::pin(node_proxy(on)),
         },
-        Row {
-            name: "top",
-            run: |on| Box::pin(top(on)),
-        },
     ]
+}
+
+/// What needs usage of nodes, which a control plane may not have.
+pub fn usage() -> Row {
+    Row {
+        name: "top",
+        run: |on| Box::pin(top(on)),
+    }
 }
 
 async fn get_nodes(on: &Cluster) -> Result<()> {

@@ -14,6 +14,7 @@ pub const SOON: Duration = Duration::from_secs(60);
 pub type Doing = for<'a> fn(&'a Cluster) -> LocalBoxFuture<'a, Result<()>>;
 
 /// A row.
+#[derive(Clone)]
 pub struct Row {
     /// What somebody does.
     pub name: &'static str,

@@ -299,7 +299,7 @@ async fn debug_copy(on: &Cluster) -> Result<()> {
         "{seen}"
     );
     gone(on, "copy").await?;
-    ensure!(is_ready(&on.pod("odd")), "the original is as it was");
+    ensure!(is_ready(&on.pod("odd").await?), "the original is as it was");
     gone(on, "odd").await
 }
 

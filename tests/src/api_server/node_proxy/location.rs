@@ -81,7 +81,7 @@ impl Server {
         let name = target.required_name()?;
         let causes = check_log_options(query);
         if !causes.is_empty() {
-            return Err(ApiError::invalid_options("PodLogOptions", name, &causes));
+            return Err(ApiError::invalid_kind("", "PodLogOptions", name, &causes));
         }
         let pod = self.get(target)?;
         let container = container(&pod, name, query.text("container"))?;

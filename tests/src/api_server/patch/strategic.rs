@@ -126,9 +126,14 @@ fn merge_list(
     patch: &[Value],
 ) -> Result<(), ApiError> {
     let strategy = strategy(kind, parent, field);
-    let replaces = patch.iter().any(|one| one["$patch"] == "replace");
+    if patch.iter().any(|one| one["$patch"] == "replace") {
+        // As it is: a merge key may come twice.
+        let kept = patch.iter().filter(|one| one.get("$patch").is_none());
+        *target = kept.cloned().collect();
+        return Ok(());
+    }
     let existing = match target {
-        Value::Array(existing) if !replaces => existing,
+        Value::Array(existing) => existing,
         _ => {
             *target = Value::Array(Vec::new());
             match target {
@@ -138,10 +143,7 @@ fn merge_list(
         }
     };
     match strategy {
-        Strategy::Replace => {
-            let kept = patch.iter().filter(|one| one["$patch"] != "replace");
-            *existing = kept.cloned().collect();
-        }
+        Strategy::Replace => *existing = patch.to_vec(),
         Strategy::Set => {
             for one in patch {
                 if !existing.contains(one) {

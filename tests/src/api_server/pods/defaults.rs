@@ -20,11 +20,29 @@ pub fn apply(spec: &mut Value) {
     }
     for list in ["initContainers", "containers", "ephemeralContainers"] {
         for container in elements(fields, list) {
-            default_container(container, host_network, list == "ephemeralContainers");
+            default_container(container, host_network);
         }
     }
     for volume in elements(fields, "volumes") {
         default_volume(volume);
+    }
+}
+
+/// What is there of each container's status, whoever wrote it.
+pub fn complete_status(status: &mut Value) {
+    let Some(fields) = status.as_object_mut() else {
+        return;
+    };
+    for list in [
+        "initContainerStatuses",
+        "containerStatuses",
+        "ephemeralContainerStatuses",
+    ] {
+        for container in elements(fields, list) {
+            for field in ["state", "lastState"] {
+                absent(container, field, json!({}));
+            }
+        }
     }
 }
 
@@ -95,7 +113,7 @@ fn inner<'a>(
     fields.get_mut(field).and_then(Value::as_object_mut)
 }
 
-fn default_container(container: &mut Map<String, Value>, host_network: bool, ephemeral: bool) {
+fn default_container(container: &mut Map<String, Value>, host_network: bool) {
     let image = container
         .get("image")
         .and_then(Value::as_str)
@@ -112,9 +130,7 @@ fn default_container(container: &mut Map<String, Value>, host_network: bool, eph
     ] {
         absent(container, field, value);
     }
-    if !ephemeral {
-        absent(container, "resources", json!({}));
-    }
+    absent(container, "resources", json!({}));
     if let Some(resources) = inner(container, "resources")
         && let Some(limits) = resources.get("limits").and_then(Value::as_object).cloned()
     {

@@ -160,7 +160,7 @@ pub fn update(old: &Value, new: &Value) -> Vec<Cause> {
     if leveled != *old_spec {
         causes.push(Cause::forbidden(
             "spec",
-            "pod updates may not change fields other than `spec.containers[*].image`, `spec.initContainers[*].image`, `spec.activeDeadlineSeconds`, `spec.tolerations` (only additions to existing tolerations), `spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)",
+            "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)",
         ));
     }
     causes
@@ -192,7 +192,21 @@ pub fn resize(old: &Value, new: &Value) -> Vec<Cause> {
             "Pod QOS Class may not change as a result of resizing",
         ));
     }
+    if !can_be_resized(&old["status"]) {
+        causes.push(Cause::forbidden(
+            "spec",
+            "Pod running on node without support for resize",
+        ));
+    }
     causes
+}
+
+/// Whether the node tells what a container that runs has, and so can change it.
+fn can_be_resized(status: &Value) -> bool {
+    let statuses = status["containerStatuses"].as_array();
+    let runs = |container: &&Value| container["state"]["running"].is_object();
+    let running = statuses.into_iter().flatten().find(runs);
+    running.is_none_or(|container| container["resources"].is_object())
 }
 
 /// What a change of ephemeral containers may not do: only new ones may come.

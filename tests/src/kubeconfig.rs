@@ -1,0 +1,35 @@
+//! Kubeconfigs (JSON, which is YAML) for the servers of the tests.
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use serde_json::{Value, json};
+
+use crate::api_server::Identity;
+
+/// A kubeconfig for a caller with a client certificate, of the server at this address whose
+/// certificate `authority` (PEM) has signed.
+pub fn with_certificate(address: &str, authority: &str, identity: &Identity) -> String {
+    let user = json!({
+        "client-certificate-data": STANDARD.encode(&identity.certificate),
+        "client-key-data": STANDARD.encode(&identity.key),
+    });
+    of(address, authority, &user)
+}
+
+/// A kubeconfig for a caller with a bearer token, of the server at this address whose
+/// certificate `authority` (PEM) has signed.
+pub fn with_token(address: &str, authority: &str, token: &str) -> String {
+    of(address, authority, &json!({"token": token}))
+}
+
+fn of(address: &str, authority: &str, user: &Value) -> String {
+    let config = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "test",
+        "clusters": [{"name": "test", "cluster": {
+            "server": format!("https://{address}"),
+            "certificate-authority-data": STANDARD.encode(authority),
+        }}],
+        "users": [{"name": "test", "user": user}],
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+    });
+    config.to_string()
+}
