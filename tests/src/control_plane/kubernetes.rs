@@ -229,6 +229,15 @@ impl Kubernetes {
             ("service-cluster-ip-range", "10.96.0.0/16"),
             ("kubelet-preferred-address-types", "InternalIP"),
             ("allow-privileged", "true"),
+            // They are off by default up to 1.36.
+            (
+                "feature-gates",
+                "ClusterTrustBundle=true,ClusterTrustBundleProjection=true",
+            ),
+            (
+                "runtime-config",
+                "certificates.k8s.io/v1beta1/clustertrustbundles=true",
+            ),
         ];
         let files = files.map(|(flag, file)| format!("--{flag}={}", self.path(file)));
         let values = values.map(|(flag, value)| format!("--{flag}={value}"));

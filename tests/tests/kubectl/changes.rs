@@ -8,6 +8,7 @@ use e2e::{
     images::BUSYBOX,
     node::{Node, is_ready},
 };
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -198,13 +199,18 @@ async fn resize(on: &Cluster) -> Result<()> {
 }
 
 async fn trust_bundle(on: &Cluster) -> Result<()> {
-    let certificate =
-        |text: &str| format!("-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n");
+    let certificate = || -> Result<String> {
+        let mut params = CertificateParams::new(Vec::new())?;
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let certificate = params.self_signed(&KeyPair::generate()?)?;
+        Ok(certificate.pem().replace("\r\n", "\n"))
+    };
+    let (first, second) = (certificate()?, certificate()?);
     let name = "e2e.local:ca:1";
     let bundle = json!({
         "apiVersion": "certificates.k8s.io/v1beta1", "kind": "ClusterTrustBundle",
         "metadata": {"name": name},
-        "spec": {"signerName": "e2e.local/ca", "trustBundle": certificate("MDAx")},
+        "spec": {"signerName": "e2e.local/ca", "trustBundle": first},
     });
     apply(on, &bundle)?;
     let source = json!({"path": "ca.pem", "signerName": "e2e.local/ca", "labelSelector": {}});
@@ -220,13 +226,13 @@ async fn trust_bundle(on: &Cluster) -> Result<()> {
     create(on, "trusts", "", more)?;
     on.await_pod("trusts", SOON, is_ready).await?;
     let seen = || on.kubectl_prints(&["exec", "trusts", "--", "cat", "/ca/ca.pem"]);
-    ensure!(seen()? == certificate("MDAx"));
-    let patch = json!({"spec": {"trustBundle": certificate("MDAy")}}).to_string();
+    ensure!(seen()? == first);
+    let patch = json!({"spec": {"trustBundle": second}}).to_string();
     let bundles = "clustertrustbundle";
     on.kubectl_prints(&["patch", bundles, name, "--type=merge", "--patch", &patch])?;
     // A pod that changes is synced at once, and its volumes with it.
     on.kubectl_prints(&["annotate", "pod", "trusts", "bundle=2"])?;
-    let is_new = async |_: &Node| Ok(seen()? == certificate("MDAy"));
+    let is_new = async |_: &Node| Ok(seen()? == second);
     on.node
         .await_until("the other certificate", 2 * SOON, is_new)
         .await?;
