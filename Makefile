@@ -28,7 +28,7 @@ deny:
 # The figures of the README, measured on this machine.
 bench: build
 	deploy/install.sh build engine tests
-	cargo bench -p e2e --bench figures --bench streams --bench logs
+	cargo bench --workspace --bench figures --bench streams --bench logs
 
 # What the streaming server takes from strangers, for FUZZ_SECONDS each. Needs a nightly
 # compiler and `cargo install cargo-fuzz`.
