@@ -58,8 +58,6 @@ pub(crate) fn socket_of(uri: &Uri) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test may panic")]
-
     use super::*;
 
     #[tokio::test]

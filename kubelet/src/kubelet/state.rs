@@ -1,0 +1,112 @@
+//! What others may know of a kubelet that runs.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use tokio::sync::watch;
+
+use super::{Kubelet, KubeletError};
+use crate::{
+    config::options::Options,
+    node::shutdown::NodeShutdown,
+    pod::{identity::PodUid, manager::PodManager},
+    runtime::{cri::CriClient, running_pods::running_pods},
+    status::StatusManager,
+};
+
+impl Kubelet {
+    /// Unique names of the volumes that have to be attached to this node as long as its
+    /// pods have them, or are to have them; `None` until that is known.
+    pub fn volumes_in_use(&self) -> Option<Vec<String>> {
+        self.0.volumes.volumes_in_use()
+    }
+
+    /// Why the cluster does not know yet which volumes this node can have.
+    pub fn csi_node_problem(&self) -> Option<String> {
+        self.0.csi_node.as_ref()?.problem()
+    }
+
+    /// The pods of this node with their status, as `/pods` serves them, by
+    /// namespace and name.
+    pub fn pods(&self) -> Vec<Pod> {
+        let mut pods: Vec<Pod> = self
+            .0
+            .pods
+            .pods()
+            .iter()
+            .map(|pod| {
+                let mut pod = Pod::clone(pod);
+                if let Some(status) = self.0.statuses.get(&PodUid::of(&pod)) {
+                    pod.status = Some((*status).clone());
+                }
+                pod
+            })
+            .collect();
+        pods.sort_by(|a, b| {
+            let key = |pod: &Pod| (pod.metadata.namespace.clone(), pod.metadata.name.clone());
+            key(a).cmp(&key(b))
+        });
+        pods
+    }
+
+    /// The last status of a pod; none before its first sync and after its end.
+    pub fn status(&self, uid: &PodUid) -> Option<Arc<PodStatus>> {
+        self.0.statuses.get(uid)
+    }
+
+    /// Wakes whenever the status of a pod changes.
+    pub fn status_changes(&self) -> watch::Receiver<()> {
+        self.0.statuses.subscribe()
+    }
+
+    /// What the runtime runs, as `/runningpods/` serves it: metadata, and names
+    /// and images of the running containers.
+    ///
+    /// # Errors
+    /// The runtime cannot be listed.
+    pub async fn running_pods(&self) -> Result<Vec<Pod>, KubeletError> {
+        Ok(running_pods(&self.0.cri).await?)
+    }
+
+    /// Whether the kubelet does its work, for `/healthz`.
+    ///
+    /// # Errors
+    /// For people: what does not.
+    pub fn healthy(&self) -> Result<(), String> {
+        self.0.monitor.healthy()?;
+        self.0.pleg.healthy()
+    }
+
+    /// Whether the runtime's pods are looked at as often as they should be.
+    ///
+    /// # Errors
+    /// For people: for how long they were not.
+    pub fn pleg_healthy(&self) -> Result<(), String> {
+        self.0.pleg.healthy()
+    }
+
+    pub(crate) fn sources_ready(&self) -> bool {
+        (self.0.sources_ready)()
+    }
+
+    pub(crate) fn options(&self) -> &Arc<Options> {
+        &self.0.options
+    }
+
+    pub(crate) fn cri(&self) -> &CriClient {
+        &self.0.cri
+    }
+
+    /// Whether the node is being shut down.
+    pub fn shutdown(&self) -> &NodeShutdown {
+        &self.0.shutdown
+    }
+
+    pub(crate) fn pod_manager(&self) -> &PodManager {
+        &self.0.pods
+    }
+
+    pub(crate) fn statuses(&self) -> &StatusManager {
+        &self.0.statuses
+    }
+}
