@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod open;
+mod remove;
 
 use std::{
     ffi::{CStr, CString, OsStr},
@@ -21,6 +22,7 @@ use std::{
 };
 
 use open::{Id, Opened};
+pub use remove::{RemoveError, remove_all, remove_directories};
 use rustix::{
     fs::{AtFlags, Dir, DirEntry, FileType, statat},
     io::Errno,

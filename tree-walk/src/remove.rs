@@ -1,0 +1,206 @@
+//! Removes trees.
+
+use std::{
+    ffi::{CStr, CString},
+    fs, io,
+    os::{
+        fd::{AsFd as _, BorrowedFd, OwnedFd},
+        unix::ffi::OsStrExt as _,
+    },
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{AtFlags, unlinkat},
+    io::Errno,
+};
+
+use crate::{MAX_DEPTH, Step, Walk, open};
+
+/// What cannot be removed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot remove {path:?}: {source}")]
+pub struct RemoveError {
+    /// Where it is; of a long way from the root, the ends.
+    pub path: PathBuf,
+    /// Why not.
+    pub source: io::Error,
+}
+
+/// Removes a directory with everything in it. One that is not there is fine; a link in its
+/// place is removed itself. What is mounted on the directory or in it stays.
+///
+/// # Errors
+/// What cannot be removed, or is mounted. Some of the rest may be gone.
+pub fn remove_all(path: &Path) -> Result<(), RemoveError> {
+    Removal::new(path, Files::Remove).run()
+}
+
+/// [`remove_all`] of directories alone.
+///
+/// # Errors
+/// As [`remove_all`], and anything that is no directory: it stays.
+pub fn remove_directories(path: &Path) -> Result<(), RemoveError> {
+    Removal::new(path, Files::Keep).run()
+}
+
+/// What to do about everything but directories.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Files {
+    Remove,
+    Keep,
+}
+
+struct Removal<'a> {
+    path: &'a Path,
+    files: Files,
+    /// Something was removed since [`has_advanced`](Self::has_advanced) was asked.
+    advanced: bool,
+    max_depth: usize,
+}
+
+impl<'a> Removal<'a> {
+    const fn new(path: &'a Path, files: Files) -> Self {
+        Self {
+            path,
+            files,
+            advanced: false,
+            max_depth: MAX_DEPTH,
+        }
+    }
+
+    fn run(mut self) -> Result<(), RemoveError> {
+        let (Some(parent), Some(name)) = (self.path.parent(), self.path.file_name()) else {
+            return Err(self.failed(io::ErrorKind::InvalidInput.into()));
+        };
+        let name = CString::new(name.as_bytes()).map_err(|error| self.failed(error.into()))?;
+        let parent = match fs::File::open(Path::new(".").join(parent)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            opened => opened.map_err(|error| self.failed(error))?,
+        };
+        let parent = parent.as_fd();
+        loop {
+            match open::child(parent, &name) {
+                Ok(opened) => self.empty(&opened.fd)?,
+                Err(Errno::NOENT) => return Ok(()),
+                Err(Errno::NOTDIR | Errno::LOOP) if self.path.is_symlink() => {
+                    let removed = self.unlink(parent, &name, AtFlags::empty());
+                    return removed.map_err(|error| self.failed(error.into()));
+                }
+                Err(error) => {
+                    let refused = Step::Refused(name, error).ensure_passed();
+                    return refused.map_err(|error| self.failed(error));
+                }
+            }
+            match self.unlink(parent, &name, AtFlags::REMOVEDIR) {
+                Err(Errno::NOTEMPTY | Errno::EXIST) if self.has_advanced() => {}
+                removed => return removed.map_err(|error| self.failed(error.into())),
+            }
+        }
+    }
+
+    fn failed(&self, source: io::Error) -> RemoveError {
+        RemoveError {
+            path: self.path.to_owned(),
+            source,
+        }
+    }
+
+    /// Removes what is in a directory. What is too deep to be reached from there is removed
+    /// first, from where it was left off.
+    fn empty(&mut self, root: &OwnedFd) -> Result<(), RemoveError> {
+        let mut deeper: Option<OwnedFd> = None;
+        loop {
+            let from = match &deeper {
+                None => root.try_clone(),
+                Some(dir) => dir.try_clone(),
+            };
+            let walk = from.and_then(|from| Ok(Walk::of(from)?));
+            let left = self.pass(walk.map_err(|error| self.failed(error))?)?;
+            if left.is_none() && deeper.is_none() {
+                return Ok(());
+            }
+            deeper = left;
+        }
+    }
+
+    /// Removes what a walk comes by; returns a directory that it is to go on from.
+    fn pass(&mut self, mut walk: Walk) -> Result<Option<OwnedFd>, RemoveError> {
+        walk.max_depth = self.max_depth;
+        while let Some(step) = walk.step().map_err(|error| self.failed(error))? {
+            match self.remove(&mut walk, &step) {
+                Ok(None) => {}
+                Ok(deeper) => return Ok(deeper),
+                Err(source) => {
+                    let path = self.path.join(walk.path(step.name()));
+                    return Err(RemoveError { path, source });
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn remove(&mut self, walk: &mut Walk, step: &Step) -> io::Result<Option<OwnedFd>> {
+        let directory = walk.directory()?;
+        match step {
+            Step::File(name) => self.remove_file(directory, name)?,
+            Step::Directory(name, _) => {
+                match self.unlink(directory, name, AtFlags::REMOVEDIR) {
+                    // Something was made meanwhile, or the stream was at another place.
+                    Err(Errno::NOTEMPTY | Errno::EXIST) if self.has_advanced() => {
+                        walk.enter(name.clone())?;
+                    }
+                    removed => removed?,
+                }
+            }
+            Step::TooDeep(name) => match self.unlink(directory, name, AtFlags::REMOVEDIR) {
+                Err(Errno::NOTEMPTY | Errno::EXIST) => {
+                    return Ok(Some(open::child(directory, name)?.fd));
+                }
+                removed => removed?,
+            },
+            Step::Refused(_, Errno::NOENT) => {}
+            Step::Refused(name, Errno::NOTDIR | Errno::LOOP) => {
+                self.remove_file(directory, name)?;
+            }
+            Step::Refused(..) | Step::Unread(_) => step.ensure_passed()?,
+        }
+        Ok(None)
+    }
+
+    fn remove_file(&mut self, directory: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
+        if self.files == Files::Keep {
+            return Err(io::Error::other("it is no directory"));
+        }
+        match self.unlink(directory, name, AtFlags::empty()) {
+            // It has become a directory: the one that it is in is not empty.
+            Err(Errno::ISDIR) => Ok(()),
+            removed => Ok(removed?),
+        }
+    }
+
+    fn unlink(
+        &mut self,
+        directory: BorrowedFd<'_>,
+        name: &CStr,
+        flags: AtFlags,
+    ) -> rustix::io::Result<()> {
+        match unlinkat(directory, name, flags) {
+            Err(Errno::NOENT) => Ok(()),
+            removed => {
+                self.advanced |= removed.is_ok();
+                removed
+            }
+        }
+    }
+
+    /// Whether something was removed since this was last asked, so that trying again may
+    /// come to an end.
+    fn has_advanced(&mut self) -> bool {
+        std::mem::take(&mut self.advanced)
+    }
+}
+
+#[cfg(test)]
+#[path = "remove_tests.rs"]
+mod tests;
