@@ -3,6 +3,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod server;
+
 /// CRI: between the kubelet and a container runtime.
 pub mod runtime {
     /// The Container Runtime Interface, v1.

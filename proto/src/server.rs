@@ -1,0 +1,114 @@
+//! What the gRPC servers of both binaries listen with.
+
+mod authority;
+
+use std::{
+    fmt, io,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use authority::Authorities;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{UnixListener, UnixStream},
+};
+use tonic::{
+    codegen::tokio_stream::Stream,
+    transport::server::{Connected, UdsConnectInfo},
+};
+
+/// The connections that a unix socket takes, for
+/// [`serve_with_incoming`](tonic::transport::server::Router::serve_with_incoming).
+///
+/// HTTP/2 names the server by `:authority`. A unix socket has no name, and what clients send
+/// in its place is not always what URIs allow: gRPC's C core (Python, C++, Ruby) sends the
+/// percent-encoded path, Java the path. Servers of gRPC take it; h2 resets the stream. Nobody
+/// here reads it, so each is made one that h2 takes.
+#[derive(Debug)]
+pub struct Incoming(UnixListener);
+
+/// A connection that [`Incoming`] took.
+pub struct Accepted {
+    stream: UnixStream,
+    authorities: Authorities,
+}
+
+// === impl Incoming ===
+
+impl From<UnixListener> for Incoming {
+    fn from(listener: UnixListener) -> Self {
+        Self(listener)
+    }
+}
+
+impl Stream for Incoming {
+    type Item = io::Result<Accepted>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let accepted = ready!(self.0.poll_accept(context));
+        Poll::Ready(Some(accepted.map(|(stream, _)| Accepted {
+            stream,
+            authorities: Authorities::default(),
+        })))
+    }
+}
+
+// === impl Accepted ===
+
+impl fmt::Debug for Accepted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.stream.fmt(f)
+    }
+}
+
+impl Connected for Accepted {
+    type ConnectInfo = UdsConnectInfo;
+
+    fn connect_info(&self) -> Self::ConnectInfo {
+        self.stream.connect_info()
+    }
+}
+
+impl AsyncRead for Accepted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = ready!(Pin::new(&mut self.stream).poll_read(context, buffer));
+        self.authorities.pass(&mut buffer.filled_mut()[before..]);
+        Poll::Ready(read)
+    }
+}
+
+impl AsyncWrite for Accepted {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

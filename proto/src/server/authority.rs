@@ -1,0 +1,377 @@
+//! The `:authority` of each request, made one that h2 takes while its bytes pass by.
+//!
+//! HPACK makes both ends keep the same table of headers, counted in bytes. So nothing is
+//! decoded and written anew here: bytes of a value are replaced by others, as many, which
+//! decode to as many characters. Frames keep their lengths and the tables their sizes, nothing
+//! is held back, and what is not understood passes as it is, for h2 to refuse.
+//!
+//! The name is known where a field has it as the static index that HPACK gives it, or spelled
+//! out. No encoder that is in use takes it from the dynamic table.
+
+#[cfg(test)]
+mod tests;
+mod text;
+
+use text::Text;
+
+/// What a connection begins with.
+const PREFACE: usize = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
+/// Of a frame: its length, kind, flags and stream.
+const HEAD: usize = 9;
+const HEADERS: u8 = 1;
+const CONTINUATION: u8 = 9;
+const PADDED: u8 = 0x8;
+const PRIORITY: u8 = 0x20;
+/// The bytes of a frame's priority.
+const PRIORITY_LENGTH: usize = 5;
+
+/// The index of `:authority` in HPACK's static table; it has no value there.
+const AUTHORITY: u32 = 1;
+/// The field of that index alone, and one of another empty header, which nobody reads.
+const EMPTY_AUTHORITY: u8 = 0x80 | 1;
+const EMPTY_ACCEPT_CHARSET: u8 = 0x80 | 15;
+const NAME: &[u8] = b":authority";
+const NAME_HUFFMAN: &[u8] = &[0xb8, 0x3b, 0x53, 0x39, 0xec, 0x32, 0x7d, 0x7f];
+
+/// The requests' authorities on a connection, from its first byte on.
+#[derive(Debug, Default)]
+pub(super) struct Authorities {
+    at: At,
+    /// Of a request's headers, which may go on in the next frame.
+    field: Field,
+}
+
+/// Where in the connection.
+#[derive(Clone, Copy, Debug)]
+enum At {
+    /// In so many bytes of no interest.
+    Other(usize),
+    /// In a frame's head.
+    Head([u8; HEAD], usize),
+    /// At the length of the padding of headers.
+    PadLength { left: usize, priority: usize },
+    /// In the priority of headers.
+    Priority { skip: usize, headers: Headers },
+    /// In headers.
+    Headers(Headers),
+    /// In what is not HTTP/2.
+    Lost,
+}
+
+/// What is left of a frame of headers.
+#[derive(Clone, Copy, Debug)]
+struct Headers {
+    left: usize,
+    padding: usize,
+}
+
+/// Where in a request's headers.
+#[derive(Clone, Copy, Debug, Default)]
+enum Field {
+    #[default]
+    Start,
+    /// In a number that is longer than its first byte.
+    Number { of: Number, value: u32, shift: u32 },
+    /// At the length of a name or a value.
+    Length(String),
+    /// In a name; so far it is that of the authority or not.
+    Name {
+        left: u32,
+        huffman: bool,
+        authority: bool,
+    },
+    /// In the authority.
+    Authority { left: u32, text: Text },
+    /// In another value.
+    Value { left: u32 },
+    /// In what is not HPACK.
+    Lost,
+}
+
+/// What a number says.
+#[derive(Clone, Copy, Debug)]
+enum Number {
+    /// Nothing of interest.
+    Other,
+    /// Which name a literal field has; 0 if it is spelled out.
+    NameIndex,
+    Length {
+        of: String,
+        huffman: bool,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+enum String {
+    Name,
+    Value { authority: bool },
+}
+
+// === impl At ===
+
+impl Default for At {
+    fn default() -> Self {
+        Self::Other(PREFACE)
+    }
+}
+
+impl At {
+    const NEXT: Self = Self::Head([0; HEAD], 0);
+
+    const fn other(left: usize) -> Self {
+        if left == 0 {
+            Self::NEXT
+        } else {
+            Self::Other(left)
+        }
+    }
+
+    /// In headers behind `skip` bytes, with `left` of them and then the padding.
+    fn headers(skip: usize, left: usize, padding: usize) -> Self {
+        match left.checked_sub(skip + padding) {
+            // A frame that is shorter than what it has to hold.
+            None => Self::Lost,
+            Some(left) if skip == 0 => Headers { left, padding }.rest(),
+            Some(left) => Self::Priority {
+                skip,
+                headers: Headers { left, padding },
+            },
+        }
+    }
+}
+
+// === impl Headers ===
+
+impl Headers {
+    const fn rest(self) -> At {
+        if self.left == 0 {
+            At::other(self.padding)
+        } else {
+            At::Headers(self)
+        }
+    }
+}
+
+// === impl Authorities ===
+
+impl Authorities {
+    /// Makes of each authority in the connection's next bytes one that h2 takes.
+    pub(super) fn pass(&mut self, mut bytes: &mut [u8]) {
+        while !bytes.is_empty() {
+            let (taken, at) = self.step(bytes);
+            self.at = at;
+            bytes = &mut bytes[taken..];
+        }
+    }
+
+    /// How many of the bytes, at least one, were taken, and what is behind them.
+    fn step(&mut self, bytes: &mut [u8]) -> (usize, At) {
+        match self.at {
+            At::Head(mut head, have) => {
+                let taken = bytes.len().min(HEAD - have);
+                head[have..have + taken].copy_from_slice(&bytes[..taken]);
+                let have = have + taken;
+                let at = if have < HEAD {
+                    At::Head(head, have)
+                } else {
+                    self.frame(head)
+                };
+                (taken, at)
+            }
+            At::Other(left) => {
+                let taken = left.min(bytes.len());
+                (taken, At::other(left - taken))
+            }
+            At::PadLength { left, priority } => {
+                let padding = usize::from(bytes[0]);
+                (1, At::headers(priority, left, padding))
+            }
+            At::Priority { skip, headers } => {
+                let taken = skip.min(bytes.len());
+                let at = if taken == skip {
+                    headers.rest()
+                } else {
+                    At::Priority {
+                        skip: skip - taken,
+                        headers,
+                    }
+                };
+                (taken, at)
+            }
+            At::Headers(headers) => {
+                let taken = headers.left.min(bytes.len());
+                self.field = self.field.pass(&mut bytes[..taken]);
+                let left = headers.left - taken;
+                (taken, Headers { left, ..headers }.rest())
+            }
+            At::Lost => (bytes.len(), At::Lost),
+        }
+    }
+
+    fn frame(&mut self, [a, b, c, kind, flags, ..]: [u8; HEAD]) -> At {
+        let left = u32::from_be_bytes([0, a, b, c]) as usize;
+        let (padded, priority) = (flags & PADDED != 0, flags & PRIORITY != 0);
+        match kind {
+            HEADERS => {
+                self.field = Field::Start;
+                let priority = if priority { PRIORITY_LENGTH } else { 0 };
+                match left.checked_sub(1) {
+                    Some(left) if padded => At::PadLength { left, priority },
+                    None if padded => At::Lost,
+                    _ => At::headers(priority, left, 0),
+                }
+            }
+            CONTINUATION => At::headers(0, left, 0),
+            _ => At::other(left),
+        }
+    }
+}
+
+// === impl Field ===
+
+impl Field {
+    /// Behind these bytes.
+    fn pass(mut self, mut bytes: &mut [u8]) -> Self {
+        while !bytes.is_empty() {
+            let (taken, next) = self.step(bytes);
+            self = next;
+            bytes = &mut bytes[taken..];
+        }
+        self
+    }
+
+    /// How many of the bytes, at least one, were taken, and what is behind them.
+    fn step(self, bytes: &mut [u8]) -> (usize, Self) {
+        let part = |left: u32| bytes.len().min(left as usize);
+        match self {
+            Self::Start => {
+                let first = &mut bytes[0];
+                if *first == EMPTY_AUTHORITY {
+                    *first = EMPTY_ACCEPT_CHARSET;
+                }
+                let (of, bits) = match first.leading_zeros() {
+                    0 => (Number::Other, 7),
+                    1 => (Number::NameIndex, 6),
+                    2 => (Number::Other, 5),
+                    _ => (Number::NameIndex, 4),
+                };
+                (1, of.begin(*first, bits))
+            }
+            Self::Number { of, value, shift } => {
+                let byte = u32::from(bytes[0]);
+                let more = (byte & 0x7f).checked_shl(shift).filter(|_| shift < 28);
+                let next = match more.and_then(|more| value.checked_add(more)) {
+                    None => Self::Lost,
+                    Some(value) if byte & 0x80 == 0 => of.is(value),
+                    Some(value) => Self::Number {
+                        of,
+                        value,
+                        shift: shift + 7,
+                    },
+                };
+                (1, next)
+            }
+            Self::Length(of) => {
+                let huffman = bytes[0] & 0x80 != 0;
+                (1, Number::Length { of, huffman }.begin(bytes[0], 7))
+            }
+            Self::Name {
+                left,
+                huffman,
+                authority,
+            } => {
+                let name = if huffman { NAME_HUFFMAN } else { NAME };
+                let taken = part(left);
+                let rest = left as usize - taken;
+                let expected = |at: usize| name.get(at..at + taken);
+                let at = name.len().checked_sub(left as usize);
+                let authority = authority && at.and_then(expected) == Some(&bytes[..taken]);
+                let next = if rest == 0 {
+                    Self::Length(String::Value { authority })
+                } else {
+                    Self::Name {
+                        left: left - taken as u32,
+                        huffman,
+                        authority,
+                    }
+                };
+                (taken, next)
+            }
+            Self::Authority { left, mut text } => {
+                let taken = part(left);
+                text.pass(&mut bytes[..taken]);
+                let left = left - taken as u32;
+                let next = match left {
+                    0 => Self::Start,
+                    left => Self::Authority { left, text },
+                };
+                (taken, next)
+            }
+            Self::Value { left } => {
+                let taken = part(left);
+                let next = match left - taken as u32 {
+                    0 => Self::Start,
+                    left => Self::Value { left },
+                };
+                (taken, next)
+            }
+            Self::Lost => (bytes.len(), Self::Lost),
+        }
+    }
+}
+
+// === impl Number ===
+
+impl Number {
+    /// Of the lower `bits` of a first byte.
+    const fn begin(self, first: u8, bits: u32) -> Field {
+        let most = (1 << bits) - 1;
+        let value = first as u32 & most;
+        if value < most {
+            return self.is(value);
+        }
+        Field::Number {
+            of: self,
+            value,
+            shift: 0,
+        }
+    }
+
+    const fn is(self, value: u32) -> Field {
+        match self {
+            Self::Other => Field::Start,
+            Self::NameIndex => Field::Length(match value {
+                0 => String::Name,
+                index => String::Value {
+                    authority: index == AUTHORITY,
+                },
+            }),
+            Self::Length {
+                of: String::Name,
+                huffman,
+            } => {
+                let name = if huffman { NAME_HUFFMAN } else { NAME };
+                match value {
+                    // No header has an empty name.
+                    0 => Field::Lost,
+                    left => Field::Name {
+                        left,
+                        huffman,
+                        authority: left as usize == name.len(),
+                    },
+                }
+            }
+            Self::Length {
+                of: String::Value { authority },
+                huffman,
+            } => match value {
+                0 => Field::Start,
+                left if authority => Field::Authority {
+                    left,
+                    text: Text::new(huffman),
+                },
+                left => Field::Value { left },
+            },
+        }
+    }
+}
