@@ -12,16 +12,20 @@
 //!                                                     status  <- exit code
 //! ```
 //!
-//! [`client`] is the other end, and [`Proxy`] stands between the two. [`spdy`] is the protocol by itself, both ends. What each
-//! peer can make this side keep in memory is bounded: tokens by their number, requests and
-//! messages by their size, streams by their number and by what is kept for their readers.
+//! [`client`] is the other end, and [`Proxy`] stands between the two. [`spdy`] is the
+//! protocol by itself, both ends. What each peer can make this side keep in memory is
+//! bounded: connections and tokens by their number, requests and messages by their size,
+//! streams by their number and by what is kept for their readers. [`places`] says who keeps
+//! a connection when there are too many, for other servers as well.
 
 #![forbid(unsafe_code)]
 
+pub mod bound;
 pub mod client;
 mod dial;
 mod handshake;
 mod idle;
+pub mod places;
 mod port_forward;
 mod proxy;
 mod remote_command;
