@@ -6,7 +6,7 @@ use cri_streaming::{
     Attach, Connection, Exec, Runtime, RuntimeError, Server, ServerError, Streams,
 };
 
-use crate::{Shim, container, sandbox};
+use crate::{Shim, container, metrics::StreamingMetrics, sandbox};
 
 /// Serves the streams that verbs prepare.
 pub type Streaming = Server<Shim>;
@@ -18,6 +18,9 @@ pub type Streaming = Server<Shim>;
 pub async fn bind(shim: &Arc<Shim>) -> Result<Arc<Streaming>, ServerError> {
     let config = shim.config.streaming.clone();
     let server = Server::bind(config, Arc::clone(shim)).await?;
+    if let Some(metrics) = &shim.metrics {
+        metrics.register_collector(StreamingMetrics::new(server.bounds()));
+    }
     tracing::info!(
         url = server.base_url(),
         "serving exec, attach and port-forward"

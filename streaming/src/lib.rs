@@ -44,7 +44,7 @@ pub use proxy::{Proxy, ProxyTimeouts};
 pub use runtime::{
     Attach, Connection, Exec, Reader, Runtime, RuntimeError, Streams, TerminalSize, Wants, Writer,
 };
-pub use server::{CREATION_TIMEOUT, Config, IDLE_TIMEOUT, Server, ServerError};
+pub use server::{CREATION_TIMEOUT, Config, IDLE_TIMEOUT, MOST_CONNECTIONS, Server, ServerError};
 pub use status::{Cause, Details, Status};
 pub use token::TokenError;
 /// For [`Config::tls`], [`client::Client::with_tls`] and [`Proxy::with_tls`].

@@ -20,7 +20,6 @@ use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepidle, set_tcp_keepi
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
 };
 use tokio_rustls::{TlsAcceptor, rustls};
 use tokio_tungstenite::{WebSocketStream, tungstenite::protocol::Role};
@@ -28,7 +27,9 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     Attach, Exec, Runtime, Wants,
+    bound::Bound,
     handshake::{self, Answer},
+    places::{Place, Places, Room},
     port_forward,
     remote_command::{SPDY_PROTOCOLS, Session, Subprotocol, Version},
     status::Status,
@@ -42,8 +43,14 @@ pub const IDLE_TIMEOUT: Duration = Duration::from_secs(4 * 3600);
 pub const CREATION_TIMEOUT: Duration = Duration::from_secs(30);
 /// Between the system's own questions whether a silent client is there.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// Connections at once; more wait to be accepted.
-const MOST_CONNECTIONS: usize = 4096;
+/// What a client gets at most to send its request, the handshake of TLS included: it has
+/// shown nothing before.
+const FIRST_REQUEST: Duration = Duration::from_secs(10);
+/// Connections at once, where nothing else is said.
+pub const MOST_CONNECTIONS: usize = 4096;
+/// Files that a connection may lead to, itself among them: the engine's side of a command,
+/// a connection for each forwarded port.
+const FILES: usize = 4;
 /// A request with all its headers.
 const LONGEST_REQUEST: usize = 64 * 1024;
 /// After the listener failed, as it does when there are no more descriptors.
@@ -58,10 +65,13 @@ pub struct Config {
     pub base_path: String,
     /// How long a connection may be silent before it is cut off.
     pub idle_timeout: Duration,
-    /// What a client gets to send its request, and then to open its streams.
+    /// What a client gets to send its request (10 s at most), and then to open its streams.
     pub creation_timeout: Duration,
     /// Serves TLS.
     pub tls: Option<Arc<rustls::ServerConfig>>,
+    /// Connections at once, sessions among them; fewer where the process may not have files
+    /// open for as many. See [`crate::places`].
+    pub connections: usize,
 }
 
 /// Why the server cannot be started.
@@ -87,6 +97,7 @@ pub struct Server<R> {
     /// As clients on this machine reach it, with the base path, without a final slash.
     base_url: String,
     requests: TokenCache<Prepared>,
+    places: Arc<Places>,
     sessions: TaskTracker,
     stop: CancellationToken,
 }
@@ -116,6 +127,7 @@ impl Config {
             idle_timeout: IDLE_TIMEOUT,
             creation_timeout: CREATION_TIMEOUT,
             tls: None,
+            connections: MOST_CONNECTIONS,
         }
     }
 }
@@ -144,12 +156,14 @@ impl<R: Runtime> Server<R> {
             "" => format!("{scheme}://{address}"),
             path => format!("{scheme}://{address}/{path}"),
         };
+        let room = Room::within_open_files(config.connections, FILES);
         Ok(Self {
             runtime,
             config,
             listener: parking_lot::Mutex::new(Some(listener)),
             base_url,
             requests: TokenCache::new(),
+            places: Places::new("streaming", room),
             sessions: TaskTracker::new(),
             stop: CancellationToken::new(),
         })
@@ -164,6 +178,11 @@ impl<R: Runtime> Server<R> {
     /// How many clients' sessions run.
     pub fn sessions(&self) -> usize {
         self.sessions.len()
+    }
+
+    /// The bounds on its connections.
+    pub fn bounds(&self) -> [Arc<Bound>; 3] {
+        self.places.bounds()
     }
 
     /// Prepares a command; returns the URL at which a client gets its streams, once and
@@ -204,24 +223,31 @@ impl<R: Runtime> Server<R> {
             return;
         };
         let tls = self.config.tls.clone().map(TlsAcceptor::from);
-        let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
         let accepting = async {
             loop {
-                let Ok(place) = Arc::clone(&places).acquire_owned().await else {
-                    return;
-                };
-                let socket = match listener.accept().await {
-                    Ok((socket, _)) => socket,
+                self.places.room().await;
+                let (socket, address) = match listener.accept().await {
+                    Ok(accepted) => accepted,
                     Err(error) => {
                         tracing::warn!(%error, "accept a streaming connection");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                         continue;
                     }
                 };
+                let place = Arc::new(self.places.enter(Some(address.ip())));
                 let (server, tls) = (Arc::clone(&self), tls.clone());
                 self.sessions.spawn(async move {
-                    server.connection(socket, tls).await;
-                    drop(place);
+                    let patience = server.config.creation_timeout.min(FIRST_REQUEST);
+                    tokio::select! {
+                        biased;
+                        () = Arc::clone(&server).connection(socket, tls, &place) => {}
+                        () = place.given_up() => {
+                            tracing::debug!(%address, "a client makes room for another");
+                        }
+                        () = place.stays_silent(patience) => {
+                            tracing::debug!(%address, "a client sent no request");
+                        }
+                    }
                 });
             }
         };
@@ -236,30 +262,34 @@ impl<R: Runtime> Server<R> {
     }
 
     /// Serves one request, and the session that it may become.
-    async fn connection(self: Arc<Self>, socket: TcpStream, tls: Option<TlsAcceptor>) {
+    async fn connection(
+        self: Arc<Self>,
+        socket: TcpStream,
+        tls: Option<TlsAcceptor>,
+        place: &Arc<Place>,
+    ) {
         // Keystrokes must not wait for more.
         let _ = socket.set_nodelay(true);
         keep_alive(&socket);
-        let patience = self.config.creation_timeout;
         match tls {
-            None => self.http(socket).await,
-            Some(tls) => match tokio::time::timeout(patience, tls.accept(socket)).await {
-                Ok(Ok(socket)) => self.http(socket).await,
-                Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
-                Err(_) => tracing::debug!("a TLS handshake took too long"),
+            None => self.http(socket, place).await,
+            Some(tls) => match tls.accept(socket).await {
+                Ok(socket) => self.http(socket, place).await,
+                Err(error) => tracing::debug!(%error, "a TLS handshake failed"),
             },
         }
     }
 
-    async fn http<T>(self: Arc<Self>, io: T)
+    async fn http<T>(self: Arc<Self>, io: T, place: &Arc<Place>)
     where
         T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let session = parking_lot::Mutex::new(None);
         let service = service_fn(|request| {
+            place.asks();
             let answer = match self.answer(request) {
                 Ok((answer, upgrade, request)) => {
-                    *session.lock() = Some((upgrade, request));
+                    *session.lock() = Some((upgrade, request, place.let_in()));
                     answer
                 }
                 Err(answer) => *answer,
@@ -279,7 +309,7 @@ impl<R: Runtime> Server<R> {
             },
             () = self.stop.cancelled() => return,
         }
-        let Some((upgrade, agreed)) = session.into_inner() else {
+        let Some((upgrade, agreed, _busy)) = session.into_inner() else {
             return;
         };
         match upgrade.await {

@@ -8,6 +8,7 @@
 mod engine;
 mod model;
 mod requests;
+mod streaming;
 
 use std::fmt;
 
@@ -22,6 +23,7 @@ use prometheus_client::{
 pub use engine::EngineMetrics;
 pub use model::ModelMetrics;
 pub use requests::{InFlight, RequestMetrics};
+pub use streaming::StreamingMetrics;
 
 /// Of the text that [`Metrics::encode`] makes.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
