@@ -4,124 +4,14 @@
 
 mod support;
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use clap::Parser as _;
 use cri_proto::runtime::v1::{
-    CheckpointContainerRequest, ListPodSandboxRequest, PodSandboxConfig, PodSandboxMetadata,
-    PodSandboxState, RemovePodSandboxRequest, RunPodSandboxRequest, StatusRequest,
-    StopPodSandboxRequest, VersionRequest, runtime_service_server::RuntimeService as _,
+    CheckpointContainerRequest, PodSandboxState, RemovePodSandboxRequest, StopPodSandboxRequest,
+    VersionRequest, runtime_service_server::RuntimeService as _,
 };
-use dockershim::{Config, Shim, cli::Cli, service::Service, streaming};
-use support::{FakeEngine, Hang, eventually};
-use tokio_util::sync::CancellationToken;
+use support::{FakeEngine, Hang, eventually, node::Node};
 use tonic::{Code, Request};
-
-/// A shim on a fake engine; ends with the test.
-struct Node {
-    shim: Arc<Shim>,
-    service: Service,
-    stop: CancellationToken,
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        self.stop.cancel();
-    }
-}
-
-impl Node {
-    async fn start(engine: &FakeEngine) -> Self {
-        let endpoint = format!("--docker-endpoint=unix://{}", engine.socket.display());
-        let root = format!(
-            "--root-directory={}",
-            engine.socket.with_extension("root").display()
-        );
-        let flags = ["dockershim", "--network-plugin=docker", &endpoint, &root];
-        let config = Config::try_from(&Cli::parse_from(flags)).unwrap();
-        let stop = CancellationToken::new();
-        let shim = Shim::start(config, stop.clone());
-        let streaming = streaming::bind(&shim).await.unwrap();
-        let service = Service::new(Arc::clone(&shim), streaming);
-        Self {
-            shim,
-            service,
-            stop,
-        }
-    }
-
-    async fn synced(engine: &FakeEngine) -> Self {
-        let node = Self::start(engine).await;
-        eventually("the shim is in sync", || node.shim.model.synced()).await;
-        node
-    }
-
-    async fn list(&self) -> Result<Vec<(String, PodSandboxState)>, tonic::Status> {
-        let request = Request::new(ListPodSandboxRequest::default());
-        let items = self
-            .service
-            .list_pod_sandbox(request)
-            .await?
-            .into_inner()
-            .items;
-        Ok(items
-            .into_iter()
-            .map(|s| (s.id.clone(), s.state()))
-            .collect())
-    }
-
-    fn states(&self) -> Vec<(String, PodSandboxState)> {
-        let snapshot = self.shim.model.snapshot();
-        snapshot
-            .sandboxes()
-            .map(|s| (s.id().to_owned(), s.status.state()))
-            .collect()
-    }
-
-    async fn run(&self, pod: &str) -> Result<String, tonic::Status> {
-        let request = Request::new(run_request(pod));
-        Ok(self
-            .service
-            .run_pod_sandbox(request)
-            .await?
-            .into_inner()
-            .pod_sandbox_id)
-    }
-
-    /// Whether the runtime says it is ready, and the reason.
-    async fn ready(&self) -> (bool, String) {
-        let request = Request::new(StatusRequest::default());
-        let status = self
-            .service
-            .status(request)
-            .await
-            .unwrap()
-            .into_inner()
-            .status
-            .unwrap();
-        let runtime = status
-            .conditions
-            .into_iter()
-            .find(|c| c.r#type == "RuntimeReady")
-            .unwrap();
-        (runtime.status, runtime.reason)
-    }
-}
-
-fn run_request(pod: &str) -> RunPodSandboxRequest {
-    RunPodSandboxRequest {
-        config: Some(PodSandboxConfig {
-            metadata: Some(PodSandboxMetadata {
-                name: pod.into(),
-                uid: "uid".into(),
-                namespace: "default".into(),
-                attempt: 0,
-            }),
-            ..Default::default()
-        }),
-        runtime_handler: String::new(),
-    }
-}
 
 use PodSandboxState::{SandboxNotready as NotReady, SandboxReady as Ready};
 

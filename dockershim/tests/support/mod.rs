@@ -1,11 +1,19 @@
 //! A fake Docker engine: just enough of the API on a unix socket, with calls that can
 //! be made to hang, an event stream that can be broken, and changes behind its back.
 
+#![allow(dead_code, reason = "not every test uses all of it")]
+
+mod by_hand;
+pub mod node;
+
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     convert::Infallible,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
@@ -29,7 +37,12 @@ use tokio_stream::wrappers::BroadcastStream;
 
 type Body = BoxBody<Bytes, Infallible>;
 
+/// What the first process of a container is said to be; no process has it.
+const PID: u32 = u32::MAX >> 1;
+const PAUSE: &str = "dockershim.local/pause:1";
 const PAUSE_ID: &str = "sha256:aaaa000000000000000000000000000000000000000000000000000000000000";
+/// Of every image.
+const PASSWD: &str = "web:x:1000:1001::/:\n";
 const NEVER: &str = "0001-01-01T00:00:00Z";
 const CREATED: &str = "2026-01-01T00:00:00Z";
 const STARTED: &str = "2026-01-01T00:00:01Z";
@@ -41,6 +54,8 @@ pub enum Hang {
     Inspect(String),
     Remove(String),
     Start,
+    Images,
+    Containers,
 }
 
 /// The engine as a test sees it.
@@ -55,9 +70,15 @@ struct State {
     containers: Mutex<BTreeMap<String, Value>>,
     /// One per life of the event stream; replaced when the stream is broken.
     events: Mutex<broadcast::Sender<Value>>,
+    /// Reference by id.
+    images: Mutex<BTreeMap<String, String>>,
+    /// Ids of images that no inspect is answered of.
+    broken_images: Mutex<HashSet<String>>,
     hanging: watch::Sender<HashSet<Hang>>,
     calls: Mutex<HashMap<String, usize>>,
     next: Mutex<u64>,
+    /// The first process of what is started.
+    pid: AtomicU32,
 }
 
 impl FakeEngine {
@@ -68,9 +89,12 @@ impl FakeEngine {
         let state = Arc::new(State {
             containers: Mutex::default(),
             events: Mutex::new(broadcast::channel(64).0),
+            images: Mutex::new(BTreeMap::from([(PAUSE_ID.into(), PAUSE.into())])),
+            broken_images: Mutex::default(),
             hanging: watch::Sender::default(),
             calls: Mutex::default(),
             next: Mutex::default(),
+            pid: AtomicU32::new(PID),
         });
         let server = serve(&socket, Arc::clone(&state));
         Self {
@@ -138,7 +162,8 @@ impl FakeEngine {
             "dockershim.log-format": "cri",
         });
         let name = format!("k8s_{name}_pod_default_uid_0");
-        self.state.insert(&id, &name, &labels, json!({}));
+        let made_by_the_shim = json!({ "ContainerIDFile": "dockershim" });
+        self.state.insert(&id, &name, &labels, made_by_the_shim);
         let engine_log = self.engine_log(&id);
         std::fs::create_dir_all(engine_log.parent().unwrap()).unwrap();
         std::fs::write(&engine_log, "").unwrap();
@@ -147,6 +172,20 @@ impl FakeEngine {
         }
         self.state.set_running(&id, true);
         self.state.emit("start", &id);
+        id
+    }
+
+    /// A container in `sandbox` that is to be started, with `unified` to be written then.
+    pub fn add_created_container(&self, sandbox: &str, name: &str, unified: &str) -> String {
+        let id = self.state.new_id();
+        let labels = json!({
+            "io.kubernetes.docker.type": "container",
+            "io.kubernetes.sandbox.id": sandbox,
+            "dockershim.unified": unified,
+        });
+        let name = format!("k8s_{name}_pod_default_uid_0");
+        let made_by_the_shim = json!({ "ContainerIDFile": "dockershim" });
+        self.state.insert(&id, &name, &labels, made_by_the_shim);
         id
     }
 
@@ -164,10 +203,31 @@ impl FakeEngine {
         self.state.containers.lock().remove(id);
     }
 
+    /// An image that somebody loaded, without an event; an inspect of it may fail.
+    pub fn add_image(&self, reference: &str, broken: bool) -> String {
+        let id = format!("sha256:{}", self.state.new_id());
+        let mut images = self.state.images.lock();
+        images.insert(id.clone(), reference.to_owned());
+        if broken {
+            self.state.broken_images.lock().insert(id.clone());
+        }
+        id
+    }
+
+    /// Ends a container's process, and loses the event.
+    pub fn end_unseen(&self, id: &str) {
+        self.state.set_running(id, false);
+    }
+
     /// Ends a container's process.
     pub fn end(&self, id: &str) {
         self.state.set_running(id, false);
         self.state.emit("die", id);
+    }
+
+    /// What a container was created with, beside its configuration.
+    pub fn host_config(&self, id: &str) -> Value {
+        self.state.find(id).unwrap()["HostConfig"].clone()
     }
 
     /// The Docker names of the containers that there are.
@@ -263,15 +323,28 @@ async fn answer(
             "SystemTime": "2026-01-01T00:00:00Z",
         })),
         ("GET", ["events"]) => stream(&state),
-        ("GET", ["images", "json"]) => ok(json!([{
-            "Id": PAUSE_ID, "ParentId": "", "RepoTags": ["dockershim.local/pause:1"],
-            "RepoDigests": [], "Created": 0, "Size": 1000, "SharedSize": -1,
-            "Labels": null, "Containers": -1,
-        }])),
-        ("GET", ["images", .., "json"]) => {
-            ok(json!({ "Id": PAUSE_ID, "Config": { "User": "65535" } }))
+        ("POST", ["images", "load"]) => {
+            let pause = (PAUSE_ID.to_owned(), PAUSE.to_owned());
+            state.images.lock().extend([pause]);
+            ok(json!({ "stream": "Loaded" }))
         }
-        ("GET", ["containers", "json"]) => ok(state.list(&asked)),
+        ("GET", ["images", "json"]) => {
+            state.wait_while_hanging(&Hang::Images).await;
+            let images = state.images.lock();
+            let line = |(id, reference): (&String, &String)| {
+                json!({
+                    "Id": id, "ParentId": "", "RepoTags": [reference], "RepoDigests": [],
+                    "Created": 0, "Size": 1000, "SharedSize": -1, "Labels": null,
+                    "Containers": -1,
+                })
+            };
+            ok(images.iter().map(line).collect())
+        }
+        ("GET", ["images", name @ .., "json"]) => state.inspect_image(&name.join("/")),
+        ("GET", ["containers", "json"]) => {
+            state.wait_while_hanging(&Hang::Containers).await;
+            ok(state.list(&asked))
+        }
         ("POST", ["containers", "create"]) => state.create(&name, &body),
         ("GET", ["containers", id, "json"]) => {
             state
@@ -280,6 +353,13 @@ async fn answer(
             match state.find(id) {
                 Some(container) => ok(container),
                 None => missing(id),
+            }
+        }
+        ("GET", ["containers", id, "archive"]) if state.find(id).is_some() => {
+            let file = query(&asked, "path");
+            match file.rsplit("%2F").next() {
+                Some("passwd") => reply_bytes(StatusCode::OK, tar_of("passwd", PASSWD)),
+                _ => missing(&file),
             }
         }
         ("POST", ["containers", id, "start"]) => {
@@ -353,8 +433,15 @@ impl State {
             return message(StatusCode::CONFLICT, "the name is already in use");
         }
         let body: Value = serde_json::from_slice(body).unwrap();
+        let image = body["Image"].as_str().unwrap();
+        if !self.images.lock().contains_key(image) {
+            return message(StatusCode::NOT_FOUND, "No such image");
+        }
         let id = self.new_id();
         self.insert(&id, name, &body["Labels"], body["HostConfig"].clone());
+        if let Some(container) = self.containers.lock().get_mut(&id) {
+            container["Image"] = body["Image"].clone();
+        }
         self.emit("create", &id);
         ok(json!({ "Id": id, "Warnings": [] }))
     }
@@ -363,7 +450,8 @@ impl State {
         if let Some(container) = self.containers.lock().get_mut(id) {
             let state = &mut container["State"];
             state["Running"] = json!(running);
-            state["Pid"] = json!(if running { 4242 } else { 0 });
+            let pid = self.pid.load(Ordering::Relaxed);
+            state["Pid"] = json!(if running { pid } else { 0 });
             state["StartedAt"] = json!(STARTED);
             state["FinishedAt"] = json!(if running { NEVER } else { ENDED });
         }
@@ -381,7 +469,14 @@ impl State {
 
     /// What has a label whose key is in the query.
     fn list(&self, asked: &str) -> Value {
+        let of_image = asked.contains("ancestor");
         let is_asked = |c: &&Value| {
+            if of_image {
+                let hex = c["Image"]
+                    .as_str()
+                    .and_then(|image| image.rsplit(':').next());
+                return hex.is_some_and(|hex| asked.contains(hex));
+            }
             let labels = c["Config"]["Labels"].as_object();
             labels.is_some_and(|labels| labels.keys().any(|key| asked.contains(key)))
         };
@@ -402,6 +497,21 @@ impl State {
         };
         let containers = self.containers.lock();
         containers.values().filter(is_asked).map(summary).collect()
+    }
+
+    fn inspect_image(&self, name: &str) -> Response<Body> {
+        let name = name.replace("%2F", "/").replace("%3A", ":");
+        let images = self.images.lock();
+        let named = |(id, reference): &(&String, &String)| **id == name || **reference == name;
+        let Some((id, reference)) = images.iter().find(named) else {
+            return message(StatusCode::NOT_FOUND, "No such image");
+        };
+        if self.broken_images.lock().contains(id) {
+            return message(StatusCode::INTERNAL_SERVER_ERROR, "layer does not exist");
+        }
+        ok(json!({
+            "Id": id, "RepoTags": [reference], "Size": 1000, "Config": { "User": "65535" },
+        }))
     }
 
     fn emit(&self, action: &str, id: &str) {
@@ -470,8 +580,21 @@ fn message(status: StatusCode, text: &str) -> Response<Body> {
     reply(status, &json!({ "message": text }).to_string())
 }
 
+fn tar_of(name: &str, content: &str) -> Vec<u8> {
+    let mut header = tar::Header::new_ustar();
+    header.set_size(content.len() as u64);
+    let mut archive = tar::Builder::new(Vec::new());
+    let appended = archive.append_data(&mut header, name, content.as_bytes());
+    appended.unwrap();
+    archive.into_inner().unwrap()
+}
+
 fn reply(status: StatusCode, body: &str) -> Response<Body> {
-    let body = http_body_util::Full::new(Bytes::from(body.to_owned()));
+    reply_bytes(status, body.as_bytes().to_vec())
+}
+
+fn reply_bytes(status: StatusCode, body: Vec<u8>) -> Response<Body> {
+    let body = http_body_util::Full::new(Bytes::from(body));
     Response::builder()
         .status(status)
         .header("api-version", "1.44")

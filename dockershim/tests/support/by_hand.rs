@@ -1,0 +1,55 @@
+//! What somebody does to the engine's containers by hand, without the shim.
+
+use std::sync::atomic::Ordering;
+
+use serde_json::{Value, json};
+
+use super::{ENDED, FakeEngine};
+
+/// When somebody started a container again, after its first end.
+const STARTED_AGAIN: &str = "2026-01-01T00:00:03Z";
+
+impl FakeEngine {
+    /// Has the first process of what is started from now on be `pid`.
+    pub fn start_as(&self, pid: u32) {
+        self.state.pid.store(pid, Ordering::Relaxed);
+    }
+
+    /// `docker restart`.
+    pub fn restart_container(&self, id: &str) {
+        self.state.set_running(id, false);
+        self.state.emit("die", id);
+        self.state.set_running(id, true);
+        self.amend(id, |container| {
+            container["State"]["StartedAt"] = json!(STARTED_AGAIN);
+            container["State"]["FinishedAt"] = json!(ENDED);
+        });
+        self.state.emit("start", id);
+        self.state.emit("restart", id);
+    }
+
+    /// `docker rename`.
+    pub fn rename(&self, id: &str, name: &str) {
+        self.amend(id, |container| {
+            container["Name"] = json!(format!("/{name}"))
+        });
+        self.state.emit("rename", id);
+    }
+
+    /// `docker image prune`, of which the shim has not heard yet.
+    pub fn prune_images(&self) {
+        self.state.images.lock().clear();
+    }
+
+    /// Whether a container runs.
+    pub fn runs(&self, id: &str) -> bool {
+        let container = self.state.find(id);
+        container.is_some_and(|container| container["State"]["Running"] == json!(true))
+    }
+
+    fn amend(&self, id: &str, change: impl FnOnce(&mut Value)) {
+        if let Some(container) = self.state.containers.lock().get_mut(id) {
+            change(container);
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! A shim on the fake engine, in the test's own process.
+
+use std::sync::Arc;
+
+use clap::Parser as _;
+use cri_proto::runtime::v1::{
+    ContainerConfig, ContainerMetadata, CreateContainerRequest, ImageSpec, ListPodSandboxRequest,
+    PodSandboxConfig, PodSandboxMetadata, PodSandboxState, RunPodSandboxRequest, StatusRequest,
+    runtime_service_server::RuntimeService as _,
+};
+use dockershim::{Config, Shim, cli::Cli, service::Service, streaming};
+use tokio_util::sync::CancellationToken;
+use tonic::Request;
+
+use super::{FakeEngine, eventually};
+
+/// A shim on a fake engine; ends with the test.
+pub struct Node {
+    pub shim: Arc<Shim>,
+    pub service: Service,
+    stop: CancellationToken,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+impl Node {
+    /// A shim that may not be in sync yet.
+    pub async fn start(engine: &FakeEngine) -> Self {
+        Self::start_with(engine, &["--network-plugin=docker".to_owned()]).await
+    }
+
+    async fn start_with(engine: &FakeEngine, flags: &[String]) -> Self {
+        let endpoint = format!("--docker-endpoint=unix://{}", engine.socket.display());
+        let root = format!(
+            "--root-directory={}",
+            engine.socket.with_extension("root").display()
+        );
+        let own = ["dockershim".to_owned(), endpoint, root];
+        let flags = own.iter().chain(flags);
+        let config = Config::try_from(&Cli::parse_from(flags)).unwrap();
+        let stop = CancellationToken::new();
+        let shim = Shim::start(config, stop.clone());
+        let streaming = streaming::bind(&shim).await.unwrap();
+        let service = Service::new(Arc::clone(&shim), streaming);
+        Self {
+            shim,
+            service,
+            stop,
+        }
+    }
+
+    /// A shim on the engine's own network.
+    pub async fn synced(engine: &FakeEngine) -> Self {
+        Self::synced_with(engine, &["--network-plugin=docker".to_owned()]).await
+    }
+
+    /// A shim with further flags; they say who gives pods their network.
+    pub async fn synced_with(engine: &FakeEngine, flags: &[String]) -> Self {
+        let node = Self::start_with(engine, flags).await;
+        eventually("the shim is in sync", || node.shim.model.synced()).await;
+        node
+    }
+
+    pub async fn list(&self) -> Result<Vec<(String, PodSandboxState)>, tonic::Status> {
+        let request = Request::new(ListPodSandboxRequest::default());
+        let items = self
+            .service
+            .list_pod_sandbox(request)
+            .await?
+            .into_inner()
+            .items;
+        Ok(items
+            .into_iter()
+            .map(|s| (s.id.clone(), s.state()))
+            .collect())
+    }
+
+    pub fn states(&self) -> Vec<(String, PodSandboxState)> {
+        let snapshot = self.shim.model.snapshot();
+        snapshot
+            .sandboxes()
+            .map(|s| (s.id().to_owned(), s.status.state()))
+            .collect()
+    }
+
+    pub async fn run(&self, pod: &str) -> Result<String, tonic::Status> {
+        let request = Request::new(run_request(pod));
+        Ok(self
+            .service
+            .run_pod_sandbox(request)
+            .await?
+            .into_inner()
+            .pod_sandbox_id)
+    }
+
+    /// Creates a container.
+    pub async fn create(
+        &self,
+        sandbox: &str,
+        name: &str,
+        image: &str,
+    ) -> Result<String, tonic::Status> {
+        let request = CreateContainerRequest {
+            pod_sandbox_id: sandbox.into(),
+            config: Some(ContainerConfig {
+                metadata: Some(ContainerMetadata {
+                    name: name.into(),
+                    attempt: 0,
+                }),
+                image: Some(ImageSpec {
+                    image: image.into(),
+                    ..Default::default()
+                }),
+                ..Default::default()
+            }),
+            sandbox_config: None,
+        };
+        let created = self.service.create_container(Request::new(request));
+        Ok(created.await?.into_inner().container_id)
+    }
+
+    /// Whether the runtime says it is ready, and the reason.
+    pub async fn ready(&self) -> (bool, String) {
+        let request = Request::new(StatusRequest::default());
+        let status = self
+            .service
+            .status(request)
+            .await
+            .unwrap()
+            .into_inner()
+            .status
+            .unwrap();
+        let runtime = status
+            .conditions
+            .into_iter()
+            .find(|c| c.r#type == "RuntimeReady")
+            .unwrap();
+        (runtime.status, runtime.reason)
+    }
+}
+
+fn run_request(pod: &str) -> RunPodSandboxRequest {
+    RunPodSandboxRequest {
+        config: Some(PodSandboxConfig {
+            metadata: Some(PodSandboxMetadata {
+                name: pod.into(),
+                uid: "uid".into(),
+                namespace: "default".into(),
+                attempt: 0,
+            }),
+            ..Default::default()
+        }),
+        runtime_handler: String::new(),
+    }
+}
