@@ -23,6 +23,7 @@ pub mod model;
 pub mod naming;
 pub mod network;
 pub mod open_files;
+pub mod process;
 pub mod sandbox;
 pub mod security;
 pub mod server;

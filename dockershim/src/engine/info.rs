@@ -8,6 +8,8 @@ use cri_proto::runtime::v1::CgroupDriver;
 pub struct EngineInfo {
     /// The engine's version, such as `28.3.0`.
     pub version: String,
+    /// The release of the kernel that it runs on.
+    pub kernel: Option<String>,
     /// Who makes the containers' cgroups.
     pub cgroup_driver: CgroupDriver,
     /// Where the engine keeps images and containers.
@@ -28,6 +30,7 @@ impl From<SystemInfo> for EngineInfo {
         runtimes.sort_unstable();
         Self {
             version: info.server_version.unwrap_or_default(),
+            kernel: info.kernel_version.filter(|release| !release.is_empty()),
             cgroup_driver: match info.cgroup_driver {
                 Some(SystemInfoCgroupDriverEnum::SYSTEMD) => CgroupDriver::Systemd,
                 _ => CgroupDriver::Cgroupfs,

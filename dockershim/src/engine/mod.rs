@@ -9,6 +9,7 @@ mod containers;
 mod endpoint;
 mod error;
 mod exec;
+mod here;
 mod hijack;
 mod image_files;
 mod images;
@@ -34,6 +35,7 @@ pub use containers::NewContainer;
 pub use endpoint::Endpoint;
 pub use error::{Cause, EngineError};
 pub use exec::NewExec;
+pub use here::Here;
 pub use hijack::{AttachTo, HijackedReader, HijackedWriter};
 use image_files::ScratchUse;
 pub use images::Credentials;
@@ -62,6 +64,7 @@ pub struct Engine {
     info: ArcSwapOption<EngineInfo>,
     observer: Option<Arc<dyn Observe>>,
     scratch: ScratchUse,
+    here: Here,
 }
 
 /// What is known of the engine.
@@ -81,7 +84,9 @@ pub struct Connection {
     pub api: (usize, usize),
     /// What the engine says of itself.
     pub info: Arc<EngineInfo>,
-    /// The engine's process, where it can be told.
+    /// Whether the engine's processes are those of `/proc` here.
+    pub here: bool,
+    /// The engine's process, where it is here and can be told.
     pub pid: Option<Pid>,
 }
 
@@ -104,6 +109,7 @@ impl Engine {
             info: ArcSwapOption::empty(),
             observer: None,
             scratch: ScratchUse::default(),
+            here: Here::default(),
         }
     }
 
@@ -119,6 +125,11 @@ impl Engine {
     /// The engine's address.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
+    }
+
+    /// Whether the engine's processes are those of `/proc` here.
+    pub fn here(&self) -> Here {
+        self.here.clone()
     }
 
     /// What is known of the engine now.
@@ -178,6 +189,8 @@ impl Engine {
         .map_err(|error| call.failed(error.into()))?
         .with_request_modifier(url_safe_registry_auth);
         let info = Arc::new(EngineInfo::from(self.describe_by(&docker).await?));
+        let here = here::is_here(probe.peer, info.kernel.clone()).await;
+        self.here.set(here);
         let before = self.info.swap(Some(Arc::clone(&info)));
         if let (Some(_), Some(observer)) = (before, &self.observer) {
             observer.reconnected();
@@ -185,7 +198,8 @@ impl Engine {
         let connection = Arc::new(Connection {
             api,
             info,
-            pid: probe.pid,
+            here,
+            pid: probe.peer.filter(|peer| here && *peer != Pid::INIT),
             docker,
         });
         self.state

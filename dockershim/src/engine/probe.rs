@@ -19,8 +19,10 @@ pub const OLDEST_API: (usize, usize) = (1, 41);
 pub struct Probe {
     /// The newest API version that the engine serves: major, minor.
     pub api: (usize, usize),
-    /// The engine's process, where the transport tells and it is visible from here.
-    pub pid: Option<Pid>,
+    /// The process behind the socket, where the transport tells and it is visible from here.
+    /// Under socket activation the kernel tells the process that made the socket (systemd),
+    /// not the one that serves it.
+    pub peer: Option<Pid>,
 }
 
 /// Why the first contact failed.
@@ -60,8 +62,8 @@ pub async fn probe(endpoint: &Endpoint) -> Result<Probe, ProbeError> {
             let stream = UnixStream::connect(path)
                 .await
                 .map_err(ProbeError::Connect)?;
-            let pid = peer(&stream, path);
-            ping(endpoint, stream, pid).await
+            let peer = peer(&stream, path);
+            ping(endpoint, stream, peer).await
         }
         Endpoint::Tcp(address) => {
             let stream = TcpStream::connect(address.as_str())
@@ -72,9 +74,7 @@ pub async fn probe(endpoint: &Endpoint) -> Result<Probe, ProbeError> {
     }
 }
 
-/// The process behind the socket. Under socket activation the kernel tells the
-/// process that created the socket (systemd, pid 1), not the one that serves it;
-/// that one is no use here.
+/// The process behind the socket. Of one that is not visible here the kernel tells 0.
 fn peer(stream: &UnixStream, path: &Path) -> Option<Pid> {
     let pid = stream
         .peer_cred()
@@ -83,13 +83,13 @@ fn peer(stream: &UnixStream, path: &Path) -> Option<Pid> {
         )
         .ok()?
         .pid()?;
-    Pid::from_raw(pid).filter(|pid| *pid != Pid::INIT)
+    Pid::from_raw(pid)
 }
 
 async fn ping(
     endpoint: &Endpoint,
     stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
-    pid: Option<Pid>,
+    peer: Option<Pid>,
 ) -> Result<Probe, ProbeError> {
     let no_version = |reason: String| ProbeError::NoVersion {
         endpoint: endpoint.to_string(),
@@ -121,7 +121,7 @@ async fn ping(
             api,
         });
     }
-    Ok(Probe { api, pid })
+    Ok(Probe { api, peer })
 }
 
 fn parse_version(text: &str) -> Option<(usize, usize)> {

@@ -1,0 +1,98 @@
+//! Whether an engine's processes are those that `/proc` shows here. A number that an engine
+//! elsewhere tells is some other process's on this machine.
+
+use std::{
+    fs, io,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use rustix::process::Pid;
+
+/// What was found out at the last connect; it holds on while the engine is away.
+#[derive(Debug, Clone, Default)]
+pub struct Here(Arc<AtomicBool>);
+
+impl Here {
+    /// Whether the engine is here. Not before it was reached once.
+    pub fn get(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set(&self, here: bool) {
+        self.0.store(here, Ordering::Relaxed);
+    }
+}
+
+/// Whether the engine whose socket `peer` serves, and which says that it runs on `kernel`, is
+/// here. The peer may only pass on what another machine says, as `ssh -L` does, so the kernel
+/// has to be this one too. An engine that is reached by TCP has no peer.
+pub async fn is_here(peer: Option<Pid>, kernel: Option<String>) -> bool {
+    let judged = tokio::task::spawn_blocking(move || {
+        let this = rustix::system::uname();
+        peer.is_some_and(|peer| shares_processes(peer).unwrap_or_default())
+            && kernel.is_none_or(|kernel| this.release().to_bytes() == kernel.as_bytes())
+    });
+    judged.await.unwrap_or_default()
+}
+
+/// Whether a process counts processes as this one does.
+fn shares_processes(peer: Pid) -> io::Result<bool> {
+    let namespace =
+        |process: &str| -> io::Result<PathBuf> { fs::read_link(format!("/proc/{process}/ns/pid")) };
+    Ok(namespace(&peer.as_raw_nonzero().to_string())? == namespace("self")?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+
+    use super::*;
+
+    struct Kept(Child);
+
+    impl Drop for Kept {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_peer_on_this_kernel_that_counts_processes_as_we_do_is_here() {
+        let own = Some(rustix::process::getpid());
+        let this = rustix::system::uname();
+        let release = || Some(this.release().to_string_lossy().into_owned());
+        assert!(is_here(own, release()).await);
+        assert!(is_here(own, None).await);
+        // Behind a tunnel, and by TCP or seen from another namespace.
+        assert!(!is_here(own, Some("5.10.0-other".into())).await);
+        assert!(!is_here(None, release()).await);
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_counts_processes_on_its_own_is_not_here() {
+        let own_count = [
+            "--user",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--",
+            "sleep",
+            "1000",
+        ];
+        let parent = Kept(Command::new("unshare").args(own_count).spawn().unwrap());
+        let children = format!("/proc/{0}/task/{0}/children", parent.0.id());
+        let child = loop {
+            let found = fs::read_to_string(&children).unwrap();
+            if let Some(pid) = found.split_whitespace().next() {
+                break pid.parse().unwrap();
+            }
+            std::thread::yield_now();
+        };
+        assert!(!is_here(Pid::from_raw(child), None).await);
+    }
+}

@@ -1,0 +1,290 @@
+//! Processes of containers. The engine tells the number of a container's first process; by
+//! the time that it is used the number may be another's, and of an engine elsewhere it never
+//! was the container's here. So a process is looked at through a handle that stands for it and
+//! no later one of its number, and only when its cgroup bears the container's id.
+
+use std::{
+    fs::File,
+    io::{self, Read as _},
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use rustix::{
+    fs::{CWD, Mode, OFlags, openat},
+    io::Errno,
+    process::{Signal, pidfd_send_signal},
+};
+
+use crate::engine::Here;
+
+/// More than `/proc/<pid>/cgroup` ever has: a line for each controller.
+const MAX_TABLE: u64 = 256 * 1024;
+/// Ends the name of a cgroup that systemd made.
+const SCOPE: &str = ".scope";
+
+/// Finds processes of containers.
+#[derive(Debug)]
+pub struct Processes {
+    proc: PathBuf,
+    engine: Here,
+}
+
+/// A process that is a container's. It may have ended: then nothing can be opened.
+#[derive(Debug)]
+pub struct Process {
+    /// `/proc/<pid>`.
+    directory: OwnedFd,
+    cgroups: String,
+}
+
+/// Why there is no process.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessError {
+    /// Nothing runs, or not any more.
+    #[error("container {0} does not run")]
+    Ended(String),
+    /// The engine's processes cannot be seen here.
+    #[error("container {0} runs with an engine whose processes are not those of this machine")]
+    Elsewhere(String),
+    /// The number is another's.
+    #[error("process {pid} is none of container {container}")]
+    Foreign {
+        /// The number.
+        pid: i64,
+        /// The container's id.
+        container: String,
+    },
+    /// It could not be looked at.
+    #[error("look at process {pid}: {source}")]
+    File {
+        /// Its number.
+        pid: i64,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+// === impl Processes ===
+
+impl Processes {
+    /// Those of the containers of `engine`.
+    pub fn new(engine: Here) -> Self {
+        Self {
+            proc: PathBuf::from("/proc"),
+            engine,
+        }
+    }
+
+    /// Those of the containers of an engine that is here, with procfs mounted at `proc`.
+    #[cfg(test)]
+    pub(crate) fn in_procfs(proc: &Path) -> Self {
+        let engine = Here::default();
+        engine.set(true);
+        Self {
+            proc: proc.to_owned(),
+            engine,
+        }
+    }
+
+    /// Where procfs is mounted.
+    pub(crate) fn proc(&self) -> &Path {
+        &self.proc
+    }
+
+    /// The process `pid` of the container with the full id `container`. Blocks.
+    ///
+    /// # Errors
+    /// See [`ProcessError`].
+    pub fn open(&self, container: &str, pid: i64) -> Result<Process, ProcessError> {
+        if !self.engine.get() {
+            return Err(ProcessError::Elsewhere(container.to_owned()));
+        }
+        if pid <= 0 {
+            return Err(ProcessError::Ended(container.to_owned()));
+        }
+        let process = self.hold(pid).map_err(|source| {
+            if has_ended(&source) {
+                ProcessError::Ended(container.to_owned())
+            } else {
+                ProcessError::File { pid, source }
+            }
+        })?;
+        if belongs(&process.cgroups, container) {
+            return Ok(process);
+        }
+        Err(ProcessError::Foreign {
+            pid,
+            container: container.to_owned(),
+        })
+    }
+
+    fn hold(&self, pid: i64) -> io::Result<Process> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = openat(CWD, self.proc.join(pid.to_string()), flags, Mode::empty())?;
+        let mut process = Process {
+            directory,
+            cgroups: String::new(),
+        };
+        let table = File::from(process.open("cgroup")?);
+        table.take(MAX_TABLE).read_to_string(&mut process.cgroups)?;
+        Ok(process)
+    }
+
+    /// As [`Processes::open`], on a thread that may block.
+    ///
+    /// # Errors
+    /// See [`ProcessError`].
+    pub async fn find(
+        self: &Arc<Self>,
+        container: &str,
+        pid: i64,
+    ) -> Result<Process, ProcessError> {
+        let (this, id) = (Arc::clone(self), container.to_owned());
+        let task = tokio::task::spawn_blocking(move || this.open(&id, pid));
+        let failed = |error| ProcessError::File {
+            pid,
+            source: io::Error::other(error),
+        };
+        task.await.map_err(failed)?
+    }
+}
+
+// === impl Process ===
+
+impl Process {
+    /// The process `pid`, whosever it is.
+    #[cfg(test)]
+    pub(crate) fn of_anyone(pid: u32) -> Self {
+        Processes::new(Here::default()).hold(pid.into()).unwrap()
+    }
+
+    /// Opens a file or directory of `/proc/<pid>` to read it.
+    ///
+    /// # Errors
+    /// The system's; [`has_ended`] tells whether the process is gone.
+    pub fn open(&self, file: &str) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        Ok(openat(&self.directory, file, flags, Mode::empty())?)
+    }
+
+    /// The table of the cgroups that it is in, as it was when it was found.
+    pub fn cgroups(&self) -> &str {
+        &self.cgroups
+    }
+
+    /// Its network namespace.
+    ///
+    /// # Errors
+    /// As [`Process::open`].
+    pub fn network_namespace(&self) -> io::Result<OwnedFd> {
+        self.open("ns/net")
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn signal(&self, signal: Signal) -> io::Result<()> {
+        Ok(pidfd_send_signal(&self.directory, signal)?)
+    }
+}
+
+/// Whether a file of a process could not be opened or read because it has ended.
+pub fn has_ended(error: &io::Error) -> bool {
+    let code = error.raw_os_error();
+    [Errno::NOENT, Errno::SRCH]
+        .iter()
+        .any(|ended| code == Some(ended.raw_os_error()))
+}
+
+/// Whether one of the cgroups in a process's table is the container's, or is below it.
+fn belongs(table: &str, container: &str) -> bool {
+    let paths = table.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    paths
+        .flat_map(|path| path.split('/'))
+        .any(|name| bears(name, container))
+}
+
+/// Whether a cgroup of this name is the container's: cgroupfs names it by the id, systemd
+/// by `docker-<id>.scope`.
+pub fn bears(name: &str, container: &str) -> bool {
+    let name = name.strip_suffix(SCOPE).unwrap_or(name);
+    match name.strip_suffix(container) {
+        Some(before) => {
+            !container.is_empty() && (before.is_empty() || before.ends_with(['-', '_']))
+        }
+        None => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, process::Command};
+
+    use super::*;
+
+    const ID: &str = "0123456789abcdef";
+
+    #[test]
+    fn a_process_is_the_containers_whose_id_its_cgroup_bears() {
+        for table in [
+            "2:cpu,cpuacct:/docker/0123456789abcdef\n1:name=systemd:/\n",
+            "0::/kubepods/podx/0123456789abcdef",
+            "0::/kubepods.slice/kubepods-podx.slice/docker-0123456789abcdef.scope",
+            // A program such as systemd is below; an engine may be in a container itself.
+            "0::/system.slice/docker-0123456789abcdef.scope/init.scope",
+            "0::/docker/ffff/docker/0123456789abcdef",
+            "0::/../../docker/0123456789abcdef",
+        ] {
+            assert!(belongs(table, ID), "{table}");
+        }
+        for table in [
+            "",
+            "0::/\n",
+            "0::/docker/ffff",
+            "0::/docker/0123456789abcdef0",
+            "0::/docker/f0123456789abcdef",
+            "0::/user.slice/x0123456789abcdef.scope",
+            "0123456789abcdef",
+            "1:0123456789abcdef:/",
+        ] {
+            assert!(!belongs(table, ID), "{table}");
+        }
+        assert!(!belongs("0::/docker/", ""));
+    }
+
+    fn processes(table: &str) -> (tempfile::TempDir, Processes) {
+        let proc = tempfile::tempdir().unwrap();
+        fs::create_dir(proc.path().join("7")).unwrap();
+        fs::write(proc.path().join("7/cgroup"), table).unwrap();
+        let processes = Processes::in_procfs(proc.path());
+        (proc, processes)
+    }
+
+    #[test]
+    fn what_cannot_be_the_containers_process_is_told_from_what_has_ended() {
+        let (_proc, own) = processes("0::/docker/0123456789abcdef");
+        assert!(own.open(ID, 7).is_ok());
+        assert!(matches!(own.open(ID, 8), Err(ProcessError::Ended(_))));
+        assert!(matches!(own.open(ID, 0), Err(ProcessError::Ended(_))));
+        let other = own.open("ffff", 7).unwrap_err();
+        assert_eq!(other.to_string(), "process 7 is none of container ffff");
+        own.engine.set(false);
+        let elsewhere = own.open(ID, 7);
+        assert!(matches!(elsewhere, Err(ProcessError::Elsewhere(_))));
+    }
+
+    #[test]
+    fn a_handle_stands_for_no_later_process() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let process = Process::of_anyone(child.id());
+        process.open("stat").unwrap();
+        process.signal(Signal::TERM).unwrap();
+        child.wait().unwrap();
+        assert!(has_ended(&process.open("stat").unwrap_err()));
+        assert!(has_ended(&process.network_namespace().unwrap_err()));
+        assert!(process.signal(Signal::KILL).is_err());
+    }
+}
