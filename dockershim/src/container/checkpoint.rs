@@ -129,11 +129,8 @@ fn make_directory(directory: &Path) -> io::Result<()> {
 }
 
 fn remove(directory: &Path) {
-    match fs::remove_dir_all(directory) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            tracing::warn!(path = %directory.display(), %error, "a dump is left over");
-        }
-        _ => {}
+    if let Err(error) = tree_walk::remove_all(directory) {
+        tracing::warn!(%error, "a dump is left over");
     }
 }
 

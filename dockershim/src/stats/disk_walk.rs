@@ -1,37 +1,28 @@
-//! A walk through a directory that a container writes to meanwhile: it never follows a
-//! link that the container has put in the place of a directory.
+//! What a directory has on the disk that a container writes to meanwhile.
 
-use std::{
-    collections::HashSet,
-    ffi::OsStr,
-    os::{fd::OwnedFd, unix::ffi::OsStrExt as _},
-    path::{Path, PathBuf},
-};
+use std::{collections::HashSet, io, path::Path};
 
-use rustix::{
-    fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, openat, openat2, statat},
-    io::Errno,
-};
+use rustix::fs::{AtFlags, FileType, Stat, fstat, statat};
+use tree_walk::Step;
 
 /// What `st_blocks` counts.
 const BLOCK: u64 = 512;
 
-/// What a walk remembers at most, in directories to come and files with several names: a
-/// container must not fill the shim's memory by what it writes.
-const MOST: usize = 1 << 17;
+/// Files with several names that are remembered at most: a container must not fill the
+/// shim's memory by what it writes.
+const MAX_LINKED: usize = 1 << 17;
 
 /// A walk that can be interrupted.
 #[derive(Debug)]
 pub struct Walk {
-    root: OwnedFd,
-    /// Where it is, relative to the root.
-    current: Option<(PathBuf, Dir)>,
-    pending: Vec<PathBuf>,
+    walk: tree_walk::Walk,
     /// Files with several names, which count once.
     linked: HashSet<(u64, u64)>,
     bytes: u64,
     inodes: u64,
-    most: usize,
+    max_linked: usize,
+    /// There are directories that the walk cannot go to.
+    is_cut: bool,
 }
 
 impl Walk {
@@ -39,18 +30,16 @@ impl Walk {
     ///
     /// # Errors
     /// When it is not there or no directory.
-    pub fn start(directory: &Path) -> rustix::io::Result<Self> {
-        let root = openat(CWD, directory, flags(), Mode::empty())?;
-        let own = rustix::fs::fstat(&root)?;
+    pub fn start(directory: &Path) -> io::Result<Self> {
         let mut walk = Self {
-            root,
-            current: None,
-            pending: vec![PathBuf::from(".")],
+            walk: tree_walk::Walk::open(directory)?,
             linked: HashSet::new(),
             bytes: 0,
             inodes: 0,
-            most: MOST,
+            max_linked: MAX_LINKED,
+            is_cut: false,
         };
+        let own = fstat(walk.walk.directory()?)?;
         walk.count(&own);
         Ok(walk)
     }
@@ -64,38 +53,37 @@ impl Walk {
             if self.is_too_large() {
                 return false;
             }
-            let Some((path, directory)) = &mut self.current else {
-                let Some(path) = self.pending.pop() else {
-                    return false;
-                };
-                let opened = open_beneath(&self.root, &path).and_then(Dir::new);
-                self.current = opened.ok().map(|directory| (path, directory));
-                continue;
-            };
-            let Some(Ok(entry)) = directory.read() else {
-                self.current = None;
-                continue;
-            };
-            let name = entry.file_name();
-            if matches!(name.to_bytes(), b"." | b"..") {
-                continue;
+            match self.walk.step() {
+                Ok(Some(step)) => {
+                    if let Ok(found) = self.look_at(&step) {
+                        self.count(&found);
+                    }
+                }
+                Ok(None) => return false,
+                Err(_) => self.is_cut = true,
             }
-            let Ok(parent) = directory.fd() else { continue };
-            let Ok(stat) = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) else {
-                continue;
-            };
-            if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
-                let below = path.join(OsStr::from_bytes(name.to_bytes()));
-                self.pending.push(below);
-            }
-            self.count(&stat);
         }
         true
     }
 
-    /// Whether there is more to remember than may be.
+    fn look_at(&mut self, step: &Step) -> io::Result<Stat> {
+        let name = match step {
+            Step::Directory(_, passed) => return Ok(fstat(passed.directory()?)?),
+            Step::File(name) | Step::Refused(name, _) => name,
+            Step::TooDeep(name) => {
+                self.is_cut = true;
+                name
+            }
+            Step::Unread(error) => return Err((*error).into()),
+        };
+        let directory = self.walk.directory()?;
+        Ok(statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    /// Whether there is more than can be remembered: directories in each other, or files
+    /// with several names.
     pub fn is_too_large(&self) -> bool {
-        self.pending.len() + self.linked.len() > self.most
+        self.is_cut || self.linked.len() > self.max_linked
     }
 
     fn count(&mut self, stat: &Stat) {
@@ -119,22 +107,11 @@ impl Walk {
     }
 }
 
-fn flags() -> OFlags {
-    OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC
-}
-
-fn open_beneath(root: &OwnedFd, path: &Path) -> rustix::io::Result<OwnedFd> {
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
-    match openat2(root, path, flags(), Mode::empty(), resolve) {
-        // Before Linux 5.6, and under a seccomp profile of that time.
-        Err(Errno::NOSYS | Errno::PERM) => openat(root, path, flags(), Mode::empty()),
-        opened => opened,
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::{fs, io::Write as _};
+
+    use rustix::fs::{Mode, OFlags, mkdirat, openat};
 
     use super::*;
 
@@ -163,34 +140,57 @@ mod tests {
     }
 
     #[test]
+    fn what_is_deeper_than_a_path_is_long_counts() {
+        // In memory: the disk would take most of the time.
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let mut at = rustix::fs::open(dir.path(), flags, Mode::empty()).unwrap();
+        let name = "d".repeat(100);
+        for _ in 0..100 {
+            mkdirat(&at, &name, Mode::RWXU).unwrap();
+            at = openat(&at, &name, flags, Mode::empty()).unwrap();
+        }
+        let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
+        let file = openat(&at, "file", flags, Mode::RUSR).unwrap();
+        fs::File::from(file).write_all(&vec![1; 1 << 20]).unwrap();
+        let (bytes, inodes) = walk(dir.path());
+        assert_eq!(inodes, 102);
+        assert!(bytes >= 1 << 20, "{bytes}");
+    }
+
+    #[test]
     fn a_directory_that_became_a_link_is_not_entered() {
         let dir = tempfile::tempdir().unwrap();
         let outside = tempfile::tempdir().unwrap();
         fs::write(outside.path().join("file"), "x").unwrap();
-        fs::create_dir(dir.path().join("a")).unwrap();
-        let mut walk = Walk::start(dir.path()).unwrap();
-        // Until the directory has been seen, but not entered.
-        let steps = std::cell::Cell::new(0);
-        while walk.pending.is_empty() || walk.current.is_none() {
-            steps.set(0);
-            assert!(walk.go_on(|| steps.replace(steps.get() + 1) == 0));
+        for name in ["a", "b"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
         }
-        fs::remove_dir(dir.path().join("a")).unwrap();
-        std::os::unix::fs::symlink(outside.path(), dir.path().join("a")).unwrap();
-        while walk.go_on(|| true) {}
+        let mut walk = Walk::start(dir.path()).unwrap();
+        // Until both have been seen, and one was entered.
+        let steps = std::cell::Cell::new(0);
+        assert!(walk.go_on(|| steps.replace(steps.get() + 1) == 0));
         assert_eq!(walk.inodes(), 2);
+        for name in ["a", "b"] {
+            fs::remove_dir(dir.path().join(name)).unwrap();
+            std::os::unix::fs::symlink(outside.path(), dir.path().join(name)).unwrap();
+        }
+        while walk.go_on(|| true) {}
+        assert_eq!(walk.inodes(), 3);
     }
 
     #[test]
     fn a_walk_remembers_no_more_than_it_may() {
         let dir = tempfile::tempdir().unwrap();
         for n in 0..20 {
-            fs::create_dir(dir.path().join(n.to_string())).unwrap();
+            let file = dir.path().join(n.to_string());
+            fs::write(&file, "").unwrap();
+            fs::hard_link(&file, dir.path().join(format!("{n}-again"))).unwrap();
         }
         let mut walk = Walk::start(dir.path()).unwrap();
-        walk.most = 10;
+        walk.max_linked = 10;
         while walk.go_on(|| true) {}
-        assert!(walk.is_too_large() && walk.pending.len() == 11);
+        assert!(walk.is_too_large() && walk.linked.len() == 11);
     }
 
     #[test]
