@@ -15,6 +15,7 @@ use crate::{
     metrics::{Metrics, ModelMetrics},
     model::{Looker, Model, Refresher, sync::Sync},
     network::{cni::Cni, hairpin::Hairpin},
+    process::Processes,
     security::OomScorePolicy,
     stats::Stats,
 };
@@ -38,6 +39,8 @@ pub struct Shim {
     pub cni: Option<Arc<Cni>>,
     /// How pods on the engine's own bridge reach themselves.
     pub hairpin: Hairpin,
+    /// The containers' processes.
+    pub processes: Arc<Processes>,
     /// Where stale records are handed in.
     pub refresher: Refresher,
     /// The images that are mounted for containers.
@@ -134,6 +137,7 @@ impl Shim {
             tokio::spawn(cni.clone().run(model.clone(), stop.clone()));
         }
         let names = Arc::new(Names::default());
+        let processes = Arc::new(Processes::new(engine.here()));
         let sync = Sync::new(
             engine.clone(),
             model.clone(),
@@ -146,7 +150,14 @@ impl Shim {
         tokio::spawn(sync.run(stop.clone()));
         tokio::spawn(images.clone().run(engine.clone(), stop.clone()));
         checkpoint::tidy(&config.root_directory);
-        let stats = Stats::start(model.clone(), stop.clone());
+        let stats = Stats::start(model.clone(), processes.clone(), stop.clone());
+        if let Some(metrics) = &metrics {
+            metrics.register(
+                "writable_layers_unmeasured",
+                "Measurements of what a container has written that were given up for its size",
+                stats.layers.unmeasured.clone(),
+            );
+        }
         Arc::new(Self {
             stats,
             hairpin: Hairpin::new(config.hairpin_mode),
@@ -159,6 +170,7 @@ impl Shim {
             image_mounts,
             looker,
             cni,
+            processes,
             refresher,
             accounts: AccountsByImage::default(),
             pulls: Pulls::default(),

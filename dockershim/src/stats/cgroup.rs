@@ -10,7 +10,10 @@ use std::{
 
 use parking_lot::Mutex;
 
-use crate::model::Id;
+use crate::{
+    model::Id,
+    process::{Processes, bears},
+};
 
 /// The directories of one cgroup. A controller has a directory of its own under v1 only.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -37,7 +40,7 @@ struct Mounts {
 /// Finds cgroups, and remembers them.
 #[derive(Debug)]
 pub struct Finder {
-    proc: PathBuf,
+    processes: Arc<Processes>,
     mounts: Mutex<Option<Arc<Mounts>>>,
     /// By container, with the process that they were found for.
     known: Mutex<HashMap<Id, (i64, Arc<Cgroup>)>>,
@@ -46,29 +49,25 @@ pub struct Finder {
 // === impl Finder ===
 
 impl Finder {
-    /// A finder that knows nothing yet; `proc` is where procfs is mounted.
-    pub fn new(proc: PathBuf) -> Self {
+    /// A finder that knows nothing yet.
+    pub fn new(processes: Arc<Processes>) -> Self {
         Self {
-            proc,
+            processes,
             mounts: Mutex::default(),
             known: Mutex::default(),
         }
     }
 
     /// The cgroup of the Docker container `id`, whose first process is `pid`. `None` when
-    /// the process is gone, or is in no cgroup that bears the id: the pid may be another's
-    /// by now.
+    /// the process is gone, or is another's.
     pub fn find(&self, id: &str, pid: i64) -> Option<Arc<Cgroup>> {
-        if pid <= 0 {
-            return None;
-        }
         if let Some((of, cgroup)) = self.known.lock().get(id)
             && *of == pid
         {
             return Some(Arc::clone(cgroup));
         }
-        let table = fs::read_to_string(self.proc.join(format!("{pid}/cgroup"))).ok()?;
-        let cgroup = Arc::new(self.mounts()?.locate(&table, id)?);
+        let process = self.processes.open(id, pid).ok()?;
+        let cgroup = Arc::new(self.mounts()?.locate(process.cgroups(), id)?);
         let known = (pid, Arc::clone(&cgroup));
         self.known.lock().insert(id.into(), known);
         Some(cgroup)
@@ -82,7 +81,7 @@ impl Finder {
     fn mounts(&self) -> Option<Arc<Mounts>> {
         let mut known = self.mounts.lock();
         if known.is_none() {
-            let table = fs::read_to_string(self.proc.join("self/mountinfo")).ok()?;
+            let table = fs::read_to_string(self.processes.proc().join("self/mountinfo")).ok()?;
             *known = Some(Arc::new(Mounts::parse(&table)));
         }
         known.clone()
@@ -167,7 +166,7 @@ impl Mount {
                 return None;
             };
             directory.push(name);
-            if name.to_str().is_some_and(|name| name.contains(id)) {
+            if name.to_str().is_some_and(|name| bears(name, id)) {
                 return Some(directory);
             }
         }
@@ -293,7 +292,7 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        let finder = Finder::new(proc.path().to_owned());
+        let finder = Finder::new(Arc::new(Processes::in_procfs(proc.path())));
         let first = finder.find(ID, 7).unwrap();
         fs::remove_dir_all(proc.path().join("7")).unwrap();
         assert_eq!(finder.find(ID, 7), Some(first));

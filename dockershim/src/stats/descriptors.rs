@@ -1,8 +1,8 @@
 //! File descriptors of processes: `proc_pid_fd(5)`.
 
-use std::path::Path;
+use rustix::fs::{Dir, readlinkat};
 
-use rustix::fs::{CWD, Dir, Mode, OFlags, openat, readlinkat};
+use crate::process::{Process, Processes};
 
 /// How the kernel names a socket, with its inode behind.
 const SOCKET: &[u8] = b"socket:";
@@ -16,20 +16,20 @@ pub struct Descriptors {
     pub sockets: u64,
 }
 
-/// Those of `processes` together, under `proc`. A process that has ended has none; `None`
-/// when no process can be looked at.
-pub fn count(proc: &Path, processes: &[u32]) -> Option<Descriptors> {
-    let each = processes.iter().filter_map(|pid| of(proc, *pid));
+/// Those of the processes `pids` of a container together. A process that has ended has none;
+/// `None` when no process can be looked at.
+pub fn count(processes: &Processes, container: &str, pids: &[u32]) -> Option<Descriptors> {
+    let each = pids
+        .iter()
+        .filter_map(|pid| of(&processes.open(container, (*pid).into()).ok()?));
     each.reduce(|sum, one| Descriptors {
         all: sum.all + one.all,
         sockets: sum.sockets + one.sockets,
     })
 }
 
-fn of(proc: &Path, pid: u32) -> Option<Descriptors> {
-    let path = proc.join(pid.to_string()).join("fd");
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let opened = openat(CWD, &path, flags, Mode::empty()).ok()?;
+fn of(process: &Process) -> Option<Descriptors> {
+    let opened = process.open("fd").ok()?;
     let mut directory = Dir::read_from(&opened).ok()?;
     let (mut found, mut target) = (Descriptors::default(), Vec::new());
     while let Some(Ok(entry)) = directory.read() {
@@ -64,21 +64,24 @@ mod tests {
         ] {
             let directory = proc.path().join(format!("{pid}/fd"));
             fs::create_dir_all(&directory).unwrap();
+            let table = proc.path().join(format!("{pid}/cgroup"));
+            fs::write(table, "0::/docker/0123").unwrap();
             for (number, target) in targets.iter().enumerate() {
                 symlink(target, directory.join(number.to_string())).unwrap();
             }
         }
         // The last one has ended meanwhile.
-        let found = count(proc.path(), &[7, 8, 9]);
+        let processes = Processes::in_procfs(proc.path());
+        let found = count(&processes, "0123", &[7, 8, 9]);
         assert_eq!(found, Some(Descriptors { all: 6, sockets: 3 }));
-        assert_eq!(count(proc.path(), &[9]), None);
+        assert_eq!(count(&processes, "0123", &[9]), None);
+        assert_eq!(count(&processes, "4567", &[7, 8]), None);
     }
 
     #[test]
     fn an_open_socket_of_a_real_process_counts() {
-        let own = [std::process::id()];
-        let proc = Path::new("/proc");
-        let sockets = || count(proc, &own).unwrap().sockets;
+        let own = Process::of_anyone(std::process::id());
+        let sockets = || of(&own).unwrap().sockets;
         let opened: Vec<_> = (0..64)
             .map(|_| std::net::UdpSocket::bind("127.0.0.1:0").unwrap())
             .collect();

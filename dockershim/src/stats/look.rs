@@ -133,7 +133,8 @@ impl Look {
         if on_node || sandbox.status.state() != PodSandboxState::SandboxReady {
             return Vec::new();
         }
-        network::interfaces(&mut self.reader, &self.stats.proc, sandbox.pid)
+        let namespaces = &self.stats.namespaces;
+        namespaces.interfaces(&mut self.reader, sandbox.id(), sandbox.pid)
     }
 
     fn usage(&mut self, cgroup: &Cgroup) -> Usage {

@@ -137,7 +137,7 @@ impl Look {
         self.add_cpu(&cgroup, &mut metrics);
         self.add_memory(&cgroup, &mut metrics);
         self.add_pressure(&cgroup, &mut metrics);
-        self.add_tasks(&cgroup, &mut metrics);
+        self.add_tasks(id, &cgroup, &mut metrics);
         self.add_io(&cgroup, &mut metrics);
         self.add_file_system(id, &mut metrics);
         add_spec(container, &mut metrics);
@@ -218,11 +218,11 @@ impl Look {
         }
     }
 
-    fn add_tasks(&mut self, cgroup: &Cgroup, metrics: &mut Metrics) {
+    fn add_tasks(&mut self, id: &str, cgroup: &Cgroup, metrics: &mut Metrics) {
         let tasks = self.reader.tasks(cgroup);
         if let Some(processes) = &tasks.processes {
             metrics.add(family::PROCESSES, [], processes.len() as u64);
-            let open = descriptors::count(&self.stats.proc, processes);
+            let open = descriptors::count(&self.stats.processes, id, processes);
             metrics.add_known(family::FILE_DESCRIPTORS, open.map(|open| open.all));
             metrics.add_known(family::SOCKETS, open.map(|open| open.sockets));
         }

@@ -20,7 +20,7 @@ mod upper_dir;
 pub mod usage;
 pub mod writable_layer;
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -30,9 +30,11 @@ pub use look::Look;
 use crate::{
     Error, Shim,
     model::{Model, Snapshot},
+    process::Processes,
 };
 use cgroup::Finder;
 use cpu_rate::CpuRates;
+use network::Namespaces;
 use writable_layer::WritableLayers;
 
 /// Files of the kernel that are not read by then hang.
@@ -43,8 +45,9 @@ const CONCURRENCY: usize = 4;
 /// What is remembered between two looks.
 #[derive(Debug)]
 pub struct Stats {
-    proc: PathBuf,
+    processes: Arc<Processes>,
     cgroups: Finder,
+    namespaces: Namespaces,
     cpu_rates: CpuRates,
     permits: Arc<Semaphore>,
     /// What the containers have written.
@@ -53,20 +56,25 @@ pub struct Stats {
 
 impl Stats {
     /// Starts what measures writable layers, until `stop`.
-    pub fn start(model: Arc<Model>, stop: CancellationToken) -> Arc<Self> {
-        let proc = PathBuf::from("/proc");
+    pub fn start(
+        model: Arc<Model>,
+        processes: Arc<Processes>,
+        stop: CancellationToken,
+    ) -> Arc<Self> {
         Arc::new(Self {
-            cgroups: Finder::new(proc.clone()),
-            proc,
+            cgroups: Finder::new(Arc::clone(&processes)),
+            namespaces: Namespaces::new(Arc::clone(&processes)),
+            layers: WritableLayers::start(model, Arc::clone(&processes), stop),
+            processes,
             cpu_rates: CpuRates::default(),
             permits: Arc::new(Semaphore::new(CONCURRENCY)),
-            layers: WritableLayers::start(model, stop),
         })
     }
 
     /// Forgets what `snapshot` does not have.
     fn retain(&self, snapshot: &Snapshot) {
         self.cgroups.retain(|id| snapshot.contains(id));
+        self.namespaces.retain(|id| snapshot.contains(id));
         self.cpu_rates.retain(|id| snapshot.contains(id));
     }
 }

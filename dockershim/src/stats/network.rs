@@ -1,11 +1,16 @@
 //! Counters of a sandbox's network interfaces, out of `/proc/<pid>/net/dev` of its first
 //! process: no namespace has to be entered for them.
 
-use std::path::Path;
+use std::{collections::HashMap, fs::File, sync::Arc};
 
 use cri_proto::runtime::v1::{NetworkInterfaceUsage, NetworkUsage};
+use parking_lot::Mutex;
 
 use super::{convert::value, usage::Reader};
+use crate::{
+    model::Id,
+    process::{Process, Processes},
+};
 
 /// The interface that every network plugin gives a pod.
 const DEFAULT: &str = "eth0";
@@ -35,14 +40,57 @@ pub struct Direction {
     pub dropped: u64,
 }
 
-/// The interfaces in the network namespace of process `pid` without its loopback, the
-/// default one first. Empty when the process is gone.
-pub fn interfaces(reader: &mut Reader, proc: &Path, pid: i64) -> Vec<Interface> {
-    if pid <= 0 {
-        return Vec::new();
+/// The first processes of sandboxes, held from one look to the next.
+#[derive(Debug)]
+pub struct Namespaces {
+    processes: Arc<Processes>,
+    /// By sandbox, with the number that the process was found by.
+    held: Mutex<HashMap<Id, (i64, Arc<Process>)>>,
+}
+
+// === impl Namespaces ===
+
+impl Namespaces {
+    /// Holds none yet.
+    pub fn new(processes: Arc<Processes>) -> Self {
+        Self {
+            processes,
+            held: Mutex::default(),
+        }
     }
-    let directory = proc.join(pid.to_string());
-    let table = reader.list(&directory, "net/dev").unwrap_or_default();
+
+    /// The interfaces of the sandbox `id`, whose first process is `pid`, without its loopback,
+    /// the default one first. Empty when the process is gone, or is another's.
+    pub fn interfaces(&self, reader: &mut Reader, id: &str, pid: i64) -> Vec<Interface> {
+        let Some(process) = self.process(id, pid) else {
+            return Vec::new();
+        };
+        let Ok(file) = process.open("net/dev") else {
+            self.held.lock().remove(id);
+            return Vec::new();
+        };
+        interfaces(reader.whole(&mut File::from(file)).unwrap_or_default())
+    }
+
+    fn process(&self, id: &str, pid: i64) -> Option<Arc<Process>> {
+        if let Some((of, process)) = self.held.lock().get(id)
+            && *of == pid
+        {
+            return Some(Arc::clone(process));
+        }
+        let process = Arc::new(self.processes.open(id, pid).ok()?);
+        let held = (pid, Arc::clone(&process));
+        self.held.lock().insert(id.into(), held);
+        Some(process)
+    }
+
+    /// Lets go of all but those that `keep` wants.
+    pub fn retain(&self, keep: impl Fn(&str) -> bool) {
+        self.held.lock().retain(|id, _| keep(id));
+    }
+}
+
+fn interfaces(table: &str) -> Vec<Interface> {
     let mut found: Vec<_> = table.lines().filter_map(interface).collect();
     found.sort_by_key(|interface| interface.name != DEFAULT);
     found
@@ -110,11 +158,7 @@ Inter-|   Receive                                                |  Transmit
 
     #[test]
     fn the_default_interface_comes_first_and_the_loopback_not_at_all() {
-        let proc = tempfile::tempdir().unwrap();
-        std::fs::create_dir_all(proc.path().join("7/net")).unwrap();
-        std::fs::write(proc.path().join("7/net/dev"), TABLE).unwrap();
-        let mut reader = Reader::default();
-        let found = interfaces(&mut reader, proc.path(), 7);
+        let found = interfaces(TABLE);
         assert_eq!(found[0].name, "eth0");
         assert_eq!(
             found[0].transmit,
@@ -135,7 +179,31 @@ Inter-|   Receive                                                |  Transmit
             panic!("{:?}", usage.interfaces);
         };
         assert_eq!((other.name.as_str(), &other.tx_bytes), ("net1", &value(9)));
-        assert_eq!(interfaces(&mut reader, proc.path(), 8), []);
+    }
+
+    #[test]
+    fn a_sandboxs_process_is_held_until_it_is_gone() {
+        let proc = tempfile::tempdir().unwrap();
+        let make = |pid: &str, table: &str| {
+            let directory = proc.path().join(pid);
+            std::fs::create_dir_all(directory.join("net")).unwrap();
+            std::fs::write(directory.join("net/dev"), TABLE).unwrap();
+            std::fs::write(directory.join("cgroup"), table).unwrap();
+        };
+        make("7", "0::/docker/0123");
+        let processes = Processes::in_procfs(proc.path());
+        let namespaces = Namespaces::new(Arc::new(processes));
+        let mut reader = Reader::default();
+        let mut count = |pid| namespaces.interfaces(&mut reader, "0123", pid).len();
+        assert_eq!(count(7), 2);
+        // Its number passes to another's process.
+        let moved = proc.path().join("gone");
+        std::fs::rename(proc.path().join("7"), &moved).unwrap();
+        make("7", "0::/docker/4567");
+        assert_eq!(count(7), 2, "it is held");
+        std::fs::remove_dir_all(&moved).unwrap();
+        assert_eq!(count(7), 0);
+        assert_eq!(count(7), 0);
     }
 
     proptest! {

@@ -1,19 +1,17 @@
 //! Where a running container's root overlay keeps what is written to it, as the kernel
 //! has it (`proc_pid_mountinfo(5)`): an engine with containerd's image store does not say.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{fs::File, io, path::PathBuf};
+
+use crate::process::Processes;
 
 /// The upper directory of the root file system of the Docker container `id`, whose first
-/// process is `pid`; `proc` is where procfs is mounted. `None` when the process is gone or
-/// another's by now, or when its root is no overlay.
-pub fn find(proc: &Path, id: &str, pid: i64) -> Option<PathBuf> {
-    let read = |file: &str| fs::read_to_string(proc.join(format!("{pid}/{file}"))).ok();
-    let found = upper_dir_of_root(&read("mountinfo")?)?;
-    // Looked at last: what was read was the container's then.
-    read("cgroup")?.contains(id).then_some(found)
+/// process is `pid`. `None` when the process is gone or another's by now, or when its root is
+/// no overlay.
+pub fn find(processes: &Processes, id: &str, pid: i64) -> Option<PathBuf> {
+    let process = processes.open(id, pid).ok()?;
+    let table = File::from(process.open("mountinfo").ok()?);
+    upper_dir_of_root(&io::read_to_string(table).ok()?)
 }
 
 fn upper_dir_of_root(table: &str) -> Option<PathBuf> {
@@ -33,6 +31,8 @@ fn upper_dir_of_root(table: &str) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::{fs, path::Path};
+
     use super::*;
 
     const ID: &str = "0123456789abcdef";
@@ -47,10 +47,11 @@ mod tests {
         fs::create_dir(&directory).unwrap();
         fs::write(directory.join("mountinfo"), OVERLAY).unwrap();
         fs::write(directory.join("cgroup"), format!("0::/docker/{ID}\n")).unwrap();
-        let found = find(proc.path(), ID, 7);
+        let processes = Processes::in_procfs(proc.path());
+        let found = find(&processes, ID, 7);
         assert_eq!(found.as_deref(), Some(Path::new("/s/3/fs")));
-        assert_eq!(find(proc.path(), "fedcba9876543210", 7), None);
-        assert_eq!(find(proc.path(), ID, 8), None);
+        assert_eq!(find(&processes, "fedcba9876543210", 7), None);
+        assert_eq!(find(&processes, ID, 8), None);
     }
 
     #[test]

@@ -126,6 +126,15 @@ impl Reader {
         self.path.push(directory);
         self.path.push(file);
         let mut file = File::open(&self.path).ok()?;
+        self.read_from(&mut file, one_piece)
+    }
+
+    /// The text of an open file that the kernel may show piece by piece.
+    pub fn whole(&mut self, file: &mut File) -> Option<&str> {
+        self.read_from(file, false)
+    }
+
+    fn read_from(&mut self, file: &mut File, one_piece: bool) -> Option<&str> {
         let mut length = 0;
         loop {
             if self.buffer.len() - length < PIECE {

@@ -4,7 +4,10 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
-use crate::stats::{block_io::DeviceIo, cgroup::Finder, pressure::Resource};
+use crate::{
+    process::Processes,
+    stats::{block_io::DeviceIo, cgroup::Finder, pressure::Resource},
+};
 
 const ID: &str = "0123456789abcdef";
 const PSI: &str = "some avg10=1.50 avg60=0.25 avg300=0.00 total=12\n\
@@ -58,7 +61,8 @@ impl Node {
     }
 
     fn cgroup(&self) -> Arc<Cgroup> {
-        let finder = Finder::new(self.dir.path().join("proc"));
+        let processes = Processes::in_procfs(&self.dir.path().join("proc"));
+        let finder = Finder::new(Arc::new(processes));
         finder.find(ID, 7).unwrap()
     }
 }

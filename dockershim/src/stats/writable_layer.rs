@@ -5,20 +5,19 @@
 //! It takes a walk through every file, so it is done in the background: one directory at a
 //! time, for a fixed share of the time at most, and only while somebody asks for stats.
 
-use std::{
-    collections::HashMap,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
 
 use cri_proto::runtime::v1::ContainerState;
 use parking_lot::Mutex;
+use prometheus_client::metrics::counter::Counter;
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{convert::now, disk_walk::Walk, upper_dir};
-use crate::model::{Container, Id, Model};
+use crate::{
+    model::{Container, Id, Model},
+    process::Processes,
+};
 
 /// A container is measured again after this, at the earliest.
 const INTERVAL: Duration = Duration::from_secs(120);
@@ -48,20 +47,34 @@ pub struct WritableLayers {
     /// One more was measured.
     advanced: Notify,
     last_asked: Mutex<Option<Instant>>,
+    /// Measurements that were given up.
+    pub unmeasured: Counter,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Outcome {
     at: Instant,
-    /// None when it failed.
-    found: Option<Measurement>,
+    found: Result<Measurement, Unmeasured>,
+}
+
+/// Why a container was not measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Unmeasured {
+    /// There is nothing to measure, or no more.
+    Missing,
+    /// The walk would have had to remember too much.
+    TooLarge,
 }
 
 impl WritableLayers {
     /// Starts the task that measures; it ends with `stop`.
-    pub fn start(model: Arc<Model>, stop: CancellationToken) -> Arc<Self> {
+    pub fn start(
+        model: Arc<Model>,
+        processes: Arc<Processes>,
+        stop: CancellationToken,
+    ) -> Arc<Self> {
         let layers = Arc::new(Self::default());
-        let work = Arc::clone(&layers).run(model);
+        let work = Arc::clone(&layers).run(model, processes);
         tokio::spawn(stop.run_until_cancelled_owned(work));
         layers
     }
@@ -99,19 +112,19 @@ impl WritableLayers {
 
     /// The last measurement of a container; `None` until there is one.
     pub fn of(&self, id: &str) -> Option<Measurement> {
-        self.measured.lock().get(id)?.found
+        self.measured.lock().get(id)?.found.ok()
     }
 
     /// Bytes and inodes of all that was measured.
     pub fn total(&self) -> (u64, u64) {
         let measured = self.measured.lock();
-        let found = measured.values().filter_map(|outcome| outcome.found);
+        let found = measured.values().filter_map(|outcome| outcome.found.ok());
         found.fold((0, 0), |(bytes, inodes), one| {
             (bytes + one.bytes, inodes + one.inodes)
         })
     }
 
-    async fn run(self: Arc<Self>, model: Arc<Model>) {
+    async fn run(self: Arc<Self>, model: Arc<Model>, processes: Arc<Processes>) {
         loop {
             let wanted = self
                 .last_asked
@@ -119,12 +132,22 @@ impl WritableLayers {
                 .is_some_and(|at| at.elapsed() < INTEREST);
             match self.next(&model) {
                 Some(container) if wanted => {
-                    let found = measure(Arc::clone(&container)).await;
+                    let found = measure(Arc::clone(&container), &processes).await;
                     let outcome = Outcome {
                         at: Instant::now(),
                         found,
                     };
-                    self.measured.lock().insert(container.id().into(), outcome);
+                    let id = container.id();
+                    let last = self.measured.lock().insert(id.into(), outcome);
+                    if found == Err(Unmeasured::TooLarge) {
+                        self.unmeasured.inc();
+                        if last.is_none_or(|last| last.found != found) {
+                            tracing::warn!(
+                                container_id = id,
+                                "what the container has written is too large to be measured"
+                            );
+                        }
+                    }
                     self.advanced.notify_waiters();
                 }
                 // What falls due meanwhile is found by whoever asks next.
@@ -159,33 +182,35 @@ fn is_due(container: &Container, last: &Outcome) -> bool {
     let status = &container.status;
     let ended = status.state() == ContainerState::ContainerExited;
     // What has ended writes no more.
-    let settled = ended && last.found.is_some_and(|m| m.timestamp > status.finished_at);
+    let settled = ended && last.found.is_ok_and(|m| m.timestamp > status.finished_at);
     !settled && last.at.elapsed() >= INTERVAL
 }
 
-/// Walks through what a container has written, in slices; `None` when it is not there, or
-/// too large to be walked through.
-async fn measure(container: Arc<Container>) -> Option<Measurement> {
+/// Walks through what a container has written, in slices.
+async fn measure(
+    container: Arc<Container>,
+    processes: &Arc<Processes>,
+) -> Result<Measurement, Unmeasured> {
     let mut walk = None;
     loop {
-        let container = Arc::clone(&container);
+        let (container, processes) = (Arc::clone(&container), Arc::clone(processes));
         let slice = tokio::task::spawn_blocking(move || {
             let began = Instant::now();
             let mut walk = match walk {
                 Some(walk) => walk,
-                None => Walk::start(&directory(&container)?).ok()?,
+                None => Walk::start(&directory(&container, &processes)?).ok()?,
             };
             let done = !walk.go_on(|| began.elapsed() < SLICE);
             Some((walk, done, began.elapsed()))
         });
-        let (advanced, done, took) = slice.await.ok()??;
+        let slice = slice.await.ok().flatten();
+        let (advanced, done, took) = slice.ok_or(Unmeasured::Missing)?;
         tokio::time::sleep(took * REST).await;
         if advanced.is_too_large() {
-            tracing::debug!("a writable layer is too large to be measured");
-            return None;
+            return Err(Unmeasured::TooLarge);
         }
         if done {
-            return Some(Measurement {
+            return Ok(Measurement {
                 timestamp: now(),
                 bytes: advanced.bytes(),
                 inodes: advanced.inodes(),
@@ -195,9 +220,9 @@ async fn measure(container: Arc<Container>) -> Option<Measurement> {
     }
 }
 
-fn directory(container: &Container) -> Option<PathBuf> {
+fn directory(container: &Container, processes: &Processes) -> Option<PathBuf> {
     if container.upper_dir.is_empty() {
-        return upper_dir::find(Path::new("/proc"), container.id(), container.pid);
+        return upper_dir::find(processes, container.id(), container.pid);
     }
     Some(PathBuf::from(&container.upper_dir))
 }

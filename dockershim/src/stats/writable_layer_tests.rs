@@ -1,7 +1,13 @@
 use cri_proto::runtime::v1::ContainerStatus;
+use rustix::fs::{Mode, OFlags};
 
 use super::*;
-use crate::model::Record;
+use crate::{engine::Here, model::Record};
+
+/// Those of an engine that was not reached.
+fn processes() -> Arc<Processes> {
+    Arc::new(Processes::new(Here::default()))
+}
 
 fn put(model: &Model, id: &str, state: ContainerState, upper_dir: &str) {
     let container = Container {
@@ -34,7 +40,7 @@ async fn layers_are_measured_only_when_somebody_asks() {
     put(&model, "none", ContainerState::ContainerRunning, "");
     put(&model, "gone", ContainerState::ContainerRunning, "/no/such");
     let stop = CancellationToken::new();
-    let layers = WritableLayers::start(Arc::clone(&model), stop.clone());
+    let layers = WritableLayers::start(Arc::clone(&model), processes(), stop.clone());
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(layers.of("a"), None);
     layers.ask();
@@ -74,7 +80,7 @@ async fn a_first_measurement_can_be_waited_for() {
     put(&model, "none", ContainerState::ContainerRunning, "");
     put(&model, "gone", ContainerState::ContainerRunning, "/no/such");
     let stop = CancellationToken::new();
-    let layers = WritableLayers::start(Arc::clone(&model), stop.clone());
+    let layers = WritableLayers::start(Arc::clone(&model), processes(), stop.clone());
     layers.first(&model, Duration::from_secs(60)).await;
     assert!(layers.of("a").is_some() && layers.of("b").is_some());
     // Nothing measures any more: it is not waited for without end.
@@ -90,7 +96,7 @@ async fn a_container_is_measured_again_after_minutes_unless_it_ended() {
     let layers = WritableLayers::default();
     let outcome = |timestamp| Outcome {
         at: Instant::now(),
-        found: Some(Measurement {
+        found: Ok(Measurement {
             timestamp,
             bytes: 1,
             inodes: 1,
@@ -109,4 +115,30 @@ async fn a_container_is_measured_again_after_minutes_unless_it_ended() {
     tokio::time::advance(INTERVAL).await;
     put(&model, "new", ContainerState::ContainerRunning, "/upper");
     assert_eq!(layers.next(&model).unwrap().id(), "new");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_measurement_that_is_given_up_is_counted() {
+    struct InMemory(tempfile::TempDir);
+    impl Drop for InMemory {
+        fn drop(&mut self) {
+            tree_walk::remove_all(self.0.path()).unwrap();
+        }
+    }
+    // The disk would take most of the time.
+    let dir = InMemory(tempfile::tempdir_in("/dev/shm").unwrap());
+    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut at = rustix::fs::open(dir.0.path(), flags, Mode::empty()).unwrap();
+    for _ in 0..=tree_walk::MAX_DEPTH {
+        rustix::fs::mkdirat(&at, "d", Mode::RWXU).unwrap();
+        at = rustix::fs::openat(&at, "d", flags, Mode::empty()).unwrap();
+    }
+    let model = Arc::new(Model::new());
+    let upper = dir.0.path().to_str().unwrap();
+    put(&model, "deep", ContainerState::ContainerRunning, upper);
+    let stop = CancellationToken::new();
+    let layers = WritableLayers::start(Arc::clone(&model), processes(), stop.clone());
+    layers.first(&model, Duration::from_secs(60)).await;
+    assert_eq!((layers.of("deep"), layers.unmeasured.get()), (None, 1));
+    stop.cancel();
 }
