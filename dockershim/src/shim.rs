@@ -160,7 +160,7 @@ impl Shim {
         }
         Arc::new(Self {
             stats,
-            hairpin: Hairpin::new(config.hairpin_mode),
+            hairpin: Hairpin::new(config.hairpin_mode, processes.clone()),
             oom_score: OomScorePolicy::new(config.clamp_oom_score_adj),
             config,
             engine,

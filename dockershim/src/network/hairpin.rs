@@ -3,13 +3,21 @@
 
 use std::{
     fmt, fs, io,
+    os::fd::AsRawFd as _,
     path::{Path, PathBuf},
     str::FromStr,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
+
+use crate::process::{ProcessError, Processes};
 
 /// The node's network devices, where the shim is in the node's network namespace.
 const DEVICES: &str = "/sys/class/net";
+/// A sandbox's own, below the `/proc/<pid>` of its process.
+const DEVICES_INSIDE: &str = "root/sys/class/net";
 const LOOPBACK: &str = "lo";
 /// Flag of a device that takes packets for others (`netdevice(7)`).
 const PROMISCUOUS: u32 = 0x100;
@@ -29,6 +37,7 @@ pub enum HairpinMode {
 #[derive(Debug)]
 pub struct Hairpin {
     mode: HairpinMode,
+    processes: Arc<Processes>,
     warned: AtomicBool,
 }
 
@@ -43,6 +52,10 @@ enum HairpinError {
     NoPort,
     #[error("{}: {source}", path.display())]
     File { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    #[error("panicked: this is a bug")]
+    Panicked,
 }
 
 impl FromStr for HairpinMode {
@@ -72,28 +85,45 @@ impl fmt::Display for HairpinMode {
 
 impl Hairpin {
     /// By `mode`.
-    pub fn new(mode: HairpinMode) -> Self {
+    pub fn new(mode: HairpinMode, processes: Arc<Processes>) -> Self {
         Self {
             mode,
+            processes,
             warned: AtomicBool::new(false),
         }
     }
 
     /// Sets the hairpin of a sandbox whose first process is `pid`. A sandbox without one is
     /// better than none: what hinders costs a warning, once.
-    pub fn set(&self, sandbox_id: &str, pid: i64) {
-        let inside = PathBuf::from(format!("/proc/{pid}/root{DEVICES}"));
-        let set = match self.mode {
-            HairpinMode::None => return,
-            HairpinMode::HairpinVeth => hairpin_veth(&inside, Path::new(DEVICES)),
-            HairpinMode::PromiscuousBridge => promiscuous_bridge(&inside, Path::new(DEVICES)),
-        };
-        if let Err(error) = set
+    pub async fn set(&self, sandbox_id: &str, pid: i64) {
+        let mode = self.mode;
+        if mode == HairpinMode::None {
+            return;
+        }
+        let (id, processes) = (sandbox_id.to_owned(), Arc::clone(&self.processes));
+        let task = tokio::task::spawn_blocking(move || set(mode, &processes, &id, pid));
+        if let Err(error) = task.await.unwrap_or(Err(HairpinError::Panicked))
             && !self.warned.swap(true, Ordering::Relaxed)
         {
-            let mode = self.mode;
             tracing::warn!(sandbox_id, %error, "--hairpin-mode={mode} has no effect");
         }
+    }
+}
+
+fn set(
+    mode: HairpinMode,
+    processes: &Processes,
+    sandbox_id: &str,
+    pid: i64,
+) -> Result<(), HairpinError> {
+    let process = processes.open(sandbox_id, pid)?;
+    let inside = process.open(DEVICES_INSIDE);
+    let inside = inside.map_err(|source| ProcessError::File { pid, source })?;
+    let path = PathBuf::from(format!("/proc/self/fd/{}", inside.as_raw_fd()));
+    match mode {
+        HairpinMode::HairpinVeth => hairpin_veth(&path, Path::new(DEVICES)),
+        HairpinMode::PromiscuousBridge => promiscuous_bridge(&path, Path::new(DEVICES)),
+        HairpinMode::None => Ok(()),
     }
 }
 

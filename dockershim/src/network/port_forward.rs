@@ -5,12 +5,12 @@ use std::{
     fmt, io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream as StdStream},
     os::fd::{AsFd as _, OwnedFd},
+    sync::Arc,
     time::Duration,
 };
 
 use cri_streaming::Connection;
 use rustix::{
-    fs::{Mode, OFlags, open, openat},
     net::{AddressFamily, SocketFlags, SocketType, socket_with},
     thread::{LinkNameSpaceType, move_into_link_name_space},
 };
@@ -20,7 +20,7 @@ use tokio::{
     sync::oneshot,
 };
 
-use crate::Error;
+use crate::{Error, process::Processes};
 
 /// What a listener on the sandbox's own loopback gets to take a connection.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -50,8 +50,14 @@ impl fmt::Display for Refused {
 /// Connects to a port of the loopback that process `pid` of the sandbox has.
 ///
 /// # Errors
-/// `FailedPrecondition` when nobody listens; `File` when the namespace cannot be entered.
-pub async fn connect(sandbox_id: &str, pid: i64, port: u16) -> Result<TcpStream, Error> {
+/// `FailedPrecondition` when nobody listens, or the process is none of the sandbox's here;
+/// `File` when the namespace cannot be entered.
+pub async fn connect(
+    processes: &Arc<Processes>,
+    sandbox_id: &str,
+    pid: i64,
+    port: u16,
+) -> Result<TcpStream, Error> {
     let failed = |action| {
         move |source| Error::File {
             action,
@@ -59,8 +65,11 @@ pub async fn connect(sandbox_id: &str, pid: i64, port: u16) -> Result<TcpStream,
             source,
         }
     };
-    let namespace =
-        namespace(sandbox_id, pid).map_err(failed("open the sandbox's network namespace"))?;
+    let process = processes.find(sandbox_id, pid).await;
+    let process = process.map_err(|error| Error::FailedPrecondition(error.to_string()))?;
+    let namespace = process
+        .network_namespace()
+        .map_err(failed("open the sandbox's network namespace"))?;
     let (answer, answered) = oneshot::channel();
     // A thread of its own, as the namespace is the thread's; it makes two sockets and ends,
     // and nothing else ever runs on it.
@@ -89,25 +98,6 @@ async fn reach(socket: io::Result<OwnedFd>, ip: IpAddr, port: u16) -> io::Result
     let connecting = socket.connect(SocketAddr::new(ip, port));
     let connected = tokio::time::timeout(PATIENCE, connecting).await;
     connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
-}
-
-/// The network namespace of a process, if it is still the sandbox's: all is looked at
-/// through one handle, which stands for this process and no later one of its number.
-fn namespace(sandbox_id: &str, pid: i64) -> io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let process = open(
-        format!("/proc/{pid}"),
-        flags | OFlags::DIRECTORY,
-        Mode::empty(),
-    )?;
-    let cgroups = openat(&process, "cgroup", flags, Mode::empty())?;
-    let cgroups = io::read_to_string(std::fs::File::from(cgroups))?;
-    if !cgroups.contains(sandbox_id) {
-        return Err(io::Error::other(
-            "the process is none of this sandbox's here",
-        ));
-    }
-    Ok(openat(&process, "ns/net", flags, Mode::empty())?)
 }
 
 /// An IPv4 and an IPv6 socket, either of which the kernel may not have.

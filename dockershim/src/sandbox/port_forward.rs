@@ -59,7 +59,7 @@ pub async fn run(
 ) -> Result<(), Error> {
     let sandbox = find(shim, sandbox_id).await?;
     require_ready(&sandbox)?;
-    let socket = port_forward::connect(sandbox.id(), sandbox.pid, port).await?;
+    let socket = port_forward::connect(&shim.processes, sandbox.id(), sandbox.pid, port).await?;
     port_forward::carry(socket, connection)
         .await
         .map_err(|source| Error::Forward { port, source })

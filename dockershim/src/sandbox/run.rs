@@ -80,7 +80,7 @@ pub async fn run(
         return Err(error);
     }
     if on_bridge && let Ok(sandbox) = shim.model.snapshot().sandbox(&pod_sandbox_id) {
-        shim.hairpin.set(&pod_sandbox_id, sandbox.pid);
+        shim.hairpin.set(&pod_sandbox_id, sandbox.pid).await;
     }
     Ok(RunPodSandboxResponse { pod_sandbox_id })
 }
