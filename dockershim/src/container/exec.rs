@@ -7,7 +7,7 @@ use cri_streaming::{Exec, Streams, TerminalSize, Wants};
 use tokio::sync::mpsc;
 
 use super::{
-    exec_process::{self, exit_code},
+    exec_process::{self, exited},
     session::{self, Ended},
     status::find,
 };
@@ -112,7 +112,7 @@ pub async fn run(shim: &Shim, exec: Exec, streams: Streams) -> Result<i32, Error
     };
     let ended = match ended {
         Ended::Output => tokio::select! {
-            code = exit_code(shim, &id) => return Ok(code?),
+            exited = exited(shim, &id) => return Ok(exited?.code),
             () = gone.cancelled() => Ended::ClientGone,
         },
         ended => ended,

@@ -1,11 +1,17 @@
 //! The process of a command inside a container: its end, and how to bring it about. The
 //! engine has a call for neither.
 
-use std::time::Duration;
+use std::{fs, path::Path, sync::Arc, time::Duration};
 
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use bollard::models::ExecInspectResponse;
+use rustix::process::Signal;
+use tokio::time::Instant;
 
-use crate::{Shim, engine::EngineError};
+use crate::{
+    Shim,
+    engine::EngineError,
+    process::{ProcessError, Processes},
+};
 
 /// The engine learns of a command's end a moment after its output ended. A command may
 /// also close its output long before it ends, so the questions become rarer.
@@ -13,20 +19,31 @@ const FIRST_POLL: Duration = Duration::from_millis(10);
 const SLOWEST_POLL: Duration = Duration::from_secs(1);
 /// What a command gets to end by itself when its client has gone.
 const GRACE: Duration = Duration::from_secs(2);
+/// How long a command is looked for that is to be killed: the engine may be about to start it.
+const KILL_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits until the command has ended; returns its exit code.
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exited {
+    /// Its exit code.
+    pub code: i32,
+    /// Whether it ever began. Where not, what came in the place of its output are the engine's
+    /// words.
+    pub started: bool,
+}
+
+/// Waits until the command has ended.
 ///
 /// # Errors
 /// The engine's.
-pub async fn exit_code(shim: &Shim, exec: &str) -> Result<i32, EngineError> {
+pub async fn exited(shim: &Shim, exec: &str) -> Result<Exited, EngineError> {
     let mut pause = FIRST_POLL;
     loop {
-        let state = shim.engine.inspect_exec(exec).await?;
-        if let (Some(false), Some(code)) = (state.running, state.exit_code) {
-            return Ok(i32::try_from(code).unwrap_or(i32::MAX));
+        if let Some(exited) = Exited::of(&shim.engine.inspect_exec(exec).await?) {
+            return Ok(exited);
         }
         tokio::time::sleep(pause).await;
-        pause = (pause * 3 / 2).min(SLOWEST_POLL);
+        pause = slower(pause);
     }
 }
 
@@ -34,48 +51,155 @@ pub async fn exit_code(shim: &Shim, exec: &str) -> Result<i32, EngineError> {
 /// the signal that its kind expects, and SIGKILL.
 pub async fn end(shim: &Shim, exec: &str, container: &str, tty: bool) {
     let polite = if tty { Signal::HUP } else { Signal::TERM };
-    for signal in [polite, Signal::KILL] {
-        if tokio::time::timeout(GRACE, exit_code(shim, exec))
-            .await
-            .is_ok()
-        {
-            return;
-        }
-        kill(shim, exec, container, signal).await;
-    }
-}
-
-/// Sends a signal to the command's process, if it still runs.
-pub async fn kill(shim: &Shim, exec: &str, container: &str, signal: Signal) {
-    let state = match shim.engine.inspect_exec(exec).await {
-        Ok(state) => state,
-        Err(error) => {
-            tracing::warn!(container_id = container, %error, "a command may outlive its request");
-            return;
-        }
-    };
-    let pid = state
-        .pid
-        .and_then(|pid| i32::try_from(pid).ok())
-        .and_then(Pid::from_raw);
-    let (Some(true), Some(pid)) = (state.running, pid) else {
+    let ends = || tokio::time::timeout(GRACE, exited(shim, exec));
+    if ends().await.is_ok() {
         return;
+    }
+    let pid = shim.engine.inspect_exec(exec).await.map(|state| state.pid);
+    if let Ok(Some(pid)) = pid {
+        // SIGKILL comes to the same error, and tells it.
+        let _ = signal(shim, container, pid, polite).await;
+    }
+    let _ = ends().await;
+    kill(shim, exec, container).await;
+}
+
+/// Kills a command and its children, and waits for its end.
+pub async fn kill(shim: &Shim, exec: &str, container: &str) {
+    let deadline = Instant::now() + KILL_PATIENCE;
+    let mut pause = FIRST_POLL;
+    let failed = loop {
+        let failed = match shim.engine.inspect_exec(exec).await {
+            Ok(state) => match state.pid.filter(|pid| *pid > 0) {
+                Some(pid) => match signal(shim, container, pid, Signal::KILL).await {
+                    Ok(0) => return,
+                    Ok(_) => "it does not end".to_owned(),
+                    Err(error) => break error.to_string(),
+                },
+                None if Exited::of(&state).is_some() => return,
+                None => "it has not begun".to_owned(),
+            },
+            // Its container is gone, and it too.
+            Err(error) if error.is_not_found() => return,
+            Err(error) => error.to_string(),
+        };
+        if Instant::now() > deadline {
+            break failed;
+        }
+        tokio::time::sleep(pause).await;
+        pause = slower(pause);
     };
-    if let Err(error) = signal_process(pid, container, signal) {
-        tracing::warn!(container_id = container, %error, "a command outlives its request");
+    tracing::warn!(
+        container_id = container,
+        error = failed,
+        "a command may outlive its request"
+    );
+}
+
+fn slower(pause: Duration) -> Duration {
+    (pause * 3 / 2).min(SLOWEST_POLL)
+}
+
+/// Sends a signal to a command and its children; returns how many there were.
+async fn signal(
+    shim: &Shim,
+    container: &str,
+    pid: i64,
+    signal: Signal,
+) -> Result<usize, ProcessError> {
+    let (processes, container) = (Arc::clone(&shim.processes), container.to_owned());
+    let task =
+        tokio::task::spawn_blocking(move || signal_session(&processes, &container, pid, signal));
+    task.await.unwrap_or(Ok(0))
+}
+
+/// A command begins a session, and its children are in it unless they begin another.
+fn signal_session(
+    processes: &Processes,
+    container: &str,
+    leader: i64,
+    signal: Signal,
+) -> Result<usize, ProcessError> {
+    let mut count = 0;
+    for pid in std::iter::once(leader).chain(session(processes.proc(), leader)) {
+        match processes.open(container, pid) {
+            Ok(process) => count += usize::from(process.signal(signal).is_ok()),
+            Err(ProcessError::Ended(_)) => {}
+            Err(error) if pid == leader => return Err(error),
+            // A number that was of the session, and passed on.
+            Err(_) => {}
+        }
+    }
+    Ok(count)
+}
+
+/// The other processes of the session that `leader` began and that have not ended.
+fn session(proc: &Path, leader: i64) -> Vec<i64> {
+    let processes = fs::read_dir(proc).into_iter().flatten().flatten();
+    let in_session = processes.filter_map(|entry| {
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+        // The command, in parentheses, may hold anything.
+        let (_, after) = stat.rsplit_once(") ")?;
+        let mut fields = after.split(' ');
+        let runs = !matches!(fields.next()?, "Z" | "X");
+        let (_parent, _group, session) = (fields.next()?, fields.next()?, fields.next()?);
+        (runs && pid != leader && session.parse() == Ok(leader)).then_some(pid)
+    });
+    in_session.collect()
+}
+
+// === impl Exited ===
+
+impl Exited {
+    /// `None` while it runs, or has still to begin.
+    fn of(state: &ExecInspectResponse) -> Option<Self> {
+        let (Some(false), Some(code)) = (state.running, state.exit_code) else {
+            return None;
+        };
+        Some(Self {
+            code: i32::try_from(code).unwrap_or(i32::MAX),
+            started: state.pid != Some(0),
+        })
     }
 }
 
-/// Signals process `pid` if it is one of `container`: the engine may count processes in
-/// another namespace, and a number may have passed to another process.
-fn signal_process(pid: Pid, container: &str, signal: Signal) -> std::io::Result<()> {
-    let process = pidfd_open(pid, PidfdFlags::empty())?;
-    let cgroups = std::fs::read_to_string(format!("/proc/{}/cgroup", pid.as_raw_nonzero()))?;
-    if !cgroups.contains(container) {
-        return Err(std::io::Error::other(format!(
-            "process {pid:?} is none of this container's here"
-        )));
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_without_a_process_was_not_started() {
+        let of = |running, exit_code, pid| {
+            let state = ExecInspectResponse {
+                running: Some(running),
+                exit_code,
+                pid,
+                ..Default::default()
+            };
+            Exited::of(&state).map(|exited| (exited.code, exited.started))
+        };
+        assert_eq!(of(false, Some(126), Some(0)), Some((126, false)));
+        assert_eq!(of(false, Some(126), Some(77)), Some((126, true)));
+        assert_eq!(of(false, Some(0), None), Some((0, true)));
+        assert_eq!(of(true, None, Some(77)), None);
+        assert_eq!(of(false, None, Some(0)), None);
     }
-    pidfd_send_signal(process, signal)?;
-    Ok(())
+
+    #[test]
+    fn a_session_is_what_its_leader_began_and_has_not_ended() {
+        let proc = tempfile::tempdir().unwrap();
+        for (pid, stat) in [
+            ("7", "7 (sh) S 1 7 7 0 -1"),
+            ("8", "8 (a) b) S 7 7 7 0 -1"),
+            ("9", "9 (zombie) Z 7 7 7 0 -1"),
+            ("10", "10 (7 (x) S 7 10 10 0 -1"),
+            ("11", "11 (cut"),
+            ("self", "8 (a) S 7 7 7 0 -1"),
+        ] {
+            fs::create_dir(proc.path().join(pid)).unwrap();
+            fs::write(proc.path().join(pid).join("stat"), stat).unwrap();
+        }
+        assert_eq!(session(proc.path(), 7), [8]);
+    }
 }

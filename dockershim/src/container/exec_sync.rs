@@ -12,14 +12,10 @@ use std::{
 };
 
 use cri_proto::runtime::v1::{ExecSyncRequest, ExecSyncResponse};
-use rustix::process::Signal;
 use tokio::io::AsyncWrite;
+use tokio_util::sync::CancellationToken;
 
-use super::{
-    exec::require_running,
-    exec_process::{exit_code, kill},
-    status::find,
-};
+use super::{exec::require_running, exec_process, status::find};
 use crate::{
     Error, Shim,
     engine::{self, Cause, EngineError, NewExec},
@@ -29,8 +25,11 @@ use crate::{
 /// crictl take no answer of more than 16 MiB, so that is what both share, less the frame.
 const OUTPUT_LIMIT: usize = 16 * 1024 * 1024 - 64;
 
+/// What a command that was killed gets to end before its client is told that its time is over.
+const KILL_PATIENCE: Duration = Duration::from_secs(2);
+
 /// Runs a command in a container and waits for its end, for `timeout` seconds at most;
-/// 0 waits without limit.
+/// 0 waits without limit. The command is ended when its client is `gone`.
 ///
 /// # Errors
 /// `DeadlineExceeded` after the timeout, when the command has been killed;
@@ -38,6 +37,7 @@ const OUTPUT_LIMIT: usize = 16 * 1024 * 1024 - 64;
 pub async fn exec_sync(
     shim: &Arc<Shim>,
     request: ExecSyncRequest,
+    gone: CancellationToken,
 ) -> Result<ExecSyncResponse, Error> {
     if request.cmd.is_empty() {
         return Err(Error::invalid("cmd", "must not be empty"));
@@ -52,28 +52,35 @@ pub async fn exec_sync(
     };
     let container = find(shim, &request.container_id).await?;
     require_running(&container)?;
-    let id = container.id();
+    let id = container.id().to_owned();
     let command = NewExec {
         command: request.cmd,
         stdout: true,
         stderr: true,
         ..NewExec::default()
     };
-    let exec = shim.engine.create_exec(id, command).await?;
-    match limit {
-        None => run(shim, &exec).await,
-        Some(limit) => match tokio::time::timeout(limit, run(shim, &exec)).await {
-            Ok(finished) => finished,
-            Err(_) => {
-                kill(shim, &exec, id, Signal::KILL).await;
-                Err(Error::Deadline {
-                    action: "run a command in container",
-                    object: id.to_owned(),
-                    limit,
-                })
-            }
+    let exec = shim.engine.create_exec(&id, command).await?;
+    let over = async {
+        match limit {
+            Some(limit) => tokio::time::sleep(limit).await,
+            None => std::future::pending().await,
+        }
+    };
+    let error = tokio::select! {
+        finished = run(shim, &exec) => return finished,
+        () = over => Error::Deadline {
+            action: "run a command in container",
+            object: id.clone(),
+            limit: limit.unwrap_or_default(),
         },
-    }
+        () = gone.cancelled() => {
+            Error::FailedPrecondition(format!("the client of command {exec} has left"))
+        }
+    };
+    let killing = Arc::clone(shim);
+    let kill = async move { exec_process::kill(&killing, &exec, &id).await };
+    let _ = tokio::time::timeout(KILL_PATIENCE, shim.tasks.spawn(kill)).await;
+    Err(error)
 }
 
 async fn run(shim: &Shim, exec: &str) -> Result<ExecSyncResponse, Error> {
@@ -86,11 +93,14 @@ async fn run(shim: &Shim, exec: &str) -> Result<ExecSyncResponse, Error> {
         object: exec.to_owned(),
         cause: Cause::Unreachable(error.to_string()),
     })?;
-    let exit_code = exit_code(shim, exec).await?;
+    let exited = exec_process::exited(shim, exec).await?;
+    if !exited.started {
+        std::mem::swap(&mut stdout, &mut stderr);
+    }
     Ok(ExecSyncResponse {
         stdout: stdout.bytes,
         stderr: stderr.bytes,
-        exit_code,
+        exit_code: exited.code,
     })
 }
 

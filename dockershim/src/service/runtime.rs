@@ -25,6 +25,7 @@ use cri_proto::runtime::v1::{
     UpdateRuntimeConfigRequest, UpdateRuntimeConfigResponse, VersionRequest, VersionResponse,
     runtime_service_server::RuntimeService,
 };
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use super::{Parts, Service, node, parts::in_parts, unimplemented};
@@ -154,7 +155,10 @@ impl RuntimeService for Service {
 
     async fn exec_sync(&self, request: Request<ExecSyncRequest>) -> Answer<ExecSyncResponse> {
         let (shim, request) = (self.shim.clone(), request.into_inner());
-        let work = async move { container::exec_sync::exec_sync(&shim, request).await };
+        // The work goes on when the client hangs up; the guard does not.
+        let gone = CancellationToken::new();
+        let _waiting = gone.clone().drop_guard();
+        let work = async move { container::exec_sync::exec_sync(&shim, request, gone).await };
         let answer = self.shim.complete("ExecSync", work).await?;
         Ok(Response::new(answer))
     }
