@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cri_streaming::{
-    Attach, Connection, Exec, Runtime, RuntimeError, Server, ServerError, Streams,
+    Attach, Connection, Exec, Exit, Runtime, RuntimeError, Server, ServerError, Streams,
 };
 
 use crate::{Shim, container, metrics::StreamingMetrics, sandbox};
@@ -29,7 +29,7 @@ pub async fn bind(shim: &Arc<Shim>) -> Result<Arc<Streaming>, ServerError> {
 }
 
 impl Runtime for Shim {
-    async fn exec(&self, exec: Exec, streams: Streams) -> Result<i32, RuntimeError> {
+    async fn exec(&self, exec: Exec, streams: Streams) -> Result<Exit, RuntimeError> {
         Ok(container::exec::run(self, exec, streams).await?)
     }
 

@@ -24,16 +24,15 @@ pub type RuntimeError = Box<dyn std::error::Error + Send + Sync>;
 /// taken over. When [`Streams::gone`] is cancelled, nobody is left to talk to: the
 /// method ends what it began, as soon as it can, and returns.
 pub trait Runtime: Send + Sync + 'static {
-    /// Runs a command in a running container and returns its exit code: 128 plus the
-    /// signal's number when a signal ended it.
+    /// Runs a command in a running container to its end.
     ///
     /// # Errors
-    /// The command could not be started or followed.
+    /// The command could not be followed.
     fn exec(
         &self,
         exec: Exec,
         streams: Streams,
-    ) -> impl Future<Output = Result<i32, RuntimeError>> + Send;
+    ) -> impl Future<Output = Result<Exit, RuntimeError>> + Send;
 
     /// Joins the streams of a running container's own process, until it or the client ends.
     ///
@@ -67,6 +66,20 @@ pub struct Exec {
     pub command: Vec<String>,
     /// Which streams the client takes.
     pub wants: Wants,
+}
+
+/// How a command ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// With this exit code: 128 plus the signal's number when a signal ended it.
+    Code(i32),
+    /// It was not started.
+    NotStarted {
+        /// 126 or 127, as shells have it.
+        code: i32,
+        /// Why.
+        reason: String,
+    },
 }
 
 /// A container to join.

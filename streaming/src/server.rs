@@ -467,7 +467,7 @@ impl Command {
         };
         let status = match self {
             Self::Exec(exec) => match runtime.exec(exec, streams).await {
-                Ok(code) => Status::exited(code),
+                Ok(exit) => Status::exited(exit),
                 Err(error) => Status::failed("executing command in", &error),
             },
             Self::Attach(attach) => match runtime.attach(attach, streams).await {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::RuntimeError;
+use crate::{Exit, RuntimeError};
 
 const SUCCESS: &str = "Success";
 const FAILURE: &str = "Failure";
@@ -70,14 +70,19 @@ impl Status {
         }
     }
 
-    /// Of a command that ended by itself.
-    pub(crate) fn exited(code: i32) -> Self {
-        if code == 0 {
-            return Self::success();
-        }
+    /// Of a command that ended by itself, or could not be started.
+    pub(crate) fn exited(exit: Exit) -> Self {
+        let (code, message) = match exit {
+            Exit::Code(0) => return Self::success(),
+            Exit::Code(code) => {
+                let message = "command terminated with non-zero exit code: exit status";
+                (code, format!("{message} {code}"))
+            }
+            Exit::NotStarted { code, reason } => (code, reason),
+        };
         Self {
             status: FAILURE.into(),
-            message: format!("command terminated with non-zero exit code: exit status {code}"),
+            message,
             reason: NON_ZERO_EXIT_CODE.into(),
             details: Some(Details {
                 causes: vec![Cause {
@@ -146,10 +151,21 @@ mod tests {
     fn statuses_are_what_upstream_sends() {
         let json =
             |status: Status| String::from_utf8(status.encode(StatusFormat::Json).unwrap()).unwrap();
-        assert_eq!(json(Status::exited(0)), r#"{"status":"Success"}"#);
         assert_eq!(
-            json(Status::exited(42)),
+            json(Status::exited(Exit::Code(0))),
+            r#"{"status":"Success"}"#
+        );
+        assert_eq!(
+            json(Status::exited(Exit::Code(42))),
             r#"{"status":"Failure","message":"command terminated with non-zero exit code: exit status 42","reason":"NonZeroExitCode","details":{"causes":[{"reason":"ExitCode","message":"42"}]}}"#
+        );
+        let exit = Exit::NotStarted {
+            code: 127,
+            reason: "no such file".into(),
+        };
+        assert_eq!(
+            json(Status::exited(exit)),
+            r#"{"status":"Failure","message":"no such file","reason":"NonZeroExitCode","details":{"causes":[{"reason":"ExitCode","message":"127"}]}}"#
         );
         let error = RuntimeError::from("no such file");
         assert_eq!(
@@ -158,7 +174,9 @@ mod tests {
         );
         assert_eq!(Status::success().encode(StatusFormat::Text), None);
         assert_eq!(
-            Status::exited(1).encode(StatusFormat::Text).unwrap(),
+            Status::exited(Exit::Code(1))
+                .encode(StatusFormat::Text)
+                .unwrap(),
             b"command terminated with non-zero exit code: exit status 1"
         );
     }
@@ -166,7 +184,7 @@ mod tests {
     #[test]
     fn exit_codes_are_read_back() {
         for code in [0, 1, 42, 126, 127, 137] {
-            assert_eq!(Status::exited(code).exit_code(), Some(code));
+            assert_eq!(Status::exited(Exit::Code(code)).exit_code(), Some(code));
         }
         let error = RuntimeError::from("x");
         assert_eq!(Status::failed("attaching to", &error).exit_code(), None);

@@ -2,6 +2,7 @@
 
 use cri_proto::runtime::v1::{AttachRequest, AttachResponse};
 use cri_streaming::{Attach, Streams, TerminalSize, Wants};
+use futures::{FutureExt as _, future::ready};
 
 use super::{
     exec::{check, require_running},
@@ -70,11 +71,11 @@ pub async fn run(shim: &Shim, attach: Attach, mut streams: Streams) -> Result<()
         std::future::pending::<std::convert::Infallible>().await
     };
     let ended = tokio::select! {
-        ended = session::carry(reader, writer, tty, streams) => ended,
+        ended = session::carry(reader, writer, tty, streams, ready(true).boxed()) => ended,
         never = resizing => match never {},
     };
     match ended {
-        Ended::Output | Ended::ClientGone => Ok(()),
+        Ended::Output | Ended::NotStarted(_) | Ended::ClientGone => Ok(()),
         broken @ Ended::Engine(_) => Err(broken.into_error("container", id)),
     }
 }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use cri_proto::runtime::v1::{ContainerState, ExecRequest, ExecResponse};
-use cri_streaming::{Exec, Streams, TerminalSize, Wants};
+use cri_streaming::{Exec, Exit, Streams, TerminalSize, Wants};
+use futures::FutureExt as _;
 use tokio::sync::mpsc;
 
 use super::{
@@ -80,11 +81,11 @@ pub(super) fn require_running(container: &Container) -> Result<(), Error> {
     )))
 }
 
-/// Runs a command on a client's streams; returns its exit code.
+/// Runs a command on a client's streams.
 ///
 /// # Errors
 /// The container does not run any more, the engine failed, or the client left.
-pub async fn run(shim: &Shim, exec: Exec, streams: Streams) -> Result<i32, Error> {
+pub async fn run(shim: &Shim, exec: Exec, streams: Streams) -> Result<Exit, Error> {
     let container = find(shim, &exec.container_id).await?;
     require_running(&container)?;
     let Wants {
@@ -105,16 +106,21 @@ pub async fn run(shim: &Shim, exec: Exec, streams: Streams) -> Result<i32, Error
     let gone = streams.gone.clone();
     let mut streams = streams;
     let sizes = streams.resize.take();
-    let carrying = session::carry(reader, writer, tty, streams);
+    let started = exec_process::has_started(shim, &id).boxed();
+    let carrying = session::carry(reader, writer, tty, streams, started);
     let ended = tokio::select! {
         ended = carrying => ended,
         never = follow_sizes(shim, &id, sizes) => match never {},
     };
     let ended = match ended {
         Ended::Output => tokio::select! {
-            exited = exited(shim, &id) => return Ok(exited?.code),
+            exited = exited(shim, &id) => return Ok(Exit::Code(exited?.code)),
             () = gone.cancelled() => Ended::ClientGone,
         },
+        Ended::NotStarted(reason) => {
+            let code = exited(shim, &id).await?.code;
+            return Ok(Exit::NotStarted { code, reason });
+        }
         ended => ended,
     };
     exec_process::end(shim, &id, container.id(), tty).await;

@@ -47,6 +47,18 @@ pub async fn exited(shim: &Shim, exec: &str) -> Result<Exited, EngineError> {
     }
 }
 
+/// Whether the command began. The engine sends what it has to say of one that did not in the
+/// place of the command's output, but only when it is through with it.
+pub async fn has_started(shim: &Shim, exec: &str) -> bool {
+    match shim.engine.inspect_exec(exec).await {
+        Ok(state) => Exited::of(&state).is_none_or(|exited| exited.started),
+        Err(error) => {
+            tracing::debug!(%error, "taken for a command that was started");
+            true
+        }
+    }
+}
+
 /// Ends a command that nobody waits for any more: its input has ended already; then come
 /// the signal that its kind expects, and SIGKILL.
 pub async fn end(shim: &Shim, exec: &str, container: &str, tty: bool) {

@@ -1,30 +1,38 @@
 //! A client's streams joined to those that the engine handed over.
 
 use cri_streaming::{Reader, Streams, Writer};
-use tokio::io::AsyncWriteExt as _;
+use futures::future::BoxFuture;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, sink};
 
 use crate::{
     Error,
     engine::{self, Cause, EngineError, HijackedReader, HijackedWriter, OutputError},
 };
 
+/// What of the engine's words on a process that did not begin is kept.
+const LONGEST_REASON: u64 = 64 * 1024;
+
 /// How a session ended.
 #[derive(Debug)]
 pub(super) enum Ended {
     /// The process writes nothing more, and everything it wrote was taken.
     Output,
+    /// There was no process; the engine says why.
+    NotStarted(String),
     /// The client left.
     ClientGone,
     /// The engine's connection broke.
     Engine(std::io::Error),
 }
 
-/// Carries input and output until the output ends or either side is gone.
+/// Carries input and output until the output ends or either side is gone. What comes first is
+/// output only if the process has `started` by then.
 pub(super) async fn carry(
     from: HijackedReader,
     to: HijackedWriter,
     tty: bool,
     streams: Streams,
+    started: BoxFuture<'_, bool>,
 ) -> Ended {
     let Streams {
         stdin,
@@ -35,18 +43,32 @@ pub(super) async fn carry(
     } = streams;
     let output = async {
         let (mut stdout, mut stderr) = (or_sink(stdout), or_sink(stderr));
-        let carried = engine::carry(from, tty, &mut stdout, &mut stderr).await;
+        let mut from = from;
+        let first = from.fill_buf().await.map_err(OutputError::Engine)?;
+        let ended = if first.is_empty() || started.await {
+            engine::carry(from, tty, &mut stdout, &mut stderr).await?;
+            Ended::Output
+        } else {
+            let reason = reason(from, tty).await;
+            // A terminal is all that its user looks at.
+            let (to, end) = if tty {
+                (&mut stdout, "\r\n")
+            } else {
+                (&mut stderr, "\n")
+            };
+            let told = to.write_all(format!("{reason}{end}").as_bytes()).await;
+            told.map_err(OutputError::Taker)?;
+            Ended::NotStarted(reason)
+        };
         // The end of each is told only when all is well: a client takes it for the
         // command's.
-        if carried.is_ok() {
-            let _ = stdout.shutdown().await;
-            let _ = stderr.shutdown().await;
-        }
-        carried
+        let _ = stdout.shutdown().await;
+        let _ = stderr.shutdown().await;
+        Ok(ended)
     };
     let ended = tokio::select! {
         carried = output => match carried {
-            Ok(()) => Ended::Output,
+            Ok(ended) => ended,
             Err(OutputError::Taker(_)) => Ended::ClientGone,
             Err(OutputError::Engine(error)) => Ended::Engine(error),
         },
@@ -60,8 +82,16 @@ pub(super) async fn carry(
     }
 }
 
+/// The engine's words in the place of a process's output.
+async fn reason(from: HijackedReader, tty: bool) -> String {
+    let mut words = Vec::new();
+    // As far as they come.
+    let _ = engine::carry(from.take(LONGEST_REASON), tty, &mut words, &mut sink()).await;
+    String::from_utf8_lossy(&words).trim_end().to_owned()
+}
+
 fn or_sink(stream: Option<Writer>) -> Writer {
-    stream.unwrap_or_else(|| Box::new(tokio::io::sink()))
+    stream.unwrap_or_else(|| Box::new(sink()))
 }
 
 /// Carries input and its end, and holds the engine's connection until it is dropped.
@@ -84,7 +114,7 @@ impl Ended {
     /// For a session that did not end with its output.
     pub(super) fn into_error(self, kind: &'static str, id: &str) -> Error {
         let cause = match self {
-            Self::Output | Self::ClientGone => {
+            Self::Output | Self::NotStarted(_) | Self::ClientGone => {
                 return Error::FailedPrecondition(format!("the client of {kind} {id} has left"));
             }
             Self::Engine(error) => Cause::Unreachable(error.to_string()),

@@ -15,12 +15,14 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use rustix::net::sockopt;
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf},
+    io::{AsyncRead, AsyncWrite, BufReader, ReadHalf, WriteHalf},
     net::{TcpStream, UnixStream},
 };
 
 use super::{CHANGE, Call, Cause, Endpoint, Engine, EngineError};
 
+/// Between the engine and whoever takes the output.
+const BUFFER: usize = 64 * 1024;
 /// What of a refusal is read.
 const LONGEST_REFUSAL: usize = 64 * 1024;
 /// A connection to another machine that is silent for this long is probed, and again.
@@ -29,7 +31,7 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
 const PROBES: u32 = 4;
 
 /// What a process writes, as the engine sends it: see [`super::output`].
-pub type HijackedReader = ReadHalf<TokioIo<Upgraded>>;
+pub type HijackedReader = BufReader<ReadHalf<TokioIo<Upgraded>>>;
 /// What a process reads. Shut down, it is the end of its input.
 pub type HijackedWriter = WriteHalf<TokioIo<Upgraded>>;
 
@@ -107,7 +109,8 @@ impl Engine {
         }
         let upgraded = hyper::upgrade::on(&mut answer).await;
         let upgraded = upgraded.map_err(|error| unreachable(&error))?;
-        Ok(tokio::io::split(TokioIo::new(upgraded)))
+        let (reader, writer) = tokio::io::split(TokioIo::new(upgraded));
+        Ok((BufReader::with_capacity(BUFFER, reader), writer))
     }
 
     /// The path with the API's version in front.

@@ -4,12 +4,9 @@
 use std::io;
 
 use tokio::io::{
-    AsyncBufRead, AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite,
-    AsyncWriteExt as _, BufReader,
+    AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _,
 };
 
-/// Between the engine and whoever takes the output.
-const BUFFER: usize = 64 * 1024;
 /// In front of each piece: the stream, three zeros, the length.
 const HEADER: usize = 8;
 const STDIN: u8 = 0;
@@ -31,12 +28,11 @@ pub enum OutputError {
 /// # Errors
 /// [`OutputError`].
 pub async fn carry(
-    from: impl AsyncRead + Unpin,
+    mut from: impl AsyncBufRead + Unpin,
     tty: bool,
     stdout: &mut (impl AsyncWrite + Unpin),
     stderr: &mut (impl AsyncWrite + Unpin),
 ) -> Result<(), OutputError> {
-    let mut from = BufReader::with_capacity(BUFFER, from);
     if tty {
         return copy(&mut from, stdout, None).await;
     }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use cri_streaming::{
-    Attach, Config, Connection, Exec, Runtime, RuntimeError, Server, Streams, Wants,
+    Attach, Config, Connection, Exec, Exit, Runtime, RuntimeError, Server, Streams, Wants,
 };
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
@@ -95,10 +95,10 @@ impl Drop for Counted<'_> {
 }
 
 impl Runtime for Scripted {
-    async fn exec(&self, exec: Exec, streams: Streams) -> Result<i32, RuntimeError> {
+    async fn exec(&self, exec: Exec, streams: Streams) -> Result<Exit, RuntimeError> {
         let _counted = Counted::new(&self.running);
         let words: Vec<&str> = exec.command.iter().map(String::as_str).collect();
-        self.command(&words, streams).await
+        self.command(&words, streams).await.map(Exit::Code)
     }
 
     async fn attach(&self, attach: Attach, streams: Streams) -> Result<(), RuntimeError> {

@@ -13,8 +13,8 @@ use std::{
 
 use bytes::Bytes;
 use cri_streaming::{
-    Attach, Config, Connection, Exec, Proxy, ProxyTimeouts, Runtime, RuntimeError, Server, Streams,
-    Wants,
+    Attach, Config, Connection, Exec, Exit, Proxy, ProxyTimeouts, Runtime, RuntimeError, Server,
+    Streams, Wants,
 };
 use e2e::api_server::ApiServer;
 use futures::{StreamExt as _, stream};
@@ -206,7 +206,7 @@ fn followed() -> Answer {
 struct Echo;
 
 impl Runtime for Echo {
-    async fn exec(&self, exec: Exec, streams: Streams) -> Result<i32, RuntimeError> {
+    async fn exec(&self, exec: Exec, streams: Streams) -> Result<Exit, RuntimeError> {
         let words: Vec<&str> = exec.command.iter().map(String::as_str).collect();
         let (mut stdin, mut stdout, mut stderr) = (streams.stdin, streams.stdout, streams.stderr);
         match words.as_slice() {
@@ -225,13 +225,13 @@ impl Runtime for Echo {
                 if let Some(stderr) = &mut stderr {
                     stderr.write_all(b"no such command\n").await?;
                 }
-                return Ok(3);
+                return Ok(Exit::Code(3));
             }
         }
         if let Some(stdout) = &mut stdout {
             stdout.shutdown().await?;
         }
-        Ok(0)
+        Ok(Exit::Code(0))
     }
 
     async fn attach(&self, attach: Attach, streams: Streams) -> Result<(), RuntimeError> {
