@@ -16,6 +16,7 @@ use crate::{
     Error, Shim,
     config::LogFormat,
     engine::{Connection, NewContainer},
+    image::Known,
     labels,
     model::{LookupError, Sandbox},
     naming,
@@ -154,7 +155,8 @@ async fn create_body(
 ) -> Result<ContainerCreateBody, Error> {
     refuse_unsupported(&config)?;
     let stop_signal = stop_signal::to_docker(config.stop_signal());
-    let (image, user_specified_image) = find_image(shim, &config)?;
+    let (known, user_specified_image) = find_image(shim, &config).await?;
+    let image = known.image.id.clone();
     let mut docker_labels =
         labels::to_docker(labels::TYPE_CONTAINER, &config.labels, &config.annotations);
     docker_labels.insert(labels::SANDBOX_ID.into(), sandbox.id().into());
@@ -167,17 +169,15 @@ async fn create_body(
     if shim.config.log_format == LogFormat::Cri {
         docker_labels.insert(labels::LOG_FORMAT.into(), labels::LOG_FORMAT_CRI.into());
     }
-    labels::mark_image_labels(
-        shim.images.snapshot().label_keys(&image),
-        &mut docker_labels,
-    );
+    labels::mark_image_labels(&known.label_keys, &mut docker_labels);
 
     let linux = config.linux.unwrap_or_default();
     let identity = {
         let accounts = shim.accounts.of(&shim.engine, &image).await?;
-        let images = shim.images.snapshot();
+        // What was found by the engine's own word has a user.
+        let image_user = known.user.as_deref().unwrap_or_default();
         let context = linux.security_context.clone().unwrap_or_default();
-        Identity::resolve(&context, images.user(&image), &accounts)?
+        Identity::resolve(&context, image_user, &accounts)?
     };
     docker_labels.insert(labels::USER.into(), serde_json::json!(identity).to_string());
     let mut host = HostConfig {
@@ -253,23 +253,19 @@ fn refuse_unsupported(config: &ContainerConfig) -> Result<(), Error> {
     Ok(())
 }
 
-/// The image's id, which cannot change its meaning before the engine uses it, and the
-/// image as the pod's author wrote it.
-fn find_image(shim: &Shim, config: &ContainerConfig) -> Result<(String, String), Error> {
+/// The image, by whose id it is used: that cannot change its meaning before the engine gets
+/// it. And the image as the pod's author wrote it.
+async fn find_image(shim: &Shim, config: &ContainerConfig) -> Result<(Arc<Known>, String), Error> {
     let spec = config.image.clone().unwrap_or_default();
     if spec.image.is_empty() {
         return Err(Error::invalid("config.image.image", "must not be empty"));
     }
-    let snapshot = shim.images.snapshot();
-    let image = match snapshot.find(&spec.image) {
-        Ok(image) => image,
-        Err(error) => return Err(error.of("image", &spec.image)),
-    };
+    let known = shim.images.learn(&shim.engine, &spec.image).await?;
     let written = match spec.user_specified_image {
         none if none.is_empty() => spec.image,
         some => some,
     };
-    Ok((image.id.clone(), written))
+    Ok((known, written))
 }
 
 /// The full id of the container whose processes are to be seen.

@@ -95,10 +95,8 @@ pub async fn prepare(
         let reason = format!("{sub_path:?} is no path inside the image");
         return Err(Error::invalid(format!("{field}.image_sub_path"), reason));
     }
-    let images = shim.images.snapshot();
-    let image = images
-        .find(&spec.image)
-        .map_err(|error| error.of("image", &spec.image))?;
+    let known = shim.images.learn(&shim.engine, &spec.image).await?;
+    let image = &known.image;
     let written = match spec.user_specified_image {
         none if none.is_empty() => spec.image,
         some => some,

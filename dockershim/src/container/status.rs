@@ -58,10 +58,11 @@ pub(crate) fn status_of(container: &Container, images: &ImageSnapshot) -> Contai
 /// Fills in what depends on the images that there are now. A container is made from an
 /// image's id; people want to see the name that they wrote, as long as the image has it.
 fn name_image(status: &mut ContainerStatus, images: &ImageSnapshot) {
-    let Some(image) = images.by_id(&status.image_id) else {
+    let Some(known) = images.by_id(&status.image_id) else {
         status.image_ref.clone_from(&status.image_id);
         return;
     };
+    let image = &known.image;
     status.image_ref = image_ref(image).to_owned();
     let spec = status.image.get_or_insert_default();
     let wanted: Option<Reference> = spec.user_specified_image.parse().ok();

@@ -20,6 +20,11 @@ pub enum User {
 }
 
 impl User {
+    /// Reads `user[:group]` where it is known; an unknown user is reported as none.
+    pub fn parse_known(text: Option<&str>) -> Self {
+        text.map_or(Self::Unset, Self::parse)
+    }
+
     /// Reads `user[:group]`.
     pub fn parse(text: &str) -> Self {
         let user = text.split(':').next().unwrap_or_default();
@@ -39,6 +44,20 @@ pub fn configured_user(inspect: &ImageInspect) -> &str {
 
 /// A line of the engine's list, in CRI's terms.
 pub fn from_summary(summary: ImageSummary, user: User) -> Image {
+    let (tags, digests) = (summary.repo_tags, summary.repo_digests);
+    image(summary.id, tags, digests, summary.size, user)
+}
+
+/// An inspected image, in CRI's terms; `None` when the answer has no id.
+pub fn from_inspect(inspect: ImageInspect, user: User) -> Option<Image> {
+    let tags = inspect.repo_tags.unwrap_or_default();
+    let digests = inspect.repo_digests.unwrap_or_default();
+    let size = inspect.size.unwrap_or_default();
+    let id = inspect.id.filter(|id| !id.is_empty())?;
+    Some(image(id, tags, digests, size, user))
+}
+
+fn image(id: String, tags: Vec<String>, digests: Vec<String>, size: i64, user: User) -> Image {
     let named = |names: Vec<String>| names.into_iter().filter(|n| !n.contains(NONE));
     let (uid, username) = match user {
         User::Unset => (None, String::new()),
@@ -46,13 +65,11 @@ pub fn from_summary(summary: ImageSummary, user: User) -> Image {
         User::Name(name) => (None, name),
     };
     Image {
-        id: summary.id,
+        id,
         // With containerd's image store the engine lists what was pulled by digest as a tag.
-        repo_tags: named(summary.repo_tags)
-            .filter(|tag| !tag.contains('@'))
-            .collect(),
-        repo_digests: named(summary.repo_digests).collect(),
-        size: u64::try_from(summary.size).unwrap_or_default(),
+        repo_tags: named(tags).filter(|tag| !tag.contains('@')).collect(),
+        repo_digests: named(digests).collect(),
+        size: u64::try_from(size).unwrap_or_default(),
         uid,
         username,
         spec: None,

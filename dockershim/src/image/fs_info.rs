@@ -20,9 +20,9 @@ const LIMIT: Duration = Duration::from_secs(2);
 /// measured ([`crate::stats::writable_layer`]).
 ///
 /// # Errors
-/// `Unavailable` before the first sync, `DeadlineExceeded` when the file system hangs.
+/// `Unavailable` before the images were listed once, `DeadlineExceeded` when the file system hangs.
 pub async fn fs_info(shim: &Shim) -> Result<ImageFsInfoResponse, Error> {
-    shim.require_sync()?;
+    shim.images.require_list()?;
     let mountpoint = shim.root_dir()?;
     let path = PathBuf::from(&mountpoint);
     let stat = tokio::task::spawn_blocking(move || {

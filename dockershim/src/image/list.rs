@@ -8,16 +8,16 @@ use crate::{Error, Shim};
 /// The images in memory, all or the one that the filter names.
 ///
 /// # Errors
-/// `Unavailable` before the first sync.
+/// `Unavailable` before the images were listed once.
 pub fn list(shim: &Shim, request: ListImagesRequest) -> Result<ListImagesResponse, Error> {
-    shim.require_sync()?;
+    shim.images.require_list()?;
     let snapshot = shim.images.snapshot();
     let wanted = request.filter.and_then(|f| f.image).map(|i| i.image);
     let images = match wanted.filter(|name| !name.is_empty()) {
-        None => snapshot.iter().map(|image| Image::clone(image)).collect(),
+        None => snapshot.iter().map(Image::clone).collect(),
         Some(name) => snapshot
             .find(&name)
-            .map(|image| Image::clone(image))
+            .map(|known| known.image.clone())
             .into_iter()
             .collect(),
     };

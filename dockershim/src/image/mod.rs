@@ -17,4 +17,4 @@ pub use mount::ImageMounts;
 pub use pull::Pulls;
 pub use reference::Reference;
 pub use remove::Removals;
-pub use store::{Image, ImageSnapshot, Images};
+pub use store::{Image, ImageSnapshot, Images, Known};

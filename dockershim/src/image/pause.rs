@@ -9,7 +9,6 @@ use super::pull;
 use crate::{
     Error, Shim,
     engine::{Cause, EngineError},
-    model::LookupError,
 };
 
 /// The name of the built-in image. Its tag goes up when its content changes, so that an
@@ -28,17 +27,17 @@ const USER: &str = "65535:65535";
 /// What the engine or the registry says.
 pub async fn ensure(shim: &std::sync::Arc<Shim>) -> Result<String, Error> {
     let name = &shim.config.pod_infra_container_image;
-    match shim.images.snapshot().find(name) {
-        Ok(image) => return Ok(image.id.clone()),
-        Err(LookupError::Missing) => {}
-        Err(error) => return Err(error.of("image", name)),
+    match shim.images.learn(&shim.engine, name).await {
+        Ok(known) => return Ok(known.image.id.clone()),
+        Err(Error::NotFound { .. }) => {}
+        Err(error) => return Err(error),
     }
     if name != BUILT_IN {
         return pull::by_name(shim, name, None).await;
     }
     let _one_at_a_time = shim.loading_pause.lock().await;
-    if let Ok(image) = shim.images.snapshot().find(name) {
-        return Ok(image.id.clone());
+    if let Ok(known) = shim.images.snapshot().find(name) {
+        return Ok(known.image.id.clone());
     }
     let archive = archive(name, PROGRAM).map_err(|source| Error::File {
         action: "make an image of",
@@ -46,19 +45,20 @@ pub async fn ensure(shim: &std::sync::Arc<Shim>) -> Result<String, Error> {
         source,
     })?;
     shim.engine.load_image(name, archive.into()).await?;
-    shim.images.refresh(&shim.engine).await?;
-    let snapshot = shim.images.snapshot();
-    let image = snapshot.find(name).map_err(|_| EngineError {
-        action: "load image",
-        object: name.clone(),
-        cause: Cause::Protocol("the engine took it but does not list it".into()),
-    })?;
-    tracing::info!(
-        image = name,
-        id = image.id,
-        "loaded the built-in pause image"
-    );
-    Ok(image.id.clone())
+    let known = match shim.images.learn_anew(&shim.engine, name).await {
+        Err(Error::NotFound { .. }) => {
+            let cause = Cause::Protocol("the engine took it but does not have it".into());
+            return Err(Error::Engine(EngineError {
+                action: "load image",
+                object: name.clone(),
+                cause,
+            }));
+        }
+        other => other?,
+    };
+    let id = known.image.id.clone();
+    tracing::info!(image = name, id, "loaded the built-in pause image");
+    Ok(id)
 }
 
 /// A `docker save` archive of an image that holds `program` alone. The same input gives

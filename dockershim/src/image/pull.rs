@@ -104,16 +104,22 @@ async fn run(
     shim.engine
         .pull_image(&repository, target, credentials, progress)
         .await?;
-    shim.images.refresh(&shim.engine).await?;
-    let snapshot = shim.images.snapshot();
-    let image = snapshot
-        .find(&reference.to_string())
-        .map_err(|_| PullFailure {
+    // The tag may have been another image's until now.
+    let name = reference.to_string();
+    let learned = shim.images.learn_anew(&shim.engine, &name).await;
+    let known = learned.map_err(|error| match error {
+        Error::NotFound { .. } => PullFailure {
             code: Code::NotFound,
             message: "the image was removed again as soon as it was pulled".into(),
-        })?;
-    tracing::info!(image = %reference, id = image.id, took = ?began.elapsed(), "image pulled");
-    Ok(image.id.clone())
+        },
+        other => PullFailure {
+            code: other.code(),
+            message: other.to_string(),
+        },
+    })?;
+    let id = known.image.id.clone();
+    tracing::info!(image = %reference, id, took = ?began.elapsed(), "image pulled");
+    Ok(id)
 }
 
 impl From<EngineError> for PullFailure {

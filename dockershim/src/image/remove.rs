@@ -9,7 +9,7 @@ use cri_proto::runtime::v1::{RemoveImageRequest, RemoveImageResponse};
 use parking_lot::Mutex;
 
 use super::{Image, status::named};
-use crate::{Error, Shim, container::image_mounts, model::LookupError};
+use crate::{Error, Shim, container::image_mounts};
 
 /// Removals under way, by image: who asks for the same waits for it.
 #[derive(Debug, Default)]
@@ -38,10 +38,10 @@ pub async fn remove(
 ) -> Result<RemoveImageResponse, Error> {
     shim.require_sync()?;
     let name = named(request.image, "image.image")?;
-    let image = match shim.images.snapshot().find(&name) {
-        Ok(image) => Image::clone(image),
-        Err(LookupError::Missing) => return Ok(RemoveImageResponse {}),
-        Err(error) => return Err(error.of("image", &name)),
+    let image = match shim.images.learn(&shim.engine, &name).await {
+        Ok(known) => known.image.clone(),
+        Err(Error::NotFound { .. }) => return Ok(RemoveImageResponse {}),
+        Err(error) => return Err(error),
     };
     if let Some(user) = image_mounts::user_of(&image.id, &shim.model.snapshot()) {
         // The engine may know of no mount, and would remove the files under the container.

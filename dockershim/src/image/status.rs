@@ -4,25 +4,22 @@ use std::collections::BTreeMap;
 
 use cri_proto::runtime::v1::{ImageSpec, ImageStatusRequest, ImageStatusResponse};
 
-use super::Image;
-use crate::{Error, Shim, model::LookupError};
+use crate::{Error, Shim};
 
 /// The image that the request names; no image, and no error, when there is none.
 ///
 /// # Errors
 /// `InvalidArgument` without a name, or with a short id that fits several images;
-/// `Unavailable` before the first sync.
+/// what the engine says where it has to be asked.
 pub async fn status(
     shim: &Shim,
     request: ImageStatusRequest,
 ) -> Result<ImageStatusResponse, Error> {
-    shim.require_sync()?;
     let name = named(request.image, "image.image")?;
-    let snapshot = shim.images.snapshot();
-    let image = match snapshot.find(&name) {
-        Ok(image) => Image::clone(image),
-        Err(LookupError::Missing) => return Ok(ImageStatusResponse::default()),
-        Err(error) => return Err(error.of("image", &name)),
+    let image = match shim.images.learn(&shim.engine, &name).await {
+        Ok(known) => known.image.clone(),
+        Err(Error::NotFound { .. }) => return Ok(ImageStatusResponse::default()),
+        Err(error) => return Err(error),
     };
     let mut info = BTreeMap::new();
     if request.verbose {

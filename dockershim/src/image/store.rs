@@ -1,18 +1,25 @@
 //! The engine's images in memory. Images change seldom, so every change is answered
 //! by one list; what a list does not tell (the user that an image runs as) is asked for
 //! once per image id, because what an id stands for never changes.
+//!
+//! A list may take long, and an inspect of one image may fail: neither holds up anything but
+//! itself. A verb that misses an image asks for that one ([`Images::learn`]).
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::Arc,
+    sync::{Arc, OnceLock},
+    time::Duration,
 };
 
 use arc_swap::ArcSwap;
+use bollard::models::ImageSummary;
+use futures::StreamExt as _;
 use tokio::sync::{Mutex, Notify};
 use tokio_util::sync::CancellationToken;
 
 use super::{Reference, convert};
 use crate::{
+    Error,
     engine::{Engine, EngineError},
     model::LookupError,
 };
@@ -21,16 +28,31 @@ use crate::{
 pub type Image = cri_proto::runtime::v1::Image;
 
 const ID_PREFIX: &str = "sha256:";
+/// Inspects in flight at most.
+const CONCURRENCY: usize = 4;
+/// How often the images are listed though no event told of a change: events do get lost.
+const PERIOD: Duration = Duration::from_secs(120);
+/// When a list that failed is tried again.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LAST_RETRY: Duration = Duration::from_secs(30);
+
+/// What is known of an image.
+#[derive(Debug)]
+pub struct Known {
+    /// As CRI has it. Without its user where that is not known.
+    pub image: Image,
+    /// The user that it is configured with, as it has it: `user[:group]`, or nothing;
+    /// `None` when the engine does not tell.
+    pub user: Option<Box<str>>,
+    /// The keys of its labels.
+    pub label_keys: Box<[String]>,
+}
 
 /// All images at one moment.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct ImageSnapshot {
-    by_id: BTreeMap<String, Arc<Image>>,
+    by_id: BTreeMap<String, Arc<Known>>,
     by_reference: HashMap<Reference, String>,
-    /// The user that an image is configured with, as it has it; only where it has one.
-    users: HashMap<String, Box<str>>,
-    /// Only for images that have labels.
-    label_keys: HashMap<String, Box<[String]>>,
 }
 
 /// The engine's images.
@@ -39,53 +61,40 @@ pub struct Images {
     current: ArcSwap<ImageSnapshot>,
     /// Never to be removed by the kubelet's garbage collection.
     pinned: Reference,
+    listed: OnceLock<()>,
     refreshing: Mutex<()>,
     wish: Notify,
+    learned: parking_lot::Mutex<Learned>,
+}
+
+/// Images that were asked for one by one. A list that began before that may lack them.
+#[derive(Debug, Default)]
+struct Learned {
+    clock: u64,
+    images: Vec<(u64, Arc<Known>)>,
 }
 
 // === impl ImageSnapshot ===
 
 impl ImageSnapshot {
-    fn new(
-        images: impl IntoIterator<Item = Arc<Image>>,
-        users: HashMap<String, Box<str>>,
-        label_keys: HashMap<String, Box<[String]>>,
-    ) -> Self {
-        let mut snapshot = Self {
-            users,
-            label_keys,
-            ..Self::default()
-        };
-        for image in images {
-            for name in image.repo_tags.iter().chain(&image.repo_digests) {
-                if let Ok(reference) = name.parse() {
-                    snapshot.by_reference.insert(reference, image.id.clone());
-                }
+    fn insert(&mut self, known: Arc<Known>) {
+        let image = &known.image;
+        for name in image.repo_tags.iter().chain(&image.repo_digests) {
+            if let Ok(reference) = name.parse() {
+                self.by_reference.insert(reference, image.id.clone());
             }
-            snapshot.by_id.insert(image.id.clone(), image);
         }
-        snapshot
+        self.by_id.insert(image.id.clone(), known);
     }
 
     /// All images, by id.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<Image>> {
-        self.by_id.values()
+    pub fn iter(&self) -> impl Iterator<Item = &Image> {
+        self.by_id.values().map(|known| &known.image)
     }
 
     /// The image with this full id.
-    pub fn by_id(&self, id: &str) -> Option<&Arc<Image>> {
+    pub fn by_id(&self, id: &str) -> Option<&Arc<Known>> {
         self.by_id.get(id)
-    }
-
-    /// The user that the image with this full id is configured with: `user[:group]`, or
-    /// nothing.
-    pub fn user(&self, id: &str) -> &str {
-        self.users.get(id).map_or("", |user| user)
-    }
-
-    /// The keys of the labels that the image with this full id has.
-    pub fn label_keys(&self, id: &str) -> &[String] {
-        self.label_keys.get(id).map_or(&[], |keys| keys)
     }
 
     /// The image that `name` means: an id with or without `sha256:`, whole or a prefix
@@ -93,7 +102,7 @@ impl ImageSnapshot {
     ///
     /// # Errors
     /// See [`LookupError`].
-    pub fn find(&self, name: &str) -> Result<&Arc<Image>, LookupError> {
+    pub fn find(&self, name: &str) -> Result<&Arc<Known>, LookupError> {
         let full = match name.strip_prefix(ID_PREFIX) {
             Some(_) => name.to_owned(),
             None => format!("{ID_PREFIX}{name}"),
@@ -132,14 +141,30 @@ impl Images {
         Self {
             current: ArcSwap::default(),
             pinned,
+            listed: OnceLock::new(),
             refreshing: Mutex::default(),
             wish: Notify::new(),
+            learned: parking_lot::Mutex::default(),
         }
     }
 
     /// What is known now.
     pub fn snapshot(&self) -> Arc<ImageSnapshot> {
         self.current.load_full()
+    }
+
+    /// Fails until the images were listed once: an empty list that is not true would have the
+    /// kubelet pull what is there.
+    ///
+    /// # Errors
+    /// [`Error::NotSynced`].
+    pub fn require_list(&self) -> Result<(), Error> {
+        match self.listed.get() {
+            Some(()) => Ok(()),
+            None => Err(Error::NotSynced(
+                "the engine's images are being read".into(),
+            )),
+        }
     }
 
     /// Lists the images anew. When it returns, what was so before the call is known.
@@ -149,37 +174,117 @@ impl Images {
     pub async fn refresh(&self, engine: &Engine) -> Result<(), EngineError> {
         let _one_at_a_time = self.refreshing.lock().await;
         let before = self.snapshot();
-        let mut images = Vec::new();
-        let (mut users, mut label_keys) = (HashMap::new(), HashMap::new());
-        for mut summary in engine.list_images().await? {
-            let user: Box<str> = match before.by_id(&summary.id) {
-                Some(_) => before.user(&summary.id).into(),
-                None => match engine.inspect_image(&summary.id).await {
-                    Ok(inspect) => convert::configured_user(&inspect).into(),
-                    // Removed since the list: it is no image any more.
-                    Err(error) if error.is_not_found() => continue,
-                    Err(error) => return Err(error),
-                },
-            };
-            let labels = std::mem::take(&mut summary.labels);
-            if !labels.is_empty() {
-                label_keys.insert(summary.id.clone(), labels.into_keys().collect());
-            }
-            let id = summary.id.clone();
-            let mut image = convert::from_summary(summary, convert::User::parse(&user));
-            if !user.is_empty() {
-                users.insert(id, user);
-            }
-            image.pinned = image
-                .repo_tags
-                .iter()
-                .chain(&image.repo_digests)
-                .any(|name| name.parse().is_ok_and(|r: Reference| r == self.pinned));
-            images.push(Arc::new(image));
+        let began = {
+            let mut learned = self.learned.lock();
+            learned.clock += 1;
+            learned.clock
+        };
+        let listed = engine.list_images().await?;
+        let known = futures::stream::iter(listed)
+            .map(|summary| self.describe(engine, &before, summary))
+            .buffer_unordered(CONCURRENCY)
+            .filter_map(std::future::ready);
+        let mut snapshot = ImageSnapshot::default();
+        let mut known = std::pin::pin!(known);
+        while let Some(known) = known.next().await {
+            snapshot.insert(Arc::new(known));
         }
-        let snapshot = ImageSnapshot::new(images, users, label_keys);
+        let mut learned = self.learned.lock();
+        learned.images.retain(|(when, _)| *when > began);
+        for (_, known) in &learned.images {
+            snapshot.insert(Arc::clone(known));
+        }
         self.current.store(Arc::new(snapshot));
+        // A later list changes nothing: the first is the one that counts.
+        let _ = self.listed.set(());
         Ok(())
+    }
+
+    /// A line of the engine's list, with what an inspect has to tell of it; `None` when the
+    /// image is gone. An inspect that fails leaves the user unknown until the next list.
+    async fn describe(
+        &self,
+        engine: &Engine,
+        before: &ImageSnapshot,
+        mut summary: ImageSummary,
+    ) -> Option<Known> {
+        let user_before = before
+            .by_id(&summary.id)
+            .and_then(|known| known.user.clone());
+        let user = match user_before {
+            Some(user) => Some(user),
+            None => match engine.inspect_image(&summary.id).await {
+                Ok(inspect) => Some(convert::configured_user(&inspect).into()),
+                Err(error) if error.is_not_found() => return None,
+                Err(error) => {
+                    tracing::warn!(image = summary.id, %error, "the image's user is not known");
+                    None
+                }
+            },
+        };
+        let label_keys = std::mem::take(&mut summary.labels).into_keys().collect();
+        let image = convert::from_summary(summary, convert::User::parse_known(user.as_deref()));
+        Some(self.known(image, user, label_keys))
+    }
+
+    fn known(&self, mut image: Image, user: Option<Box<str>>, label_keys: Box<[String]>) -> Known {
+        let mut names = image.repo_tags.iter().chain(&image.repo_digests);
+        image.pinned = names.any(|name| name.parse().is_ok_and(|r: Reference| r == self.pinned));
+        Known {
+            image,
+            user,
+            label_keys,
+        }
+    }
+
+    /// The image that `name` means: from memory, or from the engine where it is not there or
+    /// its user is not known.
+    ///
+    /// # Errors
+    /// `NotFound` when there is none, `Ambiguous`, or what the engine says.
+    pub async fn learn(&self, engine: &Engine, name: &str) -> Result<Arc<Known>, Error> {
+        match self.snapshot().find(name) {
+            Ok(known) if known.user.is_some() => return Ok(Arc::clone(known)),
+            Err(error @ LookupError::Ambiguous) => return Err(error.of("image", name)),
+            _ => {}
+        }
+        self.learn_anew(engine, name).await
+    }
+
+    /// The image that the engine has under `name` now.
+    ///
+    /// # Errors
+    /// As [`Images::learn`].
+    pub async fn learn_anew(&self, engine: &Engine, name: &str) -> Result<Arc<Known>, Error> {
+        let missing = || LookupError::Missing.of("image", name);
+        // What is no name of an image could be another call of the engine's API.
+        if !is_name(name) {
+            return Err(missing());
+        }
+        let inspect = match engine.inspect_image(name).await {
+            Ok(inspect) => inspect,
+            Err(error) if error.is_not_found() => return Err(missing()),
+            Err(error) => return Err(error.into()),
+        };
+        let user: Box<str> = convert::configured_user(&inspect).into();
+        let labels = inspect
+            .config
+            .as_ref()
+            .and_then(|config| config.labels.clone());
+        let label_keys = labels.unwrap_or_default().into_keys().collect();
+        let image =
+            convert::from_inspect(inspect, convert::User::parse(&user)).ok_or_else(missing)?;
+        let known = Arc::new(self.known(image, Some(user), label_keys));
+        let mut learned = self.learned.lock();
+        learned.clock += 1;
+        let now = learned.clock;
+        learned.images.push((now, Arc::clone(&known)));
+        let mut snapshot = ImageSnapshot::clone(&self.snapshot());
+        snapshot.insert(Arc::clone(&known));
+        self.current.store(Arc::new(snapshot));
+        drop(learned);
+        self.wish_refresh();
+        Ok(known)
     }
 
     /// Wishes for a refresh soon; several wishes at once are one.
@@ -187,19 +292,37 @@ impl Images {
         self.wish.notify_one();
     }
 
-    /// Fulfils wishes until `stop`. A failure needs no second try: the engine is away
-    /// then, and the next connect refreshes.
+    /// Lists the images whenever it is wished for, and every two minutes, until `stop`.
     pub async fn run(self: Arc<Self>, engine: Arc<Engine>, stop: CancellationToken) {
         let work = async {
+            let mut retry = FIRST_RETRY;
             loop {
-                self.wish.notified().await;
-                if let Err(error) = self.refresh(&engine).await {
-                    tracing::warn!(%error, "the list of images is stale");
-                }
+                let wait = match self.refresh(&engine).await {
+                    Ok(()) => {
+                        retry = FIRST_RETRY;
+                        PERIOD
+                    }
+                    Err(error) => {
+                        if engine.connection().is_ok() {
+                            tracing::warn!(%error, "the list of images is stale");
+                        }
+                        let wait = retry;
+                        retry = (retry * 2).min(LAST_RETRY);
+                        wait
+                    }
+                };
+                let _ = tokio::time::timeout(wait, self.wish.notified()).await;
             }
         };
         stop.run_until_cancelled(work).await;
     }
+}
+
+/// Whether `name` is a reference or an id, whole or the beginning of one.
+fn is_name(name: &str) -> bool {
+    let hex = name.strip_prefix(ID_PREFIX).unwrap_or(name);
+    let is_id = !hex.is_empty() && hex.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_id || name.parse::<Reference>().is_ok()
 }
 
 #[cfg(test)]
@@ -209,32 +332,50 @@ mod tests {
     const DIGEST: &str = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
     fn snapshot() -> ImageSnapshot {
-        ImageSnapshot::new(
-            [
-                ("sha256:aa11", vec!["busybox:latest"], vec![]),
-                (
-                    "sha256:aa22",
-                    vec!["127.0.0.1:5000/app:v1"],
-                    vec![format!("127.0.0.1:5000/app@{DIGEST}")],
-                ),
-            ]
-            .map(|(id, tags, digests)| {
-                Arc::new(Image {
+        let mut snapshot = ImageSnapshot::default();
+        for (id, tags, digests) in [
+            ("sha256:aa11", vec!["busybox:latest"], vec![]),
+            (
+                "sha256:aa22",
+                vec!["127.0.0.1:5000/app:v1"],
+                vec![format!("127.0.0.1:5000/app@{DIGEST}")],
+            ),
+        ] {
+            snapshot.insert(Arc::new(Known {
+                image: Image {
                     id: id.into(),
                     repo_tags: tags.into_iter().map(str::to_owned).collect(),
                     repo_digests: digests,
                     ..Default::default()
-                })
-            }),
-            HashMap::new(),
-            HashMap::new(),
-        )
+                },
+                user: None,
+                label_keys: Box::default(),
+            }));
+        }
+        snapshot
+    }
+
+    #[test]
+    fn a_name_is_no_path_of_the_engines_api() {
+        for name in ["busybox", "e2e.local/app:1", "sha256:aa11", "aa11", DIGEST] {
+            assert!(is_name(name), "{name}");
+        }
+        for other in [
+            "",
+            "../containers/x",
+            "a/../../info",
+            "app?x=1",
+            "a b",
+            "sha256:",
+        ] {
+            assert!(!is_name(other), "{other}");
+        }
     }
 
     #[test]
     fn an_image_is_found_by_any_of_its_names() {
         let snapshot = snapshot();
-        let id = |name: &str| snapshot.find(name).map(|image| image.id.as_str());
+        let id = |name: &str| snapshot.find(name).map(|known| known.image.id.as_str());
         for name in [
             "busybox",
             "docker.io/library/busybox:latest",

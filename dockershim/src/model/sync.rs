@@ -183,7 +183,7 @@ impl Sync {
 
     /// Looks at everything once, then never returns: only a failure is an answer.
     async fn resync(&self) -> Result<Infallible, Disconnect> {
-        self.images.refresh(&self.engine).await?;
+        self.images.wish_refresh();
         let ticket = self.model.ticket();
         let listed = self.engine.list_containers(labels::TYPE).await?;
         let mut ids: HashSet<Id> = HashSet::with_capacity(listed.len());

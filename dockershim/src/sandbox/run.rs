@@ -59,8 +59,10 @@ pub async fn run(
     };
     make_log_directory(&log_directory).await?;
     let image = pause::ensure(shim).await?;
-    if let Some(labels) = &mut new.body.labels {
-        labels::mark_image_labels(shim.images.snapshot().label_keys(&image), labels);
+    if let Some(labels) = &mut new.body.labels
+        && let Some(known) = shim.images.snapshot().by_id(&image)
+    {
+        labels::mark_image_labels(&known.label_keys, labels);
     }
     new.body.image = Some(image);
 
