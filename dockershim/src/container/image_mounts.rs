@@ -208,10 +208,13 @@ pub async fn check_parts(shim: &Shim, container_id: &str, parts: &[Part]) -> Res
 }
 
 /// Unmounts the images that no container of `model` has mounted.
-pub async fn tidy(images: &ImageMounts, model: &Model) {
-    images
-        .retain(|directory| model.snapshot().containers().any(|c| uses(c, directory)))
-        .await;
+pub async fn tidy(images: &ImageMounts, model: &Arc<Model>) {
+    let model = Arc::clone(model);
+    let is_used = move |directory: &Path| {
+        let snapshot = model.snapshot();
+        snapshot.containers().any(|c| uses(c, directory))
+    };
+    images.retain(is_used).await;
 }
 
 /// What is mounted is by its directory's name the image's id, without its prefix.

@@ -91,22 +91,27 @@ impl ImageMounts {
     }
 
     /// Unmounts every image but those that `is_used` knows by their directories.
-    pub async fn retain(&self, is_used: impl Fn(&Path) -> bool) {
+    pub async fn retain(&self, is_used: impl Fn(&Path) -> bool + Send + 'static) {
         let _alone = self.held.write().await;
-        let Ok(entries) = std::fs::read_dir(&self.directory) else {
-            return;
-        };
-        let unused = entries.flatten().map(|entry| entry.path());
-        for path in unused.filter(|path| !is_used(path)) {
-            let unmounted = if is_mounted(&path) {
-                unmount(&path, UnmountFlags::empty()).map_err(io::Error::from)
-            } else {
-                Ok(())
+        let directory = self.directory.clone();
+        let work = move || {
+            let Ok(entries) = std::fs::read_dir(directory) else {
+                return;
             };
-            if let Err(error) = unmounted.and_then(|()| std::fs::remove_dir(&path)) {
-                tracing::warn!(path = %path.display(), %error, "an image stays mounted");
+            let unused = entries.flatten().map(|entry| entry.path());
+            for path in unused.filter(|path| !is_used(path)) {
+                let unmounted = if is_mounted(&path) {
+                    unmount(&path, UnmountFlags::empty()).map_err(io::Error::from)
+                } else {
+                    Ok(())
+                };
+                if let Err(error) = unmounted.and_then(|()| std::fs::remove_dir(&path)) {
+                    tracing::warn!(path = %path.display(), %error, "an image stays mounted");
+                }
             }
-        }
+        };
+        // What stays mounted is unmounted the next time.
+        let _ = tokio::task::spawn_blocking(work).await;
     }
 }
 
