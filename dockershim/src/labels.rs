@@ -1,22 +1,35 @@
 //! Docker labels: what identifies a sandbox or container to the shim.
 //!
 //! Keys and their meaning are cri-dockerd's, so that pods which it started are
-//! adopted; keys that start with [`OWN_PREFIX`] are this shim's additions.
+//! adopted; keys that start with `dockershim.` are this shim's additions.
+//!
+//! The engine keeps three parties' labels in one map: the image's, which it puts under
+//! those of the request, the pod's, and the shim's. So the shim writes every label of its own
+//! at every create, empty where there is nothing to say, and with them which keys are the
+//! pod's; and it believes its own labels only on containers that carry [`MADE_HERE`],
+//! which no label can pretend.
 
 use std::collections::{BTreeMap, HashMap};
 
-/// `podsandbox` or `container`; a Docker container without it is not ours.
+use bollard::models::{ContainerCreateBody, HostConfig};
+use serde::{Deserialize, Serialize};
+
+/// `podsandbox`, `container` or `scratch`; a Docker container without it is not ours.
 pub const TYPE: &str = "io.kubernetes.docker.type";
 /// Value of [`TYPE`] on a sandbox.
 pub const TYPE_SANDBOX: &str = "podsandbox";
 /// Value of [`TYPE`] on a container.
 pub const TYPE_CONTAINER: &str = "container";
+/// Value of [`TYPE`] on what is made to read an image's files, and is never started.
+pub const TYPE_SCRATCH: &str = "scratch";
 /// On a container: the id of its sandbox.
 pub const SANDBOX_ID: &str = "io.kubernetes.sandbox.id";
 /// On a container: where its log is expected, absolute.
 pub const LOG_PATH: &str = "io.kubernetes.container.logpath";
-/// Prefix of this shim's own keys.
-pub const OWN_PREFIX: &str = "dockershim.";
+/// The Docker name that it was created under; somebody may have renamed it since.
+pub const NAME: &str = "dockershim.name";
+/// Which labels and annotations are the pod's: [`Keys`], as JSON.
+const KEYS: &str = "dockershim.keys";
 /// On a sandbox: the runtime handler of its request, when it named one.
 pub const RUNTIME_HANDLER: &str = "dockershim.runtime-handler";
 /// On a container: the image as its pod's author wrote it.
@@ -28,76 +41,204 @@ pub const UNIFIED: &str = "dockershim.unified";
 pub const LOG_FORMAT: &str = "dockershim.log-format";
 /// Value of [`LOG_FORMAT`].
 pub const LOG_FORMAT_CRI: &str = "cri";
-
 /// On a container: the images that it has mounted, as JSON.
 pub const IMAGE_MOUNTS: &str = "dockershim.image-mounts";
 /// On a container: who it runs as, as JSON.
 pub const USER: &str = "dockershim.user";
 
-/// Keys of labels that came with the image, as a JSON array: the engine puts an image's
-/// labels on its containers, among those of the container itself.
-pub const FROM_IMAGE: &str = "dockershim.labels-from-image";
+/// Every label that has a meaning to the shim, but for the pod's.
+pub const OWN: [&str; 11] = [
+    TYPE,
+    SANDBOX_ID,
+    LOG_PATH,
+    NAME,
+    KEYS,
+    RUNTIME_HANDLER,
+    USER_SPECIFIED_IMAGE,
+    UNIFIED,
+    LOG_FORMAT,
+    IMAGE_MOUNTS,
+    USER,
+];
+
+/// Prefix of this shim's own keys.
+const OWN_PREFIX: &str = "dockershim.";
+/// Prefix of the pod's labels whose own key means something to the shim.
+const ESCAPED_PREFIX: &str = "dockershim.label.";
+const ANNOTATION_PREFIX: &str = "annotation.";
 
 /// Set on a sandbox for tools that look at engines by Kubernetes' labels.
 const CONTAINER_NAME: &str = "io.kubernetes.container.name";
 const SANDBOX_CONTAINER_NAME: &str = "POD";
-const ANNOTATION_PREFIX: &str = "annotation.";
+
+/// `HostConfig.ContainerIDFile` of every container that the shim makes. The engine keeps it,
+/// does nothing with it, and takes it from the request alone, never from an image.
+const MADE_HERE: &str = "dockershim";
+
+/// Keys of Kubernetes that each kubelet sets on each of its containers, so that a value which
+/// the image has too is not the image's. In the form that they have as Docker labels.
+const ALWAYS_SET: [&str; 8] = [
+    "io.kubernetes.pod.name",
+    "io.kubernetes.pod.namespace",
+    "io.kubernetes.pod.uid",
+    CONTAINER_NAME,
+    "annotation.io.kubernetes.container.hash",
+    "annotation.io.kubernetes.container.restartCount",
+    "annotation.io.kubernetes.container.terminationMessagePath",
+    "annotation.io.kubernetes.container.terminationMessagePolicy",
+];
+
+/// The keys of a pod's labels and annotations.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Keys<T> {
+    labels: Vec<T>,
+    annotations: Vec<T>,
+}
 
 /// The Docker labels for a sandbox or container with these CRI labels and
-/// annotations. `kind` is [`TYPE_SANDBOX`] or [`TYPE_CONTAINER`].
+/// annotations. `kind` is a value of [`TYPE`].
 pub fn to_docker(
     kind: &'static str,
     labels: &BTreeMap<String, String>,
     annotations: &BTreeMap<String, String>,
 ) -> HashMap<String, String> {
-    let mut docker: HashMap<_, _> = labels.clone().into_iter().collect();
-    for (key, value) in annotations {
-        docker.insert(format!("{ANNOTATION_PREFIX}{key}"), value.clone());
-    }
+    let mut docker = HashMap::new();
+    let keys = Keys {
+        labels: labels.keys().collect(),
+        annotations: annotations.keys().collect(),
+    };
+    docker.insert(KEYS.into(), serde_json::json!(keys).to_string());
     docker.insert(TYPE.into(), kind.into());
     if kind == TYPE_SANDBOX {
         docker.insert(CONTAINER_NAME.into(), SANDBOX_CONTAINER_NAME.into());
     }
+    for (key, value) in labels {
+        docker.insert(label_key(kind, key), value.clone());
+    }
+    for (key, value) in annotations {
+        docker.insert(annotation_key(key), value.clone());
+    }
     docker
 }
 
-/// Notes down which labels of the image the engine will add to `docker`.
-pub fn mark_image_labels(image_keys: &[String], docker: &mut HashMap<String, String>) {
-    let foreign: Vec<_> = image_keys
-        .iter()
-        .filter(|key| !docker.contains_key(*key))
-        .collect();
-    if !foreign.is_empty() {
-        let json = serde_json::json!(foreign).to_string();
-        docker.insert(FROM_IMAGE.into(), json);
+/// Under which key the pod's label `key` is kept.
+fn label_key(kind: &str, key: &str) -> String {
+    let means_something = OWN.contains(&key)
+        || key.starts_with(OWN_PREFIX)
+        || key.starts_with(ANNOTATION_PREFIX)
+        || (kind == TYPE_SANDBOX && key == CONTAINER_NAME);
+    if means_something {
+        format!("{ESCAPED_PREFIX}{key}")
+    } else {
+        key.to_owned()
     }
 }
 
-/// CRI labels and annotations out of Docker's, without the keys in between.
-pub fn from_docker(
-    docker: &HashMap<String, String>,
-) -> (BTreeMap<String, String>, BTreeMap<String, String>) {
-    let sandbox = docker.get(TYPE).is_some_and(|kind| kind == TYPE_SANDBOX);
-    let from_image: Vec<String> = docker
-        .get(FROM_IMAGE)
-        .and_then(|json| serde_json::from_str(json).ok())
-        .unwrap_or_default();
-    let mut labels = BTreeMap::new();
-    let mut annotations = BTreeMap::new();
-    for (key, value) in docker {
-        let internal = matches!(key.as_str(), TYPE | SANDBOX_ID | LOG_PATH)
-            || key.starts_with(OWN_PREFIX)
-            || (sandbox && key == CONTAINER_NAME)
-            || from_image.contains(key);
-        if internal {
-            continue;
-        }
-        match key.strip_prefix(ANNOTATION_PREFIX) {
-            Some(annotation) => annotations.insert(annotation.to_owned(), value.clone()),
-            None => labels.insert(key.clone(), value.clone()),
-        };
+fn annotation_key(key: &str) -> String {
+    format!("{ANNOTATION_PREFIX}{key}")
+}
+
+/// Signs what is to be created under the Docker name `name`, for [`made_here`]: the labels
+/// of [`OWN`] that say nothing are written too, so that an image says nothing in their place.
+pub fn sign(name: &str, body: &mut ContainerCreateBody) {
+    let labels = body.labels.get_or_insert_default();
+    for key in OWN {
+        labels.entry(key.into()).or_default();
     }
-    (labels, annotations)
+    labels.insert(NAME.into(), name.into());
+    let host = body.host_config.get_or_insert_default();
+    host.container_id_file = Some(MADE_HERE.into());
+}
+
+/// Whether a container was made by this shim, and not by another on the same engine.
+pub fn made_here(host: Option<&HostConfig>) -> bool {
+    let mark = host.and_then(|host| host.container_id_file.as_deref());
+    mark == Some(MADE_HERE)
+}
+
+/// Whose word a Docker container's labels are.
+#[derive(Debug, Clone, Copy)]
+pub enum Author<'a> {
+    /// This shim's.
+    Shim,
+    /// Another's, such as cri-dockerd, which tells its own labels from the image's no better
+    /// than by their keys. The keys of the image's labels, where they are known.
+    Other(Option<&'a [String]>),
+}
+
+/// The labels of a Docker container, as far as they are to be believed.
+#[derive(Debug)]
+pub struct Labels<'a> {
+    docker: &'a HashMap<String, String>,
+    author: Author<'a>,
+}
+
+impl<'a> Labels<'a> {
+    /// Those of a container that `author` made.
+    pub fn new(docker: &'a HashMap<String, String>, author: Author<'a>) -> Self {
+        Self { docker, author }
+    }
+
+    /// The value of one of [`OWN`]; empty where nothing is said.
+    pub fn own(&self, key: &str) -> &'a str {
+        let believed = matches!(self.author, Author::Shim) || !key.starts_with(OWN_PREFIX);
+        let value = self.docker.get(key).filter(|_| believed);
+        value.map_or("", String::as_str)
+    }
+
+    /// The Docker name that it was created under, where that is known for certain.
+    pub fn name(&self) -> Option<&'a str> {
+        Some(self.own(NAME)).filter(|name| !name.is_empty())
+    }
+
+    /// The pod's labels and annotations.
+    pub fn of_pod(&self) -> (BTreeMap<String, String>, BTreeMap<String, String>) {
+        match self.author {
+            Author::Shim => self.by_keys(),
+            Author::Other(image) => self.but_for_images(image),
+        }
+    }
+
+    fn by_keys(&self) -> (BTreeMap<String, String>, BTreeMap<String, String>) {
+        let kind = self.own(TYPE);
+        let keys: Keys<String> = serde_json::from_str(self.own(KEYS)).unwrap_or_default();
+        let found = |of: &dyn Fn(&str) -> String, keys: Vec<String>| {
+            let pair = |key: String| Some((self.docker.get(&of(&key))?.clone(), key));
+            let pairs = keys.into_iter().filter_map(pair);
+            pairs.map(|(value, key)| (key, value)).collect()
+        };
+        (
+            found(&|key| label_key(kind, key), keys.labels),
+            found(&annotation_key, keys.annotations),
+        )
+    }
+
+    fn but_for_images(
+        &self,
+        image: Option<&[String]>,
+    ) -> (BTreeMap<String, String>, BTreeMap<String, String>) {
+        let sandbox = self.own(TYPE) == TYPE_SANDBOX;
+        let of_image = |key: &String| match image {
+            _ if ALWAYS_SET.contains(&key.as_str()) => false,
+            Some(keys) => keys.contains(key),
+            None => key.starts_with(ANNOTATION_PREFIX) || key.starts_with("io.kubernetes."),
+        };
+        let mut labels = BTreeMap::new();
+        let mut annotations = BTreeMap::new();
+        for (key, value) in self.docker {
+            let own = OWN.contains(&key.as_str())
+                || key.starts_with(OWN_PREFIX)
+                || (sandbox && key == CONTAINER_NAME);
+            if own || of_image(key) {
+                continue;
+            }
+            match key.strip_prefix(ANNOTATION_PREFIX) {
+                Some(annotation) => annotations.insert(annotation.to_owned(), value.clone()),
+                None => labels.insert(key.clone(), value.clone()),
+            };
+        }
+        (labels, annotations)
+    }
 }
 
 /// Whether `labels` has every pair of `selector`; an empty selector fits all.
@@ -114,50 +255,124 @@ mod tests {
     use super::*;
 
     fn map() -> impl Strategy<Value = BTreeMap<String, String>> {
-        proptest::collection::btree_map("[a-z][a-z0-9./-]{0,20}", ".{0,20}", 0..6)
+        let own = proptest::sample::select(&OWN[..]).prop_map(str::to_owned);
+        let nested = own.clone().prop_map(|key| format!("{ESCAPED_PREFIX}{key}"));
+        let annotation = own.clone().prop_map(|key| annotation_key(&key));
+        let key = prop_oneof![own, nested, annotation, "[a-z][a-z0-9./-]{0,20}"];
+        proptest::collection::btree_map(key, ".{0,20}", 0..6)
+    }
+
+    fn owned(pairs: &[(&str, &str)]) -> HashMap<String, String> {
+        let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+        pairs.iter().map(owned).collect()
     }
 
     proptest! {
         #[test]
-        fn labels_and_annotations_survive_docker(labels in map(), annotations in map()) {
-            prop_assume!(labels.keys().all(|k| {
-                !k.starts_with(ANNOTATION_PREFIX) && !k.starts_with(OWN_PREFIX)
-            }));
+        fn labels_and_annotations_survive_docker(
+            labels in map(),
+            annotations in map(),
+            image in map(),
+        ) {
             for kind in [TYPE_SANDBOX, TYPE_CONTAINER] {
-                let docker = to_docker(kind, &labels, &annotations);
-                prop_assert_eq!(from_docker(&docker), (labels.clone(), annotations.clone()));
+                let mut body = ContainerCreateBody {
+                    labels: Some(to_docker(kind, &labels, &annotations)),
+                    ..Default::default()
+                };
+                sign("name", &mut body);
+                let own = body.labels.unwrap();
+                // As the engine does it: what the request says comes first.
+                let mut docker: HashMap<_, _> = image.clone().into_iter().collect();
+                docker.extend(own.clone());
+                let read = Labels::new(&docker, Author::Shim);
+                prop_assert_eq!(read.of_pod(), (labels.clone(), annotations.clone()));
+                for key in OWN {
+                    prop_assert_eq!(read.own(key), own[key].as_str());
+                }
+            }
+        }
+
+        #[test]
+        fn any_labels_are_read(docker in map(), keys in ".{0,60}", image in map()) {
+            let mut docker: HashMap<_, _> = docker.into_iter().collect();
+            docker.insert(KEYS.into(), keys);
+            let image: Vec<_> = image.into_keys().collect();
+            for author in [Author::Shim, Author::Other(None), Author::Other(Some(&image))] {
+                Labels::new(&docker, author).of_pod();
             }
         }
     }
 
     #[test]
-    fn an_images_labels_are_not_the_pods() {
-        let labels = BTreeMap::from([("app".to_owned(), "web".to_owned())]);
-        let image = ["app", "vendor", "annotation.spoof"].map(str::to_owned);
-        let mut docker = to_docker(TYPE_CONTAINER, &labels, &BTreeMap::new());
-        mark_image_labels(&image, &mut docker);
-        for key in image {
-            docker.entry(key).or_insert_with(|| "of the image".into());
-        }
-        assert_eq!(from_docker(&docker), (labels, BTreeMap::new()));
+    fn a_pod_of_cri_dockerd_is_read() {
+        let docker = owned(&[
+            ("io.kubernetes.docker.type", "podsandbox"),
+            ("io.kubernetes.container.name", "POD"),
+            ("io.kubernetes.pod.name", "web"),
+            ("app", "web"),
+            ("annotation.kubernetes.io/config.source", "file"),
+        ]);
+        let read = Labels::new(&docker, Author::Other(Some(&[])));
+        let (labels, annotations) = read.of_pod();
+        assert_eq!(
+            labels.into_keys().collect::<Vec<_>>(),
+            ["app", "io.kubernetes.pod.name"]
+        );
+        assert_eq!(annotations["kubernetes.io/config.source"], "file");
     }
 
     #[test]
-    fn a_pod_of_cri_dockerd_is_read() {
-        let docker = HashMap::from(
-            [
-                ("io.kubernetes.docker.type", "podsandbox"),
-                ("io.kubernetes.container.name", "POD"),
-                ("io.kubernetes.pod.name", "web"),
-                ("annotation.kubernetes.io/config.source", "file"),
-            ]
-            .map(|(k, v)| (k.to_owned(), v.to_owned())),
-        );
-        let (labels, annotations) = from_docker(&docker);
+    fn nothing_of_an_image_is_read_on_a_container_of_cri_dockerd() {
+        let of_image = [
+            ("vendor", "evil"),
+            ("io.kubernetes.pod.terminationGracePeriod", "3600"),
+            ("annotation.io.kubernetes.container.preStopHandler", "{}"),
+        ];
+        let of_shim: Vec<_> = OWN
+            .iter()
+            .filter(|key| key.starts_with(OWN_PREFIX))
+            .map(|key| (*key, r#"{"labels":["vendor"],"annotations":[]}"#))
+            .collect();
+        let of_kubelet = [
+            (TYPE, TYPE_CONTAINER),
+            (SANDBOX_ID, "of cri-dockerd"),
+            ("io.kubernetes.pod.uid", "u"),
+            ("annotation.io.kubernetes.container.hash", "cafe"),
+        ];
+        let image: Vec<String> = of_image
+            .iter()
+            .chain(&of_shim)
+            .chain(&of_kubelet[2..])
+            .map(|(key, _)| (*key).to_owned())
+            .collect();
+        let all = [&of_image[..], &of_shim, &of_kubelet].concat();
+        let docker = owned(&all);
+        let read = Labels::new(&docker, Author::Other(Some(&image)));
+        let (labels, annotations) = read.of_pod();
+        let hash = "io.kubernetes.container.hash".to_owned();
+        assert_eq!(annotations, BTreeMap::from([(hash, "cafe".to_owned())]));
+        let uid = "io.kubernetes.pod.uid".to_owned();
+        assert_eq!(labels, BTreeMap::from([(uid, "u".to_owned())]));
+        assert_eq!(read.own(SANDBOX_ID), "of cri-dockerd");
+        assert_eq!(read.name(), None);
+        for (key, _) in of_shim {
+            assert_eq!(read.own(key), "", "{key}");
+        }
+        // An image that cannot be asked may have anything that is not always set.
+        let (labels, annotations) = Labels::new(&docker, Author::Other(None)).of_pod();
         assert_eq!(
             labels.into_keys().collect::<Vec<_>>(),
-            ["io.kubernetes.pod.name"]
+            ["io.kubernetes.pod.uid", "vendor"]
         );
-        assert_eq!(annotations["kubernetes.io/config.source"], "file");
+        assert_eq!(annotations.len(), 1);
+    }
+
+    #[test]
+    fn only_the_request_marks_a_container_as_the_shims() {
+        let mut body = ContainerCreateBody::default();
+        assert!(!made_here(body.host_config.as_ref()));
+        assert!(!made_here(None));
+        sign("name", &mut body);
+        assert!(made_here(body.host_config.as_ref()));
     }
 }

@@ -115,6 +115,7 @@ impl Shim {
             engine.clone(),
             model.clone(),
             logs.clone(),
+            images.clone(),
             image_mounts.clone(),
         ));
         if let Some(metrics) = &metrics {

@@ -198,13 +198,23 @@ async fn a_container_runs_as_who_it_is_reported_to() {
 async fn what_a_crash_of_the_engine_left_of_reading_an_image_is_removed() {
     let mut node = Node::with_shim().await.unwrap();
     let docker = node.docker().unwrap();
-    let body = bollard::models::ContainerCreateBody {
+    let left = |mark: Option<&str>| bollard::models::ContainerCreateBody {
         image: Some(BUSYBOX.to_owned()),
-        labels: Some([("dockershim.scratch".to_owned(), String::new())].into()),
+        labels: Some([("io.kubernetes.docker.type".to_owned(), "scratch".to_owned())].into()),
+        host_config: Some(bollard::models::HostConfig {
+            container_id_file: mark.map(str::to_owned),
+            ..Default::default()
+        }),
         ..Default::default()
     };
     let options = None::<bollard::query_parameters::CreateContainerOptions>;
-    docker.create_container(options, body).await.unwrap();
+    let ours = left(Some("dockershim"));
+    docker
+        .create_container(options.clone(), ours)
+        .await
+        .unwrap();
+    // As an image with this label makes it for anybody.
+    let anybodys = docker.create_container(options, left(None)).await.unwrap();
     node.engine_mut().stop().unwrap();
     node.engine_mut().start_again().await.unwrap();
     node.await_until("it is removed", SOON, async |node| {
@@ -213,7 +223,8 @@ async fn what_a_crash_of_the_engine_left_of_reading_an_image_is_removed() {
             ..Default::default()
         };
         let all = node.docker()?.list_containers(Some(options)).await?;
-        Ok(all.is_empty())
+        let ids: Vec<_> = all.into_iter().filter_map(|found| found.id).collect();
+        Ok(ids == [anybodys.id.as_str()])
     })
     .await
     .unwrap();

@@ -4,7 +4,7 @@ use bollard::models::{
     ContainerInspectResponse, ContainerSummary, ContainerSummaryStateEnum, HostConfig, MountPoint,
 };
 use cri_proto::runtime::v1::{
-    self as cri, ContainerResources, ContainerState, ContainerStatus, ImageSpec,
+    self as cri, ContainerMetadata, ContainerResources, ContainerState, ContainerStatus, ImageSpec,
     LinuxContainerResources, Mount, MountPropagation,
 };
 
@@ -13,7 +13,7 @@ use super::{
     stop_signal, unified,
 };
 use crate::{
-    labels,
+    labels::{self, Author, Labels},
     model::{CANNOT_RUN, Container},
     naming,
     security::Identity,
@@ -22,18 +22,27 @@ use crate::{
 /// What overlay2 says where a container's writable layer is.
 const UPPER_DIR: &str = "UpperDir";
 
-/// A container out of an inspect; `None` when its name is not one of ours.
-pub fn from_inspect(inspect: ContainerInspectResponse) -> Option<Container> {
-    let metadata = naming::parse_container_name(inspect.name.as_deref()?)?;
+/// A container out of an inspect of what `author` made; `None` when its name is no
+/// container's. One that is `known` stays what it is, whatever name somebody gives it.
+pub fn from_inspect(
+    inspect: ContainerInspectResponse,
+    author: Author<'_>,
+    known: Option<ContainerMetadata>,
+) -> Option<Container> {
     let config = inspect.config?;
     let docker_labels = config.labels?;
-    let (labels, annotations) = labels::from_docker(&docker_labels);
-    let label = |key: &str| docker_labels.get(key).cloned().unwrap_or_default();
+    let read = Labels::new(&docker_labels, author);
+    let metadata = match (read.name(), known) {
+        (Some(name), _) => naming::parse_container_name(name)?,
+        (None, Some(known)) => known,
+        (None, None) => naming::parse_container_name(inspect.name.as_deref()?)?,
+    };
+    let (labels, annotations) = read.of_pod();
     let state = inspect.state.unwrap_or_default();
     let created_at = nanoseconds(inspect.created.as_deref()).unwrap_or_default();
     let exit_code = state.exit_code.unwrap_or_default();
     let life = Life::of(&state, created_at);
-    let image_mounts = image_mounts::from_label(docker_labels.get(labels::IMAGE_MOUNTS));
+    let image_mounts = image_mounts::from_label(read.own(labels::IMAGE_MOUNTS));
     let recursive = recursively_read_only(inspect.host_config.as_ref());
     Some(Container {
         status: ContainerStatus {
@@ -46,7 +55,7 @@ pub fn from_inspect(inspect: ContainerInspectResponse) -> Option<Container> {
             exit_code: i32::try_from(exit_code).unwrap_or(i32::MAX),
             image: Some(ImageSpec {
                 image: config.image.unwrap_or_default(),
-                user_specified_image: label(labels::USER_SPECIFIED_IMAGE),
+                user_specified_image: read.own(labels::USER_SPECIFIED_IMAGE).into(),
                 ..Default::default()
             }),
             reason: life.reason.into(),
@@ -59,21 +68,21 @@ pub fn from_inspect(inspect: ContainerInspectResponse) -> Option<Container> {
                 .into_iter()
                 .map(|point| mount(point, &image_mounts, &recursive))
                 .collect(),
-            log_path: label(labels::LOG_PATH),
+            log_path: read.own(labels::LOG_PATH).into(),
             resources: inspect.host_config.as_ref().map(resources),
             image_id: inspect.image.unwrap_or_default(),
             stop_signal: stop_signal::from_docker(config.stop_signal.as_deref()).into(),
-            user: docker_labels
-                .get(labels::USER)
-                .and_then(|json| serde_json::from_str::<Identity>(json).ok())
+            user: serde_json::from_str::<Identity>(read.own(labels::USER))
+                .ok()
                 .map(Identity::status),
             ..Default::default()
         },
-        sandbox_id: label(labels::SANDBOX_ID),
+        sandbox_id: read.own(labels::SANDBOX_ID).into(),
+        docker_name: inspect.name.unwrap_or_default(),
         pid: state.pid.unwrap_or_default(),
         engine_log: inspect.log_path.unwrap_or_default(),
-        cri_log: label(labels::LOG_FORMAT) == labels::LOG_FORMAT_CRI,
-        unified: unified::from_label(docker_labels.get(labels::UNIFIED)),
+        cri_log: read.own(labels::LOG_FORMAT) == labels::LOG_FORMAT_CRI,
+        unified: unified::from_label(read.own(labels::UNIFIED)),
         image_mounts,
         upper_dir: inspect
             .graph_driver
@@ -130,12 +139,13 @@ impl Life {
     }
 }
 
-/// A container out of the engine's list; `None` when its name is not one of ours.
+/// A container out of the engine's list; `None` when its name is no container's.
 pub fn from_summary(summary: ContainerSummary) -> Option<Container> {
-    let metadata = naming::parse_container_name(summary.names?.first()?)?;
+    let docker_name = summary.names?.into_iter().next()?;
+    let metadata = naming::parse_container_name(&docker_name)?;
     let docker_labels = summary.labels?;
-    let (labels, annotations) = labels::from_docker(&docker_labels);
-    let label = |key: &str| docker_labels.get(key).cloned().unwrap_or_default();
+    let read = Labels::new(&docker_labels, Author::Other(None));
+    let (labels, annotations) = read.of_pod();
     use ContainerSummaryStateEnum as Listed;
     let state = match summary.state {
         Some(Listed::CREATED) => ContainerState::ContainerCreated,
@@ -153,21 +163,25 @@ pub fn from_summary(summary: ContainerSummary) -> Option<Container> {
             created_at: summary.created.unwrap_or_default() * 1_000_000_000,
             image: Some(ImageSpec {
                 image: summary.image.unwrap_or_default(),
-                user_specified_image: label(labels::USER_SPECIFIED_IMAGE),
                 ..Default::default()
             }),
             image_id: summary.image_id.unwrap_or_default(),
-            log_path: label(labels::LOG_PATH),
+            log_path: read.own(labels::LOG_PATH).into(),
             labels,
             annotations,
             ..Default::default()
         },
-        sandbox_id: label(labels::SANDBOX_ID),
+        sandbox_id: read.own(labels::SANDBOX_ID).into(),
+        docker_name,
         pid: 0,
         engine_log: String::new(),
-        cri_log: label(labels::LOG_FORMAT) == labels::LOG_FORMAT_CRI,
+        cri_log: false,
         unified: Default::default(),
-        image_mounts: image_mounts::from_label(docker_labels.get(labels::IMAGE_MOUNTS)),
+        // Whoever wrote this: all that it can do is to keep images from being removed.
+        image_mounts: docker_labels
+            .get(labels::IMAGE_MOUNTS)
+            .map(|json| image_mounts::from_label(json))
+            .unwrap_or_default(),
         upper_dir: String::new(),
         provisional: true,
     })

@@ -169,8 +169,6 @@ async fn create_body(
     if shim.config.log_format == LogFormat::Cri {
         docker_labels.insert(labels::LOG_FORMAT.into(), labels::LOG_FORMAT_CRI.into());
     }
-    labels::mark_image_labels(&known.label_keys, &mut docker_labels);
-
     let linux = config.linux.unwrap_or_default();
     let identity = {
         let accounts = shim.accounts.of(&shim.engine, &image).await?;

@@ -47,10 +47,8 @@ pub fn label(mounts: &ImageMountsByPath) -> Option<(String, String)> {
 }
 
 /// What a container's labels remember.
-pub fn from_label(value: Option<&String>) -> ImageMountsByPath {
-    value
-        .and_then(|json| serde_json::from_str(json).ok())
-        .unwrap_or_default()
+pub fn from_label(json: &str) -> ImageMountsByPath {
+    serde_json::from_str(json).unwrap_or_default()
 }
 
 impl ImageMount {

@@ -38,10 +38,8 @@ fn is_file_name(key: &str) -> bool {
 }
 
 /// What a container's labels remember.
-pub fn from_label(value: Option<&String>) -> Unified {
-    value
-        .and_then(|json| serde_json::from_str(json).ok())
-        .unwrap_or_default()
+pub fn from_label(json: &str) -> Unified {
+    serde_json::from_str(json).unwrap_or_default()
 }
 
 /// Writes `unified` for `container`, which runs.

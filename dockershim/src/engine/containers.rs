@@ -14,6 +14,7 @@ use bollard::{
 };
 
 use super::{CHANGE, Engine, EngineError, READ};
+use crate::labels;
 
 /// What the engine needs beyond the grace period: the kill, and its own bookkeeping.
 const STOP_MARGIN: Duration = Duration::from_secs(30);
@@ -57,12 +58,13 @@ impl Engine {
             .await
     }
 
-    /// Creates a container and returns its id.
+    /// Creates a container, signed as the shim's, and returns its id.
     ///
     /// # Errors
     /// Any [`Cause`](super::Cause); `NotFound` when its image does not exist,
     /// `Conflict` when its name is taken.
-    pub async fn create_container(&self, new: NewContainer) -> Result<String, EngineError> {
+    pub async fn create_container(&self, mut new: NewContainer) -> Result<String, EngineError> {
+        labels::sign(&new.name, &mut new.body);
         let name = new.name.clone();
         let call = self.call("create container", &name, CHANGE);
         let docker = call.docker(self)?;

@@ -9,15 +9,16 @@ use std::{
 };
 
 use bollard::{
-    models::{ContainerCreateBody, HostConfig},
-    query_parameters::{CreateContainerOptions, DownloadFromContainerOptions},
+    models::{ContainerCreateBody, ContainerSummary, ContainerSummaryStateEnum, HostConfig},
+    query_parameters::DownloadFromContainerOptions,
 };
 use futures::{StreamExt as _, TryStreamExt as _};
 
-use super::{CHANGE, Cause, Engine, EngineError, READ};
+use super::{Cause, Engine, EngineError, NewContainer, READ};
+use crate::labels;
 
-/// Label of a container that is made for this; one that is left over is of no use.
-const SCRATCH: &str = "dockershim.scratch";
+/// What the names of the containers that are made for this begin with.
+const NAME_PREFIX: &str = "dockershim-scratch-";
 /// What is read of a file at most.
 const LIMIT: usize = 4 * 1024 * 1024;
 /// Links that are followed to a file.
@@ -66,33 +67,34 @@ impl Engine {
         paths: [&str; N],
     ) -> Result<[Vec<u8>; N], EngineError> {
         let _reading = self.scratch.begin();
-        let call = self.call("read files of image", image, CHANGE);
-        let docker = call.docker(self)?;
         let body = ContainerCreateBody {
             image: Some(image.to_owned()),
             entrypoint: Some(vec!["/".into()]),
-            labels: Some(HashMap::from([(SCRATCH.into(), String::new())])),
+            labels: Some(HashMap::from([(
+                labels::TYPE.into(),
+                labels::TYPE_SCRATCH.into(),
+            )])),
             host_config: Some(HostConfig {
                 network_mode: Some("none".into()),
                 ..Default::default()
             }),
             ..Default::default()
         };
-        let created = call
-            .run(docker.create_container(None::<CreateContainerOptions>, body))
-            .await?;
+        let number = jiff::Timestamp::now().as_nanosecond();
+        let name = format!("{NAME_PREFIX}{number:x}");
+        let id = self.create_container(NewContainer { name, body }).await?;
         let mut files = std::array::from_fn(|_| Vec::new());
         let mut read = Ok(());
         for (file, path) in files.iter_mut().zip(paths) {
-            match self.read_container_file(&created.id, path).await {
+            match self.read_container_file(&id, path).await {
                 Ok(content) => *file = content,
                 Err(error) if error.is_not_found() => {}
                 Err(error) => read = Err(error),
             }
         }
-        let removal = self.remove_container(&created.id, true);
+        let removal = self.remove_container(&id, false);
         if let Ok(Err(error)) = tokio::time::timeout(REMOVAL, removal).await {
-            tracing::warn!(container_id = created.id, %error, "a container that was never started is left over");
+            tracing::warn!(container_id = id, %error, "a container that was never started is left over");
         }
         read.map(|()| files)
     }
@@ -104,19 +106,24 @@ impl Engine {
     /// Any [`Cause`].
     pub async fn remove_scratch(&self) -> Result<(), EngineError> {
         let unused = self.scratch.none_since();
-        let listed = self.list_containers(SCRATCH).await?;
+        let listed = self.list_containers(labels::TYPE).await?;
         if unused.is_none() || self.scratch.none_since() != unused {
             return Ok(());
         }
-        // Whatever an engine makes of the filter: nothing else may be removed.
-        let scratch = listed.into_iter().filter(|summary| {
-            let labels = summary.labels.as_ref();
-            labels.is_some_and(|labels| labels.contains_key(SCRATCH))
-        });
+        let scratch = listed.into_iter().filter(may_be_scratch);
         futures::stream::iter(scratch.filter_map(|summary| summary.id))
             .map(Ok)
             .try_for_each_concurrent(REMOVALS, async |id| {
-                match self.remove_container(&id, true).await {
+                // Images and people write labels and names too; only the shim signs.
+                let ours = match self.inspect_container(&id).await {
+                    Ok(inspect) => labels::made_here(inspect.host_config.as_ref()),
+                    Err(error) if error.is_not_found() => false,
+                    Err(error) => return Err(error),
+                };
+                if !ours {
+                    return Ok(());
+                }
+                match self.remove_container(&id, false).await {
                     Err(error) if !error.is_not_found() => Err(error),
                     _ => Ok(()),
                 }
@@ -161,6 +168,14 @@ impl Engine {
             .await?;
         first_entry(&archive).map_err(|error| call.failed(Cause::Protocol(error.to_string())))
     }
+}
+
+/// Whether the engine's list has this for a container that was made to read files.
+pub fn may_be_scratch(summary: &ContainerSummary) -> bool {
+    let labels = summary.labels.as_ref();
+    let kind = labels.and_then(|labels| labels.get(labels::TYPE));
+    kind.is_some_and(|kind| kind == labels::TYPE_SCRATCH)
+        && summary.state == Some(ContainerSummaryStateEnum::CREATED)
 }
 
 /// What the engine found at a path.

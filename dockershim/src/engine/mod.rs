@@ -38,6 +38,7 @@ pub use exec::NewExec;
 pub use here::Here;
 pub use hijack::{AttachTo, HijackedReader, HijackedWriter};
 use image_files::ScratchUse;
+pub use image_files::may_be_scratch;
 pub use images::Credentials;
 pub use info::EngineInfo;
 pub use logs::{LogPiece, LogPieces};

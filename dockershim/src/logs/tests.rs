@@ -28,6 +28,7 @@ impl World {
                 ..Default::default()
             },
             sandbox_id: "s".into(),
+            docker_name: String::new(),
             pid: 1,
             engine_log: path("engine/c-json.log"),
             cri_log: true,

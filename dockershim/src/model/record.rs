@@ -8,9 +8,11 @@ use std::{
 use bollard::models::{ContainerInspectResponse, ContainerSummary};
 use cri_proto::runtime::v1::{ContainerStatus, PodSandboxStatus};
 
+use super::Snapshot;
 use crate::{
     container::{self, image_mounts::ImageMountsByPath},
-    labels, sandbox,
+    labels::{self, Author},
+    sandbox,
 };
 
 /// What the engine told of one of our Docker containers.
@@ -27,6 +29,8 @@ pub enum Record {
 pub struct Sandbox {
     /// As CRI has it.
     pub status: PodSandboxStatus,
+    /// Its Docker name.
+    pub docker_name: String,
     /// Its first process; 0 when it does not run.
     pub pid: i64,
     /// Whether it was ever started.
@@ -50,6 +54,8 @@ pub struct Container {
     pub status: ContainerStatus,
     /// Its sandbox.
     pub sandbox_id: String,
+    /// Its Docker name.
+    pub docker_name: String,
     /// Its first process; 0 when it does not run.
     pub pid: i64,
     /// The file that the engine logs to; empty when it has none, and before the start.
@@ -68,17 +74,33 @@ pub struct Container {
 }
 
 impl Record {
-    /// Reads an inspect; `None` when the Docker container is not ours.
-    pub fn from_inspect(inspect: ContainerInspectResponse) -> Option<Self> {
+    /// Reads an inspect of what `author` made; `None` when it is no pod's. Where the author
+    /// has not said what it is, its name does, but for those that are `known`: they may
+    /// have been renamed.
+    pub fn from_inspect(
+        inspect: ContainerInspectResponse,
+        author: Author<'_>,
+        known: &Snapshot,
+    ) -> Option<Self> {
+        let id = inspect.id.as_deref()?;
         match kind(inspect.config.as_ref()?.labels.as_ref()?)? {
-            labels::TYPE_SANDBOX => sandbox::convert::from_inspect(inspect)
-                .map(|sandbox| Self::Sandbox(Arc::new(sandbox))),
-            _ => container::convert::from_inspect(inspect)
-                .map(|container| Self::Container(Arc::new(container))),
+            labels::TYPE_SANDBOX => {
+                let known = known.sandbox(id).ok();
+                let metadata = known.and_then(|sandbox| sandbox.status.metadata.clone());
+                sandbox::convert::from_inspect(inspect, author, metadata)
+                    .map(|sandbox| Self::Sandbox(Arc::new(sandbox)))
+            }
+            _ => {
+                let known = known.container(id).ok();
+                let metadata = known.and_then(|container| container.status.metadata.clone());
+                container::convert::from_inspect(inspect, author, metadata)
+                    .map(|container| Self::Container(Arc::new(container)))
+            }
         }
     }
 
-    /// Reads a line of the engine's list; `None` when the Docker container is not ours.
+    /// Reads a line of the engine's list, which does not tell who made what; `None` when it
+    /// is no pod's.
     pub fn from_summary(summary: ContainerSummary) -> Option<Self> {
         match kind(summary.labels.as_ref()?)? {
             labels::TYPE_SANDBOX => sandbox::convert::from_summary(summary)

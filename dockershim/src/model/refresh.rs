@@ -13,7 +13,8 @@ use super::{Container, Id, Model, Record, Ticket};
 use crate::{
     container::image_mounts,
     engine::{Engine, EngineError},
-    image::ImageMounts,
+    image::{ImageMounts, Images},
+    labels::{self, Author},
     logs::Logs,
 };
 
@@ -28,6 +29,7 @@ pub struct Looker {
     engine: Arc<Engine>,
     model: Arc<Model>,
     logs: Arc<Logs>,
+    images: Arc<Images>,
     image_mounts: Arc<ImageMounts>,
 }
 
@@ -44,12 +46,14 @@ impl Looker {
         engine: Arc<Engine>,
         model: Arc<Model>,
         logs: Arc<Logs>,
+        images: Arc<Images>,
         image_mounts: Arc<ImageMounts>,
     ) -> Self {
         Self {
             engine,
             model,
             logs,
+            images,
             image_mounts,
         }
     }
@@ -72,11 +76,25 @@ impl Looker {
     pub(super) async fn inspect(&self, id: &str) -> Result<Looked<'_>, EngineError> {
         let ticket = self.model.ticket();
         let record = match self.engine.inspect_container(id).await {
-            Ok(inspect) => Record::from_inspect(inspect),
+            Ok(inspect) if labels::made_here(inspect.host_config.as_ref()) => {
+                Record::from_inspect(inspect, Author::Shim, &self.model.snapshot())
+            }
+            Ok(inspect) => {
+                let image = inspect.image.clone().unwrap_or_default();
+                let of_image = self.label_keys(&image).await;
+                let author = Author::Other(of_image.as_deref());
+                Record::from_inspect(inspect, author, &self.model.snapshot())
+            }
             Err(error) if error.is_not_found() => None,
             Err(error) => return Err(error),
         };
         Ok(Looked { ticket, record })
+    }
+
+    /// The keys of the labels of the image with this full id; `None` when it cannot be asked.
+    async fn label_keys(&self, image: &str) -> Option<Vec<String>> {
+        let known = self.images.learn(&self.engine, image).await.ok()?;
+        Some(known.label_keys.to_vec())
     }
 
     /// The second half of [`Looker::refresh`]: may wait for a log, and asks the engine

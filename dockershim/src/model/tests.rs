@@ -12,6 +12,7 @@ fn container(id: &str, sandbox: &str, state: ContainerState) -> Record {
             ..Default::default()
         },
         sandbox_id: sandbox.into(),
+        docker_name: String::new(),
         pid: 0,
         engine_log: String::new(),
         cri_log: false,

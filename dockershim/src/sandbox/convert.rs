@@ -2,23 +2,34 @@
 
 use bollard::models::{ContainerInspectResponse, ContainerSummary, ContainerSummaryStateEnum};
 use cri_proto::runtime::v1::{
-    LinuxPodSandboxStatus, Namespace, PodSandbox, PodSandboxState, PodSandboxStatus,
+    LinuxPodSandboxStatus, Namespace, PodSandbox, PodSandboxMetadata, PodSandboxState,
+    PodSandboxStatus,
 };
 
 use crate::{
     container::convert::nanoseconds,
-    labels,
+    labels::{self, Author, Labels},
     model::Sandbox,
     naming,
     network::{cni, docker},
     security::namespace_options,
 };
 
-/// A sandbox out of an inspect; `None` when its name is not one of ours.
-pub fn from_inspect(inspect: ContainerInspectResponse) -> Option<Sandbox> {
-    let metadata = naming::parse_sandbox_name(inspect.name.as_deref()?)?;
+/// A sandbox out of an inspect of what `author` made; `None` when its name is no sandbox's.
+/// One that is `known` stays what it is, whatever name somebody gives it.
+pub fn from_inspect(
+    inspect: ContainerInspectResponse,
+    author: Author<'_>,
+    known: Option<PodSandboxMetadata>,
+) -> Option<Sandbox> {
     let docker_labels = inspect.config?.labels?;
-    let (labels, annotations) = labels::from_docker(&docker_labels);
+    let read = Labels::new(&docker_labels, author);
+    let metadata = match (read.name(), known) {
+        (Some(name), _) => naming::parse_sandbox_name(name)?,
+        (None, Some(known)) => known,
+        (None, None) => naming::parse_sandbox_name(inspect.name.as_deref()?)?,
+    };
+    let (labels, annotations) = read.of_pod();
     let host = inspect.host_config.unwrap_or_default();
     let options = namespace_options(&host);
     let cni = host.network_mode.as_deref() == Some(cni::ENGINE_NETWORK);
@@ -38,11 +49,9 @@ pub fn from_inspect(inspect: ContainerInspectResponse) -> Option<Sandbox> {
             }),
             labels,
             annotations,
-            runtime_handler: docker_labels
-                .get(labels::RUNTIME_HANDLER)
-                .cloned()
-                .unwrap_or_default(),
+            runtime_handler: read.own(labels::RUNTIME_HANDLER).into(),
         },
+        docker_name: inspect.name.unwrap_or_default(),
         pid: state.pid.unwrap_or_default(),
         started: nanoseconds(state.started_at.as_deref()).is_some(),
         cni,
@@ -52,11 +61,12 @@ pub fn from_inspect(inspect: ContainerInspectResponse) -> Option<Sandbox> {
     })
 }
 
-/// A sandbox out of the engine's list; `None` when its name is not one of ours.
+/// A sandbox out of the engine's list; `None` when its name is no sandbox's.
 pub fn from_summary(summary: ContainerSummary) -> Option<Sandbox> {
-    let metadata = naming::parse_sandbox_name(summary.names?.first()?)?;
+    let docker_name = summary.names?.into_iter().next()?;
+    let metadata = naming::parse_sandbox_name(&docker_name)?;
     let docker_labels = summary.labels?;
-    let (labels, annotations) = labels::from_docker(&docker_labels);
+    let (labels, annotations) = Labels::new(&docker_labels, Author::Other(None)).of_pod();
     let mode = summary.host_config.and_then(|host| host.network_mode);
     let ready = summary.state == Some(ContainerSummaryStateEnum::RUNNING);
     Some(Sandbox {
@@ -67,12 +77,9 @@ pub fn from_summary(summary: ContainerSummary) -> Option<Sandbox> {
             created_at: summary.created.unwrap_or_default() * 1_000_000_000,
             labels,
             annotations,
-            runtime_handler: docker_labels
-                .get(labels::RUNTIME_HANDLER)
-                .cloned()
-                .unwrap_or_default(),
             ..Default::default()
         },
+        docker_name,
         pid: 0,
         started: summary.state != Some(ContainerSummaryStateEnum::CREATED),
         cni: mode.as_deref() == Some(cni::ENGINE_NETWORK),

@@ -58,13 +58,7 @@ pub async fn run(
         body: create_body(config, &request.runtime_handler, &engine, cni.is_some())?,
     };
     make_log_directory(&log_directory).await?;
-    let image = pause::ensure(shim).await?;
-    if let Some(labels) = &mut new.body.labels
-        && let Some(known) = shim.images.snapshot().by_id(&image)
-    {
-        labels::mark_image_labels(&known.label_keys, labels);
-    }
-    new.body.image = Some(image);
+    new.body.image = Some(pause::ensure(shim).await?);
 
     fit_oom_score(shim, &mut new, &engine);
     let mut started = create_and_start(shim, new.clone()).await;
@@ -166,9 +160,7 @@ fn create_body(
     }
     let mut docker_labels =
         labels::to_docker(labels::TYPE_SANDBOX, &config.labels, &config.annotations);
-    if !runtime_handler.is_empty() {
-        docker_labels.insert(labels::RUNTIME_HANDLER.into(), runtime_handler.into());
-    }
+    docker_labels.insert(labels::RUNTIME_HANDLER.into(), runtime_handler.into());
     let network = network_mode(&config);
     // `linux.overhead` and `linux.resources` tell a runtime that makes a virtual machine
     // of the pod how big to make it; they limit nothing.

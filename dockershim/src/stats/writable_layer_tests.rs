@@ -18,6 +18,7 @@ fn put(model: &Model, id: &str, state: ContainerState, upper_dir: &str) {
             ..Default::default()
         },
         sandbox_id: "s".into(),
+        docker_name: String::new(),
         pid: 0,
         engine_log: String::new(),
         unified: Default::default(),
