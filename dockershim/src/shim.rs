@@ -1,6 +1,6 @@
 //! The shim as a whole: what every verb works with.
 
-use std::{collections::HashSet, future::Future, sync::Arc};
+use std::{collections::HashSet, future::Future, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -19,6 +19,9 @@ use crate::{
     security::OomScorePolicy,
     stats::Stats,
 };
+
+/// How long a mutation waits for the comparison that follows a reconnect.
+const IN_STEP_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What every verb works with.
 #[derive(Debug)]
@@ -139,15 +142,16 @@ impl Shim {
         }
         let names = Arc::new(Names::default());
         let processes = Arc::new(Processes::new(engine.here()));
-        let sync = Sync::new(
-            engine.clone(),
-            model.clone(),
-            images.clone(),
-            looker.clone(),
-            refresher.clone(),
-            cni.clone(),
-            names.clone(),
-        );
+        let sync = Sync {
+            engine: engine.clone(),
+            model: model.clone(),
+            images: images.clone(),
+            looker: looker.clone(),
+            refresher: refresher.clone(),
+            cni: cni.clone(),
+            processes: processes.clone(),
+            names: names.clone(),
+        };
         tokio::spawn(sync.run(stop.clone()));
         tokio::spawn(images.clone().run(engine.clone(), stop.clone()));
         checkpoint::tidy(&config.root_directory);
@@ -222,6 +226,11 @@ impl Shim {
     ) -> Result<T, Error> {
         self.require_sync()?;
         self.engine.connection()?;
+        let in_step = tokio::time::timeout(IN_STEP_PATIENCE, self.model.wait_in_step());
+        if in_step.await.is_err() {
+            let reason = "the engine came back, and its containers are being read";
+            return Err(Error::NotSynced(reason.to_owned()));
+        }
         let task = self.tasks.spawn(mutation);
         task.await.unwrap_or(Err(Error::Panicked(verb)))
     }

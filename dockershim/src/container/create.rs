@@ -88,13 +88,12 @@ async fn create_known(
     };
     if let Err(error) = checked {
         // It cannot be used or answered for, and must not stay behind under its name.
-        if shim
-            .engine
-            .remove_container(&container_id, true)
-            .await
-            .is_ok()
-        {
-            shim.looker.removed(&container_id);
+        match shim.engine.remove_container(&container_id, true).await {
+            Err(error) if !error.is_not_found() => {
+                tracing::warn!(container_id, %error, "a half-made container is left over");
+                shim.names.fail(&container_id);
+            }
+            _ => shim.looker.removed(&container_id),
         }
         return Err(error);
     }

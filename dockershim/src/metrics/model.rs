@@ -104,8 +104,23 @@ impl Collector for ModelMetrics {
             "events_missed",
             help,
             self.model.changes.missed(),
-        )
+        )?;
+        differences(&mut encoder, self.model.differences.counts())
     }
+}
+
+fn differences<const N: usize>(
+    encoder: &mut DescriptorEncoder<'_>,
+    counts: [(&'static str, u64); N],
+) -> Result<(), fmt::Error> {
+    let help = "Containers and sandboxes that were not what the engine had, by how: lost events.";
+    let mut metric =
+        encoder.encode_descriptor("model_differences", help, None, MetricType::Counter)?;
+    for (kind, count) in counts {
+        let labels = [("kind", kind)];
+        ConstCounter::new(count).encode(metric.encode_family(&labels)?)?;
+    }
+    Ok(())
 }
 
 fn gauge(

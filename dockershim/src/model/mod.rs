@@ -8,6 +8,7 @@
 //! change nor bring back what was removed.
 
 mod changes;
+mod comparison;
 mod record;
 mod refresh;
 mod snapshot;
@@ -23,6 +24,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 pub use changes::{Change, Changes};
+pub use comparison::{Difference, Differences};
 pub use record::{Container, Record, Sandbox};
 pub use refresh::{Looker, Refresher};
 pub use snapshot::{Id, LookupError, Snapshot};
@@ -38,7 +40,11 @@ pub struct Model {
     revision: watch::Sender<u64>,
     /// Tells listeners what happens.
     pub changes: Changes,
+    /// What comparisons with the engine's own list found.
+    pub differences: Differences,
     synced: OnceLock<()>,
+    /// Whether the engine's list was seen since the last connect.
+    in_step: watch::Sender<bool>,
 }
 
 /// What orders the writes. The clock is a counter; it has nothing to do with time.
@@ -73,7 +79,9 @@ impl Model {
             writer: Mutex::default(),
             revision: watch::Sender::new(0),
             changes: Changes::new(),
+            differences: Differences::default(),
             synced: OnceLock::new(),
+            in_step: watch::Sender::new(false),
         }
     }
 
@@ -90,6 +98,31 @@ impl Model {
     fn set_synced(&self) {
         // A later resync changes nothing: the first is the one that counts.
         let _ = self.synced.set(());
+    }
+
+    /// Whether the engine's list was seen since the last connect: before, the model may be
+    /// what the engine was before it went away.
+    pub fn in_step(&self) -> bool {
+        *self.in_step.borrow()
+    }
+
+    /// Waits until [`Model::in_step`].
+    pub async fn wait_in_step(&self) {
+        // The sender lives in `self`, so it cannot be gone.
+        let _ = self.in_step.subscribe().wait_for(|in_step| *in_step).await;
+    }
+
+    fn set_in_step(&self, in_step: bool) {
+        self.in_step.send_replace(in_step);
+    }
+
+    /// Whether nothing is known of `id` that is newer than `ticket`.
+    fn nothing_newer(&self, ticket: &Ticket<'_>, id: &str) -> bool {
+        let writer = self.writer.lock();
+        writer
+            .as_of
+            .get(id)
+            .is_none_or(|newest| *newest < ticket.began)
     }
 
     /// Draws a ticket. To be drawn before the engine is asked.

@@ -3,6 +3,7 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use cri_proto::runtime::v1::ContainerState;
+use parking_lot::Mutex;
 use tokio::{
     sync::{Semaphore, mpsc},
     task::JoinSet,
@@ -31,6 +32,8 @@ pub struct Looker {
     logs: Arc<Logs>,
     images: Arc<Images>,
     image_mounts: Arc<ImageMounts>,
+    /// How many looks there are at each id now.
+    looks: Mutex<HashMap<Id, usize>>,
 }
 
 /// What an inspect told, before it is in the model.
@@ -38,6 +41,26 @@ pub struct Looker {
 pub(super) struct Looked<'a> {
     ticket: Ticket<'a>,
     record: Option<Record>,
+    _look: Look<'a>,
+}
+
+/// A look at an id; it ends when this is dropped.
+#[derive(Debug)]
+struct Look<'a> {
+    looker: &'a Looker,
+    id: Id,
+}
+
+impl Drop for Look<'_> {
+    fn drop(&mut self) {
+        let mut looks = self.looker.looks.lock();
+        if let Some(count) = looks.get_mut(&self.id) {
+            *count -= 1;
+            if *count == 0 {
+                looks.remove(&self.id);
+            }
+        }
+    }
 }
 
 impl Looker {
@@ -55,7 +78,19 @@ impl Looker {
             logs,
             images,
             image_mounts,
+            looks: Mutex::default(),
         }
+    }
+
+    /// Whether somebody looks at `id` now: what is found is not in the model yet.
+    pub(super) fn is_looking_at(&self, id: &str) -> bool {
+        self.looks.lock().contains_key(id)
+    }
+
+    fn look(&self, id: &str) -> Look<'_> {
+        let id: Id = id.into();
+        *self.looks.lock().entry(Arc::clone(&id)).or_default() += 1;
+        Look { looker: self, id }
     }
 
     /// Inspects `id` and puts what it is, or that it is gone, into the model. The end of a
@@ -74,6 +109,7 @@ impl Looker {
     /// # Errors
     /// As [`Looker::refresh`].
     pub(super) async fn inspect(&self, id: &str) -> Result<Looked<'_>, EngineError> {
+        let look = self.look(id);
         let ticket = self.model.ticket();
         let record = match self.engine.inspect_container(id).await {
             Ok(inspect) if labels::made_here(inspect.host_config.as_ref()) => {
@@ -88,7 +124,11 @@ impl Looker {
             Err(error) if error.is_not_found() => None,
             Err(error) => return Err(error),
         };
-        Ok(Looked { ticket, record })
+        Ok(Looked {
+            ticket,
+            record,
+            _look: look,
+        })
     }
 
     /// The keys of the labels of the image with this full id; `None` when it cannot be asked.
@@ -100,7 +140,11 @@ impl Looker {
     /// The second half of [`Looker::refresh`]: may wait for a log, and asks the engine
     /// nothing, so that nobody else should wait for it.
     pub(super) async fn settle(&self, id: &str, looked: Looked<'_>) {
-        let Looked { ticket, record } = looked;
+        let Looked {
+            ticket,
+            record,
+            _look,
+        } = looked;
         let Some(record) = record else {
             self.removed(id);
             return;

@@ -86,7 +86,7 @@ impl Snapshot {
         }
     }
 
-    pub(super) fn set(&mut self, id: &Id, record: Option<Record>) {
+    pub(crate) fn set(&mut self, id: &Id, record: Option<Record>) {
         match record {
             Some(Record::Sandbox(new)) => {
                 self.sandboxes.insert(Arc::clone(id), new);

@@ -1,5 +1,5 @@
-//! Keeps the model, and the images, equal to what the engine has: connects, follows
-//! its events, and looks at everything again after each connect.
+//! Keeps the model equal to what the engine has: connects, follows its events, looks at
+//! everything again after each connect, and compares with the engine's own list in rounds.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -9,19 +9,21 @@ use std::{
 };
 
 use bollard::{
-    models::{EventMessage, EventMessageTypeEnum},
+    models::{ContainerSummary, EventMessage, EventMessageTypeEnum},
     query_parameters::EventsOptions,
 };
+use cri_proto::runtime::v1::ContainerState;
 use futures::{Stream, StreamExt as _};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use super::{Id, Looker, Model, Record, Refresher, Sandbox};
+use super::{Difference, Id, Looker, Model, Record, Refresher, Sandbox, comparison::differences};
 use crate::{
-    engine::{Cause, Engine, EngineError},
+    engine::{Cause, Engine, EngineError, may_be_scratch},
     image::Images,
     labels, naming,
     network::cni::Cni,
+    process::{ProcessError, Processes},
     shim::Names,
 };
 
@@ -31,16 +33,15 @@ const LAST_BACKOFF: Duration = Duration::from_secs(5);
 const HEARTBEAT: Duration = Duration::from_secs(10);
 /// Calls in flight at most while everything is looked at.
 const CONCURRENCY: usize = 8;
-/// The first sync waits this long for looks that hang, whose records stay provisional, and
-/// this long for removals.
-const FIRST_SYNC_PATIENCE: Duration = Duration::from_secs(5);
-
-/// After a connect, when to look for what a crash left over.
-const LEFT_OVER_PAUSES: [Duration; 3] = [
-    Duration::ZERO,
-    Duration::from_secs(10),
-    Duration::from_secs(60),
-];
+/// A sync waits this long for looks that hang, whose records stay what they are, and the
+/// first one this long for removals.
+const SYNC_PATIENCE: Duration = Duration::from_secs(5);
+/// From one comparison with the engine's list to the next.
+const ROUND: Duration = Duration::from_secs(30);
+/// From a connect to the first: what was asked of the engine before may be late.
+const FIRST_ROUND: Duration = Duration::from_secs(10);
+/// How long an event that tells of a difference may be under way.
+const EVENT_LAG: Duration = Duration::from_secs(2);
 
 /// What changes a container's record. `exec_*` and `health_status` do not, and would
 /// make an inspect out of every probe.
@@ -52,14 +53,22 @@ const IMAGE_EVENTS: &[&str] = &["pull", "load", "import", "tag", "untag", "delet
 /// Keeps the model in sync with the engine.
 #[derive(Debug)]
 pub struct Sync {
-    engine: Arc<Engine>,
-    model: Arc<Model>,
-    images: Arc<Images>,
-    looker: Arc<Looker>,
-    refresher: Refresher,
-    cni: Option<Arc<Cni>>,
+    /// What is followed.
+    pub engine: Arc<Engine>,
+    /// What is kept equal to it.
+    pub model: Arc<Model>,
+    /// Who is told that images changed.
+    pub images: Arc<Images>,
+    /// Who looks at single containers.
+    pub looker: Arc<Looker>,
+    /// Where they are handed in to be looked at.
+    pub refresher: Refresher,
+    /// Who knows which sandboxes lack their network.
+    pub cni: Option<Arc<Cni>>,
+    /// Who knows whether processes are still those of their containers.
+    pub processes: Arc<Processes>,
     /// What is being made now.
-    names: Arc<Names>,
+    pub names: Arc<Names>,
 }
 
 /// Why a connection to the engine ended.
@@ -74,27 +83,6 @@ enum Disconnect {
 }
 
 impl Sync {
-    /// A sync that is not running yet.
-    pub fn new(
-        engine: Arc<Engine>,
-        model: Arc<Model>,
-        images: Arc<Images>,
-        looker: Arc<Looker>,
-        refresher: Refresher,
-        cni: Option<Arc<Cni>>,
-        names: Arc<Names>,
-    ) -> Self {
-        Self {
-            engine,
-            model,
-            images,
-            looker,
-            refresher,
-            cni,
-            names,
-        }
-    }
-
     /// Runs until `stop`, connecting anew with back-off whenever the connection ends.
     pub async fn run(self, stop: CancellationToken) {
         let mut backoff = FIRST_BACKOFF;
@@ -113,6 +101,7 @@ impl Sync {
                     backoff = FIRST_BACKOFF;
                 }
                 tracing::warn!(engine = %self.engine.endpoint(), reason, retry = ?backoff, "not connected to the engine");
+                self.model.set_in_step(false);
                 self.engine.set_away(reason);
                 tokio::time::sleep(backoff).await;
                 backoff = (backoff * 2).min(LAST_BACKOFF);
@@ -138,7 +127,7 @@ impl Sync {
         tokio::select! {
             end = self.follow(events) => end,
             end = self.watch_health() => end,
-            end = self.resync() => end,
+            end = self.stay_equal() => end,
         }
     }
 
@@ -181,9 +170,33 @@ impl Sync {
         }
     }
 
-    /// Looks at everything once, then never returns: only a failure is an answer.
-    async fn resync(&self) -> Result<Infallible, Disconnect> {
+    /// Looks at everything once, then compares in rounds: only a failure of the former ends
+    /// the connection. That the engine is gone is told by its events and its health.
+    async fn stay_equal(&self) -> Result<Infallible, Disconnect> {
         self.images.wish_refresh();
+        self.resync().await?;
+        self.remove_left_overs().await;
+        self.remove_scratch().await;
+        let mut wait = FIRST_ROUND;
+        let mut doubted = HashMap::new();
+        loop {
+            tokio::time::sleep(wait).await;
+            wait = ROUND;
+            match self.compare(&mut doubted).await {
+                Ok(listed) => {
+                    self.remove_left_overs().await;
+                    if listed.iter().any(may_be_scratch) {
+                        self.remove_scratch().await;
+                    }
+                    self.looker.tidy().await;
+                }
+                Err(error) => tracing::warn!(%error, "the containers cannot be compared"),
+            }
+        }
+    }
+
+    /// Looks at everything once.
+    async fn resync(&self) -> Result<(), EngineError> {
         let ticket = self.model.ticket();
         let listed = self.engine.list_containers(labels::TYPE).await?;
         let mut ids: HashSet<Id> = HashSet::with_capacity(listed.len());
@@ -216,11 +229,9 @@ impl Sync {
             }
         });
         let mut looks = std::pin::pin!(looks);
-        if self.model.synced() {
-            looks.await;
-        } else {
-            let in_time = tokio::time::timeout(FIRST_SYNC_PATIENCE, &mut looks).await;
-            if tokio::time::timeout(FIRST_SYNC_PATIENCE, self.remove_half_made())
+        let in_time = tokio::time::timeout(SYNC_PATIENCE, &mut looks).await;
+        if !self.model.synced() {
+            if tokio::time::timeout(SYNC_PATIENCE, self.remove_half_made())
                 .await
                 .is_err()
             {
@@ -228,27 +239,101 @@ impl Sync {
             }
             self.looker.tidy().await;
             self.model.set_synced();
-            if in_time.is_err() {
-                tracing::warn!("the engine is slow to describe some containers; going on without");
-                looks.await;
-            }
+        }
+        self.model.set_in_step(true);
+        if in_time.is_err() {
+            tracing::warn!("the engine is slow to describe some containers; going on without");
+            looks.await;
         }
         tracing::info!(containers = count, "in sync with the engine");
-        self.remove_left_overs().await;
-        futures::future::pending().await
+        Ok(())
     }
 
-    /// Containers that were made to read an image's files, and sandboxes that were never
-    /// started, left over by a crash. What was asked of the engine before a crash, of its
-    /// own or of the shim, it may make after it, when nobody waits for it any more.
-    async fn remove_left_overs(&self) {
-        for pause in LEFT_OVER_PAUSES {
-            tokio::time::sleep(pause).await;
-            self.remove_never_started().await;
-            self.remove_failed().await;
-            if let Err(error) = self.engine.remove_scratch().await {
-                tracing::warn!(%error, "a container that was never started is left over");
+    /// Compares the model with the engine's list. What differs, and of which nothing newer is
+    /// heard while an event may be under way, is looked at again. `doubted` are processes
+    /// that the engine has confirmed although they cannot be found. Returns the list.
+    ///
+    /// # Errors
+    /// Any [`Cause`].
+    async fn compare(
+        &self,
+        doubted: &mut HashMap<Id, i64>,
+    ) -> Result<Vec<ContainerSummary>, EngineError> {
+        let ticket = self.model.ticket();
+        let listed = self.engine.list_containers(labels::TYPE).await?;
+        let snapshot = self.model.snapshot();
+        let mut found = differences(&snapshot, &listed);
+        doubted.retain(|id, _| snapshot.contains(id));
+        for (id, pid) in self.lost_processes().await {
+            if doubted.insert(Arc::clone(&id), pid) != Some(pid) {
+                found.push((id, Difference::Process));
             }
+        }
+        if found.is_empty() {
+            return Ok(listed);
+        }
+        tokio::time::sleep(EVENT_LAG).await;
+        found.retain(|(id, _)| {
+            !self.looker.is_looking_at(id) && self.model.nothing_newer(&ticket, id)
+        });
+        for (id, difference) in &found {
+            self.model.differences.count(*difference);
+            let kind = difference.kind();
+            tracing::warn!(
+                container_id = &**id,
+                kind,
+                "an event was lost; looking at it again"
+            );
+        }
+        let looks =
+            futures::stream::iter(&found).for_each_concurrent(CONCURRENCY, async |(id, _)| {
+                if self.looker.refresh(id).await.is_err() {
+                    self.refresher.wish(Arc::clone(id));
+                }
+            });
+        if tokio::time::timeout(SYNC_PATIENCE, looks).await.is_err() {
+            for (id, _) in found {
+                self.refresher.wish(id);
+            }
+        }
+        Ok(listed)
+    }
+
+    /// What is said to run, with a first process that is not there any more: it may have been
+    /// restarted.
+    async fn lost_processes(&self) -> Vec<(Id, i64)> {
+        let (processes, snapshot) = (Arc::clone(&self.processes), self.model.snapshot());
+        let lost = tokio::task::spawn_blocking(move || {
+            let sandboxes = snapshot.sandboxes().map(|s| (s.id(), s.pid));
+            let running = snapshot.containers().filter_map(|container| {
+                let runs = container.status.state() == ContainerState::ContainerRunning;
+                runs.then(|| (container.id(), container.pid))
+            });
+            let is_lost = |(id, pid): &(&str, i64)| {
+                let error = processes.open(id, *pid).err();
+                *pid > 0
+                    && matches!(
+                        error,
+                        Some(ProcessError::Ended(_) | ProcessError::Foreign { .. })
+                    )
+            };
+            let lost = sandboxes.chain(running).filter(is_lost);
+            lost.map(|(id, pid)| (id.into(), pid)).collect()
+        });
+        lost.await.unwrap_or_default()
+    }
+
+    /// What was asked of the engine before a crash, of its own or of the shim, it may make
+    /// after it, when nobody waits for it any more; and what it failed to remove.
+    async fn remove_left_overs(&self) {
+        self.remove_never_started().await;
+        self.remove_failed().await;
+    }
+
+    /// Containers that were made to read an image's files.
+    async fn remove_scratch(&self) {
+        if let Err(error) = self.engine.remove_scratch().await {
+            tracing::warn!(%error, "a container that was never started is left over");
         }
     }
 
