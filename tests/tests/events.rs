@@ -201,6 +201,7 @@ async fn limits_are_changed_while_a_container_runs() {
     let seen = String::from_utf8(limit.stdout).unwrap();
     assert_eq!(seen.trim(), LIMIT.to_string());
 
+    // The pod's cgroup holds them.
     let huge = cri::LinuxContainerResources {
         hugepage_limits: vec![cri::HugepageLimit {
             page_size: "2MB".into(),
@@ -208,12 +209,10 @@ async fn limits_are_changed_while_a_container_runs() {
         }],
         ..Default::default()
     };
-    let error = cri
-        .runtime
+    cri.runtime
         .update_container_resources(request(&id, huge))
         .await
-        .unwrap_err();
-    assert!(error.message().contains("hugepage_limits"), "{error:?}");
+        .unwrap();
     let request = cri::UpdatePodSandboxResourcesRequest {
         pod_sandbox_id: pod,
         ..Default::default()

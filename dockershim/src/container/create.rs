@@ -194,7 +194,7 @@ async fn create_body(
     }
     if let Some(limits) = linux.resources {
         host.oom_score_adj = Some(shim.oom_score.fit(limits.oom_score_adj, engine));
-        docker_labels.extend(unified::label(&resources::apply(limits, &mut host)?)?);
+        docker_labels.extend(unified::label(&resources::apply(limits, &mut host))?);
     }
     let mut body = ContainerCreateBody {
         image: Some(image),

@@ -36,7 +36,7 @@ pub async fn update_resources(
     let Some(linux) = request.linux else {
         return Ok(UpdateContainerResourcesResponse {});
     };
-    let (body, unified) = body(linux)?;
+    let (body, unified) = body(linux);
     unified::label(&unified)?;
     if body != ContainerUpdateBody::default() {
         shim.engine.update_container(container.id(), body).await?;
@@ -53,9 +53,9 @@ pub async fn update_resources(
     Ok(UpdateContainerResourcesResponse {})
 }
 
-fn body(linux: LinuxContainerResources) -> Result<(ContainerUpdateBody, Unified), Error> {
+fn body(linux: LinuxContainerResources) -> (ContainerUpdateBody, Unified) {
     let mut host = HostConfig::default();
-    let unified = resources::apply(linux, &mut host)?;
+    let unified = resources::apply(linux, &mut host);
     let body = ContainerUpdateBody {
         cpu_period: host.cpu_period,
         cpu_quota: host.cpu_quota,
@@ -66,7 +66,7 @@ fn body(linux: LinuxContainerResources) -> Result<(ContainerUpdateBody, Unified)
         memory_swap: host.memory_swap,
         ..Default::default()
     };
-    Ok((body, unified))
+    (body, unified)
 }
 
 #[cfg(test)]
@@ -75,13 +75,13 @@ mod tests {
 
     #[test]
     fn what_is_not_given_is_not_changed() {
-        let (nothing, _) = body(LinuxContainerResources::default()).unwrap();
+        let (nothing, _) = body(LinuxContainerResources::default());
         assert_eq!(nothing, ContainerUpdateBody::default());
         let limits = LinuxContainerResources {
             memory_limit_in_bytes: 1 << 20,
             ..Default::default()
         };
-        let (memory, _) = body(limits).unwrap();
+        let (memory, _) = body(limits);
         assert_eq!((memory.memory, memory.cpu_shares), (Some(1 << 20), None));
     }
 }
