@@ -6,6 +6,7 @@ use cri_streaming::TokenError;
 use tonic::{Code, Status};
 
 use crate::{
+    checkpoint::CheckpointError,
     engine::{Cause, EngineError},
     logs::LogError,
     network::cni::CniError,
@@ -89,6 +90,9 @@ pub enum Error {
         /// Why it failed.
         source: std::io::Error,
     },
+    /// A note could not be kept.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
     /// A container's log could not be read or written.
     #[error(transparent)]
     Log(#[from] LogError),
@@ -145,6 +149,7 @@ impl Error {
             Self::Pull { code, .. } => *code,
             Self::Token(TokenError::TooMany) => Code::ResourceExhausted,
             Self::File { .. }
+            | Self::Checkpoint(_)
             | Self::Log(_)
             | Self::Forward { .. }
             | Self::Token(TokenError::Random(_))

@@ -8,7 +8,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     Config, Error,
     config::NetworkPlugin,
-    container::checkpoint,
+    container::{CgroupSettings, checkpoint},
     engine::{Engine, State},
     image::{AccountsByImage, ImageMounts, Images, Pulls, Removals},
     logs::Logs,
@@ -42,6 +42,8 @@ pub struct Shim {
     pub cni: Option<Arc<Cni>>,
     /// How pods on the engine's own bridge reach themselves.
     pub hairpin: Hairpin,
+    /// What cgroups of containers are to hold.
+    pub cgroup_settings: Arc<CgroupSettings>,
     /// The containers' processes.
     pub processes: Arc<Processes>,
     /// Where stale records are handed in.
@@ -121,14 +123,6 @@ impl Shim {
             images.clone(),
             image_mounts.clone(),
         ));
-        if let Some(metrics) = &metrics {
-            metrics.register_collector(ModelMetrics::new(
-                engine.clone(),
-                model.clone(),
-                images.clone(),
-                logs.clone(),
-            ));
-        }
         let refresher = Refresher::start(looker.clone(), stop.clone());
         let cni = match &config.network_plugin {
             NetworkPlugin::Docker => None,
@@ -142,6 +136,19 @@ impl Shim {
         }
         let names = Arc::new(Names::default());
         let processes = Arc::new(Processes::new(engine.here()));
+        let cgroup_settings = Arc::new(CgroupSettings::new(
+            &config.root_directory,
+            processes.clone(),
+        ));
+        if let Some(metrics) = &metrics {
+            metrics.register_collector(ModelMetrics::new(
+                engine.clone(),
+                model.clone(),
+                images.clone(),
+                logs.clone(),
+                cgroup_settings.clone(),
+            ));
+        }
         let sync = Sync {
             engine: engine.clone(),
             model: model.clone(),
@@ -150,6 +157,7 @@ impl Shim {
             refresher: refresher.clone(),
             cni: cni.clone(),
             processes: processes.clone(),
+            cgroup_settings: cgroup_settings.clone(),
             names: names.clone(),
         };
         tokio::spawn(sync.run(stop.clone()));
@@ -175,6 +183,7 @@ impl Shim {
             image_mounts,
             looker,
             cni,
+            cgroup_settings,
             processes,
             refresher,
             accounts: AccountsByImage::default(),

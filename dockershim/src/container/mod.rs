@@ -1,6 +1,7 @@
 //! Containers: one file per CRI verb.
 
 pub mod attach;
+mod cgroup_settings;
 pub mod checkpoint;
 pub mod convert;
 pub mod create;
@@ -25,4 +26,5 @@ mod stop_signal;
 mod unified;
 pub mod update_resources;
 
+pub use cgroup_settings::CgroupSettings;
 pub use mounts::can_be_recursively_read_only;

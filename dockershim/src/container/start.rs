@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc};
 
 use cri_proto::runtime::v1::{ContainerState, StartContainerRequest, StartContainerResponse};
 
-use super::{status::find, unified};
+use super::status::find;
 use crate::{Error, Shim, logs::symlink};
 
 /// Starts a created container; its log is followed or linked.
@@ -39,7 +39,7 @@ pub async fn start(
         shim.refresher.wish(id.into());
     }
     if let Ok(running) = shim.model.snapshot().container(id) {
-        unified::apply(&running, &running.unified).await?;
+        shim.cgroup_settings.write(&running).await;
     }
     Ok(StartContainerResponse {})
 }

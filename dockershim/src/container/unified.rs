@@ -4,16 +4,29 @@
 
 use std::{
     collections::BTreeMap,
+    fs::File,
+    io::{self, Write as _},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
-use crate::{Error, labels, model::Container};
+use rustix::{
+    fs::{CWD, Mode, OFlags, ResolveFlags, openat2},
+    io::Errno,
+};
+
+use crate::{
+    Error, labels,
+    model::Container,
+    process::{ProcessError, Processes},
+};
 
 /// Values by file.
 pub type Unified = BTreeMap<String, String>;
 
 const FIELD: &str = "config.linux.resources.unified";
-const ROOT: &str = "/sys/fs/cgroup";
+/// Where cgroup v2 is mounted.
+pub const ROOT: &str = "/sys/fs/cgroup";
 
 /// The label that remembers `unified`; none for none.
 ///
@@ -26,11 +39,16 @@ pub fn label(unified: &Unified) -> Result<Option<(String, String)>, Error> {
     if !Path::new(ROOT).join("cgroup.controllers").exists() {
         return Err(Error::unsupported(FIELD, "this node has cgroup v1"));
     }
-    if let Some(key) = unified.keys().find(|key| !is_file_name(key)) {
-        return Err(Error::invalid(FIELD, format!("{key:?} is no cgroup file")));
-    }
+    check_keys(unified)?;
     let json = serde_json::json!(unified).to_string();
     Ok(Some((labels::UNIFIED.to_owned(), json)))
+}
+
+fn check_keys(unified: &Unified) -> Result<(), Error> {
+    match unified.keys().find(|key| !is_file_name(key)) {
+        None => Ok(()),
+        Some(key) => Err(Error::invalid(FIELD, format!("{key:?} is no cgroup file"))),
+    }
 }
 
 fn is_file_name(key: &str) -> bool {
@@ -42,39 +60,58 @@ pub fn from_label(json: &str) -> Unified {
     serde_json::from_str(json).unwrap_or_default()
 }
 
-/// Writes `unified` for `container`, which runs.
+/// Writes `unified` for `container`, which runs, with cgroup v2 mounted at `root`.
 ///
 /// # Errors
 /// [`Error::File`] naming the cgroup's file.
-pub async fn apply(container: &Container, unified: &Unified) -> Result<(), Error> {
-    if unified.is_empty() || container.pid == 0 {
+pub async fn apply(
+    root: &Path,
+    processes: &Arc<Processes>,
+    container: &Container,
+    unified: &Unified,
+) -> Result<(), Error> {
+    if unified.is_empty() {
         return Ok(());
     }
-    let table = PathBuf::from(format!("/proc/{}/cgroup", container.pid));
-    let text = match tokio::fs::read_to_string(&table).await {
-        Ok(text) => text,
-        // It has ended already.
-        Err(_) => return Ok(()),
+    let process = match processes.find(container.id(), container.pid).await {
+        Ok(process) => process,
+        Err(ProcessError::Ended(_)) => return Ok(()),
+        Err(error) => return Err(Error::FailedPrecondition(format!("{FIELD}: {error}"))),
     };
-    let Some(group) = group_of(&text) else {
+    let Some(group) = group_of(process.cgroups()) else {
         return Ok(());
     };
-    write(&Path::new(ROOT).join(group), unified).await
+    let (root, group, unified) = (root.to_owned(), group.to_owned(), unified.clone());
+    let write = move || write(&root, Path::new(&group), &unified);
+    let written = tokio::task::spawn_blocking(write).await;
+    written.unwrap_or(Err(Error::Panicked("write cgroup files")))
 }
 
-/// Writes `unified` into a cgroup, which goes when the container ends.
-async fn write(directory: &Path, unified: &Unified) -> Result<(), Error> {
+/// Writes `unified` into the cgroup `group` below `root`, which goes when the container ends.
+/// The keys come out of a label: they are checked again, and name nothing outside the cgroup.
+fn write(root: &Path, group: &Path, unified: &Unified) -> Result<(), Error> {
+    check_keys(unified)?;
+    let failed = |path: PathBuf, source: io::Error| Error::File {
+        action: "write",
+        path: root.join(group).join(path),
+        source,
+    };
+    let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = openat2(CWD, root, directory, Mode::empty(), ResolveFlags::empty())
+        .and_then(|root| openat2(root, group, directory, Mode::empty(), beneath));
+    let directory = match opened {
+        Err(Errno::NOENT) => return Ok(()),
+        other => other.map_err(|errno| failed(PathBuf::new(), errno.into()))?,
+    };
     for (key, value) in unified {
-        let path = directory.join(key);
-        match tokio::fs::write(&path, value).await {
-            Err(_) if !tokio::fs::try_exists(directory).await.unwrap_or(true) => return Ok(()),
-            Err(source) => {
-                return Err(Error::File {
-                    action: "write",
-                    path,
-                    source,
-                });
-            }
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+        let written = openat2(&directory, key, flags, Mode::empty(), beneath)
+            .map_err(io::Error::from)
+            .and_then(|file| File::from(file).write_all(value.as_bytes()));
+        match written {
+            Err(_) if !root.join(group).exists() => return Ok(()),
+            Err(source) => return Err(failed(key.into(), source)),
             Ok(()) => {}
         }
     }
@@ -98,15 +135,40 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn a_cgroup_that_is_gone_needs_nothing() {
-        let dir = tempfile::tempdir().unwrap();
-        let unified = Unified::from([("memory.oom.group".into(), "1".into())]);
-        let group = dir.path().join("group");
-        write(&group, &unified).await.unwrap();
-        std::fs::create_dir_all(group.join("memory.oom.group")).unwrap();
-        let error = write(&group, &unified).await.unwrap_err();
-        assert!(error.to_string().contains("memory.oom.group"), "{error}");
+    const KEY: &str = "memory.oom.group";
+
+    #[test]
+    fn a_cgroup_that_is_gone_needs_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        let unified = Unified::from([(KEY.into(), "1".into())]);
+        let group = Path::new("pod/group");
+        write(root.path(), group, &unified).unwrap();
+        std::fs::create_dir_all(root.path().join(group).join(KEY)).unwrap();
+        let error = write(root.path(), group, &unified).unwrap_err();
+        assert!(error.to_string().contains(KEY), "{error}");
+    }
+
+    #[test]
+    fn nothing_is_written_but_files_of_the_cgroup() {
+        let root = tempfile::tempdir().unwrap();
+        let (group, outside) = (root.path().join("group"), root.path().join("a.file"));
+        std::fs::create_dir(&group).unwrap();
+        std::fs::write(&outside, "before").unwrap();
+        std::os::unix::fs::symlink(&outside, group.join("a.link")).unwrap();
+        std::os::unix::fs::symlink(root.path(), root.path().join("linked")).unwrap();
+        let absolute = outside.display().to_string();
+        let keys = ["a.link", "../a.file", absolute.as_str(), "not.there"];
+        for (group, key) in keys
+            .map(|key| ("group", key))
+            .into_iter()
+            .chain([("linked", "a.file"), ("../..", "a.file")])
+        {
+            let unified = Unified::from([(key.to_owned(), "after".to_owned())]);
+            write(root.path(), Path::new(group), &unified).unwrap_err();
+        }
+        assert_eq!(std::fs::read_to_string(&outside).unwrap(), "before");
+        let inside: Vec<_> = std::fs::read_dir(&group).unwrap().collect();
+        assert_eq!(inside.len(), 1);
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub async fn update_resources(
         shim.engine.update_container(container.id(), body).await?;
     }
     if state == ContainerState::ContainerRunning {
-        unified::apply(&container, &unified).await?;
+        shim.cgroup_settings.change(&container, unified).await?;
     } else if !unified.is_empty() {
         return Err(Error::FailedPrecondition(format!(
             "linux.unified: container {} has no cgroup before it is started",

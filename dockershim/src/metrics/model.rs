@@ -11,6 +11,7 @@ use prometheus_client::{
 };
 
 use crate::{
+    container::CgroupSettings,
     engine::{Engine, State},
     image::Images,
     logs::Logs,
@@ -24,6 +25,7 @@ pub struct ModelMetrics {
     model: Arc<Model>,
     images: Arc<Images>,
     logs: Arc<Logs>,
+    cgroup_settings: Arc<CgroupSettings>,
 }
 
 impl ModelMetrics {
@@ -33,12 +35,14 @@ impl ModelMetrics {
         model: Arc<Model>,
         images: Arc<Images>,
         logs: Arc<Logs>,
+        cgroup_settings: Arc<CgroupSettings>,
     ) -> Self {
         Self {
             engine,
             model,
             images,
             logs,
+            cgroup_settings,
         }
     }
 }
@@ -105,6 +109,9 @@ impl Collector for ModelMetrics {
             help,
             self.model.changes.missed(),
         )?;
+        let help = "Times that a container's cgroup settings could not be written.";
+        let failed = self.cgroup_settings.failed();
+        counter(&mut encoder, "cgroup_settings_failures", help, failed)?;
         differences(&mut encoder, self.model.differences.counts())
     }
 }

@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Difference, Id, Looker, Model, Record, Refresher, Sandbox, comparison::differences};
 use crate::{
+    container::CgroupSettings,
     engine::{Cause, Engine, EngineError, may_be_scratch},
     image::Images,
     labels, naming,
@@ -67,6 +68,8 @@ pub struct Sync {
     pub cni: Option<Arc<Cni>>,
     /// Who knows whether processes are still those of their containers.
     pub processes: Arc<Processes>,
+    /// Who writes what cgroups are to hold.
+    pub cgroup_settings: Arc<CgroupSettings>,
     /// What is being made now.
     pub names: Arc<Names>,
 }
@@ -177,6 +180,7 @@ impl Sync {
         self.resync().await?;
         self.remove_left_overs().await;
         self.remove_scratch().await;
+        self.write_cgroup_settings().await;
         let mut wait = FIRST_ROUND;
         let mut doubted = HashMap::new();
         loop {
@@ -189,6 +193,7 @@ impl Sync {
                         self.remove_scratch().await;
                     }
                     self.looker.tidy().await;
+                    self.write_cgroup_settings().await;
                 }
                 Err(error) => tracing::warn!(%error, "the containers cannot be compared"),
             }
@@ -328,6 +333,11 @@ impl Sync {
     async fn remove_left_overs(&self) {
         self.remove_never_started().await;
         self.remove_failed().await;
+    }
+
+    async fn write_cgroup_settings(&self) {
+        let snapshot = self.model.snapshot();
+        self.cgroup_settings.write_missing(&snapshot).await;
     }
 
     /// Containers that were made to read an image's files.

@@ -1,0 +1,266 @@
+//! What a container's cgroup is to hold and the engine has no parameter for ([`unified`]).
+//!
+//! It can be written only once the container runs. What failed then, what the shim did not
+//! come to before a crash, and what went with the cgroup when somebody restarted the
+//! container is written in the next round of [`crate::model::sync`].
+
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use cri_proto::runtime::v1::ContainerState;
+
+use super::unified::{self, Unified};
+use crate::{
+    Error,
+    checkpoint::Checkpoints,
+    model::{Container, Snapshot},
+    process::Processes,
+};
+
+/// The settings of all containers.
+#[derive(Debug)]
+pub struct CgroupSettings {
+    /// Where cgroup v2 is mounted.
+    cgroups: PathBuf,
+    processes: Arc<Processes>,
+    /// Of containers that were changed since their create: what they are to have now.
+    changed: Arc<Checkpoints<Unified>>,
+    /// What came of the last try, by container. Held while one is written to.
+    tries: tokio::sync::Mutex<HashMap<String, Try>>,
+    failed: AtomicU64,
+}
+
+/// What came of writing the settings of a container whose first process is `pid`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Try {
+    pid: i64,
+    written: bool,
+}
+
+// === impl CgroupSettings ===
+
+impl CgroupSettings {
+    /// Those that are kept below `root_directory`.
+    pub fn new(root_directory: &Path, processes: Arc<Processes>) -> Self {
+        Self {
+            cgroups: unified::ROOT.into(),
+            processes,
+            changed: Arc::new(Checkpoints::new(root_directory.join("cgroup-settings"))),
+            tries: tokio::sync::Mutex::default(),
+            failed: AtomicU64::new(0),
+        }
+    }
+
+    /// How often settings could not be written.
+    pub fn failed(&self) -> u64 {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    /// Writes the settings of `container`, which runs. A failure is counted, logged, and
+    /// tried again later: the container runs all the same.
+    pub async fn write(&self, container: &Container) {
+        let mut tries = self.tries.lock().await;
+        self.try_to_write(container, &mut tries).await;
+    }
+
+    /// Changes the settings of `container`, which runs, for as long as it is there.
+    ///
+    /// # Errors
+    /// As [`unified::apply`], or that the change would not outlive the cgroup.
+    pub async fn change(&self, container: &Container, change: Unified) -> Result<(), Error> {
+        if change.is_empty() {
+            return Ok(());
+        }
+        // What is asked for while this is under way is asked for after it.
+        let _tries = self.tries.lock().await;
+        unified::apply(&self.cgroups, &self.processes, container, &change).await?;
+        let mut wanted = self.wanted(container).await;
+        wanted.extend(change);
+        let (changed, id) = (Arc::clone(&self.changed), container.id().to_owned());
+        let saved = tokio::task::spawn_blocking(move || changed.save(&id, &wanted)).await;
+        match saved {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(error.into()),
+            Err(_) => Err(Error::Panicked("note down cgroup settings")),
+        }
+    }
+
+    /// Writes the settings of every container that runs and has not got them, and forgets
+    /// those that are gone.
+    pub async fn write_missing(&self, snapshot: &Snapshot) {
+        let mut tries = self.tries.lock().await;
+        tries.retain(|id, _| snapshot.contains(id));
+        for container in snapshot.containers() {
+            let runs = container.status.state() == ContainerState::ContainerRunning;
+            let written = Try {
+                pid: container.pid,
+                written: true,
+            };
+            if runs && !container.provisional && tries.get(container.id()) != Some(&written) {
+                self.try_to_write(container, &mut tries).await;
+            }
+        }
+        let ids: Vec<String> = snapshot.ids().map(|id| id.to_string()).collect();
+        let changed = Arc::clone(&self.changed);
+        let forget = move || changed.retain(|kept| ids.iter().any(|id| id == kept));
+        // What is left is forgotten in the next round.
+        let _ = tokio::task::spawn_blocking(forget).await;
+    }
+
+    async fn try_to_write(&self, container: &Container, tries: &mut HashMap<String, Try>) {
+        let wanted = self.wanted(container).await;
+        let result = unified::apply(&self.cgroups, &self.processes, container, &wanted).await;
+        let now = Try {
+            pid: container.pid,
+            written: result.is_ok(),
+        };
+        let before = tries.insert(container.id().to_owned(), now);
+        if let Err(error) = result {
+            self.failed.fetch_add(1, Ordering::Relaxed);
+            if before != Some(now) {
+                tracing::warn!(
+                    container = container.name(),
+                    container_id = container.id(),
+                    %error,
+                    "runs without some of its cgroup settings; trying again every 30 s"
+                );
+            }
+        }
+    }
+
+    async fn wanted(&self, container: &Container) -> Unified {
+        let (changed, id) = (Arc::clone(&self.changed), container.id().to_owned());
+        let changed = tokio::task::spawn_blocking(move || changed.load(&id)).await;
+        let changed = changed.ok().flatten();
+        changed.unwrap_or_else(|| container.unified.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use cri_proto::runtime::v1::ContainerStatus;
+
+    use super::*;
+    use crate::model::Record;
+
+    const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    const PID: i64 = 7;
+
+    /// A node of a test's own: procfs and cgroup v2 in a directory.
+    struct Node {
+        dir: tempfile::TempDir,
+    }
+
+    impl Node {
+        fn new() -> Self {
+            let node = Self {
+                dir: tempfile::tempdir().unwrap(),
+            };
+            node.start(PID);
+            node
+        }
+
+        /// Has the container run, in a cgroup that holds nothing yet.
+        fn start(&self, pid: i64) {
+            let process = self.dir.path().join(format!("proc/{pid}"));
+            fs::create_dir_all(&process).unwrap();
+            fs::write(process.join("cgroup"), format!("0::/{ID}\n")).unwrap();
+            let group = self.dir.path().join("cgroup").join(ID);
+            let _ = fs::remove_dir_all(&group);
+            fs::create_dir_all(&group).unwrap();
+            for file in ["memory.high", "memory.oom.group"] {
+                fs::write(group.join(file), "").unwrap();
+            }
+        }
+
+        fn settings(&self) -> CgroupSettings {
+            let processes = Processes::in_procfs(&self.dir.path().join("proc"));
+            CgroupSettings {
+                cgroups: self.dir.path().join("cgroup"),
+                ..CgroupSettings::new(self.dir.path(), Arc::new(processes))
+            }
+        }
+
+        fn file(&self, name: &str) -> String {
+            let path = self.dir.path().join("cgroup").join(ID).join(name);
+            fs::read_to_string(path).unwrap()
+        }
+    }
+
+    fn snapshot(pid: i64, unified: &[(&str, &str)]) -> Snapshot {
+        let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+        let container = Container {
+            status: ContainerStatus {
+                id: ID.into(),
+                state: ContainerState::ContainerRunning.into(),
+                ..Default::default()
+            },
+            sandbox_id: "s".into(),
+            docker_name: String::new(),
+            pid,
+            engine_log: String::new(),
+            cri_log: false,
+            unified: unified.iter().map(owned).collect(),
+            image_mounts: Default::default(),
+            upper_dir: String::new(),
+            provisional: false,
+        };
+        let mut snapshot = Snapshot::default();
+        snapshot.set(&ID.into(), Some(Record::Container(Arc::new(container))));
+        snapshot
+    }
+
+    #[tokio::test]
+    async fn settings_come_back_after_a_crash_and_after_a_restart() {
+        let node = Node::new();
+        let wanted = [("memory.high", "100"), ("memory.oom.group", "1")];
+        // The shim died before it came to them.
+        let settings = node.settings();
+        settings.write_missing(&snapshot(PID, &wanted)).await;
+        assert_eq!(node.file("memory.high"), "100");
+        assert_eq!(node.file("memory.oom.group"), "1");
+
+        let container = snapshot(PID, &wanted).container(ID).unwrap();
+        let change = Unified::from([("memory.high".to_owned(), "200".to_owned())]);
+        settings.change(&container, change).await.unwrap();
+        assert_eq!(node.file("memory.high"), "200");
+        node.start(PID + 1);
+        let again = node.settings();
+        again.write_missing(&snapshot(PID + 1, &wanted)).await;
+        assert_eq!(node.file("memory.high"), "200");
+        assert_eq!(node.file("memory.oom.group"), "1");
+        assert_eq!(again.failed(), 0);
+
+        again.write_missing(&Snapshot::default()).await;
+        node.start(PID + 2);
+        again.write_missing(&snapshot(PID + 2, &wanted)).await;
+        assert_eq!(node.file("memory.high"), "100");
+    }
+
+    #[tokio::test]
+    async fn what_was_written_is_left_alone_and_what_failed_is_tried_again() {
+        let node = Node::new();
+        let settings = node.settings();
+        let wanted = [("memory.high", "100"), ("memory.low", "1")];
+        settings.write_missing(&snapshot(PID, &wanted)).await;
+        assert_eq!(settings.failed(), 1);
+        let group = node.dir.path().join("cgroup").join(ID);
+        fs::write(group.join("memory.low"), "").unwrap();
+        settings.write_missing(&snapshot(PID, &wanted)).await;
+        assert_eq!(
+            (settings.failed(), node.file("memory.low").as_str()),
+            (1, "1")
+        );
+        fs::write(group.join("memory.high"), "by hand").unwrap();
+        settings.write_missing(&snapshot(PID, &wanted)).await;
+        assert_eq!(node.file("memory.high"), "by hand");
+    }
+}
