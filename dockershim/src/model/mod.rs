@@ -20,6 +20,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use cri_proto::runtime::v1::PodSandboxState;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -217,6 +218,14 @@ fn log_change(current: &Snapshot, id: &Id, record: Option<&Record>) {
                     state,
                     "sandbox"
                 );
+                if new.pid != 0 && new.status.state() == PodSandboxState::SandboxNotready {
+                    tracing::warn!(
+                        pod = new.pod(),
+                        sandbox_id = &**id,
+                        "somebody started the sandbox again: it has lost its network, and is not \
+                         ready"
+                    );
+                }
             }
         }
         Some(Record::Container(new)) => {

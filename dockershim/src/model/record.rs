@@ -6,7 +6,7 @@ use std::{
 };
 
 use bollard::models::{ContainerInspectResponse, ContainerSummary};
-use cri_proto::runtime::v1::{ContainerStatus, PodSandboxStatus};
+use cri_proto::runtime::v1::{ContainerStatus, PodSandboxState, PodSandboxStatus};
 
 use super::Snapshot;
 use crate::{
@@ -120,6 +120,11 @@ fn kind(labels: &HashMap<String, String>) -> Option<&'static str> {
 }
 
 impl Sandbox {
+    /// Whether there is a process to stop: also of one that is not ready.
+    pub fn runs(&self) -> bool {
+        self.pid != 0 || self.status.state() == PodSandboxState::SandboxReady
+    }
+
     /// The sandbox's id.
     pub fn id(&self) -> &str {
         &self.status.id

@@ -1,6 +1,8 @@
 //! The engine's sandboxes in CRI's terms.
 
-use bollard::models::{ContainerInspectResponse, ContainerSummary, ContainerSummaryStateEnum};
+use bollard::models::{
+    ContainerInspectResponse, ContainerState, ContainerSummary, ContainerSummaryStateEnum,
+};
 use cri_proto::runtime::v1::{
     LinuxPodSandboxStatus, Namespace, PodSandbox, PodSandboxMetadata, PodSandboxState,
     PodSandboxStatus,
@@ -34,7 +36,7 @@ pub fn from_inspect(
     let options = namespace_options(&host);
     let cni = host.network_mode.as_deref() == Some(cni::ENGINE_NETWORK);
     let state = inspect.state.unwrap_or_default();
-    let ready = state.running.unwrap_or_default();
+    let ready = state.running.unwrap_or_default() && !was_started_again(&state);
     Some(Sandbox {
         status: PodSandboxStatus {
             id: inspect.id?,
@@ -68,7 +70,11 @@ pub fn from_summary(summary: ContainerSummary) -> Option<Sandbox> {
     let docker_labels = summary.labels?;
     let (labels, annotations) = Labels::new(&docker_labels, Author::Other(None)).of_pod();
     let mode = summary.host_config.and_then(|host| host.network_mode);
-    let ready = summary.state == Some(ContainerSummaryStateEnum::RUNNING);
+    use ContainerSummaryStateEnum as Listed;
+    let ready = matches!(
+        summary.state,
+        Some(Listed::RUNNING | Listed::PAUSED | Listed::RESTARTING)
+    );
     Some(Sandbox {
         status: PodSandboxStatus {
             id: summary.id?,
@@ -81,12 +87,21 @@ pub fn from_summary(summary: ContainerSummary) -> Option<Sandbox> {
         },
         docker_name,
         pid: 0,
-        started: summary.state != Some(ContainerSummaryStateEnum::CREATED),
+        started: summary.state != Some(Listed::CREATED),
         cni: mode.as_deref() == Some(cni::ENGINE_NETWORK),
         runtime: String::new(),
         cgroup_parent: String::new(),
         provisional: true,
     })
+}
+
+/// Whether a sandbox that runs has ended before: it has lost its namespaces, and with them its
+/// network, which its containers are in.
+fn was_started_again(state: &ContainerState) -> bool {
+    let started = nanoseconds(state.started_at.as_deref());
+    let ended = nanoseconds(state.finished_at.as_deref());
+    // The end of one that runs is never later, but in an engine's mistake.
+    ended.is_some() && ended <= started
 }
 
 fn ready_state(ready: bool) -> PodSandboxState {
@@ -108,5 +123,31 @@ pub fn list_item(sandbox: &Sandbox) -> PodSandbox {
         labels: status.labels.clone(),
         annotations: status.annotations.clone(),
         runtime_handler: status.runtime_handler.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sandbox_that_ended_before_it_was_started_last_was_started_again() {
+        const ZERO: &str = "0001-01-01T00:00:00Z";
+        let at = |second: u32| format!("2026-01-01T00:00:0{second}Z");
+        for (started, finished, again) in [
+            (at(1), ZERO.to_owned(), false),
+            (at(3), at(2), true),
+            (at(2), at(2), true),
+            // It never ended; the engine thought so for a while.
+            (at(1), at(2), false),
+        ] {
+            let state = ContainerState {
+                started_at: Some(started),
+                finished_at: Some(finished),
+                ..Default::default()
+            };
+            assert_eq!(was_started_again(&state), again, "{state:?}");
+        }
+        assert!(!was_started_again(&ContainerState::default()));
     }
 }

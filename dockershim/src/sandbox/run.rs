@@ -58,10 +58,18 @@ pub async fn run(
         body: create_body(config, &request.runtime_handler, &engine, cni.is_some())?,
     };
     make_log_directory(&log_directory).await?;
-    new.body.image = Some(pause::ensure(shim).await?);
+    take_image(shim, &mut new).await?;
 
     fit_oom_score(shim, &mut new, &engine);
     let mut started = create_and_start(shim, new.clone()).await;
+    if let Err(Error::Engine(error)) = &started
+        && error.is_not_found()
+    {
+        // Somebody has pruned the images, and that was not seen yet.
+        shim.images.refresh(&shim.engine).await?;
+        take_image(shim, &mut new).await?;
+        started = create_and_start(shim, new.clone()).await;
+    }
     if let Err(Error::Engine(error)) = &started
         && shim.oom_score.learn(error)
     {
@@ -79,6 +87,12 @@ pub async fn run(
         shim.hairpin.set(&pod_sandbox_id, sandbox.pid).await;
     }
     Ok(RunPodSandboxResponse { pod_sandbox_id })
+}
+
+/// Has the sandbox made from the pause image, which is loaded or pulled if it is missing.
+async fn take_image(shim: &Arc<Shim>, new: &mut NewContainer) -> Result<(), Error> {
+    new.body.image = Some(pause::ensure(shim).await?);
+    Ok(())
 }
 
 /// Who attaches a sandbox with this configuration to its network, and with which arguments

@@ -2,9 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use cri_proto::runtime::v1::{
-    ContainerState, PodSandboxState, StopPodSandboxRequest, StopPodSandboxResponse,
-};
+use cri_proto::runtime::v1::{ContainerState, StopPodSandboxRequest, StopPodSandboxResponse};
 use futures::{StreamExt as _, TryStreamExt as _};
 
 use crate::{
@@ -63,7 +61,7 @@ pub(super) async fn stop_whole(shim: &Shim, sandbox: &Sandbox) -> Result<(), Err
     if let Some(cni) = shim.cni.as_ref().filter(|_| sandbox.cni) {
         cni.detach(&Pod::of(sandbox)).await?;
     }
-    if sandbox.status.state() == PodSandboxState::SandboxReady {
+    if sandbox.runs() {
         stop_running(shim, sandbox.id(), SANDBOX_GRACE).await?;
     }
     Ok(())
