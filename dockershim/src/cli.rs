@@ -37,7 +37,7 @@ pub struct Cli {
     pub docker_endpoint: String,
 
     /// Who gives pods their network: "cni", the plugins that the node's configuration names;
-    /// "docker", the engine's own bridge
+    /// "docker" or "", the engine's own bridge
     #[arg(long, value_name = "NAME", default_value = "cni")]
     pub network_plugin: String,
 

@@ -218,7 +218,8 @@ fn read_tls(cli: &Cli) -> Result<Option<Arc<rustls::ServerConfig>>, ConfigError>
 fn read_network(cli: &Cli) -> Result<NetworkPlugin, ConfigError> {
     let bad = |flag, reason| Err(ConfigError { flag, reason });
     match &*cli.network_plugin {
-        "docker" => return Ok(NetworkPlugin::Docker),
+        // cri-dockerd's no-op plugin leaves pods on the engine's own bridge.
+        "docker" | "" => return Ok(NetworkPlugin::Docker),
         "cni" => {}
         other => {
             let reason = format!("{other:?}; allowed: cni, docker");
@@ -365,6 +366,16 @@ mod tests {
             cache: "/var/lib/cni/cache".into(),
         });
         assert_eq!(config.network_plugin, expected);
+    }
+
+    #[test]
+    fn pods_on_the_engines_bridge_are_asked_for_as_with_cri_dockerd() {
+        for flag in ["--network-plugin=docker", "--network-plugin="] {
+            assert_eq!(
+                config(&[flag]).unwrap().network_plugin,
+                NetworkPlugin::Docker
+            );
+        }
     }
 
     #[test]

@@ -189,9 +189,18 @@ async fn create_body(
         group_add: Some(identity.groups()),
         ..Default::default()
     };
-    if let Some(pod) = pod.linux {
-        host.cgroup_parent = cgroup_parent(engine.info.cgroup_driver, &pod.cgroup_parent)?;
-    }
+    let pods = &sandbox.cgroup_parent;
+    host.cgroup_parent = match pod.linux {
+        Some(pod) if !pod.cgroup_parent.is_empty() => {
+            cgroup_parent(engine.info.cgroup_driver, &pod.cgroup_parent)?
+        }
+        _ => Some(pods.clone()).filter(|pods| !pods.is_empty()),
+    };
+    host.annotations = sandbox::annotations(
+        engine,
+        &sandbox.status.runtime_handler,
+        &sandbox.status.annotations,
+    );
     if let Some(limits) = linux.resources {
         host.oom_score_adj = Some(shim.oom_score.fit(limits.oom_score_adj, engine));
         docker_labels.extend(unified::label(&resources::apply(limits, &mut host))?);

@@ -44,6 +44,25 @@ impl Engine {
         call.run(docker.list_containers(Some(options))).await
     }
 
+    /// Every container, running or not and whosever it is, that is made from the image with
+    /// this full id, or from one that is built on it.
+    ///
+    /// # Errors
+    /// Any [`Cause`](super::Cause).
+    pub async fn list_containers_of_image(
+        &self,
+        image: &str,
+    ) -> Result<Vec<ContainerSummary>, EngineError> {
+        let call = self.call("list containers of image", image, READ);
+        let docker = call.docker(self)?;
+        let options = ListContainersOptions {
+            all: true,
+            filters: Some(HashMap::from([("ancestor".into(), vec![image.to_owned()])])),
+            ..Default::default()
+        };
+        call.run(docker.list_containers(Some(options))).await
+    }
+
     /// Everything about one container, by id or name.
     ///
     /// # Errors

@@ -5,6 +5,7 @@ use std::{
     sync::{Arc, Weak},
 };
 
+use bollard::models::ContainerSummary;
 use cri_proto::runtime::v1::{RemoveImageRequest, RemoveImageResponse};
 use parking_lot::Mutex;
 
@@ -56,6 +57,16 @@ pub async fn remove(
     let _one_at_a_time = removal.lock().await;
     if shim.images.snapshot().by_id(&image.id).is_none() {
         return Ok(RemoveImageResponse {});
+    }
+    // The engine refuses only the last name, when all others are gone.
+    let users = shim.engine.list_containers_of_image(&image.id).await?;
+    let is_user = |user: &&ContainerSummary| user.image_id.as_ref() == Some(&image.id);
+    if let Some(user) = users.iter().find(is_user) {
+        return Err(Error::FailedPrecondition(format!(
+            "image {} is used by container {}",
+            image.id,
+            user.id.as_deref().unwrap_or_default()
+        )));
     }
     let result = remove_names(shim, &image).await;
     shim.images.refresh(&shim.engine).await?;

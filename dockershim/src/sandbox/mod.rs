@@ -1,5 +1,6 @@
 //! Sandboxes: one file per CRI verb.
 
+mod annotations;
 mod cgroup_parent;
 pub mod convert;
 pub mod list;
@@ -13,4 +14,5 @@ pub mod status;
 pub mod stop;
 pub mod update_resources;
 
+pub use annotations::annotations;
 pub use cgroup_parent::cgroup_parent;

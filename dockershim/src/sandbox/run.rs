@@ -9,7 +9,7 @@ use cri_proto::runtime::v1::{
     NamespaceMode, PodSandboxConfig, RunPodSandboxRequest, RunPodSandboxResponse,
 };
 
-use super::cgroup_parent;
+use super::{annotations, cgroup_parent};
 use crate::{
     Error, Shim,
     container::create::create_named,
@@ -30,6 +30,9 @@ type Arguments = serde_json::Map<String, serde_json::Value>;
 const OOM_SCORE_ADJ: i64 = -998;
 /// Shares of a sandbox: as few as there are.
 const CPU_SHARES: i64 = 2;
+/// The engine's default runtime, as cri-dockerd has it in runtime classes.
+const DEFAULT_HANDLER: &str = "docker";
+const SHIM_PREFIX: &str = "io.containerd.";
 /// The longest host name that Linux takes.
 const MAX_HOSTNAME: usize = 64;
 
@@ -189,6 +192,7 @@ fn create_body(
         cpu_shares: Some(CPU_SHARES),
         sysctls: Some(linux.sysctls.into_iter().collect()),
         runtime: runtime(runtime_handler, engine)?,
+        annotations: annotations(engine, runtime_handler, &config.annotations),
         restart_policy: Some(RestartPolicy {
             name: Some(RestartPolicyNameEnum::NO),
             maximum_retry_count: None,
@@ -218,10 +222,12 @@ fn create_body(
 }
 
 fn runtime(handler: &str, engine: &Connection) -> Result<Option<String>, Error> {
-    if handler.is_empty() {
+    if handler.is_empty() || handler == DEFAULT_HANDLER {
         return Ok(None);
     }
-    if engine.info.runtimes.iter().any(|name| name == handler) {
+    // containerd's shims are found by their names, which the engine does not list.
+    let is_shim = handler.starts_with(SHIM_PREFIX);
+    if is_shim || engine.info.runtimes.iter().any(|name| name == handler) {
         return Ok(Some(handler.to_owned()));
     }
     Err(Error::invalid(
