@@ -16,7 +16,7 @@ use crate::{
     Error, Shim,
     config::LogFormat,
     engine::{Connection, NewContainer},
-    image::Known,
+    image::{Accounts, Known},
     labels,
     model::{LookupError, Sandbox},
     naming,
@@ -170,10 +170,15 @@ async fn create_body(
     }
     let linux = config.linux.unwrap_or_default();
     let identity = {
-        let accounts = shim.accounts.of(&shim.engine, &image).await?;
         // What was found by the engine's own word has a user.
         let image_user = known.user.as_deref().unwrap_or_default();
         let context = linux.security_context.clone().unwrap_or_default();
+        let accounts = if Identity::needs_accounts(&context, image_user) {
+            let accounts = shim.accounts.of(&shim.engine, &shim.images, &image);
+            accounts.await?
+        } else {
+            Accounts::default()
+        };
         Identity::resolve(&context, image_user, &accounts)?
     };
     docker_labels.insert(labels::USER.into(), serde_json::json!(identity).to_string());

@@ -1,26 +1,25 @@
 //! The users and groups that an image's own files name, as `passwd(5)` and `group(5)`
 //! have them.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, path::Path, sync::Arc};
 
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 
-use crate::engine::{Engine, EngineError};
+use crate::{Error, checkpoint::Checkpoints, engine::Engine, image::Images};
 
 const PASSWD: &str = "/etc/passwd";
 const GROUP: &str = "/etc/group";
-/// Images whose files are remembered. What an id stands for never changes.
-const REMEMBERED: usize = 64;
 
 /// Users and groups by name and number.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Accounts {
     users: Vec<User>,
     groups: Vec<Group>,
 }
 
 /// A line of `/etc/passwd`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct User {
     /// Its name.
     pub name: String,
@@ -31,16 +30,21 @@ pub struct User {
 }
 
 /// A line of `/etc/group`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Group {
     name: String,
     gid: i64,
     members: Vec<String>,
 }
 
-/// The accounts of images that were asked for.
-#[derive(Debug, Default)]
-pub struct AccountsByImage(Mutex<HashMap<String, Arc<Accounts>>>);
+/// The accounts of images. They are read once from each, and kept on disk for as long as the
+/// engine has the image: what an id stands for never changes.
+#[derive(Debug)]
+pub struct AccountsByImage {
+    kept: Arc<Checkpoints<Accounts>>,
+    /// Images that are looked for on disk or read now; one that asks meanwhile waits.
+    reading: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+}
 
 impl Accounts {
     /// Reads both files; a line that is none is passed over, as everyone does.
@@ -98,26 +102,71 @@ impl Accounts {
 }
 
 impl AccountsByImage {
-    /// The accounts of the image with this full id; empty where it has no such files.
+    /// Those that are kept below `root_directory`.
+    pub fn new(root_directory: &Path) -> Self {
+        Self {
+            kept: Arc::new(Checkpoints::new(root_directory.join("accounts"))),
+            reading: Mutex::default(),
+        }
+    }
+
+    /// The accounts of the image with this full id, one of `images`; empty where it has no
+    /// such files.
     ///
     /// # Errors
     /// The engine's.
-    pub async fn of(&self, engine: &Engine, image: &str) -> Result<Arc<Accounts>, EngineError> {
-        if let Some(known) = self.0.lock().get(image) {
-            return Ok(Arc::clone(known));
+    pub async fn of(
+        &self,
+        engine: &Engine,
+        images: &Images,
+        image: &str,
+    ) -> Result<Accounts, Error> {
+        let turn = Arc::clone(self.reading.lock().entry(image.to_owned()).or_default());
+        let found = {
+            let _mine = turn.lock().await;
+            self.find(engine, images, image).await
+        };
+        // The map's and this one: nobody else waits.
+        let mut reading = self.reading.lock();
+        if Arc::strong_count(&turn) == 2 {
+            reading.remove(image);
+        }
+        found
+    }
+
+    async fn find(&self, engine: &Engine, images: &Images, image: &str) -> Result<Accounts, Error> {
+        let key = file_name(image).to_owned();
+        let (kept, of_image) = (Arc::clone(&self.kept), key.clone());
+        let known = tokio::task::spawn_blocking(move || kept.load(&of_image)).await;
+        if let Ok(Some(known)) = known {
+            return Ok(known);
         }
         let [passwd, group] = engine.read_image_files(image, [PASSWD, GROUP]).await?;
-        let accounts = Arc::new(Accounts::parse(
+        let accounts = Accounts::parse(
             &String::from_utf8_lossy(&passwd),
             &String::from_utf8_lossy(&group),
-        ));
-        let mut known = self.0.lock();
-        if known.len() >= REMEMBERED {
-            known.clear();
-        }
-        known.insert(image.to_owned(), Arc::clone(&accounts));
+        );
+        // Before the first list it is not known which images are gone.
+        let images = images.require_list().ok().map(|()| images.snapshot());
+        let (kept, saved) = (Arc::clone(&self.kept), accounts.clone());
+        let save = move || {
+            if let Err(error) = kept.save(&key, &saved) {
+                tracing::warn!(%error, "an image is going to be read again");
+            }
+            if let Some(images) = images {
+                kept.retain(|kept| images.iter().any(|image| file_name(&image.id) == kept));
+            }
+        };
+        // It is read again where this came to nothing.
+        let _ = tokio::task::spawn_blocking(save).await;
         Ok(accounts)
     }
+}
+
+/// The part of an image's id that is a file name: what the engine gives out is
+/// `<algorithm>:<hexadecimal digits>`.
+fn file_name(image: &str) -> &str {
+    image.rsplit([':', '/']).next().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -23,6 +23,21 @@ pub struct Identity {
 }
 
 impl Identity {
+    /// Whether what [`Identity::resolve`] finds depends on the accounts of the image: on a name,
+    /// on the primary group of a user without another, or on the groups that are merged.
+    pub fn needs_accounts(context: &LinuxContainerSecurityContext, image_user: &str) -> bool {
+        let (image_user, image_group) = split(image_user);
+        let is_number = |text: &str| text.parse::<i64>().is_ok();
+        let by_number = context.run_as_user.is_some()
+            || (context.run_as_username.is_empty() && is_number(image_user))
+            || is_number(&context.run_as_username);
+        let of_image = context.run_as_user.is_none() && context.run_as_username.is_empty();
+        let group_by_number =
+            context.run_as_group.is_some() || (of_image && image_group.is_some_and(is_number));
+        let strict = context.supplemental_groups_policy() == SupplementalGroupsPolicy::Strict;
+        !(by_number && group_by_number && strict)
+    }
+
     /// Of a container with `context`, made of an image that is configured with
     /// `image_user` (`user[:group]`, or nothing) and has `accounts`.
     ///
@@ -33,10 +48,7 @@ impl Identity {
         image_user: &str,
         accounts: &Accounts,
     ) -> Result<Self, Error> {
-        let (image_user, image_group) = match image_user.split_once(':') {
-            Some((user, group)) => (user, Some(group).filter(|group| !group.is_empty())),
-            None => (image_user, None),
-        };
+        let (image_user, image_group) = split(image_user);
         let by_name = &context.run_as_username;
         let ((uid, known), image_group) = match &context.run_as_user {
             Some(user) => ((user.value, accounts.by_uid(user.value)), None),
@@ -109,24 +121,33 @@ impl Identity {
     }
 }
 
+/// `user[:group]`; no group where it is empty.
+fn split(image_user: &str) -> (&str, Option<&str>) {
+    match image_user.split_once(':') {
+        Some((user, group)) => (user, Some(group).filter(|group| !group.is_empty())),
+        None => (image_user, None),
+    }
+}
+
 /// A user that is given by name or number, or not at all: the number, and the account, which
-/// is the one of that name where several have the number.
+/// is the one of that name where several have the number. A number is never a name: the
+/// kubelet takes it for the uid when it checks `runAsNonRoot`.
 fn user<'a>(
     text: &str,
     field: &str,
     accounts: &'a Accounts,
 ) -> Result<(i64, Option<&'a User>), Error> {
-    if let Some(found) = accounts.by_name(text) {
-        return Ok((found.uid, Some(found)));
+    let number = if text.is_empty() { Ok(0) } else { text.parse() };
+    if let Ok(uid) = number {
+        return Ok((uid, accounts.by_uid(uid)));
     }
-    let uid = match text {
-        "" => 0,
-        text => text.parse().map_err(|_| {
+    match accounts.by_name(text) {
+        Some(found) => Ok((found.uid, Some(found))),
+        None => {
             let reason = format!("user {text:?} is not in the image's /etc/passwd");
-            Error::invalid(field, reason)
-        })?,
-    };
-    Ok((uid, accounts.by_uid(uid)))
+            Err(Error::invalid(field, reason))
+        }
+    }
 }
 
 #[cfg(test)]
@@ -177,6 +198,45 @@ mod tests {
         for unknown in ["nobody", "web:nobody"] {
             let error = resolve(default(), unknown).unwrap_err().to_string();
             assert!(error.contains("config.image"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_number_is_never_a_name() {
+        let accounts = Accounts::parse("1000:x:0:0::/:\nroot:x:0:0::/:\n", "1000:x:0:\n");
+        let context = LinuxContainerSecurityContext::default();
+        for (image_user, user) in [("1000", "1000:0"), ("1000:1000", "1000:1000")] {
+            let found = Identity::resolve(&context, image_user, &accounts).unwrap();
+            assert_eq!(found.user(), user);
+        }
+        let by_name = LinuxContainerSecurityContext {
+            run_as_username: "1000".into(),
+            ..Default::default()
+        };
+        let found = Identity::resolve(&by_name, "", &accounts).unwrap();
+        assert_eq!(found.user(), "1000:0");
+    }
+
+    #[test]
+    fn accounts_are_needed_where_they_make_a_difference() {
+        let strict = |user: Option<i64>, group: Option<i64>| LinuxContainerSecurityContext {
+            run_as_user: user.map(|value| Int64Value { value }),
+            run_as_group: group.map(|value| Int64Value { value }),
+            supplemental_groups_policy: SupplementalGroupsPolicy::Strict.into(),
+            ..Default::default()
+        };
+        for (context, image_user, needed) in [
+            (strict(Some(1), Some(2)), "web", false),
+            (strict(None, None), "1:2", false),
+            (strict(Some(1), None), "1:2", true),
+            (strict(None, None), "1", true),
+            (strict(None, None), "web:2", true),
+            (strict(None, None), "1:web", true),
+            (strict(None, None), "", true),
+            (as_user(1), "1:2", true),
+        ] {
+            let found = Identity::needs_accounts(&context, image_user);
+            assert_eq!(found, needed, "{context:?} {image_user:?}");
         }
     }
 
