@@ -1,7 +1,7 @@
 //! The CRI log file of a container.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::File,
     io::{self, Read as _, Seek as _, SeekFrom, Write as _},
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
@@ -9,7 +9,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::cri;
+use super::{cri, place::Place};
 
 /// What of the end of a file is searched for its last line.
 const TAIL: u64 = 256 * 1024;
@@ -36,25 +36,7 @@ impl LogFile {
     /// # Errors
     /// It cannot be opened or made.
     pub fn open(path: &Path) -> io::Result<Self> {
-        if fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink()) {
-            fs::remove_file(path)?;
-        }
-        let open = || {
-            OpenOptions::new()
-                .append(true)
-                .read(true)
-                .create(true)
-                .open(path)
-        };
-        let file = match open() {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                if let Some(directory) = path.parent() {
-                    fs::create_dir_all(directory)?;
-                }
-                open()?
-            }
-            other => other?,
-        };
+        let file = Place::make(path)?.append()?;
         let metadata = file.metadata()?;
         Ok(Self {
             inode: metadata.ino(),
@@ -95,7 +77,8 @@ impl LogFile {
         if self.inode == position.inode {
             return self.size.saturating_sub(position.size);
         }
-        let renamed = renamed(path, position.inode);
+        let place = Place::open(path).ok();
+        let renamed = place.and_then(|place| place.renamed(position.inode));
         let before = renamed.map_or(0, |size| size.saturating_sub(position.size));
         before + self.size
     }
@@ -120,24 +103,6 @@ impl LogFile {
         let last = tail[..end].rsplit(|byte| *byte == b'\n').next();
         Ok(last.and_then(|line| cri::time(&String::from_utf8_lossy(line))))
     }
-}
-
-/// The size of the log with this inode, which whoever rotates it has renamed: to a name
-/// that begins with the old one.
-fn renamed(path: &Path, inode: u64) -> Option<u64> {
-    let name = path.file_name()?.to_str()?;
-    let entries = fs::read_dir(path.parent()?).ok()?;
-    entries
-        .flatten()
-        .filter(|entry| {
-            entry
-                .file_name()
-                .to_str()
-                .is_some_and(|n| n.starts_with(name))
-        })
-        .filter_map(|entry| entry.metadata().ok())
-        .find(|found| found.ino() == inode)
-        .map(|found| found.len())
 }
 
 /// Where a container's log is, and where the engine logs it.

@@ -11,6 +11,7 @@ mod engine_file;
 mod follower;
 mod json_file;
 mod log_file;
+mod place;
 mod position;
 mod since;
 mod sink;

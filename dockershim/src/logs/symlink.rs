@@ -2,8 +2,7 @@
 
 use std::{io, path::Path};
 
-use tokio::fs;
-
+use super::place::Place;
 use crate::Error;
 
 /// Links `log_path` to `engine_log`, in place of whatever link was there.
@@ -11,22 +10,9 @@ use crate::Error;
 /// # Errors
 /// [`Error::File`] naming the link.
 pub async fn create(log_path: &Path, engine_log: &Path) -> Result<(), Error> {
-    let failed = |action| {
-        move |source| Error::File {
-            action,
-            path: log_path.to_owned(),
-            source,
-        }
-    };
-    if let Some(directory) = log_path.parent() {
-        fs::create_dir_all(directory)
-            .await
-            .map_err(failed("make the directory of the log"))?;
-    }
-    remove(log_path).await?;
-    fs::symlink(engine_log, log_path)
-        .await
-        .map_err(failed("link the log"))
+    let (log, target) = (log_path.to_owned(), engine_log.to_owned());
+    let made = blocking(move || Place::make(&log)?.link(&target)).await;
+    made.map_err(failed("link the log", log_path))
 }
 
 /// Removes the link; what is no link is left alone.
@@ -34,18 +20,26 @@ pub async fn create(log_path: &Path, engine_log: &Path) -> Result<(), Error> {
 /// # Errors
 /// [`Error::File`] naming the link.
 pub async fn remove(log_path: &Path) -> Result<(), Error> {
-    let result = match fs::symlink_metadata(log_path).await {
-        Ok(found) if found.is_symlink() => fs::remove_file(log_path).await,
-        Ok(_) => Ok(()),
-        Err(error) => Err(error),
-    };
-    match result {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::File {
-            action: "remove the link to the log",
-            path: log_path.to_owned(),
-            source: error,
-        }),
-        _ => Ok(()),
+    let log = log_path.to_owned();
+    let removed = blocking(move || match Place::open(&log) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        place => place?.remove_link(),
+    });
+    let removed = removed.await;
+    removed.map_err(failed("remove the link to the log", log_path))
+}
+
+async fn blocking(work: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(io::Error::other).flatten()
+}
+
+fn failed(action: &'static str, log_path: &Path) -> impl Fn(io::Error) -> Error {
+    let path = log_path.to_owned();
+    move |source| Error::File {
+        action,
+        path: path.clone(),
+        source,
     }
 }
 

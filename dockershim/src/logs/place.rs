@@ -1,0 +1,273 @@
+//! Where a container's log is, opened without following links.
+//!
+//! Whoever can write into the directory of all logs, as a pod that mounts the node's
+//! `/var/log`, can put a link in the place of a pod's directory, a container's, or a log. The
+//! shim works as root, and would make and write files wherever such a link leads.
+
+use std::{
+    ffi::{OsStr, OsString},
+    fs::{self, File},
+    io,
+    os::fd::{AsFd as _, OwnedFd},
+    path::{Component, Path, PathBuf},
+};
+
+use rustix::{
+    fs::{AtFlags, CWD, FileType, Mode, OFlags, mkdirat, openat, statat, symlinkat, unlinkat},
+    io::Errno,
+};
+
+/// The directories of a path that are a pod's: its own, and the container's. Those before are
+/// the node's, which may be links: `/var/log` is one on some.
+const OF_THE_POD: usize = 2;
+/// Of a directory that is made.
+const DIRECTORY_MODE: Mode = Mode::from_raw_mode(0o755);
+/// Of a log that is made, as with the other runtimes: what containers print is for root and
+/// for whom root lets read it.
+const LOG_MODE: Mode = Mode::from_raw_mode(0o640);
+const OTHERS: Mode = Mode::from_raw_mode(0o007);
+
+/// A name in a directory that was reached without following links.
+#[derive(Debug)]
+pub(super) struct Place {
+    directory: OwnedFd,
+    name: OsString,
+}
+
+impl Place {
+    /// The place of a log whose directory is there.
+    ///
+    /// # Errors
+    /// `NotFound` without the directory; a link is named.
+    pub(super) fn open(log: &Path) -> io::Result<Self> {
+        Self::reach(log, |_, _| Ok(()))
+    }
+
+    /// The place of a log whose directory is made if it is not there.
+    ///
+    /// # Errors
+    /// A directory cannot be made; a link is named.
+    pub(super) fn make(log: &Path) -> io::Result<Self> {
+        Self::reach(log, |parent, name| {
+            let Some(parent) = parent else {
+                return fs::create_dir_all(name);
+            };
+            match mkdirat(parent, name, DIRECTORY_MODE) {
+                Ok(()) | Err(Errno::EXIST) => Ok(()),
+                Err(error) => Err(error.into()),
+            }
+        })
+    }
+
+    /// Opens one directory after the other, each after `prepare` for it: of the node's, all at
+    /// once and without a parent.
+    fn reach(
+        log: &Path,
+        prepare: impl Fn(Option<&OwnedFd>, &Path) -> io::Result<()>,
+    ) -> io::Result<Self> {
+        let invalid = || io::Error::new(io::ErrorKind::InvalidInput, "is no path of a log");
+        let (Some(directory), Some(name), true) =
+            (log.parent(), log.file_name(), log.is_absolute())
+        else {
+            return Err(invalid());
+        };
+        let components: Vec<_> = directory.components().collect();
+        // The root is there.
+        let of_the_node = components.len().saturating_sub(OF_THE_POD).max(1);
+        let (node, pod) = components.split_at(of_the_node.min(components.len()));
+        let node: PathBuf = node.iter().collect();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        prepare(None, &node)?;
+        let mut directory = openat(CWD, &node, flags, Mode::empty())?;
+        for component in pod {
+            let Component::Normal(name) = component else {
+                return Err(invalid());
+            };
+            prepare(Some(&directory), Path::new(name))?;
+            let flags = flags | OFlags::NOFOLLOW;
+            directory = match openat(&directory, *name, flags, Mode::empty()) {
+                Err(Errno::NOTDIR | Errno::LOOP) if is_link(&directory, name)? => {
+                    let name = name.display();
+                    let what = format!("{name} is a link, which is not followed");
+                    return Err(io::Error::other(what));
+                }
+                opened => opened?,
+            };
+        }
+        Ok(Self {
+            directory,
+            name: name.to_owned(),
+        })
+    }
+
+    /// Opens the log to be appended to, made if it is missing and not for others than its owner
+    /// and group; a link in its place, as one to the engine's own log, gives way.
+    ///
+    /// # Errors
+    /// It cannot be opened or made, or there is something that is no file.
+    pub(super) fn append(&self) -> io::Result<File> {
+        // Without waiting for whoever would read from a pipe.
+        let flags = OFlags::RDWR
+            | OFlags::APPEND
+            | OFlags::CREATE
+            | OFlags::NOFOLLOW
+            | OFlags::NONBLOCK
+            | OFlags::CLOEXEC;
+        let open = || openat(&self.directory, &self.name, flags, LOG_MODE);
+        let opened = match open() {
+            Err(Errno::LOOP) => {
+                self.remove_link()?;
+                open()?
+            }
+            opened => opened?,
+        };
+        let stat = rustix::fs::fstat(&opened)?;
+        if !FileType::from_raw_mode(stat.st_mode).is_file() {
+            return Err(io::Error::other("there is something that is no file"));
+        }
+        let mode = Mode::from_raw_mode(stat.st_mode);
+        if mode.intersects(OTHERS) {
+            rustix::fs::fchmod(&opened, mode - OTHERS)?;
+        }
+        Ok(opened.into())
+    }
+
+    /// Links to `target`, in place of whatever link was there.
+    ///
+    /// # Errors
+    /// The system's; there is something else.
+    pub(super) fn link(&self, target: &Path) -> io::Result<()> {
+        self.remove_link()?;
+        Ok(symlinkat(target, &self.directory, &self.name)?)
+    }
+
+    /// Removes a link; what is no link is left alone.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn remove_link(&self) -> io::Result<()> {
+        if !is_link(&self.directory, &self.name)? {
+            return Ok(());
+        }
+        match unlinkat(&self.directory, &self.name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The size of the log with this inode, which whoever rotates it has renamed: to a name
+    /// that begins with the old one.
+    pub(super) fn renamed(&self, inode: u64) -> Option<u64> {
+        let mut entries = rustix::fs::Dir::read_from(self.directory.as_fd()).ok()?;
+        entries.find_map(|entry| {
+            let entry = entry.ok()?;
+            let name = entry.file_name();
+            if !name.to_bytes().starts_with(self.name.as_encoded_bytes()) {
+                return None;
+            }
+            let found = statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+            (found.st_ino == inode).then(|| u64::try_from(found.st_size).unwrap_or_default())
+        })
+    }
+}
+
+fn is_link(directory: &OwnedFd, name: &OsStr) -> io::Result<bool> {
+    match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(found) => Ok(FileType::from_raw_mode(found.st_mode).is_symlink()),
+        Err(Errno::NOENT) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::Write as _,
+        os::unix::fs::{PermissionsExt as _, symlink},
+    };
+
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777
+    }
+
+    #[test]
+    fn a_log_is_made_with_its_directories_and_not_for_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("pods/web/app/0.log");
+        assert_eq!(
+            Place::open(&log).unwrap_err().kind(),
+            io::ErrorKind::NotFound
+        );
+        let place = Place::make(&log).unwrap();
+        place.append().unwrap().write_all(b"one\n").unwrap();
+        assert_eq!(mode(&log), 0o640);
+        // As earlier versions made it.
+        fs::set_permissions(&log, fs::Permissions::from_mode(0o644)).unwrap();
+        let again = Place::open(&log).unwrap().append();
+        again.unwrap().write_all(b"two\n").unwrap();
+        assert_eq!(mode(&log), 0o640);
+        assert_eq!(fs::read_to_string(&log).unwrap(), "one\ntwo\n");
+    }
+
+    #[test]
+    fn a_link_to_the_log_gives_way_and_one_in_its_path_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let outside = dir.path().join("outside");
+        fs::create_dir_all(outside.join("app")).unwrap();
+        fs::write(outside.join("kept"), "kept").unwrap();
+        // The directory of all logs may be a link.
+        fs::create_dir(dir.path().join("disk")).unwrap();
+        symlink(dir.path().join("disk"), dir.path().join("pods")).unwrap();
+        let log = dir.path().join("pods/web/app/0.log");
+        let place = Place::make(&log).unwrap();
+        symlink(outside.join("kept"), &log).unwrap();
+        place.append().unwrap().write_all(b"one\n").unwrap();
+        assert_eq!(fs::read_to_string(&log).unwrap(), "one\n");
+        assert!(dir.path().join("disk/web/app/0.log").is_file());
+        assert_eq!(fs::read_to_string(outside.join("kept")).unwrap(), "kept");
+
+        for (link, target) in [("pods/other", ""), ("pods/third/app", "app")] {
+            let link = dir.path().join(link);
+            fs::create_dir_all(link.parent().unwrap()).unwrap();
+            symlink(outside.join(target), &link).unwrap();
+        }
+        for (log, link) in [
+            ("pods/other/app/0.log", "other"),
+            ("pods/third/app/0.log", "app"),
+        ] {
+            let log = dir.path().join(log);
+            for place in [Place::open(&log), Place::make(&log)] {
+                let error = place.unwrap_err().to_string();
+                assert_eq!(error, format!("{link} is a link, which is not followed"));
+            }
+        }
+        assert_eq!(fs::read_dir(outside.join("app")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_is_no_file_is_no_log() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("0.log");
+        let fifo = Mode::RUSR | Mode::WUSR;
+        rustix::fs::mknodat(CWD, &log, FileType::Fifo, fifo, 0).unwrap();
+        assert!(Place::open(&log).unwrap().append().is_err());
+        for path in ["/", "", "/a/../0.log", "..", "app/0.log"] {
+            assert!(Place::open(Path::new(path)).is_err(), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_renamed_log_is_found_by_its_inode() {
+        use std::os::unix::fs::MetadataExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("0.log");
+        fs::write(&log, "12345").unwrap();
+        let inode = fs::metadata(&log).unwrap().ino();
+        fs::rename(&log, dir.path().join("0.log.20260101-000000")).unwrap();
+        let place = Place::open(&log).unwrap();
+        assert_eq!(place.renamed(inode), Some(5));
+        assert_eq!(place.renamed(inode + 1_000_000), None);
+    }
+}
