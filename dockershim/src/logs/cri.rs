@@ -1,26 +1,33 @@
 //! CRI's log format: `<time> <stream> <tag> <content>`, a line each. The tag is `F` for
 //! the end of a line of output, `P` for a piece that others follow.
 
+use memchr::memchr;
+
 const FULL: &[u8] = b" F ";
 const PARTIAL: &[u8] = b" P ";
 
 /// Appends to `log` what was written to `stream` at `time` (RFC 3339).
 pub fn append(log: &mut Vec<u8>, time: &str, stream: &str, output: &[u8]) {
-    let (tag, content) = match output.strip_suffix(b"\n") {
-        Some(content) => (FULL, content),
-        None => (PARTIAL, output),
-    };
+    match output.strip_suffix(b"\n") {
+        Some(content) => append_piece(log, time, stream, content, true),
+        None => append_piece(log, time, stream, output, false),
+    }
+}
+
+/// [`append`], of output that `ends_line` or does not, without the line feed.
+pub fn append_piece(log: &mut Vec<u8>, time: &str, stream: &str, content: &[u8], ends_line: bool) {
+    let tag = if ends_line { FULL } else { PARTIAL };
     for part in [time.as_bytes(), b" ", stream.as_bytes(), tag] {
         log.extend_from_slice(part);
     }
     // A piece with line feeds inside would read as several; the engine writes none.
-    let start = log.len();
-    log.extend_from_slice(content);
-    for byte in &mut log[start..] {
-        if *byte == b'\n' {
-            *byte = b' ';
-        }
+    let mut rest = content;
+    while let Some(at) = memchr(b'\n', rest) {
+        log.extend_from_slice(&rest[..at]);
+        log.push(b' ');
+        rest = &rest[at + 1..];
     }
+    log.extend_from_slice(rest);
     log.push(b'\n');
 }
 
@@ -40,10 +47,14 @@ mod tests {
         append(&mut log, time, "stdout", b"whole\n");
         append(&mut log, time, "stderr", b"a piece");
         append(&mut log, time, "stdout", b"\r\n");
+        append(&mut log, time, "stdout", b"a\n\nb");
         let text = String::from_utf8(log).unwrap();
         assert_eq!(
             text,
-            format!("{time} stdout F whole\n{time} stderr P a piece\n{time} stdout F \r\n")
+            format!(
+                "{time} stdout F whole\n{time} stderr P a piece\n{time} stdout F \r\n\
+                 {time} stdout P a  b\n"
+            )
         );
         let of = super::time(text.lines().next().unwrap()).unwrap();
         assert_eq!(of.subsec_nanosecond(), 6);

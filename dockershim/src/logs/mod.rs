@@ -38,6 +38,7 @@ use tokio::{
 
 use crate::{Error, checkpoint::Checkpoints, engine::Engine, model::Container};
 use follower::{Follower, Order};
+pub use json_file::to_cri;
 use log_file::{LogFile, Paths};
 use position::Position;
 pub use sink::LogError;

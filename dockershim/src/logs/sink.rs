@@ -9,10 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{
-    cri,
-    log_file::{LogFile, LogPosition},
-};
+use super::log_file::{LogFile, LogPosition};
 
 /// Why a log is behind.
 #[derive(Debug, thiserror::Error)]
@@ -71,16 +68,13 @@ impl Sink {
         Ok(())
     }
 
-    /// Adds to `lines` what was written to `stream` at `time`, unless the log has it.
-    pub fn convert(&self, lines: &mut Vec<u8>, time: &str, stream: &str, output: &[u8]) {
-        if let Some(after) = self.after
-            && time
-                .parse()
-                .is_ok_and(|time: jiff::Timestamp| time <= after)
-        {
-            return;
-        }
-        cri::append(lines, time, stream, output);
+    /// Whether the log lacks what was written at `time`.
+    pub fn wants(&self, time: &str) -> bool {
+        let Some(after) = self.after else {
+            return true;
+        };
+        let time = time.parse::<jiff::Timestamp>();
+        time.map_or(true, |time| time > after)
     }
 
     /// Appends lines, but for those that are made once more.

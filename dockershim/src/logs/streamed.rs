@@ -12,7 +12,7 @@ use tokio::{
 };
 
 use super::{
-    Shared,
+    Shared, cri,
     follower::{FIRST_RETRY, LAST_RETRY, Order, SAVE, at},
     position::{Position, Source},
     since::{Known, Replay, Since},
@@ -212,8 +212,8 @@ impl Streamed {
                 sink.begin_anew()?;
             }
             let mut lines = Vec::new();
-            for piece in &new {
-                sink.convert(&mut lines, &piece.stamp, piece.stream, &piece.output);
+            for piece in new.iter().filter(|piece| sink.wants(&piece.stamp)) {
+                cri::append(&mut lines, &piece.stamp, piece.stream, &piece.output);
             }
             let before = sink.written;
             let appended = sink.append(&lines);

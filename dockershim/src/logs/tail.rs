@@ -129,18 +129,20 @@ impl Tail {
     }
 
     fn convert(&mut self, bytes: &[u8], lines: &mut Vec<u8>) {
-        for line in bytes.split_inclusive(|byte| *byte == b'\n') {
-            let Some(entry) = json_file::parse(line) else {
+        let mut last = None;
+        for entry in json_file::entries(bytes) {
+            let Some(entry) = entry else {
                 tracing::debug!(log = %self.paths.log.display(), "a line of the engine's log is no entry");
                 continue;
             };
-            self.sink
-                .convert(lines, &entry.time, &entry.stream, entry.log.as_bytes());
+            if self.sink.wants(&entry.time) {
+                entry.append_to(lines);
+            }
+            last = Some(entry.time);
         }
-        let last = bytes.trim_ascii_end().rsplit(|byte| *byte == b'\n').next();
-        self.last = last
-            .and_then(json_file::parse)
-            .and_then(|entry| entry.time.parse().ok());
+        if let Some(last) = last {
+            self.last = last.parse().ok();
+        }
     }
 
     /// Bytes written to the log since it was opened.
