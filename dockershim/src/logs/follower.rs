@@ -71,6 +71,10 @@ impl Follower {
         let mut retry = FIRST_RETRY;
         let mut finishing: Vec<oneshot::Sender<()>> = Vec::new();
         loop {
+            if let Some(Err(error)) = watch.as_mut().map(Watch::arm) {
+                tracing::debug!(container_id = self.id, %error, "the engine's log cannot be watched");
+                watch = None;
+            }
             let looked = self.look().await;
             match &looked {
                 Ok(Drained::Piece) => retry = FIRST_RETRY,
@@ -135,12 +139,7 @@ impl Follower {
 
     fn watch(&self) -> Option<Watch> {
         let directory = self.paths.engine_log.parent()?;
-        let watch = self.shared.watcher.as_ref()?.watch(directory);
-        watch
-            .inspect_err(|error| {
-                tracing::debug!(container_id = self.id, %error, "the engine's log cannot be watched");
-            })
-            .ok()
+        Some(self.shared.watcher.as_ref()?.of(directory.to_owned()))
     }
 
     /// Notes down where a new log begins, before anything is in it: what a crash leaves

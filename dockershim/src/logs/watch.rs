@@ -1,9 +1,12 @@
 //! Tells when the engine wrote to a container's log: one inotify instance for all.
+//!
+//! The kernel tells of one write and ends the watch. A container that writes a lot would wake
+//! the shim for every line, which costs the engine more than writing it.
 
 use std::{
     collections::HashMap,
     io,
-    path::Path,
+    path::PathBuf,
     sync::{Arc, Weak},
 };
 
@@ -21,11 +24,12 @@ pub struct Watcher {
     woken: Arc<Mutex<HashMap<WatchDescriptor, Weak<Notify>>>>,
 }
 
-/// A watched directory; it is watched until this is dropped.
+/// A directory that can be watched; dropped, it is not.
 #[derive(Debug)]
 pub struct Watch {
     watcher: Arc<Watcher>,
-    descriptor: WatchDescriptor,
+    directory: PathBuf,
+    descriptor: Option<WatchDescriptor>,
     changed: Arc<Notify>,
 }
 
@@ -46,22 +50,14 @@ impl Watcher {
         Ok(watcher)
     }
 
-    /// Watches the files of `directory`.
-    ///
-    /// # Errors
-    /// The system's: it is not there, or the user's limit of watches is reached.
-    pub fn watch(self: &Arc<Self>, directory: &Path) -> io::Result<Watch> {
-        let mask = WatchMask::MODIFY | WatchMask::CREATE | WatchMask::MOVED_TO;
-        let changed = Arc::new(Notify::new());
-        // Locked before the watch is there, so that its first event finds whom to wake.
-        let mut woken = self.woken.lock();
-        let descriptor = self.watches.lock().add(directory, mask)?;
-        woken.insert(descriptor.clone(), Arc::downgrade(&changed));
-        Ok(Watch {
+    /// Of the files of `directory`.
+    pub fn of(self: &Arc<Self>, directory: PathBuf) -> Watch {
+        Watch {
             watcher: Arc::clone(self),
-            descriptor,
-            changed,
-        })
+            directory,
+            descriptor: None,
+            changed: Arc::default(),
+        }
     }
 }
 
@@ -70,17 +66,18 @@ async fn wake(mut events: EventStream<Vec<u8>>, watcher: Weak<Watcher>) {
         let Some(watcher) = watcher.upgrade() else {
             return;
         };
-        let woken = watcher.woken.lock();
+        let mut woken = watcher.woken.lock();
         match event {
             // Events were dropped: anyone may have missed one.
             Ok(event) if event.mask.contains(EventMask::Q_OVERFLOW) => {
                 woken
-                    .values()
-                    .filter_map(Weak::upgrade)
-                    .for_each(|w| w.notify_one());
+                    .drain()
+                    .filter_map(|(_, changed)| changed.upgrade())
+                    .for_each(|changed| changed.notify_one());
             }
             Ok(event) => {
-                if let Some(changed) = woken.get(&event.wd).and_then(Weak::upgrade) {
+                let changed = woken.remove(&event.wd);
+                if let Some(changed) = changed.and_then(|changed| changed.upgrade()) {
                     changed.notify_one();
                 }
             }
@@ -92,7 +89,26 @@ async fn wake(mut events: EventStream<Vec<u8>>, watcher: Weak<Watcher>) {
 }
 
 impl Watch {
-    /// Waits until something was written since the last call returned.
+    /// Begins to watch, if it does not: what is written from now on is told.
+    ///
+    /// # Errors
+    /// The system's: the directory is not there, or the user's limit of watches is reached.
+    pub fn arm(&mut self) -> io::Result<()> {
+        let events = WatchMask::MODIFY | WatchMask::CREATE | WatchMask::MOVED_TO;
+        // Locked before the watch is there, so that its event finds whom to wake.
+        let mut woken = self.watcher.woken.lock();
+        let armed = self.descriptor.as_ref();
+        if armed.is_some_and(|descriptor| woken.contains_key(descriptor)) {
+            return Ok(());
+        }
+        let mut watches = self.watcher.watches.lock();
+        let descriptor = watches.add(&self.directory, events | WatchMask::ONESHOT)?;
+        woken.insert(descriptor.clone(), Arc::downgrade(&self.changed));
+        self.descriptor = Some(descriptor);
+        Ok(())
+    }
+
+    /// Waits until something was written since [`Watch::arm`].
     pub async fn changed(&self) {
         self.changed.notified().await;
     }
@@ -100,8 +116,52 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.watcher.woken.lock().remove(&self.descriptor);
-        // The kernel ends it by itself when the directory is removed.
-        let _ = self.watcher.watches.lock().remove(self.descriptor.clone());
+        let Some(descriptor) = self.descriptor.take() else {
+            return;
+        };
+        if self.watcher.woken.lock().remove(&descriptor).is_some() {
+            // The kernel ends it by itself when the directory is removed.
+            let _ = self.watcher.watches.lock().remove(descriptor);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, time::Duration};
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(10);
+    const A_WHILE: Duration = Duration::from_millis(200);
+
+    #[tokio::test]
+    async fn one_write_is_told_each_time_it_is_asked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let watcher = Watcher::start().unwrap();
+        let mut watch = watcher.of(dir.path().to_owned());
+        let other = dir.path().join("other");
+        fs::create_dir(&other).unwrap();
+        let mut beside = watcher.of(other);
+        beside.arm().unwrap();
+        let file = dir.path().join("c-json.log");
+        for text in ["one", "two"] {
+            watch.arm().unwrap();
+            watch.arm().unwrap();
+            for n in 0..100 {
+                fs::write(&file, format!("{text} {n}")).unwrap();
+            }
+            timeout(SOON, watch.changed()).await.unwrap();
+            // The others are told of to nobody.
+            timeout(A_WHILE, watch.changed()).await.unwrap_err();
+        }
+        timeout(A_WHILE, beside.changed()).await.unwrap_err();
+        assert_eq!(watcher.woken.lock().len(), 1);
+        drop(beside);
+        assert_eq!(watcher.woken.lock().len(), 0);
+        let mut gone = watcher.of(dir.path().join("gone"));
+        assert!(gone.arm().is_err());
     }
 }
