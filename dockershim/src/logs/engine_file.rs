@@ -2,10 +2,11 @@
 //! `<id>-json.log.1` and on. Each is told by its inode, as its name moves on.
 
 use std::{
-    fs::{self, File},
+    fs::{self, File, Metadata},
     io,
     os::unix::fs::{FileExt as _, MetadataExt as _},
     path::{Path, PathBuf},
+    time::UNIX_EPOCH,
 };
 
 use serde::{Deserialize, Serialize};
@@ -13,17 +14,47 @@ use sha2::{Digest as _, Sha256};
 
 /// What is read at once.
 const CHUNK: usize = 128 * 1024;
+/// Files that are there for others when all was taken.
+const KEPT: usize = 3;
 /// Of the beginning of a file, what tells it from a later one with the same inode.
 const BEGINNING: usize = 256;
+
+/// What tells a file from others, whatever its name. The system gives the inode of a file that
+/// is gone to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Identity {
+    inode: u64,
+    /// When it was made, in nanoseconds since 1970; not every file system says.
+    #[serde(default)]
+    born: Option<u64>,
+}
 
 /// A place in the engine's files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourcePosition {
-    inode: u64,
+    #[serde(flatten)]
+    file: Identity,
     /// The file's first bytes: how many, and their SHA-256.
     beginning: (usize, String),
     /// Where the first line begins that has not been taken, in bytes.
     offset: u64,
+}
+
+impl Identity {
+    fn of(metadata: &Metadata) -> Self {
+        let born = metadata.created().ok();
+        let born = born.and_then(|born| born.duration_since(UNIX_EPOCH).ok());
+        Self {
+            inode: metadata.ino(),
+            born: born.and_then(|born| u64::try_from(born.as_nanos()).ok()),
+        }
+    }
+
+    /// Whether this is what was noted down of that file. Earlier versions did not note down
+    /// when it was made.
+    fn may_be(&self, file: &Self) -> bool {
+        self.inode == file.inode && (self.born.is_none() || self.born == file.born)
+    }
 }
 
 /// A reader of the engine's files that follows their rotation.
@@ -31,7 +62,7 @@ pub struct SourcePosition {
 pub struct EngineFile {
     path: PathBuf,
     file: File,
-    inode: u64,
+    identity: Identity,
     offset: u64,
     /// Lines that were lost because the engine removed a file before it was read.
     pub lost: bool,
@@ -46,16 +77,17 @@ impl EngineFile {
         let files = files(path)?;
         let mut lost = false;
         if let Some(position) = position {
-            for (_, file) in &files {
-                let metadata = fs::metadata(file)?;
-                if metadata.ino() != position.inode || metadata.len() < position.offset {
-                    continue;
-                }
+            for (_, file) in files.iter().filter(|(file, _)| position.file.may_be(file)) {
                 let opened = File::open(file)?;
-                if beginning(&opened, position.beginning.0)? == position.beginning {
+                let metadata = opened.metadata()?;
+                let identity = Identity::of(&metadata);
+                if position.file.may_be(&identity)
+                    && metadata.len() >= position.offset
+                    && beginning(&opened, position.beginning.0)? == position.beginning
+                {
                     return Ok(Self {
                         path: path.to_owned(),
-                        inode: opened.metadata()?.ino(),
+                        identity,
                         file: opened,
                         offset: position.offset,
                         lost,
@@ -70,7 +102,7 @@ impl EngineFile {
         let file = File::open(oldest)?;
         Ok(Self {
             path: path.to_owned(),
-            inode: file.metadata()?.ino(),
+            identity: Identity::of(&file.metadata()?),
             file,
             offset: 0,
             lost,
@@ -84,7 +116,7 @@ impl EngineFile {
     pub fn position(&self) -> io::Result<SourcePosition> {
         let most = BEGINNING.min(usize::try_from(self.offset).unwrap_or(BEGINNING));
         Ok(SourcePosition {
-            inode: self.inode,
+            file: self.identity,
             beginning: beginning(&self.file, most)?,
             offset: self.offset,
         })
@@ -111,7 +143,7 @@ impl EngineFile {
 
     /// Whether the engine has begun another file, and so writes no more to this one.
     pub fn is_rotated(&self) -> bool {
-        fs::metadata(&self.path).is_ok_and(|found| found.ino() != self.inode)
+        fs::metadata(&self.path).is_ok_and(|found| found.ino() != self.identity.inode)
     }
 
     /// Whether the file became shorter under its reader, as by a truncation.
@@ -134,32 +166,53 @@ impl EngineFile {
     /// There is none, or it cannot be read.
     pub fn next_file(&mut self) -> io::Result<bool> {
         let files = files(&self.path)?;
-        let own = files.iter().position(|(inode, _)| *inode == self.inode);
+        let own = files.iter().position(|(file, _)| *file == self.identity);
         let next = match own {
             Some(0) => return Ok(true),
             Some(index) => index - 1,
             None => files.len() - 1,
         };
-        let (inode, path) = &files[next];
+        let (identity, path) = &files[next];
         let file = File::open(path)?;
-        if file.metadata()?.ino() != *inode {
+        if Identity::of(&file.metadata()?) != *identity {
             return Err(io::Error::other("the engine has just rotated it"));
         }
         self.file = file;
-        self.inode = *inode;
+        self.identity = *identity;
         self.offset = 0;
         Ok(own.is_some())
     }
 }
 
-/// The files that there are, newest first, with their inodes. The engine may be renaming
+/// Removes the oldest files of which all was taken, for good: what is at `taken` is on disk.
+/// The newest stay for who reads the engine's log itself; the engine minds no file that is
+/// gone.
+///
+/// # Errors
+/// A file cannot be looked at or removed.
+pub fn trim(path: &Path, taken: &SourcePosition) -> io::Result<()> {
+    let files = files(path)?;
+    // Without a time of birth another file may have the inode by now.
+    let is_own = |file: &Identity| file.born.is_some() && *file == taken.file;
+    let Some(own) = files.iter().position(|(file, _)| is_own(file)) else {
+        return Ok(());
+    };
+    // The engine may rotate now: under each name is then what was under the one before.
+    let kept = KEPT.max(own + 2);
+    for (_, file) in files.iter().skip(kept).rev() {
+        fs::remove_file(file)?;
+    }
+    Ok(())
+}
+
+/// The files that there are, newest first. The engine may be renaming
 /// them: they are looked at until two looks see the same.
-fn files(path: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
+fn files(path: &Path) -> io::Result<Vec<(Identity, PathBuf)>> {
     let look = || {
         let older = (1..).map(|n| PathBuf::from(format!("{}.{n}", path.display())));
         std::iter::once(path.to_owned())
             .chain(older)
-            .map_while(|path| Some((fs::metadata(&path).ok()?.ino(), path)))
+            .map_while(|path| Some((Identity::of(&fs::metadata(&path).ok()?), path)))
             .collect::<Vec<_>>()
     };
     const LOOKS: usize = 100;

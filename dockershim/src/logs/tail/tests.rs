@@ -7,9 +7,10 @@ use std::{
 use proptest::prelude::*;
 
 use super::*;
+use crate::logs::engine_file;
 
 /// Files that the engine keeps.
-const KEPT: usize = 3;
+const KEPT: usize = 6;
 
 /// An engine that logs, and a conversion of what it logs.
 struct World {
@@ -29,6 +30,7 @@ enum Act {
     EngineRotates,
     Drain,
     Save,
+    Trim,
     Crash,
     LosePosition,
     LogRotates,
@@ -88,6 +90,19 @@ impl World {
         while self.tail().drain().unwrap() == Drained::Piece {}
     }
 
+    /// Has what was noted down go from the engine's files.
+    fn trim(&self) {
+        if let Some(Source::File(taken)) = self.saved.as_ref().map(|saved| &saved.source) {
+            engine_file::trim(&self.paths.engine_log, taken).unwrap();
+        }
+    }
+
+    /// The engine's files.
+    fn engine_files(&self) -> usize {
+        let entries = fs::read_dir(self.dir.path()).unwrap().flatten();
+        entries.filter(|entry| entry.path().is_file()).count()
+    }
+
     /// As the kubelet does it: a new name that begins with the old one.
     fn log_rotates(&mut self) {
         self.drain();
@@ -123,6 +138,7 @@ fn act() -> impl Strategy<Value = Act> {
         1 => Just(Act::EngineRotates),
         4 => Just(Act::Drain),
         2 => Just(Act::Save),
+        1 => Just(Act::Trim),
         2 => Just(Act::Crash),
         1 => Just(Act::LosePosition),
         1 => Just(Act::LogRotates),
@@ -150,6 +166,7 @@ proptest! {
                     world.saved = Some(world.tail().position(false).unwrap());
                     unread_rotations = 0;
                 }
+                Act::Trim => world.trim(),
                 Act::Crash => world.tail = None,
                 Act::LosePosition => {
                     // With the log rotated since, its last line alone cannot tell.
@@ -171,6 +188,51 @@ proptest! {
             .collect();
         prop_assert_eq!(world.lines(), expected);
     }
+}
+
+#[test]
+fn the_engine_keeps_what_was_not_noted_down_and_its_newest_files() {
+    let mut world = World::new();
+    for round in 0..2 {
+        for _ in 0..KEPT - 1 {
+            world.log(10);
+            world.engine_rotates();
+        }
+        if round == 0 {
+            world.drain();
+            world.saved = Some(world.tail().position(false).unwrap());
+            world.trim();
+            assert_eq!(world.engine_files(), 3);
+        }
+    }
+    // With the file that was read last behind those that were not read, and one more.
+    let files = world.engine_files();
+    world.trim();
+    assert_eq!(world.engine_files(), files);
+    world.drain();
+    world.saved = Some(world.tail().position(false).unwrap());
+    world.trim();
+    assert_eq!(world.engine_files(), 3);
+    assert_eq!(world.lines().len(), 2 * 10 * (KEPT - 1));
+}
+
+#[test]
+fn a_new_file_with_the_inode_of_one_that_is_gone_is_not_taken_for_it() {
+    let mut world = World::new();
+    // Noted down before anything was read, so that no line tells the file.
+    world.saved = world.tail().beginning().unwrap();
+    world.log(3);
+    world.drain();
+    world.tail = None;
+    let file = &world.paths.engine_log;
+    fs::remove_file(file).unwrap();
+    // Most file systems give its inode away at once.
+    fs::write(file, "").unwrap();
+    world.log(5);
+    world.drain();
+    let lines = world.lines();
+    assert_eq!(lines.len(), 8, "{lines:?}");
+    assert!(lines.iter().all(|line| line.contains(" stdout F line ")));
 }
 
 #[test]
