@@ -11,6 +11,7 @@ use super::{
     Shared,
     log_file::Paths,
     position::Position,
+    save::Saver,
     sink::LogError,
     tail::{Drained, Tail},
     watch::Watch,
@@ -19,8 +20,6 @@ use super::{
 /// After a look at a log that had something new it is left alone for this long: a
 /// container that writes a lot is read in large pieces.
 const REST: Duration = Duration::from_millis(10);
-/// What a crash has to make again is at most what came in this time.
-pub(super) const SAVE: Duration = Duration::from_secs(5);
 pub(super) const FIRST_RETRY: Duration = Duration::from_millis(500);
 pub(super) const LAST_RETRY: Duration = Duration::from_secs(30);
 /// A log that cannot be watched is looked at this often.
@@ -46,19 +45,22 @@ pub(super) struct Follower {
     shared: Arc<Shared>,
     tail: Option<Tail>,
     position: Option<Position>,
-    /// Since when the position on disk is old.
-    unsaved: Option<Instant>,
+    saver: Saver,
 }
 
 impl Follower {
     pub(super) fn new(id: String, paths: Paths, shared: Arc<Shared>) -> Self {
         Self {
+            saver: Saver::new(
+                id.clone(),
+                shared.trims.then(|| paths.engine_log.clone()),
+                Arc::clone(&shared),
+            ),
             id,
             paths,
             shared,
             tail: None,
             position: None,
-            unsaved: None,
         }
     }
 
@@ -79,7 +81,7 @@ impl Follower {
             match &looked {
                 Ok(Drained::Piece) => retry = FIRST_RETRY,
                 Ok(_) if !finishing.is_empty() => {
-                    self.save(true).await;
+                    self.save_now(true).await;
                     for done in finishing {
                         let _ = done.send(());
                     }
@@ -91,8 +93,8 @@ impl Follower {
                     watch = None;
                 }
             }
-            if self.unsaved.is_some_and(|since| since.elapsed() >= SAVE) {
-                self.save(false).await;
+            if self.saver.due().is_some_and(|due| due <= Instant::now()) {
+                self.save();
             }
             let pause = async {
                 match &looked {
@@ -109,7 +111,7 @@ impl Follower {
                     }
                 }
             };
-            let save_at = self.unsaved.map(|since| since + SAVE);
+            let save_at = self.saver.due();
             tokio::select! {
                 order = orders.recv() => match order {
                     Some(Order::Reopen(done)) => {
@@ -118,18 +120,19 @@ impl Follower {
                     Some(Order::Finish(done)) => finishing.push(done),
                     Some(Order::Forget) => {
                         self.take_the_rest().await;
+                        self.saver.wait().await;
                         self.shared.checkpoints.remove(&self.id);
                         return;
                     }
                     Some(Order::Leave) | None => {
-                        self.save(false).await;
+                        self.save_now(false).await;
                         return;
                     }
                 },
                 () = pause => if looked.is_err() {
                     retry = (retry * 2).min(LAST_RETRY);
                 },
-                () = at(save_at) => self.save(false).await,
+                () = at(save_at) => self.save(),
             }
             if watch.is_none() {
                 watch = self.watch();
@@ -189,7 +192,7 @@ impl Follower {
             None => return Ok(Drained::Nothing),
         };
         if self.position.as_ref() != Some(&position) {
-            self.unsaved.get_or_insert_with(Instant::now);
+            self.saver.advanced();
         }
         self.position = Some(position);
         Ok(drained)
@@ -199,28 +202,34 @@ impl Follower {
         self.look().await?;
         let reopened = self.shared.blocking(&mut self.tail, |tail| match tail {
             Some(tail) => {
-                tail.reopen()?;
-                tail.position(false).map(Some)
+                let old = tail.reopen()?;
+                Ok(Some((old, tail.position(false)?)))
             }
             None => Ok(None),
         });
-        if let Some(Some(position)) = reopened.await.transpose()? {
+        if let Some(Some((old, position))) = reopened.await.transpose()? {
             self.position = Some(position);
-            self.save(false).await;
+            self.saver.renamed(old);
+            self.save();
         }
         Ok(())
     }
 
-    /// Notes down how far it has come, once the log itself is on disk.
-    async fn save(&mut self, complete: bool) {
-        let Some(mut position) = self.position.clone() else {
-            return;
-        };
-        position.complete = complete;
-        self.shared
-            .save(&self.id, position, &mut self.tail, Tail::sync)
-            .await;
-        self.unsaved = None;
+    /// Has it noted down how far it has come.
+    fn save(&mut self) {
+        let log = self.tail.as_ref().map(Tail::file);
+        self.saver.save(self.position.as_ref(), log);
+    }
+
+    /// [`Follower::save`], and waits for it. `complete`: nothing more comes.
+    async fn save_now(&mut self, complete: bool) {
+        let position = self.position.clone();
+        let position = position.map(|position| Position {
+            complete,
+            ..position
+        });
+        let log = self.tail.as_ref().map(Tail::file);
+        self.saver.save_now(position, log).await;
     }
 }
 

@@ -5,6 +5,7 @@ use std::{
     io::{self, Read as _, Seek as _, SeekFrom, Write as _},
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use serde::{Deserialize, Serialize};
@@ -24,7 +25,7 @@ pub struct LogPosition {
 /// A log that is appended to.
 #[derive(Debug)]
 pub struct LogFile {
-    file: File,
+    file: Arc<File>,
     inode: u64,
     size: u64,
 }
@@ -41,7 +42,7 @@ impl LogFile {
         Ok(Self {
             inode: metadata.ino(),
             size: metadata.len(),
-            file,
+            file: Arc::new(file),
         })
     }
 
@@ -58,17 +59,14 @@ impl LogFile {
     /// # Errors
     /// The system's; part of `lines` may have been written.
     pub fn append(&mut self, lines: &[u8]) -> io::Result<()> {
-        self.file.write_all(lines)?;
+        (&*self.file).write_all(lines)?;
         self.size += lines.len() as u64;
         Ok(())
     }
 
-    /// Waits until what was appended is on disk.
-    ///
-    /// # Errors
-    /// The system's.
-    pub fn sync(&self) -> io::Result<()> {
-        self.file.sync_data()
+    /// The file, for who brings it to disk.
+    pub fn file(&self) -> Arc<File> {
+        Arc::clone(&self.file)
     }
 
     /// How many bytes were written after `position` was saved: to this log, which may be
@@ -90,8 +88,9 @@ impl LogFile {
     pub fn mend(&mut self) -> io::Result<Option<jiff::Timestamp>> {
         let from = self.size.saturating_sub(TAIL);
         let mut tail = Vec::new();
-        self.file.seek(SeekFrom::Start(from))?;
-        self.file.read_to_end(&mut tail)?;
+        let mut file = &*self.file;
+        file.seek(SeekFrom::Start(from))?;
+        file.read_to_end(&mut tail)?;
         let Some(end) = tail.iter().rposition(|byte| *byte == b'\n') else {
             return Ok(None);
         };

@@ -13,6 +13,7 @@ mod json_file;
 mod log_file;
 mod place;
 mod position;
+mod save;
 mod since;
 mod sink;
 mod streamed;
@@ -47,6 +48,8 @@ use watch::Watcher;
 
 /// Logs that are read or written at the same time.
 const AT_ONCE: usize = 4;
+/// Logs that are brought to disk at the same time, beside those.
+const SYNCS: usize = 2;
 /// A container's end is reported this late at most when its log cannot be completed.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The directory of the checkpoints, under the shim's root.
@@ -64,9 +67,13 @@ pub struct Logs {
 #[derive(Debug)]
 pub(crate) struct Shared {
     checkpoints: Checkpoints<Position>,
+    /// Whether the engine's files are the shim's to remove when they were taken.
+    trims: bool,
     watcher: Option<Arc<Watcher>>,
     permits: Semaphore,
+    syncs: Semaphore,
     bytes: AtomicU64,
+    late: AtomicU64,
     lag_nanos: AtomicI64,
 }
 
@@ -88,9 +95,12 @@ impl Logs {
             engine,
             shared: Arc::new(Shared {
                 checkpoints: Checkpoints::new(root.join(DIRECTORY)),
+                trims: true,
                 watcher,
                 permits: Semaphore::new(AT_ONCE),
+                syncs: Semaphore::new(SYNCS),
                 bytes: AtomicU64::new(0),
+                late: AtomicU64::new(0),
                 lag_nanos: AtomicI64::new(0),
             }),
             followers: Mutex::default(),
@@ -222,6 +232,11 @@ impl Logs {
         self.shared.lag_nanos.load(Ordering::Relaxed) as f64 / 1e9
     }
 
+    /// How often a position was to be noted down while the disk was still at the last one.
+    pub fn late_saves(&self) -> u64 {
+        self.shared.late.load(Ordering::Relaxed)
+    }
+
     fn is_followed(&self, id: &str) -> bool {
         let followers = self.followers.lock();
         followers
@@ -246,28 +261,8 @@ impl Shared {
         load.await.flatten()
     }
 
-    /// Notes down how far a log has come, once it is itself on disk.
-    async fn save<S: Send + 'static>(
-        self: &Arc<Self>,
-        id: &str,
-        position: Position,
-        open: &mut Option<S>,
-        sync: fn(&S) -> Result<(), LogError>,
-    ) {
-        let (owned, shared) = (id.to_owned(), Arc::clone(self));
-        let saved = self.blocking(open, move |open| {
-            let synced = open.as_ref().map_or(Ok(()), sync);
-            synced.map_err(|error| error.to_string())?;
-            let saved = shared.checkpoints.save(&owned, &position);
-            saved.map_err(|error| error.to_string())
-        });
-        if let Some(Err(error)) = saved.await {
-            tracing::warn!(
-                container_id = id,
-                error,
-                "a crash would have to read more of the log again"
-            );
-        }
+    fn count_late(&self) {
+        self.late.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Runs what may block on a thread for that, a few at a time for all logs.

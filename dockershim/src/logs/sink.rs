@@ -5,8 +5,10 @@
 //! twice under its readers.
 
 use std::{
+    fs::File,
     io,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use super::log_file::{LogFile, LogPosition};
@@ -121,22 +123,20 @@ impl Sink {
         self.file.position()
     }
 
-    /// Waits until the log is on disk.
-    ///
-    /// # Errors
-    /// The system's.
-    pub fn sync(&self) -> Result<(), LogError> {
-        self.file.sync().map_err(failed("sync the log", &self.path))
+    /// The file, for who brings it to disk.
+    pub fn file(&self) -> Arc<File> {
+        self.file.file()
     }
 
-    /// Goes on with a new file at the log's path, where the old one was renamed.
+    /// Goes on with a new file at the log's path, where the old one was renamed. Returns the
+    /// old one.
     ///
     /// # Errors
     /// It cannot be opened.
-    pub fn reopen(&mut self) -> Result<(), LogError> {
+    pub fn reopen(&mut self) -> Result<Arc<File>, LogError> {
         let file = LogFile::open(&self.path);
-        self.file = file.map_err(failed("open the log", &self.path))?;
-        Ok(())
+        let file = file.map_err(failed("open the log", &self.path))?;
+        Ok(std::mem::replace(&mut self.file, file).file())
     }
 }
 

@@ -13,8 +13,9 @@ use tokio::{
 
 use super::{
     Shared, cri,
-    follower::{FIRST_RETRY, LAST_RETRY, Order, SAVE, at},
+    follower::{FIRST_RETRY, LAST_RETRY, Order, at},
     position::{Position, Source},
+    save::Saver,
     since::{Known, Replay, Since},
     sink::{LogError, Sink},
 };
@@ -28,8 +29,7 @@ pub(super) struct Streamed {
     shared: Arc<Shared>,
     sink: Option<Sink>,
     position: Option<Position>,
-    /// Since when the position on disk is old.
-    unsaved: Option<Instant>,
+    saver: Saver,
     /// All that the engine had at some time is in the log: it can be followed.
     caught_up: bool,
     /// The container has ended; who waits for the log to be complete.
@@ -63,13 +63,13 @@ enum Behind {
 impl Streamed {
     pub(super) fn new(id: String, log: PathBuf, engine: Arc<Engine>, shared: Arc<Shared>) -> Self {
         Self {
+            saver: Saver::new(id.clone(), None, Arc::clone(&shared)),
             id,
             log,
             engine,
             shared,
             sink: None,
             position: None,
-            unsaved: None,
             caught_up: false,
             finishing: Vec::new(),
             retry: FIRST_RETRY,
@@ -80,7 +80,7 @@ impl Streamed {
         self.position = self.shared.load(&self.id).await;
         let mut entries = Entries::Closed(Instant::now());
         loop {
-            let save_at = self.unsaved.map(|since| since + SAVE);
+            let save_at = self.saver.due();
             let came = tokio::select! {
                 order = orders.recv() => match order {
                     Some(Order::Reopen(done)) => {
@@ -95,23 +95,24 @@ impl Streamed {
                         continue;
                     }
                     Some(Order::Forget) => {
+                        self.saver.wait().await;
                         self.shared.checkpoints.remove(&self.id);
                         return;
                     }
                     Some(Order::Leave) | None => {
-                        self.save(false).await;
+                        self.save_now(false).await;
                         return;
                     }
                 },
                 () = at(save_at) => {
-                    self.save(false).await;
+                    self.save();
                     continue;
                 }
                 came = self.next(&mut entries) => came,
             };
             match self.handle(came, &mut entries).await {
                 Ok(true) => {
-                    self.save(true).await;
+                    self.save_now(true).await;
                     for done in self.finishing {
                         let _ = done.send(());
                     }
@@ -222,6 +223,7 @@ impl Streamed {
             appended
         })
         .await
+        .map(drop)
     }
 
     async fn settle(&mut self, replay: &mut Replay) -> Result<(), LogError> {
@@ -234,17 +236,17 @@ impl Streamed {
             sink.settle();
             Ok(())
         });
-        write.await
+        write.await.map(drop)
     }
 
     /// Does `work` on the log, which is opened when it is not open; when that fails it is
     /// opened again, from the position that was had last. After it all until `since` is in
     /// the log.
-    async fn write(
+    async fn write<T: Send + 'static>(
         &mut self,
         since: Since,
-        work: impl FnOnce(&mut Sink) -> Result<(), LogError> + Send + 'static,
-    ) -> Result<(), LogError> {
+        work: impl FnOnce(&mut Sink) -> Result<T, LogError> + Send + 'static,
+    ) -> Result<Option<T>, LogError> {
         let log = self.log.clone();
         let known = self.position.as_ref();
         let known = known.filter(|known| matches!(known.source, Source::Stream(_)));
@@ -254,13 +256,13 @@ impl Streamed {
                 Some(sink) => sink,
                 None => Sink::open(&log, known)?,
             };
-            work(&mut sink)?;
+            let done = work(&mut sink)?;
             let position = sink.position();
             *open = Some(sink);
-            Ok(position)
+            Ok((done, position))
         });
-        let Some(log) = written.await.transpose()? else {
-            return Ok(());
+        let Some((done, log)) = written.await.transpose()? else {
+            return Ok(None);
         };
         let position = Position {
             source: Source::Stream(since),
@@ -268,27 +270,34 @@ impl Streamed {
             complete: false,
         };
         if self.position.as_ref() != Some(&position) {
-            self.unsaved.get_or_insert_with(Instant::now);
+            self.saver.advanced();
         }
         self.position = Some(position);
-        Ok(())
+        Ok(Some(done))
     }
 
     async fn reopen(&mut self) -> Result<(), LogError> {
-        self.write(self.since(), Sink::reopen).await?;
-        self.save(false).await;
+        if let Some(old) = self.write(self.since(), Sink::reopen).await? {
+            self.saver.renamed(old);
+            self.save();
+        }
         Ok(())
     }
 
-    /// Notes down how far it has come, once the log itself is on disk.
-    async fn save(&mut self, complete: bool) {
-        let Some(mut position) = self.position.clone() else {
-            return;
-        };
-        position.complete = complete;
-        self.shared
-            .save(&self.id, position, &mut self.sink, Sink::sync)
-            .await;
-        self.unsaved = None;
+    /// Has it noted down how far it has come.
+    fn save(&mut self) {
+        let log = self.sink.as_ref().map(Sink::file);
+        self.saver.save(self.position.as_ref(), log);
+    }
+
+    /// [`Streamed::save`], and waits for it. `complete`: nothing more comes.
+    async fn save_now(&mut self, complete: bool) {
+        let position = self.position.clone();
+        let position = position.map(|position| Position {
+            complete,
+            ..position
+        });
+        let log = self.sink.as_ref().map(Sink::file);
+        self.saver.save_now(position, log).await;
     }
 }

@@ -3,6 +3,8 @@
 //! The conversion is a function of the engine's bytes, so what a crash left written but
 //! not noted down is made again from the last [`Position`], and [`Sink`] skips it.
 
+use std::{fs::File, sync::Arc};
+
 use super::{
     engine_file::EngineFile,
     json_file,
@@ -164,19 +166,17 @@ impl Tail {
         })
     }
 
-    /// Waits until the log is on disk.
-    ///
-    /// # Errors
-    /// The system's.
-    pub fn sync(&self) -> Result<(), LogError> {
-        self.sink.sync()
+    /// The log's file, for who brings it to disk.
+    pub fn file(&self) -> Arc<File> {
+        self.sink.file()
     }
 
-    /// Goes on with a new file at the log's path, where the old one was renamed.
+    /// Goes on with a new file at the log's path, where the old one was renamed. Returns the
+    /// old one.
     ///
     /// # Errors
     /// It cannot be opened.
-    pub fn reopen(&mut self) -> Result<(), LogError> {
+    pub fn reopen(&mut self) -> Result<Arc<File>, LogError> {
         self.sink.reopen()
     }
 }

@@ -161,3 +161,29 @@ async fn a_log_is_there_before_the_engine_has_its_own() {
     logs.create(&world.container).await;
     assert!(log.exists());
 }
+
+#[tokio::test]
+async fn a_disk_that_syncs_slowly_holds_up_no_log() {
+    let world = World::new();
+    let logs = world.logs();
+    // As many logs as there are threads for it are being brought to disk, which takes long.
+    let threads = u32::try_from(SYNCS).unwrap();
+    let busy = logs.shared.syncs.acquire_many(threads).await.unwrap();
+    write(&world.container.engine_log, 3);
+    logs.follow(&world.container);
+    world.until("lines come", || world.lines() == 3).await;
+    let log = world.container.status.log_path.clone();
+    fs::rename(&log, format!("{log}.1")).unwrap();
+    logs.reopen("c").await.unwrap();
+    write(&world.container.engine_log, 2);
+    world.until("more lines come", || world.lines() == 2).await;
+
+    // What has ended is not said to be complete before that is on disk.
+    let finish = logs.finish(&world.container);
+    tokio::pin!(finish);
+    let early = tokio::time::timeout(Duration::from_millis(200), &mut finish).await;
+    assert!(early.is_err());
+    drop(busy);
+    finish.await;
+    assert!(logs.shared.checkpoints.load("c").unwrap().complete);
+}

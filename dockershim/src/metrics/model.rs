@@ -94,6 +94,8 @@ impl Collector for ModelMetrics {
 
         let help = "Bytes written to containers' logs.";
         counter(&mut encoder, "log_bytes", help, self.logs.bytes())?;
+        let help = "How often the disk of a log was still at its last sync when the next was due.";
+        counter(&mut encoder, "log_syncs_late", help, self.logs.late_saves())?;
         let help = "Time from the engine's note of a line to the line in its log, of the newest.";
         let lag =
             encoder.encode_descriptor("log_lag", help, Some(&Unit::Seconds), MetricType::Gauge)?;

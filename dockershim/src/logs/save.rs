@@ -1,0 +1,154 @@
+//! Notes down how far a log has come, beside the work on it: a disk may take its time.
+
+use std::{error::Error, fs::File, path::PathBuf, sync::Arc, time::Duration};
+
+use tokio::{task::JoinHandle, time::Instant};
+
+use super::{
+    Shared, engine_file,
+    position::{Position, Source},
+};
+
+/// What a crash has to make again is at most what came in this time.
+const PERIOD: Duration = Duration::from_secs(5);
+
+/// Notes down how far one log has come.
+pub(super) struct Saver {
+    id: String,
+    /// The engine's file, where what was taken of it and is on disk may go.
+    engine_log: Option<PathBuf>,
+    shared: Arc<Shared>,
+    /// Since when the position on disk is old.
+    old_since: Option<Instant>,
+    /// What has to be on disk before the log itself: what was renamed.
+    before: Vec<Arc<File>>,
+    under_way: Option<JoinHandle<()>>,
+    /// The disk does not keep up, which was told.
+    late: bool,
+}
+
+impl Saver {
+    pub(super) fn new(id: String, engine_log: Option<PathBuf>, shared: Arc<Shared>) -> Self {
+        Self {
+            id,
+            engine_log,
+            shared,
+            old_since: None,
+            before: Vec::new(),
+            under_way: None,
+            late: false,
+        }
+    }
+
+    /// The log has come further.
+    pub(super) fn advanced(&mut self) {
+        self.old_since.get_or_insert_with(Instant::now);
+    }
+
+    /// The log goes on in another file than this one.
+    pub(super) fn renamed(&mut self, file: Arc<File>) {
+        self.before.push(file);
+    }
+
+    /// When it is time for [`Saver::save`].
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.old_since.map(|since| since + PERIOD)
+    }
+
+    /// Begins to bring the log to disk, and then the position; unless it is still at it, in
+    /// which case it is due again.
+    pub(super) fn save(&mut self, position: Option<&Position>, log: Option<Arc<File>>) {
+        let Some(position) = position else {
+            return;
+        };
+        if self.is_busy() {
+            self.old_since = Some(Instant::now());
+            self.shared.count_late();
+            if !std::mem::replace(&mut self.late, true) {
+                tracing::warn!(
+                    container_id = self.id,
+                    "the disk of the log does not keep up: a crash would have to read more of it again"
+                );
+            }
+            return;
+        }
+        self.late = false;
+        self.begin(position.clone(), log);
+    }
+
+    /// Returns when the position is on disk, and nothing else is under way.
+    pub(super) async fn save_now(&mut self, position: Option<Position>, log: Option<Arc<File>>) {
+        self.wait().await;
+        if let Some(position) = position {
+            self.begin(position, log);
+            self.wait().await;
+        }
+    }
+
+    /// Returns when nothing is under way.
+    pub(super) async fn wait(&mut self) {
+        if let Some(under_way) = &mut self.under_way {
+            // A panic is a bug, and was logged.
+            let _ = under_way.await;
+            self.under_way = None;
+        }
+    }
+
+    fn is_busy(&self) -> bool {
+        let under_way = self.under_way.as_ref();
+        under_way.is_some_and(|task| !task.is_finished())
+    }
+
+    fn begin(&mut self, position: Position, log: Option<Arc<File>>) {
+        self.old_since = None;
+        let mut files = std::mem::take(&mut self.before);
+        files.extend(log);
+        let save = Save {
+            id: self.id.clone(),
+            engine_log: self.engine_log.clone(),
+            position,
+            files,
+        };
+        self.under_way = Some(tokio::spawn(save.run(Arc::clone(&self.shared))));
+    }
+}
+
+/// A position that is being noted down.
+struct Save {
+    id: String,
+    engine_log: Option<PathBuf>,
+    position: Position,
+    /// What has to be on disk first.
+    files: Vec<Arc<File>>,
+}
+
+impl Save {
+    /// Whoever waits for a disk here takes no thread from those who read and write.
+    async fn run(self, shared: Arc<Shared>) {
+        let Ok(_permit) = shared.syncs.acquire().await else {
+            return;
+        };
+        let noting = Arc::clone(&shared);
+        // A panic is a bug, and was logged.
+        let _ = tokio::task::spawn_blocking(move || self.run_blocking(&noting)).await;
+    }
+
+    fn run_blocking(&self, shared: &Shared) {
+        let id = &self.id;
+        let sync = || -> Result<(), Box<dyn Error>> {
+            for file in &self.files {
+                file.sync_data()?;
+            }
+            Ok(shared.checkpoints.save(id, &self.position)?)
+        };
+        if let Err(error) = sync() {
+            tracing::warn!(container_id = id, %error, "a crash would have to read more of the log again");
+            return;
+        }
+        if let (Some(engine_log), Source::File(taken)) = (&self.engine_log, &self.position.source)
+            && let Err(error) = engine_file::trim(engine_log, taken)
+        {
+            tracing::debug!(container_id = id, %error, "the engine's log stays as long as it is");
+        }
+    }
+}
