@@ -10,6 +10,7 @@ use tokio::{
 use super::{
     Shared,
     log_file::Paths,
+    loss::Loss,
     position::Position,
     save::Saver,
     sink::LogError,
@@ -168,6 +169,9 @@ impl Follower {
     /// has it open.
     async fn take_the_rest(&mut self) {
         while self.tail.is_some() && matches!(self.look().await, Ok(Drained::Piece)) {}
+        if self.tail.is_none() {
+            self.shared.lose(Loss::Removed, &self.paths.log);
+        }
     }
 
     /// Converts what there is, up to a piece of it.
@@ -179,18 +183,26 @@ impl Follower {
                 Some(open) => open,
                 None => Tail::open(&paths, position.as_ref())?,
             };
+            let lost_its_place = std::mem::take(&mut open.lost_its_place);
             let before = open.written();
             let drained = open.drain();
             counter.count(open.written() - before, open.last);
-            let drained = drained?;
-            let position = open.position(false)?;
-            *tail = Some(open);
-            Ok((drained, position))
+            open.hand_on_losses(&counter.losses);
+            let drained = drained.and_then(|drained| Ok((drained, open.position(false)?)));
+            if drained.is_ok() {
+                *tail = Some(open);
+            }
+            Ok((lost_its_place, drained))
         });
-        let (drained, position) = match looked.await {
+        let (lost_its_place, looked) = match looked.await {
             Some(result) => result?,
             None => return Ok(Drained::Nothing),
         };
+        if lost_its_place {
+            // It is not to be missed again.
+            self.position = None;
+        }
+        let (drained, position) = looked?;
         if self.position.as_ref() != Some(&position) {
             self.saver.advanced();
         }

@@ -11,6 +11,7 @@ mod engine_file;
 mod follower;
 mod json_file;
 mod log_file;
+mod loss;
 mod place;
 mod position;
 mod save;
@@ -41,6 +42,8 @@ use crate::{Error, checkpoint::Checkpoints, engine::Engine, model::Container};
 use follower::{Follower, Order};
 pub use json_file::to_cri;
 use log_file::{LogFile, Paths};
+pub use loss::Loss;
+use loss::{Episode, Losses};
 use position::Position;
 pub use sink::LogError;
 use streamed::Streamed;
@@ -74,6 +77,7 @@ pub(crate) struct Shared {
     syncs: Semaphore,
     bytes: AtomicU64,
     late: AtomicU64,
+    losses: Losses,
     lag_nanos: AtomicI64,
 }
 
@@ -101,6 +105,7 @@ impl Logs {
                 syncs: Semaphore::new(SYNCS),
                 bytes: AtomicU64::new(0),
                 late: AtomicU64::new(0),
+                losses: Losses::default(),
                 lag_nanos: AtomicI64::new(0),
             }),
             followers: Mutex::default(),
@@ -232,6 +237,11 @@ impl Logs {
         self.shared.lag_nanos.load(Ordering::Relaxed) as f64 / 1e9
     }
 
+    /// How often output was lost for this reason.
+    pub fn lost(&self, loss: Loss) -> u64 {
+        self.shared.losses.get(loss)
+    }
+
     /// How often a position was to be noted down while the disk was still at the last one.
     pub fn late_saves(&self) -> u64 {
         self.shared.late.load(Ordering::Relaxed)
@@ -259,6 +269,13 @@ impl Shared {
         let mut nothing = None::<()>;
         let load = self.blocking(&mut nothing, move |_| shared.checkpoints.load(&id));
         load.await.flatten()
+    }
+
+    /// Counts what was lost of a log, and tells of it.
+    fn lose(&self, loss: Loss, log: &Path) {
+        let mut episode = Episode::default();
+        episode.count(loss, log);
+        episode.hand_on(&self.losses);
     }
 
     fn count_late(&self) {

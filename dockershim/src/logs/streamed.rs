@@ -14,6 +14,7 @@ use tokio::{
 use super::{
     Shared, cri,
     follower::{FIRST_RETRY, LAST_RETRY, Order, at},
+    loss::Loss,
     position::{Position, Source},
     save::Saver,
     since::{Known, Replay, Since},
@@ -95,6 +96,9 @@ impl Streamed {
                         continue;
                     }
                     Some(Order::Forget) => {
+                        if !self.finishing.is_empty() {
+                            self.shared.lose(Loss::Removed, &self.log);
+                        }
                         self.saver.wait().await;
                         self.shared.checkpoints.remove(&self.id);
                         return;
@@ -123,6 +127,7 @@ impl Streamed {
                     let gone = matches!(&error, Behind::Engine(error) if error.is_not_found());
                     if gone && !self.finishing.is_empty() {
                         // Nobody has what is missing.
+                        self.shared.lose(Loss::Removed, &self.log);
                         return;
                     }
                     tracing::warn!(container_id = self.id, %error, retry = ?self.retry, "the log is behind");
@@ -199,7 +204,7 @@ impl Streamed {
                 Known::Yes => continue,
                 Known::No => {}
                 Known::Lost => {
-                    tracing::warn!(log = %self.log.display(), "lines are lost: the engine removed them before they were read");
+                    self.shared.lose(Loss::Rotated, &self.log);
                     lost = true;
                     since = replay.give_up().unwrap_or_default();
                 }
@@ -229,7 +234,7 @@ impl Streamed {
     async fn settle(&mut self, replay: &mut Replay) -> Result<(), LogError> {
         let mut since = self.since();
         if let Some(given) = replay.give_up() {
-            tracing::warn!(log = %self.log.display(), "the engine has less of the log than it had");
+            self.shared.lose(Loss::Truncated, &self.log);
             since = given;
         }
         let write = self.write(since, |sink| {

@@ -9,6 +9,7 @@ use super::{
     engine_file::EngineFile,
     json_file,
     log_file::Paths,
+    loss::{Episode, Loss, Losses},
     position::{Position, Source},
     sink::{LogError, Sink, failed},
 };
@@ -21,7 +22,7 @@ const PIECE: usize = 4 * 1024 * 1024;
 
 /// What a drain found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Drained {
+pub(super) enum Drained {
     /// Nothing that is new.
     Nothing,
     /// All that there was.
@@ -32,12 +33,15 @@ pub enum Drained {
 
 /// A conversion that is open.
 #[derive(Debug)]
-pub struct Tail {
+pub(super) struct Tail {
     paths: Paths,
     source: EngineFile,
     sink: Sink,
     /// The engine's time of the last entry.
     pub last: Option<jiff::Timestamp>,
+    /// What it went on from is no more.
+    pub lost_its_place: bool,
+    losses: Episode,
 }
 
 impl Tail {
@@ -54,14 +58,17 @@ impl Tail {
         let source = source.map_err(failed("open the engine's log", &paths.engine_log))?;
         let known = known.filter(|_| !source.lost);
         let sink = Sink::open(&paths.log, known.map(|(_, log)| log))?;
+        let mut losses = Episode::default();
         if source.lost {
-            tracing::warn!(log = %paths.log.display(), "lines are lost: the engine removed them before they were read");
+            losses.count(Loss::Rotated, &paths.log);
         }
         Ok(Self {
             paths: paths.clone(),
+            lost_its_place: source.lost,
             source,
             sink,
             last: None,
+            losses,
         })
     }
 
@@ -111,12 +118,16 @@ impl Tail {
                 continue;
             }
             if rotated {
-                // A line that its file does not end was torn by a crash.
-                buffer.clear();
+                if !buffer.is_empty() {
+                    // A line that its file does not end was torn by a crash.
+                    self.losses.count(Loss::Unreadable, &log);
+                    buffer.clear();
+                }
                 if !self.source.next_file().map_err(unread())? {
-                    tracing::warn!(log = %log.display(), "lines are lost: the engine removed them before they were read");
+                    self.losses.count(Loss::Rotated, &log);
                 }
             } else if self.source.is_truncated().map_err(unread())? {
+                self.losses.count(Loss::Truncated, &log);
                 buffer.clear();
                 self.source.rewind();
             } else {
@@ -124,6 +135,7 @@ impl Tail {
             }
         }
         self.sink.settle();
+        self.losses.end();
         Ok(match taken {
             0 => Drained::Nothing,
             _ => Drained::All,
@@ -134,7 +146,7 @@ impl Tail {
         let mut last = None;
         for entry in json_file::entries(bytes) {
             let Some(entry) = entry else {
-                tracing::debug!(log = %self.paths.log.display(), "a line of the engine's log is no entry");
+                self.losses.count(Loss::Unreadable, &self.paths.log);
                 continue;
             };
             if self.sink.wants(&entry.time) {
@@ -145,6 +157,11 @@ impl Tail {
         if let Some(last) = last {
             self.last = last.parse().ok();
         }
+    }
+
+    /// Adds to `all` what was lost since this was called last.
+    pub fn hand_on_losses(&mut self, all: &Losses) {
+        self.losses.hand_on(all);
     }
 
     /// Bytes written to the log since it was opened.

@@ -75,6 +75,16 @@ fn write(engine_log: &str, lines: usize) {
     }
 }
 
+/// Appends lines of a later time, to a file that is made if it is not there.
+fn write_later(engine_log: &str, lines: usize) {
+    let line = r#"{"log":"later\n","stream":"stdout","time":"2026-01-02T00:00:00Z"}"#;
+    let mut file = OpenOptions::new();
+    let mut file = file.append(true).create(true).open(engine_log).unwrap();
+    for _ in 0..lines {
+        writeln!(file, "{line}").unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_that_writes_all_the_time_can_have_its_log_reopened() {
     let world = World::new();
@@ -186,4 +196,63 @@ async fn a_disk_that_syncs_slowly_holds_up_no_log() {
     drop(busy);
     finish.await;
     assert!(logs.shared.checkpoints.load("c").unwrap().complete);
+}
+
+#[tokio::test]
+async fn what_the_engine_removed_before_it_was_read_is_counted() {
+    let world = World::new();
+    let engine_log = &world.container.engine_log;
+    let numbered = |n: usize| format!("{engine_log}.{n}");
+    write(engine_log, 3);
+    let logs = world.logs();
+    logs.follow(&world.container);
+    world.until("lines come", || world.lines() == 3).await;
+    let lost = |logs: &Logs| Loss::ALL.map(|loss| logs.lost(loss));
+    assert_eq!(lost(&logs), [0; 4]);
+    logs.close().await;
+    write(engine_log, 5);
+    fs::remove_file(engine_log).unwrap();
+    write_later(&numbered(1), 2);
+    write_later(engine_log, 2);
+
+    // A log that cannot be written yet has lost no more for that.
+    let log = world.container.status.log_path.clone();
+    fs::rename(&log, format!("{log}.1")).unwrap();
+    fs::create_dir(&log).unwrap();
+    let logs = world.logs();
+    logs.follow(&world.container);
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    fs::remove_dir(&log).unwrap();
+    world.until("later lines come", || world.lines() == 4).await;
+    // Counted after the lines are written.
+    world.until("it is counted", || lost(&logs) != [0; 4]).await;
+    assert_eq!(lost(&logs), [1, 0, 0, 0]);
+
+    // What is no entry.
+    let mut file = OpenOptions::new().append(true).open(engine_log).unwrap();
+    file.write_all(b"{\"log\":\"torn\n\0\0\n").unwrap();
+    write_later(engine_log, 1);
+    world
+        .until("the next line comes", || world.lines() == 5)
+        .await;
+    world
+        .until("it is counted", || lost(&logs) != [1, 0, 0, 0])
+        .await;
+    assert_eq!(lost(&logs), [1, 0, 2, 0]);
+
+    fs::write(engine_log, "").unwrap();
+    world
+        .until("it was cut", || lost(&logs) == [1, 1, 2, 0])
+        .await;
+
+    // Removed while nothing can be written.
+    logs.close().await;
+    fs::rename(&log, format!("{log}.2")).unwrap();
+    fs::create_dir(&log).unwrap();
+    write_later(engine_log, 1);
+    let logs = world.logs();
+    logs.follow(&world.container);
+    logs.forget("c");
+    let all = [0, 0, 0, 1];
+    world.until("the end is lost", || lost(&logs) == all).await;
 }

@@ -14,7 +14,7 @@ use crate::{
     container::CgroupSettings,
     engine::{Engine, State},
     image::Images,
-    logs::Logs,
+    logs::{Logs, Loss},
     model::Model,
 };
 
@@ -94,6 +94,13 @@ impl Collector for ModelMetrics {
 
         let help = "Bytes written to containers' logs.";
         counter(&mut encoder, "log_bytes", help, self.logs.bytes())?;
+        let help = "How often output of containers did not come to their logs, by reason.";
+        let mut family =
+            encoder.encode_descriptor("log_losses", help, None, MetricType::Counter)?;
+        for loss in Loss::ALL {
+            let lost = ConstCounter::new(self.logs.lost(loss));
+            lost.encode(family.encode_family(&[("reason", loss.name())])?)?;
+        }
         let help = "How often the disk of a log was still at its last sync when the next was due.";
         counter(&mut encoder, "log_syncs_late", help, self.logs.late_saves())?;
         let help = "Time from the engine's note of a line to the line in its log, of the newest.";
