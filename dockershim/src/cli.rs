@@ -63,6 +63,16 @@ pub struct Cli {
     #[arg(long, value_name = "FORMAT", default_value = "cri")]
     pub log_format: String,
 
+    /// Of the engine's own log of a container, which the shim makes CRI's from: the size from
+    /// which on it begins another file, in its units (k, m and g are powers of 1000)
+    #[arg(long, value_name = "SIZE", default_value = "32m")]
+    pub engine_log_max_size: String,
+
+    /// How many such files it has before it removes the oldest: of what is written while the
+    /// shim is away, more than that is lost. What the shim has taken goes at once
+    #[arg(long, value_name = "COUNT", default_value_t = 50)]
+    pub engine_log_max_file: u32,
+
     /// Where the shim keeps what the engine cannot remember
     #[arg(
         long,

@@ -3,6 +3,7 @@
 use std::{
     fmt,
     net::{SocketAddr, ToSocketAddrs as _},
+    ops::RangeInclusive,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -25,6 +26,12 @@ use crate::{
     },
     security::Clamp,
 };
+
+/// Of the engine's log, in bytes.
+const SMALLEST_FILE: u64 = 1_000_000;
+const LARGEST_FILE: u64 = 1_000_000_000_000;
+/// Files of the engine's log.
+const FILES: RangeInclusive<u32> = 2..=1000;
 
 /// What the shim runs by.
 #[derive(Debug, Clone)]
@@ -49,6 +56,8 @@ pub struct Config {
     pub clamp_oom_score_adj: Clamp,
     /// The format of the logs of containers that are created.
     pub log_format: LogFormat,
+    /// What the engine's json-file keeps of a log in CRI's format.
+    pub engine_log: EngineLog,
     /// Where the shim keeps what the engine cannot remember.
     pub root_directory: PathBuf,
     /// The streaming server.
@@ -104,6 +113,15 @@ pub enum LogFormat {
     JsonFile,
 }
 
+/// The engine's json-file log of a container, of which the shim makes CRI's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EngineLog {
+    /// The size of a file from which on another is begun, as the engine reads it.
+    pub max_size: String,
+    /// Files, with the one that is written to.
+    pub max_file: u32,
+}
+
 /// A flag whose value cannot be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("--{flag}: {reason}")]
@@ -143,6 +161,12 @@ impl TryFrom<&Cli> for Config {
                 .parse()
                 .map_err(bad("clamp-oom-score-adj"))?,
             log_format: parse_log_format(&cli.log_format).map_err(bad("log-format"))?,
+            engine_log: EngineLog {
+                max_size: parse_size(&cli.engine_log_max_size)
+                    .map_err(bad("engine-log-max-size"))?,
+                max_file: parse_max_file(cli.engine_log_max_file)
+                    .map_err(bad("engine-log-max-file"))?,
+            },
             root_directory: parse_root(&cli.root_directory).map_err(bad("root-directory"))?,
             streaming: cri_streaming::Config {
                 tls: read_tls(cli)?,
@@ -258,6 +282,41 @@ fn parse_log_format(format: &str) -> Result<LogFormat, String> {
         "json-file" => Ok(LogFormat::JsonFile),
         other => Err(format!("{other:?}; allowed: cri, json-file")),
     }
+}
+
+/// A size that the engine reads too; larger than any line of its log.
+fn parse_size(text: &str) -> Result<String, String> {
+    let end = text.find(|c: char| !c.is_ascii_digit());
+    let (number, unit) = text.split_at(end.unwrap_or(text.len()));
+    let factor = match unit {
+        "" => Some(1),
+        "k" => Some(1000),
+        "m" => Some(1_000_000),
+        "g" => Some(1_000_000_000),
+        _ => None,
+    };
+    let number = number.parse::<u64>().ok();
+    let bytes = number
+        .zip(factor)
+        .and_then(|(n, factor)| n.checked_mul(factor));
+    match bytes {
+        Some(bytes) if (SMALLEST_FILE..=LARGEST_FILE).contains(&bytes) => Ok(text.to_owned()),
+        _ => Err(format!(
+            "{text:?}; allowed: 1m to 1000g, in bytes, k, m or g (powers of 1000)"
+        )),
+    }
+}
+
+fn parse_max_file(count: u32) -> Result<u32, String> {
+    // With one, the engine cuts it where it begins the next.
+    if FILES.contains(&count) {
+        return Ok(count);
+    }
+    Err(format!(
+        "{count}; allowed: {} to {}",
+        FILES.start(),
+        FILES.end()
+    ))
 }
 
 fn parse_root(path: &Path) -> Result<PathBuf, String> {
@@ -396,6 +455,12 @@ mod tests {
             ("log-level", "loud"),
             ("hairpin-mode", "yes"),
             ("log-format", "text"),
+            ("engine-log-max-size", "big"),
+            ("engine-log-max-size", "1M"),
+            ("engine-log-max-size", "999k"),
+            ("engine-log-max-size", "99999999999999999999g"),
+            ("engine-log-max-file", "1"),
+            ("engine-log-max-file", "1001"),
             ("root-directory", "var/lib"),
             ("metrics-bind-addr", "nowhere"),
         ] {
@@ -405,6 +470,19 @@ mod tests {
             assert!(error.starts_with(&format!("--{flag}: ")), "{error}");
             assert!(error.contains("allowed"), "{error}");
         }
+    }
+
+    #[test]
+    fn the_engine_keeps_a_minute_of_a_log_by_default() {
+        let log = config(&[]).unwrap().engine_log;
+        let size: u64 = log.max_size.strip_suffix('m').unwrap().parse().unwrap();
+        // The newest file may have just been begun.
+        let kept = size * 1_000_000 * u64::from(log.max_file - 1);
+        let line = 50;
+        let entry = r#"{"log":"\n","stream":"stdout","time":"2026-01-02T03:04:05.123456789Z"}"#;
+        let entry = entry.len() as u64 + line;
+        let written = 60 * 10 * 1024 * 1024;
+        assert!(kept >= written / line * entry, "{kept}");
     }
 
     #[test]

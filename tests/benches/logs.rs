@@ -100,8 +100,8 @@ async fn main() {
 async fn engine_alone(node: &Node, script: &str) -> Duration {
     let docker = node.docker().unwrap();
     let bounds = [
-        ("max-size", "10m"),
-        ("max-file", "3"),
+        ("max-size", "32m"),
+        ("max-file", "50"),
         ("compress", "false"),
     ];
     let body = ContainerCreateBody {

@@ -13,8 +13,8 @@ use cri_proto::runtime::v1::{
 
 use super::{devices, image_mounts, mounts, resources, stop_signal, unified};
 use crate::{
-    Error, Shim,
-    config::LogFormat,
+    Config, Error, Shim,
+    config::{EngineLog, LogFormat},
     engine::{Connection, NewContainer},
     image::{Accounts, Known},
     labels,
@@ -164,7 +164,6 @@ async fn create_body(
         labels::LOG_PATH.into(),
         log_path(&pod.log_directory, &config.log_path)?,
     );
-
     if shim.config.log_format == LogFormat::Cri {
         docker_labels.insert(labels::LOG_FORMAT.into(), labels::LOG_FORMAT_CRI.into());
     }
@@ -187,7 +186,7 @@ async fn create_body(
             name: Some(RestartPolicyNameEnum::NO),
             maximum_retry_count: None,
         }),
-        log_config: Some(log_config(shim.config.log_format)),
+        log_config: Some(log_config(&shim.config)),
         runtime: Some(sandbox.runtime.clone()).filter(|runtime| !runtime.is_empty()),
         devices: Some(devices::of_node(config.devices)?),
         device_requests: Some(devices::cdi(config.cdi_devices, engine)?),
@@ -293,21 +292,25 @@ fn find_target(shim: &Shim, sandbox: &Sandbox, id: &str) -> Result<String, Error
     Ok(target.id().to_owned())
 }
 
-/// A file whatever the engine's default is, as that is what logs are made from. As a copy
-/// of the log it may be small; a log that is the file itself is as large as the engine's
-/// own options have it.
-fn log_config(format: LogFormat) -> HostConfigLogConfig {
-    let bounds = [
-        ("max-size", "10m"),
-        ("max-file", "3"),
-        ("compress", "false"),
-    ];
+/// A file whatever the engine's default is, as that is what logs are made from.
+/// What it keeps beside the shim's copy is bounded; a log that
+/// is the file itself is as large as the engine's own options have it.
+fn log_config(config: &Config) -> HostConfigLogConfig {
+    let EngineLog { max_size, max_file } = &config.engine_log;
+    let bounds = || {
+        [
+            ("max-size", max_size.clone()),
+            ("max-file", max_file.to_string()),
+            ("compress", "false".to_owned()),
+        ]
+    };
+    let options = match config.log_format {
+        LogFormat::Cri => Some(bounds().map(|(k, v)| (k.into(), v)).into()),
+        LogFormat::JsonFile => None,
+    };
     HostConfigLogConfig {
         typ: Some("json-file".into()),
-        config: match format {
-            LogFormat::Cri => Some(bounds.map(|(k, v)| (k.into(), v.into())).into()),
-            LogFormat::JsonFile => None,
-        },
+        config: options,
     }
 }
 

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use std::{fs, path::PathBuf, time::Duration};
+mod engine_files;
+
+use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
 
 use cri_proto::runtime::v1::{self as cri, ContainerState};
 use e2e::{
@@ -61,7 +63,7 @@ fn lines(text: &str) -> Vec<String> {
     text.lines()
         .map(|line| {
             let parts: Vec<_> = line.splitn(4, ' ').collect();
-            assert_eq!(parts[2], "F", "{line}");
+            assert!(parts.len() == 4 && parts[2] == "F", "{line:?}");
             parts[3].to_owned()
         })
         .collect()
@@ -103,6 +105,9 @@ async fn a_log_has_time_stream_and_tag_and_is_whole_when_its_container_has_ended
     assert_eq!(whole[1], "err\n");
     // The long line's first piece, and the end that ends no line.
     assert_eq!(partial, 2);
+    // What containers print is not for everyone on the node.
+    let mode = fs::metadata(&logging.log).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o640);
 }
 
 #[tokio::test]
@@ -142,38 +147,6 @@ async fn a_container_that_ends_while_the_shim_is_away_has_its_whole_log() {
         .collect();
     assert!(left.is_empty(), "{left:?}");
     assert!(logging.log.exists());
-}
-
-#[tokio::test]
-async fn the_engines_rotation_and_the_kubelets_lose_nothing() {
-    let node = Node::with_shim().await.unwrap();
-    let mut cri = Cri::of(&node).await.unwrap();
-    // Of some 100 bytes each in the engine's log, of which it keeps 30 MB.
-    const LINES: usize = 400_000;
-    let script = format!("seq 1 {LINES}");
-    let logging = Logging::start(&node, &mut cri, "rotated", &script).await;
-    let mut rotated = String::new();
-    for n in 0..5 {
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        let to = logging.log.with_extension(format!("log.{n}"));
-        fs::rename(&logging.log, &to).unwrap();
-        let container_id = logging.id.clone();
-        let request = cri::ReopenContainerLogRequest { container_id };
-        match cri.runtime.reopen_container_log(request).await {
-            Ok(_) => rotated.push_str(&fs::read_to_string(&to).unwrap()),
-            // It has ended: the last file stays as it is.
-            Err(error) => {
-                assert_eq!(error.code(), Code::FailedPrecondition, "{error:?}");
-                fs::rename(&to, &logging.log).unwrap();
-                break;
-            }
-        }
-    }
-    logging.ended(&node).await;
-    rotated.push_str(&fs::read_to_string(&logging.log).unwrap());
-    let found = lines(&rotated);
-    assert_eq!(found.len(), LINES);
-    assert_eq!(found, numbers(LINES));
 }
 
 #[tokio::test]
