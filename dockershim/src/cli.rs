@@ -63,8 +63,15 @@ pub struct Cli {
     #[arg(long, value_name = "FORMAT", default_value = "cri")]
     pub log_format: String,
 
+    /// Where the engine logs pods' containers to: "json-file", which the shim reads; "engine",
+    /// wherever its own settings say: the shim reads that through the engine's API, if it can
+    /// be read
+    #[arg(long, value_name = "DRIVER", default_value = "json-file")]
+    pub log_driver: String,
+
     /// Of the engine's own log of a container, which the shim makes CRI's from: the size from
-    /// which on it begins another file, in its units (k, m and g are powers of 1000)
+    /// which on it begins another file, in its units (k, m and g are powers of 1000); for
+    /// --log-driver=json-file
     #[arg(long, value_name = "SIZE", default_value = "32m")]
     pub engine_log_max_size: String,
 

@@ -56,6 +56,8 @@ pub struct Config {
     pub clamp_oom_score_adj: Clamp,
     /// The format of the logs of containers that are created.
     pub log_format: LogFormat,
+    /// Where the engine logs containers that are created.
+    pub log_driver: LogDriver,
     /// What the engine's json-file keeps of a log in CRI's format.
     pub engine_log: EngineLog,
     /// Where the shim keeps what the engine cannot remember.
@@ -113,6 +115,15 @@ pub enum LogFormat {
     JsonFile,
 }
 
+/// Where the engine logs a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogDriver {
+    /// To files that the shim reads.
+    JsonFile,
+    /// Wherever its own settings say.
+    Engine,
+}
+
 /// The engine's json-file log of a container, of which the shim makes CRI's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineLog {
@@ -161,6 +172,7 @@ impl TryFrom<&Cli> for Config {
                 .parse()
                 .map_err(bad("clamp-oom-score-adj"))?,
             log_format: parse_log_format(&cli.log_format).map_err(bad("log-format"))?,
+            log_driver: parse_log_driver(&cli.log_driver).map_err(bad("log-driver"))?,
             engine_log: EngineLog {
                 max_size: parse_size(&cli.engine_log_max_size)
                     .map_err(bad("engine-log-max-size"))?,
@@ -281,6 +293,14 @@ fn parse_log_format(format: &str) -> Result<LogFormat, String> {
         "cri" => Ok(LogFormat::Cri),
         "json-file" => Ok(LogFormat::JsonFile),
         other => Err(format!("{other:?}; allowed: cri, json-file")),
+    }
+}
+
+pub(crate) fn parse_log_driver(driver: &str) -> Result<LogDriver, String> {
+    match driver {
+        "json-file" => Ok(LogDriver::JsonFile),
+        "engine" => Ok(LogDriver::Engine),
+        other => Err(format!("{other:?}; allowed: engine, json-file")),
     }
 }
 
@@ -455,6 +475,7 @@ mod tests {
             ("log-level", "loud"),
             ("hairpin-mode", "yes"),
             ("log-format", "text"),
+            ("log-driver", "journald"),
             ("engine-log-max-size", "big"),
             ("engine-log-max-size", "1M"),
             ("engine-log-max-size", "999k"),

@@ -114,7 +114,11 @@ impl Shim {
         });
         let model = Arc::new(Model::new());
         let images = Arc::new(Images::new(config.pause_reference.clone()));
-        let logs = Arc::new(Logs::new(&config.root_directory, engine.clone()));
+        let logs = Arc::new(Logs::new(
+            &config.root_directory,
+            engine.clone(),
+            config.log_driver,
+        ));
         let image_mounts = Arc::new(ImageMounts::new(&config.root_directory));
         let looker = Arc::new(Looker::new(
             engine.clone(),

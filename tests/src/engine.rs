@@ -31,6 +31,8 @@ pub struct Engine {
     // Dropped first: it lives in the namespace that the other holds.
     dockerd: Option<Process>,
     netns: NetworkNamespace,
+    /// Further flags of `dockerd`.
+    flags: Vec<String>,
 }
 
 impl Engine {
@@ -45,6 +47,7 @@ impl Engine {
             dir: dir.to_owned(),
             dockerd: None,
             netns: NetworkNamespace::new(dir).await?,
+            flags: Vec::new(),
         };
         engine.start_dockerd().await?;
         Ok(engine)
@@ -53,26 +56,30 @@ impl Engine {
     async fn start_dockerd(&mut self) -> Result<()> {
         let path = |name: &str| self.dir.join(name).display().to_string();
         let namespace = self.containerd_namespace();
+        let (endpoint, plugins) = (self.endpoint(), format!("{namespace}-plugins"));
+        let paths = [path("data"), path("exec"), path("dockerd.pid")];
+        let own = [
+            "--data-root",
+            &paths[0],
+            "--exec-root",
+            &paths[1],
+            "--pidfile",
+            &paths[2],
+            "--host",
+            &endpoint,
+            "--shutdown-timeout",
+            "1",
+            "--containerd-namespace",
+            &namespace,
+            "--containerd-plugins-namespace",
+            &plugins,
+        ];
+        let flags = own.into_iter().chain(self.flags.iter().map(String::as_str));
         let dockerd = Process::start(
             "dockerd",
             Some(self.netns.pid()),
             Path::new("dockerd"),
-            &[
-                "--data-root",
-                &path("data"),
-                "--exec-root",
-                &path("exec"),
-                "--pidfile",
-                &path("dockerd.pid"),
-                "--host",
-                &self.endpoint(),
-                "--shutdown-timeout",
-                "1",
-                "--containerd-namespace",
-                &namespace,
-                "--containerd-plugins-namespace",
-                &format!("{namespace}-plugins"),
-            ],
+            &flags.collect::<Vec<_>>(),
             &self.dir.join("dockerd.log"),
         )
         .context("tests need a Docker engine: apt-get install docker.io")?;
@@ -159,6 +166,12 @@ impl Engine {
 
     /// Starts the engine after [`Self::stop`] or [`Self::kill`].
     pub async fn start_again(&mut self) -> Result<()> {
+        self.start_dockerd().await
+    }
+
+    /// [`Self::start_again`] with further flags, from now on.
+    pub async fn start_again_with(&mut self, flags: &[&str]) -> Result<()> {
+        self.flags = flags.iter().map(|&flag| flag.to_owned()).collect();
         self.start_dockerd().await
     }
 

@@ -44,6 +44,9 @@ pub fn from_inspect(
     let life = Life::of(&state, created_at);
     let image_mounts = image_mounts::from_label(read.own(labels::IMAGE_MOUNTS));
     let recursive = recursively_read_only(inspect.host_config.as_ref());
+    let cri_log = read.own(labels::LOG_FORMAT) == labels::LOG_FORMAT_CRI;
+    // What the engine has compressed is to be had from its API.
+    let reads_api = cri_log && compresses_its_log(inspect.host_config.as_ref());
     Some(Container {
         status: ContainerStatus {
             id: inspect.id?,
@@ -80,8 +83,8 @@ pub fn from_inspect(
         sandbox_id: read.own(labels::SANDBOX_ID).into(),
         docker_name: inspect.name.unwrap_or_default(),
         pid: state.pid.unwrap_or_default(),
-        engine_log: inspect.log_path.unwrap_or_default(),
-        cri_log: read.own(labels::LOG_FORMAT) == labels::LOG_FORMAT_CRI,
+        engine_log: inspect.log_path.filter(|_| !reads_api).unwrap_or_default(),
+        cri_log,
         unified: unified::from_label(read.own(labels::UNIFIED)),
         image_mounts,
         upper_dir: inspect
@@ -90,6 +93,12 @@ pub fn from_inspect(
             .unwrap_or_default(),
         provisional: false,
     })
+}
+
+fn compresses_its_log(host: Option<&HostConfig>) -> bool {
+    let log = host.and_then(|host| host.log_config.as_ref());
+    let options = log.and_then(|log| log.config.as_ref());
+    options.is_some_and(|options| options.get("compress").is_some_and(|value| value == "true"))
 }
 
 /// Where a container is in its life, and what its end was like.

@@ -14,7 +14,7 @@ use cri_proto::runtime::v1::{
 use super::{devices, image_mounts, mounts, resources, stop_signal, unified};
 use crate::{
     Config, Error, Shim,
-    config::{EngineLog, LogFormat},
+    config::{EngineLog, LogDriver, LogFormat},
     engine::{Connection, NewContainer},
     image::{Accounts, Known},
     labels,
@@ -186,7 +186,7 @@ async fn create_body(
             name: Some(RestartPolicyNameEnum::NO),
             maximum_retry_count: None,
         }),
-        log_config: Some(log_config(&shim.config)),
+        log_config: log_config(&shim.config),
         runtime: Some(sandbox.runtime.clone()).filter(|runtime| !runtime.is_empty()),
         devices: Some(devices::of_node(config.devices)?),
         device_requests: Some(devices::cdi(config.cdi_devices, engine)?),
@@ -292,10 +292,10 @@ fn find_target(shim: &Shim, sandbox: &Sandbox, id: &str) -> Result<String, Error
     Ok(target.id().to_owned())
 }
 
-/// A file whatever the engine's default is, as that is what logs are made from.
-/// What it keeps beside the shim's copy is bounded; a log that
+/// A file whatever the engine's default is, as that is what logs are made from; unless the
+/// engine is to log as it likes. What it keeps beside the shim's copy is bounded; a log that
 /// is the file itself is as large as the engine's own options have it.
-fn log_config(config: &Config) -> HostConfigLogConfig {
+fn log_config(config: &Config) -> Option<HostConfigLogConfig> {
     let EngineLog { max_size, max_file } = &config.engine_log;
     let bounds = || {
         [
@@ -304,14 +304,15 @@ fn log_config(config: &Config) -> HostConfigLogConfig {
             ("compress", "false".to_owned()),
         ]
     };
-    let options = match config.log_format {
-        LogFormat::Cri => Some(bounds().map(|(k, v)| (k.into(), v)).into()),
-        LogFormat::JsonFile => None,
+    let options = match (config.log_driver, config.log_format) {
+        (LogDriver::Engine, _) => return None,
+        (LogDriver::JsonFile, LogFormat::Cri) => Some(bounds().map(|(k, v)| (k.into(), v)).into()),
+        (LogDriver::JsonFile, LogFormat::JsonFile) => None,
     };
-    HostConfigLogConfig {
+    Some(HostConfigLogConfig {
         typ: Some("json-file".into()),
         config: options,
-    }
+    })
 }
 
 fn log_path(directory: &str, path: &str) -> Result<String, Error> {

@@ -50,7 +50,16 @@ async fn link_log(shim: &Shim, id: &str) {
         return;
     };
     let (log_path, engine_log) = (&container.status.log_path, &container.engine_log);
-    if container.cri_log || log_path.is_empty() || engine_log.is_empty() {
+    if container.cri_log || log_path.is_empty() {
+        return;
+    }
+    if engine_log.is_empty() {
+        if container.status.state() == ContainerState::ContainerRunning {
+            tracing::warn!(
+                container_id = id,
+                "no log: the engine's log driver writes no file"
+            );
+        }
         return;
     }
     if let Err(error) = symlink::create(Path::new(log_path), Path::new(engine_log)).await {

@@ -15,6 +15,7 @@ use super::{
     paths,
 };
 use crate::{
+    config::LogDriver,
     engine::{Connection, Endpoint, Engine, OLDEST_API, ProbeError, probe},
     security::{CAP_SYS_RESOURCE, effective_capabilities},
 };
@@ -28,7 +29,7 @@ const START: &str = "start the engine (systemctl enable --now docker), or name i
 const WRITE_BY_OTHERS: u32 = 0o002;
 
 /// Everything about the engine at `endpoint`; nothing that depends on a check that failed.
-pub async fn check(endpoint: &Endpoint) -> Vec<Check> {
+pub async fn check(endpoint: &Endpoint, log_driver: LogDriver) -> Vec<Check> {
     let mut checks = Vec::new();
     if let Endpoint::Unix(path) = endpoint {
         let socket = socket(path);
@@ -50,9 +51,10 @@ pub async fn check(endpoint: &Endpoint) -> Vec<Check> {
     };
     match described {
         Ok((connection, info)) => {
-            let local = matches!(endpoint, Endpoint::Unix(_));
+            let local = connection.here;
             let host = Host {
                 systemd: local && sd_notify::booted().unwrap_or_default(),
+                log_driver,
             };
             checks.extend(engine_info::check(&info, &host));
             if local {
@@ -174,7 +176,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("docker.sock");
         drop(UnixListener::bind(&path).unwrap());
-        let checks = check(&Endpoint::Unix(path)).await;
+        let checks = check(&Endpoint::Unix(path), LogDriver::JsonFile).await;
         let failed: Vec<_> = checks
             .iter()
             .filter(|c| c.verdict == Verdict::Fail)

@@ -3,17 +3,22 @@
 use bollard::models::{SystemInfo, SystemInfoCgroupDriverEnum, SystemInfoCgroupVersionEnum};
 
 use super::Check;
+use crate::config::LogDriver;
 
 /// Where the engine's settings are, for remedies.
 const SETTINGS: &str = "/etc/docker/daemon.json";
-/// The driver that the shim gives every container.
+/// The driver that the shim gives every container, unless the engine's own is wanted.
 const LOG_DRIVER: &str = "json-file";
+/// Drivers that can be read back; of another the engine may keep a copy.
+const READABLE: [&str; 3] = [LOG_DRIVER, "journald", "local"];
 
 /// What of the host decides what is good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Host {
     /// systemd is its first process.
     pub systemd: bool,
+    /// `--log-driver`.
+    pub log_driver: LogDriver,
 }
 
 /// Every check of a description.
@@ -22,7 +27,7 @@ pub fn check(info: &SystemInfo, host: &Host) -> Vec<Check> {
         version(info),
         storage(info),
         cgroups(info, host),
-        logging(info),
+        logging(info, host.log_driver),
         live_restore(info),
         seccomp(info),
     ]
@@ -92,8 +97,26 @@ fn cgroups(info: &SystemInfo, host: &Host) -> Check {
     Check::ok(name, detail)
 }
 
-fn logging(info: &SystemInfo) -> Check {
+fn logging(info: &SystemInfo, wanted: LogDriver) -> Check {
     let name = "log driver";
+    let default = info.logging_driver.as_deref().unwrap_or("unknown");
+    if wanted == LogDriver::Engine {
+        let detail = format!("{default}, the engine's own, for pods too");
+        return match default {
+            driver if READABLE.contains(&driver) => Check::ok(name, detail),
+            "none" => Check::warn(
+                name,
+                format!("{detail}: what they write is nowhere, and they have no logs"),
+                "--log-driver=json-file",
+            ),
+            _ => Check::ok(
+                name,
+                format!(
+                    "{detail}: they have logs while \"cache-disabled\" is not among its options"
+                ),
+            ),
+        };
+    }
     let known = info
         .plugins
         .as_ref()
@@ -105,7 +128,6 @@ fn logging(info: &SystemInfo) -> Check {
             "use an engine with its built-in log drivers",
         );
     }
-    let default = info.logging_driver.as_deref().unwrap_or("unknown");
     Check::ok(
         name,
         format!("{LOG_DRIVER} for pods; {default} for other containers"),
@@ -162,12 +184,19 @@ mod tests {
 
     /// The rows that are not ok.
     fn findings(info: &SystemInfo, systemd: bool) -> Vec<(&'static str, Verdict)> {
-        check(info, &Host { systemd })
-            .into_iter()
-            .filter(|check| check.verdict != Verdict::Ok)
-            .inspect(|check| assert!(check.remedy.is_some(), "{check:?}"))
-            .map(|check| (check.name, check.verdict))
-            .collect()
+        let log_driver = LogDriver::JsonFile;
+        check(
+            info,
+            &Host {
+                systemd,
+                log_driver,
+            },
+        )
+        .into_iter()
+        .filter(|check| check.verdict != Verdict::Ok)
+        .inspect(|check| assert!(check.remedy.is_some(), "{check:?}"))
+        .map(|check| (check.name, check.verdict))
+        .collect()
     }
 
     #[test]
@@ -199,6 +228,22 @@ mod tests {
             });
         });
         assert_eq!(no_logs, [("log driver", Verdict::Fail)]);
+    }
+
+    #[test]
+    fn an_engines_own_log_driver_is_told_and_none_is_a_finding() {
+        let row = |driver: &str| {
+            let info = SystemInfo {
+                logging_driver: Some(driver.into()),
+                ..good()
+            };
+            logging(&info, LogDriver::Engine)
+        };
+        assert_eq!(row("journald").verdict, Verdict::Ok);
+        let shipped = row("awslogs");
+        assert_eq!(shipped.verdict, Verdict::Ok);
+        assert!(shipped.detail.contains("cache-disabled"), "{shipped:?}");
+        assert_eq!(row("none").verdict, Verdict::Warn);
     }
 
     #[test]

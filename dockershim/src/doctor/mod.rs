@@ -16,7 +16,7 @@ pub use report::{Check, Report, Verdict};
 use crate::{
     Config,
     cli::Cli,
-    config::{Listen, parse_bind, parse_listen},
+    config::{Listen, LogDriver, parse_bind, parse_listen, parse_log_driver},
     engine::Endpoint,
 };
 
@@ -30,7 +30,8 @@ pub async fn examine(cli: &Cli) -> Report {
     let mut checks = vec![flags(cli)];
     // A flag that cannot be read has failed in the first row.
     if let Ok(endpoint) = cli.docker_endpoint.parse::<Endpoint>() {
-        checks.extend(engine::check(&endpoint).await);
+        let log_driver = parse_log_driver(&cli.log_driver).unwrap_or(LogDriver::JsonFile);
+        checks.extend(engine::check(&endpoint, log_driver).await);
     }
     checks.extend(kernel::check(Path::new(PROC)));
     let shim_may_run = match parse_listen(&cli.container_runtime_endpoint) {

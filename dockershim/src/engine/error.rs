@@ -50,6 +50,11 @@ impl EngineError {
         matches!(self.cause, Cause::NotFound(_))
     }
 
+    /// The engine cannot do that, as it or the object is set up.
+    pub fn is_not_implemented(&self) -> bool {
+        matches!(self.cause, Cause::Refused { status: 501, .. })
+    }
+
     /// The object is in use, or in the wrong state.
     pub fn is_conflict(&self) -> bool {
         matches!(self.cause, Cause::Conflict(_))

@@ -2,8 +2,8 @@
 //!
 //! The engine logs to json-files of bounded size. Each running container has a
 //! [`Follower`] that converts what comes to CRI's format, at the path that CRI asked for;
-//! where the files cannot be seen from here, it is a [`Streamed`] that has them from the
-//! engine's API. A container is reported as exited when its log is complete. How far it
+//! where there are no such files, or they cannot be seen from here, it is a [`Streamed`] that
+//! has them from the engine's API. A container is reported as exited when its log is complete. How far it
 //! has come is a checkpoint, so that a restart repeats and loses nothing.
 
 mod cri;
@@ -38,7 +38,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use crate::{Error, checkpoint::Checkpoints, engine::Engine, model::Container};
+use crate::{Error, checkpoint::Checkpoints, config::LogDriver, engine::Engine, model::Container};
 use follower::{Follower, Order};
 pub use json_file::to_cri;
 use log_file::{LogFile, Paths};
@@ -88,8 +88,9 @@ struct Handle {
 }
 
 impl Logs {
-    /// No logs yet of the containers of `engine`; checkpoints are kept under `root`.
-    pub fn new(root: &Path, engine: Arc<Engine>) -> Self {
+    /// No logs yet of the containers of `engine`, which logs by `driver`; checkpoints are kept
+    /// under `root`.
+    pub fn new(root: &Path, engine: Arc<Engine>, driver: LogDriver) -> Self {
         let watcher = Watcher::start()
             .inspect_err(|error| {
                 tracing::warn!(%error, "the engine's logs cannot be watched; they are looked at twice a second");
@@ -99,7 +100,7 @@ impl Logs {
             engine,
             shared: Arc::new(Shared {
                 checkpoints: Checkpoints::new(root.join(DIRECTORY)),
-                trims: true,
+                trims: driver == LogDriver::JsonFile,
                 watcher,
                 permits: Semaphore::new(AT_ONCE),
                 syncs: Semaphore::new(SYNCS),

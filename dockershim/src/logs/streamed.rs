@@ -1,5 +1,6 @@
 //! The task that keeps one container's log up to date from the engine's API, where the
-//! engine's own files cannot be seen.
+//! engine's own files cannot be seen, or its log driver is another. What that driver has cannot
+//! always be read back: the log says so then.
 //!
 //! After a break the API gives again what [`Since`] knows; what a crash left written but not
 //! noted down is made again, and [`Sink`] skips it.
@@ -33,6 +34,8 @@ pub(super) struct Streamed {
     saver: Saver,
     /// All that the engine had at some time is in the log: it can be followed.
     caught_up: bool,
+    /// The engine's log driver cannot be read.
+    unreadable: bool,
     /// The container has ended; who waits for the log to be complete.
     finishing: Vec<oneshot::Sender<()>>,
     retry: Duration,
@@ -72,6 +75,7 @@ impl Streamed {
             sink: None,
             position: None,
             caught_up: false,
+            unreadable: false,
             finishing: Vec::new(),
             retry: FIRST_RETRY,
         }
@@ -123,6 +127,15 @@ impl Streamed {
                     return;
                 }
                 Ok(false) => {}
+                Err(Behind::Engine(error)) if error.is_not_implemented() => {
+                    match self.explain().await {
+                        Ok(()) => self.unreadable = true,
+                        Err(error) => {
+                            tracing::warn!(container_id = self.id, %error, "no log");
+                            self.pause(&mut entries);
+                        }
+                    }
+                }
                 Err(error) => {
                     let gone = matches!(&error, Behind::Engine(error) if error.is_not_found());
                     if gone && !self.finishing.is_empty() {
@@ -140,6 +153,13 @@ impl Streamed {
 
     /// What comes next, of a stream that is opened when it is time; empty at its end.
     async fn next(&self, entries: &mut Entries) -> Result<Vec<LogPiece>, EngineError> {
+        if self.unreadable {
+            if self.finishing.is_empty() {
+                return std::future::pending().await;
+            }
+            // All that there can be is there.
+            return Ok(Vec::new());
+        }
         if let Entries::Closed(until) = entries {
             sleep_until(*until).await;
             let since = self.since();
@@ -164,6 +184,9 @@ impl Streamed {
         entries: &mut Entries,
     ) -> Result<bool, Behind> {
         let pieces = came?;
+        if self.unreadable {
+            return Ok(!self.finishing.is_empty());
+        }
         let Entries::Open(open) = entries else {
             return Ok(false);
         };
@@ -181,6 +204,39 @@ impl Streamed {
         self.caught_up = true;
         *entries = Entries::Closed(Instant::now());
         Ok(!self.finishing.is_empty())
+    }
+
+    /// Says in the log where the container's output is, unless it says so already.
+    async fn explain(&mut self) -> Result<(), Behind> {
+        if self.position.is_some() {
+            return Ok(());
+        }
+        let host = self.engine.inspect_container(&self.id).await?.host_config;
+        let driver = host.and_then(|host| host.log_config?.typ);
+        let driver = driver.unwrap_or_default();
+        tracing::warn!(
+            container_id = self.id,
+            driver,
+            "no log: the engine's log driver cannot be read back"
+        );
+        let message = format!(
+            "dockershim: the engine's log driver {driver:?} cannot be read back; what this \
+             container writes is where that driver sends it\n"
+        );
+        let said = self.write(Since::default(), move |sink| {
+            let mut line = Vec::new();
+            let now = jiff::Timestamp::now();
+            cri::append(
+                &mut line,
+                &format!("{now:.9}"),
+                "stderr",
+                message.as_bytes(),
+            );
+            sink.append(&line)
+        });
+        said.await?;
+        self.save();
+        Ok(())
     }
 
     fn pause(&mut self, entries: &mut Entries) {

@@ -47,7 +47,8 @@ impl World {
     /// Logs of an engine that is away: its files are all that is read.
     fn logs(&self) -> Logs {
         let endpoint = "unix:///nonexistent/docker.sock".parse().unwrap();
-        Logs::new(&self.root(), Arc::new(Engine::new(endpoint)))
+        let engine = Arc::new(Engine::new(endpoint));
+        Logs::new(&self.root(), engine, LogDriver::JsonFile)
     }
 
     fn lines(&self) -> usize {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod engine_files;
+mod log_drivers;
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
 
