@@ -53,7 +53,7 @@ pub async fn run(
     let name = naming::sandbox_name(&metadata)?;
     let _reserved = shim.reserve(&name)?;
     let engine = shim.engine.connection()?;
-    let cni = plan_network(shim, &config)?;
+    let cni = plan_network(shim, &config).await?;
     let on_bridge = shim.cni.is_none() && network_mode(&config) == NamespaceMode::Pod;
     let log_directory = config.log_directory.clone();
     let mut new = NewContainer {
@@ -100,7 +100,7 @@ async fn take_image(shim: &Arc<Shim>, new: &mut NewContainer) -> Result<(), Erro
 
 /// Who attaches a sandbox with this configuration to its network, and with which arguments
 /// by capability; `None` when that is for the engine, or the network is the node's.
-fn plan_network<'a>(
+async fn plan_network<'a>(
     shim: &'a Shim,
     config: &PodSandboxConfig,
 ) -> Result<Option<(&'a Cni, Arguments)>, Error> {
@@ -110,7 +110,7 @@ fn plan_network<'a>(
     if network_mode(config) == NamespaceMode::Node {
         return Ok(None);
     }
-    cni.network()?;
+    cni.network().await?;
     let arguments = capabilities::of(config, &cni.pod_cidrs())?;
     Ok(Some((cni, arguments)))
 }

@@ -35,7 +35,7 @@ pub fn version(shim: &Shim) -> VersionResponse {
 }
 
 /// `Status`: never an error, as what is wrong is the answer.
-pub fn status(shim: &Shim, verbose: bool) -> StatusResponse {
+pub async fn status(shim: &Shim, verbose: bool) -> StatusResponse {
     let state = shim.engine.state();
     let (ready, reason, message) = match &*state {
         State::Connected(_) if shim.model.synced() => (true, "", String::new()),
@@ -51,7 +51,11 @@ pub fn status(shim: &Shim, verbose: bool) -> StatusResponse {
         ),
     };
     let runtime_ready = condition("RuntimeReady", ready, reason, message);
-    let network_ready = match shim.cni.as_ref().map(|cni| cni.ready()) {
+    let cni_ready = match &shim.cni {
+        Some(cni) => Some(cni.ready().await),
+        None => None,
+    };
+    let network_ready = match cni_ready {
         // The engine's own bridge is there whenever the engine is.
         None => RuntimeCondition {
             r#type: NETWORK_READY.into(),

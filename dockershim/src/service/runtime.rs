@@ -41,7 +41,7 @@ impl RuntimeService for Service {
 
     async fn status(&self, request: Request<StatusRequest>) -> Answer<StatusResponse> {
         let verbose = request.into_inner().verbose;
-        Ok(Response::new(node::status(&self.shim, verbose)))
+        Ok(Response::new(node::status(&self.shim, verbose).await))
     }
 
     async fn runtime_config(

@@ -46,7 +46,7 @@ impl Cni {
         pod: &Pod<'_>,
         capability_args: Map<String, Value>,
     ) -> Result<(), CniError> {
-        let network = self.network()?;
+        let network = self.network().await?;
         if capability_args.contains_key(capabilities::PORT_MAPPINGS)
             && !network.wants(capabilities::PORT_MAPPINGS)
         {
@@ -105,7 +105,7 @@ impl Cni {
             });
         }
         // Without the plugin it is up anyhow: the engine sees to that.
-        if self.plugins.find(LOOPBACK).is_ok()
+        if self.source.plugins.find(LOOPBACK).await.is_ok()
             && let Ok(loopback) = NetworkConfig::from_list(LOOPBACK_CONFIG.as_bytes())
         {
             let attachment = pod.attachment(LOOPBACK_INTERFACE, Map::new());

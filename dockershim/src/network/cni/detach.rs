@@ -29,7 +29,7 @@ impl Cni {
         // It runs, and nothing is remembered: someone has emptied the cache. A `DEL` of what
         // is not there does nothing.
         let attachment = pod.attachment(INTERFACE, Map::new());
-        match self.network() {
+        match self.network().await {
             Ok(network) if !attachment.netns.is_empty() => {
                 tracing::warn!(
                     sandbox_id = pod.id,
@@ -77,7 +77,7 @@ impl Cni {
             .and_then(|cached| NetworkConfig::from_list(&cached.config).ok());
         let network = match as_attached {
             Some(network) => Arc::new(network),
-            None => match self.network() {
+            None => match self.network().await {
                 Ok(network) if network.name == key.network => network,
                 _ => {
                     tracing::warn!(
@@ -131,7 +131,7 @@ impl Cni {
 
     /// Has the plugins remove what is of no attachment that anyone remembers.
     pub(super) async fn collect_garbage(&self) {
-        let Ok(network) = self.network() else { return };
+        let Ok(network) = self.network().await else { return };
         let _nobody_adds = self.adding.write().await;
         let cache = self.cache.clone();
         let Ok(remembered) = tokio::task::spawn_blocking(move || cache.load()).await else {

@@ -18,6 +18,7 @@ pub mod plugin;
 mod pod;
 pub mod pod_cidr;
 pub mod result;
+mod source;
 pub mod version;
 mod watch;
 
@@ -26,8 +27,7 @@ use std::{path::PathBuf, sync::Arc};
 use arc_swap::ArcSwap;
 use bollard::models::{ContainerCreateBody, HostConfig};
 use cri_proto::runtime::v1::DnsConfig;
-use parking_lot::Mutex;
-use tokio::sync::{Notify, RwLock};
+use tokio::sync::RwLock;
 
 pub use error::CniError;
 pub use pod::Pod;
@@ -38,7 +38,7 @@ use cache::Cache;
 use chain::Chain;
 use config::NetworkConfig;
 use plugin::Plugins;
-use watch::Loaded;
+use source::Source;
 
 /// The engine's network of a sandbox that gets its own from plugins: a loopback alone.
 pub const ENGINE_NETWORK: &str = "none";
@@ -57,15 +57,8 @@ pub struct Directories {
 /// The network of a node's sandboxes.
 #[derive(Debug)]
 pub struct Cni {
-    conf_dir: PathBuf,
-    plugins: Plugins,
+    source: Arc<Source>,
     cache: Cache,
-    loaded: ArcSwap<Loaded>,
-    /// Wakes who asks the plugins for their status when the configuration has changed.
-    reloaded: Notify,
-    reloading: Mutex<()>,
-    /// What the plugins' `STATUS` said last, if it was no.
-    problem: ArcSwap<Option<String>>,
     pod_cidrs: ArcSwap<Vec<String>>,
     attachments: Attachments,
     /// Held by each `ADD`; a `GC` waits for them, and they for it.
@@ -76,29 +69,24 @@ impl Cni {
     /// Reads the configuration, and what is remembered of earlier attachments. Blocks.
     pub fn new(directories: Directories, pod_cidrs: Vec<String>) -> Self {
         let cache = Cache::new(&directories.cache);
-        let cni = Self {
+        let source = Source::new(directories.conf, Plugins::new(directories.bin));
+        source.look();
+        Self {
             attachments: Attachments::remembered(&cache),
-            conf_dir: directories.conf,
-            plugins: Plugins::new(directories.bin),
+            source: Arc::new(source),
             cache,
-            loaded: ArcSwap::default(),
-            reloaded: Notify::new(),
-            reloading: Mutex::default(),
-            problem: ArcSwap::default(),
             pod_cidrs: ArcSwap::from_pointee(pod_cidrs),
             adding: RwLock::default(),
-        };
-        cni.reload();
-        cni
+        }
     }
 
     /// Whether a sandbox that is made now would get a network.
     ///
     /// # Errors
     /// [`CniError::NotReady`] with the reason.
-    pub fn ready(&self) -> Result<(), CniError> {
-        self.network()?;
-        match &**self.problem.load() {
+    pub async fn ready(&self) -> Result<(), CniError> {
+        self.network().await?;
+        match &*self.source.problem() {
             Some(problem) => Err(CniError::NotReady(problem.clone())),
             None => Ok(()),
         }
@@ -108,27 +96,23 @@ impl Cni {
     ///
     /// # Errors
     /// [`CniError::NotReady`] with the reason.
-    pub fn network(&self) -> Result<Arc<NetworkConfig>, CniError> {
-        if self.loaded.load().network.is_err() {
+    pub async fn network(&self) -> Result<Arc<NetworkConfig>, CniError> {
+        let mut loaded = self.source.loaded();
+        if loaded.network.is_err() || loaded.missing.is_some() {
             // An add-on may have dropped it just now.
-            self.reload();
+            loaded = self.source.refresh().await;
         }
-        let network = self.loaded.load().network.clone();
+        let network = loaded.network.clone();
         let network = network
             .map_err(|why| CniError::NotReady(format!("cni config uninitialized: {why}")))?;
         if network.wants(capabilities::IP_RANGES) && self.pod_cidrs.load().is_empty() {
             let reason = "cni config needs ipRanges but no PodCIDR set";
             return Err(CniError::NotReady(reason.into()));
         }
-        for plugin in &network.plugins {
-            if let Err(why) = self.plugins.find(&plugin.kind) {
-                let (name, kind) = (&network.name, &plugin.kind);
-                return Err(CniError::NotReady(format!(
-                    "plugin {kind:?} of network {name:?} {why}"
-                )));
-            }
+        match &loaded.missing {
+            Some(missing) => Err(CniError::NotReady(missing.clone())),
+            None => Ok(network),
         }
-        Ok(network)
     }
 
     /// The ranges that the node's pods get their addresses from; empty until they are known.
@@ -145,7 +129,7 @@ impl Cni {
     }
 
     fn chain<'a>(&'a self, network: &'a NetworkConfig) -> Chain<'a> {
-        Chain::new(&self.plugins, network)
+        Chain::new(&self.source.plugins, network)
     }
 }
 

@@ -100,11 +100,11 @@ impl Plugins {
         Self { directories }
     }
 
-    /// Finds the binary of a plugin.
+    /// Finds the binary of a plugin. Blocks.
     ///
     /// # Errors
     /// [`PluginError::Missing`], with the directories.
-    pub fn find(&self, kind: &str) -> Result<PathBuf, PluginError> {
+    pub fn look_up(&self, kind: &str) -> Result<PathBuf, PluginError> {
         let mut paths = self
             .directories
             .iter()
@@ -112,6 +112,16 @@ impl Plugins {
         paths
             .find(|path| path.is_file())
             .ok_or_else(|| PluginError::Missing(self.list(", ")))
+    }
+
+    /// As [`Plugins::look_up`], on a thread that may block.
+    ///
+    /// # Errors
+    /// As [`Plugins::look_up`].
+    pub async fn find(&self, kind: &str) -> Result<PathBuf, PluginError> {
+        let (this, kind) = (self.clone(), kind.to_owned());
+        let task = tokio::task::spawn_blocking(move || this.look_up(&kind));
+        task.await.map_err(io::Error::other)?
     }
 
     /// Runs a plugin and returns what it printed. `attachment` is `None` for what is
@@ -126,7 +136,7 @@ impl Plugins {
         attachment: Option<&Attachment>,
         stdin: &[u8],
     ) -> Result<Vec<u8>, PluginError> {
-        let path = self.find(kind)?;
+        let path = self.find(kind).await?;
         let mut command = Command::new(&path);
         command
             .env("CNI_COMMAND", verb.to_string())

@@ -294,9 +294,13 @@ async fn what_is_attached_can_be_checked() {
 async fn readiness_follows_configuration_plugins_and_ranges() {
     let node = Node::new(&["one"]);
     let cni = node.cni();
-    let reason = |cni: &Cni| cni.ready().unwrap_err().to_string();
+    let reason = async |cni: &Cni| cni.ready().await.unwrap_err().to_string();
     let none = format!("no CNI configuration in {}", node.path("net.d").display());
-    assert!(reason(&cni).ends_with(&none), "{}", reason(&cni));
+    assert!(
+        reason(&cni).await.ends_with(&none),
+        "{}",
+        reason(&cni).await
+    );
     let error = cni.attach(&pod(), Map::new()).await.unwrap_err();
     assert_eq!(error.code(), tonic::Code::FailedPrecondition);
 
@@ -304,20 +308,60 @@ async fn readiness_follows_configuration_plugins_and_ranges() {
         {"type": "one", "capabilities": {"ipRanges": true}},
         {"type": "late"},
     ]}));
-    assert!(reason(&cni).contains("PodCIDR"), "{}", reason(&cni));
+    assert!(
+        reason(&cni).await.contains("PodCIDR"),
+        "{}",
+        reason(&cni).await
+    );
     cni.set_pod_cidrs(vec!["10.1.0.0/24".into()]);
-    assert!(reason(&cni).contains("\"late\""), "{}", reason(&cni));
+    assert!(
+        reason(&cni).await.contains("\"late\""),
+        "{}",
+        reason(&cni).await
+    );
     fs::copy(node.path("bin/one"), node.path("bin/late")).unwrap();
-    cni.ready().unwrap();
+    cni.ready().await.unwrap();
     fs::remove_file(node.path("net.d/10-net.conflist")).unwrap();
-    cni.reload();
-    assert!(reason(&cni).ends_with(&none), "{}", reason(&cni));
+    cni.source.look();
+    assert!(
+        reason(&cni).await.ends_with(&none),
+        "{}",
+        reason(&cni).await
+    );
     fs::write(node.path("net.d/10-net.conflist"), "{").unwrap();
     assert!(
-        reason(&cni).contains("no valid CNI configuration"),
+        reason(&cni).await.contains("no valid CNI configuration"),
         "{}",
-        reason(&cni)
+        reason(&cni).await
     );
+}
+
+#[test]
+fn a_configuration_that_cannot_be_read_holds_up_nobody_else() {
+    let node = Node::new(&["one"]);
+    let cni = node.cni();
+    // Whoever reads it waits until somebody writes.
+    let fifo = node.path("net.d/10-net.conf");
+    let made = std::process::Command::new("mkfifo").arg(&fifo).status();
+    assert!(made.unwrap().success());
+    let (done, finished) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().build().unwrap();
+        runtime.block_on(async {
+            let asked = tokio::spawn(async move { cni.ready().await.unwrap_err().to_string() });
+            tokio::task::yield_now().await;
+            done.send("others go on".to_owned()).unwrap();
+            // And who asked goes by what was seen before.
+            done.send(asked.await.unwrap()).unwrap();
+        });
+        runtime.shutdown_background();
+    });
+    let told = || finished.recv_timeout(std::time::Duration::from_secs(20));
+    assert_eq!(told().unwrap(), "others go on");
+    assert!(told().unwrap().contains("no CNI configuration"));
+    // Lets the reader go.
+    drop(fs::OpenOptions::new().write(true).open(&fifo).unwrap());
 }
 
 #[tokio::test]
@@ -326,32 +370,29 @@ async fn plugins_that_tell_their_status_are_asked() {
     node.configure(&net("1.1.0"));
     node.fail("STATUS", "two", true);
     let cni = Arc::new(node.cni());
-    assert!(
-        cni.ready()
-            .unwrap_err()
-            .to_string()
-            .contains("is being asked")
-    );
+    let asked = cni.ready().await.unwrap_err().to_string();
+    assert!(asked.contains("is being asked"), "{asked}");
     let stop = tokio_util::sync::CancellationToken::new();
     let running = tokio::spawn(cni.clone().run(Arc::new(Model::new()), stop.clone()));
-    let until = async |wanted: &dyn Fn() -> bool| {
+    let until = async |wanted: &dyn Fn(&Result<(), CniError>) -> bool| {
         let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
-        while !wanted() {
-            assert!(tokio::time::Instant::now() < deadline, "{:?}", cni.ready());
+        loop {
+            let ready = cni.ready().await;
+            if wanted(&ready) {
+                return;
+            }
+            assert!(tokio::time::Instant::now() < deadline, "{ready:?}");
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
     };
-    until(&|| {
-        cni.ready()
-            .is_err_and(|error| error.to_string().contains("broken"))
-    })
-    .await;
+    let broken = |error: &CniError| error.to_string().contains("broken");
+    until(&|ready| ready.as_ref().is_err_and(broken)).await;
     node.fail("STATUS", "two", false);
     // A change of the directory has them asked at once.
     let mut changed = net("1.1.0");
     changed["disableGC"] = true.into();
     node.configure(&changed);
-    until(&|| cni.ready().is_ok()).await;
+    until(&Result::is_ok).await;
     stop.cancel();
     running.await.unwrap();
 }

@@ -1,0 +1,207 @@
+//! Where the network comes from: the configuration directory, and the plugins that the
+//! configuration names. It is looked at on threads that may block; everyone else goes by what
+//! was seen last.
+
+use std::{
+    ffi::OsString,
+    fs, io,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use tokio::sync::{Mutex, Notify};
+
+use super::{
+    config::{self, NetworkConfig},
+    plugin::Plugins,
+    version::Version,
+};
+
+/// How long a look is waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The configuration directory, and the plugins.
+#[derive(Debug)]
+pub(super) struct Source {
+    conf_dir: PathBuf,
+    pub(super) plugins: Plugins,
+    loaded: ArcSwap<Loaded>,
+    /// Held while somebody looks.
+    looking: Arc<Mutex<()>>,
+    /// Wakes who asks the plugins for their status when the configuration has changed.
+    pub(super) reloaded: Notify,
+    /// What the plugins' `STATUS` said last, if it was no.
+    problem: ArcSwap<Option<String>>,
+}
+
+/// What was seen.
+#[derive(Debug)]
+pub(super) struct Loaded {
+    fingerprint: Option<Fingerprint>,
+    /// The network, or why there is none.
+    pub(super) network: Result<Arc<NetworkConfig>, String>,
+    /// Which of its plugins is not installed.
+    pub(super) missing: Option<String>,
+}
+
+/// Changes with the files of the directory: names, inodes, sizes, times of change.
+type Fingerprint = Vec<(OsString, u64, u64, (i64, i64))>;
+
+// === impl Source ===
+
+impl Source {
+    /// Nothing was looked at yet.
+    pub(super) fn new(conf_dir: PathBuf, plugins: Plugins) -> Self {
+        let loaded = Loaded {
+            fingerprint: None,
+            network: Err("not read yet".into()),
+            missing: None,
+        };
+        Self {
+            conf_dir,
+            plugins,
+            loaded: ArcSwap::from_pointee(loaded),
+            looking: Arc::default(),
+            reloaded: Notify::new(),
+            problem: ArcSwap::default(),
+        }
+    }
+
+    /// What was seen last.
+    pub(super) fn loaded(&self) -> Arc<Loaded> {
+        self.loaded.load_full()
+    }
+
+    /// What the plugins' `STATUS` said last, if it was no.
+    pub(super) fn problem(&self) -> Arc<Option<String>> {
+        self.problem.load_full()
+    }
+
+    /// Takes in what the plugins' `STATUS` said.
+    pub(super) fn set_problem(&self, problem: Option<String>) {
+        if **self.problem.load() == problem {
+            return;
+        }
+        match &problem {
+            Some(problem) => tracing::warn!(problem, "the pod network is not ready"),
+            None => tracing::info!("the pod network is ready again"),
+        }
+        self.problem.store(Arc::new(problem));
+    }
+
+    /// Looks again on a thread that may block, one at a time. What was seen before stays when
+    /// that takes long.
+    pub(super) async fn refresh(self: &Arc<Self>) -> Arc<Loaded> {
+        let look = async {
+            let one_at_a_time = Arc::clone(&self.looking).lock_owned().await;
+            let this = Arc::clone(self);
+            let task = tokio::task::spawn_blocking(move || {
+                this.look();
+                drop(one_at_a_time);
+            });
+            // One that panicked is a bug, and was logged.
+            let _ = task.await;
+        };
+        let _ = tokio::time::timeout(PATIENCE, look).await;
+        self.loaded()
+    }
+
+    /// Reads the configuration directory if it has changed, and sees whether the plugins are
+    /// installed. Blocks; only one may look at a time.
+    pub(super) fn look(&self) {
+        let fingerprint = fingerprint(&self.conf_dir).ok();
+        let before = self.loaded.load();
+        let unchanged = fingerprint.is_some() && before.fingerprint == fingerprint;
+        let network = if unchanged {
+            before.network.clone()
+        } else {
+            self.read()
+        };
+        let missing = network.as_ref().ok().and_then(|n| self.missing(n));
+        if unchanged && before.missing == missing {
+            return;
+        }
+        match &network {
+            Ok(new) if before.network.as_ref() != Ok(new) => {
+                // Until its plugins have said that they are ready, they are not.
+                let asked = new.version >= Version::STATUS;
+                let unknown = || format!("STATUS of network {:?} is being asked", new.name);
+                self.problem.store(Arc::new(asked.then(unknown)));
+            }
+            Err(why) if before.network.as_ref() != Err(why) => {
+                tracing::warn!(why, "no pod network");
+            }
+            _ => {}
+        }
+        self.loaded.store(Arc::new(Loaded {
+            fingerprint,
+            network,
+            missing,
+        }));
+        if !unchanged {
+            self.reloaded.notify_one();
+        }
+    }
+
+    fn missing(&self, network: &NetworkConfig) -> Option<String> {
+        network.plugins.iter().find_map(|plugin| {
+            let why = self.plugins.look_up(&plugin.kind).err()?;
+            let (name, kind) = (&network.name, &plugin.kind);
+            Some(format!("plugin {kind:?} of network {name:?} {why}"))
+        })
+    }
+
+    fn read(&self) -> Result<Arc<NetworkConfig>, String> {
+        let directory = self.conf_dir.display();
+        let mut broken = 0;
+        let found = config::first_valid(&self.conf_dir, |file, error| {
+            broken += 1;
+            tracing::warn!(file = %file.display(), %error, "a CNI configuration is passed over");
+        });
+        match found {
+            Ok(Some((file, network))) => {
+                tracing::info!(file = %file.display(), network = network.name, "CNI configuration");
+                Ok(Arc::new(network))
+            }
+            Ok(None) if broken > 0 => Err(format!("no valid CNI configuration in {directory}")),
+            Ok(None) => Err(format!("no CNI configuration in {directory}")),
+            Err(error) => Err(format!("cannot read {directory}: {error}")),
+        }
+    }
+}
+
+/// Of the files in `directory`, and of those one level below: there plugins may have files
+/// of their own.
+fn fingerprint(directory: &Path) -> io::Result<Fingerprint> {
+    let mut found = Vec::new();
+    add_to(&mut found, directory, true)?;
+    found.sort();
+    Ok(found)
+}
+
+fn add_to(found: &mut Fingerprint, directory: &Path, go_down: bool) -> io::Result<()> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let path = entry?.path();
+        // A link leads to what counts.
+        let Ok(metadata) = fs::metadata(&path) else {
+            continue;
+        };
+        if metadata.is_dir() && go_down {
+            add_to(found, &path, false)?;
+        }
+        found.push((
+            path.into_os_string(),
+            metadata.ino(),
+            metadata.size(),
+            (metadata.mtime(), metadata.mtime_nsec()),
+        ));
+    }
+    Ok(())
+}
