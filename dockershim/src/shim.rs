@@ -133,6 +133,7 @@ impl Shim {
             NetworkPlugin::Cni(directories) => Some(Arc::new(Cni::new(
                 directories.clone(),
                 config.pod_cidrs.clone(),
+                &config.root_directory,
             ))),
         };
         if let Some(cni) = &cni {

@@ -25,7 +25,7 @@ pub async fn remove(
         Ok(sandbox) => sandbox,
         Err(LookupError::Missing) => {
             if let Some(cni) = &shim.cni {
-                cni.detach_known(&request.pod_sandbox_id, "").await?;
+                cni.detach_known(&request.pod_sandbox_id, None).await?;
             }
             return Ok(RemovePodSandboxResponse {});
         }

@@ -17,7 +17,7 @@ use crate::{
     image::pause,
     labels, naming,
     network::{
-        cni::{self, Cni, Pod, capabilities},
+        cni::{self, Cni, NetNs, Pod, capabilities},
         docker,
     },
     security,
@@ -117,7 +117,8 @@ async fn plan_network<'a>(
 
 async fn attach(shim: &Shim, cni: &Cni, id: &str, arguments: Arguments) -> Result<(), Error> {
     let sandbox = super::status::find(shim, id).await?;
-    Ok(cni.attach(&Pod::of(&sandbox), arguments).await?)
+    let netns = NetNs::of(&shim.processes, &sandbox).await?;
+    Ok(cni.attach(&Pod::of(&sandbox), &netns, arguments).await?)
 }
 
 fn network_mode(config: &PodSandboxConfig) -> NamespaceMode {

@@ -8,7 +8,7 @@ use crate::{
     Error, Shim,
     container::status::status_of,
     model::Sandbox,
-    network::cni::{Cni, Pod},
+    network::cni::{Cni, NetNs},
 };
 
 /// The sandbox in memory.
@@ -24,7 +24,8 @@ pub async fn status(
     if request.verbose {
         let mut about = serde_json::json!({ "pid": sandbox.pid, "runtime": sandbox.runtime });
         if let Some(cni) = &shim.cni {
-            about["cni"] = cni.describe(&Pod::of(&sandbox)).await;
+            let netns = NetNs::of(&shim.processes, &sandbox).await.ok();
+            about["cni"] = cni.describe(sandbox.id(), netns.as_ref()).await;
         }
         info.insert("info".to_owned(), about.to_string());
     }

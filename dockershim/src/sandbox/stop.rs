@@ -9,7 +9,7 @@ use crate::{
     Error, Shim,
     container::stop::stop_running,
     model::{LookupError, Sandbox},
-    network::cni::Pod,
+    network::cni::{NetNs, Pod},
 };
 
 /// What a container gets when its sandbox is stopped under it; a client that cares
@@ -34,7 +34,7 @@ pub async fn stop(
         Err(LookupError::Missing) => {
             // Someone else removed it; its network may be there yet.
             if let Some(cni) = &shim.cni {
-                cni.detach_known(&request.pod_sandbox_id, "").await?;
+                cni.detach_known(&request.pod_sandbox_id, None).await?;
             }
         }
         Err(error) => return Err(error.of("sandbox", &request.pod_sandbox_id)),
@@ -59,7 +59,8 @@ pub(super) async fn stop_whole(shim: &Shim, sandbox: &Sandbox) -> Result<(), Err
         .await?;
     // While its namespace is still there, and what is in it can be taken out.
     if let Some(cni) = shim.cni.as_ref().filter(|_| sandbox.cni) {
-        cni.detach(&Pod::of(sandbox)).await?;
+        let netns = NetNs::of(&shim.processes, sandbox).await.ok();
+        cni.detach(&Pod::of(sandbox), netns).await?;
     }
     if sandbox.runs() {
         stop_running(shim, sandbox.id(), SANDBOX_GRACE).await?;

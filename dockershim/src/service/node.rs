@@ -120,7 +120,7 @@ fn condition(kind: &str, status: bool, reason: &str, message: String) -> Runtime
 ///
 /// # Errors
 /// `InvalidArgument` naming the field.
-pub fn update_runtime_config(
+pub async fn update_runtime_config(
     shim: &Shim,
     request: UpdateRuntimeConfigRequest,
 ) -> Result<UpdateRuntimeConfigResponse, Error> {
@@ -129,7 +129,7 @@ pub fn update_runtime_config(
     let cidrs = pod_cidr::parse(&text)
         .map_err(|reason| Error::invalid("runtime_config.network_config.pod_cidr", reason))?;
     match &shim.cni {
-        Some(cni) if !cidrs.is_empty() => cni.set_pod_cidrs(cidrs),
+        Some(cni) if !cidrs.is_empty() => cni.set_pod_cidrs(cidrs).await,
         _ => {}
     }
     Ok(UpdateRuntimeConfigResponse {})

@@ -242,7 +242,7 @@ impl RuntimeService for Service {
         &self,
         request: Request<UpdateRuntimeConfigRequest>,
     ) -> Answer<UpdateRuntimeConfigResponse> {
-        let answer = node::update_runtime_config(&self.shim, request.into_inner())?;
+        let answer = node::update_runtime_config(&self.shim, request.into_inner()).await?;
         Ok(Response::new(answer))
     }
 

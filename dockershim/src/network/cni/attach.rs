@@ -3,15 +3,15 @@
 //! What is to be attached is remembered before the first plugin runs: a crash in the middle
 //! leaves a file by which it is detached.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 use cri_proto::runtime::v1::PodSandboxNetworkStatus;
 use serde_json::{Map, Value};
 
 use super::{
-    Cni, Pod,
+    Cni, NetNs, Pod,
     attachments::{INTERFACE, Slot},
-    cache::{Cached, Key},
+    cache::{Cached, Key, Lock},
     capabilities,
     chain::Attachment,
     config::NetworkConfig,
@@ -44,6 +44,7 @@ impl Cni {
     pub async fn attach(
         &self,
         pod: &Pod<'_>,
+        netns: &NetNs,
         capability_args: Map<String, Value>,
     ) -> Result<(), CniError> {
         let network = self.network().await?;
@@ -60,12 +61,15 @@ impl Cni {
         }
         let slot = Arc::new(Slot::default());
         let attached = {
-            let _adding = self.adding.read().await;
-            let mut keys = slot.keys.lock().await;
+            let _no_garbage_is_collected = self.cache.lock(Lock::Attach).await?;
+            let mut attached = slot.attached.lock().await;
             // Locked before others can see it: nobody detaches it before it is attached.
             self.attachments.insert(pod.id, &slot);
+            slot.own.store(true, Ordering::Relaxed);
+            attached.netns = Some(netns.clone());
+            let keys = &mut attached.keys;
             let attached = self
-                .attach_all(&mut keys, pod, &network, capability_args)
+                .attach_all(keys, pod, netns, &network, capability_args)
                 .await;
             *slot.network.lock() = attached.as_ref().ok().cloned();
             attached
@@ -83,7 +87,7 @@ impl Cni {
                 Ok(())
             }
             Err(error) => {
-                if let Err(error) = self.detach_known(pod.id, &pod.netns).await {
+                if let Err(error) = self.detach_known(pod.id, None).await {
                     tracing::warn!(sandbox_id = pod.id, %error, "a failed attachment is left over");
                 }
                 Err(error)
@@ -95,23 +99,18 @@ impl Cni {
         &self,
         keys: &mut Vec<Key>,
         pod: &Pod<'_>,
+        netns: &NetNs,
         network: &NetworkConfig,
         capability_args: Map<String, Value>,
     ) -> Result<PodSandboxNetworkStatus, CniError> {
-        if pod.netns.is_empty() {
-            return Err(CniError::Result {
-                network: network.name.clone(),
-                reason: "the sandbox has ended already".into(),
-            });
-        }
         // Without the plugin it is up anyhow: the engine sees to that.
         if self.source.plugins.find(LOOPBACK).await.is_ok()
             && let Ok(loopback) = NetworkConfig::from_list(LOOPBACK_CONFIG.as_bytes())
         {
-            let attachment = pod.attachment(LOOPBACK_INTERFACE, Map::new());
+            let attachment = pod.attachment(netns, LOOPBACK_INTERFACE, Map::new());
             self.add(keys, &loopback, &attachment).await?;
         }
-        let attachment = pod.attachment(INTERFACE, capability_args);
+        let attachment = pod.attachment(netns, INTERFACE, capability_args);
         let result = self.add(keys, network, &attachment).await?;
         let unusable = |reason| CniError::Result {
             network: network.name.clone(),
@@ -131,6 +130,7 @@ impl Cni {
         attachment: &Attachment,
     ) -> Result<Value, CniError> {
         let mut cached = Cached::new(&network.name, &network.bytes, attachment);
+        cached.owner = self.remembered.owner().map(str::to_owned);
         self.cache.put(&cached).await?;
         keys.push(cached.key());
         let result = self.chain(network).add(attachment).await?;
@@ -139,23 +139,24 @@ impl Cni {
         Ok(result)
     }
 
-    /// What each attachment of a sandbox has, and whether its plugins find it in order.
-    pub async fn describe(&self, pod: &Pod<'_>) -> Value {
-        let Some(slot) = self.attachments.get(pod.id) else {
+    /// What each attachment of a sandbox has, and whether its plugins find it in order;
+    /// `netns` is none when it does not run.
+    pub async fn describe(&self, sandbox_id: &str, netns: Option<&NetNs>) -> Value {
+        let Some(slot) = self.attachments.get(sandbox_id) else {
             return Value::Array(Vec::new());
         };
         let mut described = Vec::new();
-        for key in slot.keys.lock().await.iter() {
+        for key in &slot.attached.lock().await.keys {
             let Some(cached) = self.cache.get(key).await else {
                 continue;
             };
-            let attachment = cached.attachment(&pod.netns);
-            let check = match NetworkConfig::from_list(&cached.config) {
-                Err(error) => error.to_string(),
-                Ok(_) if attachment.netns.is_empty() => "the sandbox does not run".into(),
-                Ok(network) => {
+            let check = match (NetworkConfig::from_list(&cached.config), netns) {
+                (Err(error), _) => error.to_string(),
+                (Ok(_), None) => "the sandbox does not run".into(),
+                (Ok(network), Some(netns)) => {
                     let chain = self.chain(&network);
-                    match chain.check(&attachment, cached.result.as_ref()).await {
+                    let (attachment, result) = cached.of(Some(netns));
+                    match chain.check(&attachment, result.as_ref()).await {
                         Ok(true) => "ok".into(),
                         Ok(false) => "the network has none".into(),
                         Err(error) => error.to_string(),

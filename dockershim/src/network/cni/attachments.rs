@@ -1,13 +1,16 @@
 //! Which sandboxes are attached to what.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{Arc, atomic::AtomicBool},
+};
 
 use cri_proto::runtime::v1::PodSandboxNetworkStatus;
 use parking_lot::Mutex;
 
 use super::{
     cache::{Cache, Cached, Key},
-    pod::{PROCESSES, SANDBOX_ARG},
+    pod::{NetNs, PROCESSES, SANDBOX_ARG},
     result,
 };
 
@@ -19,41 +22,53 @@ pub(super) const LOOPBACK_NETWORK: &str = "cni-loopback";
 /// What is attached.
 #[derive(Debug, Default)]
 pub(super) struct Attachments {
-    pub(super) sandboxes: Mutex<HashMap<String, Arc<Slot>>>,
+    sandboxes: Mutex<HashMap<String, Arc<Slot>>>,
 }
 
 /// A sandbox that was attached; one that is not any more stays known until it is gone, so
 /// that it is not detached twice.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
-    /// What it is attached to, in the order of the `ADD`s. Locked while a plugin runs for
-    /// the sandbox.
-    pub(super) keys: tokio::sync::Mutex<Vec<Key>>,
+    /// Whether the sandbox is known to be this engine's: others may remember theirs in the
+    /// same place.
+    pub(super) own: AtomicBool,
+    /// Locked while a plugin runs for the sandbox.
+    pub(super) attached: tokio::sync::Mutex<Attached>,
     /// Its addresses, while it has any.
     pub(super) network: Mutex<Option<PodSandboxNetworkStatus>>,
 }
 
+/// What a sandbox is attached to.
+#[derive(Debug, Default)]
+pub(super) struct Attached {
+    /// In the order of the `ADD`s.
+    pub(super) keys: Vec<Key>,
+    /// The network namespace that it is attached in; none where an earlier shim attached it.
+    pub(super) netns: Option<NetNs>,
+}
+
 impl Attachments {
-    /// What is remembered of sandboxes of Docker engines: others may remember theirs in the
-    /// same place.
-    pub(super) fn remembered(cache: &Cache) -> Self {
-        let mut found: HashMap<String, (Vec<Key>, Option<PodSandboxNetworkStatus>)> =
-            HashMap::new();
+    /// What is remembered of sandboxes of Docker engines, of which those of `owner` are this
+    /// engine's.
+    pub(super) fn remembered(cache: &Cache, owner: Option<&str>) -> Self {
+        let mut sandboxes: HashMap<String, Slot> = HashMap::new();
         cache.remove_unfinished();
         for cached in cache.load() {
             if !is_ours(&cached) {
                 continue;
             }
-            let (keys, network) = found.entry(cached.container_id.clone()).or_default();
+            let slot = sandboxes.entry(cached.container_id.clone()).or_default();
+            *slot.own.get_mut() |= owner.is_some() && cached.owner.as_deref() == owner;
             if let Some(result) = &cached.result
                 && cached.if_name == INTERFACE
                 && cached.network_name != LOOPBACK_NETWORK
                 && let Ok(addresses) = result::addresses(result, INTERFACE)
                 && !addresses.is_empty()
             {
-                *network = Some(result::to_status(&addresses));
+                *slot.network.get_mut() = Some(result::to_status(&addresses));
             }
             // `DEL` goes the other way round, and the loopback is last.
+            let keys = &mut slot.attached.get_mut().keys;
             let at = if cached.network_name == LOOPBACK_NETWORK {
                 0
             } else {
@@ -61,11 +76,8 @@ impl Attachments {
             };
             keys.insert(at, cached.key());
         }
-        let mut sandboxes = HashMap::with_capacity(found.len());
-        for (id, (keys, network)) in found {
-            let (keys, network) = (keys.into(), Mutex::new(network));
-            sandboxes.insert(id, Arc::new(Slot { keys, network }));
-        }
+        let sandboxes = sandboxes.into_iter();
+        let sandboxes = sandboxes.map(|(id, slot)| (id, Arc::new(slot))).collect();
         Self {
             sandboxes: Mutex::new(sandboxes),
         }
@@ -75,6 +87,21 @@ impl Attachments {
     pub(super) fn insert(&self, id: &str, slot: &Arc<Slot>) {
         let mut sandboxes = self.sandboxes.lock();
         sandboxes.insert(id.to_owned(), Arc::clone(slot));
+    }
+
+    /// Has nothing known of a sandbox any more.
+    pub(super) fn remove(&self, id: &str) {
+        self.sandboxes.lock().remove(id);
+    }
+
+    /// The ids of those of which something is known.
+    pub(super) fn ids(&self) -> Vec<String> {
+        self.sandboxes.lock().keys().cloned().collect()
+    }
+
+    /// Whether something is known of a sandbox that `wanted` wants.
+    pub(super) fn any(&self, wanted: impl FnMut(&String) -> bool) -> bool {
+        self.sandboxes.lock().keys().any(wanted)
     }
 
     /// The sandbox with this id.

@@ -4,17 +4,28 @@
 
 use std::{
     fs, io,
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
+use rustix::{
+    fs::{FlockOperation, flock},
+    io::Errno,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use tokio::time::Instant;
 
-use super::{chain::Attachment, error::CniError};
+use super::{chain::Attachment, error::CniError, pod::NetNs};
 
 const KIND: &str = "cniCacheV1";
 /// Begins the name of a file that is being written.
 const UNFINISHED: &str = ".unfinished-";
+const LOCK: &str = "dockershim.lock";
+/// How long the lock is waited for: longer than a plugin gets to collect garbage.
+const LOCK_PATIENCE: Duration = Duration::from_secs(150);
+const LOCK_PAUSE: Duration = Duration::from_millis(100);
 
 /// What identifies an attachment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +64,13 @@ pub struct Cached {
     /// What `ADD` resulted in; none when it did not end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Value>,
+    /// Who has made it, of the shims that share a directory; other runtimes do not say.
+    #[serde(
+        rename = "dockershim",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub owner: Option<String>,
 }
 
 /// Go's JSON has bytes in base64.
@@ -70,11 +88,26 @@ mod base64_bytes {
     }
 }
 
-/// The directory of what is remembered.
+/// The directory of what is remembered. Other engines' shims, and other runtimes, may
+/// remember theirs in it.
 #[derive(Debug, Clone)]
 pub struct Cache {
     directory: PathBuf,
+    lock: PathBuf,
 }
+
+/// What the lock of a directory is held for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lock {
+    /// Something is being attached; any number of shims may be at it.
+    Attach,
+    /// What is of no attachment is removed; nothing is being attached meanwhile.
+    CollectGarbage,
+}
+
+/// The lock of a directory, until it is dropped.
+#[derive(Debug)]
+pub struct Locked(#[expect(dead_code, reason = "the lock is the file's")] fs::File);
 
 // === impl Cached ===
 
@@ -92,6 +125,7 @@ impl Cached {
             cni_args: Some(attachment.args.clone()),
             capability_args: capability_args.filter(|args| !args.is_empty()),
             result: None,
+            owner: None,
         }
     }
 
@@ -104,15 +138,27 @@ impl Cached {
         }
     }
 
-    /// The attachment, in what is its network namespace now.
-    pub fn attachment(&self, netns: &str) -> Attachment {
-        Attachment {
+    /// The attachment and its result, with the path that its network namespace has now, if
+    /// it has one.
+    pub fn of(&self, netns: Option<&NetNs>) -> (Attachment, Option<Value>) {
+        let path = netns.map(NetNs::path).unwrap_or_default();
+        let mut result = self.result.clone();
+        // Plugins compare the two.
+        let interfaces = result.as_mut().and_then(|r| r.get_mut("interfaces"));
+        let interfaces = interfaces.and_then(Value::as_array_mut).into_iter();
+        for sandbox in interfaces.flatten().filter_map(|i| i.get_mut("sandbox")) {
+            if !path.is_empty() && *sandbox == *self.netns {
+                *sandbox = path.clone().into();
+            }
+        }
+        let attachment = Attachment {
             container_id: self.container_id.clone(),
-            netns: netns.to_owned(),
+            netns: path,
             ifname: self.if_name.clone(),
             args: self.cni_args.clone().unwrap_or_default(),
             capability_args: self.capability_args.clone().unwrap_or_default(),
-        }
+        };
+        (attachment, result)
     }
 
     fn read(bytes: &[u8]) -> Result<Self, String> {
@@ -131,6 +177,53 @@ impl Cache {
     pub fn new(directory: &Path) -> Self {
         Self {
             directory: directory.join("results"),
+            lock: directory.join(LOCK),
+        }
+    }
+
+    /// Takes the directory's lock, and waits for it.
+    ///
+    /// # Errors
+    /// [`CniError::Locked`] when others have it for long, or [`CniError::Cache`].
+    pub async fn lock(&self, what: Lock) -> Result<Locked, CniError> {
+        let began = Instant::now();
+        loop {
+            let this = self.clone();
+            let task = tokio::task::spawn_blocking(move || this.try_lock(what));
+            let tried = task
+                .await
+                .unwrap_or_else(|error| Err(io::Error::other(error)));
+            let failed = |source| CniError::Cache {
+                action: "lock",
+                path: self.lock.clone(),
+                source,
+            };
+            match tried.map_err(failed)? {
+                Some(locked) => return Ok(locked),
+                None if began.elapsed() > LOCK_PATIENCE => {
+                    return Err(CniError::Locked(self.lock.clone()));
+                }
+                None => tokio::time::sleep(LOCK_PAUSE).await,
+            }
+        }
+    }
+
+    /// Takes the directory's lock if it is free. Blocks, but not for others to let it go.
+    fn try_lock(&self, what: Lock) -> io::Result<Option<Locked>> {
+        if let Some(directory) = self.lock.parent() {
+            fs::create_dir_all(directory)?;
+        }
+        let mut options = fs::OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(0o600);
+        let file = options.open(&self.lock)?;
+        let operation = match what {
+            Lock::Attach => FlockOperation::NonBlockingLockShared,
+            Lock::CollectGarbage => FlockOperation::NonBlockingLockExclusive,
+        };
+        match flock(&file, operation) {
+            Ok(()) => Ok(Some(Locked(file))),
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -165,9 +258,12 @@ impl Cache {
         })
     }
 
-    /// Removes what an earlier shim was writing when it was killed. To be called before this
-    /// one writes.
+    /// Removes what an earlier shim was writing when it was killed, unless another one may be
+    /// writing. To be called before this one writes. Blocks.
     pub fn remove_unfinished(&self) {
+        let Ok(Some(_nobody_writes)) = self.try_lock(Lock::CollectGarbage) else {
+            return;
+        };
         let entries = fs::read_dir(&self.directory).into_iter().flatten();
         for entry in entries.flatten() {
             let name = entry.file_name();
@@ -279,6 +375,28 @@ mod tests {
         assert_eq!(cache.get(&first.key()).await, None);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_attached_while_another_shim_collects_garbage() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, other) = (Cache::new(dir.path()), Cache::new(dir.path()));
+        let unfinished = dir.path().join("results").join(UNFINISHED);
+        fs::create_dir(dir.path().join("results")).unwrap();
+        fs::write(&unfinished, "").unwrap();
+        let attaches = one.lock(Lock::Attach).await.unwrap();
+        drop(other.lock(Lock::Attach).await.unwrap());
+        let refused = other.lock(Lock::CollectGarbage).await.unwrap_err();
+        assert!(matches!(refused, CniError::Locked(_)), "{refused}");
+        other.remove_unfinished();
+        assert!(unfinished.exists());
+        drop(attaches);
+        let collects = other.lock(Lock::CollectGarbage).await.unwrap();
+        one.lock(Lock::Attach).await.unwrap_err();
+        drop(collects);
+        one.lock(Lock::Attach).await.unwrap();
+        other.remove_unfinished();
+        assert!(!unfinished.exists());
+    }
+
     #[tokio::test]
     async fn what_is_broken_or_misplaced_is_passed_over() {
         let dir = tempfile::tempdir().unwrap();
@@ -298,6 +416,25 @@ mod tests {
         cache.remove_unfinished();
         assert!(!unfinished.exists());
         assert_eq!(cache.load(), [cached("first")]);
+    }
+
+    #[test]
+    fn a_result_names_the_path_that_its_namespace_has_now() {
+        let mut cached = cached("first");
+        cached.result = Some(json!({"interfaces": [
+            {"name": "cni0"},
+            {"name": "eth0", "sandbox": "/proc/7/ns/net"},
+            {"name": "net1", "sandbox": "/proc/8/ns/net"},
+        ]}));
+        let netns = NetNs::own();
+        let (attachment, result) = cached.of(Some(&netns));
+        assert_eq!(attachment.netns, netns.path());
+        let interfaces = &result.unwrap()["interfaces"];
+        assert_eq!(interfaces[0].get("sandbox"), None);
+        assert_eq!(interfaces[1]["sandbox"], netns.path());
+        assert_eq!(interfaces[2]["sandbox"], "/proc/8/ns/net");
+        let (attachment, result) = cached.of(None);
+        assert_eq!((attachment.netns, result), (String::new(), cached.result));
     }
 
     #[test]

@@ -110,12 +110,9 @@ impl<'a> Chain<'a> {
         Ok(())
     }
 
-    /// `GC`, where the network allows it: removes what is of none of the attachments, which
+    /// `GC`, for a network that allows it: removes what is of none of the attachments, which
     /// are pairs of sandbox id and interface. Every plugin is asked; returns what failed.
     pub async fn gc(self, valid: &[(String, String)]) -> Vec<CniError> {
-        if self.config.version < Version::STATUS || self.config.disable_gc {
-            return Vec::new();
-        }
         let pair = |(id, ifname): &(String, String)| serde_json::json!({ "containerID": id, "ifname": ifname });
         let valid: Value = valid.iter().map(pair).collect();
         let mut failed = Vec::new();

@@ -156,6 +156,11 @@ impl NetworkConfig {
         Ok(self)
     }
 
+    /// Whether its plugins are asked to remove what is of no attachment.
+    pub fn collects_garbage(&self) -> bool {
+        self.version >= Version::STATUS && !self.disable_gc
+    }
+
     /// Whether one of the plugins wants arguments for `capability`.
     pub fn wants(&self, capability: &str) -> bool {
         let mut all = self.plugins.iter().flat_map(|plugin| &plugin.capabilities);

@@ -2,14 +2,17 @@
 //! since. What a sandbox is attached to is forgotten when its `DEL` has succeeded, not
 //! before.
 
-use std::{collections::HashSet, path::Path, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashSet},
+    sync::{Arc, atomic::Ordering},
+};
 
 use serde_json::Map;
 
 use super::{
-    Cni, Pod,
-    attachments::{INTERFACE, LOOPBACK_NETWORK},
-    cache::Key,
+    Cni, NetNs, Pod,
+    attachments::{Attached, INTERFACE, LOOPBACK_NETWORK},
+    cache::{Key, Lock},
     chain::Attachment,
     config::NetworkConfig,
     error::CniError,
@@ -18,44 +21,50 @@ use crate::model::Model;
 
 impl Cni {
     /// Detaches a sandbox from all that it is attached to. One that is attached to nothing
-    /// is detached.
+    /// is detached. `netns` is none when it does not run.
     ///
     /// # Errors
     /// See [`CniError`]; to be tried again.
-    pub async fn detach(&self, pod: &Pod<'_>) -> Result<(), CniError> {
+    pub async fn detach(&self, pod: &Pod<'_>, netns: Option<NetNs>) -> Result<(), CniError> {
         if self.attachments.get(pod.id).is_some() {
-            return self.detach_known(pod.id, &pod.netns).await;
+            return self.detach_known(pod.id, netns).await;
         }
         // It runs, and nothing is remembered: someone has emptied the cache. A `DEL` of what
         // is not there does nothing.
-        let attachment = pod.attachment(INTERFACE, Map::new());
-        match self.network().await {
-            Ok(network) if !attachment.netns.is_empty() => {
+        match (self.network().await, netns) {
+            (Ok(network), Some(netns)) => {
                 tracing::warn!(
                     sandbox_id = pod.id,
                     "nothing is remembered of a running sandbox's network"
                 );
+                let attachment = pod.attachment(&netns, INTERFACE, Map::new());
                 self.chain(&network).del(&attachment, None).await
             }
             _ => Ok(()),
         }
     }
 
-    /// Detaches a sandbox from what is known that it is attached to; `netns` is empty when it
-    /// does not run.
+    /// Detaches a sandbox from what is known that it is attached to; `netns` is what it has
+    /// where nobody holds the namespace that it was attached in.
     ///
     /// # Errors
     /// See [`CniError`]; to be tried again.
-    pub async fn detach_known(&self, sandbox_id: &str, netns: &str) -> Result<(), CniError> {
+    pub async fn detach_known(
+        &self,
+        sandbox_id: &str,
+        netns: Option<NetNs>,
+    ) -> Result<(), CniError> {
         let Some(slot) = self.attachments.get(sandbox_id) else {
             return Ok(());
         };
-        let mut keys = slot.keys.lock().await;
+        let mut attached = slot.attached.lock().await;
+        let Attached { keys, netns: held } = &mut *attached;
         if keys.is_empty() {
             return Ok(());
         }
+        let netns = held.clone().or(netns);
         while let Some(key) = keys.last() {
-            match self.del(key, netns).await {
+            match self.del(key, netns.as_ref()).await {
                 // There is nothing in a loopback that would outlive its namespace.
                 Err(error) if key.network == LOOPBACK_NETWORK => {
                     tracing::warn!(sandbox_id, %error, "the loopback is not taken down");
@@ -65,12 +74,13 @@ impl Cni {
             self.cache.remove(key).await?;
             keys.pop();
         }
+        *held = None;
         *slot.network.lock() = None;
         tracing::info!(sandbox_id, "detached from the pod network");
         Ok(())
     }
 
-    async fn del(&self, key: &Key, netns: &str) -> Result<(), CniError> {
+    async fn del(&self, key: &Key, netns: Option<&NetNs>) -> Result<(), CniError> {
         let cached = self.cache.get(key).await;
         let as_attached = cached
             .as_ref()
@@ -89,62 +99,109 @@ impl Cni {
                 }
             },
         };
-        let mut attachment = match &cached {
-            Some(cached) => cached.attachment(netns),
-            None => Attachment {
-                container_id: key.container_id.clone(),
-                netns: netns.to_owned(),
-                ifname: key.ifname.clone(),
-                args: vec![("IgnoreUnknown".into(), "1".into())],
-                capability_args: Map::new(),
-            },
+        let (attachment, result) = match &cached {
+            Some(cached) => cached.of(netns),
+            None => {
+                let attachment = Attachment {
+                    container_id: key.container_id.clone(),
+                    netns: netns.map(NetNs::path).unwrap_or_default(),
+                    ifname: key.ifname.clone(),
+                    args: vec![("IgnoreUnknown".into(), "1".into())],
+                    capability_args: Map::new(),
+                };
+                (attachment, None)
+            }
         };
-        let result = cached.as_ref().and_then(|cached| cached.result.as_ref());
-        let deleted = self.chain(&network).del(&attachment, result).await;
-        if deleted.is_err() && !netns.is_empty() && !Path::new(netns).exists() {
-            // The sandbox ended in the middle of it.
-            attachment.netns.clear();
-            return self.chain(&network).del(&attachment, result).await;
-        }
-        deleted
+        let chain = self.chain(&network);
+        chain.del(&attachment, result.as_ref()).await
     }
 
-    /// Detaches what is left of sandboxes that are gone.
-    pub(super) async fn sweep(&self, model: &Model) {
-        let known: Vec<String> = self.attachments.sandboxes.lock().keys().cloned().collect();
-        for id in known {
+    /// Detaches what is left of this engine's sandboxes that are gone. Returns those that it
+    /// could not.
+    pub(super) async fn sweep(&self, model: &Model) -> HashSet<String> {
+        let mut left = HashSet::new();
+        for id in self.attachments.ids() {
             if model.snapshot().contains(&id) {
+                self.adopt(&id).await;
                 continue;
             }
-            match self.detach_known(&id, "").await {
-                Ok(()) => drop(self.attachments.sandboxes.lock().remove(&id)),
+            match self.detach_own(&id).await {
+                Ok(()) => self.attachments.remove(&id),
                 Err(error) => {
                     tracing::warn!(
                         sandbox_id = id,
                         %error,
                         "the network of a sandbox that is gone is left over"
                     );
+                    left.insert(id);
                 }
+            }
+        }
+        left
+    }
+
+    /// What others have attached is theirs to detach.
+    async fn detach_own(&self, sandbox_id: &str) -> Result<(), CniError> {
+        let Some(slot) = self.attachments.get(sandbox_id) else {
+            return Ok(());
+        };
+        if !slot.own.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.detach_known(sandbox_id, None).await
+    }
+
+    /// Has a sandbox of this engine known as its own when it is gone, whoever attached it.
+    async fn adopt(&self, sandbox_id: &str) {
+        let Some(slot) = self.attachments.get(sandbox_id) else {
+            return;
+        };
+        if slot.own.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        for key in &slot.attached.lock().await.keys {
+            let Some(mut cached) = self.cache.get(key).await else {
+                continue;
+            };
+            cached.owner = self.remembered.owner().map(str::to_owned);
+            if let Err(error) = self.cache.put(&cached).await {
+                tracing::warn!(sandbox_id, %error, "a restart will not know it as this engine's");
             }
         }
     }
 
-    /// Has the plugins remove what is of no attachment that anyone remembers.
-    pub(super) async fn collect_garbage(&self) {
-        let Ok(network) = self.network().await else { return };
-        let _nobody_adds = self.adding.write().await;
-        let cache = self.cache.clone();
-        let Ok(remembered) = tokio::task::spawn_blocking(move || cache.load()).await else {
+    /// Has the plugins remove what is of no attachment: neither of one that anyone remembers,
+    /// nor of a sandbox of this engine.
+    pub(super) async fn collect_garbage(&self, model: &Model) {
+        let Ok(network) = self.network().await else {
             return;
         };
-        let valid: HashSet<(String, String)> = remembered
-            .into_iter()
-            .filter(|cached| cached.network_name == network.name)
-            .map(|cached| (cached.container_id, cached.if_name))
-            .collect();
-        let valid: Vec<_> = valid.into_iter().collect();
-        for error in self.chain(&network).gc(&valid).await {
+        if !network.collects_garbage() {
+            return;
+        }
+        let collected = async {
+            let _nothing_is_attached = self.cache.lock(Lock::CollectGarbage).await?;
+            let valid: Vec<_> = self.valid(&network, model).await.into_iter().collect();
+            Ok::<_, CniError>(self.chain(&network).gc(&valid).await)
+        };
+        for error in collected.await.unwrap_or_else(|error| vec![error]) {
             tracing::warn!(%error, "what is of no sandbox may be left over");
         }
+    }
+
+    /// The attachments to a network, by sandbox and interface, that are not garbage.
+    async fn valid(&self, network: &NetworkConfig, model: &Model) -> BTreeSet<(String, String)> {
+        let cache = self.cache.clone();
+        let remembered = tokio::task::spawn_blocking(move || cache.load()).await;
+        let remembered = remembered.unwrap_or_default().into_iter();
+        let remembered = remembered
+            .filter(|cached| cached.network_name == network.name)
+            .map(|cached| (cached.container_id, cached.if_name));
+        let snapshot = model.snapshot();
+        let live = snapshot.sandboxes();
+        let live = live
+            .filter(|sandbox| sandbox.cni && sandbox.runs())
+            .map(|sandbox| (sandbox.id().to_owned(), INTERFACE.to_owned()));
+        remembered.chain(live).collect()
     }
 }

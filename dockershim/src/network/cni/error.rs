@@ -5,6 +5,7 @@ use std::{io, path::PathBuf};
 use tonic::Code;
 
 use super::plugin::{PluginError, Verb};
+use crate::process::ProcessError;
 
 /// CNI's own code for "try again later".
 const TRY_AGAIN_LATER: u32 = 11;
@@ -17,6 +18,9 @@ pub enum CniError {
     /// There is no network that a sandbox could be attached to.
     #[error("network plugin is not ready: {0}")]
     NotReady(String),
+    /// The sandbox's network namespace cannot be had.
+    #[error("network namespace of the sandbox: {0}")]
+    Process(#[from] ProcessError),
     /// A plugin failed.
     #[error("{verb} by plugin {plugin:?} of network {network:?}: {source}")]
     Plugin {
@@ -37,6 +41,9 @@ pub enum CniError {
         /// What is wrong.
         reason: String,
     },
+    /// Another shim has the cache's lock for too long.
+    #[error("{} is locked by another runtime that has plugins collect garbage", .0.display())]
+    Locked(PathBuf),
     /// A file of the cache could not be read or written.
     #[error("{action} {}: {source}", path.display())]
     Cache {
@@ -53,7 +60,7 @@ impl CniError {
     /// The gRPC code that a CRI client should see.
     pub fn code(&self) -> Code {
         match self {
-            Self::NotReady(_) => Code::FailedPrecondition,
+            Self::NotReady(_) | Self::Process(_) => Code::FailedPrecondition,
             Self::Plugin { source, .. } => match source {
                 PluginError::Missing(_) => Code::FailedPrecondition,
                 PluginError::Deadline => Code::DeadlineExceeded,
@@ -64,6 +71,7 @@ impl CniError {
                 }
                 _ => Code::Unknown,
             },
+            Self::Locked(_) => Code::Unavailable,
             Self::Result { .. } => Code::Unknown,
             Self::Cache { .. } => Code::Internal,
         }

@@ -17,20 +17,23 @@ mod error;
 pub mod plugin;
 mod pod;
 pub mod pod_cidr;
+mod remembered;
 pub mod result;
 mod source;
 pub mod version;
 mod watch;
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use arc_swap::ArcSwap;
 use bollard::models::{ContainerCreateBody, HostConfig};
 use cri_proto::runtime::v1::DnsConfig;
-use tokio::sync::RwLock;
 
 pub use error::CniError;
-pub use pod::Pod;
+pub use pod::{NetNs, Pod};
 
 use super::docker;
 use attachments::Attachments;
@@ -38,6 +41,7 @@ use cache::Cache;
 use chain::Chain;
 use config::NetworkConfig;
 use plugin::Plugins;
+use remembered::Remembered;
 use source::Source;
 
 /// The engine's network of a sandbox that gets its own from plugins: a loopback alone.
@@ -59,24 +63,25 @@ pub struct Directories {
 pub struct Cni {
     source: Arc<Source>,
     cache: Cache,
+    remembered: Arc<Remembered>,
     pod_cidrs: ArcSwap<Vec<String>>,
     attachments: Attachments,
-    /// Held by each `ADD`; a `GC` waits for them, and they for it.
-    adding: RwLock<()>,
 }
 
 impl Cni {
-    /// Reads the configuration, and what is remembered of earlier attachments. Blocks.
-    pub fn new(directories: Directories, pod_cidrs: Vec<String>) -> Self {
+    /// Reads the configuration, and what is remembered, of earlier attachments and under the
+    /// shim's `root`; `pod_cidrs` are those that the flag gives. Blocks.
+    pub fn new(directories: Directories, pod_cidrs: Vec<String>, root: &Path) -> Self {
         let cache = Cache::new(&directories.cache);
+        let remembered = Remembered::new(root, pod_cidrs);
         let source = Source::new(directories.conf, Plugins::new(directories.bin));
         source.look();
         Self {
-            attachments: Attachments::remembered(&cache),
+            attachments: Attachments::remembered(&cache, remembered.owner()),
             source: Arc::new(source),
             cache,
-            pod_cidrs: ArcSwap::from_pointee(pod_cidrs),
-            adding: RwLock::default(),
+            pod_cidrs: ArcSwap::from_pointee(remembered.pod_cidrs()),
+            remembered: Arc::new(remembered),
         }
     }
 
@@ -120,11 +125,15 @@ impl Cni {
         self.pod_cidrs.load_full()
     }
 
-    /// Sets the ranges that later sandboxes get their addresses from.
-    pub fn set_pod_cidrs(&self, cidrs: Vec<String>) {
+    /// Sets the ranges that later sandboxes get their addresses from, also after a restart.
+    pub async fn set_pod_cidrs(&self, cidrs: Vec<String>) {
         if **self.pod_cidrs.load() != cidrs {
             tracing::info!(cidrs = cidrs.join(","), "pod CIDR");
-            self.pod_cidrs.store(Arc::new(cidrs));
+            self.pod_cidrs.store(Arc::new(cidrs.clone()));
+            let remembered = Arc::clone(&self.remembered);
+            let task = tokio::task::spawn_blocking(move || remembered.set_pod_cidrs(cidrs));
+            // One that panicked is a bug, and was logged.
+            let _ = task.await;
         }
     }
 

@@ -1,16 +1,28 @@
 //! A sandbox, as plugins are told of it.
 
-use std::{fs, os::unix::fs::MetadataExt as _, path::Path};
+use std::{
+    fs, io,
+    os::{
+        fd::{AsRawFd as _, OwnedFd},
+        unix::fs::MetadataExt as _,
+    },
+    sync::Arc,
+};
 
+use cri_proto::runtime::v1::PodSandboxState;
 use serde_json::{Map, Value};
 
-use super::chain::Attachment;
-use crate::model::Sandbox;
+use super::{chain::Attachment, error::CniError};
+use crate::{
+    model::Sandbox,
+    process::{ProcessError, Processes},
+};
 
 /// Says in `CNI_ARGS` which sandbox an attachment is of.
 pub(super) const SANDBOX_ARG: &str = "K8S_POD_INFRA_CONTAINER_ID";
 /// Where the namespaces of processes are; other runtimes keep theirs elsewhere.
 pub(super) const PROCESSES: &str = "/proc/";
+const OWN: &str = "/proc/self/ns/net";
 
 /// A sandbox, as plugins are told of it.
 #[derive(Debug, Clone)]
@@ -19,9 +31,12 @@ pub struct Pod<'a> {
     pub(super) namespace: &'a str,
     pub(super) name: &'a str,
     pub(super) uid: &'a str,
-    /// The path of its network namespace; empty when it does not run.
-    pub(super) netns: String,
 }
+
+/// The network namespace of a sandbox, held: it is there until nobody holds it any more,
+/// whatever becomes of the sandbox and of the number of its process.
+#[derive(Debug, Clone)]
+pub struct NetNs(Arc<OwnedFd>);
 
 impl<'a> Pod<'a> {
     /// The pod of a sandbox.
@@ -31,25 +46,13 @@ impl<'a> Pod<'a> {
             namespace: sandbox.namespace(),
             name: sandbox.pod(),
             uid: sandbox.uid(),
-            netns: netns(sandbox.pid),
-        }
-    }
-
-    /// A pod in a namespace that is no process's.
-    #[cfg(test)]
-    pub(super) fn in_netns(id: &'a str, netns: &str) -> Self {
-        Self {
-            id,
-            namespace: "default",
-            name: "web",
-            uid: "uid",
-            netns: netns.to_owned(),
         }
     }
 
     /// The pod's interface `ifname`.
     pub(super) fn attachment(
         &self,
+        netns: &NetNs,
         ifname: &str,
         capability_args: Map<String, Value>,
     ) -> Attachment {
@@ -62,7 +65,7 @@ impl<'a> Pod<'a> {
         ];
         Attachment {
             container_id: self.id.to_owned(),
-            netns: self.netns.clone(),
+            netns: netns.path(),
             ifname: ifname.to_owned(),
             args: args.map(|(key, value)| (key.into(), value.into())).into(),
             capability_args,
@@ -70,14 +73,50 @@ impl<'a> Pod<'a> {
     }
 }
 
-/// The path of a process's network namespace; empty when there is no such process, or its
-/// namespace is the node's own: a sandbox that has ended leaves its number to others.
-fn netns(pid: i64) -> String {
-    let identity = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino()));
-    let path = format!("{PROCESSES}{pid}/ns/net");
-    let theirs = identity(Path::new(&path));
-    match (theirs, identity(Path::new("/proc/self/ns/net"))) {
-        (Ok(theirs), Ok(own)) if theirs != own && pid != 0 => path,
-        _ => String::new(),
+impl NetNs {
+    /// The network namespace of a sandbox that is ready.
+    ///
+    /// # Errors
+    /// [`CniError::Process`] when it has none, or none that can be had here.
+    pub async fn of(processes: &Arc<Processes>, sandbox: &Sandbox) -> Result<Self, CniError> {
+        let (id, pid) = (sandbox.id().to_owned(), sandbox.pid);
+        if sandbox.status.state() != PodSandboxState::SandboxReady {
+            return Err(ProcessError::Ended(id).into());
+        }
+        let processes = Arc::clone(processes);
+        let task = tokio::task::spawn_blocking(move || {
+            let process = processes.open(&id, pid)?;
+            let failed = |source| ProcessError::File { pid, source };
+            let netns = process.network_namespace().map_err(failed)?;
+            if is_own(&netns).map_err(failed)? {
+                // What plugins did there, the node would lose.
+                return Err(ProcessError::Foreign { pid, container: id });
+            }
+            Ok(Self(Arc::new(netns)))
+        });
+        let failed = |error| ProcessError::File {
+            pid,
+            source: io::Error::other(error),
+        };
+        Ok(task.await.map_err(failed)??)
     }
+
+    /// A namespace that no plugin enters.
+    #[cfg(test)]
+    pub(super) fn own() -> Self {
+        Self(Arc::new(fs::File::open(OWN).unwrap().into()))
+    }
+
+    /// A path to it that is good for every process, as long as it is held.
+    pub(super) fn path(&self) -> String {
+        let (shim, number) = (std::process::id(), self.0.as_raw_fd());
+        format!("{PROCESSES}{shim}/fd/{number}")
+    }
+}
+
+/// Whether a network namespace is the one that the shim is in.
+fn is_own(netns: &OwnedFd) -> io::Result<bool> {
+    let theirs = rustix::fs::fstat(netns)?;
+    let own = fs::metadata(OWN)?;
+    Ok((theirs.st_dev, theirs.st_ino) == (own.dev(), own.ino()))
 }

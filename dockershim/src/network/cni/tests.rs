@@ -1,12 +1,17 @@
 //! Networks of scripts that write down what they are asked.
 
-use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
+    path::Path,
+};
 
+use cri_proto::runtime::v1::{PodSandboxState, PodSandboxStatus};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
 use super::*;
-use crate::model::Model;
+use crate::model::{Model, Record, Sandbox};
 
 /// Fails when a file `fail-<verb>-<plugin>` lies beside it.
 const SCRIPT: &str = r#"#!/bin/sh
@@ -22,8 +27,6 @@ fi
 "#;
 
 const ID: &str = "0123456789abcdef";
-/// No plugin enters it.
-const NETNS: &str = "/proc/self/ns/net";
 
 struct Node {
     dir: TempDir,
@@ -54,12 +57,18 @@ impl Node {
     }
 
     fn cni(&self) -> Cni {
+        self.cni_of("root", &[])
+    }
+
+    /// That of a shim with this root directory, and these ranges for pods.
+    fn cni_of(&self, root: &str, pod_cidrs: &[&str]) -> Cni {
         let directories = Directories {
             bin: vec![self.path("bin")],
             conf: self.path("net.d"),
             cache: self.path("cache"),
         };
-        Cni::new(directories, Vec::new())
+        let pod_cidrs = pod_cidrs.iter().map(|&cidr| cidr.to_owned()).collect();
+        Cni::new(directories, pod_cidrs, &self.path(root))
     }
 
     fn fail(&self, verb: &str, plugin: &str, fails: bool) {
@@ -105,7 +114,17 @@ fn net(version: &str) -> Value {
 }
 
 fn pod() -> Pod<'static> {
-    Pod::in_netns(ID, NETNS)
+    Pod {
+        id: ID,
+        namespace: "default",
+        name: "web",
+        uid: "uid",
+    }
+}
+
+/// Attaches the pod; the namespace is held only by what it is attached to.
+async fn attach(cni: &Cni, arguments: Map<String, Value>) -> Result<(), CniError> {
+    cni.attach(&pod(), &NetNs::own(), arguments).await
 }
 
 fn arguments() -> Map<String, Value> {
@@ -118,7 +137,7 @@ async fn plugins_are_added_in_order_and_deleted_in_reverse() {
     let node = Node::new(&["one", "two"]);
     node.configure(&net("1.0.0"));
     let cni = node.cni();
-    cni.attach(&pod(), arguments()).await.unwrap();
+    attach(&cni, arguments()).await.unwrap();
     let calls = node.calls();
     assert_eq!(
         (&calls[0]["plugin"], &calls[1]["plugin"]),
@@ -145,21 +164,27 @@ async fn plugins_are_added_in_order_and_deleted_in_reverse() {
     );
     assert_eq!(cni.network_status(ID).unwrap().ip, "10.1.0.2");
 
-    cni.detach(&pod()).await.unwrap();
+    // The namespace that it was attached in is held, whatever has become of the sandbox.
+    let netns = &calls[0]["netns"];
+    let inode = |path: &str| fs::metadata(path).unwrap().ino();
+    assert_eq!(
+        inode(netns.as_str().unwrap()),
+        inode("/proc/self/ns/net"),
+        "{netns}"
+    );
+
+    cni.detach(&pod(), None).await.unwrap();
     let calls = node.calls();
     assert_eq!(
         (&calls[0]["plugin"], &calls[1]["plugin"]),
         (&json!("two"), &json!("one"))
     );
     for call in &calls {
-        assert_eq!(
-            (&call["verb"], &call["netns"]),
-            (&json!("DEL"), &json!(NETNS))
-        );
+        assert_eq!((&call["verb"], &call["netns"]), (&json!("DEL"), netns));
         assert_eq!(call["config"]["prevResult"]["by"], "two");
     }
     assert_eq!((cni.network_status(ID), node.remembered()), (None, 0));
-    cni.detach(&pod()).await.unwrap();
+    cni.detach(&pod(), None).await.unwrap();
     assert_eq!(node.asked(), [""; 0]);
 }
 
@@ -169,11 +194,7 @@ async fn a_failed_add_is_undone_as_a_whole() {
     node.configure(&net("1.0.0"));
     let cni = node.cni();
     node.fail("ADD", "two", true);
-    let error = cni
-        .attach(&pod(), Map::new())
-        .await
-        .unwrap_err()
-        .to_string();
+    let error = attach(&cni, Map::new()).await.unwrap_err().to_string();
     for part in [
         "ADD",
         "\"two\"",
@@ -193,20 +214,20 @@ async fn a_failed_add_is_undone_as_a_whole() {
 async fn what_was_attached_is_detached_as_it_was_attached() {
     let node = Node::new(&["one", "two", "three"]);
     node.configure(&net("1.0.0"));
-    node.cni().attach(&pod(), arguments()).await.unwrap();
+    attach(&node.cni(), arguments()).await.unwrap();
     node.configure(&json!({"name": "new", "plugins": [{"type": "three"}]}));
     let cni = node.cni();
     assert_eq!(cni.network_status(ID).unwrap().ip, "10.1.0.2");
     node.calls();
     // The sandbox has ended by itself, and the first try fails.
     node.fail("DEL", "one", true);
-    cni.detach_known(ID, "").await.unwrap_err();
+    cni.detach_known(ID, None).await.unwrap_err();
     assert_eq!(
         (node.asked(), node.remembered()),
         (vec!["DEL two".into(), "DEL one".into()], 1)
     );
     node.fail("DEL", "one", false);
-    cni.detach_known(ID, "").await.unwrap();
+    cni.detach_known(ID, None).await.unwrap();
     let calls = node.calls();
     assert_eq!(calls[0]["netns"], "");
     assert_eq!(
@@ -222,7 +243,7 @@ async fn what_a_crash_left_behind_is_swept() {
     node.configure(&net("1.1.0"));
     let model = Model::new();
     let cni = node.cni();
-    cni.attach(&pod(), Map::new()).await.unwrap();
+    attach(&cni, Map::new()).await.unwrap();
     // As in the middle of an `ADD`: remembered, without a result.
     let file = node.path(&format!("cache/results/net-{ID}-eth0"));
     let mut cached: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
@@ -244,7 +265,7 @@ async fn what_a_crash_left_behind_is_swept() {
         (node.asked(), node.remembered()),
         (vec!["DEL two".into(), "DEL one".into()], 1)
     );
-    cni_again.collect_garbage().await;
+    cni_again.collect_garbage(&model).await;
     let calls = node.calls();
     assert_eq!(calls.len(), 2);
     let valid = json!([{"containerID": "other", "ifname": "eth0"}]);
@@ -252,14 +273,89 @@ async fn what_a_crash_left_behind_is_swept() {
     assert_eq!(calls[0]["config"]["cni.dev/valid-attachments"], valid);
 }
 
+/// A sandbox whose network is CNI's, as the model has it.
+fn put_sandbox(model: &Model, id: &str) {
+    let sandbox = Sandbox {
+        status: PodSandboxStatus {
+            id: id.into(),
+            state: PodSandboxState::SandboxReady.into(),
+            ..Default::default()
+        },
+        docker_name: String::new(),
+        pid: 7,
+        started: true,
+        cni: true,
+        runtime: String::new(),
+        cgroup_parent: String::new(),
+        provisional: false,
+    };
+    model.put(&model.ticket(), id, Some(Record::Sandbox(sandbox.into())));
+}
+
+#[tokio::test]
+async fn no_live_sandbox_is_garbage_whatever_is_remembered() {
+    let node = Node::new(&["one"]);
+    node.configure(&json!({"name": "net", "cniVersion": "1.1.0", "plugins": [{"type": "one"}]}));
+    let cni = node.cni();
+    let model = Model::new();
+    put_sandbox(&model, ID);
+    attach(&cni, Map::new()).await.unwrap();
+    // Someone has emptied the cache, and another is just being attached.
+    fs::remove_dir_all(node.path("cache/results")).unwrap();
+    put_sandbox(&model, "fedcba9876543210");
+    node.calls();
+    cni.collect_garbage(&model).await;
+    let valid = json!([
+        {"containerID": ID, "ifname": "eth0"},
+        {"containerID": "fedcba9876543210", "ifname": "eth0"},
+    ]);
+    let told = &node.calls()[0]["config"]["cni.dev/valid-attachments"];
+    assert_eq!(*told, valid);
+}
+
+#[tokio::test]
+async fn what_another_engines_shim_attached_is_its_own() {
+    let node = Node::new(&["one", "two"]);
+    node.configure(&net("1.0.0"));
+    let model = Model::new();
+    attach(&node.cni(), Map::new()).await.unwrap();
+    node.asked();
+    let other = node.cni_of("other-root", &[]);
+    other.sweep(&model).await;
+    assert_eq!((node.asked(), node.remembered()), (vec![], 1));
+    // Its sandbox is this engine's after all, as when the shim's own files were lost: from
+    // then on it is known.
+    put_sandbox(&model, ID);
+    node.cni_of("new-root", &[]).sweep(&model).await;
+    model.remove(ID);
+    node.cni().sweep(&model).await;
+    assert_eq!((node.asked(), node.remembered()), (vec![], 1));
+    node.cni_of("new-root", &[]).sweep(&model).await;
+    assert_eq!(node.asked(), ["DEL two", "DEL one"]);
+    assert_eq!(node.remembered(), 0);
+}
+
+#[tokio::test]
+async fn the_pod_cidr_that_was_told_survives_a_restart() {
+    let node = Node::new(&[]);
+    let cidrs = |flag: &[&str]| (*node.cni_of("root", flag).pod_cidrs()).clone();
+    assert_eq!(cidrs(&["10.1.0.0/24"]), ["10.1.0.0/24"]);
+    let told = vec!["10.2.0.0/24".to_owned(), "fd00::/64".to_owned()];
+    let before = node.cni_of("root", &["10.1.0.0/24"]);
+    before.set_pod_cidrs(told.clone()).await;
+    assert_eq!(cidrs(&["10.1.0.0/24"]), told);
+    // The newer word is the flag's.
+    assert_eq!(cidrs(&["10.3.0.0/24"]), ["10.3.0.0/24"]);
+}
+
 #[tokio::test]
 async fn a_loopback_plugin_is_run_first_and_deleted_last() {
     let node = Node::new(&["one", "two", "loopback"]);
     node.configure(&net("1.0.0"));
-    node.cni().attach(&pod(), Map::new()).await.unwrap();
+    attach(&node.cni(), Map::new()).await.unwrap();
     assert_eq!(node.asked(), ["ADD loopback", "ADD one", "ADD two"]);
     node.fail("DEL", "loopback", true);
-    node.cni().detach(&pod()).await.unwrap();
+    node.cni().detach(&pod(), None).await.unwrap();
     assert_eq!(node.asked(), ["DEL two", "DEL one", "DEL loopback"]);
     assert_eq!(node.remembered(), 0);
 }
@@ -276,15 +372,15 @@ async fn what_is_attached_can_be_checked() {
         config["disableCheck"] = disabled.into();
         node.configure(&config);
         let cni = node.cni();
-        cni.attach(&pod(), Map::new()).await.unwrap();
+        attach(&cni, Map::new()).await.unwrap();
         node.calls();
-        let described = cni.describe(&pod()).await;
+        let described = cni.describe(ID, Some(&NetNs::own())).await;
         assert_eq!(described[0]["check"], expected, "{version}");
         assert_eq!(described[0]["result"]["by"], "two");
         let checked = if expected == "ok" { 2 } else { 0 };
         assert_eq!(node.asked().len(), checked);
         node.fail("CHECK", "one", true);
-        let described = cni.describe(&pod()).await;
+        let described = cni.describe(ID, Some(&NetNs::own())).await;
         let broken = described[0]["check"].as_str().unwrap().contains("broken");
         assert_eq!(broken, expected == "ok");
     }
@@ -301,7 +397,7 @@ async fn readiness_follows_configuration_plugins_and_ranges() {
         "{}",
         reason(&cni).await
     );
-    let error = cni.attach(&pod(), Map::new()).await.unwrap_err();
+    let error = attach(&cni, Map::new()).await.unwrap_err();
     assert_eq!(error.code(), tonic::Code::FailedPrecondition);
 
     node.configure(&json!({"name": "net", "plugins": [
@@ -313,7 +409,7 @@ async fn readiness_follows_configuration_plugins_and_ranges() {
         "{}",
         reason(&cni).await
     );
-    cni.set_pod_cidrs(vec!["10.1.0.0/24".into()]);
+    cni.set_pod_cidrs(vec!["10.1.0.0/24".into()]).await;
     assert!(
         reason(&cni).await.contains("\"late\""),
         "{}",
@@ -403,10 +499,10 @@ async fn no_address_is_no_network() {
     node.configure(&json!({"name": "net", "plugins": [{"type": "one"}]}));
     let script = "#!/bin/sh\n[ $CNI_COMMAND != ADD ] || echo '{\"cniVersion\":\"1.0.0\"}'\n";
     fs::write(node.path("bin/one"), script).unwrap();
-    let error = node.cni().attach(&pod(), Map::new()).await.unwrap_err();
+    let error = attach(&node.cni(), Map::new()).await.unwrap_err();
     assert!(error.to_string().contains("no address for eth0"), "{error}");
     fs::write(node.path("bin/one"), "#!/bin/sh\necho nonsense\n").unwrap();
-    let error = node.cni().attach(&pod(), Map::new()).await.unwrap_err();
+    let error = attach(&node.cni(), Map::new()).await.unwrap_err();
     assert!(error.to_string().contains("is no result"), "{error}");
     assert!(Path::new(&node.path("cache")).is_dir());
     assert_eq!(node.remembered(), 0);

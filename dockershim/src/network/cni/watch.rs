@@ -1,7 +1,7 @@
 //! Follows what changes by itself: the configuration directory, the plugins' status, and
 //! sandboxes that are removed by others.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
@@ -12,7 +12,7 @@ use crate::model::Model;
 const POLL: Duration = Duration::from_secs(2);
 /// How often the plugins are asked for their status.
 const STATUS: Duration = Duration::from_secs(10);
-/// How often attachments of sandboxes that are gone are looked for.
+/// How often it is tried again to detach sandboxes that are gone.
 const SWEEP: Duration = Duration::from_secs(60);
 /// How often it is looked whether the engine's sandboxes are known.
 const AWAIT_SYNC: Duration = Duration::from_millis(200);
@@ -50,11 +50,16 @@ impl Cni {
         while !model.synced() {
             tokio::time::sleep(AWAIT_SYNC).await;
         }
-        self.sweep(model).await;
-        self.collect_garbage().await;
+        let mut left: HashSet<String> = self.sweep(model).await;
+        self.collect_garbage(model).await;
         loop {
-            tokio::time::sleep(SWEEP).await;
-            self.sweep(model).await;
+            // What was not detached is not tried again at once.
+            let gone = model.wait_for(|snapshot| {
+                let attachments = &self.attachments;
+                attachments.any(|id| !snapshot.contains(id) && !left.contains(id))
+            });
+            let _ = tokio::time::timeout(SWEEP, gone).await;
+            left = self.sweep(model).await;
         }
     }
 }
