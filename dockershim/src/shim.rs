@@ -136,6 +136,10 @@ impl Shim {
                 &config.root_directory,
             ))),
         };
+        if let (Some(metrics), Some(cni)) = (&metrics, &cni) {
+            let help = "CNI plugins that were killed because they took too long";
+            metrics.register("cni_plugins_killed", help, cni.killed_plugins());
+        }
         if let Some(cni) = &cni {
             tokio::spawn(cni.clone().run(model.clone(), stop.clone()));
         }

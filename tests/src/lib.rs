@@ -5,6 +5,7 @@
 
 pub mod api_server;
 pub mod cluster;
+pub mod cni;
 pub mod containerd;
 mod containerd_shims;
 pub mod control_plane;

@@ -2,14 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use std::{
-    collections::BTreeMap, fs, net::IpAddr, os::unix::fs::PermissionsExt as _, time::Duration,
-};
+use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt as _, time::Duration};
 
-use anyhow::Result;
 use bollard::query_parameters::RemoveContainerOptionsBuilder;
 use cri_proto::runtime::v1::{self as cri, PodSandboxState};
 use e2e::{
+    cni::{
+        SUBNET, await_ready, bridge, configure, ensure_nothing_is_left, leases, network_condition,
+        node_with_bridge,
+    },
     cri::{Cri, container, host_sandbox, sandbox},
     node::Node,
 };
@@ -18,99 +19,34 @@ use tonic::Code;
 
 /// How long the shim may take to follow the engine or the configuration directory.
 const SOON: Duration = Duration::from_secs(10);
-const SUBNET: &str = "10.88.0.";
-
-/// A bridge with addresses and ports, in files of the node's own.
-fn bridge(node: &Node) -> Value {
-    json!({
-        "cniVersion": "1.0.0",
-        "name": "pods",
-        "plugins": [
-            {
-                "type": "bridge",
-                "bridge": "cni0",
-                "isGateway": true,
-                "ipMasq": true,
-                "ipam": {
-                    "type": "host-local",
-                    "dataDir": node.path("cni/ipam"),
-                    "ranges": [[{"subnet": format!("{SUBNET}0/24")}]],
-                    "routes": [{"dst": "0.0.0.0/0"}],
-                },
-            },
-            {"type": "portmap", "capabilities": {"portMappings": true}},
-            {"type": "firewall"},
-        ],
-    })
-}
-
-/// Puts a configuration in place at once, as add-ons do.
-fn configure(node: &Node, config: &Value) {
-    let new = node.path("conflist.new");
-    fs::write(&new, config.to_string()).unwrap();
-    fs::rename(new, node.path("cni/net.d/10-pods.conflist")).unwrap();
-}
-
-async fn network_ready(cri: &Cri) -> Result<cri::RuntimeCondition> {
-    let request = cri::StatusRequest { verbose: false };
-    let response = cri.runtime.clone().status(request).await?.into_inner();
-    let conditions = response.status.unwrap_or_default().conditions;
-    let found = conditions.into_iter().find(|c| c.r#type == "NetworkReady");
-    Ok(found.unwrap_or_default())
-}
-
-/// A node whose pods have a bridge.
-async fn node_with_bridge() -> (Node, Cri) {
-    let node = Node::with_cni().await.unwrap();
-    configure(&node, &bridge(&node));
-    let cri = Cri::of(&node).await.unwrap();
-    await_ready(&node, &cri).await;
-    (node, cri)
-}
-
-async fn await_ready(node: &Node, cri: &Cri) {
-    node.await_until("the network is ready", SOON, async |_| {
-        Ok(network_ready(cri).await?.status)
-    })
-    .await
-    .unwrap();
-}
-
 async fn ip(cri: &mut Cri, pod: &str) -> String {
-    cri.pod_status(pod)
-        .await
-        .unwrap()
-        .network
-        .unwrap_or_default()
-        .ip
+    let network = cri.pod_status(pod).await.unwrap().network;
+    network.unwrap_or_default().ip
 }
 
-/// The addresses that host-local has given away, and the attachments in the cache.
-fn leases(node: &Node) -> (Vec<String>, Vec<String>) {
-    let names = |directory: &str| {
-        let entries = fs::read_dir(node.path(directory)).into_iter().flatten();
-        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        names.collect::<Vec<_>>()
+/// Each attachment of a pod is found in order by its plugins.
+async fn assert_checked(cri: &mut Cri, pod: &str) {
+    let request = cri::PodSandboxStatusRequest {
+        pod_sandbox_id: pod.to_owned(),
+        verbose: true,
     };
-    let mut addresses = names("cni/ipam/pods");
-    addresses.retain(|name| name.parse::<IpAddr>().is_ok());
-    (addresses, names("cni/cache/results"))
-}
-
-async fn assert_nothing_is_left(node: &Node) {
-    assert_eq!(leases(node), (vec![], vec![]), "{}", node.shim_log());
-    // The kernel takes its time with a namespace that nobody has any more.
-    node.await_until("no link is left", SOON, async |node| {
-        let links = node.in_net(&["ip", "-o", "link", "show", "master", "cni0"])?;
-        Ok(links.stdout.is_empty())
-    })
-    .await
-    .unwrap();
+    let status = cri.runtime.pod_sandbox_status(request).await.unwrap();
+    let info: Value = serde_json::from_str(&status.into_inner().info["info"]).unwrap();
+    let checks: Vec<_> = info["cni"].as_array().unwrap().iter().collect();
+    assert_eq!(checks.len(), 2, "{info}");
+    for check in checks {
+        let expected = if check["ifName"] == "lo" {
+            "the network has none"
+        } else {
+            "ok"
+        };
+        assert_eq!(check["check"], expected, "{info}");
+    }
 }
 
 #[tokio::test]
 async fn pods_reach_each_other_and_are_reached_by_a_port_of_the_node() {
-    let (node, mut cri) = node_with_bridge().await;
+    let (node, mut cri) = node_with_bridge().await.unwrap();
     let mut web = sandbox("web");
     web.port_mappings = vec![cri::PortMapping {
         container_port: 80,
@@ -172,23 +108,8 @@ async fn pods_reach_each_other_and_are_reached_by_a_port_of_the_node() {
     let hostname = cri.exec(&id, &["hostname"], 10).await.unwrap();
     assert_eq!(hostname.stdout, b"web\n");
 
-    let request = cri::PodSandboxStatusRequest {
-        // Of the other, portmap of this age looks for IPv6 rules that it never makes.
-        pod_sandbox_id: other.clone(),
-        verbose: true,
-    };
-    let status = cri.runtime.pod_sandbox_status(request).await.unwrap();
-    let info: Value = serde_json::from_str(&status.into_inner().info["info"]).unwrap();
-    let checks: Vec<_> = info["cni"].as_array().unwrap().iter().collect();
-    assert_eq!(checks.len(), 2, "{info}");
-    for check in checks {
-        let expected = if check["ifName"] == "lo" {
-            "the network has none"
-        } else {
-            "ok"
-        };
-        assert_eq!(check["check"], expected, "{info}");
-    }
+    // Of the other, portmap of this age looks for IPv6 rules that it never makes.
+    assert_checked(&mut cri, &other).await;
 
     cri.stop_pod(&server).await.unwrap();
     assert_eq!(ip(&mut cri, &server).await, "");
@@ -208,14 +129,14 @@ async fn pods_reach_each_other_and_are_reached_by_a_port_of_the_node() {
         cri.remove_pod(pod).await.unwrap();
         cri.remove_pod(pod).await.unwrap();
     }
-    assert_nothing_is_left(&node).await;
+    ensure_nothing_is_left(&node).await.unwrap();
 }
 
 #[tokio::test]
 async fn the_network_is_ready_when_its_configuration_is_there() {
-    let node = Node::with_cni().await.unwrap();
+    let mut node = Node::with_cni().await.unwrap();
     let mut cri = Cri::of(&node).await.unwrap();
-    let condition = network_ready(&cri).await.unwrap();
+    let condition = network_condition(&cri).await.unwrap();
     assert_eq!(
         (condition.status, &*condition.reason),
         (false, "NetworkPluginNotReady")
@@ -244,9 +165,9 @@ async fn the_network_is_ready_when_its_configuration_is_there() {
     let mut config = bridge(&node);
     config["plugins"][0]["capabilities"] = json!({"ipRanges": true});
     config["plugins"][0]["ipam"]["ranges"].take();
-    configure(&node, &config);
+    configure(&node, &config).unwrap();
     node.await_until("the range is missed", SOON, async |_| {
-        Ok(network_ready(&cri).await?.message.contains("PodCIDR"))
+        Ok(network_condition(&cri).await?.message.contains("PodCIDR"))
     })
     .await
     .unwrap();
@@ -263,7 +184,7 @@ async fn the_network_is_ready_when_its_configuration_is_there() {
     assert!(refused.message().contains("pod_cidr"), "{refused:?}");
     let both = update("10.89.0.0/24,fd00:89::/64");
     cri.runtime.update_runtime_config(both).await.unwrap();
-    await_ready(&node, &cri).await;
+    await_ready(&node, &cri).await.unwrap();
     let pod = cri.run(&sandbox("web")).await.unwrap();
     let network = cri.pod_status(&pod).await.unwrap().network.unwrap();
     assert!(network.ip.starts_with("10.89.0."), "{network:?}");
@@ -272,12 +193,21 @@ async fn the_network_is_ready_when_its_configuration_is_there() {
         "{network:?}"
     );
     cri.remove_pod(&pod).await.unwrap();
-    assert_nothing_is_left(&node).await;
+    ensure_nothing_is_left(&node).await.unwrap();
+
+    // The kubelet says it once: it is remembered.
+    node.kill_shim().unwrap();
+    node.start_shim().await.unwrap();
+    let mut cri = Cri::of(&node).await.unwrap();
+    await_ready(&node, &cri).await.unwrap();
+    let pod = cri.run(&sandbox("again")).await.unwrap();
+    let ip = ip(&mut cri, &pod).await;
+    assert!(ip.starts_with("10.89.0."), "{ip}");
 }
 
 #[tokio::test]
 async fn a_failing_plugin_leaves_nothing_behind() {
-    let (node, mut cri) = node_with_bridge().await;
+    let (node, mut cri) = node_with_bridge().await.unwrap();
     let script = node.path("cni/bin/moody");
     let write = |verb: &str| {
         let text = format!(
@@ -293,7 +223,7 @@ async fn a_failing_plugin_leaves_nothing_behind() {
         .as_array_mut()
         .unwrap()
         .push(json!({"type": "moody"}));
-    configure(&node, &config);
+    configure(&node, &config).unwrap();
     node.await_until("the pod is refused by the plugin", SOON, async |_| {
         let mut cri = cri.clone();
         Ok(match cri.run(&sandbox("web")).await {
@@ -307,7 +237,7 @@ async fn a_failing_plugin_leaves_nothing_behind() {
     .await
     .unwrap();
     assert!(cri.pods(Default::default()).await.unwrap().is_empty());
-    assert_nothing_is_left(&node).await;
+    ensure_nothing_is_left(&node).await.unwrap();
 
     write("DEL");
     let pod = cri.run(&sandbox("web")).await.unwrap();
@@ -317,12 +247,12 @@ async fn a_failing_plugin_leaves_nothing_behind() {
     }
     write("NOTHING");
     cri.stop_pod(&pod).await.unwrap();
-    assert_nothing_is_left(&node).await;
+    ensure_nothing_is_left(&node).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_killed_shim_takes_networks_down_as_they_were_put_up() {
-    let (mut node, mut cri) = node_with_bridge().await;
+    let (mut node, mut cri) = node_with_bridge().await.unwrap();
     let (kept, _) = cri.run_pod("kept", &["sleep", "1000"]).await.unwrap();
     let gone = cri.run(&sandbox("gone")).await.unwrap();
     let half = cri.run(&sandbox("half")).await.unwrap();
@@ -343,11 +273,12 @@ async fn a_killed_shim_takes_networks_down_as_they_were_put_up() {
     // Another network than the one that they are on.
     let mut other = bridge(&node);
     other["name"] = "other".into();
-    configure(&node, &other);
+    configure(&node, &other).unwrap();
 
     node.start_shim().await.unwrap();
     let mut cri = Cri::of(&node).await.unwrap();
     assert_eq!(cri.pod_status(&kept).await.unwrap(), before);
+    assert_checked(&mut cri, &kept).await;
     let listed = cri.pods(Default::default()).await.unwrap();
     assert_eq!(
         listed.iter().map(|pod| &pod.id).collect::<Vec<_>>(),
@@ -361,12 +292,12 @@ async fn a_killed_shim_takes_networks_down_as_they_were_put_up() {
     .unwrap();
     cri.stop_pod(&kept).await.unwrap();
     cri.remove_pod(&kept).await.unwrap();
-    assert_nothing_is_left(&node).await;
+    ensure_nothing_is_left(&node).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_sandbox_that_ended_by_itself_is_detached() {
-    let (node, mut cri) = node_with_bridge().await;
+    let (node, mut cri) = node_with_bridge().await.unwrap();
     let docker = node.docker().unwrap();
     let ended = cri.run(&sandbox("ended")).await.unwrap();
     docker.kill_container(&ended, None).await.unwrap();
@@ -389,5 +320,5 @@ async fn a_sandbox_that_ended_by_itself_is_detached() {
     .await
     .unwrap();
     cri.stop_pod(&removed).await.unwrap();
-    assert_nothing_is_left(&node).await;
+    ensure_nothing_is_left(&node).await.unwrap();
 }

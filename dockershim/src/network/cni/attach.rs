@@ -16,6 +16,7 @@ use super::{
     chain::Attachment,
     config::NetworkConfig,
     error::CniError,
+    former::NO_SANDBOX,
     result,
 };
 use crate::model::Sandbox;
@@ -62,6 +63,7 @@ impl Cni {
         let slot = Arc::new(Slot::default());
         let attached = {
             let _no_garbage_is_collected = self.cache.lock(Lock::Attach).await?;
+            self.former.end(NO_SANDBOX).await?;
             let mut attached = slot.attached.lock().await;
             // Locked before others can see it: nobody detaches it before it is attached.
             self.attachments.insert(pod.id, &slot);

@@ -31,6 +31,7 @@ impl Cni {
         }
         // It runs, and nothing is remembered: someone has emptied the cache. A `DEL` of what
         // is not there does nothing.
+        self.former.end(pod.id).await?;
         match (self.network().await, netns) {
             (Ok(network), Some(netns)) => {
                 tracing::warn!(
@@ -61,6 +62,9 @@ impl Cni {
         let Attached { keys, netns: held } = &mut *attached;
         if keys.is_empty() {
             return Ok(());
+        }
+        if held.is_none() {
+            self.former.end(sandbox_id).await?;
         }
         let netns = held.clone().or(netns);
         while let Some(key) = keys.last() {

@@ -41,6 +41,9 @@ pub enum CniError {
         /// What is wrong.
         reason: String,
     },
+    /// A plugin that an earlier shim left running does not end.
+    #[error("a plugin that was left running for the sandbox does not end")]
+    LeftRunning,
     /// Another shim has the cache's lock for too long.
     #[error("{} is locked by another runtime that has plugins collect garbage", .0.display())]
     Locked(PathBuf),
@@ -71,7 +74,7 @@ impl CniError {
                 }
                 _ => Code::Unknown,
             },
-            Self::Locked(_) => Code::Unavailable,
+            Self::LeftRunning | Self::Locked(_) => Code::Unavailable,
             Self::Result { .. } => Code::Unknown,
             Self::Cache { .. } => Code::Internal,
         }

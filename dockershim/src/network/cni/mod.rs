@@ -14,6 +14,7 @@ pub mod chain;
 pub mod config;
 mod detach;
 mod error;
+mod former;
 pub mod plugin;
 mod pod;
 pub mod pod_cidr;
@@ -31,6 +32,7 @@ use std::{
 use arc_swap::ArcSwap;
 use bollard::models::{ContainerCreateBody, HostConfig};
 use cri_proto::runtime::v1::DnsConfig;
+use prometheus_client::metrics::counter::Counter;
 
 pub use error::CniError;
 pub use pod::{NetNs, Pod};
@@ -40,6 +42,7 @@ use attachments::Attachments;
 use cache::Cache;
 use chain::Chain;
 use config::NetworkConfig;
+use former::Former;
 use plugin::Plugins;
 use remembered::Remembered;
 use source::Source;
@@ -66,6 +69,7 @@ pub struct Cni {
     remembered: Arc<Remembered>,
     pod_cidrs: ArcSwap<Vec<String>>,
     attachments: Attachments,
+    former: Former,
 }
 
 impl Cni {
@@ -74,10 +78,13 @@ impl Cni {
     pub fn new(directories: Directories, pod_cidrs: Vec<String>, root: &Path) -> Self {
         let cache = Cache::new(&directories.cache);
         let remembered = Remembered::new(root, pod_cidrs);
-        let source = Source::new(directories.conf, Plugins::new(directories.bin));
+        let owner = remembered.owner().map(str::to_owned);
+        let plugins = Plugins::new(directories.bin, owner.clone());
+        let source = Source::new(directories.conf, plugins);
         source.look();
         Self {
             attachments: Attachments::remembered(&cache, remembered.owner()),
+            former: Former::new(owner, source.plugins.killed.clone()),
             source: Arc::new(source),
             cache,
             pod_cidrs: ArcSwap::from_pointee(remembered.pod_cidrs()),
@@ -135,6 +142,11 @@ impl Cni {
             // One that panicked is a bug, and was logged.
             let _ = task.await;
         }
+    }
+
+    /// Counts the plugins that were killed because they took too long.
+    pub fn killed_plugins(&self) -> Counter {
+        self.source.plugins.killed.clone()
     }
 
     fn chain<'a>(&'a self, network: &'a NetworkConfig) -> Chain<'a> {

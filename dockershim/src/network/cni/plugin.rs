@@ -8,14 +8,21 @@ use std::{
     time::Duration,
 };
 
+use parking_lot::Mutex;
+use prometheus_client::metrics::counter::Counter;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Deserialize;
-use tokio::{io::AsyncWriteExt as _, process::Command};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _},
+    process::{Child, Command},
+};
 
-use super::chain::Attachment;
+use super::{chain::Attachment, former::OWNER};
 
 /// What a plugin gets for one request.
 const DEADLINE: Duration = Duration::from_secs(120);
+/// How long one that was killed may take to be gone.
+const KILL: Duration = Duration::from_secs(10);
 /// How long a binary that is just being written is waited for.
 const BUSY_PATIENCE: Duration = Duration::from_secs(5);
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
@@ -92,12 +99,21 @@ struct Refusal {
 #[derive(Debug, Clone)]
 pub struct Plugins {
     directories: Vec<PathBuf>,
+    /// The shim that runs them.
+    owner: Option<String>,
+    /// Counts those that took too long.
+    pub killed: Counter,
 }
 
 impl Plugins {
-    /// The plugins in these directories; the first that has one is taken.
-    pub fn new(directories: Vec<PathBuf>) -> Self {
-        Self { directories }
+    /// The plugins in these directories, of which the first that has one is taken, for the
+    /// shim `owner`.
+    pub fn new(directories: Vec<PathBuf>, owner: Option<String>) -> Self {
+        Self {
+            directories,
+            owner,
+            killed: Counter::default(),
+        }
     }
 
     /// Finds the binary of a plugin. Blocks.
@@ -148,13 +164,19 @@ impl Plugins {
             .env("CNI_IFNAME", attachment.map_or("", |a| &a.ifname))
             .env("CNI_ARGS", attachment.map(cni_args).unwrap_or_default())
             .env("CNI_PATH", self.list(":"))
+            .env(OWNER, self.owner.as_deref().unwrap_or_default())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true)
-            // A plugin runs others; they all have to end with it.
             .process_group(0);
-        let output = run_to_end(command, stdin).await?;
+        let output = run_to_end(command, stdin).await.inspect_err(|error| {
+            if matches!(error, PluginError::Deadline) {
+                let plugin = path.display();
+                tracing::warn!(%plugin, %verb, %error, "a CNI plugin was killed");
+                self.killed.inc();
+            }
+        })?;
         tracing::debug!(plugin = %path.display(), %verb, status = %output.status, "CNI");
         if output.status.success() {
             return Ok(output.stdout);
@@ -188,23 +210,74 @@ async fn run_to_end(mut command: Command, stdin: &[u8]) -> Result<Output, Plugin
             spawned => break spawned?,
         }
     };
-    let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
-    let input = child.stdin.take();
+    let group = Group::of(&child);
+    let (input, mut stdout, mut stderr) =
+        (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let feed = async {
         if let Some(mut input) = input {
             // A plugin that does not read its input says more by what it answers.
             let _ = input.write_all(stdin).await;
         }
     };
-    let work = async { tokio::join!(feed, child.wait_with_output()).1 };
-    match tokio::time::timeout(DEADLINE, work).await {
-        Ok(output) => Ok(output?),
-        Err(_) => {
-            if let Some(group) = group {
-                let _ = kill_process_group(group, Signal::KILL);
-            }
-            Err(PluginError::Deadline)
+    let end = async {
+        let status = child.wait().await;
+        group.ended();
+        status
+    };
+    let work = async {
+        let read = (read(&mut stdout), read(&mut stderr));
+        let (_, status, stdout, stderr) = tokio::join!(feed, end, read.0, read.1);
+        Ok(Output {
+            status: status?,
+            stdout: stdout?,
+            stderr: stderr?,
+        })
+    };
+    let mut work = std::pin::pin!(work);
+    if let Ok(output) = tokio::time::timeout(DEADLINE, &mut work).await {
+        return output;
+    }
+    group.kill();
+    // What it began is not undone while it is at it.
+    if tokio::time::timeout(KILL, work).await.is_err() {
+        tracing::warn!("a CNI plugin that was killed does not end");
+    }
+    Err(PluginError::Deadline)
+}
+
+async fn read(from: &mut Option<impl AsyncRead + Unpin>) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    if let Some(from) = from {
+        from.read_to_end(&mut bytes).await?;
+    }
+    Ok(bytes)
+}
+
+/// A plugin, and what it runs itself: they all have to end when nobody waits for it any more.
+struct Group(Mutex<Option<Pid>>);
+
+impl Group {
+    fn of(plugin: &Child) -> Self {
+        let pid = plugin.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+        Self(Mutex::new(pid))
+    }
+
+    /// The plugin has ended: its number may be another's now.
+    fn ended(&self) {
+        self.0.lock().take();
+    }
+
+    fn kill(&self) {
+        if let Some(group) = *self.0.lock() {
+            // One that has ended this moment is gone.
+            let _ = kill_process_group(group, Signal::KILL);
         }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.kill();
     }
 }
 
@@ -246,7 +319,7 @@ mod tests {
         let path = dir.path().join("test");
         fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        let plugins = Plugins::new(vec![dir.path().join("absent"), dir.path().to_owned()]);
+        let plugins = Plugins::new(vec![dir.path().join("absent"), dir.path().to_owned()], None);
         (dir, plugins)
     }
 
@@ -281,6 +354,29 @@ mod tests {
     async fn a_plugin_that_hangs_is_given_up() {
         let error = failure_of("sleep 1000").await;
         assert!(matches!(error, PluginError::Deadline), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_plugin_that_nobody_waits_for_ends_with_what_it_runs() {
+        let script = "sleep 1000 & echo $! >\"$(dirname \"$0\")/pid\"; wait";
+        let (dir, plugins) = plugin(script);
+        let run = tokio::spawn(async move { plugins.run("test", Verb::Check, None, b"").await });
+        let eventually = async |what: &str, is_so: &dyn Fn() -> bool| {
+            for _ in 0..500 {
+                if is_so() {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            panic!("not so within 5 s: {what}");
+        };
+        let number = || fs::read_to_string(dir.path().join("pid")).unwrap_or_default();
+        eventually("it runs", &|| !number().is_empty()).await;
+        run.abort();
+        // Ended, though perhaps nobody has asked yet how.
+        let stat = format!("/proc/{}/stat", number().trim());
+        let ended = || fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z "));
+        eventually("what it runs has ended", &ended).await;
     }
 
     #[tokio::test]

@@ -1,0 +1,286 @@
+//! Plugins that an earlier shim left running when it was killed: `ADD` and `DEL` of one sandbox
+//! must not run at the same time, so they end before anything is undone; nor may a `GC` run
+//! that does not know what is being attached.
+//!
+//! They are found by what a plugin, and what it runs itself, has in its environment.
+
+use std::{
+    collections::HashSet,
+    fs::{self, File},
+    io::Read as _,
+    os::{fd::OwnedFd, unix::fs::MetadataExt as _},
+    path::Path,
+    time::Duration,
+};
+
+use prometheus_client::metrics::counter::Counter;
+use rustix::{
+    fs::{CWD, Mode, OFlags, openat, readlinkat},
+    process::{Signal, geteuid, pidfd_send_signal},
+};
+use tokio::{sync::OnceCell, time::Instant};
+
+use super::error::CniError;
+
+/// How long a plugin may go on that nobody waits for any more.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the kernel may take to end one that was killed.
+const KILL: Duration = Duration::from_secs(10);
+/// How often it is looked whether they have ended.
+const PAUSE: Duration = Duration::from_millis(50);
+/// The variables that a plugin has, and its sandbox is told by.
+const VERB: &str = "CNI_COMMAND";
+const SANDBOX: &str = "CNI_CONTAINERID";
+/// Says which shim runs a plugin that is for no sandbox in particular.
+pub(super) const OWNER: &str = "DOCKERSHIM_OWNER";
+/// Stands for the sandbox where an earlier life of this shim has garbage collected.
+pub(super) const NO_SANDBOX: &str = "";
+const GARBAGE_COLLECTION: &str = "GC";
+/// What is read of an environment: that of a plugin is the shim's own, with a few more.
+const MAX_ENVIRONMENT: u64 = 256 * 1024;
+
+/// What an earlier shim left running.
+#[derive(Debug)]
+pub(super) struct Former {
+    owner: Option<String>,
+    killed: Counter,
+    /// The sandboxes for which a plugin ran when this shim looked first; there are never more.
+    sandboxes: OnceCell<HashSet<String>>,
+}
+
+/// A process of a plugin.
+struct Plugin {
+    /// `/proc/<pid>`.
+    directory: OwnedFd,
+    sandbox: String,
+}
+
+impl Former {
+    /// Nothing was looked for yet; `owner` is this shim, and `killed` counts those that did not
+    /// end by themselves.
+    pub(super) fn new(owner: Option<String>, killed: Counter) -> Self {
+        Self {
+            owner,
+            killed,
+            sandboxes: OnceCell::new(),
+        }
+    }
+
+    /// Returns when no plugin of an earlier shim runs for the sandbox, or, with [`NO_SANDBOX`],
+    /// to collect garbage; one that goes on is killed.
+    ///
+    /// # Errors
+    /// [`CniError::LeftRunning`] when it does not end even then.
+    pub(super) async fn end(&self, sandbox_id: &str) -> Result<(), CniError> {
+        let look = async || {
+            let plugins = self.running().await.into_iter();
+            plugins.map(|plugin| plugin.sandbox).collect()
+        };
+        if !self.sandboxes.get_or_init(look).await.contains(sandbox_id) {
+            return Ok(());
+        }
+        let began = Instant::now();
+        let (mut told, mut killed) = (false, false);
+        loop {
+            let mut plugins = self.running().await;
+            plugins.retain(|plugin| plugin.sandbox == sandbox_id);
+            if plugins.is_empty() {
+                return Ok(());
+            }
+            if !told {
+                told = true;
+                tracing::warn!(
+                    sandbox_id,
+                    "a CNI plugin was left running; it is waited for"
+                );
+            }
+            if began.elapsed() > PATIENCE + KILL {
+                return Err(CniError::LeftRunning);
+            }
+            if began.elapsed() > PATIENCE {
+                if !killed {
+                    killed = true;
+                    self.killed.inc();
+                    tracing::warn!(sandbox_id, "a CNI plugin that was left running is killed");
+                }
+                for plugin in plugins {
+                    // One that has ended meanwhile is gone.
+                    let _ = pidfd_send_signal(&plugin.directory, Signal::KILL);
+                }
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// The plugins that run, and what they run themselves.
+    async fn running(&self) -> Vec<Plugin> {
+        let owner = self.owner.clone();
+        let look = tokio::task::spawn_blocking(move || {
+            let own = fs::read_link("/proc/self/ns/pid").ok();
+            let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+            let processes = entries.filter(|entry| {
+                let name = entry.file_name();
+                name.as_encoded_bytes().iter().all(u8::is_ascii_digit)
+            });
+            let of_shim = owner.as_deref();
+            let plugins = processes.filter_map(|p| plugin(&p.path(), own.as_deref(), of_shim));
+            plugins.collect()
+        });
+        look.await.unwrap_or_default()
+    }
+}
+
+/// The plugin whose `/proc/<pid>` this is. What runs in a container is none, whatever it has
+/// in its environment; nor is a server that a plugin has started, which is in a session of
+/// its own.
+fn plugin(path: &Path, namespace: Option<&Path>, owner: Option<&str>) -> Option<Plugin> {
+    if fs::metadata(path).ok()?.uid() != geteuid().as_raw() {
+        return None;
+    }
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let directory = openat(CWD, path, flags | OFlags::DIRECTORY, Mode::empty()).ok()?;
+    let read = |file: &str| {
+        let file = File::from(openat(&directory, file, flags, Mode::empty()).ok()?);
+        let mut bytes = Vec::new();
+        file.take(MAX_ENVIRONMENT).read_to_end(&mut bytes).ok()?;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let sandbox = sandbox_of(&read("environ")?, owner)?;
+    let theirs = readlinkat(&directory, "ns/pid", Vec::new()).ok()?;
+    let of_node =
+        namespace.is_some_and(|own| own.as_os_str().as_encoded_bytes() == theirs.to_bytes());
+    (of_node && !has_own_session(&read("stat")?)).then_some(Plugin { directory, sandbox })
+}
+
+/// The sandbox for which a process with this environment runs as a plugin, or [`NO_SANDBOX`]
+/// where it collects garbage for the shim `owner`.
+fn sandbox_of(environment: &str, owner: Option<&str>) -> Option<String> {
+    let value = |name| {
+        let mut variables = environment.split('\0').filter_map(|v| v.split_once('='));
+        variables.find_map(|(key, value)| (key == name).then_some(value))
+    };
+    let (verb, sandbox) = (value(VERB)?, value(SANDBOX)?);
+    let collects = verb == GARBAGE_COLLECTION && owner.is_some() && value(OWNER) == owner;
+    (sandbox != NO_SANDBOX || collects).then(|| sandbox.to_owned())
+}
+
+/// Whether a process is in a session that one of its own group began (`setsid(2)`), by its
+/// `/proc/<pid>/stat`.
+fn has_own_session(stat: &str) -> bool {
+    // What comes before is the program's name, which may be anything.
+    let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
+    let mut fields = fields.split(' ').skip(2);
+    fields.next() == fields.next()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        os::unix::process::CommandExt as _,
+        process::{Child, Command},
+    };
+
+    use super::*;
+
+    /// A shell with the environment of a plugin; ends with the test.
+    struct Left(Child);
+
+    impl Left {
+        fn start(sandbox: &str, script: &str) -> Self {
+            let mut command = Command::new("sh");
+            command
+                .args(["-c", script])
+                .envs([("CNI_COMMAND", "ADD"), ("CNI_CONTAINERID", sandbox)])
+                .process_group(0);
+            Self(command.spawn().unwrap())
+        }
+
+        fn runs(&mut self) -> bool {
+            self.0.try_wait().unwrap().is_none()
+        }
+    }
+
+    impl Drop for Left {
+        fn drop(&mut self) {
+            let group = rustix::process::Pid::from_raw(self.0.id().cast_signed()).unwrap();
+            let _ = rustix::process::kill_process_group(group, Signal::KILL);
+            let _ = self.0.wait();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_plugin_that_was_left_running_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let ended = dir.path().join("ended");
+        let script = format!("sleep 0.5; touch {}", ended.display());
+        let mut waited_for = Left::start("former-waited-for", &script);
+        let mut other = Left::start("former-other", "sleep 1000; true");
+        let former = Former::new(None, Counter::default());
+        former.end("former-waited-for").await.unwrap();
+        assert!(ended.exists());
+        former.end("former-without").await.unwrap();
+        waited_for.0.wait().unwrap();
+        assert!(other.runs());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_plugin_that_goes_on_is_killed_with_what_it_runs() {
+        let mut left = Left::start("former-goes-on", "sleep 1000; true");
+        let former = Former::new(None, Counter::default());
+        former.end("former-goes-on").await.unwrap();
+        assert_eq!(former.killed.get(), 1);
+        assert!(!left.runs());
+        let left_over = former.running().await;
+        assert!(!left_over.iter().any(|p| p.sandbox == "former-goes-on"));
+    }
+
+    #[tokio::test]
+    async fn a_server_that_a_plugin_started_is_left_alone() {
+        let script = "exec setsid --fork sh -c 'echo $$ >\"$0\"; exec sleep 1000' \"$0\"";
+        let dir = tempfile::tempdir().unwrap();
+        let number = dir.path().join("pid");
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", script])
+            .arg(&number)
+            .envs([("CNI_COMMAND", "ADD"), ("CNI_CONTAINERID", "former-server")]);
+        command.status().unwrap();
+        let pid = loop {
+            let text = fs::read_to_string(&number).unwrap_or_default();
+            if let Ok(pid) = text.trim().parse() {
+                break rustix::process::Pid::from_raw(pid).unwrap();
+            }
+            std::thread::yield_now();
+        };
+        Former::new(None, Counter::default())
+            .end("former-server")
+            .await
+            .unwrap();
+        let running = rustix::process::test_kill_process(pid);
+        rustix::process::kill_process(pid, Signal::KILL).unwrap();
+        running.unwrap();
+    }
+
+    #[test]
+    fn what_is_no_plugin_is_told_from_one() {
+        let environment = "A=1\0CNI_COMMAND=DEL\0CNI_CONTAINERID=abc\0CNI_IFNAME=eth0\0";
+        assert_eq!(sandbox_of(environment, None).as_deref(), Some("abc"));
+        let collects = "CNI_COMMAND=GC\0CNI_CONTAINERID=\0DOCKERSHIM_OWNER=me\0";
+        assert_eq!(
+            sandbox_of(collects, Some("me")).as_deref(),
+            Some(NO_SANDBOX)
+        );
+        assert_eq!(sandbox_of(collects, Some("other")), None);
+        assert_eq!(sandbox_of(collects, None), None);
+        for other in [
+            "",
+            "CNI_CONTAINERID=abc\0",
+            "CNI_COMMAND=STATUS\0CNI_CONTAINERID=\0",
+            "CNI_COMMAND=GC\0",
+        ] {
+            assert_eq!(sandbox_of(other, Some("me")), None, "{other:?}");
+        }
+        assert!(has_own_session("7 (a) b) S 1 7 7 0 -1"));
+        assert!(!has_own_session("7 (a) S 1 7 3 0 -1"));
+    }
+}

@@ -1,0 +1,98 @@
+//! Nodes whose pods get their network from Debian's CNI plugins.
+
+use std::{fs, net::IpAddr, time::Duration};
+
+use anyhow::{Result, ensure};
+use cri_proto::runtime::v1::{RuntimeCondition, StatusRequest};
+use serde_json::{Value, json};
+
+use crate::{cri::Cri, node::Node};
+
+/// How long the shim may take to follow the configuration directory, and the kernel to let go
+/// of a namespace.
+const SOON: Duration = Duration::from_secs(10);
+/// Begins the addresses of the pods on [`bridge`].
+pub const SUBNET: &str = "10.88.0.";
+
+/// A bridge with addresses and ports, in files of the node's own.
+pub fn bridge(node: &Node) -> Value {
+    json!({
+        "cniVersion": "1.0.0",
+        "name": "pods",
+        "plugins": [
+            {
+                "type": "bridge",
+                "bridge": "cni0",
+                "isGateway": true,
+                "ipMasq": true,
+                "ipam": {
+                    "type": "host-local",
+                    "dataDir": node.path("cni/ipam"),
+                    "ranges": [[{"subnet": format!("{SUBNET}0/24")}]],
+                    "routes": [{"dst": "0.0.0.0/0"}],
+                },
+            },
+            {"type": "portmap", "capabilities": {"portMappings": true}},
+            {"type": "firewall"},
+        ],
+    })
+}
+
+/// Puts a configuration in place at once, as add-ons do.
+pub fn configure(node: &Node, config: &Value) -> Result<()> {
+    let new = node.path("conflist.new");
+    fs::write(&new, config.to_string())?;
+    Ok(fs::rename(new, node.path("cni/net.d/10-pods.conflist"))?)
+}
+
+/// What the runtime says of its network.
+pub async fn network_condition(cri: &Cri) -> Result<RuntimeCondition> {
+    let request = StatusRequest { verbose: false };
+    let response = cri.runtime.clone().status(request).await?.into_inner();
+    let conditions = response.status.unwrap_or_default().conditions;
+    let found = conditions.into_iter().find(|c| c.r#type == "NetworkReady");
+    Ok(found.unwrap_or_default())
+}
+
+/// Waits until the network is ready.
+pub async fn await_ready(node: &Node, cri: &Cri) -> Result<()> {
+    node.await_until("the network is ready", SOON, async |_| {
+        Ok(network_condition(cri).await?.status)
+    })
+    .await
+}
+
+/// A node whose pods have a bridge.
+pub async fn node_with_bridge() -> Result<(Node, Cri)> {
+    let node = Node::with_cni().await?;
+    configure(&node, &bridge(&node))?;
+    let cri = Cri::of(&node).await?;
+    await_ready(&node, &cri).await?;
+    Ok((node, cri))
+}
+
+/// The addresses that host-local has given away, and the attachments in the cache.
+pub fn leases(node: &Node) -> (Vec<String>, Vec<String>) {
+    let names = |directory: &str| {
+        let entries = fs::read_dir(node.path(directory)).into_iter().flatten();
+        let names = entries.flatten().map(|entry| entry.file_name());
+        names
+            .flat_map(|name| name.into_string())
+            .collect::<Vec<_>>()
+    };
+    let mut addresses = names("cni/ipam/pods");
+    addresses.retain(|name| name.parse::<IpAddr>().is_ok());
+    (addresses, names("cni/cache/results"))
+}
+
+/// Fails unless no sandbox is attached to anything any more.
+pub async fn ensure_nothing_is_left(node: &Node) -> Result<()> {
+    let left = leases(node);
+    ensure!(left == (vec![], vec![]), "{left:?}\n{}", node.shim_log());
+    // The kernel takes its time with a namespace that nobody has any more.
+    node.await_until("no link is left", SOON, async |node| {
+        let links = node.in_net(&["ip", "-o", "link", "show", "master", "cni0"])?;
+        Ok(links.stdout.is_empty())
+    })
+    .await
+}
