@@ -345,7 +345,7 @@ impl PodSyncer for Syncer {
         self.remove_pod_dir(&subject.uid).await?;
         if let Some(pod) = &subject.pod {
             let dir = directory::log_dir(&self.options, pod);
-            blocking(move || remove_dir(dir)).await?;
+            blocking(move || Ok(tree_walk::remove_all(&dir)?)).await?;
         }
         // What was an orphan to the runtime may be a pod that was rejected: that
         // keeps its status. One that comes back begins with none.
@@ -365,17 +365,4 @@ pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, WorkerError> + Send + 'static,
 ) -> Result<T, WorkerError> {
     repeatable::blocking(work).await?
-}
-
-/// Removes a directory with all that is in it; one that is not there is fine.
-pub(crate) fn remove_dir(path: PathBuf) -> Result<(), WorkerError> {
-    match std::fs::remove_dir_all(&path) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(DirectoryError {
-            action: "remove",
-            path,
-            source,
-        }
-        .into()),
-        _ => Ok(()),
-    }
 }

@@ -10,6 +10,7 @@ pub mod containerd;
 mod containerd_shims;
 pub mod control_plane;
 pub mod cri;
+pub mod deep_tree;
 pub mod engine;
 pub mod fake_csi;
 pub mod fake_runtime;

@@ -16,7 +16,6 @@ use crate::{
     logs::links,
     pleg::Listing,
     pod::{directory, identity::PodUid},
-    pod_syncer,
     pod_worker::WorkerError,
     repeatable,
     volume::{self, VolumeManager, disk},
@@ -132,8 +131,8 @@ async fn clean_logs<K: Fn(&PodUid) -> bool + Send + 'static>(look: Look<K>) {
     let cleaned = repeatable::blocking(move || {
         for (name, path) in children(&look.options.pod_logs_dir) {
             if directory::uid_of_log_dir(&name).is_some_and(|uid| !(look.keep)(&uid)) {
-                let removed = pod_syncer::remove_dir(path.clone());
-                report(&path, removed);
+                let removed = tree_walk::remove_all(&path);
+                report(&path, removed.map_err(Into::into));
             }
         }
         if let Some(dir) = &look.options.container_logs_dir {

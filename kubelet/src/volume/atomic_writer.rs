@@ -8,6 +8,8 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
+use tree_walk::{Step, Walk};
+
 use super::{VolumeError, disk, mount};
 use crate::clock;
 
@@ -134,14 +136,11 @@ fn shows(dir: &Path, payload: &BTreeMap<PathBuf, FileProjection>) -> bool {
 }
 
 fn count_files(dir: &Path) -> io::Result<usize> {
+    let mut walk = Walk::open(dir)?;
     let mut count = 0;
-    for entry in fs::read_dir(dir)? {
-        let entry = entry?;
-        count += if entry.file_type()?.is_dir() {
-            count_files(&entry.path())?
-        } else {
-            1
-        };
+    while let Some(step) = walk.step()? {
+        step.ensure_passed()?;
+        count += usize::from(matches!(step, Step::File(_)));
     }
     Ok(count)
 }
@@ -216,12 +215,7 @@ fn remove_old(dir: &Path) -> Result<(), VolumeError> {
     let shown = fs::read_link(dir.join(DATA)).map_err(failed)?;
     for (name, path) in disk::children(dir)? {
         if name.starts_with("..") && name != DATA && Path::new(&name) != shown {
-            let removed = if path.is_symlink() {
-                fs::remove_file(&path)
-            } else {
-                fs::remove_dir_all(&path)
-            };
-            removed.map_err(|error| VolumeError::io("remove", &path, error))?;
+            tree_walk::remove_all(&path)?;
         }
     }
     Ok(())

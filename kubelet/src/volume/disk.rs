@@ -68,21 +68,8 @@ pub fn remove_pod_dir(pod_dir: &Path) -> Result<(), VolumeError> {
         let busy = io::Error::other("something is still mounted there");
         return Err(VolumeError::io("remove", &mount.mount_point, busy));
     }
-    remove_empty_dirs(&pod_dir.join("volumes"))?;
+    tree_walk::remove_directories(&pod_dir.join("volumes"))?;
     mount::remove_contents(pod_dir)
-}
-
-/// Removes a tree of directories; any file in it is left, and is an error.
-fn remove_empty_dirs(dir: &Path) -> Result<(), VolumeError> {
-    for (_, path) in children(dir)? {
-        let is_dir = fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_dir());
-        if !is_dir {
-            let found = io::Error::other("a file is where only mount points belong");
-            return Err(VolumeError::io("remove", &path, found));
-        }
-        remove_empty_dirs(&path)?;
-    }
-    mount::remove_mount_point(dir)
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use tree_walk::RemoveError;
+
 use super::plugin::VolumeMode;
 use crate::apiserver::objects::ObjectError;
 
@@ -91,6 +93,9 @@ pub enum VolumeError {
         /// Why not.
         source: io::Error,
     },
+    /// What is in a directory cannot be removed with it.
+    #[error(transparent)]
+    Remove(#[from] RemoveError),
     /// A program that mounts, makes or grows file systems failed.
     #[error("{program} failed: {output}")]
     Program {

@@ -104,8 +104,7 @@ pub(super) fn remove_contents(path: &Path) -> Result<(), VolumeError> {
         let busy = io::Error::from(io::ErrorKind::ResourceBusy);
         return Err(VolumeError::io("unmount", &mount.mount_point, busy));
     }
-    missing_is_fine(fs::remove_dir_all(path))
-        .map_err(|error| VolumeError::io("remove", path, error))
+    Ok(tree_walk::remove_all(path)?)
 }
 
 fn missing_is_fine(result: io::Result<()>) -> io::Result<()> {

@@ -9,8 +9,12 @@ use std::{
     path::Path,
 };
 
-use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags};
+use rustix::{
+    fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat},
+    io::Errno,
+};
 use tracing::warn;
+use tree_walk::{Step, Walk};
 
 use super::{VolumeError, plugin::FsGroup};
 
@@ -29,19 +33,16 @@ pub fn set(dir: &Path, group: FsGroup, read_only: bool) -> Result<(), VolumeErro
     if group.on_root_mismatch && is_right(dir, group.gid, read_only) {
         return Ok(());
     }
-    let mut walk = Walk {
+    let mut change = Change {
         gid: Gid::from_raw(group.gid),
         read_only,
         refused: None,
     };
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let walked = rustix::fs::open(dir, flags, Mode::empty())
-        .map_err(io::Error::from)
-        .and_then(|root| walk.change(root.as_fd()));
-    if let Some(error) = walk.refused {
+    let changed = change.everything(dir);
+    if let Some(error) = change.refused {
         warn!(path = %dir.display(), gid = group.gid, %error, "cannot give all files to fsGroup");
     }
-    walked.map_err(|error| VolumeError::io("give to fsGroup", dir, error))
+    changed.map_err(|error| VolumeError::io("give to fsGroup", dir, error))
 }
 
 /// Whether the root of a volume is as [`set`] leaves it.
@@ -53,22 +54,44 @@ fn is_right(dir: &Path, gid: u32, read_only: bool) -> bool {
     root.is_dir() && root.gid() == gid && root.permissions().mode() & needed == needed
 }
 
-struct Walk {
+struct Change {
     gid: Gid,
     read_only: bool,
     /// The first file that could not be changed.
     refused: Option<io::Error>,
 }
 
-impl Walk {
-    /// Changes an open file, after what is in it: a directory that is right says that all
-    /// below it is.
+impl Change {
+    /// Changes each directory after what is in it: one that is right says that all below it
+    /// is. What is mounted in the volume is another one's.
+    fn everything(&mut self, dir: &Path) -> io::Result<()> {
+        let root = rustix::fs::open(dir, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        if !kind(&rustix::fs::fstat(&root)?).is_dir() {
+            return self.change(root.as_fd());
+        }
+        let mut walk = Walk::of(root)?;
+        while let Some(step) = walk.step()? {
+            match &step {
+                Step::Directory(_, passed) => self.change(passed.directory()?)?,
+                Step::File(name) | Step::Refused(name, Errno::NOTDIR | Errno::LOOP) => {
+                    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                    match rustix::fs::openat(walk.directory()?, name, flags, Mode::empty()) {
+                        Ok(file) => self.change(file.as_fd())?,
+                        // Removed meanwhile.
+                        Err(Errno::NOENT) => {}
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+                Step::Refused(_, Errno::NOENT | Errno::XDEV) => {}
+                _ => step.ensure_passed()?,
+            }
+        }
+        self.change(walk.directory()?)
+    }
+
     fn change(&mut self, file: BorrowedFd<'_>) -> io::Result<()> {
         let found = rustix::fs::fstat(file)?;
-        let kind = FileType::from_raw_mode(found.st_mode);
-        if kind.is_dir() {
-            self.change_entries(file)?;
-        }
+        let kind = kind(&found);
         let owned = rustix::fs::chownat(file, "", None, Some(self.gid), AtFlags::EMPTY_PATH);
         self.note(owned.map_err(io::Error::from));
         // A link has no mode of its own.
@@ -85,26 +108,6 @@ impl Walk {
         Ok(())
     }
 
-    fn change_entries(&mut self, dir: BorrowedFd<'_>) -> io::Result<()> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let opened = rustix::fs::openat(dir, ".", flags, Mode::empty())?;
-        for entry in Dir::read_from(&opened)? {
-            let entry = entry?;
-            let name = entry.file_name();
-            if matches!(name.to_bytes(), b"." | b"..") {
-                continue;
-            }
-            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            match rustix::fs::openat(&opened, name, flags, Mode::empty()) {
-                Ok(child) => self.change(child.as_fd())?,
-                // Removed meanwhile.
-                Err(rustix::io::Errno::NOENT) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
-    }
-
     fn note(&mut self, changed: io::Result<()>) {
         if let Err(error) = changed {
             self.refused.get_or_insert(error);
@@ -112,9 +115,15 @@ impl Walk {
     }
 }
 
+fn kind(found: &Stat) -> FileType {
+    FileType::from_raw_mode(found.st_mode)
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
+
+    use rustix::mount::UnmountFlags;
 
     use super::*;
 
@@ -178,5 +187,20 @@ mod tests {
         assert_eq!(look(outside.path()), before);
         assert_eq!(look(&dir.path().join("link")).0, 4321);
         assert_ne!(look(Path::new("/")).0, 4321);
+    }
+
+    #[test]
+    fn what_is_mounted_in_a_volume_is_another_ones() {
+        let (dir, other) = (volume(), volume());
+        let mounted = dir.path().join("sub/mounted");
+        fs::create_dir(&mounted).unwrap();
+        rustix::mount::mount_bind(other.path(), &mounted).unwrap();
+        let set = set(dir.path(), group(4321, false), false);
+        rustix::mount::unmount(&mounted, UnmountFlags::empty()).unwrap();
+        set.unwrap();
+        assert_eq!(look(&dir.path().join("sub/b")).0, 4321);
+        for path in ["", "a", "sub"] {
+            assert_ne!(look(&other.path().join(path)).0, 4321, "{path:?}");
+        }
     }
 }

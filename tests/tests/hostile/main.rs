@@ -3,4 +3,5 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod deep_trees;
 mod labels;
