@@ -4,7 +4,9 @@
 mod reboot;
 
 use std::{
-    fs,
+    env,
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::{Command, Output},
     time::Duration,
@@ -309,10 +311,14 @@ impl Node {
             NODE_IP,
         ];
         args.extend(flags);
+        let programs = self.path("programs").display().to_string();
+        let search = format!("PATH={programs}:{}", env::var("PATH")?);
+        let binary = binary("kubelet")?.display().to_string();
+        args.splice(0..0, [search.as_str(), &binary]);
         let kubelet = Process::start(
             "kubelet",
             Some(self.namespace().pid()),
-            &binary("kubelet")?,
+            Path::new("env"),
             &args,
             &self.path("kubelet.log"),
         )?;
@@ -323,6 +329,14 @@ impl Node {
             sleep(Duration::from_millis(20)).await;
         }
         Ok(())
+    }
+
+    /// Has the kubelet find this shell script where it looks for a program.
+    pub fn replace_program(&self, name: &str, script: &str) -> Result<()> {
+        let path = self.path("programs").join(name);
+        fs::create_dir_all(self.path("programs"))?;
+        fs::write(&path, format!("#!/bin/sh\n{script}\n"))?;
+        Ok(fs::set_permissions(path, Permissions::from_mode(0o755))?)
     }
 
     /// `kill -9` of the shim.

@@ -9,7 +9,7 @@ use std::{
 use tree_walk::RemoveError;
 
 use super::plugin::VolumeMode;
-use crate::apiserver::objects::ObjectError;
+use crate::{apiserver::objects::ObjectError, config::validation::field::FieldError};
 
 /// Why a volume cannot be had, or given back.
 #[derive(Debug, thiserror::Error)]
@@ -73,6 +73,9 @@ pub enum VolumeError {
         /// For people.
         why: String,
     },
+    /// A field of the pod, or of the persistent volume, cannot be given to a program.
+    #[error(transparent)]
+    Field(#[from] FieldError),
     /// The volume waits for a controller.
     #[error("volume {volume:?} of driver {driver} is not attached to this node: {why}")]
     NotAttached {

@@ -41,7 +41,7 @@ pub(super) fn format_and_mount(
 /// What a disk holds: the type of its file system, or words for something else.
 fn found(disk: &Path) -> Result<Option<String>, VolumeError> {
     let mut command = Command::new("blkid");
-    command.args(["-p", "-s", "TYPE", "-s", "PTTYPE", "-o", "export"]);
+    command.args(["-p", "-s", "TYPE", "-s", "PTTYPE", "-o", "export", "--"]);
     command.arg(disk);
     let output = command.output().map_err(|error| VolumeError::Program {
         program: "blkid".to_owned(),
@@ -73,12 +73,17 @@ fn make(disk: &Path, fs_type: &str) -> Result<(), VolumeError> {
         // As the whole disk, and with no blocks that only root may use.
         command.args(["-F", "-m0"]);
     }
+    // That of ntfs sees no operand after it.
+    if fs_type != "ntfs" {
+        command.arg("--");
+    }
     command.arg(disk);
     mount::run(command).map(drop)
 }
 
 fn check(disk: &Path) -> Result<(), VolumeError> {
     let mut command = Command::new("fsck");
+    // No `--`: what comes after it is for the checker of the type, and no disk is checked.
     command.arg("-a").arg(disk);
     // Not every node has it.
     let Ok(output) = command.output() else {
@@ -102,17 +107,17 @@ pub(super) fn grow(disk: &Path, target: &Path) -> Result<(), VolumeError> {
     let mut command = match fs_type.as_str() {
         "ext2" | "ext3" | "ext4" => {
             let mut command = Command::new("resize2fs");
-            command.arg(disk);
+            command.arg("--").arg(disk);
             command
         }
         "xfs" => {
             let mut command = Command::new("xfs_growfs");
-            command.arg("-d");
+            command.args(["-d", "--"]);
             command
         }
         "btrfs" => {
             let mut command = Command::new("btrfs");
-            command.args(["filesystem", "resize", "max"]);
+            command.args(["filesystem", "resize", "--", "max"]);
             command
         }
         other => {

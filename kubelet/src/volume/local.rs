@@ -18,6 +18,7 @@ use super::{
     },
     spec::VolumeSpec,
 };
+use crate::config::validation::{field::Faults, mounts};
 
 const NAME: &str = "kubernetes.io/local-volume";
 const DEFAULT_FS_TYPE: &str = "ext4";
@@ -66,12 +67,12 @@ impl VolumePlugin for Local {
             if kind(path)? == Kind::Directory || mount::is_mounted(&target)? {
                 return Ok(());
             }
+            let mut options = request.mount_options()?;
+            let fs_type = operands(&request, source)?;
             mount::make_dir(&target, 0o750)?;
-            let mut options = request.spec.mount_options();
             if request.spec.read_only {
                 options.push("ro".to_owned());
             }
-            let fs_type = source.fs_type.as_deref().unwrap_or(DEFAULT_FS_TYPE);
             file_system::format_and_mount(path, &target, fs_type, &options)
         })
         .boxed()
@@ -81,7 +82,8 @@ impl VolumePlugin for Local {
         let (request, host) = (request.clone(), self.host.clone());
         let device_dir = self.device_dir(request.spec.inner_name());
         blocking(move || {
-            let path = checked_path(&request, known_source(&request.spec)?)?;
+            let source = known_source(&request.spec)?;
+            let path = checked_path(&request, source)?;
             if request.spec.mode == VolumeMode::Block {
                 return map_device(&request.dir, path);
             }
@@ -90,7 +92,7 @@ impl VolumePlugin for Local {
                 Kind::Disk => &device_dir,
             };
             if !mount::is_mounted(&request.dir)? {
-                bind(&request, from, &host)?;
+                bind(&request, source, from, &host)?;
             }
             Ok(Mounted::Path(request.dir))
         })
@@ -101,10 +103,12 @@ impl VolumePlugin for Local {
         let request = request.clone();
         let device_dir = self.device_dir(request.spec.inner_name());
         blocking(move || {
-            let path = checked_path(&request, known_source(&request.spec)?)?;
+            let source = known_source(&request.spec)?;
+            let path = checked_path(&request, source)?;
             if request.spec.mode == VolumeMode::Block || kind(path)? == Kind::Directory {
                 return Ok(());
             }
+            operands(&request, source)?;
             file_system::grow(path, &device_dir)
         })
         .boxed()
@@ -167,6 +171,23 @@ fn checked_path<'a>(
     Ok(path)
 }
 
+/// The type of a disk's file system, for the programs that get the volume's path too. A
+/// directory that is bound without any may have any path.
+fn operands<'a>(
+    request: &MountRequest,
+    source: &'a LocalVolumeSource,
+) -> Result<&'a str, VolumeError> {
+    let fs_type = source.fs_type.as_deref().unwrap_or_default();
+    let fs_type = Some(fs_type).filter(|name| !name.is_empty());
+    let fs_type = fs_type.unwrap_or(DEFAULT_FS_TYPE);
+    let field = request.field().child("local");
+    let mut faults = Faults::default();
+    faults.text(&field.child("path"), &source.path, mounts::operand_path);
+    faults.text(&field.child("fsType"), fs_type, mounts::file_system_type);
+    faults.into_result()?;
+    Ok(fs_type)
+}
+
 fn kind(path: &Path) -> Result<Kind, VolumeError> {
     let found = fs::metadata(path).map_err(|error| VolumeError::io("look at", path, error))?;
     if found.is_dir() {
@@ -181,11 +202,19 @@ fn kind(path: &Path) -> Result<Kind, VolumeError> {
 
 /// Shows the volume at the pod's directory. Its files go to the group of the first of its
 /// pods, whom they are shown to.
-fn bind(request: &MountRequest, from: &Path, host: &VolumeHost) -> Result<(), VolumeError> {
+fn bind(
+    request: &MountRequest,
+    source: &LocalVolumeSource,
+    from: &Path,
+    host: &VolumeHost,
+) -> Result<(), VolumeError> {
     let dir = &request.dir;
     let failed = |error| VolumeError::io("bind the local volume to", dir, error);
+    let mut options = request.mount_options()?;
+    if !options.is_empty() {
+        operands(request, source)?;
+    }
     mount::make_dir(dir, 0o750)?;
-    let mut options = request.spec.mount_options();
     if options.is_empty() {
         mount::bind(from, dir).map_err(failed)?;
         if request.spec.read_only {

@@ -22,6 +22,7 @@ pub(super) fn detach(file: &Path) -> Result<(), VolumeError> {
         return Ok(());
     };
     let mut command = Command::new("losetup");
+    // It is the option's value, not an operand.
     command.arg("-d").arg(device);
     mount::run(command).map(drop)
 }

@@ -125,7 +125,7 @@ pub(super) fn make_dir(path: &Path, mode: u32) -> Result<(), VolumeError> {
 }
 
 /// Mounts by the `mount` program, which knows the helpers of network file systems and
-/// finds out types.
+/// finds out types. The helpers get the source where options may be: it must be none.
 pub(super) fn mount_program(
     source: &str,
     target: &Path,
@@ -139,7 +139,7 @@ pub(super) fn mount_program(
     if !options.is_empty() {
         command.args(["-o", &options.join(",")]);
     }
-    command.arg(source).arg(target);
+    command.arg("--").arg(source).arg(target);
     run(command).map(drop)
 }
 

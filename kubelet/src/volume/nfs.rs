@@ -15,7 +15,10 @@ use super::{
     plugin::{Attributes, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
     spec::{VolumeSource, VolumeSpec},
 };
-use crate::foreign;
+use crate::{
+    config::validation::{field::Faults, mounts},
+    foreign,
+};
 
 /// After this, a server that does not answer is given up.
 const UNMOUNT_LIMIT: Duration = Duration::from_secs(60);
@@ -49,8 +52,11 @@ impl VolumePlugin for Nfs {
                 return Err(VolumeError::Unsupported(request.spec.name));
             };
             if !mount::is_mounted(&request.dir)? {
+                let mut faults = Faults::default();
+                mounts::validate_nfs(source, &request.field().child("nfs"), &mut faults);
+                faults.into_result()?;
+                let mut options = request.mount_options()?;
                 mount::make_dir(&request.dir, 0o750)?;
-                let mut options = request.spec.mount_options();
                 if is_read_only(&request.spec) {
                     options.push("ro".to_owned());
                 }

@@ -27,7 +27,13 @@ use futures::future::{self, BoxFuture, FutureExt as _};
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{VolumeError, spec::VolumeSpec};
-use crate::pod::identity::PodUid;
+use crate::{
+    config::validation::{
+        field::{self, Faults},
+        mounts,
+    },
+    pod::identity::PodUid,
+};
 
 /// What a call comes to.
 pub type Work<'a, T> = BoxFuture<'a, Result<T, VolumeError>>;
@@ -126,6 +132,38 @@ impl MountRequest {
     /// The volume's name in the pod's spec.
     pub fn name(&self) -> &str {
         &self.spec.name
+    }
+
+    /// The field that the volume's source is in: the pod's, or that of the persistent volume.
+    pub fn field(&self) -> field::Path {
+        if self.spec.persistent().is_some() {
+            let name = self.spec.inner_name();
+            return field::Path::new(&format!("PersistentVolume {name}: spec"));
+        }
+        let volumes = self.pod.spec.iter().flat_map(|spec| &spec.volumes);
+        let index = volumes.flatten().position(|v| v.name == self.spec.name);
+        let list = field::Path::new("spec").child("volumes");
+        index.map_or(list.clone(), |index| list.index(index))
+    }
+
+    /// What the persistent volume asks for when it is mounted, one option after the other.
+    ///
+    /// # Errors
+    /// An item holds what cannot be given to `mount`.
+    pub fn mount_options(&self) -> Result<Vec<String>, VolumeError> {
+        let spec = self.spec.persistent().and_then(|v| v.spec.as_ref());
+        let items = spec.and_then(|spec| spec.mount_options.as_ref());
+        let path = self.field().child("mountOptions");
+        let mut faults = Faults::default();
+        let mut all = Vec::new();
+        for (index, item) in items.into_iter().flatten().enumerate() {
+            match mounts::mount_options(item) {
+                Ok(options) => all.extend(options.into_iter().map(str::to_owned)),
+                Err(rule) => faults.invalid(&path.index(index), item, rule),
+            }
+        }
+        faults.into_result()?;
+        Ok(all)
     }
 }
 

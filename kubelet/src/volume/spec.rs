@@ -62,13 +62,6 @@ impl VolumeSpec {
         }
     }
 
-    /// What the persistent volume asks for when it is mounted.
-    pub fn mount_options(&self) -> Vec<String> {
-        let spec = self.persistent().and_then(|volume| volume.spec.as_ref());
-        spec.and_then(|spec| spec.mount_options.clone())
-            .unwrap_or_default()
-    }
-
     /// The group that pods with this volume are to be in.
     pub fn extra_group(&self) -> Option<i64> {
         let annotations = self.persistent()?.metadata.annotations.as_ref()?;

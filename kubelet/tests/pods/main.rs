@@ -21,6 +21,7 @@ mod node;
 mod node_object;
 mod objects;
 mod probes;
+mod program_arguments;
 mod resize;
 mod restart_rules;
 mod restarts;

@@ -5,3 +5,4 @@
 
 mod deep_trees;
 mod labels;
+mod program_arguments;

@@ -162,6 +162,14 @@ impl Faults {
         }
     }
 
+    /// Whether there is none.
+    ///
+    /// # Errors
+    /// The first.
+    pub fn into_result(self) -> Result<(), FieldError> {
+        self.0.into_iter().next().map_or(Ok(()), Err)
+    }
+
     /// All of them, in the order of their finding.
     pub fn into_vec(self) -> Vec<FieldError> {
         self.0

@@ -6,6 +6,7 @@ mod container;
 mod env;
 pub mod field;
 mod metadata;
+pub mod mounts;
 pub mod names;
 mod pod;
 mod probe;

@@ -11,7 +11,7 @@ const SUBDOMAIN_LENGTH: &str = "must be no more than 253 characters";
 const QUALIFIED: &str = "a qualified name must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName', or 'my.name'), with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')";
 const LABEL_VALUE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue', or 'my_value')";
 
-fn ensure(holds: bool, rule: &'static str) -> Rule {
+pub(super) fn ensure(holds: bool, rule: &'static str) -> Rule {
     if holds { Ok(()) } else { Err(rule) }
 }
 

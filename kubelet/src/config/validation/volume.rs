@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, Volume, Volum
 use super::{
     env::{validate_field_path, validate_resource_field},
     field::{Faults, Path},
-    names,
+    mounts, names,
 };
 use crate::config::quantity;
 
@@ -130,13 +130,7 @@ fn validate_source(volume: &Volume, path: &Path, faults: &mut Faults) {
         );
     }
     if let Some(nfs) = &volume.nfs {
-        let path = path.child("nfs");
-        if nfs.server.is_empty() {
-            faults.required(&path.child("server"), "");
-        }
-        if !nfs.path.starts_with('/') {
-            faults.invalid(&path.child("path"), &nfs.path, "must be an absolute path");
-        }
+        mounts::validate_nfs(nfs, &path.child("nfs"), faults);
     }
     if let Some(claim) = &volume.persistent_volume_claim
         && claim.claim_name.is_empty()

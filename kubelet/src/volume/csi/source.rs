@@ -14,6 +14,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::{NAME, client::Capabilities};
 use crate::{
+    config::validation::{field::Faults, mounts},
     pod::identity,
     volume::{
         VolumeError,
@@ -62,7 +63,22 @@ pub(super) struct Source {
 }
 
 impl Source {
+    /// What its driver may be told.
+    ///
+    /// # Errors
+    /// The volume is none of CSI's, or a field is nothing that a driver can give to `mount`.
     pub(super) fn of(request: &MountRequest) -> Result<Self, VolumeError> {
+        let source = Self::unchecked(request)?;
+        if !source.fs_type.is_empty() {
+            let field = request.field().child("csi").child("fsType");
+            let mut faults = Faults::default();
+            faults.text(&field, &source.fs_type, mounts::file_system_type);
+            faults.into_result()?;
+        }
+        Ok(source)
+    }
+
+    fn unchecked(request: &MountRequest) -> Result<Self, VolumeError> {
         let spec = &request.spec;
         if let Some(source) = spec.inline().and_then(|volume| volume.csi.as_ref()) {
             let secret = source.node_publish_secret_ref.as_ref();
@@ -97,7 +113,7 @@ impl Source {
             access_modes: volume
                 .and_then(|volume| volume.access_modes.clone())
                 .unwrap_or_default(),
-            mount_options: spec.mount_options(),
+            mount_options: request.mount_options()?,
             stage_secret: source.node_stage_secret_ref.clone(),
             publish_secret: source.node_publish_secret_ref.clone(),
             expand_secret: source.node_expand_secret_ref.clone(),

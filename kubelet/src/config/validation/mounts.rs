@@ -1,0 +1,194 @@
+//! Rules of what volumes give to the programs that mount, make and check file systems. A
+//! text that begins with a dash would be an option to some of them, wherever it is.
+
+use std::net::Ipv6Addr;
+
+use k8s_openapi::api::core::v1::NFSVolumeSource;
+
+use super::{
+    field::{Faults, Path},
+    names::{Rule, ensure},
+};
+
+const OPTION: &str = "must be options of mount(8), separated by commas; a comma may be in one of the form key=\"value\"";
+
+/// The source of an NFS volume.
+pub fn validate_nfs(nfs: &NFSVolumeSource, path: &Path, faults: &mut Faults) {
+    faults.required_text(&path.child("server"), &nfs.server, nfs_server);
+    faults.text(&path.child("path"), &nfs.path, operand_path);
+}
+
+/// Texts that a program takes as they are.
+fn operand(text: &str) -> Rule {
+    ensure(!text.starts_with('-'), "must not begin with '-'")?;
+    ensure(
+        !text.contains(|c: char| c.is_whitespace() || c.is_control()),
+        "must not contain white space or control characters",
+    )
+}
+
+/// Paths that a program takes: of a device, or of what a server exports.
+///
+/// # Errors
+/// What is allowed.
+pub fn operand_path(text: &str) -> Rule {
+    ensure(text.starts_with('/'), "must be an absolute path")?;
+    operand(text)
+}
+
+/// One server, as `mount` finds it before the path that it exports.
+fn nfs_server(text: &str) -> Rule {
+    operand(text)?;
+    let bracketed = text.strip_prefix('[').and_then(|t| t.strip_suffix(']'));
+    let address = match bracketed {
+        Some(address) => address.split('%').next().unwrap_or_default(),
+        None => text,
+    };
+    let is_one_name = !text.contains([':', '/', ',', '[', ']']);
+    let is_one_address = !text.contains(['/', ',']) && address.parse::<Ipv6Addr>().is_ok();
+    ensure(
+        is_one_name || is_one_address,
+        "must be the name or the address of one server",
+    )
+}
+
+/// Types of file systems, of which there are programs such as `mkfs.ext4`.
+///
+/// # Errors
+/// What is allowed.
+pub fn file_system_type(text: &str) -> Rule {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '+');
+    ensure(
+        text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.chars().all(fits),
+        "a type of file system must consist of alphanumeric characters, '-', '_', '.' or '+', and must start with an alphanumeric character (e.g. 'ext4')",
+    )
+}
+
+/// The options of mount(8) in an item of `mountOptions`, where people write several with
+/// commas. None of them takes in what is put after it.
+///
+/// # Errors
+/// What is allowed.
+pub fn mount_options(item: &str) -> Result<Vec<&str>, &'static str> {
+    operand(item)?;
+    let (mut begin, mut is_quoted) = (0, false);
+    let mut options = Vec::new();
+    for (at, c) in item.char_indices() {
+        let (before, after) = (&item[begin..at], &item[at + c.len_utf8()..]);
+        match c {
+            '"' if is_quoted => {
+                ensure(after.is_empty() || after.starts_with(','), OPTION)?;
+                is_quoted = false;
+            }
+            '"' => {
+                ensure(before.ends_with('='), OPTION)?;
+                is_quoted = true;
+            }
+            ',' if !is_quoted => {
+                options.push(before);
+                begin = at + 1;
+            }
+            _ => {}
+        }
+    }
+    ensure(!is_quoted, OPTION)?;
+    options.push(&item[begin..]);
+    options.retain(|option| !option.is_empty());
+    for option in &options {
+        operand(option)?;
+        // It would make the next comma a part of this one.
+        ensure(!option.ends_with('\\'), "must not end with a backslash")?;
+    }
+    Ok(options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_names_and_addresses() {
+        for server in [
+            "nfs",
+            "nfs.example.",
+            "192.0.2.1",
+            "2001:db8::1",
+            "[2001:db8::1]",
+            "[fe80::1%eth0]",
+        ] {
+            assert_eq!(nfs_server(server), Ok(()), "{server}");
+        }
+        for server in [
+            "-T/x",
+            "--bind",
+            "a b",
+            "a\n",
+            "a\u{a0}b",
+            "a\0",
+            "a,b",
+            "a:/x",
+            "a/b",
+            "[a]",
+            "[::1",
+            "[::1]:/x,y]",
+            "fe80::1%eth0",
+            "[fe80::1%e,f]",
+        ] {
+            assert!(nfs_server(server).is_err(), "{server:?}");
+        }
+    }
+
+    #[test]
+    fn paths_of_operands_are_absolute_and_plain() {
+        for path in ["/", "/dev/disk/by-id/x", "/a,b/-c"] {
+            assert_eq!(operand_path(path), Ok(()), "{path}");
+        }
+        for path in [
+            "",
+            "-T",
+            "a",
+            "./a",
+            "/a b",
+            "/a\t",
+            "/a\u{7f}",
+            "/a\u{2028}",
+        ] {
+            assert!(operand_path(path).is_err(), "{path:?}");
+        }
+    }
+
+    #[test]
+    fn types_of_file_systems_name_no_program_elsewhere() {
+        for name in ["ext4", "9p", "ntfs-3g", "fuse.glusterfs", "nfs4"] {
+            assert_eq!(file_system_type(name), Ok(()), "{name}");
+        }
+        for name in [
+            "", "-t", ".", "../x", "a/b", "ext4,xfs", "ext4 -F", "ext4\n", "\u{e9}xt",
+        ] {
+            assert!(file_system_type(name).is_err(), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn each_mount_option_is_told_apart() {
+        for (item, options) in [
+            ("ro", vec!["ro"]),
+            ("nfsvers=4.1,hard", vec!["nfsvers=4.1", "hard"]),
+            ("", vec![]),
+            (",a,,b,", vec!["a", "b"]),
+            (
+                "context=\"system_u:object_r:t:s0:c1,c2\",ro",
+                vec!["context=\"system_u:object_r:t:s0:c1,c2\"", "ro"],
+            ),
+            ("lowerdir=a\\:b", vec!["lowerdir=a\\:b"]),
+        ] {
+            assert_eq!(mount_options(item), Ok(options), "{item}");
+        }
+        for item in [
+            "-o", "a,-o", "a b", "a\nb", "x=\"", "x=\"a,ro", "x=a\"b\"", "\"a,b\"", "x=\"a\"b",
+            "x\\", "x\\,y",
+        ] {
+            assert!(mount_options(item).is_err(), "{item:?}");
+        }
+    }
+}
