@@ -46,10 +46,14 @@ pub(crate) fn replace_now(path: &Path, contents: &[u8], mode: u32) -> io::Result
     dirs.create(dir)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let temporary = dir.join(format!(".{name}.tmp"));
+    // What is left of another write has its own mode, and may be open.
+    match fs::remove_file(&temporary) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
     let mut file = fs::OpenOptions::new()
-        .create(true)
+        .create_new(true)
         .write(true)
-        .truncate(true)
         .mode(mode)
         .open(&temporary)?;
     file.write_all(contents)?;
@@ -88,4 +92,31 @@ pub(crate) async fn names(path: &Path) -> io::Result<Vec<String>> {
         Ok(names)
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    #[test]
+    fn what_a_write_left_behind_lends_its_mode_and_place_to_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, left) = (dir.path().join("key"), dir.path().join(".key.tmp"));
+        fs::write(&left, "").unwrap();
+        fs::set_permissions(&left, fs::Permissions::from_mode(0o644)).unwrap();
+        // Who has it open already is not to read on.
+        let mut open = fs::File::open(&left).unwrap();
+        replace_now(&path, b"secret", 0o600).unwrap();
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(io::read_to_string(&mut open).unwrap(), "");
+
+        let elsewhere = dir.path().join("elsewhere");
+        symlink(&elsewhere, &left).unwrap();
+        replace_now(&path, b"another", 0o600).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "another");
+        assert!(!elsewhere.exists());
+    }
 }

@@ -3,7 +3,7 @@
 
 mod usable;
 
-use std::{fs, io, os::unix::fs::OpenOptionsExt as _, path::PathBuf, sync::Arc, time::Duration};
+use std::{fs, io, path::PathBuf, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use kube::Client;
@@ -32,6 +32,7 @@ use crate::{
     backoff::jittered,
     clock,
     config::cluster::ClusterOptions,
+    files,
     repeatable::blocking,
 };
 
@@ -397,18 +398,8 @@ impl IdentityKeeper {
 }
 
 fn write_key(path: &std::path::Path, key: &KeyPair) -> io::Result<()> {
-    use std::io::Write as _;
-    if let Some(dir) = path.parent() {
-        fs::create_dir_all(dir)?;
-    }
-    let mut file = fs::OpenOptions::new()
-        .create(true)
-        .write(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(path)?;
-    file.write_all(pem::encode("PRIVATE KEY", key.serialized_der()).as_bytes())?;
-    file.sync_all()
+    let text = pem::encode("PRIVATE KEY", key.serialized_der());
+    files::replace_now(path, text.as_bytes(), 0o600)
 }
 
 /// A client of the user that a kubeconfig names.

@@ -3,13 +3,11 @@
 
 use std::{
     fs, io,
-    io::Write as _,
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
 use super::pair::{Pair, PairError};
-use crate::clock;
+use crate::{clock, files};
 
 /// Why a pair cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -100,21 +98,9 @@ impl PairStore {
             let path = path.to_owned();
             move |source| StoreError::Io { path, source }
         };
-        let mut dirs = fs::DirBuilder::new();
-        dirs.recursive(true).mode(0o755);
-        dirs.create(&self.dir).map_err(io(&self.dir))?;
         let now = clock::now().strftime("%Y-%m-%d-%H-%M-%S").to_string();
         let path = self.path(&now);
-        let mut file = fs::OpenOptions::new()
-            .create(true)
-            .write(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&path)
-            .map_err(io(&path))?;
-        file.write_all(pair.pem().as_bytes())
-            .and_then(|()| file.sync_all())
-            .map_err(io(&path))?;
+        files::replace_now(&path, pair.pem().as_bytes(), 0o600).map_err(io(&path))?;
 
         let (current, updated) = (self.current_path(), self.path("updated"));
         if current.exists() && !is_link(&current)? {

@@ -3,8 +3,9 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs, io,
-    os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, symlink},
+    fs,
+    io::{self, Write as _},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _, symlink},
     path::{Component, Path, PathBuf},
 };
 
@@ -33,7 +34,8 @@ pub struct FileProjection {
 pub type Payload = BTreeMap<String, FileProjection>;
 
 /// Makes a volume show these files and no other, or leaves it alone where it does. `finish`
-/// is called with everything written and nothing of it shown yet. Blocks.
+/// is called with everything written and nothing of it shown yet. Until then nobody else
+/// gets at the files, which have their owner and mode before their contents. Blocks.
 ///
 /// # Errors
 /// A path would leave the volume, or the file system refuses.
@@ -64,6 +66,7 @@ pub fn write(
         let new = new_dir(dir).map_err(failed)?;
         write_files(&new, &payload).map_err(failed)?;
         finish()?;
+        open_up(&new).map_err(failed)?;
         swap(dir, &new).map_err(failed)?;
     }
     show(dir, &payload).map_err(failed)?;
@@ -151,16 +154,18 @@ fn new_dir(dir: &Path) -> io::Result<PathBuf> {
     // More than one in a nanosecond's time are told apart by counting.
     for n in now.subsec_nanosecond().. {
         let path = dir.join(format!("{time}.{n:09}"));
-        match fs::create_dir(&path) {
+        match fs::DirBuilder::new().mode(0o700).create(&path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            made => {
-                made?;
-                fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
-                return Ok(path);
-            }
+            made => return made.map(|()| path),
         }
     }
     Err(io::ErrorKind::AlreadyExists.into())
+}
+
+/// Lets everybody into the directory, whatever the umask is.
+fn open_up(dir: &Path) -> io::Result<()> {
+    let mode = fs::metadata(dir)?.permissions().mode() | 0o755;
+    fs::set_permissions(dir, fs::Permissions::from_mode(mode))
 }
 
 fn write_files(dir: &Path, payload: &BTreeMap<PathBuf, FileProjection>) -> io::Result<()> {
@@ -172,12 +177,14 @@ fn write_files(dir: &Path, payload: &BTreeMap<PathBuf, FileProjection>) -> io::R
                 .mode(0o755)
                 .create(parent)?;
         }
-        // Nobody is to see it before it has its owner and mode.
-        fs::write(&path, &file.data)?;
+        let mut options = fs::OpenOptions::new();
+        options.write(true).create_new(true).mode(0o600);
+        let mut open = options.open(&path)?;
         if file.user.is_some() {
-            std::os::unix::fs::chown(&path, file.user, None)?;
+            std::os::unix::fs::fchown(&open, file.user, None)?;
         }
-        fs::set_permissions(&path, fs::Permissions::from_mode(file.mode))?;
+        open.set_permissions(fs::Permissions::from_mode(file.mode))?;
+        open.write_all(&file.data)?;
     }
     Ok(())
 }
@@ -223,7 +230,13 @@ fn remove_old(dir: &Path) -> Result<(), VolumeError> {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        os::unix::fs::MetadataExt as _,
+        process::{Command, Stdio},
+    };
+
     use super::*;
+    use crate::volume::{ownership, plugin::FsGroup};
 
     fn payload(files: &[(&str, &str)]) -> Payload {
         files
@@ -304,6 +317,71 @@ mod tests {
         let failed = || Err(VolumeError::Unsupported("v".to_owned()));
         write(path, &payload(&[("a", "2")]), failed).unwrap_err();
         assert_eq!(fs::read_to_string(path.join("a")).unwrap(), "1");
+    }
+
+    /// Prints what it reads of the files that are written to a directory, again and again.
+    const READER: &str = r#"
+        while :; do
+            for file in "$0"/..2*/key "$0"/..2*/sub/key; do
+                if read -r line <"$file"; then echo "$line"; exit; fi
+            done
+        done 2>/dev/null"#;
+
+    #[test]
+    fn nobody_else_reads_a_file_while_it_is_written() {
+        // Who tries, the mode and the owner of the file, and the group that it goes to.
+        for (reader, mode, user, group) in [
+            ([65534, 65534], 0o400, None, None),
+            ([65534, 65534], 0o600, Some(1000), None),
+            ([65534, 0], 0o640, None, Some(4321)),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path();
+            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+            let [uid, gid] = reader;
+            let mut child = Command::new("setpriv")
+                .args([format!("--reuid={uid}"), format!("--regid={gid}")])
+                .args(["--clear-groups", "--", "sh", "-c", READER])
+                .arg(path)
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            for n in 0..300 {
+                let mut data = format!("secret {n}\n").into_bytes();
+                data.resize(1 << 19, b'x');
+                let file = FileProjection { data, mode, user };
+                let files = ["key", "sub/key"].map(|name| (name.to_owned(), file.clone()));
+                let finish = || match group {
+                    Some(gid) => {
+                        let group = FsGroup {
+                            gid,
+                            on_root_mismatch: false,
+                        };
+                        ownership::set(path, group, true)
+                    }
+                    None => Ok(()),
+                };
+                write(path, &files.into(), finish).unwrap();
+            }
+            child.kill().unwrap();
+            let read = child.wait_with_output().unwrap().stdout;
+            assert_eq!(
+                String::from_utf8_lossy(&read),
+                "",
+                "by {reader:?} of mode {mode:o}"
+            );
+            // Who is to see them sees the way there.
+            for dir in [path.join(DATA), path.join(DATA).join("sub")] {
+                let found = fs::metadata(dir).unwrap();
+                assert_eq!(found.permissions().mode() & 0o777, 0o755);
+            }
+            let found = fs::metadata(path.join("sub/key")).unwrap();
+            assert_eq!(found.permissions().mode() & 0o777, mode);
+            assert_eq!(
+                (found.uid(), found.gid()),
+                (user.unwrap_or(0), group.unwrap_or(0))
+            );
+        }
     }
 
     #[test]

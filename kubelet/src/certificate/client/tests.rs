@@ -349,3 +349,17 @@ async fn without_any_way_in_both_files_are_named() {
         "{error}"
     );
 }
+
+#[test]
+fn a_key_is_its_owners_alone_whatever_was_in_its_place() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pki/first.key");
+    let key = KeyPair::generate().unwrap();
+    write_key(&path, &key).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    write_key(&path, &key).unwrap();
+    let mode = fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
