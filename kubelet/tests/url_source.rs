@@ -6,7 +6,7 @@
     reason = "a test fails by a panic"
 )]
 
-use std::{sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -171,4 +171,57 @@ async fn nothing_is_no_pods() {
     assert_eq!(served.next().await.operation, PodOperation::Add);
     served.serve(200, "");
     assert_eq!(served.next().await.operation, PodOperation::Remove);
+}
+
+/// Answers every request with a redirect, and keeps what it was asked with.
+async fn redirect(to: String) -> (SocketAddr, Arc<Mutex<Vec<HeaderMap>>>) {
+    let requests = Arc::<Mutex<Vec<HeaderMap>>>::default();
+    let seen = Arc::clone(&requests);
+    let handler = move |headers: HeaderMap| async move {
+        seen.lock().push(headers);
+        Redirect::temporary(&to)
+    };
+    let listener = TcpListener::bind("0.0.0.0:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let routes = Router::new().fallback(handler);
+    tokio::spawn(async move { axum::serve(listener, routes).await.unwrap() });
+    (address, requests)
+}
+
+#[tokio::test]
+async fn headers_stay_on_the_host_that_they_were_given_for() {
+    // The host, another one, and back: who was elsewhere does not get them back.
+    let (last, at_last) = redirect("/again".to_owned()).await;
+    let (elsewhere, at_elsewhere) = redirect(format!("http://127.0.0.1:{}/", last.port())).await;
+    let (second, at_second) = redirect(format!("http://127.0.0.2:{}/", elsewhere.port())).await;
+    let (first, at_first) = redirect(format!("http://127.0.0.1:{}/", second.port())).await;
+    let (config, _updates) = PodConfig::new();
+    let cancel = CancellationToken::new();
+    let _cancel = cancel.clone().drop_guard();
+    let header = |name: &str| (name.to_owned(), vec!["secret".to_owned()]);
+    let source = UrlSource {
+        url: format!("http://127.0.0.1:{}/", first.port()),
+        headers: ["Authorization", "Cookie", "X-Token"].map(header).into(),
+        node_name: "node".to_owned(),
+        check_frequency: Duration::from_secs(60),
+    };
+    tokio::spawn(source.run(config.source(Source::Http), cancel));
+    let asked = async {
+        while at_last.lock().len() < 5 {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(Duration::from_secs(10), asked).await.unwrap();
+    for (requests, sent) in [
+        (at_first, true),
+        (at_second, true),
+        (at_elsewhere, false),
+        (at_last, false),
+    ] {
+        for headers in &*requests.lock() {
+            for name in ["authorization", "cookie", "x-token"] {
+                assert_eq!(headers.contains_key(name), sent, "{name} in {headers:?}");
+            }
+        }
+    }
 }

@@ -55,6 +55,20 @@ impl Url {
         self.https
     }
 
+    /// Whether its host is that of another URL or a subdomain of it, which gets to know what
+    /// was meant for that, as by Go's client.
+    pub fn is_within(&self, other: &Self) -> bool {
+        let (own, other) = (&*self.host, &*other.host);
+        let is_address = own.contains(':');
+        let below = own.len().checked_sub(other.len()).filter(|_| !is_address);
+        own.eq_ignore_ascii_case(other)
+            || below
+                .and_then(|below| own.split_at_checked(below))
+                .is_some_and(|(subdomain, parent)| {
+                    subdomain.ends_with('.') && parent.eq_ignore_ascii_case(other)
+                })
+    }
+
     /// The same, without encryption.
     pub fn without_tls(&self) -> Self {
         Self {
@@ -301,6 +315,26 @@ mod tests {
         }
         for text in ["", "/x", "host/x", "ftp://host/", "http:x", "http://h:x/"] {
             assert_eq!(Url::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn subdomains_are_within_a_host_and_nothing_else_is() {
+        let url = |host: &str| Url::new(false, host, 80, "/");
+        for (host, other, expected) in [
+            ("example.com", "example.com", true),
+            ("Example.com", "example.COM", true),
+            ("a.b.example.com", "example.com", true),
+            ("example.com", "a.example.com", false),
+            ("badexample.com", "example.com", false),
+            ("example.com.evil.org", "example.com", false),
+            ("1.2.3.4", "2.3.4", true),
+            ("fd00::1", "fd00::1", true),
+            ("fd00::1", "::1", false),
+            ("é.example.com", "example.com", true),
+            ("é", "x", false),
+        ] {
+            assert_eq!(url(host).is_within(&url(other)), expected, "{host} {other}");
         }
     }
 

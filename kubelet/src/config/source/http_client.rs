@@ -73,18 +73,26 @@ impl HttpClient {
     async fn follow(&mut self, url: &str) -> Result<Bytes, FetchError> {
         let no_url = |url: &str| FetchError::Url(url.to_owned());
         let mut url = Url::parse(url).ok_or_else(|| no_url(url))?;
+        let given_for = url.clone();
+        let mut headers = self.headers.clone();
         for _ in 0..=MAX_REDIRECTS {
             let tls = if url.is_https() {
                 Some(self.tls().await?)
             } else {
                 None
             };
-            let answered = http::get(&url, tls, None, &self.headers).await;
+            let answered = http::get(&url, tls, None, &headers).await;
             let exchange = answered.map_err(|error| failed(&url, error))?;
             let location = exchange.location();
             match (exchange.response.status(), location) {
                 (StatusCode::OK, _) => return read(exchange).await,
-                (_, Some(location)) => url = url.join(&location).map_err(|_| no_url(&location))?,
+                (_, Some(location)) => {
+                    url = url.join(&location).map_err(|_| no_url(&location))?;
+                    // Any of them may be a secret. Who was elsewhere does not get them back.
+                    if !url.is_within(&given_for) {
+                        headers.clear();
+                    }
+                }
                 (status, None) => return Err(FetchError::Status(status)),
             }
         }
