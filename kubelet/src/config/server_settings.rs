@@ -12,6 +12,9 @@ use serde_json::{Map, Value};
 use super::{kubelet_configuration::KubeletConfiguration, settings::span};
 use crate::{http::roots::Roots, server::tls::parameters::TlsParameters};
 
+/// The field that says what callers may do, as a JSON pointer.
+const MODE: &str = "/authorization/mode";
+
 /// Which addresses are served.
 #[derive(Clone, Debug, Default)]
 pub struct ServerOptions {
@@ -83,6 +86,13 @@ pub struct AuthenticationOptions {
     pub anonymous: bool,
 }
 
+impl AuthenticationOptions {
+    /// Whether anybody at all can be let in.
+    pub const fn is_possible(&self) -> bool {
+        self.client_ca_file.is_some() || self.webhook || self.anonymous
+    }
+}
+
 /// What callers may do (`authorization.mode`).
 #[derive(Clone, Copy, Debug, Default)]
 pub enum AuthorizationMode {
@@ -140,15 +150,31 @@ pub(super) fn validate(config: &KubeletConfiguration) -> Vec<String> {
     faults
 }
 
-/// What a configuration with its defaults set amounts to. `asked` is the same without
-/// them: without an API server webhooks are used only when they were asked for, and then
-/// the servers refuse to start.
+/// Where a configuration comes from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked<'a> {
+    /// The configuration without its defaults.
+    pub(super) config: &'a Value,
+    /// Whether there is a file of it, or flags alone.
+    pub(super) has_file: bool,
+    pub(super) has_api_server: bool,
+}
+
+impl Asked<'_> {
+    /// Whether a field, as a JSON pointer, was set.
+    fn is_set(self, field: &str) -> bool {
+        self.config.pointer(field).is_some()
+    }
+}
+
+/// What a configuration with its defaults set amounts to. Without an API server webhooks are
+/// used only when they were asked for, and then the servers refuse to start; that of access
+/// also where callers are served and a file does not say what they may do.
 pub(super) fn server_options(
     config: &KubeletConfiguration,
-    asked: &Value,
+    asked: Asked<'_>,
     node_name: &str,
     [root_dir, cert_dir]: [&Path; 2],
-    has_api_server: bool,
 ) -> ServerOptions {
     let address = |address: &str, port: i32| {
         let port = u16::try_from(port).ok().filter(|port| *port != 0)?;
@@ -175,7 +201,7 @@ pub(super) fn server_options(
             },
             tls: TlsParameters::parse(&config.tls_min_version, &config.tls_cipher_suites)
                 .unwrap_or_default(),
-            access: access_options(config, asked, has_api_server),
+            access: access_options(config, asked),
             handlers: HandlerOptions {
                 debugging: config.enable_debugging_handlers != Some(false),
                 system_log: config.enable_system_log_handler != Some(false),
@@ -188,24 +214,34 @@ pub(super) fn server_options(
     }
 }
 
-fn access_options(
-    config: &KubeletConfiguration,
-    asked: &Value,
-    has_api_server: bool,
-) -> AccessOptions {
-    let is_asked_for = |field: &str| has_api_server || asked.pointer(field).is_some();
+/// What the user should know of who may do what.
+pub(super) fn warning(options: &ServerOptions, asked: Asked<'_>) -> Option<String> {
+    let access = &options.secure.as_ref()?.access;
+    let is_left_out = !asked.is_set(MODE) && access.authentication.is_possible();
+    let allows = matches!(access.authorization, AuthorizationMode::AlwaysAllow);
+    (is_left_out && allows).then(|| {
+        "authorization.mode (--authorization-mode) is not set, and AlwaysAllow with flags alone: \
+         every caller may do everything; set it to say that this is meant"
+            .to_owned()
+    })
+}
+
+fn access_options(config: &KubeletConfiguration, asked: Asked<'_>) -> AccessOptions {
+    let is_asked_for = |field: &str| asked.has_api_server || asked.is_set(field);
     let (authentication, authorization) = (&config.authentication, &config.authorization);
     let ca_file = authentication.x509.client_ca_file.as_str();
+    let authentication = AuthenticationOptions {
+        client_ca_file: (!ca_file.is_empty()).then(|| PathBuf::from(ca_file)),
+        webhook: authentication.webhook.enabled == Some(true)
+            && is_asked_for("/authentication/webhook/enabled"),
+        cache_ttl: span(authentication.webhook.cache_ttl),
+        anonymous: authentication.anonymous.enabled == Some(true),
+    };
+    let serves_callers = asked.has_file && authentication.is_possible();
     AccessOptions {
-        authentication: AuthenticationOptions {
-            client_ca_file: (!ca_file.is_empty()).then(|| PathBuf::from(ca_file)),
-            webhook: authentication.webhook.enabled == Some(true)
-                && is_asked_for("/authentication/webhook/enabled"),
-            cache_ttl: span(authentication.webhook.cache_ttl),
-            anonymous: authentication.anonymous.enabled == Some(true),
-        },
+        authentication,
         authorization: match authorization.mode.as_str() {
-            "Webhook" if is_asked_for("/authorization/mode") => AuthorizationMode::Webhook {
+            "Webhook" if is_asked_for(MODE) || serves_callers => AuthorizationMode::Webhook {
                 authorized_ttl: span(authorization.webhook.cache_authorized_ttl),
                 unauthorized_ttl: span(authorization.webhook.cache_unauthorized_ttl),
             },
@@ -254,7 +290,12 @@ mod tests {
         let mut config = serde_json::from_value(asked.clone()).unwrap();
         set_defaults(&mut config);
         let dirs = [Path::new("/root"), Path::new("/pki")];
-        let options = server_options(&config, asked, "node", dirs, has_api_server);
+        let asked = Asked {
+            config: asked,
+            has_file: true,
+            has_api_server,
+        };
+        let options = server_options(&config, asked, "node", dirs);
         options.secure.unwrap()
     }
 

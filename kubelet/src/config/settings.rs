@@ -23,7 +23,7 @@ use super::{
     log_settings::log_rotation,
     options::{Options, SwapBehavior},
     reservation::Reservation,
-    server_settings,
+    server_settings::{self, Asked},
     shutdown_settings::shutdown_grace_periods,
     support,
     validation::names,
@@ -199,13 +199,14 @@ impl Settings {
             None => options.root_dir.join("pki"),
         };
         let cluster = cluster::cluster(&config, flags, &cert_dir);
-        let server = server_settings::server_options(
-            &config,
-            &merged,
-            &options.node_name,
-            [&options.root_dir, &cert_dir],
-            cluster.is_some(),
-        );
+        let asked = Asked {
+            config: &merged,
+            has_file: flags.config.is_some() || flags.config_dir.is_some(),
+            has_api_server: cluster.is_some(),
+        };
+        let dirs = [options.root_dir.as_path(), &cert_dir];
+        let server = server_settings::server_options(&config, asked, &options.node_name, dirs);
+        warnings.extend(server_settings::warning(&server, asked));
         Ok(Self {
             options,
             manifests: (!config.static_pod_path.is_empty()).then(|| ManifestOptions {

@@ -34,7 +34,7 @@ pub enum AccessError {
     Authentication,
     /// Access cannot be reviewed.
     #[error(
-        "no client provided, cannot use webhook authorization: without an API server authorization.mode (--authorization-mode) must be AlwaysAllow"
+        "no client provided, cannot use webhook authorization: without an API server authorization.mode (--authorization-mode), which is Webhook where a configuration file does not set it, must be AlwaysAllow"
     )]
     Authorization,
 }
@@ -64,14 +64,13 @@ impl Access {
                 [*authorized_ttl, *unauthorized_ttl],
             )),
         };
-        let authenticator = Authenticator::new(&options.authentication, authority, reviews);
-        if !authenticator.is_possible() {
+        if !options.authentication.is_possible() {
             warn!(
                 "No authentication method is configured, and nobody is let in to the secure port; set authentication.x509.clientCAFile (--client-ca-file)"
             );
         }
         Ok(Self {
-            authenticator,
+            authenticator: Authenticator::new(&options.authentication, authority, reviews),
             authorizer,
         })
     }

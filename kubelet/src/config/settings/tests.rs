@@ -1,5 +1,9 @@
 use super::*;
-use crate::cli::{Command, parse};
+use crate::{
+    cli::{Command, parse},
+    config::server_settings::{AuthorizationMode, CertificateSource},
+    server::{FromCluster, Servers},
+};
 
 const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
 
@@ -175,4 +179,70 @@ fn a_kubeconfig_makes_a_member_of_a_cluster() {
     assert_eq!(node.provider_id, "cloud://1");
     // Slower updates mean slower reports as well.
     assert_eq!(node.status_report_frequency, Duration::from_secs(20));
+}
+
+/// How settings have access to the secure port decided; `None` when that is not possible.
+async fn authorizes(settings: &Settings) -> Result<AuthorizationMode, String> {
+    let secure = settings.server.secure.as_ref().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let mut secure = secure.clone();
+    secure.access.authentication.client_ca_file = None;
+    secure.address = ([127, 0, 0, 1], 0).into();
+    secure.certificate = CertificateSource::SelfSigned(dir.path().join("pki"));
+    let options = ServerOptions {
+        secure: Some(secure.clone()),
+        ..ServerOptions::default()
+    };
+    let bound = Servers::bind(&options, dir.path(), FromCluster::default()).await;
+    bound.map_err(|error| error.to_string())?;
+    Ok(secure.access.authorization)
+}
+
+#[tokio::test]
+async fn who_serves_callers_says_what_they_may_do() {
+    const ALLOW: &str = "authorization: {mode: AlwaysAllow}\n";
+    for callers in [
+        "authentication: {x509: {clientCAFile: /ca.crt}}\n",
+        "authentication: {anonymous: {enabled: true}}\n",
+    ] {
+        let settings = with_file(callers, &[]).unwrap();
+        let refusal = authorizes(&settings).await.unwrap_err();
+        for part in [
+            "no client provided",
+            "authorization.mode",
+            "--authorization-mode",
+        ] {
+            assert!(refusal.contains(part), "{part} is not in {refusal}");
+        }
+        let settings = with_file(&format!("{callers}{ALLOW}"), &[]).unwrap();
+        let mode = authorizes(&settings).await.unwrap();
+        assert!(matches!(mode, AuthorizationMode::AlwaysAllow));
+        assert_eq!(settings.warnings, Vec::<String>::new());
+        let settings = with_file(callers, &["--authorization-mode=AlwaysAllow"]).unwrap();
+        authorizes(&settings).await.unwrap();
+    }
+    // Where nobody is let in, there is nothing to decide.
+    let settings = with_file("", &[]).unwrap();
+    authorizes(&settings).await.unwrap();
+    let settings = with_file("enableServer: false\n", &["--anonymous-auth"]).unwrap();
+    assert!(settings.server.secure.is_none());
+}
+
+#[tokio::test]
+async fn flags_alone_let_callers_do_everything_as_upstream_and_say_so() {
+    for callers in ["--client-ca-file=/ca.crt", "--anonymous-auth"] {
+        let settings = Settings::load(&flags(&[callers])).unwrap();
+        let mode = authorizes(&settings).await.unwrap();
+        assert!(matches!(mode, AuthorizationMode::AlwaysAllow));
+        let [warning] = &settings.warnings[..] else {
+            panic!("{:?}", settings.warnings);
+        };
+        assert!(warning.contains("--authorization-mode"), "{warning}");
+        let said = Settings::load(&flags(&[callers, "--authorization-mode=AlwaysAllow"]));
+        assert_eq!(said.unwrap().warnings, Vec::<String>::new());
+    }
+    assert_eq!(
+        Settings::load(&flags(&[])).unwrap().warnings,
+        Vec::<String>::new()
+    );
 }

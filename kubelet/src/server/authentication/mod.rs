@@ -76,11 +76,6 @@ impl Authenticator {
         }
     }
 
-    /// Whether anybody at all can be let in.
-    pub(super) const fn is_possible(&self) -> bool {
-        self.authority.is_some() || self.tokens.is_some() || self.anonymous
-    }
-
     /// The caller; `None` when it showed nothing and has to.
     ///
     /// # Errors
