@@ -28,6 +28,7 @@ pub mod logs;
 pub mod logs_command;
 pub mod metrics;
 pub mod node;
+pub mod open_files;
 pub mod pleg;
 pub mod plugin_manager;
 pub mod pod;

@@ -10,7 +10,7 @@ use anyhow::anyhow;
 use kubelet::{
     cli::{self, Command, Flags},
     config::settings::Settings,
-    foreign, logging, logs_command,
+    foreign, logging, logs_command, open_files,
     pod::identity::full_name,
     run, status_command, version,
 };
@@ -80,6 +80,7 @@ fn status(options: &status_command::StatusOptions) -> anyhow::Result<ExitCode> {
 fn run_node(flags: &Flags) -> anyhow::Result<ExitCode> {
     let settings = Settings::load(flags)?;
     logging::init(settings.verbosity);
+    open_files::set_limit(settings.max_open_files);
     let runtime = Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .max_blocking_threads(BLOCKING_THREADS + foreign::MAX_THREADS)

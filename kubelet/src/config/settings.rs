@@ -56,6 +56,8 @@ pub struct Settings {
     pub server: ServerOptions,
     /// Start the pods, report, and exit.
     pub run_once: bool,
+    /// Files that the kubelet may have open (`maxOpenFiles`).
+    pub max_open_files: u64,
     /// Verbosity of the log, as of `-v`.
     pub verbosity: u32,
     /// What the user should know: settings without effect.
@@ -221,6 +223,7 @@ impl Settings {
             cluster,
             server,
             run_once: config.run_once,
+            max_open_files: u64::try_from(config.max_open_files).unwrap_or_default(),
             verbosity: config.logging.verbosity,
             warnings,
         })

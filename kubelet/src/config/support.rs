@@ -48,6 +48,7 @@ const EFFECTIVE: &[&str] = &[
     "localStorageCapacityIsolation",
     "logging.format",
     "logging.verbosity",
+    "maxOpenFiles",
     "maxParallelImagePulls",
     "maxPods",
     "memorySwap.swapBehavior",

@@ -1,0 +1,102 @@
+//! How many files a kubelet may have open.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::{fs, path::Path, time::Duration};
+
+use e2e::process::Process;
+use tokio::time::{sleep, timeout};
+
+/// Starts a kubelet on a directory of its own, that may have 1024 files open and at most
+/// 8192, which it may not raise.
+fn start(dir: &Path, field: &str) -> Process {
+    let config = dir.join("kubelet.yaml");
+    let text = format!(
+        "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
+         containerRuntimeEndpoint: unix:///nonexistent.sock\nenableServer: false\n\
+         healthzPort: 0\n{field}\n"
+    );
+    fs::write(&config, text).unwrap();
+    let args = [
+        "--nofile=1024:8192",
+        "--",
+        "setpriv",
+        "--bounding-set=-sys_resource",
+        "--",
+        env!("CARGO_BIN_EXE_kubelet"),
+        &format!("--config={}", config.display()),
+        &format!("--root-dir={}", dir.join("root").display()),
+        "--hostname-override=node-1",
+    ];
+    let log = dir.join("kubelet.log");
+    Process::start("kubelet", None, Path::new("prlimit"), &args, &log).unwrap()
+}
+
+/// Soft and hard limit of open files of a process.
+fn limits(process: &Process) -> Vec<String> {
+    let path = format!("/proc/{}/limits", process.pid());
+    let text = fs::read_to_string(path).unwrap();
+    let mut lines = text.lines();
+    let line = lines.find_map(|line| line.strip_prefix("Max open files"));
+    let words = line.unwrap().split_whitespace().take(2);
+    words.map(str::to_owned).collect()
+}
+
+async fn until(process: &Process, expected: &str) {
+    let waited = timeout(Duration::from_secs(20), async {
+        while limits(process) != [expected, expected] {
+            sleep(Duration::from_millis(20)).await;
+        }
+    });
+    if waited.await.is_err() {
+        panic!(
+            "{:?}, not {expected}: {}",
+            limits(process),
+            process.output()
+        );
+    }
+}
+
+#[tokio::test]
+async fn as_many_files_may_be_open_as_are_configured_or_allowed() {
+    for (field, expected, warnings) in [
+        ("maxOpenFiles: 2000", "2000", 0),
+        ("maxOpenFiles: 8192", "8192", 0),
+        ("maxOpenFiles: 8193", "8192", 1),
+        ("", "8192", 1),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let kubelet = start(dir.path(), field);
+        until(&kubelet, expected).await;
+        let is_started = async {
+            while !kubelet.output().contains("Starting") {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(Duration::from_secs(20), is_started).await.unwrap();
+        let output = kubelet.output();
+        assert_eq!(
+            output.matches("maxOpenFiles (").count(),
+            warnings,
+            "{field}: {output}"
+        );
+        assert!(!output.contains("without effect"), "{output}");
+    }
+}
+
+#[test]
+fn the_units_allow_for_what_is_configured() {
+    for unit in ["dockershim", "kubelet"] {
+        let path = format!(
+            "{}/../deploy/systemd/{unit}.service",
+            env!("CARGO_MANIFEST_DIR")
+        );
+        let text = fs::read_to_string(path).unwrap();
+        let mut lines = text.lines();
+        let limit = lines.find_map(|line| line.strip_prefix("LimitNOFILE="));
+        assert!(
+            limit.unwrap().parse::<u64>().unwrap() >= 1_000_000,
+            "{unit}"
+        );
+    }
+}
