@@ -7,6 +7,7 @@
 mod decoder;
 pub mod links;
 mod options;
+mod place;
 mod reader;
 mod record;
 mod rotated;
@@ -23,4 +24,4 @@ pub use self::{
     rotation::RotationPolicy,
     source::{LogError, LogParts, container_id},
 };
-pub(crate) use self::{rotation::LogRotation, source::has_container};
+pub(crate) use self::{place::open_log, rotation::LogRotation, source::has_container};

@@ -16,7 +16,8 @@ use tokio::{
     time::Instant,
 };
 
-use super::{decoder::Decoder, options::LogOptions, tail, watch::FileWatch};
+use super::{decoder::Decoder, open_log, options::LogOptions, tail, watch::FileWatch};
+use crate::repeatable::blocking;
 
 /// Bytes that are read at a time.
 const BLOCK: usize = 64 * 1024;
@@ -66,8 +67,10 @@ impl From<ReadError> for End {
 /// answered.
 #[derive(Debug)]
 pub struct LogReader {
-    /// Without symbolic links: what is put in the file's place is found there.
     path: PathBuf,
+    container_id: String,
+    /// Where it is, if the log is a link to it.
+    found_at: PathBuf,
     file: File,
     /// Where the file is read to, when it is not read on.
     until: Option<u64>,
@@ -77,20 +80,25 @@ pub struct LogReader {
 }
 
 impl LogReader {
-    /// Opens the log and finds where to begin.
+    /// Opens the log of the container with this id and finds where to begin.
     ///
     /// # Errors
-    /// The file cannot be opened or read.
-    pub async fn open(path: &Path, options: LogOptions) -> Result<Self, ReadError> {
-        let failed = |source| ReadError::Open {
+    /// The file cannot be opened or read, or is not the container's own.
+    pub async fn open(
+        path: &Path,
+        container_id: &str,
+        options: LogOptions,
+    ) -> Result<Self, ReadError> {
+        let opened = open(path, container_id).await;
+        let (file, found_at) = opened.map_err(|source| ReadError::Open {
             path: path.to_owned(),
             source,
-        };
-        let path = tokio::fs::canonicalize(path).await.map_err(failed)?;
-        let file = File::open(&path).await.map_err(failed)?;
+        })?;
         let mut reader = Self {
-            path,
-            file,
+            path: path.to_owned(),
+            container_id: container_id.to_owned(),
+            found_at,
+            file: file.into(),
             until: None,
             position: 0,
             decoder: Decoder::new(&options),
@@ -166,7 +174,7 @@ impl LogReader {
         F: Future<Output = bool>,
     {
         // Watched before it is read: what is written in between is noticed.
-        let mut watch = FileWatch::new(&self.path);
+        let mut watch = FileWatch::new(&self.found_at);
         let mut asked: Option<Instant> = None;
         loop {
             self.read_to_end(parts).await?;
@@ -242,20 +250,15 @@ impl LogReader {
             let start = self.file.seek(SeekFrom::Start(0)).await.map_err(failed)?;
             self.position = start;
         }
-        let there = match tokio::fs::metadata(&self.path).await {
-            Ok(there) => there,
+        let file = match open(&self.path, &self.container_id).await {
+            Ok((file, _)) => file,
             // Renamed, and the writer has not made a new one yet.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed(error).into()),
         };
-        if (here.dev(), here.ino()) == (there.dev(), there.ino()) {
-            return Ok(None);
-        }
-        match File::open(&self.path).await {
-            Ok(file) => Ok(Some(file)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(failed(error).into()),
-        }
+        let there = file.metadata().map_err(failed)?;
+        let is_same = (here.dev(), here.ino()) == (there.dev(), there.ino());
+        Ok((!is_same).then(|| file.into()))
     }
 
     fn failed(&self, source: io::Error) -> ReadError {
@@ -264,6 +267,12 @@ impl LogReader {
             source,
         }
     }
+}
+
+async fn open(path: &Path, container_id: &str) -> io::Result<(std::fs::File, PathBuf)> {
+    let (path, container_id) = (path.to_owned(), container_id.to_owned());
+    let opened = blocking(move || open_log(&path, &container_id)).await;
+    opened.map_err(io::Error::other).flatten()
 }
 
 #[cfg(test)]
@@ -278,6 +287,8 @@ mod tests {
     };
 
     use super::*;
+
+    const ID: &str = "0123456789abcdef";
 
     fn line(text: &str) -> String {
         format!("2016-10-20T18:39:20.5Z stdout F {text}\n")
@@ -300,7 +311,7 @@ mod tests {
 
     impl Reading {
         async fn begin(path: &Path, options: LogOptions) -> Self {
-            let reader = LogReader::open(path, options).await.unwrap();
+            let reader = LogReader::open(path, ID, options).await.unwrap();
             let (sender, parts) = mpsc::channel(1);
             let running = Arc::new(AtomicBool::new(true));
             let is_running = Arc::clone(&running);
@@ -358,7 +369,7 @@ mod tests {
         let tail = Reading::begin(&path, tail).await.rest().await;
         assert_eq!(tail.len(), 1006);
 
-        let error = LogReader::open(&dir.path().join("1.log"), follow()).await;
+        let error = LogReader::open(&dir.path().join("1.log"), ID, follow()).await;
         assert!(error.unwrap_err().to_string().starts_with("failed to open"));
     }
 
@@ -382,16 +393,16 @@ mod tests {
     #[tokio::test]
     async fn a_rotated_log_is_followed() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("0.log");
-        append(&path, &line("0"));
         // Engines keep the file elsewhere.
-        let link = dir.path().join("link");
+        let path = dir.path().join(format!("{ID}-json.log"));
+        append(&path, &line("0"));
+        let link = dir.path().join("0.log");
         std::os::unix::fs::symlink(&path, &link).unwrap();
         let mut reading = Reading::begin(&link, follow()).await;
         let mut text = "0\n".to_owned();
         for round in 1..5 {
             reading.until(&text).await;
-            let old = dir.path().join(format!("0.log.{round}"));
+            let old = path.with_extension(format!("log.{round}"));
             fs::rename(&path, &old).unwrap();
             append(&old, &line("late"));
             append(&path, &line(&round.to_string()));
@@ -413,7 +424,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("0.log");
         append(&path, &line("one"));
-        let reader = LogReader::open(&path, follow()).await.unwrap();
+        let reader = LogReader::open(&path, ID, follow()).await.unwrap();
         let (sender, parts) = mpsc::channel(1);
         let task = tokio::spawn(async move { reader.read(&sender, || async { true }).await });
         tokio::time::sleep(Duration::from_millis(20)).await;

@@ -3,27 +3,23 @@
 //! kubelet goes on with what the other left.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    ffi::{OsStr, OsString},
     io::{self, Write as _},
-    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 use flate2::{Compression, write::GzEncoder};
 use jiff::Timestamp;
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{FileType, Mode, fstat};
+
+use super::place::Place;
 
 const COMPRESSED: &str = ".gz";
 const UNFINISHED: &str = ".tmp";
 
 /// The name to which a log is renamed at a time.
-pub(super) fn rotated_name(log: &Path, now: Timestamp) -> PathBuf {
+pub(super) fn rotated_name(log: &OsStr, now: Timestamp) -> OsString {
     with_suffix(log, &now.strftime(".%Y%m%d-%H%M%S").to_string())
-}
-
-/// Renames a file, unless the other name is taken.
-pub(super) fn rename(from: &Path, to: &Path) -> io::Result<()> {
-    Ok(renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)?)
 }
 
 /// Makes room for one more rotated file, such that `max_files` are there with it
@@ -31,24 +27,25 @@ pub(super) fn rename(from: &Path, to: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// A file cannot be read, written or removed.
-pub(super) fn make_room(log: &Path, max_files: usize) -> io::Result<()> {
+pub(super) fn make_room(log: &Place, max_files: usize) -> io::Result<()> {
     let mut used = Vec::new();
-    let all = rotated_files(log)?;
-    for path in &all {
-        if is_used(path, &all) {
-            used.push(path);
+    // What is no file, as a link, was rotated by nobody.
+    let all = rotated_files(log, FileType::is_file)?;
+    for name in &all {
+        if is_used(name, &all) {
+            used.push(name);
         } else {
-            fs::remove_file(path)?;
+            log.remove(name)?;
         }
     }
     // The oldest first: whoever reads is at the newer ones.
     let kept = max_files.saturating_sub(2);
     let (old, kept) = used.split_at(used.len().saturating_sub(kept));
-    for path in old {
-        fs::remove_file(path)?;
+    for name in old {
+        log.remove(name)?;
     }
-    for path in kept.iter().filter(|path| !ends_with(path, COMPRESSED)) {
-        compress(path)?;
+    for name in kept.iter().filter(|name| !ends_with(name, COMPRESSED)) {
+        compress(log, name)?;
     }
     Ok(())
 }
@@ -58,87 +55,64 @@ pub(super) fn make_room(log: &Path, max_files: usize) -> io::Result<()> {
 /// # Errors
 /// A file cannot be removed.
 pub fn remove_logs(log: &Path) -> io::Result<()> {
-    let gone_is_fine = |result: io::Result<()>| match result {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        result => result,
+    let log = match Place::open(log) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        log => log?,
     };
-    for path in gone_is_empty(rotated_files(log))? {
-        gone_is_fine(fs::remove_file(path))?;
+    for name in rotated_files(&log, |kind| !kind.is_dir())? {
+        log.remove(&name)?;
     }
-    gone_is_fine(fs::remove_file(log))
-}
-
-fn gone_is_empty(files: io::Result<Vec<PathBuf>>) -> io::Result<Vec<PathBuf>> {
-    match files {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        files => files,
-    }
+    log.remove(log.name())
 }
 
 /// The files named `<log>.*`, the oldest first.
-fn rotated_files(log: &Path) -> io::Result<Vec<PathBuf>> {
-    let (Some(dir), Some(name)) = (log.parent(), log.file_name()) else {
-        return Ok(Vec::new());
-    };
-    let mut prefix = name.as_encoded_bytes().to_vec();
-    prefix.push(b'.');
-    let mut files = Vec::new();
-    for entry in fs::read_dir(dir)? {
-        let entry = entry?;
-        if entry.file_name().as_encoded_bytes().starts_with(&prefix) {
-            files.push(entry.path());
-        }
-    }
-    files.sort();
-    Ok(files)
+fn rotated_files(log: &Place, is_wanted: impl Fn(FileType) -> bool) -> io::Result<Vec<OsString>> {
+    log.names(&with_suffix(log.name(), "."), is_wanted)
 }
 
 /// What is unfinished, or is there compressed as well, was left by an end in the
 /// middle.
-fn is_used(path: &Path, all: &[PathBuf]) -> bool {
-    !ends_with(path, UNFINISHED)
-        && (ends_with(path, COMPRESSED) || !all.contains(&with_suffix(path, COMPRESSED)))
+fn is_used(name: &OsStr, all: &[OsString]) -> bool {
+    !ends_with(name, UNFINISHED)
+        && (ends_with(name, COMPRESSED) || !all.contains(&with_suffix(name, COMPRESSED)))
 }
 
-fn compress(path: &Path) -> io::Result<()> {
-    let mut log = File::open(path)?;
-    let mode = log.metadata()?.permissions().mode();
-    let unfinished = with_suffix(path, UNFINISHED);
-    let file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(mode)
-        .open(&unfinished)?;
+fn compress(log: &Place, name: &OsStr) -> io::Result<()> {
+    let mut rotated = log.read(name)?;
+    let mode = Mode::from_raw_mode(fstat(&rotated)?.st_mode);
+    let unfinished = with_suffix(name, UNFINISHED);
+    let file = log.create(&unfinished, mode)?;
     let compressed = (|| {
         let mut encoder = GzEncoder::new(file, Compression::default());
-        io::copy(&mut log, &mut encoder)?;
+        io::copy(&mut rotated, &mut encoder)?;
         encoder.finish()?.flush()?;
-        fs::rename(&unfinished, with_suffix(path, COMPRESSED))
+        log.rename(&unfinished, &with_suffix(name, COMPRESSED))
     })();
     if compressed.is_err() {
         // The next rotation removes what is left now.
-        let _ = fs::remove_file(&unfinished);
+        let _ = log.remove(&unfinished);
     }
     compressed?;
-    fs::remove_file(path)
+    log.remove(name)
 }
 
-fn ends_with(path: &Path, suffix: &str) -> bool {
-    path.as_os_str()
-        .as_encoded_bytes()
-        .ends_with(suffix.as_bytes())
+fn ends_with(name: &OsStr, suffix: &str) -> bool {
+    name.as_encoded_bytes().ends_with(suffix.as_bytes())
 }
 
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
+fn with_suffix(name: &OsStr, suffix: &str) -> OsString {
+    let mut name = name.to_owned();
     name.push(suffix);
-    PathBuf::from(name)
+    name
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read as _;
+    use std::{
+        fs::{self, File},
+        io::Read as _,
+        os::unix::fs::{PermissionsExt as _, symlink},
+    };
 
     use flate2::read::GzDecoder;
 
@@ -169,7 +143,9 @@ mod tests {
         ] {
             fs::write(dir.path().join(name), name).unwrap();
         }
-        let log = dir.path().join("0.log");
+        let mode = fs::Permissions::from_mode(0o640);
+        fs::set_permissions(dir.path().join("0.log.20260105-000000"), mode).unwrap();
+        let log = Place::open(&dir.path().join("0.log")).unwrap();
         make_room(&log, 5).unwrap();
         assert_eq!(
             names(dir.path()),
@@ -183,6 +159,7 @@ mod tests {
             ]
         );
         let file = File::open(dir.path().join("0.log.20260105-000000.gz")).unwrap();
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o640);
         let mut text = String::new();
         GzDecoder::new(file).read_to_string(&mut text).unwrap();
         assert_eq!(text, "0.log.20260105-000000");
@@ -198,14 +175,51 @@ mod tests {
     }
 
     #[test]
+    fn links_are_neither_compressed_nor_written_through_and_go_with_the_log() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        fs::write(path("shadow"), "of the node").unwrap();
+        for name in [
+            "0.log",
+            "0.log.20260101-000000",
+            "0.log.20260102-000000",
+            "0.log.20260102-000000.tmp",
+            "0.log.20260103-000000.gz",
+        ] {
+            symlink(path("shadow"), path(name)).unwrap();
+        }
+        fs::remove_file(path("0.log.20260102-000000")).unwrap();
+        fs::write(path("0.log.20260102-000000"), "a line").unwrap();
+        let log = Place::open(&path("0.log")).unwrap();
+        // The name for what is not finished yet is taken.
+        assert!(make_room(&log, 5).is_err());
+        fs::remove_file(path("0.log.20260102-000000.tmp")).unwrap();
+        make_room(&log, 5).unwrap();
+        assert_eq!(
+            names(dir.path()),
+            [
+                "0.log",
+                "0.log.20260101-000000",
+                "0.log.20260102-000000.gz",
+                "0.log.20260103-000000.gz",
+                "shadow",
+            ]
+        );
+        remove_logs(&path("0.log")).unwrap();
+        assert_eq!(names(dir.path()), ["shadow"]);
+        assert_eq!(fs::read_to_string(path("shadow")).unwrap(), "of the node");
+    }
+
+    #[test]
     fn names_sort_by_time_and_take_nobodys_place() {
         let dir = tempfile::tempdir().unwrap();
-        let log = dir.path().join("0.log");
-        let name = rotated_name(&log, "2026-01-02T03:04:05Z".parse().unwrap());
-        assert!(name.ends_with("0.log.20260102-030405"));
-        fs::write(&log, "new").unwrap();
-        fs::write(&name, "old").unwrap();
-        assert!(rename(&log, &name).is_err());
-        assert_eq!(fs::read_to_string(&name).unwrap(), "old");
+        let log = Place::open(&dir.path().join("0.log")).unwrap();
+        let name = rotated_name(log.name(), "2026-01-02T03:04:05Z".parse().unwrap());
+        assert_eq!(name, "0.log.20260102-030405");
+        fs::write(dir.path().join("0.log"), "new").unwrap();
+        fs::write(dir.path().join(&name), "old").unwrap();
+        assert!(log.rename(log.name(), &name).is_err());
+        let old = fs::read_to_string(dir.path().join(&name)).unwrap();
+        assert_eq!(old, "old");
     }
 }

@@ -9,6 +9,7 @@ use std::{
 };
 
 use cri_proto::runtime::v1;
+use rustix::fs::{FileType, Stat};
 use tokio::{
     sync::Semaphore,
     task::{Id, JoinSet},
@@ -17,7 +18,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::rotated;
+use super::{place::Place, rotated};
 use crate::{
     clock,
     config::options::Options,
@@ -142,11 +143,16 @@ impl LogRotation {
 }
 
 fn is_due(path: &Path, max_size: u64) -> bool {
-    match std::fs::symlink_metadata(path) {
-        // What a link leads to is rotated by whoever made it.
-        Ok(metadata) => metadata.is_file() && metadata.len() >= max_size,
+    match Place::open(path).and_then(|log| log.stat()) {
+        Ok(found) => is_too_long(&found, max_size),
         Err(error) => error.kind() == io::ErrorKind::NotFound,
     }
+}
+
+/// What a link leads to is rotated by whoever made it.
+fn is_too_long(found: &Stat, max_size: u64) -> bool {
+    FileType::from_raw_mode(found.st_mode).is_file()
+        && u64::try_from(found.st_size).is_ok_and(|size| size >= max_size)
 }
 
 /// Rotates the log of a container, if the runtime has it where it is too long.
@@ -159,32 +165,35 @@ async fn rotate(cri: &CriClient, id: &str, policy: RotationPolicy) -> Result<(),
     if status.state() != v1::ContainerState::ContainerRunning || status.log_path.is_empty() {
         return Ok(());
     }
-    let log = PathBuf::from(status.log_path);
-    let looked_at = log.clone();
-    let look = blocking(move || std::fs::symlink_metadata(looked_at));
-    match look.await? {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            debug!(container_id = id, path = %log.display(), "a log is not there; reopening it");
+    let path = status.log_path;
+    let looked_at = PathBuf::from(&path);
+    let look = blocking(move || {
+        let log = Place::open(&looked_at)?;
+        Ok((log.stat()?, log))
+    });
+    let log = match look.await? {
+        Err(error) if io::Error::kind(&error) == io::ErrorKind::NotFound => {
+            debug!(container_id = id, path, "a log is not there; reopening it");
             return Ok(cri.reopen_container_log(id).await?);
         }
         Err(error) => return Err(error.into()),
-        Ok(metadata) if !metadata.is_file() || metadata.len() < policy.max_size => return Ok(()),
-        Ok(_) => {}
-    }
-    let rotated = rotated::rotated_name(&log, clock::now());
-    let (from, to) = (log.clone(), rotated.clone());
+        Ok((found, _)) if !is_too_long(&found, policy.max_size) => return Ok(()),
+        Ok((_, log)) => Arc::new(log),
+    };
+    let rotated = rotated::rotated_name(log.name(), clock::now());
+    let (from, to) = (Arc::clone(&log), rotated.clone());
     let prepare = move || {
         rotated::make_room(&from, policy.max_files)?;
-        rotated::rename(&from, &to)
+        from.rename(from.name(), &to)
     };
     blocking(prepare).await??;
     // Killed here, the next look finds no log and reopens it.
     let Err(error) = cri.reopen_container_log(id).await else {
-        info!(container_id = id, path = %log.display(), "rotated a log");
+        info!(container_id = id, path, "rotated a log");
         return Ok(());
     };
     // A runtime that has reopened the log all the same keeps its new one.
-    let back = blocking(move || rotated::rename(&rotated, &log));
+    let back = blocking(move || log.rename(&rotated, log.name()));
     match back.await? {
         Err(taken) if taken.kind() == io::ErrorKind::AlreadyExists => Err(error.into()),
         Err(error) => Err(error.into()),

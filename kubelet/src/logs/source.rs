@@ -100,7 +100,7 @@ impl Kubelet {
         if status.log_path.is_empty() {
             return Err(unknown());
         }
-        let reader = LogReader::open(status.log_path.as_ref(), options).await?;
+        let reader = LogReader::open(status.log_path.as_ref(), cri_id, options).await?;
         let (sender, parts) = mpsc::channel(PARTS);
         let cri_id = cri_id.to_owned();
         // Ends with its receiver.

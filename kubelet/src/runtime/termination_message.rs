@@ -14,7 +14,7 @@ use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
 
 use super::labels;
-use crate::foreign;
+use crate::{foreign, logs};
 
 /// Longest message, in bytes, as the API has it.
 pub const MAX_MESSAGE: u64 = 4096;
@@ -34,8 +34,8 @@ const CANNOT_RUN: &str = "ContainerCannotRun";
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Source {
     file: Option<PathBuf>,
-    /// The container's log, when it is to be used.
-    log: Option<PathBuf>,
+    /// The container's log, when it is to be used, and the container's id.
+    log: Option<(PathBuf, String)>,
 }
 
 impl Source {
@@ -54,8 +54,8 @@ impl Source {
             == Some("FallbackToLogsOnError")
             && status.exit_code != 0
             && status.reason != CANNOT_RUN;
-        let log =
-            (falls_back && !status.log_path.is_empty()).then(|| PathBuf::from(&status.log_path));
+        let log = (falls_back && !status.log_path.is_empty())
+            .then(|| (PathBuf::from(&status.log_path), status.id.clone()));
         Self { file, log }
     }
 
@@ -73,7 +73,7 @@ impl Source {
 
     fn read_blocking(&self) -> String {
         if let Some(file) = &self.file {
-            match end_of_file(file, MAX_MESSAGE) {
+            match open(file).and_then(|file| end_of_file(file, MAX_MESSAGE)) {
                 Ok((bytes, _)) if bytes.is_empty() => {}
                 Ok((bytes, _)) => return String::from_utf8_lossy(&bytes).into_owned(),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -83,20 +83,23 @@ impl Source {
                 }
             }
         }
-        let Some(log) = &self.log else {
+        let Some((log, id)) = &self.log else {
             return String::new();
         };
-        last_of_log(log).unwrap_or_else(|error| {
+        last_of_log(log, id).unwrap_or_else(|error| {
             format!("Error on reading termination message from logs: {error}")
         })
     }
 }
 
-/// At most `limit` bytes at the end of a file, and whether that is all of it.
-fn end_of_file(path: &Path, limit: u64) -> io::Result<(Vec<u8>, bool)> {
+fn open(path: &Path) -> io::Result<File> {
     // What a container mounts there may be a pipe, and a writer to it would be waited for.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let mut file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    Ok(rustix::fs::open(path, flags, Mode::empty())?.into())
+}
+
+/// At most `limit` bytes at the end of a file, and whether that is all of it.
+fn end_of_file(mut file: File, limit: u64) -> io::Result<(Vec<u8>, bool)> {
     let metadata = file.metadata()?;
     if metadata.file_type().is_fifo() {
         return Ok((Vec::new(), true));
@@ -109,10 +112,11 @@ fn end_of_file(path: &Path, limit: u64) -> io::Result<(Vec<u8>, bool)> {
     Ok((bytes, start == 0))
 }
 
-fn last_of_log(path: &Path) -> io::Result<String> {
+fn last_of_log(path: &Path, container_id: &str) -> io::Result<String> {
     let mut limit = LOG_TAIL;
     loop {
-        let (bytes, is_whole) = end_of_file(path, limit)?;
+        let (log, _) = logs::open_log(path, container_id)?;
+        let (bytes, is_whole) = end_of_file(log, limit)?;
         let text = String::from_utf8_lossy(&bytes);
         let lines = if is_whole {
             &*text

@@ -1,0 +1,292 @@
+//! Where a container's log is, opened without following links.
+//!
+//! Whoever can write into the directory of all logs, as a pod that mounts the node's
+//! `/var/log`, can put a link in the place of a pod's directory, a container's, or a log. The
+//! kubelet works as root: it would show, rename and remove whatever such a link leads to.
+//! Upstream follows them.
+//!
+//! A runtime may have its own log elsewhere, and a link to it where CRI expects the log, as
+//! cri-dockerd. Such a link is followed once, to a file whose name begins with the container's
+//! id: nobody finds another's file by that name.
+
+use std::{
+    ffi::{OsStr, OsString},
+    fs::File,
+    io,
+    os::{fd::OwnedFd, unix::ffi::OsStringExt as _},
+    path::{Component, Path, PathBuf},
+};
+
+use rustix::{
+    fs::{
+        AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, Stat, openat, readlinkat,
+        renameat_with, statat, unlinkat,
+    },
+    io::Errno,
+};
+
+/// The directories of a path that are a pod's: its own, and the container's. Those before are
+/// the node's, which may be links: `/var/log` is one on some.
+const OF_THE_POD: usize = 2;
+
+/// The directory of a container's log, reached without following links, and the log's name.
+#[derive(Debug)]
+pub(super) struct Place {
+    directory: OwnedFd,
+    name: OsString,
+}
+
+/// Opens the log of the container with this id. Returns also where it is.
+///
+/// # Errors
+/// `NotFound`; it cannot be opened, is no file, or is not the container's own.
+pub(crate) fn open_log(log: &Path, container_id: &str) -> io::Result<(File, PathBuf)> {
+    let place = Place::open(log)?;
+    if !place.is_link()? {
+        return Ok((place.read(&place.name)?, log.to_owned()));
+    }
+    let target = readlinkat(&place.directory, &place.name, Vec::new())?;
+    let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
+    let is_own = |name: &OsStr| {
+        let name = name.as_encoded_bytes();
+        !container_id.is_empty() && name.starts_with(container_id.as_bytes())
+    };
+    if !target.is_absolute() || !target.file_name().is_some_and(is_own) {
+        let what = "it is a link that does not lead to the container's own log";
+        return Err(io::Error::other(what));
+    }
+    Ok((place.read(target.as_os_str())?, target))
+}
+
+impl Place {
+    /// The place of a log, which may be missing itself.
+    ///
+    /// # Errors
+    /// `NotFound` without its directory; a link is named.
+    pub(super) fn open(log: &Path) -> io::Result<Self> {
+        let invalid = || io::Error::new(io::ErrorKind::InvalidInput, "it is no path of a log");
+        let (Some(directory), Some(name), true) =
+            (log.parent(), log.file_name(), log.is_absolute())
+        else {
+            return Err(invalid());
+        };
+        let components: Vec<_> = directory.components().collect();
+        // The root is there.
+        let of_the_node = components.len().saturating_sub(OF_THE_POD).max(1);
+        let (node, pod) = components.split_at(of_the_node.min(components.len()));
+        let node: PathBuf = node.iter().collect();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let mut directory = openat(CWD, &node, flags, Mode::empty())?;
+        for component in pod {
+            let Component::Normal(name) = component else {
+                return Err(invalid());
+            };
+            let flags = flags | OFlags::NOFOLLOW;
+            directory = match openat(&directory, *name, flags, Mode::empty()) {
+                Err(Errno::NOTDIR | Errno::LOOP) if is_link(&directory, name)? => {
+                    let name = name.display();
+                    let what = format!("{name} is a link, which is not followed");
+                    return Err(io::Error::other(what));
+                }
+                opened => opened?,
+            };
+        }
+        Ok(Self {
+            directory,
+            name: name.to_owned(),
+        })
+    }
+
+    /// The log's own name.
+    pub(super) fn name(&self) -> &OsStr {
+        &self.name
+    }
+
+    /// What the log is, without following it.
+    ///
+    /// # Errors
+    /// `NotFound`, and the system's.
+    pub(super) fn stat(&self) -> io::Result<Stat> {
+        Ok(statat(
+            &self.directory,
+            &self.name,
+            AtFlags::SYMLINK_NOFOLLOW,
+        )?)
+    }
+
+    /// Opens a file for reading.
+    ///
+    /// # Errors
+    /// `NotFound`; it cannot be opened, or is no file.
+    pub(super) fn read(&self, name: &OsStr) -> io::Result<File> {
+        // A pipe without a writer would be waited for.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = File::from(openat(&self.directory, name, flags, Mode::empty())?);
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::other("it is no file"));
+        }
+        Ok(file)
+    }
+
+    /// Makes a file that was not there.
+    ///
+    /// # Errors
+    /// `AlreadyExists`, and the system's.
+    pub(super) fn create(&self, name: &OsStr, mode: Mode) -> io::Result<File> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        Ok(openat(&self.directory, name, flags, mode)?.into())
+    }
+
+    /// Renames what is in the directory, unless the other name is taken.
+    ///
+    /// # Errors
+    /// `NotFound`, `AlreadyExists`, and the system's.
+    pub(super) fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
+        let flags = RenameFlags::NOREPLACE;
+        Ok(renameat_with(
+            &self.directory,
+            from,
+            &self.directory,
+            to,
+            flags,
+        )?)
+    }
+
+    /// Removes a file or a link; what is not there is removed.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn remove(&self, name: &OsStr) -> io::Result<()> {
+        match unlinkat(&self.directory, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The names in the directory that begin with `prefix` and are of the kind that is wanted,
+    /// sorted.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn names(
+        &self,
+        prefix: &OsStr,
+        is_wanted: impl Fn(FileType) -> bool,
+    ) -> io::Result<Vec<OsString>> {
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&self.directory)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if !name.to_bytes().starts_with(prefix.as_encoded_bytes()) {
+                continue;
+            }
+            let Ok(found) = statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW) else {
+                continue;
+            };
+            if is_wanted(FileType::from_raw_mode(found.st_mode)) {
+                names.push(OsString::from_vec(name.to_bytes().to_vec()));
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    fn is_link(&self) -> io::Result<bool> {
+        is_link(&self.directory, &self.name)
+    }
+}
+
+fn is_link(directory: &OwnedFd, name: &OsStr) -> io::Result<bool> {
+    match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(found) => Ok(FileType::from_raw_mode(found.st_mode).is_symlink()),
+        Err(Errno::NOENT) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use super::*;
+
+    const ID: &str = "0123456789abcdef";
+
+    /// What opening a log that is `link` leads to says.
+    fn opened(log: &Path) -> Result<String, String> {
+        let opened = open_log(log, ID).map_err(|error| error.to_string());
+        opened.map(|(file, _)| io::read_to_string(file).unwrap())
+    }
+
+    #[test]
+    fn a_link_leads_to_the_containers_own_log_and_nowhere_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        fs::create_dir_all(path("engine").join(ID)).unwrap();
+        let own = path("engine").join(ID).join(format!("{ID}-json.log"));
+        fs::write(&own, "own").unwrap();
+        fs::write(path("shadow"), "of the node").unwrap();
+        let named = path(&format!("{ID}-json.log"));
+        symlink(path("shadow"), &named).unwrap();
+        let log = path("0.log");
+        let link_to = |target: &Path| {
+            let _ = fs::remove_file(&log);
+            symlink(target, &log).unwrap();
+            opened(&log)
+        };
+        assert_eq!(link_to(&own), Ok("own".to_owned()));
+        // The engine's directory may be a link of the node's.
+        symlink(path("engine"), path("data")).unwrap();
+        let through = path("data").join(ID).join(format!("{ID}-json.log"));
+        assert_eq!(link_to(&through), Ok("own".to_owned()));
+        for target in [
+            path("shadow"),
+            named,
+            path("engine").join(ID),
+            PathBuf::from(format!("engine/{ID}/{ID}-json.log")),
+            PathBuf::from("/"),
+        ] {
+            assert!(link_to(&target).is_err(), "{}", target.display());
+        }
+        let error = link_to(&path("shadow")).unwrap_err();
+        assert!(error.contains("the container's own log"), "{error}");
+        // No id is no beginning of every name.
+        link_to(&own).unwrap();
+        assert!(open_log(&log, "").is_err());
+    }
+
+    #[test]
+    fn directories_of_the_node_may_be_links_and_those_of_a_pod_may_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        fs::create_dir_all(path("disk/web/app")).unwrap();
+        fs::write(path("disk/web/app/0.log"), "a line").unwrap();
+        symlink(path("disk"), path("pods")).unwrap();
+        assert_eq!(opened(&path("pods/web/app/0.log")), Ok("a line".to_owned()));
+
+        fs::create_dir_all(path("disk/third")).unwrap();
+        symlink(path("disk/web"), path("disk/other")).unwrap();
+        symlink(path("disk/web/app"), path("disk/third/app")).unwrap();
+        for (log, link) in [
+            ("pods/other/app/0.log", "other"),
+            ("pods/third/app/0.log", "app"),
+        ] {
+            let error = opened(&path(log)).unwrap_err();
+            assert_eq!(error, format!("{link} is a link, which is not followed"));
+        }
+        let error = open_log(&path("pods/none/app/0.log"), ID).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        for none in ["0.log", "/", "", "/a/../0.log", "/.."] {
+            assert!(open_log(Path::new(none), ID).is_err(), "{none}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_file_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("0.log");
+        let mode = Mode::RUSR | Mode::WUSR;
+        rustix::fs::mknodat(CWD, &log, FileType::Fifo, mode, 0).unwrap();
+        assert!(opened(&log).is_err());
+    }
+}
