@@ -5,4 +5,5 @@
 
 mod deep_trees;
 mod labels;
+mod log_links;
 mod program_arguments;
