@@ -9,13 +9,10 @@ use super::probe::Outcome;
 use crate::{
     config::duration::GoDuration,
     runtime::{
-        cri::{CriClient, CriError},
+        cri::{CriClient, CriError, KEPT_OUTPUT},
         expansion::expand,
     },
 };
-
-/// More of a command's output than this is not kept, in bytes.
-const MAX_OUTPUT: usize = 10 * 1024;
 
 /// The command with the variables that the spec gives a value itself; a probe
 /// knows nothing of those that come from elsewhere.
@@ -42,7 +39,7 @@ pub(super) async fn probe(
         Ok(answer) if answer.exit_code == 0 => Ok(Outcome::Success),
         Ok(answer) => {
             let mut output: Vec<u8> = [answer.stdout, answer.stderr].concat();
-            output.truncate(MAX_OUTPUT);
+            output.truncate(KEPT_OUTPUT);
             Ok(Outcome::Failure(
                 String::from_utf8_lossy(&output).into_owned(),
             ))

@@ -2,6 +2,7 @@
 
 mod deadline;
 mod error;
+mod exec_output;
 mod metrics;
 mod resources;
 mod runtime_config;
@@ -29,8 +30,8 @@ use tonic::{
 };
 use tower::{ServiceExt as _, util::BoxCloneSyncService};
 
-use self::deadline::failed;
-pub use self::{error::CriError, metrics::RuntimeMetrics};
+use self::{deadline::failed, exec_output::CutBody};
+pub use self::{error::CriError, exec_output::KEPT as KEPT_OUTPUT, metrics::RuntimeMetrics};
 use super::labels;
 use crate::pod::identity::PodUid;
 
@@ -50,6 +51,8 @@ struct TransportError(#[source] StdError);
 #[derive(Clone, Debug)]
 pub struct CriClient {
     runtime: RuntimeServiceClient<Transport>,
+    /// For commands of which the output is cut.
+    commands: RuntimeServiceClient<Transport>,
     image: ImageServiceClient<Transport>,
     timeout: Duration,
     metrics: Arc<RuntimeMetrics>,
@@ -91,11 +94,20 @@ impl CriClient {
     {
         let runtime = Transport::new(runtime.map_err(|error| TransportError(error.into())));
         let image = Transport::new(image.map_err(|error| TransportError(error.into())));
+        let metrics = Arc::<RuntimeMetrics>::default();
+        let bound = metrics.exec_output();
+        let commands = runtime.clone().map_response(move |answer| {
+            answer.map(|body| Body::new(CutBody::new(body, Arc::clone(&bound))))
+        });
+        let runtime_client = |transport| {
+            RuntimeServiceClient::new(transport).max_decoding_message_size(MAX_MESSAGE_SIZE)
+        };
         Self {
-            runtime: RuntimeServiceClient::new(runtime).max_decoding_message_size(MAX_MESSAGE_SIZE),
+            runtime: runtime_client(runtime),
+            commands: runtime_client(Transport::new(commands)),
             image: ImageServiceClient::new(image).max_decoding_message_size(MAX_MESSAGE_SIZE),
             timeout,
-            metrics: Arc::default(),
+            metrics,
         }
     }
 
@@ -352,7 +364,8 @@ impl CriClient {
         self.call("ReopenContainerLog", id, call).await.map(drop)
     }
 
-    /// Runs a command in a container, for at most `limit` unless that is zero.
+    /// Runs a command in a container, for at most `limit` unless that is zero. Of each of
+    /// its outputs the first [`KEPT_OUTPUT`] bytes are kept; the rest is never in memory.
     ///
     /// # Errors
     /// The call failed; a command that fails is no error.
@@ -362,7 +375,30 @@ impl CriClient {
         command: Vec<String>,
         limit: Duration,
     ) -> Result<ExecSyncResponse, CriError> {
-        let mut client = self.runtime.clone();
+        self.exec_sync_by(&self.commands, id, command, limit).await
+    }
+
+    /// As [`Self::exec_sync`], with all that the command prints: up to 16 MiB.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn exec_sync_whole(
+        &self,
+        id: &str,
+        command: Vec<String>,
+        limit: Duration,
+    ) -> Result<ExecSyncResponse, CriError> {
+        self.exec_sync_by(&self.runtime, id, command, limit).await
+    }
+
+    async fn exec_sync_by(
+        &self,
+        client: &RuntimeServiceClient<Transport>,
+        id: &str,
+        command: Vec<String>,
+        limit: Duration,
+    ) -> Result<ExecSyncResponse, CriError> {
+        let mut client = client.clone();
         let call = client.exec_sync(ExecSyncRequest {
             container_id: id.to_owned(),
             cmd: command,

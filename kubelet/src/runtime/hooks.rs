@@ -5,7 +5,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction, LifecycleHandler};
 use tracing::warn;
 
-use super::cri::{CriClient, CriError};
+use super::cri::{CriClient, CriError, KEPT_OUTPUT};
 use crate::prober::http::{self, HttpError, HttpGet};
 
 /// Why a hook failed.
@@ -98,7 +98,8 @@ async fn exec_sync(
     match cri.exec_sync(container_id, command.clone(), limit).await {
         Ok(answer) if answer.exit_code == 0 => Ok(()),
         Ok(answer) => {
-            let output: Vec<u8> = [answer.stdout, answer.stderr].concat();
+            let mut output: Vec<u8> = [answer.stdout, answer.stderr].concat();
+            output.truncate(KEPT_OUTPUT);
             Err(HookError::Failed {
                 command,
                 code: answer.exit_code,

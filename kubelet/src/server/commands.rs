@@ -59,7 +59,7 @@ async fn output<V: NodeView>(
     let words = command.split(' ').map(str::to_owned).collect();
     let result = view
         .cri()
-        .exec_sync(&id, words, Duration::ZERO)
+        .exec_sync_whole(&id, words, Duration::ZERO)
         .await
         .map_err(|error| failed(error.to_string()))?;
     if result.exit_code != 0 {
@@ -69,7 +69,7 @@ async fn output<V: NodeView>(
             "command '{command}' exited with {code}: {stderr}"
         )));
     }
-    let mut output = result.stdout.to_vec();
+    let mut output = result.stdout;
     output.extend_from_slice(&result.stderr);
     Ok(output)
 }

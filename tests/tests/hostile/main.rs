@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod deep_trees;
+mod exec_output;
 mod labels;
 mod log_links;
+mod lone_kubelet;
 mod program_arguments;

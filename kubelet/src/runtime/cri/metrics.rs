@@ -1,10 +1,11 @@
 //! How often the runtime is called, how long that takes, and how often it fails.
 
-use std::{borrow::Cow, future::Future};
+use std::{borrow::Cow, future::Future, sync::Arc};
 
+use cri_streaming::bound::Bound;
 use tokio::time::Instant;
 
-use super::CriError;
+use super::{CriError, exec_output::KEPT};
 use crate::metrics::{Collector, Counter, DEFAULT_BUCKETS, Exposition, Family, Histogram};
 
 /// From 5 ms on, each two and a half times the one before.
@@ -33,6 +34,7 @@ pub struct RuntimeMetrics {
     errors: Family<Counter, 1>,
     sandbox_durations: Family<Histogram, 1>,
     sandbox_errors: Family<Counter, 1>,
+    exec_output: Arc<Bound>,
 }
 
 impl Default for RuntimeMetrics {
@@ -67,11 +69,17 @@ impl Default for RuntimeMetrics {
                 "[ALPHA] Cumulative number of the run_podsandbox operation errors by RuntimeClass.Handler.",
                 handler,
             ),
+            exec_output: Arc::new(Bound::new("runtime", "exec_output_bytes", KEPT)),
         }
     }
 }
 
 impl RuntimeMetrics {
+    /// The bound on what is kept of a command's output.
+    pub(super) fn exec_output(&self) -> Arc<Bound> {
+        Arc::clone(&self.exec_output)
+    }
+
     /// Counts a call that ended; one that is given up is not counted.
     pub(super) async fn measure<T>(
         &self,
@@ -115,6 +123,10 @@ impl Collector for RuntimeMetrics {
         self.errors.collect(page);
         self.sandbox_durations.collect(page);
         self.sandbox_errors.collect(page);
+        let name = "kubelet_runtime_exec_outputs_cut_total";
+        let help = "Commands of probes and hooks that printed more than is kept.";
+        page.family(name, "counter", help);
+        page.sample(name, &[], self.exec_output.reached(), None);
     }
 }
 

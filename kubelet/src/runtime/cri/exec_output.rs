@@ -1,0 +1,269 @@
+//! What commands print is cut while it comes in: however much a container prints and
+//! however many probes run, no answer to `ExecSync` is in memory as a whole.
+//!
+//! gRPC's library hands an answer on when all of it is there, so this is done to the bytes
+//! of the response: messages with five bytes in front (a flag and their length), which are
+//! fields of an `ExecSyncResponse` (`stdout` 1, `stderr` 2, `exit_code` 3).
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
+use cri_streaming::bound::Bound;
+use hyper::body::{Body as HttpBody, Frame};
+use tonic::{Status, body::Body};
+
+use super::MAX_MESSAGE_SIZE;
+
+/// What is kept of each of a command's outputs, in bytes; upstream's probes keep as much of
+/// both together.
+pub const KEPT: usize = 10 * 1024;
+
+/// Flag and length of a message.
+const HEAD: usize = 5;
+/// Longest number in a message.
+const MAX_NUMBER: usize = 10;
+/// Longest message that goes on: both outputs, and what little else there is.
+const MAX_CUT: usize = 2 * KEPT + 1024;
+const STDOUT: u64 = 1;
+const STDERR: u64 = 2;
+
+/// The body of a response with its messages cut.
+#[derive(Debug)]
+pub(super) struct CutBody {
+    body: Body,
+    cutter: Cutter,
+}
+
+/// Cuts messages that come in pieces.
+#[derive(Debug)]
+struct Cutter {
+    at: At,
+    /// What is left of the message.
+    left: usize,
+    /// Of a head or number: what has come of it.
+    number: Vec<u8>,
+    /// The message as it goes on.
+    message: BytesMut,
+    /// Whether something was left out of it.
+    is_cut: bool,
+    bound: Arc<Bound>,
+}
+
+/// Where in the response a piece begins.
+#[derive(Clone, Copy, Debug)]
+enum At {
+    Head,
+    Key,
+    /// The value of a number.
+    Value,
+    /// The length of the field of this key.
+    Length(u64),
+    /// So many bytes that go on, and so many behind them that do not.
+    Bytes {
+        kept: usize,
+        cut: usize,
+    },
+}
+
+impl CutBody {
+    pub(super) fn new(body: Body, bound: Arc<Bound>) -> Self {
+        let cutter = Cutter {
+            at: At::Head,
+            left: 0,
+            number: Vec::new(),
+            message: BytesMut::new(),
+            is_cut: false,
+            bound,
+        };
+        Self { body, cutter }
+    }
+}
+
+impl HttpBody for CutBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        loop {
+            let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(cx)?) else {
+                return Poll::Ready(None);
+            };
+            let piece = match frame.into_data() {
+                Ok(piece) => piece,
+                Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
+            };
+            let whole = self.cutter.take(piece)?;
+            if !whole.is_empty() {
+                return Poll::Ready(Some(Ok(Frame::data(whole))));
+            }
+        }
+    }
+}
+
+impl Cutter {
+    /// Takes a piece in; returns the messages that are whole with it.
+    fn take(&mut self, mut piece: Bytes) -> Result<Bytes, Status> {
+        let mut whole = BytesMut::new();
+        while !piece.is_empty() {
+            match self.at {
+                At::Head => self.head(&mut piece)?,
+                At::Bytes { kept, cut } => self.bytes(&mut piece, kept, cut),
+                At::Key | At::Value | At::Length(_) => self.number(&mut piece)?,
+            }
+            if self.message.len() > MAX_CUT {
+                return Err(malformed("has fields that it should not have"));
+            }
+            if self.left == 0 && matches!(self.at, At::Key) {
+                self.end(&mut whole)?;
+            }
+        }
+        Ok(whole.freeze())
+    }
+
+    fn head(&mut self, piece: &mut Bytes) -> Result<(), Status> {
+        let missing = (HEAD - self.number.len()).min(piece.len());
+        self.number.extend(piece.split_to(missing));
+        let [flag, length @ ..] = &*self.number else {
+            return Ok(());
+        };
+        let Ok(length) = <[u8; 4]>::try_from(length) else {
+            return Ok(());
+        };
+        if *flag != 0 {
+            return Err(malformed("is compressed"));
+        }
+        self.left = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
+        if self.left > MAX_MESSAGE_SIZE {
+            let reason = format!(
+                "decoded message length too large: found {} bytes, the limit is: {MAX_MESSAGE_SIZE} bytes",
+                self.left
+            );
+            return Err(Status::out_of_range(reason));
+        }
+        self.number.clear();
+        self.at = At::Key;
+        Ok(())
+    }
+
+    /// Takes a byte of a number, and what the number means when it is the last one.
+    fn number(&mut self, piece: &mut Bytes) -> Result<(), Status> {
+        let byte = piece.get_u8();
+        self.left = self
+            .left
+            .checked_sub(1)
+            .ok_or_else(|| malformed("is too short"))?;
+        self.number.push(byte);
+        if byte & 0x80 != 0 {
+            return match self.number.len() < MAX_NUMBER && self.left > 0 {
+                true => Ok(()),
+                false => Err(malformed("has a number that does not end")),
+            };
+        }
+        let bits = self.number.iter().rev();
+        let value = bits.fold(0, |value: u64, byte| value << 7 | u64::from(byte & 0x7f));
+        self.at = match self.at {
+            At::Length(key) => self.field(key, value)?,
+            At::Key => {
+                let at = match value & 7 {
+                    0 => At::Value,
+                    1 => self.fixed(8)?,
+                    2 => At::Length(value),
+                    5 => self.fixed(4)?,
+                    _ => return Err(malformed("has a field of an unknown type")),
+                };
+                // The length of bytes changes, so that their key goes on with it.
+                if !matches!(at, At::Length(_)) {
+                    self.message.extend_from_slice(&self.number);
+                }
+                at
+            }
+            _ => {
+                self.message.extend_from_slice(&self.number);
+                At::Key
+            }
+        };
+        self.number.clear();
+        Ok(())
+    }
+
+    /// The bytes of a field of this key and length come.
+    fn field(&mut self, key: u64, length: u64) -> Result<At, Status> {
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        if length > self.left {
+            return Err(malformed("has a field that is longer than itself"));
+        }
+        let kept = match key >> 3 {
+            STDOUT | STDERR => length.min(KEPT),
+            // What it is nobody here knows.
+            _ => 0,
+        };
+        self.is_cut |= kept < length;
+        put_number(&mut self.message, key);
+        put_number(&mut self.message, u64::try_from(kept).unwrap_or(u64::MAX));
+        Ok(bytes(kept, length - kept))
+    }
+
+    /// So many bytes come, of a field that nobody here knows.
+    fn fixed(&mut self, length: usize) -> Result<At, Status> {
+        match length > self.left {
+            true => Err(malformed("is too short")),
+            false => Ok(At::Bytes {
+                kept: length,
+                cut: 0,
+            }),
+        }
+    }
+
+    fn bytes(&mut self, piece: &mut Bytes, kept: usize, cut: usize) {
+        let goes_on = kept.min(piece.len());
+        self.message.extend_from_slice(&piece.split_to(goes_on));
+        let is_left_out = cut.min(piece.len());
+        piece.advance(is_left_out);
+        self.left -= goes_on + is_left_out;
+        self.at = bytes(kept - goes_on, cut - is_left_out);
+    }
+
+    /// The message is whole.
+    fn end(&mut self, whole: &mut BytesMut) -> Result<(), Status> {
+        if std::mem::take(&mut self.is_cut) {
+            self.bound.reach();
+        }
+        let length = u32::try_from(self.message.len());
+        whole.put_u8(0);
+        whole.put_u32(length.map_err(|_| malformed("is too long"))?);
+        whole.extend_from_slice(&self.message);
+        self.message.clear();
+        self.at = At::Head;
+        Ok(())
+    }
+}
+
+/// Where one is with so many bytes to come.
+const fn bytes(kept: usize, cut: usize) -> At {
+    match (kept, cut) {
+        (0, 0) => At::Key,
+        _ => At::Bytes { kept, cut },
+    }
+}
+
+fn put_number(message: &mut BytesMut, mut value: u64) {
+    while value > 0x7f {
+        message.put_u8((value & 0x7f) as u8 | 0x80);
+        value >>= 7;
+    }
+    message.put_u8(value as u8);
+}
+
+fn malformed(why: &str) -> Status {
+    Status::internal(format!("the answer to ExecSync {why}"))
+}
+
+#[cfg(test)]
+mod tests;
