@@ -281,6 +281,29 @@ async fn an_end_waits_for_nobody_who_idles() {
         .unwrap();
 }
 
+#[tokio::test]
+async fn clients_that_ask_for_nothing_make_room_for_those_that_ask() {
+    const ROOM: usize = 64;
+    let served = serve(Ok(())).await;
+    for address in [&served.healthz, &served.read_only] {
+        for asked in [false, true] {
+            let mut idle = Vec::new();
+            for _ in 0..ROOM {
+                let mut stream = TcpStream::connect(address).await.unwrap();
+                if asked {
+                    let head = b"GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n";
+                    stream.write_all(head).await.unwrap();
+                    stream.read_u8().await.unwrap();
+                }
+                idle.push(stream);
+            }
+            let answer = time::timeout(Duration::from_secs(5), get(address, "/healthz")).await;
+            let (status, _) = answer.expect("an answer in time");
+            assert_eq!(status, 200, "whether they asked before: {asked}");
+        }
+    }
+}
+
 fn status(root: &Path, output: OutputFormat) -> StatusOptions {
     StatusOptions {
         root_dir: root.to_owned(),

@@ -135,6 +135,17 @@ impl Proxy {
         request: Request<B>,
         backend: &Uri,
     ) -> Response<Full<Bytes>> {
+        self.forward_with(request, backend, ()).await
+    }
+
+    /// As [`Self::forward`]. What is `kept` is dropped when the connection has ended, or is
+    /// not upgraded.
+    pub async fn forward_with<B: Body>(
+        &self,
+        request: Request<B>,
+        backend: &Uri,
+        kept: impl Send + 'static,
+    ) -> Response<Full<Bytes>> {
         let name = Backend::from(backend);
         let (client, request) = match upgrade_request(request, backend) {
             Ok(parts) => parts,
@@ -152,6 +163,7 @@ impl Proxy {
                         () = stop.cancelled() => {}
                         () = carry_upgraded(client, server, &name) => {}
                     }
+                    drop(kept);
                 });
                 answer_with(StatusCode::SWITCHING_PROTOCOLS, headers, Bytes::new())
             }

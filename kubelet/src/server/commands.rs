@@ -13,22 +13,29 @@ use axum::{
 use super::{
     NodeView,
     answer::{json, text},
+    bounds::Gate,
     target,
+    until_read::until_read,
 };
 
-pub(super) fn routes<V: NodeView>(view: V) -> Router {
+pub(super) fn routes<V: NodeView>(view: V, gate: &Gate) -> Router {
+    let handler = run(view, gate.clone());
     Router::new()
-        .route("/run/{namespace}/{pod}/{last}", run(view.clone()))
-        .route("/run/{namespace}/{pod}/{uid}/{last}", run(view))
+        .route("/run/{namespace}/{pod}/{last}", handler.clone())
+        .route("/run/{namespace}/{pod}/{uid}/{last}", handler)
 }
 
-fn run<V: NodeView>(view: V) -> MethodRouter {
+fn run<V: NodeView>(view: V, gate: Gate) -> MethodRouter {
     post(
         move |Path(path): Path<Vec<String>>, Query(parameters): Query<Vec<(String, String)>>| async move {
+            let place = match gate.enter() {
+                Ok(place) => place,
+                Err(refusal) => return *refusal,
+            };
             let command = parameters.iter().find(|(name, _)| name == "cmd");
             let command = command.map_or("", |(_, value)| value);
             match output(&view, &path, command).await {
-                Ok(output) => json(output),
+                Ok(output) => until_read(json(output), place),
                 Err(refusal) => *refusal,
             }
         },

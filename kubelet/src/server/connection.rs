@@ -1,6 +1,10 @@
 //! Connections, and what one client can take of the kubelet.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use axum::{
     Router,
@@ -9,13 +13,13 @@ use axum::{
     response::Response,
     serve::Listener,
 };
+use cri_streaming::places::{Busy, Place, Places, Room};
 use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepidle, set_tcp_keepintvl};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
-    sync::Semaphore,
+    net::{TcpStream, unix},
     time,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -26,16 +30,15 @@ use super::{
     access::Access,
     authentication::websocket_protocol::remove_tokens,
     metrics::{HttpMetrics, ServerType},
-    strangers::{Client, Origin, Strangers},
     tls::{PeerCertificates, Tls},
+    until_read::until_read,
 };
 
 /// Headers of a request.
 const HEADERS: usize = 256;
-/// How long a client that is to be let in may take for its first request.
-const FIRST_HEAD: Duration = Duration::from_secs(10);
-/// Of all connections, one in so many may be of strangers from the same address.
-const STRANGERS_SHARE: usize = 8;
+/// How long a client may take for its first request, the handshake of TLS included: it has
+/// shown nothing before.
+const FIRST_REQUEST: Duration = Duration::from_secs(10);
 /// How long the last request of a connection may take after its time.
 const FAREWELL: Duration = Duration::from_secs(5);
 
@@ -45,8 +48,6 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// What the clients of a server can take of it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Connections at the same time; more wait in the backlog.
-    connections: usize,
     /// Bytes of a request's head. Bodies are read by nobody who does not limit them.
     head_bytes: usize,
     /// How long a request's head may take, idling between requests included.
@@ -55,10 +56,22 @@ pub(super) struct Limits {
     lifetime: Duration,
 }
 
+/// What the servers have room for where anybody may connect.
+pub(super) const OPEN_ROOM: Room = Room::open(64);
+/// Connections on the secure port.
+const SECURE_CONNECTIONS: usize = 1024;
+/// Files that a connection of the secure port may lead to, and those of the upgraded ones
+/// that are no longer among the connections.
+const SECURE_FILES: usize = 8;
+
+/// What the secure port has room for.
+pub(super) fn secure_room() -> Room {
+    Room::within_open_files(SECURE_CONNECTIONS, SECURE_FILES)
+}
+
 impl Limits {
     /// Where anybody may connect, so that nobody holds a connection by reading slowly.
     pub(super) const OPEN: Self = Self {
-        connections: 64,
         head_bytes: 16 * 1024,
         head_time: Duration::from_secs(30),
         lifetime: Duration::from_secs(300),
@@ -72,7 +85,6 @@ impl Limits {
     /// a connection for each log that is followed. A connection idles as long as upstream
     /// lets it.
     pub(super) const SECURE: Self = Self {
-        connections: 1024,
         head_bytes: 128 * 1024,
         head_time: Duration::from_secs(90),
         lifetime: Duration::from_secs(4 * 3600),
@@ -84,6 +96,7 @@ impl Limits {
 pub(super) struct Service {
     pub(super) routes: Router,
     pub(super) limits: Limits,
+    pub(super) places: Arc<Places>,
     /// For the secure port: its TLS, and who is let in.
     pub(super) guard: Option<(Arc<Tls>, Arc<Access>)>,
     /// Where its requests are counted, and as what.
@@ -91,10 +104,11 @@ pub(super) struct Service {
 }
 
 impl Service {
-    pub(super) const fn open(routes: Router, limits: Limits) -> Self {
+    pub(super) const fn open(routes: Router, limits: Limits, places: Arc<Places>) -> Self {
         Self {
             routes,
             limits,
+            places,
             guard: None,
             counted: None,
         }
@@ -107,40 +121,54 @@ impl Service {
     }
 }
 
+/// Where connections come from.
+pub(super) trait Origin {
+    /// The address, where there are addresses.
+    fn ip(&self) -> Option<IpAddr>;
+}
+
+impl Origin for SocketAddr {
+    fn ip(&self) -> Option<IpAddr> {
+        Some(Self::ip(self))
+    }
+}
+
+impl Origin for unix::SocketAddr {
+    fn ip(&self) -> Option<IpAddr> {
+        None
+    }
+}
+
 /// Serves whoever connects, until `cancel`.
 pub(super) async fn serve<L>(mut listener: L, service: Service, cancel: CancellationToken)
 where
     L: Listener<Addr: Origin>,
 {
     let connections = TaskTracker::new();
-    let strangers = Arc::<Strangers>::default();
-    let slots = Arc::new(Semaphore::new(service.limits.connections));
+    let places = Arc::clone(&service.places);
     loop {
         let next = async {
-            let slot = slots.clone().acquire_owned().await;
-            (slot, listener.accept().await)
+            places.room().await;
+            listener.accept().await
         };
-        let (slot, (stream, address)) = tokio::select! {
+        let (stream, address) = tokio::select! {
             biased;
             () = cancel.cancelled() => break,
             next = next => next,
         };
-        // Where everybody is let in there are none.
-        let client = match address.ip().filter(|_| service.guard.is_some()) {
-            None => None,
-            Some(ip) => {
-                let most = service.limits.connections / STRANGERS_SHARE;
-                let Some(client) = strangers.client(ip, most) else {
-                    debug!(%ip, "Too many connections of strangers");
-                    continue;
-                };
-                Some(Arc::new(client))
-            }
-        };
+        let place = Arc::new(places.enter(address.ip()));
         let (service, cancel) = (service.clone(), cancel.clone());
         connections.spawn(async move {
-            serve_stream(stream, service, client, cancel).await;
-            drop(slot);
+            tokio::select! {
+                biased;
+                () = serve_stream(stream, service, &place, cancel) => {}
+                () = place.given_up() => {
+                    debug!(address = ?place.address(), "A client makes room for another");
+                }
+                () = place.stays_silent(FIRST_REQUEST) => {
+                    debug!(address = ?place.address(), "A client sent no request");
+                }
+            }
         });
     }
     drop(listener);
@@ -163,17 +191,17 @@ pub(super) fn keep_alive(socket: &mut TcpStream) {
 async fn serve_stream(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     service: Service,
-    client: Option<Arc<Client>>,
+    place: &Arc<Place>,
     cancel: CancellationToken,
 ) {
     let Some((tls, _)) = &service.guard else {
         let nobody = PeerCertificates::default();
-        return serve_connection(stream, service, nobody, client, cancel).await;
+        return serve_connection(stream, service, nobody, place, cancel).await;
     };
     let tls = Arc::clone(tls);
     match cancel.run_until_cancelled(tls.accept(stream)).await {
         Some(Ok((stream, peer))) => {
-            serve_connection(stream, service, peer, client, cancel).await;
+            serve_connection(stream, service, peer, place, cancel).await;
         }
         Some(Err(error)) => debug!(%error, "TLS handshake error"),
         None => {}
@@ -184,7 +212,7 @@ async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     service: Service,
     peer: PeerCertificates,
-    client: Option<Arc<Client>>,
+    place: &Arc<Place>,
     cancel: CancellationToken,
 ) {
     let Limits {
@@ -193,17 +221,10 @@ async fn serve_connection(
         lifetime,
         ..
     } = service.limits;
-    let asking = client.clone();
     let answer = service_fn(move |request| {
-        let (service, peer, client) = (service.clone(), peer.clone(), asking.clone());
-        async move { answer(request, service, peer, client).await }
+        let (service, peer, place) = (service.clone(), peer.clone(), Arc::clone(place));
+        async move { answer(request, service, peer, place).await }
     });
-    let stays_silent = async {
-        time::sleep(FIRST_HEAD).await;
-        if client.is_none_or(|client| client.has_asked()) {
-            std::future::pending::<()>().await;
-        }
-    };
     let mut connection = std::pin::pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())
@@ -218,7 +239,6 @@ async fn serve_connection(
         ended = connection.as_mut() => Some(ended),
         () = cancel.cancelled() => None,
         () = time::sleep(lifetime) => None,
-        () = stays_silent => return,
     };
     let ended = match ended {
         Some(ended) => ended,
@@ -237,20 +257,15 @@ async fn answer(
     request: Request<Incoming>,
     service: Service,
     peer: PeerCertificates,
-    client: Option<Arc<Client>>,
+    place: Arc<Place>,
 ) -> Result<Response, std::convert::Infallible> {
-    if let Some(client) = &client {
-        client.asks();
-    }
+    place.asks();
     let serving = service
         .counted
         .as_ref()
         .map(|(metrics, server)| metrics.begin(&request, *server));
-    let answer = answer_who_is_let_in(request, service, peer, client).await?;
-    Ok(match serving {
-        Some(serving) => serving.until_read(answer),
-        None => answer,
-    })
+    let (answer, busy) = answer_who_is_let_in(request, service, peer, place).await?;
+    Ok(until_read(answer, (busy, serving)))
 }
 
 /// Nothing is routed before it is let in: there is no way around it.
@@ -258,24 +273,23 @@ async fn answer_who_is_let_in(
     request: Request<Incoming>,
     service: Service,
     peer: PeerCertificates,
-    client: Option<Arc<Client>>,
-) -> Result<Response, std::convert::Infallible> {
+    place: Arc<Place>,
+) -> Result<(Response, Option<Busy>), std::convert::Infallible> {
     let (mut head, body) = request.into_parts();
     if let Some((_, access)) = &service.guard
         && let Err(mut refusal) = access.check(&head, &peer).await
     {
         // A stranger has one attempt, and makes room for others.
-        if client.is_some_and(|client| !client.was_let_in()) {
+        if place.is_strangers() {
             let headers = refusal.headers_mut();
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
-        return Ok(*refusal);
+        return Ok((*refusal, None));
     }
-    if let Some(client) = &client {
-        client.let_in();
-    }
+    let busy = place.let_in();
     // They were for this door alone.
     remove_tokens(&mut head.headers);
     let request = Request::from_parts(head, Body::new(body));
-    service.routes.oneshot(request).await
+    let answer = service.routes.oneshot(request).await?;
+    Ok((answer, Some(busy)))
 }

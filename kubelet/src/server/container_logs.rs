@@ -12,11 +12,12 @@ use axum::{
 use futures::stream;
 use tokio_util::sync::CancellationToken;
 
-use super::NodeView;
+use super::{NodeView, bounds::Gate, until_read::until_read};
 use crate::logs::{LogError, LogOptions, LogParts, OptionsError};
 
-/// Whoever reads a log is let go when the kubelet stops.
-pub(super) fn routes<V: NodeView>(view: V, cancel: CancellationToken) -> Router {
+/// Whoever reads a log is let go when the kubelet stops. Who follows one has a place of
+/// `follow`.
+pub(super) fn routes<V: NodeView>(view: V, follow: Gate, cancel: CancellationToken) -> Router {
     let logs = move |Path((namespace, pod, container)): Path<(String, String, String)>,
                      Query(parameters): Query<Vec<(String, String)>>| async move {
         let parameters = parameters.iter().map(|(name, value)| (&**name, &**value));
@@ -30,11 +31,15 @@ pub(super) fn routes<V: NodeView>(view: V, cancel: CancellationToken) -> Router 
                 return refusal(status, error.to_string());
             }
         };
+        let place = match options.follow.then(|| follow.enter()).transpose() {
+            Ok(place) => place,
+            Err(refusal) => return *refusal,
+        };
         match view
             .container_log(&namespace, &pod, &container, options)
             .await
         {
-            Ok(parts) => answer(parts, cancel),
+            Ok(parts) => until_read(answer(parts, cancel), place),
             Err(error) => {
                 let status = match error {
                     LogError::NoPod(_) | LogError::NoContainer { .. } => StatusCode::NOT_FOUND,

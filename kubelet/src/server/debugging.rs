@@ -9,6 +9,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     NodeView,
     answer::error,
+    bounds::Gates,
     checkpoint, commands, configz, container_logs, debug_flags, pods, profiling,
     streaming_server::{self, StreamingServer},
     streams, system_logs,
@@ -35,6 +36,7 @@ const DEBUGGING: [&str; 8] = [
 pub(super) fn routes<V: NodeView>(
     view: V,
     options: &SecureOptions,
+    gates: &Gates,
     tasks: &TaskTracker,
     cancel: &CancellationToken,
 ) -> Router {
@@ -56,11 +58,19 @@ pub(super) fn routes<V: NodeView>(
     };
     Router::new()
         .merge(pods::running_routes(view.clone()))
-        .merge(container_logs::routes(view.clone(), cancel.clone()))
+        .merge(container_logs::routes(
+            view.clone(),
+            gates.followed_logs.clone(),
+            cancel.clone(),
+        ))
         .merge(configz::routes(&options.configz))
-        .merge(streams::routes(view.clone(), Arc::clone(&streaming)))
-        .merge(streaming_server::routes(view.clone(), streaming))
-        .merge(commands::routes(view.clone()))
+        .merge(streams::routes(view.clone(), Arc::clone(&streaming), gates))
+        .merge(streaming_server::routes(
+            view.clone(),
+            streaming,
+            gates.clone(),
+        ))
+        .merge(commands::routes(view.clone(), &gates.runs))
         .merge(checkpoint::routes(view, options.root_dir.clone()))
         .merge(optional(
             handlers.system_log,

@@ -6,6 +6,7 @@ mod access;
 mod answer;
 pub mod authentication;
 mod authorization;
+mod bounds;
 mod checkpoint;
 mod commands;
 mod configz;
@@ -23,12 +24,12 @@ pub mod reviews;
 mod secure;
 mod socket;
 mod stats;
-mod strangers;
 mod streaming_server;
 mod streams;
 mod system_logs;
 mod target;
 pub mod tls;
+mod until_read;
 mod view;
 
 use std::{
@@ -39,6 +40,7 @@ use std::{
 };
 
 use axum::{Router, serve::ListenerExt as _};
+use cri_streaming::places::Places;
 use rustix::net::sockopt::set_ipv6_v6only;
 use tokio::net::{TcpListener, TcpSocket, UnixListener};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -46,7 +48,8 @@ use tracing::info;
 
 use self::{
     access::AccessError,
-    connection::{Limits, Service},
+    bounds::{BoundMetrics, Gates},
+    connection::{Limits, OPEN_ROOM, Service},
     metrics::{Collectors, HttpMetrics},
     secure::Secure,
     tls::{
@@ -164,14 +167,22 @@ impl Servers {
     pub async fn serve<V: NodeView>(self, view: V, cancel: CancellationToken) {
         let health = healthz::routes(view.clone());
         let http = Arc::<HttpMetrics>::default();
+        let places = ["healthz", "read_only", "socket"].map(|name| Places::new(name, OPEN_ROOM));
+        let gates = Gates::new("socket", OPEN_ROOM);
+        let mut bounds = BoundMetrics::default();
+        bounds.add(places.iter().flat_map(|places| places.bounds()));
+        bounds.add(gates.bounds());
+        bounds.add(self.secure.iter().flat_map(|(_, secure)| secure.bounds()));
         let mut collectors = self.metrics;
-        let counted: Arc<dyn Collector> = http.clone();
-        collectors.push(counted);
+        let more: [Arc<dyn Collector>; 2] = [http.clone(), Arc::new(bounds)];
+        collectors.extend(more);
         let read_only = read_only_routes(view.clone(), collectors.into());
+        let logs = container_logs::routes(view.clone(), gates.followed_logs, cancel.clone());
         let on_socket = read_only
             .clone()
             .merge(pods::running_routes(view.clone()))
-            .merge(container_logs::routes(view.clone(), cancel.clone()));
+            .merge(logs);
+        let [health_places, read_only_places, socket_places] = places;
         let servers = TaskTracker::new();
         let spawn = |listener: TcpListener, what, service: Service| {
             if let Ok(address) = listener.local_addr() {
@@ -181,15 +192,16 @@ impl Servers {
             servers.spawn(connection::serve(listener, service, cancel.clone()));
         };
         if let Some(listener) = self.healthz {
-            let service = Service::open(health, Limits::OPEN);
+            let service = Service::open(health, Limits::OPEN, health_places);
             spawn(listener, "/healthz", service);
         }
         if let Some(listener) = self.read_only {
             let routes = read_only.clone().merge(debugging::disabled());
+            let service = Service::open(routes, Limits::OPEN, read_only_places);
             spawn(
                 listener,
                 "the read-only API",
-                Service::open(routes, Limits::OPEN).counted(Arc::clone(&http)),
+                service.counted(Arc::clone(&http)),
             );
         }
         if let Some((listener, secure)) = self.secure {
@@ -197,7 +209,7 @@ impl Servers {
             servers.spawn(secure.clone().watch_authority(cancel.clone()));
             spawn(listener, "the kubelet's API", secure.service(routes, http));
         }
-        let service = Service::open(on_socket, Limits::SOCKET);
+        let service = Service::open(on_socket, Limits::SOCKET, socket_places);
         servers.spawn(connection::serve(self.socket, service, cancel.clone()));
         servers.close();
         servers.wait().await;

@@ -3,13 +3,15 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::Router;
+use cri_streaming::{bound::Bound, places::Places};
 use tokio::time;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     NodeView, ServerError,
     access::Access,
-    connection::{Limits, Service},
+    bounds::Gates,
+    connection::{Limits, Service, secure_room},
     debugging,
     metrics::{HttpMetrics, ServerType},
     reviews::Reviews,
@@ -48,6 +50,8 @@ pub(super) struct Secure {
     tls: Arc<Tls>,
     access: Arc<Access>,
     authority: Option<Arc<ClientAuthority>>,
+    places: Arc<Places>,
+    gates: Gates,
 }
 
 impl Secure {
@@ -73,12 +77,22 @@ impl Secure {
         let node_name = &options.node_name;
         let access = Access::new(&options.access, node_name, authority.clone(), reviews)?;
         let tls = Tls::new(certificate, authority.clone(), options.tls.clone());
+        let room = secure_room();
         Ok(Self {
             options,
             tls: Arc::new(tls),
             access: Arc::new(access),
             authority,
+            places: Places::new("secure", room),
+            gates: Gates::new("secure", room),
         })
+    }
+
+    /// The bounds on what clients take of it.
+    pub(super) fn bounds(&self) -> Vec<Arc<Bound>> {
+        let mut bounds = Vec::from(self.places.bounds());
+        bounds.extend(self.gates.bounds());
+        bounds
     }
 
     /// Everything that is served: what the read-only port has, and the rest.
@@ -89,7 +103,13 @@ impl Secure {
         tasks: &TaskTracker,
         cancel: &CancellationToken,
     ) -> Router {
-        read_only.merge(debugging::routes(view, &self.options, tasks, cancel))
+        read_only.merge(debugging::routes(
+            view,
+            &self.options,
+            &self.gates,
+            tasks,
+            cancel,
+        ))
     }
 
     /// The routes behind TLS and the guard.
@@ -97,6 +117,7 @@ impl Secure {
         Service {
             routes,
             limits: Limits::SECURE,
+            places: Arc::clone(&self.places),
             counted: Some((metrics, ServerType::ReadWrite)),
             guard: Some((Arc::clone(&self.tls), Arc::clone(&self.access))),
         }

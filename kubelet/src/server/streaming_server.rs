@@ -16,7 +16,11 @@ use parking_lot::Mutex;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{NodeView, answer::error};
+use super::{
+    NodeView,
+    answer::error,
+    bounds::{Entered, Gates},
+};
 use crate::http::roots::{Roots, RootsError};
 
 /// Below this path requests go to the streaming server as they are.
@@ -83,15 +87,16 @@ impl StreamingServer {
         }
     }
 
-    /// Hands a request on to the URL that the runtime gave for it.
-    pub(super) async fn forward(&self, request: Request, url: &str) -> Response {
+    /// Hands a request on to the URL that the runtime gave for it. Its place is taken until
+    /// the connection has ended.
+    pub(super) async fn forward(&self, request: Request, url: &str, place: Entered) -> Response {
         match self.resolve(url).await {
-            Ok(backend) => self.carry(request, &backend).await,
+            Ok(backend) => self.carry(request, &backend, place).await,
             Err(fault) => error(StatusCode::BAD_GATEWAY, fault),
         }
     }
 
-    async fn carry(&self, request: Request, backend: &Uri) -> Response {
+    async fn carry(&self, request: Request, backend: &Uri, place: Entered) -> Response {
         let mut proxy = self.proxy.clone();
         if backend.scheme() == Some(&uri::Scheme::HTTPS) {
             proxy = match self.tls().await {
@@ -99,7 +104,7 @@ impl StreamingServer {
                 Err(fault) => return error(StatusCode::BAD_GATEWAY, fault),
             };
         }
-        let response = proxy.forward(request, backend).await;
+        let response = proxy.forward_with(request, backend, place).await;
         if response.status() == StatusCode::BAD_GATEWAY {
             self.forget(backend);
         }
@@ -169,8 +174,17 @@ impl StreamingServer {
 }
 
 /// `/cri/`: the runtime's streaming server, for whoever has a token of it.
-pub(super) fn routes<V: NodeView>(view: V, server: Arc<StreamingServer>) -> Router {
+pub(super) fn routes<V: NodeView>(view: V, server: Arc<StreamingServer>, gates: Gates) -> Router {
     let proxied = any(move |request: Request| async move {
+        let gate = match request.uri().path().split('/').nth(2) {
+            Some("attach") => &gates.attached,
+            Some("portforward") => &gates.port_forwards,
+            _ => &gates.commands,
+        };
+        let place = match gate.enter() {
+            Ok(place) => place,
+            Err(refusal) => return *refusal,
+        };
         let origin = match server.origin(&view).await {
             Ok(origin) => origin,
             Err(fault) => return error(StatusCode::BAD_GATEWAY, fault),
@@ -181,7 +195,7 @@ pub(super) fn routes<V: NodeView>(view: V, server: Arc<StreamingServer>) -> Rout
             .and_then(|path| path.as_str().strip_prefix(BASE))
             .and_then(|path| path.parse().ok());
         match path.and_then(|path| origin.at(path)) {
-            Some(backend) => server.carry(request, &backend).await,
+            Some(backend) => server.carry(request, &backend, place).await,
             None => error(
                 StatusCode::BAD_REQUEST,
                 "the path is none of a streaming server",

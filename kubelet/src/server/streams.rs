@@ -12,7 +12,13 @@ use axum::{
 };
 use cri_proto::runtime::v1::{AttachRequest, ExecRequest, PodSandboxState, PortForwardRequest};
 
-use super::{NodeView, answer::text, streaming_server::StreamingServer, target};
+use super::{
+    NodeView,
+    answer::text,
+    bounds::{Gate, Gates},
+    streaming_server::StreamingServer,
+    target,
+};
 use crate::{
     pod::identity::{self, PodUid},
     runtime::cri::CriError,
@@ -30,43 +36,58 @@ enum Verb {
     Attach,
 }
 
-pub(super) fn routes<V: NodeView>(view: V, server: Arc<StreamingServer>) -> Router {
+pub(super) fn routes<V: NodeView>(view: V, server: Arc<StreamingServer>, gates: &Gates) -> Router {
     let mut routes = Router::new();
-    for (base, verb) in [("/exec", Verb::Exec), ("/attach", Verb::Attach)] {
+    for (base, verb, gate) in [
+        ("/exec", Verb::Exec, &gates.commands),
+        ("/attach", Verb::Attach, &gates.attached),
+    ] {
+        let handler = container(verb, view.clone(), Arc::clone(&server), gate.clone());
         routes = routes
             .route(
                 &format!("{base}/{{namespace}}/{{pod}}/{{last}}"),
-                container(verb, view.clone(), Arc::clone(&server)),
+                handler.clone(),
             )
             .route(
                 &format!("{base}/{{namespace}}/{{pod}}/{{uid}}/{{last}}"),
-                container(verb, view.clone(), Arc::clone(&server)),
+                handler,
             );
     }
+    let handler = ports(view, server, gates.port_forwards.clone());
     routes
-        .route(
-            "/portForward/{namespace}/{pod}",
-            ports(view.clone(), Arc::clone(&server)),
-        )
-        .route("/portForward/{namespace}/{pod}/{uid}", ports(view, server))
+        .route("/portForward/{namespace}/{pod}", handler.clone())
+        .route("/portForward/{namespace}/{pod}/{uid}", handler)
 }
 
-fn container<V: NodeView>(verb: Verb, view: V, server: Arc<StreamingServer>) -> MethodRouter {
+fn container<V: NodeView>(
+    verb: Verb,
+    view: V,
+    server: Arc<StreamingServer>,
+    gate: Gate,
+) -> MethodRouter {
     let handler = move |Path(path): Path<Vec<String>>,
                         Query(parameters): Query<Parameters>,
                         request: Request| async move {
+        let place = match gate.enter() {
+            Ok(place) => place,
+            Err(refusal) => return *refusal,
+        };
         match container_url(verb, &view, &path, &parameters).await {
-            Ok(url) => server.forward(request, &url).await,
+            Ok(url) => server.forward(request, &url, place).await,
             Err(refusal) => *refusal,
         }
     };
     get(handler.clone()).post(handler)
 }
 
-fn ports<V: NodeView>(view: V, server: Arc<StreamingServer>) -> MethodRouter {
+fn ports<V: NodeView>(view: V, server: Arc<StreamingServer>, gate: Gate) -> MethodRouter {
     let handler = move |Path(path): Path<Vec<String>>,
                         Query(parameters): Query<Parameters>,
                         request: Request| async move {
+        let place = match gate.enter() {
+            Ok(place) => place,
+            Err(refusal) => return *refusal,
+        };
         let is_websocket = request
             .headers()
             .get(header::UPGRADE)
@@ -86,7 +107,7 @@ fn ports<V: NodeView>(view: V, server: Arc<StreamingServer>) -> MethodRouter {
             Ok(Vec::new())
         };
         match ports_url(&view, &path, wanted).await {
-            Ok(url) => server.forward(request, &url).await,
+            Ok(url) => server.forward(request, &url, place).await,
             Err(refusal) => *refusal,
         }
     };

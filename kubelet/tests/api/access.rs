@@ -1,12 +1,6 @@
 //! Who is let in to what.
 
-use std::{net::SocketAddr, sync::atomic::Ordering, time::Duration};
-
-use tokio::{
-    io::AsyncReadExt as _,
-    net::{TcpSocket, TcpStream},
-    time::timeout,
-};
+use std::sync::atomic::Ordering;
 
 use crate::{
     client::{Authority, read_head},
@@ -234,39 +228,6 @@ async fn a_token_may_be_a_subprotocol_of_a_websocket() {
         let head = read_head(&mut sent.unwrap()).await;
         assert!(head.contains(status), "{encoded}: {head}");
     }
-}
-
-#[tokio::test]
-async fn one_strangers_connections_leave_room_for_others() {
-    let node = Node::in_cluster().await;
-    let admin = node.admin();
-    let address: SocketAddr = node.stranger.address.parse().unwrap();
-    let connect = || async move {
-        let socket = TcpSocket::new_v4().unwrap();
-        socket.bind(([127, 0, 0, 2], 0).into()).unwrap();
-        socket.connect(address).await.unwrap()
-    };
-    let mut silent: Vec<TcpStream> = Vec::new();
-    for _ in 0..128 {
-        silent.push(connect().await);
-    }
-    let mut next = connect().await;
-    let read = timeout(Duration::from_secs(5), next.read_u8()).await;
-    assert!(read.unwrap().is_err(), "it is closed at once");
-    assert_eq!(admin.get("/healthz").await.status, 200);
-    // Room that is made is had again.
-    drop(silent);
-    let has_room = async {
-        loop {
-            let mut next = connect().await;
-            // Its handshake is waited for.
-            let read = timeout(Duration::from_millis(500), next.read_u8());
-            if read.await.is_err() {
-                return;
-            }
-        }
-    };
-    timeout(Duration::from_secs(8), has_room).await.unwrap();
 }
 
 #[tokio::test]

@@ -39,6 +39,7 @@ use kubelet::{
     },
 };
 use parking_lot::Mutex;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use tokio::{sync::mpsc, task::JoinHandle};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -94,10 +95,13 @@ impl NodeView for View {
         _namespace: &str,
         _pod: &str,
         _container: &str,
-        _options: LogOptions,
+        options: LogOptions,
     ) -> Result<LogParts, LogError> {
         let (parts, receiver) = mpsc::channel(1);
         parts.send(Ok("a line\n".into())).await.unwrap();
+        if options.follow {
+            tokio::spawn(async move { parts.closed().await });
+        }
         Ok(receiver)
     }
 
@@ -209,6 +213,7 @@ impl Node {
 
     /// [`Self::in_cluster`] with changed options.
     pub async fn with(change: impl FnOnce(&mut SecureOptions)) -> Self {
+        open_files();
         let dir = tempfile::tempdir().unwrap();
         let authority = Authority::new("clients");
         let ca_file = dir.path().join("ca.crt");
@@ -267,6 +272,16 @@ impl Node {
         self.stranger
             .with_identity(self.authority.client("admin", "admins"))
     }
+}
+
+/// Lets this process have files open for both ends of as many connections as there may be.
+fn open_files() {
+    let limits = getrlimit(Resource::Nofile);
+    let most = Rlimit {
+        current: limits.maximum,
+        ..limits
+    };
+    setrlimit(Resource::Nofile, most).unwrap();
 }
 
 /// Options of a secure port on any free port, with its files below a directory.

@@ -9,3 +9,4 @@ mod labels;
 mod log_links;
 mod lone_kubelet;
 mod program_arguments;
+mod strangers;

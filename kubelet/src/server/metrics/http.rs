@@ -1,17 +1,8 @@
 //! Requests to the kubelet's own API.
 
-use std::{
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::sync::Arc;
 
-use axum::{
-    body::{Body, Bytes},
-    http::{Method, Request},
-    response::Response,
-};
-use hyper::body::{Frame, SizeHint};
+use axum::http::{Method, Request};
 use tokio::time::Instant;
 
 use crate::metrics::{Collector, Counter, DEFAULT_BUCKETS, Exposition, Family, Gauge, Histogram};
@@ -128,48 +119,10 @@ pub(in crate::server) struct Serving {
     durations: Arc<Histogram>,
 }
 
-impl Serving {
-    /// Serves until the answer was read. What is carried after an upgrade is not part of it.
-    pub(in crate::server) fn until_read(self, answer: Response) -> Response {
-        answer.map(|body| {
-            Body::new(Measured {
-                body,
-                _serving: self,
-            })
-        })
-    }
-}
-
 impl Drop for Serving {
     fn drop(&mut self) {
         self.in_flight.decrement();
         self.durations.observe_duration(self.begun.elapsed());
-    }
-}
-
-/// The body of an answer, and what ends with it.
-struct Measured {
-    body: Body,
-    _serving: Serving,
-}
-
-impl hyper::body::Body for Measured {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 
@@ -197,7 +150,10 @@ fn route(path: &str) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use axum::{body::Body, response::Response};
+
     use super::*;
+    use crate::server::until_read::until_read;
 
     #[test]
     fn routes_are_told_by_what_paths_begin_with() {
@@ -230,7 +186,7 @@ mod tests {
             .body(())
             .unwrap();
         let serving = metrics.begin(&request, ServerType::ReadWrite);
-        let answer = serving.until_read(Response::new(Body::from("text")));
+        let answer = until_read(Response::new(Body::from("text")), serving);
         let labels =
             "{method=\"other\",path=\"exec\",server_type=\"readwrite\",long_running=\"true\"}";
         let during = text();

@@ -6,13 +6,10 @@ pub mod parameters;
 pub mod self_signed;
 mod watched_file;
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, sync::Arc};
 
 use parking_lot::Mutex;
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    time,
-};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::{
     TlsAcceptor,
     rustls::{
@@ -31,9 +28,6 @@ use self::{
     parameters::TlsParameters,
 };
 use crate::repeatable::blocking;
-
-/// How long a handshake may take.
-const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 
 /// The certificates that a caller showed, its own first; empty when it showed none.
 #[derive(Clone, Debug, Default)]
@@ -70,7 +64,7 @@ impl Tls {
         }
     }
 
-    /// The handshake.
+    /// The handshake. How long it may take is for the caller to say.
     pub(super) async fn accept<S>(
         self: &Arc<Self>,
         stream: S,
@@ -82,8 +76,7 @@ impl Tls {
         let config = blocking(move || this.config())
             .await
             .map_err(io::Error::other)??;
-        let handshake = TlsAcceptor::from(config).accept(stream);
-        let stream = time::timeout(HANDSHAKE_TIME, handshake).await??;
+        let stream = TlsAcceptor::from(config).accept(stream).await?;
         let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
         let shown = shown
             .iter()

@@ -1,0 +1,120 @@
+//! What takes as long as its client likes has places of its own, each kind for itself: it
+//! never takes the last one of the requests that are answered at once.
+
+use std::sync::Arc;
+
+use axum::{
+    http::{HeaderValue, StatusCode, header},
+    response::Response,
+};
+use cri_streaming::{bound::Bound, places::Room};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::answer::error;
+use crate::metrics::{Collector, Exposition};
+
+/// When a client may try again for which there was no place, in seconds.
+const RETRY_AFTER: HeaderValue = HeaderValue::from_static("10");
+
+/// The places of one kind of requests.
+#[derive(Clone, Debug)]
+pub(super) struct Gate {
+    what: &'static str,
+    places: Arc<Semaphore>,
+    bound: Arc<Bound>,
+}
+
+/// The place of a request, until it is dropped.
+pub(super) type Entered = OwnedSemaphorePermit;
+
+/// The gates of a server.
+#[derive(Clone, Debug)]
+pub(super) struct Gates {
+    /// Logs that are followed.
+    pub(super) followed_logs: Gate,
+    /// `/exec`.
+    pub(super) commands: Gate,
+    /// `/attach`.
+    pub(super) attached: Gate,
+    /// `/portForward`.
+    pub(super) port_forwards: Gate,
+    /// `/run`: what a command prints is in memory until it ends.
+    pub(super) runs: Gate,
+}
+
+impl Gate {
+    fn new(server: &'static str, name: &'static str, what: &'static str, most: usize) -> Self {
+        let most = most.max(1);
+        Self {
+            what,
+            places: Arc::new(Semaphore::new(most)),
+            bound: Arc::new(Bound::new(server, name, most)),
+        }
+    }
+
+    /// A place.
+    ///
+    /// # Errors
+    /// The answer for the client when there is none.
+    pub(super) fn enter(&self) -> Result<Entered, Box<Response>> {
+        Arc::clone(&self.places).try_acquire_owned().map_err(|_| {
+            self.bound.reach();
+            let (most, what) = (self.bound.most(), self.what);
+            let reason = format!("this kubelet serves no more than {most} {what} at the same time");
+            let mut refusal = error(StatusCode::TOO_MANY_REQUESTS, reason);
+            let headers = refusal.headers_mut();
+            headers.insert(header::RETRY_AFTER, RETRY_AFTER);
+            Box::new(refusal)
+        })
+    }
+}
+
+impl Gates {
+    /// Those of a server: half as many followed logs as it has room for connections, and a
+    /// quarter of each other kind of streams, which are no longer among its connections once
+    /// they are upgraded.
+    pub(super) fn new(server: &'static str, room: Room) -> Self {
+        let gate = |name, what, part| Gate::new(server, name, what, room.connections / part);
+        Self {
+            followed_logs: gate("followed_logs", "followed logs", 2),
+            commands: gate("commands", "commands", 4),
+            attached: gate("attached", "attached clients", 4),
+            port_forwards: gate("port_forwards", "port-forwards", 4),
+            runs: gate("runs", "commands of /run", 128),
+        }
+    }
+
+    pub(super) fn bounds(&self) -> Vec<Arc<Bound>> {
+        let gates = [
+            &self.followed_logs,
+            &self.commands,
+            &self.attached,
+            &self.port_forwards,
+            &self.runs,
+        ];
+        gates.map(|gate| Arc::clone(&gate.bound)).into()
+    }
+}
+
+/// How often each bound was reached.
+#[derive(Debug, Default)]
+pub(super) struct BoundMetrics(Vec<Arc<Bound>>);
+
+impl BoundMetrics {
+    /// Shows these as well.
+    pub(super) fn add(&mut self, bounds: impl IntoIterator<Item = Arc<Bound>>) {
+        self.0.extend(bounds);
+    }
+}
+
+impl Collector for BoundMetrics {
+    fn collect(&self, page: &mut Exposition) {
+        let name = "kubelet_server_bounds_reached_total";
+        let help = "How often there was no room for what a client wanted, by server and bound.";
+        page.family(name, "counter", help);
+        for bound in &self.0 {
+            let labels = [("server", bound.server()), ("bound", bound.name())];
+            page.sample(name, &labels, bound.reached(), None);
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! What lasts until an answer was read.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use axum::{
+    body::{Body, Bytes},
+    response::Response,
+};
+use hyper::body::{Frame, SizeHint};
+
+/// Keeps something until the answer was read, or nobody reads it any more. What is carried
+/// after an upgrade is no part of an answer.
+pub(super) fn until_read<K: Send + Unpin + 'static>(answer: Response, kept: K) -> Response {
+    answer.map(|body| Body::new(Keeping { body, _kept: kept }))
+}
+
+/// The body of an answer, and what ends with it.
+struct Keeping<K> {
+    body: Body,
+    _kept: K,
+}
+
+impl<K: Unpin> hyper::body::Body for Keeping<K> {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
