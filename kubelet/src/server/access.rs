@@ -1,11 +1,12 @@
 //! Who is let in to what: authentication and authorization of each request.
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use axum::{
     http::{StatusCode, request::Parts},
     response::Response,
 };
+use cri_streaming::bound::Bound;
 use tracing::{debug, warn};
 
 use super::{
@@ -75,7 +76,14 @@ impl Access {
         })
     }
 
-    /// Whether a request is let in.
+    /// The bounds on questions to the API server.
+    pub(super) fn bounds(&self) -> Vec<Arc<Bound>> {
+        let mut bounds = self.authenticator.bounds();
+        bounds.extend(self.authorizer.bounds());
+        bounds
+    }
+
+    /// Whether a request from `address` is let in.
     ///
     /// # Errors
     /// The answer for its caller, when it is not.
@@ -83,11 +91,12 @@ impl Access {
         &self,
         request: &Parts,
         peer: &PeerCertificates,
+        address: Option<IpAddr>,
     ) -> Result<(), Box<Response>> {
         let unauthorized = || Box::new(text(StatusCode::UNAUTHORIZED, "Unauthorized".to_owned()));
         let user = match self
             .authenticator
-            .authenticate(peer, &request.headers)
+            .authenticate(peer, &request.headers, address)
             .await
         {
             Ok(Some(user)) => user,
@@ -100,7 +109,11 @@ impl Access {
         let verb = verb(&request.method);
         let subresources = subresources(request.uri.path());
         for subresource in subresources {
-            match self.authorizer.allows(&user, verb, subresource).await {
+            let allowed = self
+                .authorizer
+                .allows(&user, verb, subresource, address)
+                .await;
+            match allowed {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
                 Err(error) => {

@@ -277,7 +277,7 @@ async fn answer_who_is_let_in(
 ) -> Result<(Response, Option<Busy>), std::convert::Infallible> {
     let (mut head, body) = request.into_parts();
     if let Some((_, access)) = &service.guard
-        && let Err(mut refusal) = access.check(&head, &peer).await
+        && let Err(mut refusal) = access.check(&head, &peer, place.address()).await
     {
         // A stranger has one attempt, and makes room for others.
         if place.is_strangers() {

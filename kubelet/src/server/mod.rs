@@ -29,6 +29,7 @@ mod streams;
 mod system_logs;
 mod target;
 pub mod tls;
+mod turns;
 mod until_read;
 mod view;
 

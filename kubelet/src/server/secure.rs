@@ -92,6 +92,7 @@ impl Secure {
     pub(super) fn bounds(&self) -> Vec<Arc<Bound>> {
         let mut bounds = Vec::from(self.places.bounds());
         bounds.extend(self.gates.bounds());
+        bounds.extend(self.access.bounds());
         bounds
     }
 

@@ -4,9 +4,10 @@ mod certificate;
 mod token;
 pub(super) mod websocket_protocol;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
 use axum::http::{HeaderMap, header};
+use cri_streaming::bound::Bound;
 
 use super::{
     reviews::{ReviewError, Reviews},
@@ -76,7 +77,13 @@ impl Authenticator {
         }
     }
 
-    /// The caller; `None` when it showed nothing and has to.
+    /// The bounds on questions to the API server.
+    pub(super) fn bounds(&self) -> Vec<Arc<Bound>> {
+        let tokens = self.tokens.iter();
+        tokens.flat_map(TokenAuthentication::bounds).collect()
+    }
+
+    /// The caller from `address`; `None` when it showed nothing and has to.
     ///
     /// # Errors
     /// What it showed is not believed. Then it is not taken for nobody in particular.
@@ -84,6 +91,7 @@ impl Authenticator {
         &self,
         peer: &PeerCertificates,
         headers: &HeaderMap,
+        address: Option<IpAddr>,
     ) -> Result<Option<User>, AuthenticationError> {
         let mut fault = None;
         if let Some(authority) = &self.authority {
@@ -94,14 +102,14 @@ impl Authenticator {
             }
         }
         if let (Some(tokens), Some(token)) = (&self.tokens, bearer_token(headers)) {
-            match tokens.user(token).await {
+            match tokens.user(token, address).await {
                 Ok(user) => return Ok(Some(authenticated(user))),
                 Err(error) => fault = Some(error),
             }
         }
         if let Some(tokens) = &self.tokens {
             let user = match websocket_protocol::token(headers) {
-                Ok(Some(token)) => tokens.user(&token).await.map(Some),
+                Ok(Some(token)) => tokens.user(&token, address).await.map(Some),
                 Ok(None) => Ok(None),
                 Err(error) => Err(error),
             };

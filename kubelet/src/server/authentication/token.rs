@@ -1,29 +1,29 @@
 //! Callers by a bearer token that the API server knows.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
+use cri_streaming::bound::Bound;
 use k8s_openapi::api::authentication::v1::TokenReviewStatus;
 use sha2::{Digest, Sha256};
-use tokio::sync::Semaphore;
 
 use super::{AuthenticationError, User};
-use crate::server::{expiring::Expiring, reviews::Reviews};
+use crate::server::{expiring::Expiring, reviews::Reviews, turns::Turns};
 
 /// How long at most a token is remembered as nobody's: it may be made valid.
 const REFUSED_TTL: Duration = Duration::from_secs(10);
-/// Questions to the API server at the same time: strangers decide how many tokens there are.
-const REVIEWS: usize = 16;
 
-/// Whose a token is; nobody's when `None`.
-type Answer = Option<User>;
+/// What a token is remembered by: its hash.
+type Key = [u8; 32];
 
-/// Has tokens reviewed, and remembers the answers by the tokens' hashes.
+/// Has tokens reviewed, and remembers the answers.
 #[derive(Debug)]
 pub(super) struct TokenAuthentication {
     reviews: Arc<dyn Reviews>,
     ttl: Duration,
-    answers: Expiring<[u8; 32], Answer>,
-    slots: Semaphore,
+    users: Expiring<Key, User>,
+    /// Tokens that are nobody's. Apart from the others: strangers decide how many there are.
+    refused: Expiring<Key, ()>,
+    turns: Turns,
 }
 
 impl TokenAuthentication {
@@ -31,39 +31,59 @@ impl TokenAuthentication {
         Self {
             reviews,
             ttl,
-            answers: Expiring::default(),
-            slots: Semaphore::new(REVIEWS),
+            users: Expiring::default(),
+            refused: Expiring::default(),
+            turns: Turns::new(["token_reviews", "token_reviews_of_address"]),
         }
     }
 
-    /// The user of a token.
-    pub(super) async fn user(&self, token: &str) -> Result<User, AuthenticationError> {
-        let key: [u8; 32] = Sha256::digest(token).into();
-        if let Some(answer) = self.answers.get(&key) {
-            return answer.ok_or(AuthenticationError::Token);
+    /// The bounds on reviews.
+    pub(super) fn bounds(&self) -> [Arc<Bound>; 2] {
+        self.turns.bounds()
+    }
+
+    /// The user of a token that came from `address`.
+    pub(super) async fn user(
+        &self,
+        token: &str,
+        address: Option<IpAddr>,
+    ) -> Result<User, AuthenticationError> {
+        let key: Key = Sha256::digest(token).into();
+        if let Some(known) = self.known(&key) {
+            return known;
         }
-        let _slot = self.slots.acquire().await;
+        let _turn = self.turns.wait(address).await;
         // While this one waited another may have asked for the same.
-        if let Some(answer) = self.answers.get(&key) {
-            return answer.ok_or(AuthenticationError::Token);
+        if let Some(known) = self.known(&key) {
+            return known;
         }
         let status = self.reviews.token(token).await?;
-        if let Some(error) = status.error.as_ref().filter(|error| !error.is_empty())
-            && status.authenticated != Some(true)
-        {
-            return Err(AuthenticationError::Refused(error.clone()));
+        let refusal = status.error.clone().filter(|error| !error.is_empty());
+        match user(status) {
+            Some(user) => {
+                self.users.put(key, user.clone(), self.ttl);
+                Ok(user)
+            }
+            None => {
+                self.refused.put(key, (), self.ttl.min(REFUSED_TTL));
+                let refused = refusal.map(AuthenticationError::Refused);
+                Err(refused.unwrap_or(AuthenticationError::Token))
+            }
         }
-        let answer = user(status);
-        let ttl = match answer {
-            Some(_) => self.ttl,
-            None => self.ttl.min(REFUSED_TTL),
+    }
+
+    fn known(&self, key: &Key) -> Option<Result<User, AuthenticationError>> {
+        let refused = || {
+            self.refused
+                .get(key)
+                .map(|()| Err(AuthenticationError::Token))
         };
-        self.answers.put(key, answer.clone(), ttl);
-        answer.ok_or(AuthenticationError::Token)
+        self.users.get(key).map(Ok).or_else(refused)
     }
 }
 
-fn user(status: TokenReviewStatus) -> Answer {
+/// Whose a token is; nobody's when `None`.
+fn user(status: TokenReviewStatus) -> Option<User> {
     if status.authenticated != Some(true) {
         return None;
     }
@@ -78,7 +98,10 @@ fn user(status: TokenReviewStatus) -> Answer {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::{
+        net::Ipv4Addr,
+        sync::atomic::{AtomicUsize, Ordering},
+    };
 
     use futures::future::BoxFuture;
     use k8s_openapi::api::authorization::v1::{SubjectAccessReviewSpec, SubjectAccessReviewStatus};
@@ -97,8 +120,11 @@ mod tests {
             token: &'a str,
         ) -> BoxFuture<'a, Result<TokenReviewStatus, ReviewError>> {
             self.0.fetch_add(1, Ordering::SeqCst);
+            let is_good = token == "good";
             let status = TokenReviewStatus {
-                authenticated: Some(token == "good"),
+                authenticated: Some(is_good),
+                // As API servers say it.
+                error: (!is_good).then(|| "[invalid bearer token]".to_owned()),
                 ..TokenReviewStatus::default()
             };
             Box::pin(async move { Ok(status) })
@@ -112,6 +138,51 @@ mod tests {
         }
     }
 
+    /// Never answers but for one token.
+    #[derive(Debug)]
+    struct Slow;
+
+    impl Reviews for Slow {
+        fn token<'a>(
+            &'a self,
+            token: &'a str,
+        ) -> BoxFuture<'a, Result<TokenReviewStatus, ReviewError>> {
+            let status = TokenReviewStatus {
+                authenticated: Some(true),
+                ..TokenReviewStatus::default()
+            };
+            match token {
+                "good" => Box::pin(async move { Ok(status) }),
+                _ => Box::pin(std::future::pending()),
+            }
+        }
+
+        fn access(
+            &self,
+            _spec: SubjectAccessReviewSpec,
+        ) -> BoxFuture<'_, Result<SubjectAccessReviewStatus, ReviewError>> {
+            Box::pin(async { Ok(SubjectAccessReviewStatus::default()) })
+        }
+    }
+
+    const ATTACKER: Option<IpAddr> = Some(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)));
+    const CALLER: Option<IpAddr> = Some(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2)));
+
+    #[tokio::test(start_paused = true)]
+    async fn random_tokens_from_one_address_leave_reviews_to_others() {
+        let ttl = Duration::from_secs(120);
+        let tokens = Arc::new(TokenAuthentication::new(Arc::new(Slow), ttl));
+        for n in 0..100 {
+            let tokens = Arc::clone(&tokens);
+            tokio::spawn(async move { tokens.user(&format!("random {n}"), ATTACKER).await });
+        }
+        tokio::task::yield_now().await;
+        let answered = time::timeout(Duration::from_secs(1), tokens.user("good", CALLER)).await;
+        answered
+            .expect("an answer for who comes from elsewhere")
+            .unwrap();
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_refused_token_is_asked_for_again_sooner_than_a_good_one() {
         let reviews = Arc::new(One::default());
@@ -119,16 +190,16 @@ mod tests {
         let ttl = Duration::from_secs(120);
         let tokens = TokenAuthentication::new(reviews.clone(), ttl);
         for _ in 0..2 {
-            tokens.user("good").await.unwrap();
-            tokens.user("bad").await.unwrap_err();
+            tokens.user("good", CALLER).await.unwrap();
+            tokens.user("bad", CALLER).await.unwrap_err();
         }
         assert_eq!(asked(), 2);
         time::advance(REFUSED_TTL).await;
-        tokens.user("good").await.unwrap();
-        tokens.user("bad").await.unwrap_err();
+        tokens.user("good", CALLER).await.unwrap();
+        tokens.user("bad", CALLER).await.unwrap_err();
         assert_eq!(asked(), 3);
         time::advance(ttl).await;
-        tokens.user("good").await.unwrap();
+        tokens.user("good", CALLER).await.unwrap();
         assert_eq!(asked(), 4);
     }
 }

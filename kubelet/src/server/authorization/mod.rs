@@ -3,6 +3,7 @@
 mod attributes;
 
 use std::{
+    net::IpAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -10,8 +11,8 @@ use std::{
     time::Duration,
 };
 
+use cri_streaming::bound::Bound;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReviewSpec};
-use tokio::sync::Semaphore;
 use tracing::{info, warn};
 
 pub(super) use self::attributes::{subresources, verb};
@@ -19,12 +20,11 @@ use super::{
     authentication::User,
     expiring::Expiring,
     reviews::{ReviewError, Reviews},
+    turns::Turns,
 };
 
 /// A question longer than this is asked each time, so that nobody fills the memory.
 const LONGEST_QUESTION: usize = 10_000;
-/// Questions to the API server at the same time.
-const REVIEWS: usize = 16;
 
 /// Decides what callers may do.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ pub(super) struct Webhook {
     authorized_ttl: Duration,
     unauthorized_ttl: Duration,
     answers: Expiring<String, bool>,
-    slots: Semaphore,
+    turns: Turns,
     is_failing: Outage,
 }
 
@@ -59,7 +59,7 @@ impl Webhook {
             authorized_ttl,
             unauthorized_ttl,
             answers: Expiring::default(),
-            slots: Semaphore::new(REVIEWS),
+            turns: Turns::new(["access_reviews", "access_reviews_of_address"]),
             is_failing: Outage::default(),
         }
     }
@@ -83,7 +83,15 @@ impl Outage {
 }
 
 impl Authorizer {
-    /// Whether `user` may do `verb` on a subresource of this node.
+    /// The bounds on questions to the API server.
+    pub(super) fn bounds(&self) -> Vec<Arc<Bound>> {
+        match self {
+            Self::AlwaysAllow => Vec::new(),
+            Self::Webhook(webhook) => webhook.turns.bounds().into(),
+        }
+    }
+
+    /// Whether `user`, who comes from `address`, may do `verb` on a subresource of this node.
     ///
     /// # Errors
     /// The API server does not say.
@@ -92,6 +100,7 @@ impl Authorizer {
         user: &User,
         verb: &str,
         subresource: &str,
+        address: Option<IpAddr>,
     ) -> Result<bool, ReviewError> {
         let webhook = match self {
             Self::AlwaysAllow => return Ok(true),
@@ -105,7 +114,7 @@ impl Authorizer {
         if let Some(answer) = webhook.answers.get(&key) {
             return Ok(answer);
         }
-        let _slot = webhook.slots.acquire().await;
+        let _turn = webhook.turns.wait(address).await;
         if let Some(answer) = webhook.answers.get(&key) {
             return Ok(answer);
         }

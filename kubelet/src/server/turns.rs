@@ -1,0 +1,134 @@
+//! Questions to the API server, in turns: strangers decide how many there are, and those
+//! of one address are not to hold up those of another.
+
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+
+use cri_streaming::bound::Bound;
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+
+/// Questions at the same time.
+const QUESTIONS: usize = 16;
+/// Of them, those about callers from one address.
+const OF_ADDRESS: usize = 4;
+
+/// Who asks when.
+#[derive(Debug)]
+pub(super) struct Turns {
+    all: Semaphore,
+    /// Those who ask or wait, by where their callers come from.
+    queues: Mutex<BTreeMap<Option<IpAddr>, Arc<Semaphore>>>,
+    questions: Arc<Bound>,
+    of_address: Arc<Bound>,
+}
+
+/// The turn to ask, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Turn<'a> {
+    // In the order in which they have to end.
+    _of_all: Option<SemaphorePermit<'a>>,
+    _of_address: Option<OwnedSemaphorePermit>,
+    _queue: Queue<'a>,
+}
+
+/// One of those who ask or wait.
+#[derive(Debug)]
+struct Queue<'a> {
+    turns: &'a Turns,
+    address: Option<IpAddr>,
+    slots: Arc<Semaphore>,
+}
+
+impl Turns {
+    /// Nobody asks. The bounds have these names: of all questions, and of those about
+    /// callers from one address.
+    pub(super) fn new([questions, of_address]: [&'static str; 2]) -> Self {
+        let bound = |name, most| Arc::new(Bound::new("secure", name, most));
+        Self {
+            all: Semaphore::new(QUESTIONS),
+            queues: Mutex::default(),
+            questions: bound(questions, QUESTIONS),
+            of_address: bound(of_address, OF_ADDRESS),
+        }
+    }
+
+    pub(super) fn bounds(&self) -> [Arc<Bound>; 2] {
+        [&self.questions, &self.of_address].map(Arc::clone)
+    }
+
+    /// Waits for the turn of a caller from `address`.
+    pub(super) async fn wait(&self, address: Option<IpAddr>) -> Turn<'_> {
+        let queue = Queue::join(self, address);
+        if queue.slots.available_permits() == 0 {
+            self.of_address.reach();
+        }
+        let of_address = Arc::clone(&queue.slots).acquire_owned().await;
+        if self.all.available_permits() == 0 {
+            self.questions.reach();
+        }
+        let of_all = self.all.acquire().await;
+        Turn {
+            // Nobody closes either of them.
+            _of_all: of_all.ok(),
+            _of_address: of_address.ok(),
+            _queue: queue,
+        }
+    }
+}
+
+impl<'a> Queue<'a> {
+    fn join(turns: &'a Turns, address: Option<IpAddr>) -> Self {
+        let mut queues = turns.queues.lock();
+        let slots = queues
+            .entry(address)
+            .or_insert_with(|| Arc::new(Semaphore::new(OF_ADDRESS)));
+        Self {
+            turns,
+            address,
+            slots: Arc::clone(slots),
+        }
+    }
+}
+
+impl Drop for Queue<'_> {
+    fn drop(&mut self) {
+        let mut queues = self.turns.queues.lock();
+        // Nobody but this one and the map.
+        if Arc::strong_count(&self.slots) == 2 {
+            queues.remove(&self.address);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_address_has_its_part_of_the_questions() {
+        let turns = Turns::new(["questions", "of_address"]);
+        let address = |n: u8| Some(IpAddr::from([192, 0, 2, n]));
+        let mut asking = Vec::new();
+        for n in 0..QUESTIONS / OF_ADDRESS {
+            for _ in 0..OF_ADDRESS {
+                let turn = turns.wait(address(u8::try_from(n).unwrap()));
+                asking.push(turn.now_or_never().unwrap());
+            }
+        }
+        assert!(turns.wait(address(0)).now_or_never().is_none());
+        let mut next = Box::pin(turns.wait(address(99)));
+        assert!(
+            (&mut next).now_or_never().is_none(),
+            "all of them are taken"
+        );
+        let reached = turns.bounds().map(|bound| bound.reached());
+        assert_eq!(reached, [1, 1]);
+        asking.remove(0);
+        let turn = next.now_or_never().unwrap();
+        assert_eq!(turns.queues.lock().len(), QUESTIONS / OF_ADDRESS + 1);
+        drop((turn, asking));
+        assert!(turns.queues.lock().is_empty());
+    }
+}
