@@ -9,7 +9,7 @@ build:
 
 # Both binaries on an engine, with an example pod, until Ctrl-C.
 run: build
-	deploy/run.sh
+	@exec setpriv --pdeathsig TERM -- deploy/run.sh
 
 # Every test, those on a real engine included.
 test:
