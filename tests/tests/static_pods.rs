@@ -132,8 +132,12 @@ async fn a_deleted_manifest_removes_everything_within_the_grace_period() {
         .all(true)
         .build();
     assert!(docker.list_containers(Some(all)).await.unwrap().is_empty());
-    let logs = fs::read_dir(node.path("logs")).unwrap().count();
-    assert_eq!(logs, 0, "log directories are left");
+    // They are removed once the pod has ended.
+    node.await_until("no log directory is left", SOON, async |node| {
+        Ok(fs::read_dir(node.path("logs"))?.count() == 0)
+    })
+    .await
+    .unwrap();
 }
 
 #[tokio::test]

@@ -344,6 +344,20 @@ impl<'a> Subject<'a> {
         Ok(left)
     }
 
+    /// What the kubelet and the shim said of the pod, and the files that it wrote.
+    fn told(&self) -> String {
+        let logs = [self.node.kubelet_log(), self.node.shim_log()];
+        let lines = logs.iter().flat_map(|log| log.lines());
+        let own = |line: &&str| line.contains(self.name) || line.contains(self.uid());
+        let mut told: Vec<String> = lines.filter(own).map(str::to_owned).collect();
+        for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
+            let text = fs::read(entry.path()).unwrap_or_default();
+            let text = String::from_utf8_lossy(&text).into_owned();
+            told.push(format!("{}: {text:?}", entry.path().display()));
+        }
+        told.join("\n")
+    }
+
     fn labels(&self) -> BTreeMap<String, String> {
         BTreeMap::from([("io.kubernetes.pod.uid".to_owned(), self.uid().to_owned())])
     }
@@ -371,7 +385,7 @@ async fn run_row(node: &Node, row: &Row) -> Result<()> {
     if let Some((what, check)) = &row.after_removal
         && !check(&subject)?
     {
-        bail!("after its removal not so: {what}");
+        bail!("after its removal not so: {what}\n{}", subject.told());
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 use std::{
     io,
     os::fd,
+    os::unix::net::UnixStream,
     path::PathBuf,
     process::{Child, Command, Stdio},
     sync::Arc,
@@ -57,7 +58,8 @@ impl Bus {
             .spawn()
             .expect("dbus-daemon (Debian package dbus-daemon) is needed");
         let listens = async {
-            while !socket.exists() {
+            // It is there a moment before anything listens behind it.
+            while UnixStream::connect(&socket).is_err() {
                 sleep(Duration::from_millis(10)).await;
             }
         };
