@@ -34,7 +34,8 @@ fn liveness() -> Vec<Row> {
   image: IMAGE
   command: [httpd, -f, -p, '8080', -h, /www]
   ports: [{name: web, containerPort: 8080}]
-  livenessProbe: {httpGet: {port: web, path: /index.html}, initialDelaySeconds: 1, periodSeconds: 1, failureThreshold: 1}",
+  startupProbe: {httpGet: {port: web, path: /index.html}, periodSeconds: 1, failureThreshold: 60}
+  livenessProbe: {httpGet: {port: web, path: /index.html}, periodSeconds: 1, timeoutSeconds: 30, failureThreshold: 1}",
         )
         .container("c", "/ready", true)
         .container("c", "/restartCount", 0)
@@ -87,7 +88,7 @@ containers:
 - name: c
   image: IMAGE
   command: [sh, -c, 'trap \"[ -e /d/fail ] || exit\" TERM; while :; do sleep 0.1; done']
-  livenessProbe: {exec: {command: [sh, -c, '[ ! -e /d/fail ]']}, periodSeconds: 1, failureThreshold: 1, terminationGracePeriodSeconds: 1}
+  livenessProbe: {exec: {command: [sh, -c, '[ ! -e /d/fail ]']}, periodSeconds: 1, timeoutSeconds: 30, failureThreshold: 1, terminationGracePeriodSeconds: 1}
   volumeMounts: [{name: d, mountPath: /d}]
 volumes: [{name: d, hostPath: {path: DIR}}]",
         )
@@ -171,7 +172,7 @@ fn startup() -> Vec<Row> {
   image: IMAGE
   command: [sh, -c, 'sleep 4; touch /tmp/up; sleep 1000']
   startupProbe: {exec: {command: [cat, /tmp/up]}, periodSeconds: 1, failureThreshold: 60}
-  livenessProbe: {exec: {command: [cat, /tmp/up]}, periodSeconds: 1, failureThreshold: 1}",
+  livenessProbe: {exec: {command: [cat, /tmp/up]}, periodSeconds: 1, timeoutSeconds: 30, failureThreshold: 1}",
         )
         .container("c", "/started", false)
         .container("c", "/ready", false)

@@ -59,13 +59,13 @@ volumes:
   image: IMAGE
   restartPolicy: Always
   command: [sleep, '1000']
-  startupProbe: {exec: {command: ['true']}, periodSeconds: 1}
+  startupProbe: {exec: {command: ['true']}, periodSeconds: 1, timeoutSeconds: 30, failureThreshold: 60}
 containers:
 - name: c
   image: IMAGE
   command: [sleep, '1000']
-  startupProbe: {exec: {command: ['true']}, periodSeconds: 1}
-  livenessProbe: {exec: {command: ['true']}, periodSeconds: 1, failureThreshold: 1}
+  startupProbe: {exec: {command: ['true']}, periodSeconds: 1, timeoutSeconds: 30, failureThreshold: 60}
+  livenessProbe: {exec: {command: ['true']}, periodSeconds: 1, timeoutSeconds: 30, failureThreshold: 1}
   readinessProbe: {exec: {command: ['true']}, periodSeconds: 1}",
         )
         .condition("Ready", "True"),

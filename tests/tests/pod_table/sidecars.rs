@@ -81,8 +81,8 @@ containers: [{name: c, image: IMAGE, command: [sleep, '1000']}]",
             "the others end first, then sidecars in reverse order",
             "terminationGracePeriodSeconds: 20
 initContainers:
-- {name: a, image: IMAGE, restartPolicy: Always, command: [sh, -c, 'trap \"echo a >> /out/order; exit\" TERM; touch /tmp/up; while :; do sleep 0.1; done'], startupProbe: {exec: {command: [cat, /tmp/up]}, periodSeconds: 1}, volumeMounts: [{name: out, mountPath: /out}]}
-- {name: b, image: IMAGE, restartPolicy: Always, command: [sh, -c, 'trap \"echo b >> /out/order; exit\" TERM; touch /tmp/up; while :; do sleep 0.1; done'], startupProbe: {exec: {command: [cat, /tmp/up]}, periodSeconds: 1}, volumeMounts: [{name: out, mountPath: /out}]}
+- {name: a, image: IMAGE, restartPolicy: Always, command: [sh, -c, 'trap \"echo a >> /out/order; exit\" TERM; touch /tmp/up; while :; do sleep 0.1; done'], startupProbe: {exec: {command: [cat, /tmp/up]}, periodSeconds: 1, timeoutSeconds: 30, failureThreshold: 60}, volumeMounts: [{name: out, mountPath: /out}]}
+- {name: b, image: IMAGE, restartPolicy: Always, command: [sh, -c, 'trap \"echo b >> /out/order; exit\" TERM; touch /tmp/up; while :; do sleep 0.1; done'], startupProbe: {exec: {command: [cat, /tmp/up]}, periodSeconds: 1, timeoutSeconds: 30, failureThreshold: 60}, volumeMounts: [{name: out, mountPath: /out}]}
 containers:
 - {name: c, image: IMAGE, command: [sh, -c, 'trap \"sleep 1; echo c >> /out/order; exit\" TERM; touch /tmp/up; while :; do sleep 0.1; done'], readinessProbe: {exec: {command: [cat, /tmp/up]}, periodSeconds: 1}, volumeMounts: [{name: out, mountPath: /out}]}
 volumes: [{name: out, hostPath: {path: DIR}}]",
