@@ -97,16 +97,14 @@ impl From<BollardError> for Cause {
             },
             BollardError::RequestTimeoutError
             | BollardError::IOError { .. }
-            | BollardError::HyperResponseError { .. }
-            | BollardError::HyperLegacyError { .. }
-            | BollardError::SocketNotFoundError(_) => Self::Unreachable(root(&error)),
+            | BollardError::HyperResponseError { .. } => Self::Unreachable(root(&error)),
             other => Self::Protocol(other.to_string()),
         }
     }
 }
 
 /// The innermost reason: hyper wraps "connection refused" in two layers of "client error".
-fn root(error: &dyn std::error::Error) -> String {
+pub(super) fn root(error: &dyn std::error::Error) -> String {
     let mut innermost = error;
     while let Some(source) = innermost.source() {
         innermost = source;

@@ -1,42 +1,28 @@
 //! Connections that the engine hands over after HTTP, for the streams of commands and
 //! containers. Made without bollard, whose reader guesses at what a terminal says.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{
     Request, Response, StatusCode,
     body::Incoming,
-    client::conn::http1,
-    header::{CONNECTION, CONTENT_TYPE, HOST, HeaderValue, UPGRADE},
+    header::{CONNECTION, CONTENT_TYPE, UPGRADE},
     upgrade::Upgraded,
 };
 use hyper_util::rt::TokioIo;
-use rustix::net::sockopt;
-use tokio::{
-    io::{AsyncRead, AsyncWrite, BufReader, ReadHalf, WriteHalf},
-    net::{TcpStream, UnixStream},
-};
+use tokio::io::{BufReader, ReadHalf, WriteHalf};
 
-use super::{CHANGE, Call, Cause, Endpoint, Engine, EngineError};
+use super::{CHANGE, Call, Cause, DialError, Engine, EngineError};
 
 /// Between the engine and whoever takes the output.
 const BUFFER: usize = 64 * 1024;
 /// What of a refusal is read.
 const LONGEST_REFUSAL: usize = 64 * 1024;
-/// A connection to another machine that is silent for this long is probed, and again.
-const KEEPALIVE: Duration = Duration::from_secs(15);
-/// It is given up when this many probes had no answer.
-const PROBES: u32 = 4;
 
 /// What a process writes, as the engine sends it: see [`super::output`].
 pub type HijackedReader = BufReader<ReadHalf<TokioIo<Upgraded>>>;
 /// What a process reads. Shut down, it is the end of its input.
 pub type HijackedWriter = WriteHalf<TokioIo<Upgraded>>;
-
-trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
 /// Which streams of a container are joined.
 #[derive(Clone, Copy, Debug)]
@@ -97,67 +83,22 @@ impl Engine {
         path: &str,
         body: String,
     ) -> Result<(HijackedReader, HijackedWriter), Cause> {
-        let request = Request::post(self.versioned(call, path)?)
+        let connection = call.connection(self).map_err(|error| error.cause)?;
+        let request = Request::post(connection.versioned(path))
             .header(CONTENT_TYPE, "application/json")
             .header(CONNECTION, "Upgrade")
             .header(UPGRADE, "tcp")
             .body(Full::<Bytes>::from(body))
             .map_err(|error| Cause::Protocol(error.to_string()))?;
-        let mut answer = self.send(request).await?;
+        let mut answer = connection.dialer.send(request).await?;
         if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
             return Err(refusal(answer).await);
         }
         let upgraded = hyper::upgrade::on(&mut answer).await;
-        let upgraded = upgraded.map_err(|error| unreachable(&error))?;
+        let upgraded = upgraded.map_err(DialError::from)?;
         let (reader, writer) = tokio::io::split(TokioIo::new(upgraded));
         Ok((BufReader::with_capacity(BUFFER, reader), writer))
     }
-
-    /// The path with the API's version in front.
-    pub(super) fn versioned(&self, call: &Call<'_>, path: &str) -> Result<String, Cause> {
-        let (major, minor) = call.connection(self).map_err(|error| error.cause)?.api;
-        Ok(format!("/v{major}.{minor}{path}"))
-    }
-
-    /// Sends a request over a connection of its own.
-    pub(super) async fn send(
-        &self,
-        mut request: Request<Full<Bytes>>,
-    ) -> Result<Response<Incoming>, Cause> {
-        request
-            .headers_mut()
-            .insert(HOST, HeaderValue::from_static("docker"));
-        let io: Box<dyn Io> = match self.endpoint() {
-            Endpoint::Unix(path) => {
-                let stream = UnixStream::connect(path).await;
-                Box::new(stream.map_err(|error| unreachable(&error))?)
-            }
-            Endpoint::Tcp(address) => {
-                let stream = TcpStream::connect(address.as_str()).await;
-                let stream = stream.map_err(|error| unreachable(&error))?;
-                keep_alive(&stream).map_err(|error| unreachable(&error))?;
-                Box::new(stream)
-            }
-        };
-        let connected = http1::handshake(TokioIo::new(io)).await;
-        let (mut sender, connection) = connected.map_err(|error| unreachable(&error))?;
-        // Ends with the answer, or hands the connection over.
-        tokio::spawn(connection.with_upgrades());
-        let answer = sender.send_request(request).await;
-        answer.map_err(|error| unreachable(&error))
-    }
-}
-
-/// Of a machine that is gone nothing else would tell.
-fn keep_alive(stream: &TcpStream) -> rustix::io::Result<()> {
-    sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, KEEPALIVE)?;
-    sockopt::set_tcp_keepintvl(stream, KEEPALIVE)?;
-    sockopt::set_tcp_keepcnt(stream, PROBES)
-}
-
-fn unreachable(error: &dyn std::error::Error) -> Cause {
-    Cause::Unreachable(error.to_string())
 }
 
 pub(super) async fn refusal(answer: Response<Incoming>) -> Cause {

@@ -70,10 +70,11 @@ impl Engine {
         );
         let call = self.call(ACTION, id, READ);
         let started = call.limited(async {
-            let request = Request::get(self.versioned(&call, &path)?)
-                .body(Full::default())
+            let connection = call.connection(self).map_err(|error| error.cause)?;
+            let request = Request::get(connection.versioned(&path))
+                .body(Full::<Bytes>::default())
                 .map_err(|error| Cause::Protocol(error.to_string()))?;
-            let answer = self.send(request).await?;
+            let answer = connection.dialer.send(request).await?;
             if !answer.status().is_success() {
                 return Err(refusal(answer).await);
             }

@@ -6,6 +6,7 @@
 
 mod checkpoints;
 mod containers;
+mod dial;
 mod endpoint;
 mod error;
 mod exec;
@@ -32,6 +33,7 @@ use futures::Stream;
 use rustix::process::Pid;
 
 pub use containers::NewContainer;
+pub use dial::DialError;
 pub use endpoint::Endpoint;
 pub use error::{Cause, EngineError};
 pub use exec::NewExec;
@@ -46,7 +48,9 @@ pub use observe::Observe;
 pub use output::{OutputError, carry};
 pub use probe::{OLDEST_API, Probe, ProbeError, probe};
 
+use dial::Dialer;
 use observe::Watch;
+use probe::probe_by;
 
 /// For calls that only read.
 const READ: Duration = Duration::from_secs(15);
@@ -55,6 +59,8 @@ const CHANGE: Duration = Duration::from_secs(120);
 /// bollard's own limit is the same for all calls, so it must exceed the longest
 /// grace period; the limits that matter are the ones per call.
 const CLIENT_LIMIT_SECONDS: u64 = 7 * 24 * 3600;
+/// bollard wants a whole URL, of which the path alone is sent.
+const ANY_HOST: &str = "http://docker";
 
 /// A connection to the engine that is live or was lost.
 #[derive(Debug)]
@@ -81,6 +87,8 @@ pub enum State {
 #[derive(Debug)]
 pub struct Connection {
     docker: Docker,
+    /// For what is asked without bollard.
+    dialer: Dialer,
     /// The API version that both sides speak.
     pub api: (usize, usize),
     /// What the engine says of itself.
@@ -164,9 +172,10 @@ impl Engine {
     pub async fn connect(&self) -> Result<Arc<Connection>, EngineError> {
         let address = self.endpoint.to_string();
         let call = self.call("connect to", &address, READ);
+        let dialer = Dialer::new(&self.endpoint);
         let probe = call
             .limited(async {
-                let probed = probe(&self.endpoint).await;
+                let probed = probe_by(&dialer, &self.endpoint).await;
                 probed.map_err(|error| Cause::Unreachable(error.to_string()))
             })
             .await?;
@@ -179,14 +188,13 @@ impl Engine {
             major_version: api.0,
             minor_version: api.1,
         };
-        let docker = match &self.endpoint {
-            Endpoint::Unix(path) => {
-                Docker::connect_with_unix(&path.to_string_lossy(), CLIENT_LIMIT_SECONDS, &version)
-            }
-            Endpoint::Tcp(address) => {
-                Docker::connect_with_http(address, CLIENT_LIMIT_SECONDS, &version)
-            }
-        }
+        let transport = dialer.clone();
+        let docker = Docker::connect_with_custom_transport(
+            move |request| transport.clone().send_by_bollard(request),
+            Some(ANY_HOST),
+            CLIENT_LIMIT_SECONDS,
+            &version,
+        )
         .map_err(|error| call.failed(error.into()))?
         .with_request_modifier(url_safe_registry_auth);
         let info = Arc::new(EngineInfo::from(self.describe_by(&docker).await?));
@@ -202,6 +210,7 @@ impl Engine {
             here,
             pid: probe.peer.filter(|peer| here && *peer != Pid::INIT),
             docker,
+            dialer,
         });
         self.state
             .store(Arc::new(State::Connected(Arc::clone(&connection))));
@@ -298,6 +307,12 @@ impl Connection {
     /// Whether the negotiated API is at least `major.minor`.
     pub fn serves(&self, major: usize, minor: usize) -> bool {
         self.api >= (major, minor)
+    }
+
+    /// The path with the API's version in front.
+    fn versioned(&self, path: &str) -> String {
+        let (major, minor) = self.api;
+        format!("/v{major}.{minor}{path}")
     }
 }
 

@@ -2,14 +2,14 @@
 //! it is. Made without bollard, whose every path carries a version, and an engine
 //! refuses a version outside its own range before it can be asked for that range.
 
-use std::{io, path::Path};
-
+use bytes::Bytes;
 use http_body_util::Empty;
-use hyper_util::rt::TokioIo;
 use rustix::process::Pid;
-use tokio::net::{TcpStream, UnixStream};
 
-use super::endpoint::Endpoint;
+use super::{
+    dial::{DialError, Dialer},
+    endpoint::Endpoint,
+};
 
 /// The oldest API that this shim works with (Docker 20.10).
 pub const OLDEST_API: (usize, usize) = (1, 41);
@@ -28,12 +28,9 @@ pub struct Probe {
 /// Why the first contact failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
-    /// No connection.
-    #[error("{0}")]
-    Connect(io::Error),
-    /// The connection does not speak HTTP.
-    #[error("ping: {0}")]
-    Http(hyper::Error),
+    /// No answer.
+    #[error(transparent)]
+    Dial(#[from] DialError),
     /// The answer has no usable `Api-Version`.
     #[error("{endpoint} does not answer like a Docker engine: {reason}")]
     NoVersion {
@@ -57,55 +54,20 @@ pub enum ProbeError {
 /// # Errors
 /// See [`ProbeError`].
 pub async fn probe(endpoint: &Endpoint) -> Result<Probe, ProbeError> {
-    match endpoint {
-        Endpoint::Unix(path) => {
-            let stream = UnixStream::connect(path)
-                .await
-                .map_err(ProbeError::Connect)?;
-            let peer = peer(&stream, path);
-            ping(endpoint, stream, peer).await
-        }
-        Endpoint::Tcp(address) => {
-            let stream = TcpStream::connect(address.as_str())
-                .await
-                .map_err(ProbeError::Connect)?;
-            ping(endpoint, stream, None).await
-        }
-    }
+    probe_by(&Dialer::new(endpoint), endpoint).await
 }
 
-/// The process behind the socket. Of one that is not visible here the kernel tells 0.
-fn peer(stream: &UnixStream, path: &Path) -> Option<Pid> {
-    let pid = stream
-        .peer_cred()
-        .inspect_err(
-            |error| tracing::debug!(socket = %path.display(), %error, "no peer credentials"),
-        )
-        .ok()?
-        .pid()?;
-    Pid::from_raw(pid)
-}
-
-async fn ping(
-    endpoint: &Endpoint,
-    stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
-    peer: Option<Pid>,
-) -> Result<Probe, ProbeError> {
+pub(super) async fn probe_by(dialer: &Dialer, endpoint: &Endpoint) -> Result<Probe, ProbeError> {
     let no_version = |reason: String| ProbeError::NoVersion {
         endpoint: endpoint.to_string(),
         reason,
     };
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-        .await
-        .map_err(ProbeError::Http)?;
     let request = hyper::Request::get("/_ping")
-        .header(hyper::header::HOST, "docker")
-        .body(Empty::<bytes::Bytes>::new())
+        .body(Empty::<Bytes>::new())
         .map_err(|error| no_version(error.to_string()))?;
-    let connection = tokio::spawn(connection);
-    let response = sender.send_request(request).await;
-    connection.abort();
-    let response = response.map_err(ProbeError::Http)?;
+    let dialled = dialer.dial().await?;
+    let peer = dialled.peer;
+    let response = dialled.send(request).await?;
     let header = response
         .headers()
         .get("api-version")

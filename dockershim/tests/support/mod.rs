@@ -24,11 +24,13 @@ use hyper::{
     Request, Response, StatusCode,
     body::{Frame, Incoming},
     service::service_fn,
+    upgrade::OnUpgrade,
 };
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::UnixListener,
     sync::{broadcast, watch},
     task::JoinHandle,
@@ -278,6 +280,7 @@ fn serve(socket: &PathBuf, state: Arc<State>) -> JoinHandle<()> {
                 let service = service_fn(move |request| answer(Arc::clone(&state), request));
                 let _ = hyper::server::conn::http1::Builder::new()
                     .serve_connection(TokioIo::new(stream), service)
+                    .with_upgrades()
                     .await;
             });
         }
@@ -286,12 +289,13 @@ fn serve(socket: &PathBuf, state: Arc<State>) -> JoinHandle<()> {
 
 async fn answer(
     state: Arc<State>,
-    request: Request<Incoming>,
+    mut request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
     let method = request.method().to_string();
     let path = request.uri().path().to_owned();
     let asked = request.uri().query().unwrap_or_default().to_owned();
     let name = query(&asked, "name");
+    let streams = hyper::upgrade::on(&mut request);
     let body = request
         .into_body()
         .collect()
@@ -323,6 +327,10 @@ async fn answer(
             "SystemTime": "2026-01-01T00:00:00Z",
         })),
         ("GET", ["events"]) => stream(&state),
+        ("POST", ["exec", _, "start"]) => {
+            tokio::spawn(cat(streams));
+            reply(StatusCode::SWITCHING_PROTOCOLS, "")
+        }
         ("POST", ["images", "load"]) => {
             let pause = (PAUSE_ID.to_owned(), PAUSE.to_owned());
             state.images.lock().extend([pause]);
@@ -397,6 +405,15 @@ async fn answer(
             "the fake engine has no such call",
         ),
     })
+}
+
+/// The command that every exec is: what it reads it writes, once its input has ended.
+async fn cat(streams: OnUpgrade) {
+    let mut streams = TokioIo::new(streams.await.unwrap());
+    let mut read = Vec::new();
+    streams.read_to_end(&mut read).await.unwrap();
+    streams.write_all(&read).await.unwrap();
+    streams.shutdown().await.unwrap();
 }
 
 impl State {

@@ -1,0 +1,180 @@
+//! Connections to the engine: the one way in which every call reaches it. Each call has a
+//! connection of its own, so none meets one that broke when the engine was restarted.
+
+use std::{error::Error, io, path::Path, sync::Arc, time::Duration};
+
+use bollard::{BollardRequest, errors::Error as BollardError};
+use hyper::{
+    Request, Response,
+    body::{Body, Incoming},
+    client::conn::http1,
+    header::{HOST, HeaderValue},
+};
+use hyper_util::rt::TokioIo;
+use rustix::{net::sockopt, process::Pid};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpStream, UnixStream},
+};
+
+use super::{Cause, Endpoint, error::root};
+
+/// A connection to another machine that is silent for this long is probed, and again.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+/// It is given up when this many probes had no answer.
+const PROBES: u32 = 4;
+
+/// A connection over any transport.
+trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
+
+/// Makes connections to an engine.
+#[derive(Debug, Clone)]
+pub(super) struct Dialer {
+    endpoint: Arc<Endpoint>,
+}
+
+/// A connection that was made.
+pub(super) struct Dialled {
+    io: Box<dyn Io>,
+    /// The process behind the socket, where the transport tells and it is visible from here.
+    pub(super) peer: Option<Pid>,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum DialError {
+    /// No connection.
+    #[error("{0}")]
+    Connect(#[from] io::Error),
+    /// The connection broke, or does not speak HTTP.
+    #[error("{}", root(.0))]
+    Http(#[from] hyper::Error),
+}
+
+// === impl Dialer ===
+
+impl Dialer {
+    pub(super) fn new(endpoint: &Endpoint) -> Self {
+        Self {
+            endpoint: Arc::new(endpoint.clone()),
+        }
+    }
+
+    pub(super) async fn dial(&self) -> Result<Dialled, DialError> {
+        match &*self.endpoint {
+            Endpoint::Unix(path) => {
+                let stream = UnixStream::connect(path).await?;
+                Ok(Dialled {
+                    peer: peer(&stream, path),
+                    io: Box::new(stream),
+                })
+            }
+            Endpoint::Tcp(address) => Ok(Dialled {
+                peer: None,
+                io: Box::new(connect(address).await?),
+            }),
+        }
+    }
+
+    /// Sends a request over a connection of its own.
+    pub(super) async fn send<B>(&self, request: Request<B>) -> Result<Response<Incoming>, DialError>
+    where
+        B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
+    {
+        self.dial().await?.send(request).await
+    }
+
+    /// [`Dialer::send`] as bollard calls it.
+    pub(super) async fn send_by_bollard(
+        self,
+        request: BollardRequest,
+    ) -> Result<Response<Incoming>, BollardError> {
+        Ok(self.send(request).await?)
+    }
+}
+
+// === impl Dialled ===
+
+impl Dialled {
+    pub(super) async fn send<B>(
+        self,
+        mut request: Request<B>,
+    ) -> Result<Response<Incoming>, DialError>
+    where
+        B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
+    {
+        // The connection says whose host it is.
+        if let Some(path) = request.uri().path_and_query() {
+            *request.uri_mut() = path.clone().into();
+        }
+        let headers = request.headers_mut();
+        headers.insert(HOST, HeaderValue::from_static("docker"));
+        let (mut sender, connection) = http1::handshake(TokioIo::new(self.io)).await?;
+        // Ends with the answer, or hands the connection over.
+        tokio::spawn(connection.with_upgrades());
+        Ok(sender.send_request(request).await?)
+    }
+}
+
+async fn connect(address: &str) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(address).await?;
+    keep_alive(&stream)?;
+    Ok(stream)
+}
+
+/// Of a machine that is gone nothing else would tell.
+fn keep_alive(stream: &TcpStream) -> rustix::io::Result<()> {
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE)?;
+    sockopt::set_tcp_keepcnt(stream, PROBES)
+}
+
+/// The process behind the socket. Of one that is not visible here the kernel tells 0.
+fn peer(stream: &UnixStream, path: &Path) -> Option<Pid> {
+    let pid = stream
+        .peer_cred()
+        .inspect_err(
+            |error| tracing::debug!(socket = %path.display(), %error, "no peer credentials"),
+        )
+        .ok()?
+        .pid()?;
+    Pid::from_raw(pid)
+}
+
+// === impl DialError ===
+
+impl From<DialError> for Cause {
+    fn from(error: DialError) -> Self {
+        Self::Unreachable(error.to_string())
+    }
+}
+
+impl From<DialError> for BollardError {
+    fn from(error: DialError) -> Self {
+        match error {
+            DialError::Connect(error) => error.into(),
+            DialError::Http(error) => error.into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_peer_by_tcp_that_is_silent_is_given_up_after_75_seconds() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let stream = connect(&address).await.unwrap();
+        assert!(sockopt::socket_keepalive(&stream).unwrap());
+        let idle = sockopt::tcp_keepidle(&stream).unwrap();
+        let interval = sockopt::tcp_keepintvl(&stream).unwrap();
+        let probes = sockopt::tcp_keepcnt(&stream).unwrap();
+        assert_eq!(idle + interval * probes, Duration::from_secs(75));
+    }
+}
