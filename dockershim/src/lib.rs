@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bounded_file;
 pub mod checkpoint;
 pub mod cli;
 pub mod config;
