@@ -17,12 +17,15 @@ use tokio::{
     net::{TcpStream, UnixStream},
 };
 
-use super::{Cause, Endpoint, error::root};
+use super::{Cause, Endpoint, error::root, tls::Tls};
 
 /// A connection to another machine that is silent for this long is probed, and again.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 /// It is given up when this many probes had no answer.
 const PROBES: u32 = 4;
+
+/// What [`Endpoint::Tcp`] may be wrong about.
+pub(super) const TLS_HINT: &str = "; an engine that serves TLS needs --docker-cert-path";
 
 /// A connection over any transport.
 trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -32,6 +35,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 #[derive(Debug, Clone)]
 pub(super) struct Dialer {
     endpoint: Arc<Endpoint>,
+    tls: Option<Tls>,
 }
 
 /// A connection that was made.
@@ -50,31 +54,56 @@ pub enum DialError {
     /// The connection broke, or does not speak HTTP.
     #[error("{}", root(.0))]
     Http(#[from] hyper::Error),
+    /// The same, where [`Endpoint::Tcp`] may be an engine that serves TLS.
+    #[error("{}{TLS_HINT}", root(.0))]
+    NoHttp(hyper::Error),
+    /// The certificates, or what both sides are to agree on by them.
+    #[error("TLS: {0}")]
+    Tls(String),
 }
 
 // === impl Dialer ===
 
 impl Dialer {
-    pub(super) fn new(endpoint: &Endpoint) -> Self {
-        Self {
+    /// Reads the certificates, where there are any.
+    pub(super) async fn new(endpoint: &Endpoint) -> Result<Self, DialError> {
+        let tls = match endpoint.clone() {
+            Endpoint::Unix(_) | Endpoint::Tcp(_) => None,
+            Endpoint::Tls {
+                address,
+                certificates,
+            } => {
+                let read =
+                    tokio::task::spawn_blocking(move || Tls::read(&address, &certificates)).await;
+                let read = read.map_err(io::Error::other)?;
+                Some(read.map_err(|error| DialError::Tls(error.to_string()))?)
+            }
+        };
+        Ok(Self {
             endpoint: Arc::new(endpoint.clone()),
-        }
+            tls,
+        })
     }
 
     pub(super) async fn dial(&self) -> Result<Dialled, DialError> {
-        match &*self.endpoint {
+        let (io, peer): (Box<dyn Io>, _) = match &*self.endpoint {
             Endpoint::Unix(path) => {
                 let stream = UnixStream::connect(path).await?;
-                Ok(Dialled {
-                    peer: peer(&stream, path),
-                    io: Box::new(stream),
-                })
+                let peer = peer(&stream, path);
+                (Box::new(stream), peer)
             }
-            Endpoint::Tcp(address) => Ok(Dialled {
-                peer: None,
-                io: Box::new(connect(address).await?),
-            }),
-        }
+            Endpoint::Tcp(address) | Endpoint::Tls { address, .. } => {
+                let stream = connect(address).await?;
+                match &self.tls {
+                    None => (Box::new(stream), None),
+                    Some(tls) => {
+                        let secured = tls.secure(stream).await.map_err(DialError::Tls)?;
+                        (Box::new(secured), None)
+                    }
+                }
+            }
+        };
+        Ok(Dialled { io, peer })
     }
 
     /// Sends a request over a connection of its own.
@@ -82,23 +111,13 @@ impl Dialer {
     where
         B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
     {
-        self.dial().await?.send(request).await
+        self.send_over(self.dial().await?, request).await
     }
 
-    /// [`Dialer::send`] as bollard calls it.
-    pub(super) async fn send_by_bollard(
-        self,
-        request: BollardRequest,
-    ) -> Result<Response<Incoming>, BollardError> {
-        Ok(self.send(request).await?)
-    }
-}
-
-// === impl Dialled ===
-
-impl Dialled {
-    pub(super) async fn send<B>(
-        self,
+    /// Sends a request over a connection that was made for it.
+    pub(super) async fn send_over<B>(
+        &self,
+        dialled: Dialled,
         mut request: Request<B>,
     ) -> Result<Response<Incoming>, DialError>
     where
@@ -110,10 +129,28 @@ impl Dialled {
         }
         let headers = request.headers_mut();
         headers.insert(HOST, HeaderValue::from_static("docker"));
-        let (mut sender, connection) = http1::handshake(TokioIo::new(self.io)).await?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(dialled.io)).await?;
         // Ends with the answer, or hands the connection over.
         tokio::spawn(connection.with_upgrades());
-        Ok(sender.send_request(request).await?)
+        let answer = sender.send_request(request).await;
+        answer.map_err(|error| self.explain(error))
+    }
+
+    fn explain(&self, error: hyper::Error) -> DialError {
+        let of_tls = self.tls.as_ref().and_then(|tls| tls.explain(&error));
+        match (of_tls, &*self.endpoint) {
+            (Some(reason), _) => DialError::Tls(reason),
+            (None, Endpoint::Tcp(_)) if error.is_parse() => DialError::NoHttp(error),
+            (None, _) => DialError::Http(error),
+        }
+    }
+
+    /// [`Dialer::send`] as bollard calls it.
+    pub(super) async fn send_by_bollard(
+        self,
+        request: BollardRequest,
+    ) -> Result<Response<Incoming>, BollardError> {
+        Ok(self.send(request).await?)
     }
 }
 
@@ -155,7 +192,8 @@ impl From<DialError> for BollardError {
     fn from(error: DialError) -> Self {
         match error {
             DialError::Connect(error) => error.into(),
-            DialError::Http(error) => error.into(),
+            DialError::Http(error) | DialError::NoHttp(error) => error.into(),
+            DialError::Tls(_) => io::Error::other(error.to_string()).into(),
         }
     }
 }

@@ -1,6 +1,12 @@
 //! Where the engine listens.
 
-use std::{fmt, path::PathBuf, str::FromStr};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+use super::tls::Tls;
 
 /// The address of a Docker engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -9,6 +15,35 @@ pub enum Endpoint {
     Unix(PathBuf),
     /// `tcp://<host>:<port>`, plain HTTP
     Tcp(String),
+    /// `tcp://<host>:<port>`, HTTP over TLS
+    Tls {
+        /// `<host>:<port>`
+        address: String,
+        /// The directory of the certificates.
+        certificates: PathBuf,
+    },
+}
+
+impl Endpoint {
+    /// The same over TLS, by the certificates in `directory`, which are read to see that they
+    /// can be used.
+    ///
+    /// # Errors
+    /// What is wrong, with the file's name.
+    pub fn over_tls(self, directory: &Path) -> Result<Self, String> {
+        match self {
+            Self::Unix(_) => Err(format!(
+                "{self} needs no certificates; allowed: with tcp://<host>:<port>"
+            )),
+            Self::Tcp(address) | Self::Tls { address, .. } => {
+                Tls::read(&address, directory).map_err(|error| error.to_string())?;
+                Ok(Self::Tls {
+                    address,
+                    certificates: directory.to_owned(),
+                })
+            }
+        }
+    }
 }
 
 impl FromStr for Endpoint {
@@ -34,7 +69,7 @@ impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unix(path) => write!(f, "unix://{}", path.display()),
-            Self::Tcp(address) => write!(f, "tcp://{address}"),
+            Self::Tcp(address) | Self::Tls { address, .. } => write!(f, "tcp://{address}"),
         }
     }
 }

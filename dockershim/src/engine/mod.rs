@@ -19,6 +19,7 @@ mod logs;
 mod observe;
 mod output;
 mod probe;
+mod tls;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -172,11 +173,14 @@ impl Engine {
     pub async fn connect(&self) -> Result<Arc<Connection>, EngineError> {
         let address = self.endpoint.to_string();
         let call = self.call("connect to", &address, READ);
-        let dialer = Dialer::new(&self.endpoint);
-        let probe = call
+        let (dialer, probe) = call
             .limited(async {
-                let probed = probe_by(&dialer, &self.endpoint).await;
-                probed.map_err(|error| Cause::Unreachable(error.to_string()))
+                // Certificates are replaced as time goes by.
+                let dialer = Dialer::new(&self.endpoint).await?;
+                match probe_by(&dialer, &self.endpoint).await {
+                    Ok(probe) => Ok((dialer, probe)),
+                    Err(error) => Err(Cause::Unreachable(error.to_string())),
+                }
             })
             .await?;
         let newest = (

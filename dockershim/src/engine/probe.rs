@@ -4,10 +4,11 @@
 
 use bytes::Bytes;
 use http_body_util::Empty;
+use hyper::StatusCode;
 use rustix::process::Pid;
 
 use super::{
-    dial::{DialError, Dialer},
+    dial::{DialError, Dialer, TLS_HINT},
     endpoint::Endpoint,
 };
 
@@ -54,7 +55,7 @@ pub enum ProbeError {
 /// # Errors
 /// See [`ProbeError`].
 pub async fn probe(endpoint: &Endpoint) -> Result<Probe, ProbeError> {
-    probe_by(&Dialer::new(endpoint), endpoint).await
+    probe_by(&Dialer::new(endpoint).await?, endpoint).await
 }
 
 pub(super) async fn probe_by(dialer: &Dialer, endpoint: &Endpoint) -> Result<Probe, ProbeError> {
@@ -67,11 +68,16 @@ pub(super) async fn probe_by(dialer: &Dialer, endpoint: &Endpoint) -> Result<Pro
         .map_err(|error| no_version(error.to_string()))?;
     let dialled = dialer.dial().await?;
     let peer = dialled.peer;
-    let response = dialled.send(request).await?;
-    let header = response
-        .headers()
-        .get("api-version")
-        .ok_or_else(|| no_version(format!("HTTP {} without Api-Version", response.status())))?;
+    let response = dialer.send_over(dialled, request).await?;
+    let header = response.headers().get("api-version").ok_or_else(|| {
+        let status = response.status();
+        // Go's answer to plain HTTP where it serves TLS.
+        let hint = match endpoint {
+            Endpoint::Tcp(_) if status == StatusCode::BAD_REQUEST => TLS_HINT,
+            _ => "",
+        };
+        no_version(format!("HTTP {status} without Api-Version{hint}"))
+    })?;
     let api = header
         .to_str()
         .ok()

@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "not every test uses all of it")]
 
 mod by_hand;
+pub mod certificates;
 pub mod node;
 
 use std::{

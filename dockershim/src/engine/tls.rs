@@ -1,0 +1,177 @@
+//! TLS to an engine by certificates, in a directory as Docker's own client has it: the
+//! engine's authority in `ca.pem`, the client's certificate in `cert.pem`, its key in
+//! `key.pem`. The engine is always verified.
+
+use std::{
+    error::Error,
+    fmt, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use tokio::net::TcpStream;
+use tokio_rustls::{
+    TlsConnector,
+    client::TlsStream,
+    rustls::{
+        self, AlertDescription, CertificateError as Refused, ClientConfig, RootCertStore,
+        crypto::ring,
+        pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem, pem::PemObject},
+    },
+};
+
+use super::READ;
+use crate::bounded_file;
+
+const AUTHORITY: &str = "ca.pem";
+const CERTIFICATE: &str = "cert.pem";
+const KEY: &str = "key.pem";
+/// Of each of the files.
+const LARGEST_FILE: u64 = 1 << 20;
+
+/// A file of the certificates that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {reason}", path.display())]
+pub struct CertificateError {
+    path: PathBuf,
+    reason: String,
+}
+
+/// What makes a connection to one engine a private one.
+#[derive(Clone)]
+pub(super) struct Tls {
+    connector: TlsConnector,
+    engine: ServerName<'static>,
+    directory: Arc<Path>,
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let directory = self.directory.display();
+        write!(f, "Tls({:?} by {directory})", self.engine)
+    }
+}
+
+impl Tls {
+    /// Reads the certificates in `directory`, for the engine at `<host>:<port>`. Blocks as
+    /// long as the disk does.
+    pub(super) fn read(address: &str, directory: &Path) -> Result<Self, CertificateError> {
+        let file = |name| directory.join(name);
+        let authorities: Vec<CertificateDer<'_>> = read_all(file(AUTHORITY))?;
+        let mut roots = RootCertStore::empty();
+        for authority in authorities {
+            roots
+                .add(authority)
+                .map_err(|error| bad(file(AUTHORITY), error))?;
+        }
+        let chain = read_all(file(CERTIFICATE))?;
+        let key = read_all::<PrivateKeyDer<'_>>(file(KEY))?;
+        let key = key
+            .into_iter()
+            .next()
+            .ok_or_else(|| bad(file(KEY), pem::Error::NoItemsFound))?;
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| bad(directory.to_owned(), error))?
+            .with_root_certificates(roots)
+            .with_client_auth_cert(chain, key)
+            .map_err(|error| match error {
+                rustls::Error::InconsistentKeys(_) => {
+                    bad(file(KEY), format!("it is not the key of {CERTIFICATE}"))
+                }
+                error => bad(file(CERTIFICATE), error),
+            })?;
+        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+        let engine = ServerName::try_from(host.trim_matches(['[', ']']).to_owned());
+        Ok(Self {
+            connector: TlsConnector::from(Arc::new(config)),
+            engine: engine
+                .map_err(|error| bad(directory.to_owned(), format!("{host}: {error}")))?,
+            directory: directory.into(),
+        })
+    }
+
+    /// Agrees on keys with the engine, and sees that it is the engine.
+    ///
+    /// # Errors
+    /// What is wrong, for people.
+    pub(super) async fn secure(&self, stream: TcpStream) -> Result<TlsStream<TcpStream>, String> {
+        let agreed = self.connector.connect(self.engine.clone(), stream);
+        match tokio::time::timeout(READ, agreed).await {
+            Ok(Ok(stream)) => Ok(stream),
+            Ok(Err(error)) => Err(self.explain(&error).unwrap_or_else(|| error.to_string())),
+            Err(_) => Err(format!("the engine does not agree on it within {READ:?}")),
+        }
+    }
+
+    /// What a failed call says of the certificates, if anything. In TLS 1.3 the engine looks
+    /// at the client's after the client has all that it needs to go on.
+    pub(super) fn explain(&self, error: &(dyn Error + 'static)) -> Option<String> {
+        use AlertDescription as Alert;
+        let error = cause(error)?;
+        let file = |name| self.directory.join(name).display().to_string();
+        Some(match error {
+            rustls::Error::InvalidCertificate(Refused::UnknownIssuer) => format!(
+                "the engine's certificate is not of an authority in {}",
+                file(AUTHORITY)
+            ),
+            rustls::Error::InvalidCertificate(refused) => {
+                format!("the engine's certificate is refused: {refused}")
+            }
+            rustls::Error::AlertReceived(
+                Alert::AccessDenied
+                | Alert::BadCertificate
+                | Alert::CertificateExpired
+                | Alert::CertificateRequired
+                | Alert::CertificateRevoked
+                | Alert::CertificateUnknown
+                | Alert::DecryptError
+                | Alert::UnknownCA
+                | Alert::UnsupportedCertificate,
+            ) => format!(
+                "the engine does not take the certificate in {}: {error}",
+                file(CERTIFICATE)
+            ),
+            rustls::Error::InvalidMessage(_) => {
+                format!("what the engine answers is not TLS: {error}")
+            }
+            error => error.to_string(),
+        })
+    }
+}
+
+/// TLS's own error among the causes of another.
+fn cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let inner = error
+            .downcast_ref::<io::Error>()
+            .and_then(io::Error::get_ref);
+        if let Some(found) = inner.and_then(|inner| inner.downcast_ref()) {
+            return Some(found);
+        }
+        next = error.source();
+    }
+    None
+}
+
+/// What of a kind is in a file; at least one.
+fn read_all<T: PemObject>(path: PathBuf) -> Result<Vec<T>, CertificateError> {
+    let bytes = match bounded_file::read(&path, LARGEST_FILE) {
+        Ok(bytes) => bytes,
+        Err(error) => return Err(bad(path, error)),
+    };
+    let found: Result<Vec<T>, _> = T::pem_slice_iter(&bytes).collect();
+    match found {
+        Ok(found) if found.is_empty() => Err(bad(path, pem::Error::NoItemsFound)),
+        Ok(found) => Ok(found),
+        Err(error) => Err(bad(path, error)),
+    }
+}
+
+fn bad(path: PathBuf, reason: impl ToString) -> CertificateError {
+    CertificateError {
+        path,
+        reason: reason.to_string(),
+    }
+}

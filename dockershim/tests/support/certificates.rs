@@ -1,0 +1,50 @@
+//! An authority, and the certificates by which an engine and its client know each other.
+
+use std::path::Path;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+
+/// An authority of a test's own.
+pub struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+/// A certificate and its key, as PEM.
+pub struct Identity {
+    pub certificate: String,
+    pub key: String,
+}
+
+impl Authority {
+    pub fn new(name: &str) -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate().unwrap();
+        Self(CertifiedIssuer::self_signed(params, key).unwrap())
+    }
+
+    pub fn pem(&self) -> String {
+        self.0.pem()
+    }
+
+    /// A certificate for whoever has this name.
+    pub fn identity(&self, name: &str) -> Identity {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new([name.to_owned()]).unwrap();
+        let certificate = params.signed_by(&key, &self.0).unwrap();
+        Identity {
+            certificate: certificate.pem(),
+            key: key.serialize_pem(),
+        }
+    }
+}
+
+/// Writes a directory as Docker's clients have it, over the one that is there.
+pub fn write(directory: &Path, authority: &Authority, identity: &Identity) {
+    for (name, text) in [
+        ("ca.pem", &authority.pem()),
+        ("cert.pem", &identity.certificate),
+        ("key.pem", &identity.key),
+    ] {
+        std::fs::write(directory.join(name), text).unwrap();
+    }
+}
