@@ -36,6 +36,11 @@ pub struct Cli {
     )]
     pub docker_endpoint: String,
 
+    /// Directory with ca.pem, cert.pem and key.pem: a tcp:// engine is reached over TLS by that
+    /// certificate, and verified against that authority. If empty, DOCKER_CERT_PATH says it
+    #[arg(long, value_name = "PATH", default_value = "")]
+    pub docker_cert_path: String,
+
     /// Who gives pods their network: "cni", the plugins that the node's configuration names;
     /// "docker" or "", the engine's own bridge
     #[arg(long, value_name = "NAME", default_value = "cni")]

@@ -1,5 +1,7 @@
 //! The flags, checked: a bad value names its flag and what is allowed.
 
+mod docker_endpoint;
+
 use std::{
     fmt,
     net::{SocketAddr, ToSocketAddrs as _},
@@ -156,10 +158,7 @@ impl TryFrom<&Cli> for Config {
         Ok(Self {
             listen: parse_listen(&cli.container_runtime_endpoint)
                 .map_err(bad("container-runtime-endpoint"))?,
-            docker_endpoint: cli
-                .docker_endpoint
-                .parse()
-                .map_err(bad("docker-endpoint"))?,
+            docker_endpoint: read_docker_endpoint(cli)?,
             network_plugin: read_network(cli)?,
             hairpin_mode: cli.hairpin_mode.parse().map_err(bad("hairpin-mode"))?,
             pod_cidrs: pod_cidr::parse(&cli.pod_cidr).map_err(bad("pod-cidr"))?,
@@ -193,6 +192,13 @@ impl TryFrom<&Cli> for Config {
             log_level: parse_level(&cli.log_level).map_err(bad("log-level"))?,
         })
     }
+}
+
+/// The engine, with the certificates that the flags or the environment name.
+pub(crate) fn read_docker_endpoint(cli: &Cli) -> Result<Endpoint, ConfigError> {
+    docker_endpoint::read(&cli.docker_endpoint, &cli.docker_cert_path, |name| {
+        std::env::var_os(name)
+    })
 }
 
 pub(crate) fn parse_listen(endpoint: &str) -> Result<Listen, String> {

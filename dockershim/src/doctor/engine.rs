@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     config::LogDriver,
-    engine::{Connection, Endpoint, Engine, OLDEST_API, ProbeError, probe},
+    engine::{Connection, DialError, Endpoint, Engine, OLDEST_API, ProbeError, probe},
     security::{CAP_SYS_RESOURCE, effective_capabilities},
 };
 
@@ -25,6 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const ENGINE: &str = "engine";
 const START: &str = "start the engine (systemctl enable --now docker), or name its address with \
                      --docker-endpoint";
+const CERTIFICATES: &str = "give the engine's authority, and a certificate and key that the engine \
+                            takes, as ca.pem, cert.pem and key.pem with --docker-cert-path";
 /// Anyone who may write to the engine's socket is root on this node.
 const WRITE_BY_OTHERS: u32 = 0o002;
 
@@ -120,6 +122,10 @@ async fn api(endpoint: &Endpoint) -> (Check, bool) {
         Ok(Err(error @ ProbeError::TooOld { .. })) => {
             let remedy = "upgrade the engine to Docker 20.10 or newer";
             (Check::fail(name, error.to_string(), remedy), false)
+        }
+        Ok(Err(error @ ProbeError::Dial(DialError::Tls(_)))) => {
+            let detail = format!("{endpoint} cannot be reached: {error}");
+            (Check::fail(ENGINE, detail, CERTIFICATES), false)
         }
         Ok(Err(error)) => {
             let detail = format!("{endpoint} cannot be reached: {error}");

@@ -16,8 +16,7 @@ pub use report::{Check, Report, Verdict};
 use crate::{
     Config,
     cli::Cli,
-    config::{Listen, LogDriver, parse_bind, parse_listen, parse_log_driver},
-    engine::Endpoint,
+    config::{Listen, LogDriver, parse_bind, parse_listen, parse_log_driver, read_docker_endpoint},
 };
 
 /// Of the kernel's files.
@@ -29,7 +28,7 @@ const CNI: &str = "cni";
 pub async fn examine(cli: &Cli) -> Report {
     let mut checks = vec![flags(cli)];
     // A flag that cannot be read has failed in the first row.
-    if let Ok(endpoint) = cli.docker_endpoint.parse::<Endpoint>() {
+    if let Ok(endpoint) = read_docker_endpoint(cli) {
         let log_driver = parse_log_driver(&cli.log_driver).unwrap_or(LogDriver::JsonFile);
         checks.extend(engine::check(&endpoint, log_driver).await);
     }
