@@ -182,14 +182,14 @@ impl Node {
     }
 
     /// [`Self::start_shim`] where nothing of the engine's data can be seen, with the engine
-    /// at this address.
-    pub async fn start_shim_apart(&mut self, endpoint: &str) -> Result<()> {
+    /// at this address and further flags.
+    pub async fn start_shim_apart(&mut self, endpoint: &str, flags: &[&str]) -> Result<()> {
         let data = self.path("engine/data").display().to_string();
         let binary = binary("dockershim")?.display().to_string();
         let hide = "mount -t tmpfs none \"$0\" && exec \"$@\"";
         let before = ["--mount", "--", "sh", "-c", hide, &data, &binary];
         // Of a process that cannot be seen it is not known what it may do.
-        let extra = ["--clamp-oom-score-adj=always"];
+        let extra = [&["--clamp-oom-score-adj=always"], flags].concat();
         self.start_shim_by(Path::new("unshare"), &before, endpoint, &extra)
             .await
     }

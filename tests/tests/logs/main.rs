@@ -197,7 +197,7 @@ async fn a_log_of_an_engine_whose_files_cannot_be_seen_has_each_line_once() {
     let mut node = Node::with_shim().await.unwrap();
     let (endpoint, breaks) = remote(&node).await;
     node.stop_shim().unwrap();
-    node.start_shim_apart(&endpoint).await.unwrap();
+    node.start_shim_apart(&endpoint, &[]).await.unwrap();
     let mut cri = Cri::of(&node).await.unwrap();
     let script = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); echo $i; \
                   [ $((i % 200)) -eq 0 ] && usleep 30000; done; true";
@@ -217,7 +217,7 @@ async fn a_log_of_an_engine_whose_files_cannot_be_seen_has_each_line_once() {
             1 | 4 => breaks.send_replace(()),
             _ => {
                 node.kill_shim().unwrap();
-                node.start_shim_apart(&endpoint).await.unwrap();
+                node.start_shim_apart(&endpoint, &[]).await.unwrap();
             }
         }
     }
@@ -232,7 +232,7 @@ async fn a_log_of_an_engine_whose_files_cannot_be_seen_has_each_line_once() {
     let logging = Logging::start(&node, &mut cri, "pieces", script).await;
     node.kill_shim().unwrap();
     tokio::time::sleep(Duration::from_secs(3)).await;
-    node.start_shim_apart(&endpoint).await.unwrap();
+    node.start_shim_apart(&endpoint, &[]).await.unwrap();
     logging.ended(&node).await;
     let text = fs::read_to_string(&logging.log).unwrap();
     let parts = |line: &str| -> Vec<String> { line.splitn(4, ' ').map(str::to_owned).collect() };
@@ -247,7 +247,7 @@ async fn a_terminals_log_of_an_engine_whose_files_cannot_be_seen_is_whole() {
     let mut node = Node::with_shim().await.unwrap();
     let (endpoint, _breaks) = remote(&node).await;
     node.stop_shim().unwrap();
-    node.start_shim_apart(&endpoint).await.unwrap();
+    node.start_shim_apart(&endpoint, &[]).await.unwrap();
     let mut cri = Cri::of(&node).await.unwrap();
     let mut pod = sandbox("terminal");
     pod.log_directory = node.path("logs/terminal").display().to_string();
