@@ -122,7 +122,7 @@ impl Follower {
                     Some(Order::Forget) => {
                         self.take_the_rest().await;
                         self.saver.wait().await;
-                        self.shared.checkpoints.remove(&self.id);
+                        self.shared.forget(&self.id).await;
                         return;
                     }
                     Some(Order::Leave) | None => {

@@ -140,12 +140,17 @@ impl Logs {
         let (orders, inbox) = mpsc::unbounded_channel();
         let id = container.id().to_owned();
         let shared = Arc::clone(&self.shared);
-        let task = if paths.are_visible() {
-            tokio::spawn(Follower::new(id.clone(), paths, shared).run(inbox))
-        } else {
-            let engine = Arc::clone(&self.engine);
-            tokio::spawn(Streamed::new(id.clone(), paths.log, engine, shared).run(inbox))
-        };
+        let engine = Arc::clone(&self.engine);
+        let of = id.clone();
+        let task = tokio::spawn(async move {
+            if shared.sees(&paths).await {
+                Follower::new(of, paths, shared).run(inbox).await;
+            } else {
+                Streamed::new(of, paths.log, engine, shared)
+                    .run(inbox)
+                    .await;
+            }
+        });
         followers.insert(id, Handle { orders, task });
     }
 
@@ -156,20 +161,19 @@ impl Logs {
             return;
         };
         let id = container.id();
-        if !self.is_followed(id) {
-            let complete = self
-                .shared
-                .checkpoints
-                .load(id)
-                .is_some_and(|position| position.complete);
-            if complete || paths.are_visible() && !paths.engine_log.exists() {
-                return;
+        let completed = async {
+            if !self.is_followed(id) {
+                if self.shared.is_done(id, paths).await {
+                    return;
+                }
+                self.follow(container);
             }
-            self.follow(container);
-        }
-        let (done, finished) = oneshot::channel();
-        self.order(id, Order::Finish(done));
-        if tokio::time::timeout(PATIENCE, finished).await.is_err() {
+            let (done, finished) = oneshot::channel();
+            self.order(id, Order::Finish(done));
+            // A follower that ended drops it, which is an answer.
+            let _ = finished.await;
+        };
+        if tokio::time::timeout(PATIENCE, completed).await.is_err() {
             tracing::warn!(
                 container_id = id,
                 "the container is reported as ended before its log is complete"
@@ -207,13 +211,19 @@ impl Logs {
     pub fn forget(&self, id: &str) {
         match self.followers.lock().remove(id) {
             Some(handle) if handle.orders.send(Order::Forget).is_ok() => {}
-            _ => self.shared.checkpoints.remove(id),
+            _ => {
+                let (id, shared) = (id.to_owned(), Arc::clone(&self.shared));
+                tokio::spawn(async move { shared.forget(&id).await });
+            }
         }
     }
 
     /// Removes what is remembered of containers that are no more.
-    pub fn retain(&self, is_live: impl Fn(&str) -> bool) {
-        self.shared.checkpoints.retain(is_live);
+    pub async fn retain(&self, is_live: impl Fn(&str) -> bool + Send + 'static) {
+        let shared = Arc::clone(&self.shared);
+        let mut nothing = None::<()>;
+        let work = move |_: &mut _| shared.checkpoints.retain(is_live);
+        self.shared.blocking(&mut nothing, work).await;
     }
 
     /// Notes down how far each log has come, and follows none any more.
@@ -270,6 +280,35 @@ impl Shared {
         let mut nothing = None::<()>;
         let load = self.blocking(&mut nothing, move |_| shared.checkpoints.load(&id));
         load.await.flatten()
+    }
+
+    /// Whether nothing is left to be taken of a log that is not followed: it is complete, or
+    /// the engine's is gone.
+    async fn is_done(self: &Arc<Self>, id: &str, paths: Paths) -> bool {
+        let (id, shared) = (id.to_owned(), Arc::clone(self));
+        let mut nothing = None::<()>;
+        let look = self.blocking(&mut nothing, move |_| {
+            let known = shared.checkpoints.load(&id);
+            known.is_some_and(|position| position.complete)
+                || paths.are_visible() && !paths.engine_log.exists()
+        });
+        look.await.unwrap_or_default()
+    }
+
+    /// Whether the engine's files of a log can be seen from here.
+    async fn sees(&self, paths: &Paths) -> bool {
+        let paths = paths.clone();
+        let mut nothing = None::<()>;
+        let look = self.blocking(&mut nothing, move |_| paths.are_visible());
+        look.await.unwrap_or_default()
+    }
+
+    /// Forgets how far a log had come.
+    async fn forget(self: &Arc<Self>, id: &str) {
+        let (id, shared) = (id.to_owned(), Arc::clone(self));
+        let mut nothing = None::<()>;
+        self.blocking(&mut nothing, move |_| shared.checkpoints.remove(&id))
+            .await;
     }
 
     /// Counts what was lost of a log, and tells of it.

@@ -104,7 +104,7 @@ impl Streamed {
                             self.shared.lose(Loss::Removed, &self.log);
                         }
                         self.saver.wait().await;
-                        self.shared.checkpoints.remove(&self.id);
+                        self.shared.forget(&self.id).await;
                         return;
                     }
                     Some(Order::Leave) | None => {

@@ -171,8 +171,11 @@ impl Looker {
 
     /// Removes what is remembered of containers that are no more.
     pub(super) async fn tidy(&self) {
-        let snapshot = self.model.snapshot();
-        self.logs.retain(|id| snapshot.contains(id));
+        // As it is when each is looked at: what is new by then has its checkpoint already.
+        let model = Arc::clone(&self.model);
+        self.logs
+            .retain(move |id| model.snapshot().contains(id))
+            .await;
         image_mounts::tidy(&self.image_mounts, &self.model).await;
     }
 

@@ -2,17 +2,19 @@
 
 use cri_proto::runtime::v1::{SecurityProfile, security_profile::ProfileType};
 
-use crate::Error;
+use crate::{Error, bounded_file};
 
 const FIELD: &str = "linux.security_context.seccomp";
 const LOCALHOST_PREFIX: &str = "localhost/";
+/// In bytes; the engine's own has 12 KiB.
+const LARGEST_PROFILE: u64 = 1 << 20;
 
 /// The option for a profile; `None` leaves the engine's default, which is CRI's
 /// `RuntimeDefault`. No profile at all means unconfined, as Kubernetes has it.
 ///
 /// # Errors
 /// `InvalidArgument` for a local profile that is not named by an absolute path, cannot
-/// be read, or is no JSON object.
+/// be read, is larger than 1 MiB, or is no JSON object.
 pub async fn option(profile: Option<&SecurityProfile>) -> Result<Option<String>, Error> {
     let unconfined = Ok(Some("seccomp=unconfined".to_owned()));
     let Some(profile) = profile else {
@@ -30,7 +32,8 @@ pub async fn option(profile: Option<&SecurityProfile>) -> Result<Option<String>,
                     format!("{path:?} is no absolute path"),
                 ));
             }
-            let text = tokio::fs::read(path).await.map_err(|source| Error::File {
+            let text = bounded_file::read_apart(path, LARGEST_PROFILE);
+            let text = text.await.map_err(|source| Error::File {
                 action: "read the seccomp profile",
                 path: path.into(),
                 source,
