@@ -175,9 +175,10 @@ impl Shim {
         let stats = Stats::start(model.clone(), processes.clone(), stop.clone());
         if let Some(metrics) = &metrics {
             metrics.register(
-                "writable_layers_unmeasured",
-                "Measurements of what a container has written that were given up for its size",
-                stats.layers.unmeasured.clone(),
+                "writable_layers_measured_in_part",
+                "Measurements of what a container has written that leave out what is too much to \
+                 be remembered",
+                stats.layers.in_part.clone(),
             );
         }
         Arc::new(Self {

@@ -21,8 +21,7 @@ pub struct Walk {
     bytes: u64,
     inodes: u64,
     max_linked: usize,
-    /// There are directories that the walk cannot go to.
-    is_cut: bool,
+    is_partial: bool,
 }
 
 impl Walk {
@@ -37,7 +36,7 @@ impl Walk {
             bytes: 0,
             inodes: 0,
             max_linked: MAX_LINKED,
-            is_cut: false,
+            is_partial: false,
         };
         let own = fstat(walk.walk.directory()?)?;
         walk.count(&own);
@@ -45,14 +44,9 @@ impl Walk {
     }
 
     /// Goes on while `may`; returns whether there is more. What goes away meanwhile, or
-    /// cannot be read, is not counted. It is not gone on with once it [`is_too_large`].
-    ///
-    /// [`is_too_large`]: Self::is_too_large
+    /// cannot be read, is not counted.
     pub fn go_on(&mut self, may: impl Fn() -> bool) -> bool {
         while may() {
-            if self.is_too_large() {
-                return false;
-            }
             match self.walk.step() {
                 Ok(Some(step)) => {
                     if let Ok(found) = self.look_at(&step) {
@@ -60,7 +54,7 @@ impl Walk {
                     }
                 }
                 Ok(None) => return false,
-                Err(_) => self.is_cut = true,
+                Err(_) => self.is_partial = true,
             }
         }
         true
@@ -71,7 +65,7 @@ impl Walk {
             Step::Directory(_, passed) => return Ok(fstat(passed.directory()?)?),
             Step::File(name) | Step::Refused(name, _) => name,
             Step::TooDeep(name) => {
-                self.is_cut = true;
+                self.is_partial = true;
                 name
             }
             Step::Unread(error) => return Err((*error).into()),
@@ -81,15 +75,24 @@ impl Walk {
     }
 
     /// Whether there is more than can be remembered: directories in each other, or files
-    /// with several names.
-    pub fn is_too_large(&self) -> bool {
-        self.is_cut || self.linked.len() > self.max_linked
+    /// with several names. What was counted is at least there.
+    pub fn is_partial(&self) -> bool {
+        self.is_partial
     }
 
     fn count(&mut self, stat: &Stat) {
         let directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-        if !directory && stat.st_nlink > 1 && !self.linked.insert((stat.st_dev, stat.st_ino)) {
-            return;
+        if !directory && stat.st_nlink > 1 {
+            let file = (stat.st_dev, stat.st_ino);
+            if self.linked.contains(&file) {
+                return;
+            }
+            if self.linked.len() >= self.max_linked {
+                // It may have been counted by another name.
+                self.is_partial = true;
+                return;
+            }
+            self.linked.insert(file);
         }
         let blocks = u64::try_from(stat.st_blocks).unwrap_or_default();
         self.bytes = self.bytes.saturating_add(blocks.saturating_mul(BLOCK));
@@ -119,6 +122,12 @@ mod tests {
         let mut walk = Walk::start(directory).unwrap();
         while walk.go_on(|| true) {}
         (walk.bytes(), walk.inodes())
+    }
+
+    fn is_partial(directory: &Path) -> bool {
+        let mut walk = Walk::start(directory).unwrap();
+        while walk.go_on(|| true) {}
+        walk.is_partial()
     }
 
     #[test]
@@ -187,10 +196,13 @@ mod tests {
             fs::write(&file, "").unwrap();
             fs::hard_link(&file, dir.path().join(format!("{n}-again"))).unwrap();
         }
+        assert!(!is_partial(dir.path()));
         let mut walk = Walk::start(dir.path()).unwrap();
         walk.max_linked = 10;
         while walk.go_on(|| true) {}
-        assert!(walk.is_too_large() && walk.linked.len() == 11);
+        // The root, and the first ten.
+        assert_eq!((walk.inodes(), walk.linked.len()), (11, 10));
+        assert!(walk.is_partial());
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub struct Measurement {
     pub bytes: u64,
     /// Files and directories.
     pub inodes: u64,
+    /// There is more of both than this: the walk would have had to remember too much.
+    pub is_partial: bool,
 }
 
 /// The last measurement of each container.
@@ -47,23 +49,15 @@ pub struct WritableLayers {
     /// One more was measured.
     advanced: Notify,
     last_asked: Mutex<Option<Instant>>,
-    /// Measurements that were given up.
-    pub unmeasured: Counter,
+    /// Measurements of a part.
+    pub in_part: Counter,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Outcome {
     at: Instant,
-    found: Result<Measurement, Unmeasured>,
-}
-
-/// Why a container was not measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Unmeasured {
-    /// There is nothing to measure, or no more.
-    Missing,
-    /// The walk would have had to remember too much.
-    TooLarge,
+    /// `None` when there is nothing to measure, or no more.
+    found: Option<Measurement>,
 }
 
 impl WritableLayers {
@@ -110,15 +104,18 @@ impl WritableLayers {
             && !self.measured.lock().contains_key(container.id())
     }
 
-    /// The last measurement of a container; `None` until there is one.
+    /// The last measurement of a container, of a part where it [is partial]; `None` until there
+    /// is one.
+    ///
+    /// [is partial]: Measurement::is_partial
     pub fn of(&self, id: &str) -> Option<Measurement> {
-        self.measured.lock().get(id)?.found.ok()
+        self.measured.lock().get(id)?.found
     }
 
     /// Bytes and inodes of all that was measured.
     pub fn total(&self) -> (u64, u64) {
         let measured = self.measured.lock();
-        let found = measured.values().filter_map(|outcome| outcome.found.ok());
+        let found = measured.values().filter_map(|outcome| outcome.found);
         found.fold((0, 0), |(bytes, inodes), one| {
             (bytes + one.bytes, inodes + one.inodes)
         })
@@ -139,12 +136,13 @@ impl WritableLayers {
                     };
                     let id = container.id();
                     let last = self.measured.lock().insert(id.into(), outcome);
-                    if found == Err(Unmeasured::TooLarge) {
-                        self.unmeasured.inc();
-                        if last.is_none_or(|last| last.found != found) {
+                    if is_partial(found) {
+                        self.in_part.inc();
+                        if !last.is_some_and(|last| is_partial(last.found)) {
                             tracing::warn!(
                                 container_id = id,
-                                "what the container has written is too large to be measured"
+                                "what the container has written is more than can be measured: \
+                                 a part of it is told"
                             );
                         }
                     }
@@ -174,6 +172,10 @@ impl WritableLayers {
     }
 }
 
+fn is_partial(found: Option<Measurement>) -> bool {
+    found.is_some_and(|found| found.is_partial)
+}
+
 fn is_measurable(container: &Container) -> bool {
     !container.upper_dir.is_empty() || container.pid > 0
 }
@@ -182,15 +184,12 @@ fn is_due(container: &Container, last: &Outcome) -> bool {
     let status = &container.status;
     let ended = status.state() == ContainerState::ContainerExited;
     // What has ended writes no more.
-    let settled = ended && last.found.is_ok_and(|m| m.timestamp > status.finished_at);
+    let settled = ended && last.found.is_some_and(|m| m.timestamp > status.finished_at);
     !settled && last.at.elapsed() >= INTERVAL
 }
 
 /// Walks through what a container has written, in slices.
-async fn measure(
-    container: Arc<Container>,
-    processes: &Arc<Processes>,
-) -> Result<Measurement, Unmeasured> {
+async fn measure(container: Arc<Container>, processes: &Arc<Processes>) -> Option<Measurement> {
     let mut walk = None;
     loop {
         let (container, processes) = (Arc::clone(&container), Arc::clone(processes));
@@ -203,17 +202,14 @@ async fn measure(
             let done = !walk.go_on(|| began.elapsed() < SLICE);
             Some((walk, done, began.elapsed()))
         });
-        let slice = slice.await.ok().flatten();
-        let (advanced, done, took) = slice.ok_or(Unmeasured::Missing)?;
+        let (advanced, done, took) = slice.await.ok().flatten()?;
         tokio::time::sleep(took * REST).await;
-        if advanced.is_too_large() {
-            return Err(Unmeasured::TooLarge);
-        }
         if done {
-            return Ok(Measurement {
+            return Some(Measurement {
                 timestamp: now(),
                 bytes: advanced.bytes(),
                 inodes: advanced.inodes(),
+                is_partial: advanced.is_partial(),
             });
         }
         walk = Some(advanced);

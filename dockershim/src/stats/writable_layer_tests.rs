@@ -97,10 +97,11 @@ async fn a_container_is_measured_again_after_minutes_unless_it_ended() {
     let layers = WritableLayers::default();
     let outcome = |timestamp| Outcome {
         at: Instant::now(),
-        found: Ok(Measurement {
+        found: Some(Measurement {
             timestamp,
             bytes: 1,
             inodes: 1,
+            is_partial: false,
         }),
     };
     put(&model, "run", ContainerState::ContainerRunning, "/upper");
@@ -119,7 +120,7 @@ async fn a_container_is_measured_again_after_minutes_unless_it_ended() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_measurement_that_is_given_up_is_counted() {
+async fn a_measurement_of_a_part_is_told_and_counted() {
     struct InMemory(tempfile::TempDir);
     impl Drop for InMemory {
         fn drop(&mut self) {
@@ -139,7 +140,9 @@ async fn a_measurement_that_is_given_up_is_counted() {
     put(&model, "deep", ContainerState::ContainerRunning, upper);
     let stop = CancellationToken::new();
     let layers = WritableLayers::start(Arc::clone(&model), processes(), stop.clone());
-    layers.first(&model, Duration::from_secs(60)).await;
-    assert_eq!((layers.of("deep"), layers.unmeasured.get()), (None, 1));
+    layers.first(&model, Duration::from_secs(300)).await;
+    let found = layers.of("deep").unwrap();
+    assert!(found.is_partial && found.inodes > tree_walk::MAX_DEPTH as u64);
+    assert_eq!(layers.in_part.get(), 1);
     stop.cancel();
 }
