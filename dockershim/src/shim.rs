@@ -10,7 +10,7 @@ use crate::{
     config::NetworkPlugin,
     container::{CgroupSettings, checkpoint},
     engine::{Engine, State},
-    image::{AccountsByImage, ImageMounts, Images, Pulls, Removals},
+    image::{AccountsByImage, ImageMounts, Images, LayersSize, Pulls, Removals},
     logs::Logs,
     metrics::{Metrics, ModelMetrics},
     model::{Looker, Model, Refresher, sync::Sync},
@@ -50,6 +50,8 @@ pub struct Shim {
     pub refresher: Refresher,
     /// The images that are mounted for containers.
     pub image_mounts: Arc<ImageMounts>,
+    /// What the images have on the disk.
+    pub layers_size: Arc<LayersSize>,
     /// Who lives in which image.
     pub accounts: AccountsByImage,
     /// Pulls under way.
@@ -171,6 +173,7 @@ impl Shim {
         };
         tokio::spawn(sync.run(stop.clone()));
         tokio::spawn(images.clone().run(engine.clone(), stop.clone()));
+        let layers_size = LayersSize::start(engine.clone(), images.clone(), stop.clone());
         checkpoint::tidy(&config.root_directory);
         let stats = Stats::start(model.clone(), processes.clone(), stop.clone());
         if let Some(metrics) = &metrics {
@@ -192,6 +195,7 @@ impl Shim {
             images,
             logs,
             image_mounts,
+            layers_size,
             looker,
             cni,
             cgroup_settings,

@@ -14,6 +14,8 @@ pub struct EngineInfo {
     pub cgroup_driver: CgroupDriver,
     /// Where the engine keeps images and containers.
     pub root_dir: String,
+    /// What keeps their layers, such as `overlay2`.
+    pub storage_driver: String,
     /// The low-level runtimes that a sandbox may ask for by name.
     pub runtimes: Vec<String>,
     /// The security features that are on: `seccomp`, `apparmor`, `selinux`, ...
@@ -36,6 +38,7 @@ impl From<SystemInfo> for EngineInfo {
                 _ => CgroupDriver::Cgroupfs,
             },
             root_dir: info.docker_root_dir.unwrap_or_default(),
+            storage_driver: info.driver.unwrap_or_default(),
             runtimes,
             security: info
                 .security_options

@@ -7,6 +7,7 @@
 mod checkpoints;
 mod containers;
 mod dial;
+mod disk_usage;
 mod endpoint;
 mod error;
 mod exec;

@@ -14,10 +14,10 @@ const LIMIT: Duration = Duration::from_secs(2);
 /// What the images, and the writable layers of the containers, use of the file system that
 /// the engine keeps both on.
 ///
-/// The images' bytes are the sum over the images in memory; a layer that several share is
-/// counted for each, as no engine tells what they share without reading it all. Their
-/// inodes are those in use on the file system. Of the writable layers it is what was
-/// measured ([`crate::stats::writable_layer`]).
+/// The images' bytes are those of their layers ([`super::LayersSize`]); until they were counted,
+/// and where nobody can, the sum over the images in memory, in which a layer that several share
+/// counts for each. Their inodes are those in use on the file system. Of the writable layers it
+/// is what was measured ([`crate::stats::writable_layer`]).
 ///
 /// # Errors
 /// `Unavailable` before the images were listed once, `DeadlineExceeded` when the file system hangs.
@@ -49,7 +49,10 @@ pub async fn fs_info(shim: &Shim) -> Result<ImageFsInfoResponse, Error> {
         used_bytes: Some(UInt64Value { value: used_bytes }),
         inodes_used: Some(UInt64Value { value: inodes_used }),
     };
-    let images = shim.images.snapshot().iter().map(|image| image.size).sum();
+    let images = match shim.layers_size.get(LIMIT).await {
+        Some(bytes) => bytes,
+        None => shim.images.snapshot().iter().map(|image| image.size).sum(),
+    };
     shim.stats.layers.ask();
     let (written, written_inodes) = shim.stats.layers.total();
     Ok(ImageFsInfoResponse {

@@ -3,6 +3,7 @@
 mod accounts;
 pub mod convert;
 pub mod fs_info;
+mod layers_size;
 pub mod list;
 mod mount;
 pub mod pause;
@@ -13,6 +14,7 @@ pub mod status;
 mod store;
 
 pub use accounts::{Accounts, AccountsByImage, User};
+pub use layers_size::LayersSize;
 pub use mount::ImageMounts;
 pub use pull::Pulls;
 pub use reference::Reference;

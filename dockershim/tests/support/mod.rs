@@ -13,7 +13,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -59,6 +59,7 @@ pub enum Hang {
     Start,
     Images,
     Containers,
+    DiskUsage,
 }
 
 /// The engine as a test sees it.
@@ -82,6 +83,8 @@ struct State {
     next: Mutex<u64>,
     /// The first process of what is started.
     pid: AtomicU32,
+    /// Of all images, in bytes.
+    layers_size: AtomicU64,
 }
 
 impl FakeEngine {
@@ -98,6 +101,7 @@ impl FakeEngine {
             calls: Mutex::default(),
             next: Mutex::default(),
             pid: AtomicU32::new(PID),
+            layers_size: AtomicU64::new(0),
         });
         let server = serve(&socket, Arc::clone(&state));
         Self {
@@ -217,6 +221,11 @@ impl FakeEngine {
         id
     }
 
+    /// Has the engine count so many bytes of layers, those that images share once.
+    pub fn set_layers_size(&self, bytes: u64) {
+        self.state.layers_size.store(bytes, Ordering::Relaxed);
+    }
+
     /// Ends a container's process, and loses the event.
     pub fn end_unseen(&self, id: &str) {
         self.state.set_running(id, false);
@@ -331,6 +340,12 @@ async fn answer(
         ("POST", ["exec", _, "start"]) => {
             tokio::spawn(cat(streams));
             reply(StatusCode::SWITCHING_PROTOCOLS, "")
+        }
+        ("GET", ["system", "df"]) => {
+            state.wait_while_hanging(&Hang::DiskUsage).await;
+            assert_eq!(query(&asked, "type"), "image");
+            let size = state.layers_size.load(Ordering::Relaxed);
+            ok(json!({ "LayersSize": size, "Images": [], "BuildCache": null }))
         }
         ("POST", ["images", "load"]) => {
             let pause = (PAUSE_ID.to_owned(), PAUSE.to_owned());

@@ -1,0 +1,172 @@
+//! What the layers of all images have on the disk, each counted once however many images
+//! share it.
+//!
+//! Where the layers of the engine can be seen from here, their sizes are read as it notes them
+//! down; else an engine of API 1.42 or newer counts them, which may take it long. So it is done
+//! in the background, and again only when there are other images.
+
+use std::{
+    collections::hash_map::DefaultHasher,
+    fs,
+    hash::{Hash as _, Hasher as _},
+    io,
+    path::{Path, PathBuf},
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{ImageSnapshot, Images};
+use crate::{
+    bounded_file,
+    engine::{Engine, EngineError},
+};
+
+/// Images that change are not counted more often than this ...
+const REST: Duration = Duration::from_secs(60);
+/// ... and this many times as long as it took.
+const SHARE: u32 = 9;
+/// Of a file that has the number of a layer's bytes.
+const NUMBER: u64 = 32;
+
+/// The size of all layers, as of the last count.
+#[derive(Debug)]
+pub struct LayersSize {
+    counted: watch::Sender<Option<Counted>>,
+    asked: Notify,
+    first_asked: OnceLock<Instant>,
+}
+
+/// One count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Counted {
+    /// Which images there were.
+    images: u64,
+    /// `None` where nobody tells.
+    bytes: Option<u64>,
+}
+
+impl LayersSize {
+    /// Starts the task that counts; it ends with `stop`.
+    pub fn start(engine: Arc<Engine>, images: Arc<Images>, stop: CancellationToken) -> Arc<Self> {
+        let sizes = Arc::new(Self {
+            counted: watch::Sender::default(),
+            asked: Notify::new(),
+            first_asked: OnceLock::new(),
+        });
+        let work = Arc::clone(&sizes).run(engine, images);
+        tokio::spawn(stop.run_until_cancelled_owned(work));
+        sizes
+    }
+
+    /// Bytes as of the last count, which may be a minute ago or more. The first is waited for
+    /// until `limit` after the first question. `None` where there is none.
+    pub async fn get(&self, limit: Duration) -> Option<u64> {
+        self.asked.notify_one();
+        let mut counted = self.counted.subscribe();
+        let first = counted.wait_for(Option::is_some);
+        let until = *self.first_asked.get_or_init(Instant::now) + limit;
+        let first = tokio::time::timeout_at(until, first).await;
+        (*first.ok()?.ok()?)?.bytes
+    }
+
+    async fn run(self: Arc<Self>, engine: Arc<Engine>, images: Arc<Images>) {
+        loop {
+            self.asked.notified().await;
+            let now = identity(&images.snapshot());
+            let last = *self.counted.borrow();
+            if last.is_some_and(|last| last.images == now) {
+                continue;
+            }
+            let began = Instant::now();
+            match count(&engine).await {
+                Ok(bytes) => {
+                    if bytes.is_none() && last.is_none_or(|last| last.bytes.is_some()) {
+                        tracing::info!(
+                            "layers that images share count for each of them in ImageFsInfo: \
+                             they cannot be seen, and the engine's API is older than 1.42"
+                        );
+                    }
+                    let images = now;
+                    self.counted.send_replace(Some(Counted { images, bytes }));
+                }
+                Err(error) => tracing::debug!(%error, "the layers' size is not known"),
+            }
+            tokio::time::sleep(REST.max(began.elapsed() * SHARE)).await;
+        }
+    }
+}
+
+/// Which images there are.
+fn identity(images: &ImageSnapshot) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for image in images.iter() {
+        image.id.hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+async fn count(engine: &Engine) -> Result<Option<u64>, EngineError> {
+    if engine.here().get() {
+        let info = engine.info()?;
+        let layers = layers_of(&info.root_dir, &info.storage_driver);
+        let counted = tokio::task::spawn_blocking(move || sum(&layers)).await;
+        // containerd's image store has none.
+        if let Ok(Ok(bytes)) = counted {
+            return Ok(Some(bytes));
+        }
+    }
+    if !engine.connection()?.serves(1, 42) {
+        return Ok(None);
+    }
+    engine.layers_size().await.map(Some)
+}
+
+/// Where the engine keeps a directory for each layer of an image.
+fn layers_of(root_dir: &str, storage_driver: &str) -> PathBuf {
+    let images = Path::new(root_dir).join("image").join(storage_driver);
+    images.join("layerdb/sha256")
+}
+
+fn sum(layers: &Path) -> io::Result<u64> {
+    let mut bytes = 0_u64;
+    for layer in fs::read_dir(layers)? {
+        let number = match bounded_file::read(&layer?.path().join("size"), NUMBER) {
+            Ok(number) => number,
+            // It was removed meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        let number = str::from_utf8(&number).ok();
+        let size: Option<u64> = number.and_then(|number| number.trim().parse().ok());
+        let size = size.ok_or(io::ErrorKind::InvalidData)?;
+        bytes = bytes.saturating_add(size);
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sizes_that_the_engine_noted_down_are_added_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let layers = layers_of(dir.path().to_str().unwrap(), "overlay2");
+        for (layer, size) in [("aa", "1000"), ("bb", "0"), ("cc", "24\n")] {
+            fs::create_dir_all(layers.join(layer)).unwrap();
+            fs::write(layers.join(layer).join("size"), size).unwrap();
+        }
+        // One that is being removed.
+        fs::create_dir(layers.join("dd")).unwrap();
+        assert_eq!(sum(&layers).unwrap(), 1024);
+        fs::write(layers.join("dd/size"), "many").unwrap();
+        assert!(sum(&layers).is_err());
+        assert!(sum(&dir.path().join("other")).is_err());
+    }
+}
