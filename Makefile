@@ -30,13 +30,12 @@ bench: build
 	deploy/install.sh build engine tests
 	cargo bench --workspace --bench figures --bench streams --bench logs
 
-# What the streaming server takes from strangers, for FUZZ_SECONDS each. Needs a nightly
-# compiler and `cargo install cargo-fuzz`.
+# What strangers, images, the engine, plugins and files of others may say, for FUZZ_SECONDS
+# each target. A target's findings are below its crate's fuzz/artifacts.
 FUZZ_SECONDS ?= 60
 fuzz:
-	cd streaming && for target in spdy_frames spdy_headers; do \
-		cargo +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
-	done
+	deploy/install.sh build fuzz
+	deploy/fuzz.sh $(FUZZ_SECONDS)
 
 clean:
 	cargo clean

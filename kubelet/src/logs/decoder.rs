@@ -16,7 +16,7 @@ const LONGEST_JSON_LINE: usize = 4 * 1024 * 1024;
 
 /// Takes the bytes of a file in any parts, and gives what is to be shown.
 #[derive(Debug)]
-pub(super) struct Decoder {
+pub struct Decoder {
     format: Option<Format>,
     /// A line without its end yet.
     line: Vec<u8>,
@@ -38,10 +38,11 @@ enum Rest {
 
 /// Nothing more is to be shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Full;
+pub struct Full;
 
 impl Decoder {
-    pub(super) fn new(options: &LogOptions) -> Self {
+    /// A decoder of one log, or of one after the other.
+    pub fn new(options: &LogOptions) -> Self {
         Self {
             format: None,
             line: Vec::new(),
@@ -58,17 +59,20 @@ impl Decoder {
     }
 
     /// What is to be shown of the bytes so far.
-    pub(super) fn take(&mut self) -> Bytes {
+    pub fn take(&mut self) -> Bytes {
         self.output.buffer.split().freeze()
     }
 
     /// How much is to be shown and not taken yet, in bytes.
-    pub(super) fn held(&self) -> usize {
+    pub fn held(&self) -> usize {
         self.output.buffer.len()
     }
 
     /// Takes more bytes of the file.
-    pub(super) fn push(&mut self, mut bytes: &[u8]) -> Result<(), Full> {
+    ///
+    /// # Errors
+    /// Nothing more is to be shown.
+    pub fn push(&mut self, mut bytes: &[u8]) -> Result<(), Full> {
         while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
             let (part, rest) = (&bytes[..end], &bytes[end + 1..]);
             bytes = rest;
@@ -83,7 +87,10 @@ impl Decoder {
     }
 
     /// The file, or this one of several, has ended: so has its last line.
-    pub(super) fn end(&mut self) -> Result<(), Full> {
+    ///
+    /// # Errors
+    /// Nothing more is to be shown.
+    pub fn end(&mut self) -> Result<(), Full> {
         if self.line.is_empty() && matches!(self.rest, Rest::None) {
             return Ok(());
         }
@@ -91,7 +98,10 @@ impl Decoder {
     }
 
     /// Another file follows, which may be of another format.
-    pub(super) fn next_file(&mut self) -> Result<(), Full> {
+    ///
+    /// # Errors
+    /// Nothing more is to be shown.
+    pub fn next_file(&mut self) -> Result<(), Full> {
         self.end()?;
         self.format = None;
         Ok(())

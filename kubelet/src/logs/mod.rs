@@ -17,11 +17,13 @@ mod tail;
 mod watch;
 
 pub use self::{
+    decoder::{Decoder, Full},
     options::{LogOptions, OptionsError},
     reader::{LogReader, ReadError},
     record::Stream,
     rotated::remove_logs,
     rotation::RotationPolicy,
     source::{LogError, LogParts, container_id},
+    tail::start_of_tail,
 };
 pub(crate) use self::{place::open_log, rotation::LogRotation, source::has_container};

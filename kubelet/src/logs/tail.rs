@@ -17,7 +17,7 @@ const LONGEST_JSON: u64 = 1024 * 1024;
 ///
 /// # Errors
 /// The file cannot be read.
-pub(super) fn start_of_tail(file: &File, size: u64, lines: u64) -> io::Result<u64> {
+pub fn start_of_tail(file: &File, size: u64, lines: u64) -> io::Result<u64> {
     if lines == 0 {
         return Ok(size);
     }
