@@ -103,7 +103,12 @@ impl Engine {
 
     /// The engine's API as an endpoint: `unix://...`.
     pub fn endpoint(&self) -> String {
-        format!("unix://{}", self.dir.join("docker.sock").display())
+        format!("unix://{}", self.socket().display())
+    }
+
+    /// The socket of the engine's API.
+    pub fn socket(&self) -> PathBuf {
+        self.dir.join("docker.sock")
     }
 
     /// A client of the engine's API.

@@ -12,6 +12,7 @@ pub mod control_plane;
 pub mod cri;
 pub mod deep_tree;
 pub mod engine;
+pub mod engine_proxy;
 pub mod fake_csi;
 pub mod fake_runtime;
 pub mod images;

@@ -181,6 +181,12 @@ impl Node {
         self.start_shim_by(&binary, &[], &endpoint, extra).await
     }
 
+    /// [`Self::start_shim`] with the engine at this address.
+    pub async fn start_shim_on(&mut self, endpoint: &str) -> Result<()> {
+        let binary = binary("dockershim")?;
+        self.start_shim_by(&binary, &[], endpoint, &[]).await
+    }
+
     /// [`Self::start_shim`] where nothing of the engine's data can be seen, with the engine
     /// at this address and further flags.
     pub async fn start_shim_apart(&mut self, endpoint: &str, flags: &[&str]) -> Result<()> {

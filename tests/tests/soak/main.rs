@@ -1,8 +1,11 @@
 //! Pods are made, used and removed in parallel while the shim is killed and the engine is
-//! stopped and killed at random moments. At the end nothing of them is left, and no line
-//! of a log was lost or doubled. `E2E_SOAK_SECONDS` says for how long; without it, short.
+//! stopped and killed at random moments, and while some of the engine's events never come,
+//! some requests fail and some answers are late. At the end nothing of them is left, and no
+//! line of a log was lost or doubled. `E2E_SOAK_SECONDS` says for how long; without it, short.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod containers_run_on;
 
 use std::{
     fs,
@@ -20,6 +23,7 @@ use bollard::query_parameters::ListContainersOptions;
 use cri_proto::runtime::v1::{self as cri, ContainerState};
 use e2e::{
     cri::{Cri, container, sandbox},
+    engine_proxy::EngineProxy,
     node::Node,
 };
 use tokio::time::{Instant, sleep};
@@ -27,6 +31,8 @@ use tokio::time::{Instant, sleep};
 const NETWORK: &str = "soak";
 const SECONDS: &str = "E2E_SOAK_SECONDS";
 const SHORT: u64 = 20;
+/// One event in so many is dropped, and as many requests fail or are answered late.
+const FAULTS: u64 = 100;
 /// Pods that live at the same time.
 const WORKERS: usize = 4;
 /// What one step of a pod's life may take while everything is being killed around it.
@@ -54,9 +60,10 @@ struct Tally {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_left_and_no_line_lost_whatever_is_killed() {
-    let seconds = std::env::var(SECONDS).map_or(SHORT, |text| text.parse().unwrap());
+    let seconds = seconds();
     let mut node = Node::with_cni().await.unwrap();
     configure_network(&node).unwrap();
+    let proxy = behind_a_proxy(&mut node).await.unwrap();
     let until = Instant::now() + Duration::from_secs(seconds);
     let tally = Arc::new(Tally::default());
     let workers: Vec<_> = (0..WORKERS)
@@ -80,7 +87,7 @@ async fn nothing_is_left_and_no_line_lost_whatever_is_killed() {
             })
         })
         .collect();
-    let kills = chaos(&mut node, &tally, until).await.unwrap();
+    let kills = chaos(&mut node, &proxy, &tally, until).await.unwrap();
     for worker in workers {
         let ended: Result<()> = worker.await.unwrap();
         if let Err(error) = ended {
@@ -88,14 +95,28 @@ async fn nothing_is_left_and_no_line_lost_whatever_is_killed() {
         }
     }
     let [pods, whole] = [&tally.pods, &tally.whole].map(|n| n.load(Ordering::Relaxed));
-    println!("{pods} pods, {whole} with their whole log, in {seconds} s; {kills}");
+    println!("{pods} pods, {whole} with their whole log, in {seconds} s; {kills}; {proxy}");
     assert!(whole > 0);
+    proxy.heal();
     ready(&node).await.unwrap();
     nothing_is_left(&node).await.unwrap();
     memory_is_steady(&node).await.unwrap();
 }
 
+fn seconds() -> u64 {
+    std::env::var(SECONDS).map_or(SHORT, |text| text.parse().unwrap())
+}
+
 // === what happens around the pods ===
+
+/// Has the shim reach the engine through a proxy.
+async fn behind_a_proxy(node: &mut Node) -> Result<EngineProxy> {
+    let socket = node.path("proxy.sock");
+    let proxy = EngineProxy::start(&node.engine().socket(), &socket, FAULTS)?;
+    node.kill_shim()?;
+    start_shim(node, &proxy).await?;
+    Ok(proxy)
+}
 
 fn configure_network(node: &Node) -> Result<()> {
     let config = serde_json::json!({
@@ -118,7 +139,12 @@ fn configure_network(node: &Node) -> Result<()> {
 }
 
 /// Kills and restarts until `until`; returns what it did.
-async fn chaos(node: &mut Node, tally: &Tally, until: Instant) -> Result<String> {
+async fn chaos(
+    node: &mut Node,
+    proxy: &EngineProxy,
+    tally: &Tally,
+    until: Instant,
+) -> Result<String> {
     let (mut shims, mut stops, mut kills) = (0, 0, 0);
     while Instant::now() < until {
         sleep(Duration::from_millis(500 + random(3500))).await;
@@ -142,13 +168,23 @@ async fn chaos(node: &mut Node, tally: &Tally, until: Instant) -> Result<String>
                 shims += 1;
                 node.kill_shim()?;
                 sleep(Duration::from_millis(random(500))).await;
-                node.start_shim().await?;
+                start_shim(node, proxy).await?;
             }
         }
     }
     Ok(format!(
         "the shim was killed {shims} times, the engine stopped {stops} and killed {kills} times"
     ))
+}
+
+/// As its service manager would. Late answers, one after the other, may take longer than a
+/// start is waited for.
+async fn start_shim(node: &mut Node, proxy: &EngineProxy) -> Result<()> {
+    if node.start_shim_on(&proxy.endpoint()).await.is_ok() {
+        return Ok(());
+    }
+    node.kill_shim()?;
+    node.start_shim_on(&proxy.endpoint()).await
 }
 
 /// As its service manager would: an engine that was killed may fail to start at first.

@@ -1,0 +1,224 @@
+//! A proxy in front of an engine that does to its client what networks, full disks and busy
+//! engines do: some events never come, some requests fail, some answers are late.
+
+use std::{
+    collections::hash_map::RandomState,
+    convert::Infallible,
+    fmt,
+    hash::BuildHasher as _,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use bytes::Bytes;
+use futures::{StreamExt as _, TryStreamExt as _};
+use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
+use hyper::{
+    Request, Response, StatusCode,
+    body::{Frame, Incoming},
+    client, server,
+    service::service_fn,
+    upgrade::OnUpgrade,
+};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    net::{UnixListener, UnixStream},
+    task::{JoinHandle, JoinSet},
+    time::sleep,
+};
+
+/// How late an answer is: later than calls that only read wait for.
+const LATE: Duration = Duration::from_secs(20);
+
+type Body = UnsyncBoxBody<Bytes, hyper::Error>;
+
+/// The proxy; it ends when this is dropped.
+#[derive(Debug)]
+pub struct EngineProxy {
+    socket: PathBuf,
+    faults: Arc<Faults>,
+    serves: JoinHandle<()>,
+}
+
+/// What goes wrong, and how often it did.
+#[derive(Debug, Default)]
+struct Faults {
+    /// One in so many; 0: nothing goes wrong.
+    one_in: u64,
+    healed: AtomicBool,
+    events: AtomicUsize,
+    refused: AtomicUsize,
+    late: AtomicUsize,
+}
+
+impl EngineProxy {
+    /// Serves the engine behind the socket `engine` at `socket`. Of the events one in
+    /// `one_in` is dropped; of the requests as many fail or are answered late.
+    ///
+    /// # Errors
+    /// The socket cannot be made.
+    pub fn start(engine: &Path, socket: &Path, one_in: u64) -> Result<Self> {
+        let listener = UnixListener::bind(socket).context("the proxy's socket")?;
+        let faults = Arc::new(Faults {
+            one_in,
+            ..Faults::default()
+        });
+        let serves = tokio::spawn(serve(listener, engine.to_owned(), Arc::clone(&faults)));
+        Ok(Self {
+            socket: socket.to_owned(),
+            faults,
+            serves,
+        })
+    }
+
+    /// Its address: `unix://...`.
+    pub fn endpoint(&self) -> String {
+        format!("unix://{}", self.socket.display())
+    }
+
+    /// Nothing goes wrong from now on.
+    pub fn heal(&self) {
+        self.faults.healed.store(true, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Display for EngineProxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Faults {
+            events,
+            refused,
+            late,
+            ..
+        } = &*self.faults;
+        let [events, refused, late] = [events, refused, late].map(|n| n.load(Ordering::Relaxed));
+        write!(
+            f,
+            "{events} events were dropped, {refused} requests refused, {late} answered late"
+        )
+    }
+}
+
+impl Drop for EngineProxy {
+    fn drop(&mut self) {
+        self.serves.abort();
+    }
+}
+
+impl Faults {
+    /// Whether it is this one's turn.
+    fn strike(&self) -> bool {
+        self.one_in > 0 && !self.healed.load(Ordering::Relaxed) && random(self.one_in) == 0
+    }
+}
+
+fn random(below: u64) -> u64 {
+    RandomState::new().hash_one(0) % below
+}
+
+async fn serve(listener: UnixListener, engine: PathBuf, faults: Arc<Faults>) {
+    // Connections end with the proxy.
+    let mut connections = JoinSet::new();
+    while let Ok((stream, _)) = listener.accept().await {
+        let (engine, faults) = (engine.clone(), Arc::clone(&faults));
+        let answer =
+            service_fn(move |request| answer(request, engine.clone(), Arc::clone(&faults)));
+        connections.spawn(async move {
+            let connection = server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), answer)
+                .with_upgrades();
+            // A client that is killed is no fault of the proxy's.
+            let _ = connection.await;
+        });
+        while connections.try_join_next().is_some() {}
+    }
+}
+
+async fn answer(
+    request: Request<Incoming>,
+    engine: PathBuf,
+    faults: Arc<Faults>,
+) -> Result<Response<Body>, Infallible> {
+    let late = if !faults.strike() {
+        false
+    } else if random(2) == 0 {
+        faults.refused.fetch_add(1, Ordering::Relaxed);
+        let status = StatusCode::INTERNAL_SERVER_ERROR;
+        return Ok(refusal(status, "a fault of the test's proxy"));
+    } else {
+        faults.late.fetch_add(1, Ordering::Relaxed);
+        true
+    };
+    let answered = forward(request, &engine, &faults).await;
+    if late {
+        sleep(LATE).await;
+    }
+    Ok(answered.unwrap_or_else(|error| refusal(StatusCode::BAD_GATEWAY, &format!("{error:#}"))))
+}
+
+fn refusal(status: StatusCode, message: &str) -> Response<Body> {
+    let body = serde_json::json!({ "message": message }).to_string();
+    let body = Full::from(body).map_err(|never| match never {});
+    let mut response = Response::new(body.boxed_unsync());
+    *response.status_mut() = status;
+    response
+}
+
+async fn forward(
+    mut request: Request<Incoming>,
+    engine: &Path,
+    faults: &Arc<Faults>,
+) -> Result<Response<Body>> {
+    let are_events = request.uri().path().ends_with("/events");
+    let client = hyper::upgrade::on(&mut request);
+    let stream = UnixStream::connect(engine).await?;
+    let (mut sender, connection) = client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection.with_upgrades());
+    let mut response = sender.send_request(request).await?;
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        let engine = hyper::upgrade::on(&mut response);
+        tokio::spawn(carry(client, engine));
+    }
+    let faults = Arc::clone(faults);
+    Ok(response.map(|body| {
+        if are_events {
+            some_of(body, faults).boxed_unsync()
+        } else {
+            body.boxed_unsync()
+        }
+    }))
+}
+
+async fn carry(client: OnUpgrade, engine: OnUpgrade) {
+    let (Ok(client), Ok(engine)) = tokio::join!(client, engine) else {
+        return;
+    };
+    let (mut client, mut engine) = (TokioIo::new(client), TokioIo::new(engine));
+    let _ = tokio::io::copy_bidirectional(&mut client, &mut engine).await;
+}
+
+/// The events, a line each, that are not dropped.
+fn some_of(
+    body: Incoming,
+    faults: Arc<Faults>,
+) -> impl hyper::body::Body<Data = Bytes, Error = hyper::Error> {
+    let mut begun = Vec::new();
+    let pieces = body.into_data_stream().map_ok(move |piece| {
+        begun.extend_from_slice(&piece);
+        let mut passed = Vec::new();
+        while let Some(end) = begun.iter().position(|byte| *byte == b'\n') {
+            let event: Vec<u8> = begun.drain(..=end).collect();
+            if faults.strike() {
+                faults.events.fetch_add(1, Ordering::Relaxed);
+            } else {
+                passed.extend(event);
+            }
+        }
+        Frame::data(Bytes::from(passed))
+    });
+    StreamBody::new(pieces.boxed())
+}

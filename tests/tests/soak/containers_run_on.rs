@@ -1,0 +1,122 @@
+//! Whatever is killed around them, and whatever the engine fails to tell: containers that did
+//! not end are neither ended nor started again.
+
+use std::{fs, path::Path, time::Duration};
+
+use anyhow::{Result, ensure};
+use e2e::{engine_proxy::EngineProxy, node::Node};
+use tokio::time::{Instant, sleep};
+
+use super::{STEP, behind_a_proxy, random, seconds, start_engine, start_shim};
+
+const PODS: usize = 5;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_container_that_runs_is_started_again_whatever_is_killed() {
+    let mut node = Node::with_shim().await.unwrap();
+    node.kill_shim().unwrap();
+    node.engine_mut().stop().unwrap();
+    // The containers outlive an engine that is killed.
+    node.engine_mut()
+        .start_again_with(&["--live-restore"])
+        .await
+        .unwrap();
+    node.start_shim().await.unwrap();
+    let proxy = behind_a_proxy(&mut node).await.unwrap();
+    node.start_kubelet().await.unwrap();
+    let said = node.path("said");
+    fs::create_dir(&said).unwrap();
+    for n in 0..PODS {
+        let name = format!("run-on-{n}");
+        node.write_manifest(&format!("{name}.json"), &manifest(&name, &said))
+            .unwrap();
+    }
+    for n in 0..PODS {
+        node.await_running(&format!("run-on-{n}"), 2 * STEP)
+            .await
+            .unwrap();
+    }
+
+    let until = Instant::now() + Duration::from_secs(seconds());
+    let kills = kill(&mut node, &proxy, until).await.unwrap();
+    println!("{PODS} pods; {kills}; {proxy}");
+    proxy.heal();
+    for n in 0..PODS {
+        let pod = node
+            .await_running(&format!("run-on-{n}"), STEP)
+            .await
+            .unwrap();
+        let container = &pod["status"]["containerStatuses"][0];
+        let told = started_once(&said.join(format!("run-on-{n}")));
+        if let Err(error) = told {
+            panic!(
+                "{error:#}: {container:#}\nkubelet:\n{}\nshim:\n{}",
+                node.kubelet_log(),
+                node.shim_log()
+            );
+        }
+        assert_eq!(container["restartCount"], 0, "{container:#}");
+    }
+}
+
+/// A pod whose container notes down each of its starts, and that it was told to end.
+fn manifest(name: &str, said: &Path) -> String {
+    let script = format!(
+        "trap 'echo told to end >> /said/{name}; exit' TERM; \
+         echo started >> /said/{name}; while :; do sleep 1; done"
+    );
+    serde_json::json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": { "name": name },
+        "spec": {
+            "containers": [{
+                "name": "main",
+                "image": e2e::images::BUSYBOX,
+                "imagePullPolicy": "Never",
+                "command": ["sh", "-c", script],
+                "livenessProbe": { "exec": { "command": ["true"] }, "failureThreshold": 1000 },
+                "volumeMounts": [{ "name": "said", "mountPath": "/said" }],
+            }],
+            "volumes": [{ "name": "said", "hostPath": { "path": said } }],
+        },
+    })
+    .to_string()
+}
+
+fn started_once(file: &Path) -> Result<()> {
+    let said = fs::read_to_string(file)?;
+    ensure!(said == "started\n", "the container said {said:?}");
+    Ok(())
+}
+
+/// Kills one or the other, and starts it again, until `until`; returns what it did.
+async fn kill(node: &mut Node, proxy: &EngineProxy, until: Instant) -> Result<String> {
+    let (mut kubelets, mut shims, mut engines) = (0, 0, 0);
+    while Instant::now() < until {
+        sleep(Duration::from_millis(500 + random(3500))).await;
+        match random(6) {
+            0 => {
+                engines += 1;
+                node.engine_mut().kill()?;
+                sleep(Duration::from_millis(random(1000))).await;
+                start_engine(node).await?;
+            }
+            1 | 2 => {
+                kubelets += 1;
+                node.kill_kubelet()?;
+                sleep(Duration::from_millis(random(500))).await;
+                node.start_kubelet().await?;
+            }
+            _ => {
+                shims += 1;
+                node.kill_shim()?;
+                sleep(Duration::from_millis(random(500))).await;
+                start_shim(node, proxy).await?;
+            }
+        }
+    }
+    Ok(format!(
+        "the kubelet was killed {kubelets} times, the shim {shims}, the engine {engines}"
+    ))
+}
