@@ -2,17 +2,18 @@
 
 use std::{collections::HashSet, future::Future, sync::Arc, time::Duration};
 
+use cri_streaming::bound::Bound;
 use parking_lot::Mutex;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     Config, Error,
     config::NetworkPlugin,
-    container::{CgroupSettings, checkpoint},
+    container::{CgroupSettings, checkpoint, exec_sync::OUTPUT_LIMIT},
     engine::{Engine, State},
     image::{AccountsByImage, ImageMounts, Images, LayersSize, Pulls, Removals},
     logs::Logs,
-    metrics::{Metrics, ModelMetrics},
+    metrics::{BoundMetrics, Metrics, ModelMetrics},
     model::{Looker, Model, Refresher, sync::Sync},
     network::{cni::Cni, hairpin::Hairpin},
     process::Processes,
@@ -54,6 +55,8 @@ pub struct Shim {
     pub layers_size: Arc<LayersSize>,
     /// Who lives in which image.
     pub accounts: AccountsByImage,
+    /// What answers keep of commands' output.
+    pub exec_output: Arc<Bound>,
     /// Pulls under way.
     pub pulls: Pulls,
     /// Removals of images under way.
@@ -184,7 +187,12 @@ impl Shim {
                 stats.layers.in_part.clone(),
             );
         }
+        let exec_output = Arc::new(Bound::new("cri", "exec_output", OUTPUT_LIMIT));
+        if let Some(metrics) = &metrics {
+            metrics.register_collector(BoundMetrics::cri([exec_output.clone()]));
+        }
         Arc::new(Self {
+            exec_output,
             stats,
             hairpin: Hairpin::new(config.hairpin_mode, processes.clone()),
             oom_score: OomScorePolicy::new(config.clamp_oom_score_adj),

@@ -6,7 +6,7 @@ use cri_streaming::{
     Attach, Connection, Exec, Exit, Runtime, RuntimeError, Server, ServerError, Streams,
 };
 
-use crate::{Shim, container, metrics::StreamingMetrics, sandbox};
+use crate::{Shim, container, metrics::BoundMetrics, sandbox};
 
 /// Serves the streams that verbs prepare.
 pub type Streaming = Server<Shim>;
@@ -19,7 +19,7 @@ pub async fn bind(shim: &Arc<Shim>) -> Result<Arc<Streaming>, ServerError> {
     let config = shim.config.streaming.clone();
     let server = Server::bind(config, Arc::clone(shim)).await?;
     if let Some(metrics) = &shim.metrics {
-        metrics.register_collector(StreamingMetrics::new(server.bounds()));
+        metrics.register_collector(BoundMetrics::streaming(server.bounds()));
     }
     tracing::info!(
         url = server.base_url(),

@@ -180,9 +180,10 @@ impl<R: Runtime> Server<R> {
         self.sessions.len()
     }
 
-    /// The bounds on its connections.
-    pub fn bounds(&self) -> [Arc<Bound>; 3] {
-        self.places.bounds()
+    /// The bounds on its connections, and on the streams that were prepared.
+    pub fn bounds(&self) -> [Arc<Bound>; 4] {
+        let [connections, strangers, of_address] = self.places.bounds();
+        [connections, strangers, of_address, self.requests.bound()]
     }
 
     /// Prepares a command; returns the URL at which a client gets its streams, once and

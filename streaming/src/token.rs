@@ -2,12 +2,15 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    sync::Arc,
     time::Duration,
 };
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use parking_lot::Mutex;
 use tokio::time::Instant;
+
+use crate::bound::Bound;
 
 /// How long a token is good for.
 const LIFETIME: Duration = Duration::from_secs(60);
@@ -31,6 +34,7 @@ pub enum TokenError {
 #[derive(Debug)]
 pub(crate) struct TokenCache<T> {
     entries: Mutex<Entries<T>>,
+    bound: Arc<Bound>,
 }
 
 #[derive(Debug)]
@@ -49,7 +53,13 @@ impl<T> TokenCache<T> {
                 by_age: BTreeMap::new(),
                 next: 0,
             }),
+            bound: Arc::new(Bound::new("streaming", "tokens", MOST)),
         }
+    }
+
+    /// How many unused tokens there may be.
+    pub(crate) fn bound(&self) -> Arc<Bound> {
+        Arc::clone(&self.bound)
     }
 
     /// Keeps `request` under a new token.
@@ -58,6 +68,7 @@ impl<T> TokenCache<T> {
         let now = Instant::now();
         entries.expire(now);
         if entries.by_token.len() >= MOST {
+            self.bound.reach();
             return Err(TokenError::TooMany);
         }
         let token = loop {
@@ -133,7 +144,9 @@ mod tests {
         for number in 0..MOST {
             cache.insert(number).unwrap();
         }
+        assert_eq!(cache.bound().reached(), 0);
         assert!(matches!(cache.insert(0), Err(TokenError::TooMany)));
+        assert_eq!(cache.bound().reached(), 1);
         tokio::time::advance(LIFETIME).await;
         cache.insert(0).unwrap();
     }

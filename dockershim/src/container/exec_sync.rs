@@ -23,7 +23,7 @@ use crate::{
 
 /// What is kept of the output. CRI allows 16 MiB for each stream, but the kubelet and
 /// crictl take no answer of more than 16 MiB, so that is what both share, less the frame.
-const OUTPUT_LIMIT: usize = 16 * 1024 * 1024 - 64;
+pub const OUTPUT_LIMIT: usize = 16 * 1024 * 1024 - 64;
 
 /// What a command that was killed gets to end before its client is told that its time is over.
 const KILL_PATIENCE: Duration = Duration::from_secs(2);
@@ -93,6 +93,9 @@ async fn run(shim: &Shim, exec: &str) -> Result<ExecSyncResponse, Error> {
         object: exec.to_owned(),
         cause: Cause::Unreachable(error.to_string()),
     })?;
+    if stdout.cut || stderr.cut {
+        shim.exec_output.reach();
+    }
     let exited = exec_process::exited(shim, exec).await?;
     if !exited.started {
         std::mem::swap(&mut stdout, &mut stderr);
@@ -108,6 +111,8 @@ async fn run(shim: &Shim, exec: &str) -> Result<ExecSyncResponse, Error> {
 /// so that the command never blocks on it.
 struct Kept<'a> {
     bytes: Vec<u8>,
+    /// Whether any was dropped.
+    cut: bool,
     /// Of both streams.
     sum: &'a AtomicUsize,
 }
@@ -116,6 +121,7 @@ impl<'a> Kept<'a> {
     fn new(sum: &'a AtomicUsize) -> Self {
         Self {
             bytes: Vec::new(),
+            cut: false,
             sum,
         }
     }
@@ -130,6 +136,7 @@ impl AsyncWrite for Kept<'_> {
         let room = OUTPUT_LIMIT.saturating_sub(self.sum.load(Ordering::Relaxed));
         let length = data.len().min(room);
         self.bytes.extend_from_slice(&data[..length]);
+        self.cut |= length < data.len();
         self.sum.fetch_add(length, Ordering::Relaxed);
         Poll::Ready(Ok(data.len()))
     }
@@ -154,9 +161,11 @@ mod tests {
         let sum = AtomicUsize::new(0);
         let (mut stdout, mut stderr) = (Kept::new(&sum), Kept::new(&sum));
         stderr.write_all(b"err").await.unwrap();
+        assert!(!stderr.cut);
         stdout.write_all(&vec![1; OUTPUT_LIMIT]).await.unwrap();
         stderr.write_all(b"more").await.unwrap();
         assert_eq!(stdout.bytes.len(), OUTPUT_LIMIT - 3);
         assert_eq!(stderr.bytes, b"err");
+        assert!(stdout.cut && stderr.cut);
     }
 }

@@ -5,10 +5,10 @@
 //! [`EngineMetrics`]); what the shim knows anyway, such as the model's size, is read when
 //! it is asked for. Another part of the shim adds its own by [`Metrics::register`].
 
+mod bounds;
 mod engine;
 mod model;
 mod requests;
-mod streaming;
 
 use std::fmt;
 
@@ -20,10 +20,10 @@ use prometheus_client::{
     registry::{Metric, Registry, Unit},
 };
 
+pub use bounds::BoundMetrics;
 pub use engine::EngineMetrics;
 pub use model::ModelMetrics;
 pub use requests::{InFlight, RequestMetrics};
-pub use streaming::StreamingMetrics;
 
 /// Of the text that [`Metrics::encode`] makes.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

@@ -1,4 +1,4 @@
-//! The bounds of the streaming server.
+//! Bounds on what clients can take.
 
 use std::{fmt, sync::Arc};
 
@@ -9,23 +9,39 @@ use prometheus_client::{
     metrics::{MetricType, counter::ConstCounter},
 };
 
-/// How often each bound on its connections was reached.
+/// How often each of some bounds was reached.
 #[derive(Debug)]
-pub struct StreamingMetrics([Arc<Bound>; 3]);
+pub struct BoundMetrics {
+    name: &'static str,
+    help: &'static str,
+    bounds: Vec<Arc<Bound>>,
+}
 
-impl StreamingMetrics {
-    /// Of these bounds.
-    pub const fn new(bounds: [Arc<Bound>; 3]) -> Self {
-        Self(bounds)
+impl BoundMetrics {
+    /// Of the streaming server.
+    pub fn streaming(bounds: impl Into<Vec<Arc<Bound>>>) -> Self {
+        Self {
+            name: "streaming_bounds_reached",
+            help: "Connections and streams for which the streaming server had no room, by the bound.",
+            bounds: bounds.into(),
+        }
+    }
+
+    /// Of CRI's calls.
+    pub fn cri(bounds: impl Into<Vec<Arc<Bound>>>) -> Self {
+        Self {
+            name: "cri_bounds_reached",
+            help: "Answers of CRI that were cut, by the bound.",
+            bounds: bounds.into(),
+        }
     }
 }
 
-impl Collector for StreamingMetrics {
+impl Collector for BoundMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let name = "streaming_bounds_reached";
-        let help = "Connections for which the streaming server had no room, by the bound.";
+        let (name, help) = (self.name, self.help);
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for bound in &self.0 {
+        for bound in &self.bounds {
             let labels = [("bound", bound.name())];
             ConstCounter::new(bound.reached()).encode(family.encode_family(&labels)?)?;
         }
@@ -43,7 +59,7 @@ mod tests {
         let names = ["connections", "strangers", "strangers_of_address"];
         let bounds = names.map(|name| Arc::new(Bound::new("streaming", name, 1)));
         let metrics = Metrics::new();
-        metrics.register_collector(StreamingMetrics::new(bounds.clone()));
+        metrics.register_collector(BoundMetrics::streaming(bounds.clone()));
         bounds[1].reach();
         let text = metrics.encode().unwrap();
         for (name, reached) in names.into_iter().zip([0, 1, 0]) {
