@@ -12,6 +12,7 @@ use std::{
 use cri_proto::runtime::v1::{self as cri, UInt64Value};
 use e2e::{
     cri::{Cri, container, host_container, host_sandbox, sandbox},
+    images::{self, BUSYBOX},
     node::Node,
 };
 use futures::TryStreamExt as _;
@@ -396,4 +397,37 @@ async fn what_a_container_wrote_shows() {
     assert_eq!(written.fs_id, layer.fs_id);
     assert!(number(written.used_bytes) >= 8 * MIB);
     assert!(number(info.image_filesystems[0].used_bytes) > 0);
+}
+
+#[tokio::test]
+async fn layers_that_images_share_count_once() {
+    let node = Node::with_shim().await.unwrap();
+    let docker = node.docker().unwrap();
+    // Another image on the same root file system.
+    let shares = "e2e.local/shares:1";
+    images::load(&docker, shares, &["USER 1000"]).await.unwrap();
+    let mut cri = Cri::of(&node).await.unwrap();
+    let watcher = cri.clone();
+    let listed = async || {
+        let request = cri::ListImagesRequest { filter: None };
+        let images = watcher.clone().images.list_images(request).await.unwrap();
+        images.into_inner().images
+    };
+    let has = |images: &[cri::Image], name: &str| {
+        let mut names = images.iter().flat_map(|image| &image.repo_tags);
+        names.any(|tag| tag == name)
+    };
+    node.await_until("both images are listed", SOON, async |_| {
+        let images = listed().await;
+        Ok(has(&images, BUSYBOX) && has(&images, shares))
+    })
+    .await
+    .unwrap();
+    let size = cri.image(shares).await.unwrap().unwrap().size;
+    let sum: u64 = listed().await.iter().map(|image| image.size).sum();
+    let request = cri::ImageFsInfoRequest {};
+    let info = cri.images.image_fs_info(request).await.unwrap();
+    let used = number(info.into_inner().image_filesystems[0].used_bytes);
+    assert!(size > 0);
+    assert_eq!(used, sum - size);
 }
