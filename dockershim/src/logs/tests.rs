@@ -104,7 +104,7 @@ async fn a_container_that_writes_all_the_time_can_have_its_log_reopened() {
     tokio::time::sleep(Duration::from_millis(300)).await;
     let log = world.container.status.log_path.clone();
     fs::rename(&log, format!("{log}.1")).unwrap();
-    let reopened = tokio::time::timeout(Duration::from_secs(5), logs.reopen("c")).await;
+    let reopened = tokio::time::timeout(Duration::from_secs(60), logs.reopen("c")).await;
     done.store(true, Ordering::Relaxed);
     writer.join().unwrap();
     reopened.unwrap().unwrap();
