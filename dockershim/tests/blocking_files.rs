@@ -5,7 +5,15 @@
 
 mod support;
 
-use std::{fs, fs::File, path::Path, sync::Arc, sync::mpsc, time::Duration};
+use std::{
+    fs::{self, File},
+    path::Path,
+    sync::{
+        Arc,
+        mpsc::{self, RecvTimeoutError},
+    },
+    time::Duration,
+};
 
 use cri_proto::runtime::v1::{
     ContainerConfig, ContainerMetadata, ContainerStatus, CreateContainerRequest, ImageSpec,
@@ -19,6 +27,8 @@ use tokio::time::timeout;
 use tonic::Request;
 
 const SOON: Duration = Duration::from_secs(5);
+/// How often the disk answers.
+const AGAIN: Duration = Duration::from_millis(10);
 
 /// A FIFO that somebody may write to, until the other is dropped: who reads it waits for that.
 fn fifo(path: &Path) -> File {
@@ -104,15 +114,23 @@ async fn who_finishes_a_log_holds_up_nobody_else() {
         provisional: false,
     };
     let (others, told) = mpsc::channel();
+    let (done, finished) = mpsc::channel::<()>();
+    let checkpoint = dir.path().join("logs/abc.json");
     // The disk answers when the others went on, or after a while.
     let answering = std::thread::spawn(move || {
         let went_on = told.recv_timeout(SOON).is_ok();
         drop(disk);
+        // Also those who ask it only now.
+        while finished.recv_timeout(AGAIN) == Err(RecvTimeoutError::Timeout) {
+            let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            drop(open(&checkpoint, flags, Mode::empty()));
+        }
         went_on
     });
     tokio::join!(logs.finish(&container), async {
         // Nobody hears it when it is late.
         let _ = others.send(());
     });
+    drop(done);
     assert!(answering.join().unwrap(), "the others were held up");
 }
