@@ -24,7 +24,7 @@ for each in "${targets[@]}"; do
   mkdir -p "${corpora[0]}"
   [ ! -d "$crate/fuzz/seeds/$target" ] || corpora+=("$crate/fuzz/seeds/$target")
   echo "fuzzing $each for $seconds s"
-  cargo fuzz run --fuzz-dir "$crate/fuzz" --target-dir target/fuzz "$target" \
+  cargo fuzz run --fuzz-dir "$crate/fuzz" --target-dir "target/fuzz/$crate" "$target" \
     "${corpora[@]}" -- -max_total_time="$seconds" -rss_limit_mb=4096 -timeout=10 \
     -print_final_stats=1
 done
