@@ -211,8 +211,13 @@ impl Streamed {
         if self.position.is_some() {
             return Ok(());
         }
-        let host = self.engine.inspect_container(&self.id).await?.host_config;
-        let driver = host.and_then(|host| host.log_config?.typ);
+        let container = self.engine.inspect_container(&self.id).await?;
+        // The line has the time of the container's create, so that the log tells whether it has
+        // the line already: a crash may come before the position is saved.
+        let created = container.created.and_then(|time| time.parse().ok());
+        let created: jiff::Timestamp = created.unwrap_or_else(jiff::Timestamp::now);
+        let created = format!("{created:.9}");
+        let driver = container.host_config.and_then(|host| host.log_config?.typ);
         let driver = driver.unwrap_or_default();
         tracing::warn!(
             container_id = self.id,
@@ -224,14 +229,11 @@ impl Streamed {
              container writes is where that driver sends it\n"
         );
         let said = self.write(Since::default(), move |sink| {
+            if !sink.wants(&created) {
+                return Ok(());
+            }
             let mut line = Vec::new();
-            let now = jiff::Timestamp::now();
-            cri::append(
-                &mut line,
-                &format!("{now:.9}"),
-                "stderr",
-                message.as_bytes(),
-            );
+            cri::append(&mut line, &created, "stderr", message.as_bytes());
             sink.append(&line)
         });
         said.await?;
