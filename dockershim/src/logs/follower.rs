@@ -235,13 +235,9 @@ impl Follower {
 
     /// [`Follower::save`], and waits for it. `complete`: nothing more comes.
     async fn save_now(&mut self, complete: bool) {
-        let position = self.position.clone();
-        let position = position.map(|position| Position {
-            complete,
-            ..position
-        });
         let log = self.tail.as_ref().map(Tail::file);
-        self.saver.save_now(position, log).await;
+        let position = self.position.as_ref();
+        self.saver.save_now(position, log, complete).await;
     }
 }
 

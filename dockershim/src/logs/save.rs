@@ -76,10 +76,20 @@ impl Saver {
         self.begin(position.clone(), log);
     }
 
-    /// Returns when the position is on disk, and nothing else is under way.
-    pub(super) async fn save_now(&mut self, position: Option<Position>, log: Option<Arc<File>>) {
+    /// Returns when the position is on disk, and nothing else is under way. `complete`: nothing
+    /// more comes.
+    pub(super) async fn save_now(
+        &mut self,
+        position: Option<&Position>,
+        log: Option<Arc<File>>,
+        complete: bool,
+    ) {
         self.wait().await;
         if let Some(position) = position {
+            let position = Position {
+                complete,
+                ..position.clone()
+            };
             self.begin(position, log);
             self.wait().await;
         }
