@@ -4,11 +4,13 @@
 //! can say. So a [`Walk`] goes from directory to directory by descriptors. It keeps a few
 //! of them open, and finds the way back to the others by `..`, or from the root where a
 //! directory was moved meanwhile: each is known by its inode. It follows no link and enters
-//! no other mount.
+//! no other mount. A [`Place`] is a name below directories that others may have replaced by
+//! links.
 
 #![forbid(unsafe_code)]
 
 mod open;
+mod place;
 mod remove;
 
 use std::{
@@ -22,6 +24,7 @@ use std::{
 };
 
 use open::{Id, Opened};
+pub use place::Place;
 pub use remove::{RemoveError, remove_all, remove_directories};
 use rustix::{
     fs::{AtFlags, Dir, DirEntry, FileType, statat},
@@ -33,7 +36,7 @@ const OPEN: usize = 8;
 /// How deep a walk goes: each directory above the current one is remembered, in a hundred
 /// bytes or so.
 pub const MAX_DEPTH: usize = 1 << 16;
-/// Names at each end of a path that are told.
+/// Names that are told of each end of a long path.
 const TOLD: usize = 8;
 
 /// What comes next in a [`Walk`]. A name is one in [`Walk::directory`].
@@ -53,7 +56,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// For walks that are to leave nothing out.
+    /// Fails where this leaves something out, for walks that are to be complete.
     ///
     /// # Errors
     /// Why this leaves something out.
@@ -98,8 +101,8 @@ impl Passed {
 #[derive(Debug)]
 pub struct Walk {
     root: OwnedFd,
-    /// From the root to the parent of the current directory, each with its stream while it
-    /// is open.
+    /// The directories from the root to the parent of the current one, each with its stream while
+    /// it is open.
     above: Vec<(Level, Option<Dir>)>,
     current: Level,
     stream: Dir,
@@ -112,7 +115,7 @@ struct Level {
     /// Its name in the one above it; empty for the root.
     name: CString,
     id: Id,
-    /// Where reading it goes on.
+    /// The position where reading it goes on.
     position: i64,
 }
 
@@ -144,7 +147,7 @@ impl Walk {
         })
     }
 
-    /// Where the name of the last step is. Once there are no more steps, the root.
+    /// The directory that the name of the last step is in; the root once there are no more steps.
     ///
     /// # Errors
     /// None on Linux.
@@ -262,7 +265,7 @@ impl Walk {
         Ok(Some(Step::Directory(level.name, passed)))
     }
 
-    /// Goes on where the way from the root to a directory that was passed still leads.
+    /// Goes on in the deepest directory that the way from the root to `moved` still reaches.
     fn find_again(&mut self, moved: Level) -> io::Result<()> {
         let mut levels = std::mem::take(&mut self.above);
         levels.push((moved, None));

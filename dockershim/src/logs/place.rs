@@ -4,100 +4,42 @@
 //! `/var/log`, can put a link in the place of a pod's directory, a container's, or a log. The
 //! shim works as root, and would make and write files wherever such a link leads.
 
-use std::{
-    ffi::{OsStr, OsString},
-    fs::{self, File},
-    io,
-    os::fd::{AsFd as _, OwnedFd},
-    path::{Component, Path, PathBuf},
-};
+use std::{fs::File, io, path::Path};
 
 use rustix::{
-    fs::{AtFlags, CWD, FileType, Mode, OFlags, mkdirat, openat, statat, symlinkat, unlinkat},
+    fs::{AtFlags, FileType, Mode, OFlags, openat, statat, symlinkat, unlinkat},
     io::Errno,
 };
 
 /// The directories of a path that are a pod's: its own, and the container's. Those before are
 /// the node's, which may be links: `/var/log` is one on some.
 const OF_THE_POD: usize = 2;
-/// Of a directory that is made.
+/// The mode of a directory that the shim makes.
 const DIRECTORY_MODE: Mode = Mode::from_raw_mode(0o755);
-/// Of a log that is made, as with the other runtimes: what containers print is for root and
-/// for whom root lets read it.
+/// The mode of a log that the shim makes, as the other runtimes have it: only root and the
+/// log's group read what containers print.
 const LOG_MODE: Mode = Mode::from_raw_mode(0o640);
 const OTHERS: Mode = Mode::from_raw_mode(0o007);
 
-/// A name in a directory that was reached without following links.
+/// The directory of a container's log, reached without following links, and the log's name.
 #[derive(Debug)]
-pub(super) struct Place {
-    directory: OwnedFd,
-    name: OsString,
-}
+pub(super) struct Place(tree_walk::Place);
 
 impl Place {
-    /// The place of a log whose directory is there.
+    /// The place of a log whose directory exists.
     ///
     /// # Errors
     /// `NotFound` without the directory; a link is named.
     pub(super) fn open(log: &Path) -> io::Result<Self> {
-        Self::reach(log, |_, _| Ok(()))
+        tree_walk::Place::open(log, OF_THE_POD).map(Self)
     }
 
-    /// The place of a log whose directory is made if it is not there.
+    /// The place of a log whose directory is made where it is missing.
     ///
     /// # Errors
     /// A directory cannot be made; a link is named.
     pub(super) fn make(log: &Path) -> io::Result<Self> {
-        Self::reach(log, |parent, name| {
-            let Some(parent) = parent else {
-                return fs::create_dir_all(name);
-            };
-            match mkdirat(parent, name, DIRECTORY_MODE) {
-                Ok(()) | Err(Errno::EXIST) => Ok(()),
-                Err(error) => Err(error.into()),
-            }
-        })
-    }
-
-    /// Opens one directory after the other, each after `prepare` for it: of the node's, all at
-    /// once and without a parent.
-    fn reach(
-        log: &Path,
-        prepare: impl Fn(Option<&OwnedFd>, &Path) -> io::Result<()>,
-    ) -> io::Result<Self> {
-        let invalid = || io::Error::new(io::ErrorKind::InvalidInput, "is no path of a log");
-        let (Some(directory), Some(name), true) =
-            (log.parent(), log.file_name(), log.is_absolute())
-        else {
-            return Err(invalid());
-        };
-        let components: Vec<_> = directory.components().collect();
-        // The root is there.
-        let of_the_node = components.len().saturating_sub(OF_THE_POD).max(1);
-        let (node, pod) = components.split_at(of_the_node.min(components.len()));
-        let node: PathBuf = node.iter().collect();
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        prepare(None, &node)?;
-        let mut directory = openat(CWD, &node, flags, Mode::empty())?;
-        for component in pod {
-            let Component::Normal(name) = component else {
-                return Err(invalid());
-            };
-            prepare(Some(&directory), Path::new(name))?;
-            let flags = flags | OFlags::NOFOLLOW;
-            directory = match openat(&directory, *name, flags, Mode::empty()) {
-                Err(Errno::NOTDIR | Errno::LOOP) if is_link(&directory, name)? => {
-                    let name = name.display();
-                    let what = format!("{name} is a link, which is not followed");
-                    return Err(io::Error::other(what));
-                }
-                opened => opened?,
-            };
-        }
-        Ok(Self {
-            directory,
-            name: name.to_owned(),
-        })
+        tree_walk::Place::make(log, OF_THE_POD, DIRECTORY_MODE).map(Self)
     }
 
     /// Opens the log to be appended to, made if it is missing and not for others than its owner
@@ -113,7 +55,7 @@ impl Place {
             | OFlags::NOFOLLOW
             | OFlags::NONBLOCK
             | OFlags::CLOEXEC;
-        let open = || openat(&self.directory, &self.name, flags, LOG_MODE);
+        let open = || openat(self.0.directory(), self.0.name(), flags, LOG_MODE);
         let opened = match open() {
             Err(Errno::LOOP) => {
                 self.remove_link()?;
@@ -138,7 +80,7 @@ impl Place {
     /// The system's; there is something else.
     pub(super) fn link(&self, target: &Path) -> io::Result<()> {
         self.remove_link()?;
-        Ok(symlinkat(target, &self.directory, &self.name)?)
+        Ok(symlinkat(target, self.0.directory(), self.0.name())?)
     }
 
     /// Removes a link; what is no link is left alone.
@@ -146,10 +88,10 @@ impl Place {
     /// # Errors
     /// The system's.
     pub(super) fn remove_link(&self) -> io::Result<()> {
-        if !is_link(&self.directory, &self.name)? {
+        if !self.0.is_link()? {
             return Ok(());
         }
-        match unlinkat(&self.directory, &self.name, AtFlags::empty()) {
+        match unlinkat(self.0.directory(), self.0.name(), AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -158,30 +100,26 @@ impl Place {
     /// The size of the log with this inode, which whoever rotates it has renamed: to a name
     /// that begins with the old one.
     pub(super) fn renamed(&self, inode: u64) -> Option<u64> {
-        let mut entries = rustix::fs::Dir::read_from(self.directory.as_fd()).ok()?;
+        let mut entries = rustix::fs::Dir::read_from(self.0.directory()).ok()?;
         entries.find_map(|entry| {
             let entry = entry.ok()?;
             let name = entry.file_name();
-            if !name.to_bytes().starts_with(self.name.as_encoded_bytes()) {
+            if !name
+                .to_bytes()
+                .starts_with(self.0.name().as_encoded_bytes())
+            {
                 return None;
             }
-            let found = statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+            let found = statat(self.0.directory(), name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
             (found.st_ino == inode).then(|| u64::try_from(found.st_size).unwrap_or_default())
         })
-    }
-}
-
-fn is_link(directory: &OwnedFd, name: &OsStr) -> io::Result<bool> {
-    match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(found) => Ok(FileType::from_raw_mode(found.st_mode).is_symlink()),
-        Err(Errno::NOENT) => Ok(false),
-        Err(error) => Err(error.into()),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::{
+        fs,
         io::Write as _,
         os::unix::fs::{PermissionsExt as _, symlink},
     };
@@ -251,7 +189,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("0.log");
         let fifo = Mode::RUSR | Mode::WUSR;
-        rustix::fs::mknodat(CWD, &log, FileType::Fifo, fifo, 0).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, &log, FileType::Fifo, fifo, 0).unwrap();
         assert!(Place::open(&log).unwrap().append().is_err());
         for path in ["/", "", "/a/../0.log", "..", "app/0.log"] {
             assert!(Place::open(Path::new(path)).is_err(), "{path}");

@@ -13,14 +13,14 @@ use std::{
     ffi::{OsStr, OsString},
     fs::File,
     io,
-    os::{fd::OwnedFd, unix::ffi::OsStringExt as _},
-    path::{Component, Path, PathBuf},
+    os::unix::ffi::OsStringExt as _,
+    path::{Path, PathBuf},
 };
 
 use rustix::{
     fs::{
-        AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, Stat, openat, readlinkat,
-        renameat_with, statat, unlinkat,
+        AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, Stat, openat, readlinkat, renameat_with,
+        statat, unlinkat,
     },
     io::Errno,
 };
@@ -31,10 +31,7 @@ const OF_THE_POD: usize = 2;
 
 /// The directory of a container's log, reached without following links, and the log's name.
 #[derive(Debug)]
-pub(super) struct Place {
-    directory: OwnedFd,
-    name: OsString,
-}
+pub(super) struct Place(tree_walk::Place);
 
 /// Opens the log of the container with this id. Returns also where it is.
 ///
@@ -42,10 +39,10 @@ pub(super) struct Place {
 /// `NotFound`; it cannot be opened, is no file, or is not the container's own.
 pub(crate) fn open_log(log: &Path, container_id: &str) -> io::Result<(File, PathBuf)> {
     let place = Place::open(log)?;
-    if !place.is_link()? {
-        return Ok((place.read(&place.name)?, log.to_owned()));
+    if !place.0.is_link()? {
+        return Ok((place.read(place.name())?, log.to_owned()));
     }
-    let target = readlinkat(&place.directory, &place.name, Vec::new())?;
+    let target = readlinkat(place.0.directory(), place.name(), Vec::new())?;
     let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
     let is_own = |name: &OsStr| {
         let name = name.as_encoded_bytes();
@@ -64,42 +61,12 @@ impl Place {
     /// # Errors
     /// `NotFound` without its directory; a link is named.
     pub(super) fn open(log: &Path) -> io::Result<Self> {
-        let invalid = || io::Error::new(io::ErrorKind::InvalidInput, "it is no path of a log");
-        let (Some(directory), Some(name), true) =
-            (log.parent(), log.file_name(), log.is_absolute())
-        else {
-            return Err(invalid());
-        };
-        let components: Vec<_> = directory.components().collect();
-        // The root is there.
-        let of_the_node = components.len().saturating_sub(OF_THE_POD).max(1);
-        let (node, pod) = components.split_at(of_the_node.min(components.len()));
-        let node: PathBuf = node.iter().collect();
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let mut directory = openat(CWD, &node, flags, Mode::empty())?;
-        for component in pod {
-            let Component::Normal(name) = component else {
-                return Err(invalid());
-            };
-            let flags = flags | OFlags::NOFOLLOW;
-            directory = match openat(&directory, *name, flags, Mode::empty()) {
-                Err(Errno::NOTDIR | Errno::LOOP) if is_link(&directory, name)? => {
-                    let name = name.display();
-                    let what = format!("{name} is a link, which is not followed");
-                    return Err(io::Error::other(what));
-                }
-                opened => opened?,
-            };
-        }
-        Ok(Self {
-            directory,
-            name: name.to_owned(),
-        })
+        tree_walk::Place::open(log, OF_THE_POD).map(Self)
     }
 
     /// The log's own name.
     pub(super) fn name(&self) -> &OsStr {
-        &self.name
+        self.0.name()
     }
 
     /// What the log is, without following it.
@@ -107,11 +74,7 @@ impl Place {
     /// # Errors
     /// `NotFound`, and the system's.
     pub(super) fn stat(&self) -> io::Result<Stat> {
-        Ok(statat(
-            &self.directory,
-            &self.name,
-            AtFlags::SYMLINK_NOFOLLOW,
-        )?)
+        self.0.stat()
     }
 
     /// Opens a file for reading.
@@ -121,7 +84,7 @@ impl Place {
     pub(super) fn read(&self, name: &OsStr) -> io::Result<File> {
         // A pipe without a writer would be waited for.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = File::from(openat(&self.directory, name, flags, Mode::empty())?);
+        let file = File::from(openat(self.0.directory(), name, flags, Mode::empty())?);
         if !file.metadata()?.is_file() {
             return Err(io::Error::other("it is no file"));
         }
@@ -134,7 +97,7 @@ impl Place {
     /// `AlreadyExists`, and the system's.
     pub(super) fn create(&self, name: &OsStr, mode: Mode) -> io::Result<File> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        Ok(openat(&self.directory, name, flags, mode)?.into())
+        Ok(openat(self.0.directory(), name, flags, mode)?.into())
     }
 
     /// Renames what is in the directory, unless the other name is taken.
@@ -143,13 +106,8 @@ impl Place {
     /// `NotFound`, `AlreadyExists`, and the system's.
     pub(super) fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
         let flags = RenameFlags::NOREPLACE;
-        Ok(renameat_with(
-            &self.directory,
-            from,
-            &self.directory,
-            to,
-            flags,
-        )?)
+        let directory = self.0.directory();
+        Ok(renameat_with(directory, from, directory, to, flags)?)
     }
 
     /// Removes a file or a link; what is not there is removed.
@@ -157,7 +115,7 @@ impl Place {
     /// # Errors
     /// The system's.
     pub(super) fn remove(&self, name: &OsStr) -> io::Result<()> {
-        match unlinkat(&self.directory, name, AtFlags::empty()) {
+        match unlinkat(self.0.directory(), name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -174,13 +132,13 @@ impl Place {
         is_wanted: impl Fn(FileType) -> bool,
     ) -> io::Result<Vec<OsString>> {
         let mut names = Vec::new();
-        for entry in Dir::read_from(&self.directory)? {
+        for entry in Dir::read_from(self.0.directory())? {
             let entry = entry?;
             let name = entry.file_name();
             if !name.to_bytes().starts_with(prefix.as_encoded_bytes()) {
                 continue;
             }
-            let Ok(found) = statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW) else {
+            let Ok(found) = statat(self.0.directory(), name, AtFlags::SYMLINK_NOFOLLOW) else {
                 continue;
             };
             if is_wanted(FileType::from_raw_mode(found.st_mode)) {
@@ -189,18 +147,6 @@ impl Place {
         }
         names.sort();
         Ok(names)
-    }
-
-    fn is_link(&self) -> io::Result<bool> {
-        is_link(&self.directory, &self.name)
-    }
-}
-
-fn is_link(directory: &OwnedFd, name: &OsStr) -> io::Result<bool> {
-    match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(found) => Ok(FileType::from_raw_mode(found.st_mode).is_symlink()),
-        Err(Errno::NOENT) => Ok(false),
-        Err(error) => Err(error.into()),
     }
 }
 
@@ -286,7 +232,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("0.log");
         let mode = Mode::RUSR | Mode::WUSR;
-        rustix::fs::mknodat(CWD, &log, FileType::Fifo, mode, 0).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, &log, FileType::Fifo, mode, 0).unwrap();
         assert!(opened(&log).is_err());
     }
 }

@@ -1,0 +1,189 @@
+//! A name in a directory, reached without following links that others may have made.
+
+use std::{
+    ffi::{OsStr, OsString},
+    fs, io,
+    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
+    path::{Component, Path, PathBuf},
+};
+
+use rustix::{
+    fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, mkdirat, openat, statat},
+    io::Errno,
+};
+
+/// A name in an open directory.
+#[derive(Debug)]
+pub struct Place {
+    directory: OwnedFd,
+    name: OsString,
+}
+
+impl Place {
+    /// The place of an absolute path, whose directory exists. The last `guarded` directories
+    /// may not be links; those before may.
+    ///
+    /// # Errors
+    /// `NotFound` without the directory; a link is named.
+    pub fn open(path: &Path, guarded: usize) -> io::Result<Self> {
+        Self::reach(path, guarded, |_, _| Ok(()))
+    }
+
+    /// [`Place::open`], with directories that are missing made, those guarded with this mode.
+    ///
+    /// # Errors
+    /// A directory cannot be made; a link is named.
+    pub fn make(path: &Path, guarded: usize, mode: Mode) -> io::Result<Self> {
+        Self::reach(path, guarded, |parent, name| {
+            let Some(parent) = parent else {
+                return fs::create_dir_all(name);
+            };
+            match mkdirat(parent, name, mode) {
+                Ok(()) | Err(Errno::EXIST) => Ok(()),
+                Err(error) => Err(error.into()),
+            }
+        })
+    }
+
+    /// Opens one directory after the other, each after `prepare` for it: those before the
+    /// guarded ones all at once, without a parent.
+    fn reach(
+        path: &Path,
+        guarded: usize,
+        prepare: impl Fn(Option<&OwnedFd>, &Path) -> io::Result<()>,
+    ) -> io::Result<Self> {
+        let invalid = || {
+            let what = "the path of a file has to be absolute and without ..";
+            io::Error::new(io::ErrorKind::InvalidInput, what)
+        };
+        let (Some(directory), Some(name), true) =
+            (path.parent(), path.file_name(), path.is_absolute())
+        else {
+            return Err(invalid());
+        };
+        let components: Vec<_> = directory.components().collect();
+        // The root exists and is no link.
+        let before = components.len().saturating_sub(guarded).max(1);
+        let (before, guarded) = components.split_at(before.min(components.len()));
+        let before: PathBuf = before.iter().collect();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        prepare(None, &before)?;
+        let mut directory = openat(CWD, &before, flags, Mode::empty())?;
+        for component in guarded {
+            let Component::Normal(name) = component else {
+                return Err(invalid());
+            };
+            prepare(Some(&directory), Path::new(name))?;
+            let flags = flags | OFlags::NOFOLLOW;
+            directory = match openat(&directory, *name, flags, Mode::empty()) {
+                Err(Errno::NOTDIR | Errno::LOOP) if is_link(&directory, name)? => {
+                    let name = name.display();
+                    let what = format!("{name} is a link, which is not followed");
+                    return Err(io::Error::other(what));
+                }
+                opened => opened?,
+            };
+        }
+        Ok(Self {
+            directory,
+            name: name.to_owned(),
+        })
+    }
+
+    /// The directory.
+    pub fn directory(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
+    }
+
+    /// The name in the directory.
+    pub fn name(&self) -> &OsStr {
+        &self.name
+    }
+
+    /// What has the name, without following a link.
+    ///
+    /// # Errors
+    /// `NotFound`, and the system's.
+    pub fn stat(&self) -> io::Result<Stat> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        Ok(statat(&self.directory, &self.name, flags)?)
+    }
+
+    /// Whether a link has the name.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn is_link(&self) -> io::Result<bool> {
+        is_link(&self.directory, &self.name)
+    }
+}
+
+fn is_link(directory: &OwnedFd, name: &OsStr) -> io::Result<bool> {
+    match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(found) => Ok(FileType::from_raw_mode(found.st_mode).is_symlink()),
+        Err(Errno::NOENT) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    const MODE: Mode = Mode::from_raw_mode(0o755);
+
+    #[test]
+    fn links_before_the_guarded_directories_are_followed_and_guarded_ones_are_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        fs::create_dir_all(path("disk/web/app")).unwrap();
+        symlink(path("disk"), path("pods")).unwrap();
+        let place = Place::open(&path("pods/web/app/0.log"), 2).unwrap();
+        assert_eq!(place.name(), "0.log");
+        let (found, there) = (
+            rustix::fs::fstat(place.directory()).unwrap(),
+            rustix::fs::stat(path("disk/web/app")).unwrap(),
+        );
+        assert_eq!(found.st_ino, there.st_ino);
+        assert!(!place.is_link().unwrap());
+        assert_eq!(place.stat().unwrap_err().kind(), io::ErrorKind::NotFound);
+
+        fs::create_dir(path("disk/third")).unwrap();
+        symlink(path("disk/web"), path("disk/other")).unwrap();
+        symlink(path("disk/web/app"), path("disk/third/app")).unwrap();
+        for (file, link) in [
+            ("pods/other/app/0.log", "other"),
+            ("pods/third/app/0.log", "app"),
+        ] {
+            let file = path(file);
+            for place in [Place::open(&file, 2), Place::make(&file, 2, MODE)] {
+                let error = place.unwrap_err().to_string();
+                assert_eq!(error, format!("{link} is a link, which is not followed"));
+            }
+        }
+        assert!(Place::open(&path("pods/other/app/0.log"), 1).is_ok());
+    }
+
+    #[test]
+    fn directories_are_made_when_that_is_asked() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pods/web/app/0.log");
+        let missing = Place::open(&file, 2).unwrap_err();
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+        for _ in 0..2 {
+            let place = Place::make(&file, 2, MODE).unwrap();
+            symlink("/nowhere", &file).unwrap();
+            assert!(place.is_link().unwrap());
+            fs::remove_file(&file).unwrap();
+        }
+    }
+
+    #[test]
+    fn other_paths_are_refused() {
+        for path in ["/", "", "/a/../0.log", "..", "/..", "app/0.log"] {
+            assert!(Place::open(Path::new(path), 2).is_err(), "{path}");
+        }
+    }
+}
