@@ -1,11 +1,11 @@
 //! The flags, checked: a bad value names its flag and what is allowed.
 
 mod docker_endpoint;
+mod log;
 
 use std::{
     fmt,
     net::{SocketAddr, ToSocketAddrs as _},
-    ops::RangeInclusive,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -16,6 +16,8 @@ use cri_streaming::rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
 };
 
+pub(crate) use log::parse_driver as parse_log_driver;
+pub use log::{EngineLog, LogDriver, LogFormat};
 use tracing::level_filters::LevelFilter;
 
 use crate::{
@@ -28,12 +30,6 @@ use crate::{
     },
     security::Clamp,
 };
-
-/// Of the engine's log, in bytes.
-const SMALLEST_FILE: u64 = 1_000_000;
-const LARGEST_FILE: u64 = 1_000_000_000_000;
-/// Files of the engine's log.
-const FILES: RangeInclusive<u32> = 2..=1000;
 
 /// What the shim runs by.
 #[derive(Debug, Clone)]
@@ -108,33 +104,6 @@ impl fmt::Display for NetworkPlugin {
     }
 }
 
-/// The format of a container's log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogFormat {
-    /// CRI's, written by the shim.
-    Cri,
-    /// The engine's own, to which the log's path is a link.
-    JsonFile,
-}
-
-/// Where the engine logs a container.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogDriver {
-    /// To files that the shim reads.
-    JsonFile,
-    /// Wherever its own settings say.
-    Engine,
-}
-
-/// The engine's json-file log of a container, of which the shim makes CRI's.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EngineLog {
-    /// The size of a file from which on another is begun, as the engine reads it.
-    pub max_size: String,
-    /// Files, with the one that is written to.
-    pub max_file: u32,
-}
-
 /// A flag whose value cannot be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("--{flag}: {reason}")]
@@ -170,12 +139,12 @@ impl TryFrom<&Cli> for Config {
                 .clamp_oom_score_adj
                 .parse()
                 .map_err(bad("clamp-oom-score-adj"))?,
-            log_format: parse_log_format(&cli.log_format).map_err(bad("log-format"))?,
+            log_format: log::parse_format(&cli.log_format).map_err(bad("log-format"))?,
             log_driver: parse_log_driver(&cli.log_driver).map_err(bad("log-driver"))?,
             engine_log: EngineLog {
-                max_size: parse_size(&cli.engine_log_max_size)
+                max_size: log::parse_size(&cli.engine_log_max_size)
                     .map_err(bad("engine-log-max-size"))?,
-                max_file: parse_max_file(cli.engine_log_max_file)
+                max_file: log::parse_max_file(cli.engine_log_max_file)
                     .map_err(bad("engine-log-max-file"))?,
             },
             root_directory: parse_root(&cli.root_directory).map_err(bad("root-directory"))?,
@@ -292,57 +261,6 @@ fn read_network(cli: &Cli) -> Result<NetworkPlugin, ConfigError> {
         );
     }
     Ok(NetworkPlugin::Cni(directories))
-}
-
-fn parse_log_format(format: &str) -> Result<LogFormat, String> {
-    match format {
-        "cri" => Ok(LogFormat::Cri),
-        "json-file" => Ok(LogFormat::JsonFile),
-        other => Err(format!("{other:?}; allowed: cri, json-file")),
-    }
-}
-
-pub(crate) fn parse_log_driver(driver: &str) -> Result<LogDriver, String> {
-    match driver {
-        "json-file" => Ok(LogDriver::JsonFile),
-        "engine" => Ok(LogDriver::Engine),
-        other => Err(format!("{other:?}; allowed: engine, json-file")),
-    }
-}
-
-/// A size that the engine reads too; larger than any line of its log.
-fn parse_size(text: &str) -> Result<String, String> {
-    let end = text.find(|c: char| !c.is_ascii_digit());
-    let (number, unit) = text.split_at(end.unwrap_or(text.len()));
-    let factor = match unit {
-        "" => Some(1),
-        "k" => Some(1000),
-        "m" => Some(1_000_000),
-        "g" => Some(1_000_000_000),
-        _ => None,
-    };
-    let number = number.parse::<u64>().ok();
-    let bytes = number
-        .zip(factor)
-        .and_then(|(n, factor)| n.checked_mul(factor));
-    match bytes {
-        Some(bytes) if (SMALLEST_FILE..=LARGEST_FILE).contains(&bytes) => Ok(text.to_owned()),
-        _ => Err(format!(
-            "{text:?}; allowed: 1m to 1000g, in bytes, k, m or g (powers of 1000)"
-        )),
-    }
-}
-
-fn parse_max_file(count: u32) -> Result<u32, String> {
-    // With one, the engine cuts it where it begins the next.
-    if FILES.contains(&count) {
-        return Ok(count);
-    }
-    Err(format!(
-        "{count}; allowed: {} to {}",
-        FILES.start(),
-        FILES.end()
-    ))
 }
 
 fn parse_root(path: &Path) -> Result<PathBuf, String> {

@@ -1,5 +1,5 @@
-//! Where the engine is, and by which certificates it is reached: by the flags, and by the
-//! environment of Docker's own client.
+//! Where the engine is and which certificates reach it, from the flags and the environment of
+//! Docker's own client.
 
 use std::{
     ffi::OsString,
@@ -11,15 +11,16 @@ use crate::engine::Endpoint;
 
 const ENDPOINT: &str = "docker-endpoint";
 const CERTIFICATES: &str = "docker-cert-path";
-/// The directory of the certificates, in the environment.
+/// The variable with the directory of the certificates.
 const DIRECTORY: &str = "DOCKER_CERT_PATH";
-/// What has Docker's own client use TLS, with whatever value.
+/// Variables that make Docker's own client use TLS, whatever their values.
 const SWITCHES: [&str; 2] = ["DOCKER_TLS_VERIFY", "DOCKER_TLS"];
 
-/// The engine by the values of the two flags, or with no directory by `environment`.
+/// The engine that the values of the two flags name. `environment` names the directory if the flag
+/// does not.
 ///
 /// # Errors
-/// [`ConfigError`] that names the flag, and the variable and the file where it is one.
+/// [`ConfigError`] that names the flag, and the variable or the file if that is at fault.
 pub(super) fn read(
     address: &str,
     directory: &str,
