@@ -2,6 +2,7 @@
 //! directories and sockets, in one network namespace.
 
 mod reboot;
+mod shim;
 
 use std::{
     env,
@@ -15,8 +16,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use bollard::{Docker, query_parameters::RemoveImageOptions};
 use cri_proto::runtime::v1::{
-    RuntimeCondition, StatusRequest, image_service_client::ImageServiceClient,
-    runtime_service_client::RuntimeServiceClient,
+    image_service_client::ImageServiceClient, runtime_service_client::RuntimeServiceClient,
 };
 use http_body_util::{BodyExt as _, Empty};
 use hyper_util::rt::TokioIo;
@@ -91,6 +91,14 @@ impl Node {
             );
         }
         Self::new(Network::Cni).await
+    }
+
+    /// [`Self::with_shim`], with further flags of the shim.
+    pub async fn with_shim_and(flags: &[&str]) -> Result<Self> {
+        let mut node = Self::with_shim().await?;
+        node.stop_shim()?;
+        node.start_shim_with(flags).await?;
+        Ok(node)
     }
 
     /// containerd with the test image, and no shim.
@@ -169,119 +177,6 @@ impl Node {
         self.engine().client()
     }
 
-    /// Starts the shim and waits until it is in step with the engine.
-    pub async fn start_shim(&mut self) -> Result<()> {
-        self.start_shim_with(&[]).await
-    }
-
-    /// [`Self::start_shim`] with further flags.
-    pub async fn start_shim_with(&mut self, extra: &[&str]) -> Result<()> {
-        let endpoint = self.engine().endpoint();
-        let binary = binary("dockershim")?;
-        self.start_shim_by(&binary, &[], &endpoint, extra).await
-    }
-
-    /// [`Self::start_shim`] with the engine at this address.
-    pub async fn start_shim_on(&mut self, endpoint: &str) -> Result<()> {
-        let binary = binary("dockershim")?;
-        self.start_shim_by(&binary, &[], endpoint, &[]).await
-    }
-
-    /// [`Self::start_shim`] where nothing of the engine's data can be seen, with the engine
-    /// at this address and further flags.
-    pub async fn start_shim_apart(&mut self, endpoint: &str, flags: &[&str]) -> Result<()> {
-        let data = self.path("engine/data").display().to_string();
-        let binary = binary("dockershim")?.display().to_string();
-        let hide = "mount -t tmpfs none \"$0\" && exec \"$@\"";
-        let before = ["--mount", "--", "sh", "-c", hide, &data, &binary];
-        // Of a process that cannot be seen it is not known what it may do.
-        let extra = [&["--clamp-oom-score-adj=always"], flags].concat();
-        self.start_shim_by(Path::new("unshare"), &before, endpoint, &extra)
-            .await
-    }
-
-    /// [`Self::start_shim_with`] in the network namespace of the engine, with its devices in
-    /// `/sys`, as on a real node.
-    pub async fn start_shim_beside_the_engine(&mut self, extra: &[&str]) -> Result<()> {
-        let endpoint = self.engine().endpoint();
-        let target = self.engine().netns().to_string();
-        let binary = binary("dockershim")?.display().to_string();
-        let groups = self.path("cgroup");
-        fs::create_dir_all(&groups)?;
-        let groups = groups.display();
-        let devices = format!(
-            "mount --rbind /sys/fs/cgroup {groups} && mount -t sysfs none /sys && \
-             mount --rbind {groups} /sys/fs/cgroup && exec \"$0\" \"$@\""
-        );
-        let before = [
-            "--target", &target, "--net", "--", "unshare", "--mount", "--", "sh", "-c", &devices,
-            &binary,
-        ];
-        self.start_shim_by(Path::new("nsenter"), &before, &endpoint, extra)
-            .await
-    }
-
-    async fn start_shim_by(
-        &mut self,
-        program: &Path,
-        before: &[&str],
-        endpoint: &str,
-        extra: &[&str],
-    ) -> Result<()> {
-        let path = |name: &str| self.path(name).display().to_string();
-        let mut args = vec![
-            format!("--container-runtime-endpoint={}", self.cri_endpoint()),
-            format!("--docker-endpoint={endpoint}"),
-            format!("--root-directory={}", path("shim")),
-        ];
-        // It reaches the engine by its socket alone; out here tests reach its streams.
-        let mut netns = None;
-        match &self.runtime {
-            Runtime::Containerd(_) => bail!("{NO_ENGINE}"),
-            Runtime::Docker {
-                network: Network::Docker,
-                ..
-            } => args.push("--network-plugin=docker".to_owned()),
-            Runtime::Docker { engine, .. } => {
-                // Plugins change the namespace that they are run in.
-                netns = Some(engine.netns());
-                args.extend([
-                    "--network-plugin=cni".to_owned(),
-                    format!("--cni-bin-dir={},{CNI_PLUGINS}", path("cni/bin")),
-                    format!("--cni-conf-dir={}", path("cni/net.d")),
-                    format!("--cni-cache-dir={}", path("cni/cache")),
-                ]);
-            }
-        }
-        let mut all = before.to_vec();
-        all.extend(args.iter().map(String::as_str));
-        all.extend(extra);
-        let shim = Process::start(
-            "dockershim",
-            netns,
-            program,
-            &all,
-            &self.path("dockershim.log"),
-        )?;
-        self.shim = Some(shim);
-        let deadline = Instant::now() + STARTUP;
-        loop {
-            if self.runtime_is_ready().await.unwrap_or_default() {
-                return Ok(());
-            }
-            alive(&mut self.shim, deadline, "the shim does not answer")?;
-            sleep(Duration::from_millis(20)).await;
-        }
-    }
-
-    async fn runtime_is_ready(&self) -> Result<bool> {
-        let mut runtime = self.runtime().await?;
-        let response = runtime.status(StatusRequest::default()).await?;
-        let conditions = response.into_inner().status.unwrap_or_default();
-        let ready = |c: &RuntimeCondition| c.r#type == "RuntimeReady" && c.status;
-        Ok(conditions.conditions.iter().any(ready))
-    }
-
     /// Starts the kubelet and waits until it serves.
     pub async fn start_kubelet(&mut self) -> Result<()> {
         self.start_kubelet_with("", &[]).await
@@ -345,21 +240,9 @@ impl Node {
         Ok(fs::set_permissions(path, Permissions::from_mode(0o755))?)
     }
 
-    /// `kill -9` of the shim.
-    pub fn kill_shim(&mut self) -> Result<()> {
-        self.shim.take().context("no shim runs")?.kill()
-    }
-
     /// `kill -9` of the kubelet.
     pub fn kill_kubelet(&mut self) -> Result<()> {
         self.kubelet.take().context("no kubelet runs")?.kill()
-    }
-
-    /// SIGTERM of the shim, and its end.
-    pub fn stop_shim(&mut self) -> Result<()> {
-        let status = self.shim.take().context("no shim runs")?.stop()?;
-        anyhow::ensure!(status.success(), "the shim ended with {status}");
-        Ok(())
     }
 
     /// SIGTERM of the kubelet, and its end.
@@ -369,19 +252,9 @@ impl Node {
         Ok(())
     }
 
-    /// The shim's process id.
-    pub fn shim_pid(&self) -> Option<u32> {
-        self.shim.as_ref().map(Process::pid)
-    }
-
     /// The kubelet's process id.
     pub fn kubelet_pid(&self) -> Option<u32> {
         self.kubelet.as_ref().map(Process::pid)
-    }
-
-    /// What the shim has logged.
-    pub fn shim_log(&self) -> String {
-        fs::read_to_string(self.path("dockershim.log")).unwrap_or_default()
     }
 
     /// What the kubelet has logged.

@@ -34,10 +34,8 @@ const SOON: Duration = Duration::from_secs(20);
 
 /// A node whose shim serves metrics and health, and their address.
 async fn watched_node() -> (Node, String) {
-    let mut node = Node::with_shim().await.unwrap();
-    node.stop_shim().unwrap();
     let flags = ["--metrics-bind-addr", "localhost:0"];
-    node.start_shim_with(&flags).await.unwrap();
+    let node = Node::with_shim_and(&flags).await.unwrap();
     let log = node.shim_log();
     let line = log.lines().rfind(|line| line.contains("/healthz")).unwrap();
     let (_, address) = line.split_once("http://").unwrap();

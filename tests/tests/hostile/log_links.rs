@@ -184,9 +184,7 @@ async fn pipes_in_the_place_of_logs_hold_up_no_other_log() {
 
 #[tokio::test]
 async fn the_link_to_the_engines_log_is_made_and_removed_in_the_pods_own_directory() {
-    let mut node = Node::with_shim().await.unwrap();
-    node.stop_shim().unwrap();
-    node.start_shim_with(&["--log-format", "json-file"])
+    let node = Node::with_shim_and(&["--log-format", "json-file"])
         .await
         .unwrap();
     let mut cri = Cri::of(&node).await.unwrap();
@@ -314,9 +312,7 @@ async fn the_kubelet_shows_nothing_that_a_link_in_the_place_of_a_log_leads_to() 
 
 #[tokio::test]
 async fn the_kubelet_reads_the_engines_own_log_through_the_runtimes_link() {
-    let mut node = Node::with_shim().await.unwrap();
-    node.stop_shim().unwrap();
-    node.start_shim_with(&["--log-format", "json-file"])
+    let mut node = Node::with_shim_and(&["--log-format", "json-file"])
         .await
         .unwrap();
     node.start_kubelet().await.unwrap();

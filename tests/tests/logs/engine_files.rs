@@ -16,12 +16,10 @@ use crate::{END, Logging, lines, numbers};
 
 /// A node whose engine keeps so many files of this size of a container's log.
 async fn keeping(max_size: &str, max_file: u32) -> Node {
-    let mut node = Node::with_shim().await.unwrap();
-    node.kill_shim().unwrap();
-    node.start_shim_with(&bounds(max_size, max_file).each_ref().map(String::as_str))
+    let flags = bounds(max_size, max_file);
+    Node::with_shim_and(&flags.each_ref().map(String::as_str))
         .await
-        .unwrap();
-    node
+        .unwrap()
 }
 
 fn bounds(max_size: &str, max_file: u32) -> [String; 2] {
@@ -31,7 +29,7 @@ fn bounds(max_size: &str, max_file: u32) -> [String; 2] {
     ]
 }
 
-/// Names of the files in which the engine has a container's log.
+/// Names of the engine's files with a container's log.
 fn engine_files(node: &Node, id: &str) -> Vec<String> {
     let dir = node.path("engine/data/containers").join(id);
     let names = fs::read_dir(dir).unwrap().flatten();
@@ -70,7 +68,7 @@ async fn metrics(address: &str) -> anyhow::Result<String> {
 async fn what_the_engine_keeps_is_whole_after_an_absence_and_goes_when_it_was_taken() {
     let mut node = keeping("1m", 50).await;
     let mut cri = Cri::of(&node).await.unwrap();
-    // Of some 80 bytes each in the engine's log, so that almost all of its files are full.
+    // Each line has some 80 bytes in the engine's log, so that almost all of its files are full.
     const LINES: usize = 550_000;
     let script = format!("echo 0; sleep 2; seq 1 {LINES}; sleep 1000");
     let logging = Logging::start(&node, &mut cri, "kept", &script).await;
@@ -119,7 +117,7 @@ async fn what_the_engine_keeps_is_whole_after_an_absence_and_goes_when_it_was_ta
 async fn output_that_the_engine_removed_first_is_counted_and_told_once() {
     let mut node = keeping("1m", 2).await;
     let mut cri = Cri::of(&node).await.unwrap();
-    // Of 8 MB in the engine's log, of which it keeps two.
+    // The output has 8 MB in the engine's log, and the engine keeps two.
     let script = "echo 0; sleep 2; seq 1 100000; sleep 1000";
     let logging = Logging::start(&node, &mut cri, "counted", script).await;
     node.await_until("the first line is there", END, async |_| {
@@ -160,7 +158,7 @@ async fn output_that_the_engine_removed_first_is_counted_and_told_once() {
 async fn the_engines_rotation_and_the_kubelets_lose_nothing() {
     let node = keeping("10m", 3).await;
     let mut cri = Cri::of(&node).await.unwrap();
-    // Of some 100 bytes each in the engine's log, of which it keeps 30 MB.
+    // Each line has some 100 bytes in the engine's log, and the engine keeps 30 MB.
     const LINES: usize = 400_000;
     let script = format!("seq 1 {LINES}");
     let logging = Logging::start(&node, &mut cri, "rotated", &script).await;

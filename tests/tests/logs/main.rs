@@ -285,9 +285,7 @@ async fn a_terminals_log_of_an_engine_whose_files_cannot_be_seen_is_whole() {
 
 #[tokio::test]
 async fn a_log_in_the_engines_format_is_a_link() {
-    let mut node = Node::with_shim().await.unwrap();
-    node.stop_shim().unwrap();
-    node.start_shim_with(&["--log-format", "json-file"])
+    let node = Node::with_shim_and(&["--log-format", "json-file"])
         .await
         .unwrap();
     let mut cri = Cri::of(&node).await.unwrap();
