@@ -8,9 +8,10 @@ use cri_proto::runtime::v1::{
     runtime_service_client::RuntimeServiceClient,
 };
 use cri_streaming::{
-    Wants,
+    Reader, Wants,
     client::{Client, Command, Forwarder, Transport},
 };
+use tokio::io::AsyncReadExt as _;
 use tonic::{
     Status,
     transport::{Channel, Endpoint},
@@ -25,6 +26,41 @@ pub struct Cri {
     pub runtime: RuntimeServiceClient<Channel>,
     /// The generated client, for what has no shorthand.
     pub images: ImageServiceClient<Channel>,
+}
+
+/// What a client saw of a command that has ended.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// Its output.
+    pub out: String,
+    /// Its error output.
+    pub err: String,
+    /// Its exit code, if it has one.
+    pub code: Option<i32>,
+    /// The message of its status.
+    pub message: String,
+}
+
+impl Ended {
+    /// Reads all that a command says, until its end. All is read at once: over WebSocket a
+    /// stream that nobody reads stops the others.
+    pub async fn of(command: Command) -> Result<Self> {
+        let read = async |stream: Option<Reader>| -> Result<String> {
+            let mut text = String::new();
+            if let Some(mut stream) = stream {
+                stream.read_to_string(&mut text).await?;
+            }
+            Ok(text)
+        };
+        let (out, err) = tokio::try_join!(read(command.stdout), read(command.stderr))?;
+        let status = command.status.wait().await?;
+        Ok(Self {
+            out,
+            err,
+            code: status.exit_code(),
+            message: status.message,
+        })
+    }
 }
 
 impl Cri {

@@ -5,12 +5,11 @@
 use std::{fs, time::Duration};
 
 use cri_proto::runtime::v1 as cri;
-use cri_streaming::{
-    Reader, Wants,
-    client::{Command, Transport},
+use cri_streaming::{Wants, client::Transport};
+use e2e::{
+    cri::{Cri, Ended},
+    node::Node,
 };
-use e2e::{cri::Cri, node::Node};
-use tokio::io::AsyncReadExt as _;
 use tonic::{Code, Request};
 
 const BOTH: [Transport; 2] = [Transport::Spdy, Transport::WebSocket];
@@ -132,17 +131,17 @@ async fn a_command_that_cannot_be_started_says_why_on_its_error_output() {
             let ended = exec(&mut cri, &id, &[program], OUTPUTS, transport).await;
             assert!(ended.out.is_empty(), "{program}: {ended:?}");
             assert!(ended.err.contains(reason), "{program}: {ended:?}");
-            assert!(ended.told.contains(reason), "{program}: {ended:?}");
+            assert!(ended.message.contains(reason), "{program}: {ended:?}");
             assert!(matches!(ended.code, Some(126 | 127)), "{ended:?}");
 
-            // Who takes no error output is told all the same.
+            // A client that takes no error output is told all the same.
             let only = Wants {
                 stderr: false,
                 ..OUTPUTS
             };
             let ended = exec(&mut cri, &id, &[program], only, transport).await;
             assert!(ended.out.is_empty(), "{program}: {ended:?}");
-            assert!(ended.told.contains(reason), "{program}: {ended:?}");
+            assert!(ended.message.contains(reason), "{program}: {ended:?}");
 
             // A terminal is all that its user looks at.
             let tty = Wants { tty: true, ..only };
@@ -173,32 +172,9 @@ async fn what_a_command_says_itself_is_its_output_whatever_it_is() {
     }
 }
 
-/// What a client saw of a command.
-#[derive(Debug)]
-struct Ended {
-    out: String,
-    err: String,
-    told: String,
-    code: Option<i32>,
-}
-
 async fn exec(cri: &mut Cri, id: &str, command: &[&str], wants: Wants, over: Transport) -> Ended {
-    let command: Command = cri.exec_streams(id, command, wants, over).await.unwrap();
-    let read = async |stream: Option<Reader>| {
-        let mut text = String::new();
-        if let Some(mut stream) = stream {
-            stream.read_to_string(&mut text).await.unwrap();
-        }
-        text
-    };
-    let (out, err) = tokio::join!(read(command.stdout), read(command.stderr));
-    let status = command.status.wait().await.unwrap();
-    Ended {
-        out,
-        err,
-        code: status.exit_code(),
-        told: status.message,
-    }
+    let command = cri.exec_streams(id, command, wants, over).await.unwrap();
+    Ended::of(command).await.unwrap()
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -7,11 +7,11 @@ use std::{fs, time::Duration};
 use bollard::query_parameters::InspectContainerOptions;
 use cri_proto::runtime::v1::ContainerState;
 use cri_streaming::{
-    Reader, TerminalSize, Wants,
+    TerminalSize, Wants,
     client::{Client, ClientError, Command, Forwarded, Transport},
 };
 use e2e::{
-    cri::{Cri, container, host_container, host_sandbox, sandbox},
+    cri::{Cri, Ended, container, host_container, host_sandbox, sandbox},
     node::Node,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -42,18 +42,10 @@ async fn sh(cri: &mut Cri, id: &str, script: &str, wants: Wants, over: Transport
     cri.exec_streams(id, &command, wants, over).await.unwrap()
 }
 
-/// Everything that a command says, and its exit code, if it has one. All is read at once:
-/// over WebSocket a stream that nobody reads stops the others.
+/// Everything that a command says, and its exit code, if it has one.
 async fn finish(command: Command) -> (String, String, Option<i32>) {
-    let read = async |stream: Option<Reader>| {
-        let mut text = String::new();
-        if let Some(mut stream) = stream {
-            stream.read_to_string(&mut text).await.unwrap();
-        }
-        text
-    };
-    let (out, err) = tokio::join!(read(command.stdout), read(command.stderr));
-    (out, err, command.status.wait().await.unwrap().exit_code())
+    let ended = Ended::of(command).await.unwrap();
+    (ended.out, ended.err, ended.code)
 }
 
 /// Reads until `wanted` has come.
