@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use e2e::{engine_proxy::EngineProxy, node::Node};
 use tokio::time::{Instant, sleep};
 
-use super::{STEP, behind_a_proxy, random, seconds, start_engine, start_shim};
+use super::{STEP, behind_a_proxy, kill_engine, kill_shim, random, seconds};
 
 const PODS: usize = 5;
 
@@ -99,9 +99,7 @@ async fn kill(node: &mut Node, proxy: &EngineProxy, until: Instant) -> Result<St
         match random(6) {
             0 => {
                 engines += 1;
-                node.engine_mut().kill()?;
-                sleep(Duration::from_millis(random(1000))).await;
-                start_engine(node).await?;
+                kill_engine(node).await?;
             }
             1 | 2 => {
                 kubelets += 1;
@@ -111,9 +109,7 @@ async fn kill(node: &mut Node, proxy: &EngineProxy, until: Instant) -> Result<St
             }
             _ => {
                 shims += 1;
-                node.kill_shim()?;
-                sleep(Duration::from_millis(random(500))).await;
-                start_shim(node, proxy).await?;
+                kill_shim(node, proxy).await?;
             }
         }
     }

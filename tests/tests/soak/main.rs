@@ -159,22 +159,32 @@ async fn chaos(
             1 => {
                 kills += 1;
                 tally.engine_turns.fetch_add(1, Ordering::SeqCst);
-                node.engine_mut().kill()?;
-                sleep(Duration::from_millis(random(1000))).await;
-                start_engine(node).await?;
+                kill_engine(node).await?;
                 tally.engine_turns.fetch_add(1, Ordering::SeqCst);
             }
             _ => {
                 shims += 1;
-                node.kill_shim()?;
-                sleep(Duration::from_millis(random(500))).await;
-                start_shim(node, proxy).await?;
+                kill_shim(node, proxy).await?;
             }
         }
     }
     Ok(format!(
         "the shim was killed {shims} times, the engine stopped {stops} and killed {kills} times"
     ))
+}
+
+/// `kill -9` of the shim, and its start some time later.
+async fn kill_shim(node: &mut Node, proxy: &EngineProxy) -> Result<()> {
+    node.kill_shim()?;
+    sleep(Duration::from_millis(random(500))).await;
+    start_shim(node, proxy).await
+}
+
+/// `kill -9` of the engine, and its start some time later.
+async fn kill_engine(node: &mut Node) -> Result<()> {
+    node.engine_mut().kill()?;
+    sleep(Duration::from_millis(random(1000))).await;
+    start_engine(node).await
 }
 
 /// As its service manager would. Late answers, one after the other, may take longer than a
