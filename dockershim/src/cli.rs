@@ -36,8 +36,9 @@ pub struct Cli {
     )]
     pub docker_endpoint: String,
 
-    /// Directory with ca.pem, cert.pem and key.pem: a tcp:// engine is reached over TLS by that
-    /// certificate, and verified against that authority. If empty, DOCKER_CERT_PATH says it
+    /// Directory with ca.pem, cert.pem and key.pem, for a tcp:// engine over TLS: the shim shows
+    /// that certificate, and verifies the engine against that authority. If empty,
+    /// DOCKER_CERT_PATH names the directory
     #[arg(long, value_name = "PATH", default_value = "")]
     pub docker_cert_path: String,
 
@@ -68,20 +69,21 @@ pub struct Cli {
     #[arg(long, value_name = "FORMAT", default_value = "cri")]
     pub log_format: String,
 
-    /// Where the engine logs pods' containers to: "json-file", which the shim reads; "engine",
-    /// wherever its own settings say: the shim reads that through the engine's API, if it can
-    /// be read
+    /// Where the engine logs pods' containers: "json-file", files that the shim reads; "engine",
+    /// the place that the engine's own settings name, which the shim reads through the engine's
+    /// API if it can be read
     #[arg(long, value_name = "DRIVER", default_value = "json-file")]
     pub log_driver: String,
 
-    /// Of the engine's own log of a container, which the shim makes CRI's from: the size from
-    /// which on it begins another file, in its units (k, m and g are powers of 1000); for
-    /// --log-driver=json-file
+    /// The engine begins another file of a container's json-file log at this size, in the
+    /// engine's units (k, m and g are powers of 1000). The shim converts these files to CRI's
+    /// log; for --log-driver=json-file
     #[arg(long, value_name = "SIZE", default_value = "32m")]
     pub engine_log_max_size: String,
 
-    /// How many such files it has before it removes the oldest: of what is written while the
-    /// shim is away, more than that is lost. What the shim has taken goes at once
+    /// How many such files the engine keeps before it removes the oldest: what a container
+    /// writes beyond that while the shim is away is lost. Files that the shim has converted are
+    /// removed at once
     #[arg(long, value_name = "COUNT", default_value_t = 50)]
     pub engine_log_max_file: u32,
 

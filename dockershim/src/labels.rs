@@ -28,7 +28,7 @@ pub const SANDBOX_ID: &str = "io.kubernetes.sandbox.id";
 pub const LOG_PATH: &str = "io.kubernetes.container.logpath";
 /// The Docker name that it was created under; somebody may have renamed it since.
 pub const NAME: &str = "dockershim.name";
-/// Which labels and annotations are the pod's: [`Keys`], as JSON.
+/// The keys of the pod's labels and annotations: [`Keys`], as JSON.
 const KEYS: &str = "dockershim.keys";
 /// On a sandbox: the runtime handler of its request, when it named one.
 pub const RUNTIME_HANDLER: &str = "dockershim.runtime-handler";
@@ -156,7 +156,7 @@ pub fn made_here(host: Option<&HostConfig>) -> bool {
     mark == Some(MADE_HERE)
 }
 
-/// Whose word a Docker container's labels are.
+/// Who wrote a Docker container's labels.
 #[derive(Debug, Clone, Copy)]
 pub enum Author<'a> {
     /// This shim's.

@@ -1,7 +1,7 @@
-//! Processes of containers. The engine tells the number of a container's first process; by
-//! the time that it is used the number may be another's, and of an engine elsewhere it never
-//! was the container's here. So a process is looked at through a handle that stands for it and
-//! no later one of its number, and only when its cgroup bears the container's id.
+//! Processes of containers. The engine tells the pid of a container's first process. Another
+//! process may have the pid by the time it is used, and an engine elsewhere tells pids that mean
+//! nothing here. So a process is looked at through a handle that stands for it and for no later
+//! process with its pid, and only when its cgroup bears the container's id.
 
 use std::{
     fs::File,
@@ -21,7 +21,7 @@ use crate::engine::Here;
 
 /// More than `/proc/<pid>/cgroup` ever has: a line for each controller.
 const MAX_TABLE: u64 = 256 * 1024;
-/// Ends the name of a cgroup that systemd made.
+/// The end of the name of a cgroup that systemd made.
 const SCOPE: &str = ".scope";
 
 /// Finds processes of containers.
@@ -31,7 +31,7 @@ pub struct Processes {
     engine: Here,
 }
 
-/// A process that is a container's. It may have ended: then nothing can be opened.
+/// A process of a container. Nothing can be opened once it has ended.
 #[derive(Debug)]
 pub struct Process {
     /// `/proc/<pid>`.
@@ -42,24 +42,24 @@ pub struct Process {
 /// Why there is no process.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
-    /// Nothing runs, or not any more.
+    /// A container that does not run, or not any more.
     #[error("container {0} does not run")]
     Ended(String),
-    /// The engine's processes cannot be seen here.
+    /// A container whose engine's processes cannot be seen here.
     #[error("container {0} runs with an engine whose processes are not those of this machine")]
     Elsewhere(String),
-    /// The number is another's.
+    /// A pid that is another's.
     #[error("process {pid} is none of container {container}")]
     Foreign {
-        /// The number.
+        /// The pid.
         pid: i64,
         /// The container's id.
         container: String,
     },
-    /// It could not be looked at.
+    /// A process that could not be looked at.
     #[error("look at process {pid}: {source}")]
     File {
-        /// Its number.
+        /// The pid.
         pid: i64,
         /// Why it failed.
         source: io::Error,
@@ -69,7 +69,7 @@ pub enum ProcessError {
 // === impl Processes ===
 
 impl Processes {
-    /// Those of the containers of `engine`.
+    /// The processes of the containers of `engine`.
     pub fn new(engine: Here) -> Self {
         Self {
             proc: PathBuf::from("/proc"),
@@ -77,7 +77,7 @@ impl Processes {
         }
     }
 
-    /// Those of the containers of an engine that is here, with procfs mounted at `proc`.
+    /// The processes of the containers of an engine that is here, with procfs mounted at `proc`.
     #[cfg(test)]
     pub(crate) fn in_procfs(proc: &Path) -> Self {
         let engine = Here::default();
@@ -154,7 +154,7 @@ impl Processes {
 // === impl Process ===
 
 impl Process {
-    /// The process `pid`, whosever it is.
+    /// The process `pid`, in a container or not.
     #[cfg(test)]
     pub(crate) fn of_anyone(pid: u32) -> Self {
         Processes::new(Here::default()).hold(pid.into()).unwrap()
@@ -169,7 +169,7 @@ impl Process {
         Ok(openat(&self.directory, file, flags, Mode::empty())?)
     }
 
-    /// The table of the cgroups that it is in, as it was when it was found.
+    /// The table of the process's cgroups, as it was when the process was found.
     pub fn cgroups(&self) -> &str {
         &self.cgroups
     }

@@ -1,5 +1,5 @@
-//! Any state with the right checksum, and any bytes, as what a checkpoint says: what it says
-//! is taken or not, and the container's log goes on either way.
+//! Any state with the right checksum, and any bytes, as a checkpoint: it is used or refused, and
+//! the container's log goes on either way.
 #![no_main]
 
 use std::{cell::RefCell, fmt::Debug, fs};
@@ -44,7 +44,7 @@ fuzz_target!(|input: (&str, &[u8], &[u8])| {
         let _ = fs::remove_file(&log);
         let paths = Paths { engine_log, log };
         follow(&paths, position.as_ref());
-        // Where that came to, all was taken.
+        // Nothing is left to take at the position where a whole read ended.
         let mut tail = Tail::open(&paths, None).unwrap();
         while tail.drain().unwrap() == Drained::Piece {}
         let position = tail.position(false).unwrap();

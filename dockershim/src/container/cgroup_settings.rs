@@ -29,7 +29,7 @@ pub struct CgroupSettings {
     /// Where cgroup v2 is mounted.
     cgroups: PathBuf,
     processes: Arc<Processes>,
-    /// Of containers that were changed since their create: what they are to have now.
+    /// The settings that containers are to have now, where they were changed since the create.
     changed: Arc<Checkpoints<Unified>>,
     /// What came of the last try, by container. Held while one is written to.
     tries: tokio::sync::Mutex<HashMap<String, Try>>,

@@ -263,8 +263,8 @@ fn refuse_unsupported(config: &ContainerConfig) -> Result<(), Error> {
     Ok(())
 }
 
-/// The image, by whose id it is used: that cannot change its meaning before the engine gets
-/// it. And the image as the pod's author wrote it.
+/// The image, and its name as the pod's author wrote it. The engine gets the image's id, since a
+/// name could come to mean another image.
 async fn find_image(shim: &Shim, config: &ContainerConfig) -> Result<(Arc<Known>, String), Error> {
     let spec = config.image.clone().unwrap_or_default();
     if spec.image.is_empty() {
@@ -292,9 +292,9 @@ fn find_target(shim: &Shim, sandbox: &Sandbox, id: &str) -> Result<String, Error
     Ok(target.id().to_owned())
 }
 
-/// A file whatever the engine's default is, as that is what logs are made from; unless the
-/// engine is to log as it likes. What it keeps beside the shim's copy is bounded; a log that
-/// is the file itself is as large as the engine's own options have it.
+/// json-file whatever the engine's default is, since the shim makes logs from its files; `None` if
+/// the engine is to log as it likes. Files kept beside the shim's copy are bounded; a file that is
+/// the log itself is as large as the engine's own options have it.
 fn log_config(config: &Config) -> Option<HostConfigLogConfig> {
     let EngineLog { max_size, max_file } = &config.engine_log;
     let bounds = || {

@@ -19,7 +19,7 @@ const FIRST_POLL: Duration = Duration::from_millis(10);
 const SLOWEST_POLL: Duration = Duration::from_secs(1);
 /// What a command gets to end by itself when its client has gone.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long a command is looked for that is to be killed: the engine may be about to start it.
+/// How long a command to be killed is looked for: the engine may be about to start it.
 const KILL_PATIENCE: Duration = Duration::from_secs(60);
 
 /// How a command ended.
@@ -27,8 +27,7 @@ const KILL_PATIENCE: Duration = Duration::from_secs(60);
 pub struct Exited {
     /// Its exit code.
     pub code: i32,
-    /// Whether it ever began. Where not, what came in the place of its output are the engine's
-    /// words.
+    /// Whether it ever began. If it did not, the engine's words came in the place of its output.
     pub started: bool,
 }
 
@@ -47,8 +46,8 @@ pub async fn exited(shim: &Shim, exec: &str) -> Result<Exited, EngineError> {
     }
 }
 
-/// Whether the command began. The engine sends what it has to say of one that did not in the
-/// place of the command's output, but only when it is through with it.
+/// Whether the command began. If it did not, the engine's words come in the place of its output,
+/// but only when the engine is through with it.
 pub async fn has_started(shim: &Shim, exec: &str) -> bool {
     match shim.engine.inspect_exec(exec).await {
         Ok(state) => Exited::of(&state).is_none_or(|exited| exited.started),
@@ -138,7 +137,7 @@ fn signal_session(
             Ok(process) => count += usize::from(process.signal(signal).is_ok()),
             Err(ProcessError::Ended(_)) => {}
             Err(error) if pid == leader => return Err(error),
-            // A number that was of the session, and passed on.
+            // The pid was one of the session's, and is another's now.
             Err(_) => {}
         }
     }

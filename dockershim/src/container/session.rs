@@ -9,7 +9,7 @@ use crate::{
     engine::{self, Cause, EngineError, HijackedReader, HijackedWriter, OutputError},
 };
 
-/// What of the engine's words on a process that did not begin is kept.
+/// The engine's reason why a process did not start is kept up to this length, in bytes.
 const LONGEST_REASON: u64 = 64 * 1024;
 
 /// How a session ended.

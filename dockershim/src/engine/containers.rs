@@ -44,8 +44,8 @@ impl Engine {
         call.run(docker.list_containers(Some(options))).await
     }
 
-    /// Every container, running or not and whosever it is, that is made from the image with
-    /// this full id, or from one that is built on it.
+    /// Every container, running or not and whoever made it, that is made from the image with this
+    /// full id, or from one that is built on it.
     ///
     /// # Errors
     /// Any [`Cause`](super::Cause).

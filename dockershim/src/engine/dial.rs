@@ -1,4 +1,4 @@
-//! Connections to the engine: the one way in which every call reaches it. Each call has a
+//! Connections to the engine; every call is made through this module. Each call has a
 //! connection of its own, so none meets one that broke when the engine was restarted.
 
 use std::{error::Error, io, path::Path, sync::Arc, time::Duration};
@@ -160,7 +160,7 @@ async fn connect(address: &str) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Of a machine that is gone nothing else would tell.
+/// Without keepalive nothing tells that the other machine is gone.
 fn keep_alive(stream: &TcpStream) -> rustix::io::Result<()> {
     sockopt::set_socket_keepalive(stream, true)?;
     sockopt::set_tcp_keepidle(stream, KEEPALIVE)?;
@@ -168,7 +168,7 @@ fn keep_alive(stream: &TcpStream) -> rustix::io::Result<()> {
     sockopt::set_tcp_keepcnt(stream, PROBES)
 }
 
-/// The process behind the socket. Of one that is not visible here the kernel tells 0.
+/// The process behind the socket. The kernel tells 0 where the process is not visible here.
 fn peer(stream: &UnixStream, path: &Path) -> Option<Pid> {
     let pid = stream
         .peer_cred()

@@ -1,4 +1,4 @@
-//! What the engine's images use of the disk. Asked without bollard, whose question has the
+//! The disk usage of the engine's images. The shim asks without bollard, whose request makes the
 //! engine count everything else too.
 
 use bytes::Bytes;

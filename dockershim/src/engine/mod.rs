@@ -61,7 +61,7 @@ const CHANGE: Duration = Duration::from_secs(120);
 /// bollard's own limit is the same for all calls, so it must exceed the longest
 /// grace period; the limits that matter are the ones per call.
 const CLIENT_LIMIT_SECONDS: u64 = 7 * 24 * 3600;
-/// bollard wants a whole URL, of which the path alone is sent.
+/// bollard wants a whole URL; only its path is sent.
 const ANY_HOST: &str = "http://docker";
 
 /// A connection to the engine that is live or was lost.
@@ -89,7 +89,7 @@ pub enum State {
 #[derive(Debug)]
 pub struct Connection {
     docker: Docker,
-    /// For what is asked without bollard.
+    /// The dialer of calls that are made without bollard.
     dialer: Dialer,
     /// The API version that both sides speak.
     pub api: (usize, usize),

@@ -26,7 +26,7 @@ use crate::bounded_file;
 const AUTHORITY: &str = "ca.pem";
 const CERTIFICATE: &str = "cert.pem";
 const KEY: &str = "key.pem";
-/// Of each of the files.
+/// Each file may have this many bytes.
 const LARGEST_FILE: u64 = 1 << 20;
 
 /// A file of the certificates that cannot be used.
@@ -155,7 +155,7 @@ fn cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
     None
 }
 
-/// What of a kind is in a file; at least one.
+/// All items of one kind in a file; at least one.
 fn read_all<T: PemObject>(path: PathBuf) -> Result<Vec<T>, CertificateError> {
     let bytes = match bounded_file::read(&path, LARGEST_FILE) {
         Ok(bytes) => bytes,

@@ -14,10 +14,10 @@ const LIMIT: Duration = Duration::from_secs(2);
 /// What the images, and the writable layers of the containers, use of the file system that
 /// the engine keeps both on.
 ///
-/// The images' bytes are those of their layers ([`super::LayersSize`]); until they were counted,
-/// and where nobody can, the sum over the images in memory, in which a layer that several share
-/// counts for each. Their inodes are those in use on the file system. Of the writable layers it
-/// is what was measured ([`crate::stats::writable_layer`]).
+/// The images' bytes are those of their layers ([`super::LayersSize`]). Until these were counted,
+/// and where nobody can count them, the bytes are the sum over the images in memory, which counts a
+/// shared layer once for each image. The images' inodes are those in use on the file system. The
+/// writable layers have what was measured ([`crate::stats::writable_layer`]).
 ///
 /// # Errors
 /// `Unavailable` before the images were listed once, `DeadlineExceeded` when the file system hangs.

@@ -31,7 +31,7 @@ use crate::{
 const REST: Duration = Duration::from_secs(60);
 /// ... and this many times as long as it took.
 const SHARE: u32 = 9;
-/// Of a file that has the number of a layer's bytes.
+/// The size file of a layer holds a number and may have this many bytes.
 const NUMBER: u64 = 32;
 
 /// The size of all layers, as of the last count.
@@ -45,7 +45,7 @@ pub struct LayersSize {
 /// One count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Counted {
-    /// Which images there were.
+    /// [`identity`] of the images that were counted.
     images: u64,
     /// `None` where nobody tells.
     bytes: Option<u64>,
@@ -102,7 +102,7 @@ impl LayersSize {
     }
 }
 
-/// Which images there are.
+/// A hash of the ids of all images.
 fn identity(images: &ImageSnapshot) -> u64 {
     let mut hasher = DefaultHasher::new();
     for image in images.iter() {

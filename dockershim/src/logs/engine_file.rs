@@ -14,13 +14,12 @@ use sha2::{Digest as _, Sha256};
 
 /// What is read at once.
 const CHUNK: usize = 128 * 1024;
-/// Files that are there for others when all was taken.
+/// Files that are kept for other readers when all was taken.
 const KEPT: usize = 3;
 /// Of the beginning of a file, what tells it from a later one with the same inode.
 const BEGINNING: usize = 256;
 
-/// What tells a file from others, whatever its name. The system gives the inode of a file that
-/// is gone to another.
+/// Identifies a file whatever its name is. The system reuses the inode of a file that is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct Identity {
     inode: u64,
@@ -50,8 +49,8 @@ impl Identity {
         }
     }
 
-    /// Whether this is what was noted down of that file. Earlier versions did not note down
-    /// when it was made.
+    /// Whether this, as noted down, may be `file`. Earlier versions did not note down when it was
+    /// made.
     fn may_be(&self, file: &Self) -> bool {
         self.inode == file.inode && (self.born.is_none() || self.born == file.born)
     }
@@ -184,9 +183,9 @@ impl EngineFile {
     }
 }
 
-/// Removes the oldest files of which all was taken, for good: what is at `taken` is on disk.
-/// The newest stay for who reads the engine's log itself; the engine minds no file that is
-/// gone.
+/// Removes the oldest of the files that were taken completely: the shim's log has everything up to
+/// `taken` on disk. The newest stay for other readers of the engine's log; the engine does not mind
+/// missing files.
 ///
 /// # Errors
 /// A file cannot be looked at or removed.
@@ -197,7 +196,7 @@ pub fn trim(path: &Path, taken: &SourcePosition) -> io::Result<()> {
     let Some(own) = files.iter().position(|(file, _)| is_own(file)) else {
         return Ok(());
     };
-    // The engine may rotate now: under each name is then what was under the one before.
+    // The engine may rotate now: each name then has the file of the name before it.
     let kept = KEPT.max(own + 2);
     for (_, file) in files.iter().skip(kept).rev() {
         fs::remove_file(file)?;

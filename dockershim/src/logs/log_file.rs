@@ -64,7 +64,7 @@ impl LogFile {
         Ok(())
     }
 
-    /// The file, for who brings it to disk.
+    /// The file, for the task that syncs it to disk.
     pub fn file(&self) -> Arc<File> {
         Arc::clone(&self.file)
     }

@@ -1,4 +1,4 @@
-//! What of containers' output did not come to their logs, counted.
+//! Counts output of containers that did not reach their logs.
 
 use std::{
     fmt,

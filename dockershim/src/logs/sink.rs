@@ -123,7 +123,7 @@ impl Sink {
         self.file.position()
     }
 
-    /// The file, for who brings it to disk.
+    /// The file, for the task that syncs it to disk.
     pub fn file(&self) -> Arc<File> {
         self.file.file()
     }

@@ -39,7 +39,7 @@ pub struct Tail {
     sink: Sink,
     /// The engine's time of the last entry.
     pub last: Option<jiff::Timestamp>,
-    /// What it went on from is no more.
+    /// Whether the position that it went on from is gone.
     pub lost_its_place: bool,
     losses: Episode,
 }
@@ -119,7 +119,7 @@ impl Tail {
             }
             if rotated {
                 if !buffer.is_empty() {
-                    // A line that its file does not end was torn by a crash.
+                    // A crash tore a line that has no end in its file.
                     self.losses.count(Loss::Unreadable, &log);
                     buffer.clear();
                 }
@@ -183,7 +183,7 @@ impl Tail {
         })
     }
 
-    /// The log's file, for who brings it to disk.
+    /// The log's file, for the task that syncs it to disk.
     pub fn file(&self) -> Arc<File> {
         self.sink.file()
     }

@@ -1,7 +1,7 @@
 //! Tells when the engine wrote to a container's log: one inotify instance for all.
 //!
-//! The kernel tells of one write and ends the watch. A container that writes a lot would wake
-//! the shim for every line, which costs the engine more than writing it.
+//! The kernel reports one write and then ends the watch. Otherwise a container that writes a lot
+//! would wake the shim for every line, which costs the engine more than writing it.
 
 use std::{
     collections::HashMap,
@@ -24,7 +24,7 @@ pub struct Watcher {
     woken: Arc<Mutex<HashMap<WatchDescriptor, Weak<Notify>>>>,
 }
 
-/// A directory that can be watched; dropped, it is not.
+/// A directory that can be watched, until this is dropped.
 #[derive(Debug)]
 pub struct Watch {
     watcher: Arc<Watcher>,
@@ -50,7 +50,7 @@ impl Watcher {
         Ok(watcher)
     }
 
-    /// Of the files of `directory`.
+    /// A watch on the files in `directory`, not armed yet.
     pub fn of(self: &Arc<Self>, directory: PathBuf) -> Watch {
         Watch {
             watcher: Arc::clone(self),
@@ -89,13 +89,13 @@ async fn wake(mut events: EventStream<Vec<u8>>, watcher: Weak<Watcher>) {
 }
 
 impl Watch {
-    /// Begins to watch, if it does not: what is written from now on is told.
+    /// Begins to watch, unless it already does: writes are reported from now on.
     ///
     /// # Errors
     /// The system's: the directory is not there, or the user's limit of watches is reached.
     pub fn arm(&mut self) -> io::Result<()> {
         let events = WatchMask::MODIFY | WatchMask::CREATE | WatchMask::MOVED_TO;
-        // Locked before the watch is there, so that its event finds whom to wake.
+        // Locked before the watch is there, so that its event finds the waiter.
         let mut woken = self.watcher.woken.lock();
         let armed = self.descriptor.as_ref();
         if armed.is_some_and(|descriptor| woken.contains_key(descriptor)) {
@@ -154,7 +154,7 @@ mod tests {
                 fs::write(&file, format!("{text} {n}")).unwrap();
             }
             timeout(SOON, watch.changed()).await.unwrap();
-            // The others are told of to nobody.
+            // The other writes are not reported.
             timeout(A_WHILE, watch.changed()).await.unwrap_err();
         }
         timeout(A_WHILE, beside.changed()).await.unwrap_err();

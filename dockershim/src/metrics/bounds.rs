@@ -9,7 +9,7 @@ use prometheus_client::{
     metrics::{MetricType, counter::ConstCounter},
 };
 
-/// How often each of some bounds was reached.
+/// How often each bound was reached.
 #[derive(Debug)]
 pub struct BoundMetrics {
     name: &'static str,
@@ -18,7 +18,7 @@ pub struct BoundMetrics {
 }
 
 impl BoundMetrics {
-    /// Of the streaming server.
+    /// The metrics of the streaming server's bounds.
     pub fn streaming(bounds: impl Into<Vec<Arc<Bound>>>) -> Self {
         Self {
             name: "streaming_bounds_reached",
@@ -27,7 +27,7 @@ impl BoundMetrics {
         }
     }
 
-    /// Of CRI's calls.
+    /// The metrics of the bounds on CRI calls.
     pub fn cri(bounds: impl Into<Vec<Arc<Bound>>>) -> Self {
         Self {
             name: "cri_bounds_reached",

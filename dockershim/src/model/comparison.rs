@@ -1,4 +1,4 @@
-//! What the engine's own list tells otherwise than the model: events do get lost.
+//! Differences between the engine's own list and the model: events do get lost.
 
 use std::{
     collections::HashSet,
@@ -10,22 +10,22 @@ use cri_proto::runtime::v1::{ContainerState, PodSandboxState};
 
 use super::{Id, Record, Sandbox, Snapshot};
 
-/// A way in which the model was not what the engine has.
+/// A kind of difference between the model and what the engine has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Difference {
-    /// The engine has it, the model does not.
+    /// A container that the engine has and the model does not.
     Unknown,
-    /// The model has it, the engine does not.
+    /// A container that the model has and the engine does not.
     Gone,
-    /// It is in another state.
+    /// Another state.
     State,
-    /// It has another Docker name.
+    /// Another Docker name.
     Name,
-    /// Its first process is another.
+    /// Another first process.
     Process,
 }
 
-/// How often there was each [`Difference`].
+/// How often each [`Difference`] was found.
 #[derive(Debug, Default)]
 pub struct Differences([AtomicU64; Difference::ALL.len()]);
 
@@ -40,7 +40,7 @@ impl Difference {
         Self::Process,
     ];
 
-    /// In a word, for metrics and logs.
+    /// The kind as a word, for metrics and logs.
     pub const fn kind(self) -> &'static str {
         match self {
             Self::Unknown => "unknown",
@@ -68,7 +68,7 @@ impl Differences {
     }
 }
 
-/// In which way `snapshot` is not what the engine has listed.
+/// The differences between `snapshot` and what the engine has listed.
 pub(super) fn differences(
     snapshot: &Snapshot,
     listed: &[ContainerSummary],
@@ -108,7 +108,7 @@ pub(super) fn differences(
 fn fits_sandbox(listed: Option<Listed>, known: &Sandbox) -> bool {
     let ready = known.status.state() == PodSandboxState::SandboxReady;
     match listed {
-        // One that runs may be not ready: its network may be another by now.
+        // A sandbox that runs may be not ready: its network may be another by now.
         Some(Listed::RUNNING | Listed::PAUSED | Listed::RESTARTING) => ready || known.pid != 0,
         Some(Listed::CREATED | Listed::EXITED | Listed::DEAD) => !ready,
         _ => true,
@@ -120,10 +120,10 @@ fn fits_container(listed: Option<Listed>, known: ContainerState) -> bool {
         Some(Listed::RUNNING | Listed::PAUSED | Listed::RESTARTING) => {
             known == ContainerState::ContainerRunning
         }
-        // One that the engine failed to start is listed as created, and has ended.
+        // A container that the engine failed to start is listed as created, and has ended.
         Some(Listed::CREATED) => known != ContainerState::ContainerRunning,
         Some(Listed::EXITED | Listed::DEAD) => known == ContainerState::ContainerExited,
-        // It is on its way out, and an inspect may tell either.
+        // The container is being removed, and an inspect may report either state.
         _ => true,
     }
 }

@@ -34,14 +34,14 @@ const LAST_BACKOFF: Duration = Duration::from_secs(5);
 const HEARTBEAT: Duration = Duration::from_secs(10);
 /// Calls in flight at most while everything is looked at.
 const CONCURRENCY: usize = 8;
-/// A sync waits this long for looks that hang, whose records stay what they are, and the
-/// first one this long for removals.
+/// How long a sync waits for looks that hang, whose records stay what they are, and the first sync
+/// for removals.
 const SYNC_PATIENCE: Duration = Duration::from_secs(5);
-/// From one comparison with the engine's list to the next.
+/// The time from one comparison with the engine's list to the next.
 const ROUND: Duration = Duration::from_secs(30);
-/// From a connect to the first: what was asked of the engine before may be late.
+/// The time from a connect to the first comparison: earlier requests may take effect late.
 const FIRST_ROUND: Duration = Duration::from_secs(10);
-/// How long an event that tells of a difference may be under way.
+/// How long an event that explains a difference may be under way.
 const EVENT_LAG: Duration = Duration::from_secs(2);
 
 /// What changes a container's record. `exec_*` and `health_status` do not, and would
@@ -54,21 +54,21 @@ const IMAGE_EVENTS: &[&str] = &["pull", "load", "import", "tag", "untag", "delet
 /// Keeps the model in sync with the engine.
 #[derive(Debug)]
 pub struct Sync {
-    /// What is followed.
+    /// The engine that is followed.
     pub engine: Arc<Engine>,
-    /// What is kept equal to it.
+    /// The model that is kept equal to it.
     pub model: Arc<Model>,
-    /// Who is told that images changed.
+    /// The images, listed again when they changed.
     pub images: Arc<Images>,
-    /// Who looks at single containers.
+    /// What inspects single containers.
     pub looker: Arc<Looker>,
-    /// Where they are handed in to be looked at.
+    /// The queue of containers to inspect.
     pub refresher: Refresher,
-    /// Who knows which sandboxes lack their network.
+    /// The pod network, which knows the sandboxes that lack theirs.
     pub cni: Option<Arc<Cni>>,
-    /// Who knows whether processes are still those of their containers.
+    /// What knows whether processes are still those of their containers.
     pub processes: Arc<Processes>,
-    /// Who writes what cgroups are to hold.
+    /// The settings that containers' cgroups are to hold.
     pub cgroup_settings: Arc<CgroupSettings>,
     /// What is being made now.
     pub names: Arc<Names>,
@@ -174,7 +174,7 @@ impl Sync {
     }
 
     /// Looks at everything once, then compares in rounds: only a failure of the former ends
-    /// the connection. That the engine is gone is told by its events and its health.
+    /// the connection. Events and health checks tell that the engine is gone.
     async fn stay_equal(&self) -> Result<Infallible, Disconnect> {
         self.images.wish_refresh();
         self.resync().await?;
@@ -254,9 +254,9 @@ impl Sync {
         Ok(())
     }
 
-    /// Compares the model with the engine's list. What differs, and of which nothing newer is
-    /// heard while an event may be under way, is looked at again. `doubted` are processes
-    /// that the engine has confirmed although they cannot be found. Returns the list.
+    /// Compares the model with the engine's list and looks again at what differs, unless something
+    /// newer is heard while an event may be under way. `doubted` are processes that the engine has
+    /// confirmed although they cannot be found. Returns the list.
     ///
     /// # Errors
     /// Any [`Cause`].
@@ -304,8 +304,7 @@ impl Sync {
         Ok(listed)
     }
 
-    /// What is said to run, with a first process that is not there any more: it may have been
-    /// restarted.
+    /// What is said to run, but has a first process that is gone: it may have been restarted.
     async fn lost_processes(&self) -> Vec<(Id, i64)> {
         let (processes, snapshot) = (Arc::clone(&self.processes), self.model.snapshot());
         let lost = tokio::task::spawn_blocking(move || {
@@ -328,8 +327,8 @@ impl Sync {
         lost.await.unwrap_or_default()
     }
 
-    /// What was asked of the engine before a crash, of its own or of the shim, it may make
-    /// after it, when nobody waits for it any more; and what it failed to remove.
+    /// Removes what the engine failed to remove, and what it made when nobody waited any more:
+    /// requests from before a crash, the engine's or the shim's, may take effect after it.
     async fn remove_left_overs(&self) {
         self.remove_never_started().await;
         self.remove_failed().await;
@@ -340,7 +339,7 @@ impl Sync {
         self.cgroup_settings.write_missing(&snapshot).await;
     }
 
-    /// Containers that were made to read an image's files.
+    /// Removes containers that were made to read an image's files.
     async fn remove_scratch(&self) {
         if let Err(error) = self.engine.remove_scratch().await {
             tracing::warn!(%error, "a container that was never started is left over");

@@ -50,8 +50,8 @@ impl fmt::Display for Refused {
 /// Connects to a port of the loopback that process `pid` of the sandbox has.
 ///
 /// # Errors
-/// `FailedPrecondition` when nobody listens, or the process is none of the sandbox's here;
-/// `File` when the namespace cannot be entered.
+/// `FailedPrecondition` when nobody listens, or the sandbox has no such process here; `File` when
+/// the namespace cannot be entered.
 pub async fn connect(
     processes: &Arc<Processes>,
     sandbox_id: &str,

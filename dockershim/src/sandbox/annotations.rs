@@ -1,16 +1,16 @@
-//! The pod's annotations as those of the OCI specification, by which runtimes such as gVisor
-//! and Kata Containers are configured.
+//! The pod's annotations as those of the OCI specification, which configure runtimes such as
+//! gVisor and Kata Containers.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::engine::Connection;
 
-/// What crun obeys in each container that it runs, whoever has written it.
+/// The prefix of annotations that crun obeys in each container, whoever has written them.
 const CRUN: &str = "run.oci.";
 
-/// The engine's `Annotations` for the sandbox and the containers of a pod with these
-/// annotations: those of a pod that asks for a runtime by name, where the engine takes any
-/// (API 1.43). A runtime that is everybody's is configured by the node alone.
+/// The engine's `Annotations` for the sandbox and the containers of a pod with these annotations,
+/// if the pod asks for a runtime by name and the engine takes annotations (API 1.43). The node
+/// alone configures the runtime that is everybody's.
 pub fn annotations(
     engine: &Connection,
     handler: &str,

@@ -6,7 +6,7 @@ use crate::{Error, bounded_file};
 
 const FIELD: &str = "linux.security_context.seccomp";
 const LOCALHOST_PREFIX: &str = "localhost/";
-/// In bytes; the engine's own has 12 KiB.
+/// Bytes of the largest profile; the engine's own has 12 KiB.
 const LARGEST_PROFILE: u64 = 1 << 20;
 
 /// The option for a profile; `None` leaves the engine's default, which is CRI's

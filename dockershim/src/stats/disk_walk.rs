@@ -1,4 +1,4 @@
-//! What a directory has on the disk that a container writes to meanwhile.
+//! The disk usage of a directory that a container may be writing to.
 
 use std::{collections::HashSet, io, path::Path};
 
@@ -74,8 +74,8 @@ impl Walk {
         Ok(statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    /// Whether there is more than can be remembered: directories in each other, or files
-    /// with several names. What was counted is at least there.
+    /// Whether there are more nested directories, or files with several names, than can be
+    /// remembered. There is at least what was counted.
     pub fn is_partial(&self) -> bool {
         self.is_partial
     }
@@ -176,7 +176,7 @@ mod tests {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
         let mut walk = Walk::start(dir.path()).unwrap();
-        // Until both have been seen, and one was entered.
+        // The walk is interrupted when both have been seen and one was entered.
         let steps = std::cell::Cell::new(0);
         assert!(walk.go_on(|| steps.replace(steps.get() + 1) == 0));
         assert_eq!(walk.inodes(), 2);

@@ -44,14 +44,14 @@ pub struct Direction {
 #[derive(Debug)]
 pub struct Namespaces {
     processes: Arc<Processes>,
-    /// By sandbox, with the number that the process was found by.
+    /// The process of each sandbox, with the pid that it was found by.
     held: Mutex<HashMap<Id, (i64, Arc<Process>)>>,
 }
 
 // === impl Namespaces ===
 
 impl Namespaces {
-    /// Holds none yet.
+    /// A set that holds none yet.
     pub fn new(processes: Arc<Processes>) -> Self {
         Self {
             processes,
@@ -196,7 +196,7 @@ Inter-|   Receive                                                |  Transmit
         let mut reader = Reader::default();
         let mut count = |pid| namespaces.interfaces(&mut reader, "0123", pid).len();
         assert_eq!(count(7), 2);
-        // Its number passes to another's process.
+        // Its pid passes to a process of another container.
         let moved = proc.path().join("gone");
         std::fs::rename(proc.path().join("7"), &moved).unwrap();
         make("7", "0::/docker/4567");

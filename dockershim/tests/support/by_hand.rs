@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 
 use super::{ENDED, FakeEngine};
 
-/// When somebody started a container again, after its first end.
+/// The time when somebody started a container again, after its first end.
 const STARTED_AGAIN: &str = "2026-01-01T00:00:03Z";
 
 impl FakeEngine {
-    /// Has the first process of what is started from now on be `pid`.
+    /// Makes `pid` the first process of every container that is started from now on.
     pub fn start_as(&self, pid: u32) {
         self.state.pid.store(pid, Ordering::Relaxed);
     }
@@ -36,7 +36,7 @@ impl FakeEngine {
         self.state.emit("rename", id);
     }
 
-    /// `docker image prune`, of which the shim has not heard yet.
+    /// `docker image prune`, before the shim has heard of it.
     pub fn prune_images(&self) {
         self.state.images.lock().clear();
     }

@@ -1,4 +1,4 @@
-//! An authority, and the certificates by which an engine and its client know each other.
+//! An authority, and the certificates that an engine and its client verify each other with.
 
 use std::path::Path;
 
@@ -26,7 +26,7 @@ impl Authority {
         self.0.pem()
     }
 
-    /// A certificate for whoever has this name.
+    /// A certificate for this name.
     pub fn identity(&self, name: &str) -> Identity {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new([name.to_owned()]).unwrap();
@@ -38,7 +38,7 @@ impl Authority {
     }
 }
 
-/// Writes a directory as Docker's clients have it, over the one that is there.
+/// Writes the certificates as Docker's clients have them, over those that are there.
 pub fn write(directory: &Path, authority: &Authority, identity: &Identity) {
     for (name, text) in [
         ("ca.pem", &authority.pem()),

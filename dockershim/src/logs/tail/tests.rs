@@ -90,14 +90,14 @@ impl World {
         while self.tail().drain().unwrap() == Drained::Piece {}
     }
 
-    /// Has what was noted down go from the engine's files.
+    /// Removes the engine's files that the saved position is past.
     fn trim(&self) {
         if let Some(Source::File(taken)) = self.saved.as_ref().map(|saved| &saved.source) {
             engine_file::trim(&self.paths.engine_log, taken).unwrap();
         }
     }
 
-    /// The engine's files.
+    /// The number of the engine's files.
     fn engine_files(&self) -> usize {
         let entries = fs::read_dir(self.dir.path()).unwrap().flatten();
         entries.filter(|entry| entry.path().is_file()).count()
@@ -205,7 +205,7 @@ fn the_engine_keeps_what_was_not_noted_down_and_its_newest_files() {
             assert_eq!(world.engine_files(), 3);
         }
     }
-    // With the file that was read last behind those that were not read, and one more.
+    // The file that was read last is kept, behind those that were not read, and so is one more.
     let files = world.engine_files();
     world.trim();
     assert_eq!(world.engine_files(), files);
@@ -219,7 +219,7 @@ fn the_engine_keeps_what_was_not_noted_down_and_its_newest_files() {
 #[test]
 fn a_new_file_with_the_inode_of_one_that_is_gone_is_not_taken_for_it() {
     let mut world = World::new();
-    // Noted down before anything was read, so that no line tells the file.
+    // The position is saved before anything was read, so that no line identifies the file.
     world.saved = world.tail().beginning().unwrap();
     world.log(3);
     world.drain();

@@ -48,8 +48,7 @@ pub(super) struct Attached {
 }
 
 impl Attachments {
-    /// What is remembered of sandboxes of Docker engines, of which those of `owner` are this
-    /// engine's.
+    /// The sandboxes of Docker engines that `cache` remembers; those of `owner` are this engine's.
     pub(super) fn remembered(cache: &Cache, owner: Option<&str>) -> Self {
         let mut sandboxes: HashMap<String, Slot> = HashMap::new();
         cache.remove_unfinished();
@@ -89,17 +88,17 @@ impl Attachments {
         sandboxes.insert(id.to_owned(), Arc::clone(slot));
     }
 
-    /// Has nothing known of a sandbox any more.
+    /// Forgets a sandbox.
     pub(super) fn remove(&self, id: &str) {
         self.sandboxes.lock().remove(id);
     }
 
-    /// The ids of those of which something is known.
+    /// The ids of the sandboxes that are known.
     pub(super) fn ids(&self) -> Vec<String> {
         self.sandboxes.lock().keys().cloned().collect()
     }
 
-    /// Whether something is known of a sandbox that `wanted` wants.
+    /// Whether a sandbox is known that `wanted` accepts.
     pub(super) fn any(&self, wanted: impl FnMut(&String) -> bool) -> bool {
         self.sandboxes.lock().keys().any(wanted)
     }

@@ -96,12 +96,12 @@ pub struct Cache {
     lock: PathBuf,
 }
 
-/// What the lock of a directory is held for.
+/// The purpose that the lock of a directory is held for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lock {
-    /// Something is being attached; any number of shims may be at it.
+    /// An attachment, which any number of shims may make at once.
     Attach,
-    /// What is of no attachment is removed; nothing is being attached meanwhile.
+    /// The removal of what belongs to no attachment; nothing is being attached meanwhile.
     CollectGarbage,
 }
 

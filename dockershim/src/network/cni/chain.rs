@@ -110,8 +110,8 @@ impl<'a> Chain<'a> {
         Ok(())
     }
 
-    /// `GC`, for a network that allows it: removes what is of none of the attachments, which
-    /// are pairs of sandbox id and interface. Every plugin is asked; returns what failed.
+    /// `GC`, for a network that allows it: removes what belongs to no attachment in `valid`, pairs
+    /// of sandbox id and interface. Asks every plugin; returns what failed.
     pub async fn gc(self, valid: &[(String, String)]) -> Vec<CniError> {
         let pair = |(id, ifname): &(String, String)| serde_json::json!({ "containerID": id, "ifname": ifname });
         let valid: Value = valid.iter().map(pair).collect();

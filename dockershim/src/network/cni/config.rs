@@ -156,7 +156,7 @@ impl NetworkConfig {
         Ok(self)
     }
 
-    /// Whether its plugins are asked to remove what is of no attachment.
+    /// Whether its plugins are asked to remove what belongs to no attachment.
     pub fn collects_garbage(&self) -> bool {
         self.version >= Version::STATUS && !self.disable_gc
     }

@@ -45,8 +45,8 @@ impl Cni {
         }
     }
 
-    /// Detaches a sandbox from what is known that it is attached to; `netns` is what it has
-    /// where nobody holds the namespace that it was attached in.
+    /// Detaches a sandbox from all that it is known to be attached to; `netns` is its namespace,
+    /// for when nobody holds the one that it was attached in.
     ///
     /// # Errors
     /// See [`CniError`]; to be tried again.
@@ -174,8 +174,8 @@ impl Cni {
         }
     }
 
-    /// Has the plugins remove what is of no attachment: neither of one that anyone remembers,
-    /// nor of a sandbox of this engine.
+    /// Has the plugins remove what belongs to no attachment: neither to one that anyone remembers,
+    /// nor to a sandbox of this engine.
     pub(super) async fn collect_garbage(&self, model: &Model) {
         let Ok(network) = self.network().await else {
             return;

@@ -2,7 +2,7 @@
 //! must not run at the same time, so they end before anything is undone; nor may a `GC` run
 //! that does not know what is being attached.
 //!
-//! They are found by what a plugin, and what it runs itself, has in its environment.
+//! They, and the processes that they run themselves, are found by their environments.
 
 use std::{
     collections::HashSet,
@@ -22,29 +22,29 @@ use tokio::{sync::OnceCell, time::Instant};
 
 use super::error::CniError;
 
-/// How long a plugin may go on that nobody waits for any more.
+/// How long a plugin may go on when nobody waits for it any more.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long the kernel may take to end one that was killed.
+/// How long the kernel may take to end a killed plugin.
 const KILL: Duration = Duration::from_secs(10);
-/// How often it is looked whether they have ended.
+/// The time between looks whether they have ended.
 const PAUSE: Duration = Duration::from_millis(50);
-/// The variables that a plugin has, and its sandbox is told by.
+/// The variables in a plugin's environment that tell its verb and its sandbox.
 const VERB: &str = "CNI_COMMAND";
 const SANDBOX: &str = "CNI_CONTAINERID";
-/// Says which shim runs a plugin that is for no sandbox in particular.
+/// The variable that tells which shim runs a plugin for no sandbox in particular.
 pub(super) const OWNER: &str = "DOCKERSHIM_OWNER";
-/// Stands for the sandbox where an earlier life of this shim has garbage collected.
+/// The sandbox of a plugin that collects garbage for an earlier run of this shim.
 pub(super) const NO_SANDBOX: &str = "";
 const GARBAGE_COLLECTION: &str = "GC";
-/// What is read of an environment: that of a plugin is the shim's own, with a few more.
+/// Bytes to read of an environment: a plugin's is the shim's own with a few more variables.
 const MAX_ENVIRONMENT: u64 = 256 * 1024;
 
-/// What an earlier shim left running.
+/// The plugins that an earlier shim left running.
 #[derive(Debug)]
 pub(super) struct Former {
     owner: Option<String>,
     killed: Counter,
-    /// The sandboxes for which a plugin ran when this shim looked first; there are never more.
+    /// The sandboxes that had a running plugin when this shim looked first; there are never more.
     sandboxes: OnceCell<HashSet<String>>,
 }
 
@@ -56,8 +56,8 @@ struct Plugin {
 }
 
 impl Former {
-    /// Nothing was looked for yet; `owner` is this shim, and `killed` counts those that did not
-    /// end by themselves.
+    /// The plugins before the first look; `owner` is this shim, and `killed` counts those that did
+    /// not end by themselves.
     pub(super) fn new(owner: Option<String>, killed: Counter) -> Self {
         Self {
             owner,
@@ -104,7 +104,7 @@ impl Former {
                     tracing::warn!(sandbox_id, "a CNI plugin that was left running is killed");
                 }
                 for plugin in plugins {
-                    // One that has ended meanwhile is gone.
+                    // The plugin may have ended meanwhile.
                     let _ = pidfd_send_signal(&plugin.directory, Signal::KILL);
                 }
             }
@@ -112,7 +112,7 @@ impl Former {
         }
     }
 
-    /// The plugins that run, and what they run themselves.
+    /// The plugins that run, and the processes that they run themselves.
     async fn running(&self) -> Vec<Plugin> {
         let owner = self.owner.clone();
         let look = tokio::task::spawn_blocking(move || {
@@ -130,9 +130,8 @@ impl Former {
     }
 }
 
-/// The plugin whose `/proc/<pid>` this is. What runs in a container is none, whatever it has
-/// in its environment; nor is a server that a plugin has started, which is in a session of
-/// its own.
+/// The plugin whose `/proc/<pid>` this is. A process in a container is no plugin, whatever its
+/// environment; nor is a server that a plugin has started, which is in a session of its own.
 fn plugin(path: &Path, namespace: Option<&Path>, owner: Option<&str>) -> Option<Plugin> {
     if fs::metadata(path).ok()?.uid() != geteuid().as_raw() {
         return None;
@@ -152,8 +151,8 @@ fn plugin(path: &Path, namespace: Option<&Path>, owner: Option<&str>) -> Option<
     (of_node && !has_own_session(&read("stat")?)).then_some(Plugin { directory, sandbox })
 }
 
-/// The sandbox for which a process with this environment runs as a plugin, or [`NO_SANDBOX`]
-/// where it collects garbage for the shim `owner`.
+/// The sandbox of the plugin with this environment, or [`NO_SANDBOX`] where it collects garbage
+/// for the shim `owner`; `None` if it is no plugin's.
 fn sandbox_of(environment: &str, owner: Option<&str>) -> Option<String> {
     let value = |name| {
         let mut variables = environment.split('\0').filter_map(|v| v.split_once('='));
@@ -164,7 +163,7 @@ fn sandbox_of(environment: &str, owner: Option<&str>) -> Option<String> {
     (sandbox != NO_SANDBOX || collects).then(|| sandbox.to_owned())
 }
 
-/// Whether a process is in a session that one of its own group began (`setsid(2)`), by its
+/// Whether a process is in a session that its own process group began (`setsid(2)`), by its
 /// `/proc/<pid>/stat`.
 fn has_own_session(stat: &str) -> bool {
     // What comes before is the program's name, which may be anything.

@@ -139,7 +139,7 @@ impl Cni {
             self.pod_cidrs.store(Arc::new(cidrs.clone()));
             let remembered = Arc::clone(&self.remembered);
             let task = tokio::task::spawn_blocking(move || remembered.set_pod_cidrs(cidrs));
-            // One that panicked is a bug, and was logged.
+            // A panic is a bug, and was logged.
             let _ = task.await;
         }
     }

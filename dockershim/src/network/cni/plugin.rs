@@ -21,7 +21,7 @@ use super::{chain::Attachment, former::OWNER};
 
 /// What a plugin gets for one request.
 const DEADLINE: Duration = Duration::from_secs(120);
-/// How long one that was killed may take to be gone.
+/// How long a killed plugin may take to be gone.
 const KILL: Duration = Duration::from_secs(10);
 /// How long a binary that is just being written is waited for.
 const BUSY_PATIENCE: Duration = Duration::from_secs(5);
@@ -106,8 +106,7 @@ pub struct Plugins {
 }
 
 impl Plugins {
-    /// The plugins in these directories, of which the first that has one is taken, for the
-    /// shim `owner`.
+    /// The plugins for the shim `owner`; the first of these directories that has a plugin gives it.
     pub fn new(directories: Vec<PathBuf>, owner: Option<String>) -> Self {
         Self {
             directories,
@@ -238,7 +237,7 @@ async fn run_to_end(mut command: Command, stdin: &[u8]) -> Result<Output, Plugin
         return output;
     }
     group.kill();
-    // What it began is not undone while it is at it.
+    // Nothing that the plugin began is undone while it still runs.
     if tokio::time::timeout(KILL, work).await.is_err() {
         tracing::warn!("a CNI plugin that was killed does not end");
     }
@@ -253,7 +252,7 @@ async fn read(from: &mut Option<impl AsyncRead + Unpin>) -> io::Result<Vec<u8>> 
     Ok(bytes)
 }
 
-/// A plugin, and what it runs itself: they all have to end when nobody waits for it any more.
+/// A plugin and the processes it runs, which all have to end when nobody waits for it any more.
 struct Group(Mutex<Option<Pid>>);
 
 impl Group {
@@ -262,14 +261,14 @@ impl Group {
         Self(Mutex::new(pid))
     }
 
-    /// The plugin has ended: its number may be another's now.
+    /// Notes that the plugin has ended: its pid may be another's now.
     fn ended(&self) {
         self.0.lock().take();
     }
 
     fn kill(&self) {
         if let Some(group) = *self.0.lock() {
-            // One that has ended this moment is gone.
+            // The plugin may have ended this moment.
             let _ = kill_process_group(group, Signal::KILL);
         }
     }
@@ -373,7 +372,7 @@ mod tests {
         let number = || fs::read_to_string(dir.path().join("pid")).unwrap_or_default();
         eventually("it runs", &|| !number().is_empty()).await;
         run.abort();
-        // Ended, though perhaps nobody has asked yet how.
+        // It has ended, though perhaps it was not reaped yet.
         let stat = format!("/proc/{}/stat", number().trim());
         let ended = || fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z "));
         eventually("what it runs has ended", &ended).await;

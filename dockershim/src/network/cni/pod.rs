@@ -89,7 +89,7 @@ impl NetNs {
             let failed = |source| ProcessError::File { pid, source };
             let netns = process.network_namespace().map_err(failed)?;
             if is_own(&netns).map_err(failed)? {
-                // What plugins did there, the node would lose.
+                // Plugins would do to the node what they do to the sandbox.
                 return Err(ProcessError::Foreign { pid, container: id });
             }
             Ok(Self(Arc::new(netns)))

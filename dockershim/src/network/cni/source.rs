@@ -31,29 +31,29 @@ pub(super) struct Source {
     loaded: ArcSwap<Loaded>,
     /// Held while somebody looks.
     looking: Arc<Mutex<()>>,
-    /// Wakes who asks the plugins for their status when the configuration has changed.
+    /// Wakes the task that asks the plugins for their status when the configuration has changed.
     pub(super) reloaded: Notify,
-    /// What the plugins' `STATUS` said last, if it was no.
+    /// The problem that the plugins' `STATUS` reported last, if any.
     problem: ArcSwap<Option<String>>,
 }
 
-/// What was seen.
+/// The network as it was seen.
 #[derive(Debug)]
 pub(super) struct Loaded {
     fingerprint: Option<Fingerprint>,
     /// The network, or why there is none.
     pub(super) network: Result<Arc<NetworkConfig>, String>,
-    /// Which of its plugins is not installed.
+    /// The first of its plugins that is not installed, if any.
     pub(super) missing: Option<String>,
 }
 
-/// Changes with the files of the directory: names, inodes, sizes, times of change.
+/// The files of the directory: names, inodes, sizes, times of change.
 type Fingerprint = Vec<(OsString, u64, u64, (i64, i64))>;
 
 // === impl Source ===
 
 impl Source {
-    /// Nothing was looked at yet.
+    /// A source before the first look.
     pub(super) fn new(conf_dir: PathBuf, plugins: Plugins) -> Self {
         let loaded = Loaded {
             fingerprint: None,
@@ -70,17 +70,17 @@ impl Source {
         }
     }
 
-    /// What was seen last.
+    /// The network as it was seen last.
     pub(super) fn loaded(&self) -> Arc<Loaded> {
         self.loaded.load_full()
     }
 
-    /// What the plugins' `STATUS` said last, if it was no.
+    /// The problem that the plugins' `STATUS` reported last, if any.
     pub(super) fn problem(&self) -> Arc<Option<String>> {
         self.problem.load_full()
     }
 
-    /// Takes in what the plugins' `STATUS` said.
+    /// Takes in the problem that the plugins' `STATUS` reported, if any.
     pub(super) fn set_problem(&self, problem: Option<String>) {
         if **self.problem.load() == problem {
             return;
@@ -102,7 +102,7 @@ impl Source {
                 this.look();
                 drop(one_at_a_time);
             });
-            // One that panicked is a bug, and was logged.
+            // A panic is a bug, and was logged.
             let _ = task.await;
         };
         let _ = tokio::time::timeout(PATIENCE, look).await;
@@ -126,7 +126,7 @@ impl Source {
         }
         match &network {
             Ok(new) if before.network.as_ref() != Ok(new) => {
-                // Until its plugins have said that they are ready, they are not.
+                // The plugins are not ready until they have said so.
                 let asked = new.version >= Version::STATUS;
                 let unknown = || format!("STATUS of network {:?} is being asked", new.name);
                 self.problem.store(Arc::new(asked.then(unknown)));
@@ -173,7 +173,7 @@ impl Source {
     }
 }
 
-/// Of the files in `directory`, and of those one level below: there plugins may have files
+/// The fingerprint of the files in `directory` and one level below, where plugins may have files
 /// of their own.
 fn fingerprint(directory: &Path) -> io::Result<Fingerprint> {
     let mut found = Vec::new();
@@ -189,7 +189,7 @@ fn add_to(found: &mut Fingerprint, directory: &Path, go_down: bool) -> io::Resul
     };
     for entry in entries {
         let path = entry?.path();
-        // A link leads to what counts.
+        // The target of a link counts.
         let Ok(metadata) = fs::metadata(&path) else {
             continue;
         };

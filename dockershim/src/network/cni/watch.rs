@@ -12,7 +12,7 @@ use crate::model::Model;
 const POLL: Duration = Duration::from_secs(2);
 /// How often the plugins are asked for their status.
 const STATUS: Duration = Duration::from_secs(10);
-/// How often it is tried again to detach sandboxes that are gone.
+/// The time between attempts to detach sandboxes that are gone.
 const SWEEP: Duration = Duration::from_secs(60);
 /// How often it is looked whether the engine's sandboxes are known.
 const AWAIT_SYNC: Duration = Duration::from_millis(200);
