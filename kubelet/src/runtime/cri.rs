@@ -51,7 +51,7 @@ struct TransportError(#[source] StdError);
 #[derive(Clone, Debug)]
 pub struct CriClient {
     runtime: RuntimeServiceClient<Transport>,
-    /// For commands of which the output is cut.
+    /// The client for commands with cut output.
     commands: RuntimeServiceClient<Transport>,
     image: ImageServiceClient<Transport>,
     timeout: Duration,
@@ -364,8 +364,8 @@ impl CriClient {
         self.call("ReopenContainerLog", id, call).await.map(drop)
     }
 
-    /// Runs a command in a container, for at most `limit` unless that is zero. Of each of
-    /// its outputs the first [`KEPT_OUTPUT`] bytes are kept; the rest is never in memory.
+    /// Runs a command in a container, for at most `limit` unless that is zero. Keeps the first
+    /// [`KEPT_OUTPUT`] bytes of each of its outputs; the rest is never in memory.
     ///
     /// # Errors
     /// The call failed; a command that fails is no error.
@@ -381,7 +381,7 @@ impl CriClient {
     /// As [`Self::exec_sync`], with all that the command prints: up to 16 MiB.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Self::exec_sync`].
     pub async fn exec_sync_whole(
         &self,
         id: &str,

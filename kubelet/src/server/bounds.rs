@@ -1,5 +1,5 @@
-//! What takes as long as its client likes has places of its own, each kind for itself: it
-//! never takes the last one of the requests that are answered at once.
+//! Requests that take as long as their client likes have places of their own, each kind for
+//! itself: they never take the last place of the requests that are answered at once.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::answer::error;
 use crate::metrics::{Collector, Exposition};
 
-/// When a client may try again for which there was no place, in seconds.
+/// Seconds until a client may try again when there was no place for it.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("10");
 
 /// The places of one kind of requests.
@@ -70,7 +70,7 @@ impl Gate {
 }
 
 impl Gates {
-    /// Those of a server: half as many followed logs as it has room for connections, and a
+    /// The gates of a server: half as many followed logs as it has room for connections, and a
     /// quarter of each other kind of streams, which are no longer among its connections once
     /// they are upgraded.
     pub(super) fn new(server: &'static str, room: Room) -> Self {
@@ -101,7 +101,7 @@ impl Gates {
 pub(super) struct BoundMetrics(Vec<Arc<Bound>>);
 
 impl BoundMetrics {
-    /// Shows these as well.
+    /// Adds bounds to those that are shown.
     pub(super) fn add(&mut self, bounds: impl IntoIterator<Item = Arc<Bound>>) {
         self.0.extend(bounds);
     }

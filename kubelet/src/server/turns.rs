@@ -9,14 +9,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
 /// Questions at the same time.
 const QUESTIONS: usize = 16;
-/// Of them, those about callers from one address.
+/// Questions about callers from one address at the same time.
 const OF_ADDRESS: usize = 4;
 
-/// Who asks when.
+/// The order that questions are asked in.
 #[derive(Debug)]
 pub(super) struct Turns {
     all: Semaphore,
-    /// Those who ask or wait, by where their callers come from.
+    /// The slots of those who ask or wait, by the address of their callers.
     queues: Mutex<BTreeMap<Option<IpAddr>, Arc<Semaphore>>>,
     questions: Arc<Bound>,
     of_address: Arc<Bound>,
@@ -25,13 +25,13 @@ pub(super) struct Turns {
 /// The turn to ask, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Turn<'a> {
-    // In the order in which they have to end.
+    // Fields are dropped in this order: the queue sees last whether anyone else uses its slots.
     _of_all: Option<SemaphorePermit<'a>>,
     _of_address: Option<OwnedSemaphorePermit>,
     _queue: Queue<'a>,
 }
 
-/// One of those who ask or wait.
+/// The place of one that asks or waits.
 #[derive(Debug)]
 struct Queue<'a> {
     turns: &'a Turns,
@@ -40,7 +40,7 @@ struct Queue<'a> {
 }
 
 impl Turns {
-    /// Nobody asks. The bounds have these names: of all questions, and of those about
+    /// Turns that nobody has. The bounds have these names: of all questions, and of those about
     /// callers from one address.
     pub(super) fn new([questions, of_address]: [&'static str; 2]) -> Self {
         let bound = |name, most| Arc::new(Bound::new("secure", name, most));
@@ -68,7 +68,7 @@ impl Turns {
         }
         let of_all = self.all.acquire().await;
         Turn {
-            // Nobody closes either of them.
+            // Neither semaphore is ever closed.
             _of_all: of_all.ok(),
             _of_address: of_address.ok(),
             _queue: queue,
@@ -93,7 +93,7 @@ impl<'a> Queue<'a> {
 impl Drop for Queue<'_> {
     fn drop(&mut self) {
         let mut queues = self.turns.queues.lock();
-        // Nobody but this one and the map.
+        // Only this queue and the map are left.
         if Arc::strong_count(&self.slots) == 2 {
             queues.remove(&self.address);
         }

@@ -14,7 +14,7 @@ use crate::{
     streams::streaming_server,
 };
 
-/// What who is let in waits at most.
+/// How long a client that is let in waits at most.
 const SOON: Duration = Duration::from_secs(5);
 /// Connections that the secure port has room for.
 const ROOM: usize = 1024;
@@ -132,7 +132,7 @@ async fn followed_logs_leave_places_for_other_requests() {
     let series = "kubelet_server_bounds_reached_total{server=\"secure\",bound=\"followed_logs\"}";
     assert!(sample(&page, series) > 0);
 
-    // Room that is made is had again.
+    // Freed room can be taken again.
     followed.clear();
     let again = async {
         while follow()

@@ -1,5 +1,5 @@
-//! Rules of what volumes give to the programs that mount, make and check file systems. A
-//! text that begins with a dash would be an option to some of them, wherever it is.
+//! Rules for what volumes give to the programs that mount, make and check file systems. Some of
+//! them take a text that begins with a dash for an option, wherever it is.
 
 use std::net::Ipv6Addr;
 
@@ -52,7 +52,7 @@ fn nfs_server(text: &str) -> Rule {
     )
 }
 
-/// Types of file systems, of which there are programs such as `mkfs.ext4`.
+/// Types of file systems, as in the names of programs such as `mkfs.ext4`.
 ///
 /// # Errors
 /// What is allowed.
@@ -65,7 +65,7 @@ pub fn file_system_type(text: &str) -> Rule {
 }
 
 /// The options of mount(8) in an item of `mountOptions`, where people write several with
-/// commas. None of them takes in what is put after it.
+/// commas. No option swallows what is put after it.
 ///
 /// # Errors
 /// What is allowed.
@@ -96,7 +96,7 @@ pub fn mount_options(item: &str) -> Result<Vec<&str>, &'static str> {
     options.retain(|option| !option.is_empty());
     for option in &options {
         operand(option)?;
-        // It would make the next comma a part of this one.
+        // The backslash would make the next comma a part of this option.
         ensure(!option.ends_with('\\'), "must not end with a backslash")?;
     }
     Ok(options)

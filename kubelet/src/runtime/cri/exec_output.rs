@@ -1,9 +1,9 @@
-//! What commands print is cut while it comes in: however much a container prints and
-//! however many probes run, no answer to `ExecSync` is in memory as a whole.
+//! Cuts what commands print while it comes in: however much a container prints and however many
+//! probes run, no answer to `ExecSync` is in memory as a whole.
 //!
-//! gRPC's library hands an answer on when all of it is there, so this is done to the bytes
-//! of the response: messages with five bytes in front (a flag and their length), which are
-//! fields of an `ExecSyncResponse` (`stdout` 1, `stderr` 2, `exit_code` 3).
+//! The gRPC library hands on only whole answers, so the cut is made in the bytes of the response:
+//! messages with a header of five bytes (a flag and their length), which are the fields of an
+//! `ExecSyncResponse` (`stdout` 1, `stderr` 2, `exit_code` 3).
 
 use std::{
     pin::Pin,
@@ -18,15 +18,14 @@ use tonic::{Status, body::Body};
 
 use super::MAX_MESSAGE_SIZE;
 
-/// What is kept of each of a command's outputs, in bytes; upstream's probes keep as much of
-/// both together.
+/// Bytes kept of each of a command's outputs; upstream's probes keep as many of both together.
 pub const KEPT: usize = 10 * 1024;
 
-/// Flag and length of a message.
+/// Bytes of a message's header: its flag and length.
 const HEAD: usize = 5;
-/// Longest number in a message.
+/// Bytes of the longest number (varint) in a message.
 const MAX_NUMBER: usize = 10;
-/// Longest message that goes on: both outputs, and what little else there is.
+/// Bytes of the longest message after the cut: both outputs, and what little else there is.
 const MAX_CUT: usize = 2 * KEPT + 1024;
 const STDOUT: u64 = 1;
 const STDERR: u64 = 2;
@@ -42,27 +41,27 @@ pub(super) struct CutBody {
 #[derive(Debug)]
 struct Cutter {
     at: At,
-    /// What is left of the message.
+    /// Bytes of the message that are still to come.
     left: usize,
-    /// Of a head or number: what has come of it.
+    /// The bytes of a header or number that have come.
     number: Vec<u8>,
-    /// The message as it goes on.
+    /// The message after the cut.
     message: BytesMut,
     /// Whether something was left out of it.
     is_cut: bool,
     bound: Arc<Bound>,
 }
 
-/// Where in the response a piece begins.
+/// The part of the response that comes next.
 #[derive(Clone, Copy, Debug)]
 enum At {
     Head,
     Key,
     /// The value of a number.
     Value,
-    /// The length of the field of this key.
+    /// The length of the field with this key.
     Length(u64),
-    /// So many bytes that go on, and so many behind them that do not.
+    /// A field's bytes: those to keep, and those to cut behind them.
     Bytes {
         kept: usize,
         cut: usize,
@@ -108,7 +107,7 @@ impl HttpBody for CutBody {
 }
 
 impl Cutter {
-    /// Takes a piece in; returns the messages that are whole with it.
+    /// Takes a piece; returns the messages that it completes.
     fn take(&mut self, mut piece: Bytes) -> Result<Bytes, Status> {
         let mut whole = BytesMut::new();
         while !piece.is_empty() {
@@ -152,7 +151,7 @@ impl Cutter {
         Ok(())
     }
 
-    /// Takes a byte of a number, and what the number means when it is the last one.
+    /// Takes a byte of a number, and acts on the number if that is its last byte.
     fn number(&mut self, piece: &mut Bytes) -> Result<(), Status> {
         let byte = piece.get_u8();
         self.left = self
@@ -178,7 +177,7 @@ impl Cutter {
                     5 => self.fixed(4)?,
                     _ => return Err(malformed("has a field of an unknown type")),
                 };
-                // The length of bytes changes, so that their key goes on with it.
+                // The length of a field with bytes changes, so its key is written along with that.
                 if !matches!(at, At::Length(_)) {
                     self.message.extend_from_slice(&self.number);
                 }
@@ -193,7 +192,7 @@ impl Cutter {
         Ok(())
     }
 
-    /// The bytes of a field of this key and length come.
+    /// Begins the bytes of a field with this key and length.
     fn field(&mut self, key: u64, length: u64) -> Result<At, Status> {
         let length = usize::try_from(length).unwrap_or(usize::MAX);
         if length > self.left {
@@ -201,7 +200,7 @@ impl Cutter {
         }
         let kept = match key >> 3 {
             STDOUT | STDERR => length.min(KEPT),
-            // What it is nobody here knows.
+            // The field is unknown here.
             _ => 0,
         };
         self.is_cut |= kept < length;
@@ -210,7 +209,7 @@ impl Cutter {
         Ok(bytes(kept, length - kept))
     }
 
-    /// So many bytes come, of a field that nobody here knows.
+    /// Begins the bytes of a field with a fixed length, which is unknown here.
     fn fixed(&mut self, length: usize) -> Result<At, Status> {
         match length > self.left {
             true => Err(malformed("is too short")),
@@ -230,7 +229,7 @@ impl Cutter {
         self.at = bytes(kept - goes_on, cut - is_left_out);
     }
 
-    /// The message is whole.
+    /// Hands out the whole message.
     fn end(&mut self, whole: &mut BytesMut) -> Result<(), Status> {
         if std::mem::take(&mut self.is_cut) {
             self.bound.reach();
@@ -245,7 +244,7 @@ impl Cutter {
     }
 }
 
-/// Where one is with so many bytes to come.
+/// The part that comes next with these bytes of a field left.
 const fn bytes(kept: usize, cut: usize) -> At {
     match (kept, cut) {
         (0, 0) => At::Key,

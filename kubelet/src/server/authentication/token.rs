@@ -12,7 +12,7 @@ use crate::server::{expiring::Expiring, reviews::Reviews, turns::Turns};
 /// How long at most a token is remembered as nobody's: it may be made valid.
 const REFUSED_TTL: Duration = Duration::from_secs(10);
 
-/// What a token is remembered by: its hash.
+/// The hash that a token is remembered by.
 type Key = [u8; 32];
 
 /// Has tokens reviewed, and remembers the answers.
@@ -21,7 +21,7 @@ pub(super) struct TokenAuthentication {
     reviews: Arc<dyn Reviews>,
     ttl: Duration,
     users: Expiring<Key, User>,
-    /// Tokens that are nobody's. Apart from the others: strangers decide how many there are.
+    /// Tokens that are nobody's, apart from the others: strangers decide how many there are.
     refused: Expiring<Key, ()>,
     turns: Turns,
 }
@@ -82,7 +82,7 @@ impl TokenAuthentication {
     }
 }
 
-/// Whose a token is; nobody's when `None`.
+/// The user of a token; `None` if it is nobody's.
 fn user(status: TokenReviewStatus) -> Option<User> {
     if status.authenticated != Some(true) {
         return None;
@@ -138,7 +138,7 @@ mod tests {
         }
     }
 
-    /// Never answers but for one token.
+    /// Answers for one token only, and never for others.
     #[derive(Debug)]
     struct Slow;
 

@@ -66,7 +66,7 @@ impl Source {
     /// What its driver may be told.
     ///
     /// # Errors
-    /// The volume is none of CSI's, or a field is nothing that a driver can give to `mount`.
+    /// The volume is not CSI's, or a field is nothing that a driver can give to `mount`.
     pub(super) fn of(request: &MountRequest) -> Result<Self, VolumeError> {
         let source = Self::unchecked(request)?;
         if !source.fs_type.is_empty() {

@@ -16,13 +16,13 @@ fn cutter() -> Cutter {
     CutBody::new(Body::empty(), bound).cutter
 }
 
-/// A message as it comes.
+/// A message with its header.
 fn framed(message: &[u8]) -> Vec<u8> {
     let length = u32::try_from(message.len()).unwrap();
     [&[0], &length.to_be_bytes()[..], message].concat()
 }
 
-/// What goes on of a response that comes in pieces of so many bytes.
+/// A response after the cut that comes in pieces of `piece` bytes.
 fn cut(response: &[u8], piece: usize) -> Result<Vec<u8>, Status> {
     let mut cutter = cutter();
     let mut cut = Vec::new();
@@ -76,7 +76,7 @@ fn what_nobody_knows_is_left_out_and_does_no_harm() {
         exit_code: -1,
     };
     let mut message = answer.encode_to_vec();
-    // A number, four bytes, eight bytes and a text, of fields that there may be later.
+    // Fields that may be added later: a number, four bytes, eight bytes and a text.
     message.extend([0x98, 0x06, 0xac, 0x02]);
     message.extend([0xa5, 0x06, 1, 2, 3, 4]);
     message.extend([0xa9, 0x06, 1, 2, 3, 4, 5, 6, 7, 8]);
