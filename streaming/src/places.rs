@@ -30,9 +30,9 @@ use crate::bound::Bound;
 pub struct Room {
     /// Connections at the same time.
     pub connections: usize,
-    /// Of them, those of strangers.
+    /// Connections of strangers.
     pub strangers: usize,
-    /// Of them, those from one address.
+    /// Connections of strangers from one address.
     pub strangers_of_address: usize,
 }
 
@@ -52,7 +52,7 @@ struct Taken {
     next: u64,
     clients: BTreeMap<u64, Client>,
     strangers: usize,
-    /// Strangers, by where they come from.
+    /// The number of strangers by their address.
     by_address: BTreeMap<IpAddr, usize>,
 }
 
@@ -60,7 +60,7 @@ struct Taken {
 struct Client {
     address: Option<IpAddr>,
     standing: Standing,
-    /// Since when it is what it is.
+    /// When it got that standing.
     since: Instant,
     leave: Arc<Notify>,
 }
@@ -69,9 +69,9 @@ struct Client {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     Stranger,
-    /// It was let in, and asks for nothing.
+    /// A client that was let in, and asks for nothing.
     Idle,
-    /// It was let in, and is being answered.
+    /// A client that was let in, and is being answered.
     Busy,
 }
 
@@ -93,8 +93,8 @@ pub struct Busy(Arc<Place>);
 // === impl Room ===
 
 impl Room {
-    /// For at most `connections`, of which strangers have a quarter, and those of an
-    /// address half of that.
+    /// Room for at most `connections`: a quarter of them for strangers, half of that for those of
+    /// an address.
     pub const fn new(connections: usize) -> Self {
         Self {
             connections,
@@ -112,7 +112,7 @@ impl Room {
         Self::new(connections.min(most).max(8))
     }
 
-    /// Where everybody may be let in: strangers and those of one address can take all.
+    /// Room where everybody may be let in: strangers and those of one address can take all.
     pub const fn open(connections: usize) -> Self {
         Self {
             connections,
@@ -125,7 +125,7 @@ impl Room {
 // === impl Places ===
 
 impl Places {
-    /// The places of a server of that name, none of them taken.
+    /// The places of a server of that name, all of them free.
     pub fn new(server: &'static str, room: Room) -> Arc<Self> {
         let bound = |name, most| Arc::new(Bound::new(server, name, most));
         Arc::new(Self {
@@ -147,8 +147,8 @@ impl Places {
         bounds.map(Arc::clone)
     }
 
-    /// Waits until there is a place, or somebody who would make room. For one caller: who
-    /// accepts connections.
+    /// Waits until there is a place, or somebody who would make room. Only one caller may wait: the
+    /// task that accepts connections.
     pub async fn room(&self) {
         loop {
             if self.taken.lock().has_room(self.connections.most()) {
@@ -220,7 +220,7 @@ impl Taken {
         self.clients.len() < most || self.strangers > 0 || !self.clients.values().all(is_busy)
     }
 
-    /// The stranger that has been there longest, of those from where the most come from.
+    /// The stranger that has been there longest, among those of the address with the most.
     fn stranger(&self, of: impl Fn(&Client) -> bool) -> Option<u64> {
         let strangers = self.clients.iter().filter(|(_, client)| {
             let is_stranger = client.standing == Standing::Stranger;
@@ -233,7 +233,7 @@ impl Taken {
         last.map(|(number, _)| *number)
     }
 
-    /// Who was let in and has asked for nothing for the longest time.
+    /// The client that was let in and has asked for nothing for the longest time.
     fn idle(&self) -> Option<u64> {
         let clients = self.clients.iter();
         let idle = clients.filter(|(_, client)| client.standing == Standing::Idle);
@@ -249,7 +249,7 @@ impl Taken {
         }
     }
 
-    /// One stranger less.
+    /// Counts one stranger less.
     fn discount(&mut self, address: Option<IpAddr>) {
         self.strangers -= 1;
         let Some(address) = address else {
@@ -286,17 +286,17 @@ impl Taken {
 // === impl Place ===
 
 impl Place {
-    /// Where the connection comes from; what one machine may have many of counts as one.
+    /// The address of the connection; addresses that one machine may have many of count as one.
     pub const fn address(&self) -> Option<IpAddr> {
         self.address
     }
 
-    /// A request of it was heard.
+    /// Notes that a request of the client was heard.
     pub fn asks(&self) {
         self.has_asked.store(true, Ordering::Relaxed);
     }
 
-    /// Ends after so long if no request of it was heard by then, and else never.
+    /// Returns after `patience` if no request of the client was heard by then, and else never.
     pub async fn stays_silent(&self, patience: Duration) {
         tokio::time::sleep(patience).await;
         if self.has_asked.load(Ordering::Relaxed) {
@@ -309,14 +309,15 @@ impl Place {
         !self.was_let_in.load(Ordering::Relaxed)
     }
 
-    /// It is no stranger's, and is not given up before what is returned is dropped.
+    /// Lets the client in: its place is no stranger's, and is not given up before what is returned
+    /// is dropped.
     pub fn let_in(self: &Arc<Self>) -> Busy {
         self.was_let_in.store(true, Ordering::Relaxed);
         self.places.taken.lock().set(self.number, Standing::Busy);
         Busy(Arc::clone(self))
     }
 
-    /// Ends when the place is for somebody else: the connection is to be cut off.
+    /// Returns when the place is for somebody else: the connection is to be cut off.
     pub async fn given_up(&self) {
         self.leave.notified().await;
     }
@@ -337,7 +338,7 @@ impl Drop for Busy {
     }
 }
 
-/// What one machine may have many of counts as one address.
+/// The address, or its network where one machine may have many addresses.
 fn shared(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(ip) => {

@@ -70,7 +70,7 @@ impl Status {
         }
     }
 
-    /// Of a command that ended by itself, or could not be started.
+    /// The status of a command that ended by itself, or could not be started.
     pub(crate) fn exited(exit: Exit) -> Self {
         let (code, message) = match exit {
             Exit::Code(0) => return Self::success(),
@@ -94,7 +94,7 @@ impl Status {
         }
     }
 
-    /// Of what failed while `doing` was attempted.
+    /// The status of what failed while `doing` was attempted.
     pub(crate) fn failed(doing: &str, error: &RuntimeError) -> Self {
         Self {
             status: FAILURE.into(),

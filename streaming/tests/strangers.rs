@@ -14,7 +14,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// What who has a token waits at most.
+/// How long a client with a token waits at most.
 const SOON: Duration = Duration::from_secs(5);
 /// Connections that the servers of these tests have room for.
 const ROOM: usize = 32;

@@ -24,7 +24,7 @@ async fn ip(cri: &mut Cri, pod: &str) -> String {
     network.unwrap_or_default().ip
 }
 
-/// Each attachment of a pod is found in order by its plugins.
+/// Asserts that the plugins of each attachment of a pod find it in order.
 async fn assert_checked(cri: &mut Cri, pod: &str) {
     let request = cri::PodSandboxStatusRequest {
         pod_sandbox_id: pod.to_owned(),
@@ -108,7 +108,7 @@ async fn pods_reach_each_other_and_are_reached_by_a_port_of_the_node() {
     let hostname = cri.exec(&id, &["hostname"], 10).await.unwrap();
     assert_eq!(hostname.stdout, b"web\n");
 
-    // Of the other, portmap of this age looks for IPv6 rules that it never makes.
+    // The server is left out: portmap of this age looks for IPv6 rules that it never makes.
     assert_checked(&mut cri, &other).await;
 
     cri.stop_pod(&server).await.unwrap();
@@ -195,7 +195,7 @@ async fn the_network_is_ready_when_its_configuration_is_there() {
     cri.remove_pod(&pod).await.unwrap();
     ensure_nothing_is_left(&node).await.unwrap();
 
-    // The kubelet says it once: it is remembered.
+    // The kubelet tells the ranges once: they are remembered.
     node.kill_shim().unwrap();
     node.start_shim().await.unwrap();
     let mut cri = Cri::of(&node).await.unwrap();

@@ -92,7 +92,7 @@ async fn the_pods_of_another_engine_keep_their_network() {
     let mut others = Cri::of(&other).await.unwrap();
     await_ready(&other, &others).await.unwrap();
     let theirs = others.run(&sandbox("web")).await.unwrap();
-    // Once this one is detached, it was looked for what is gone.
+    // What is gone has been looked for once this one is detached.
     let force = RemoveContainerOptionsBuilder::new().force(true).build();
     let docker = other.docker().unwrap();
     docker.remove_container(&theirs, Some(force)).await.unwrap();

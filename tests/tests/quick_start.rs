@@ -1,5 +1,5 @@
-//! `deploy/run.sh`, which is `make run`: that nothing is left of it, however it ends. Each test
-//! has a machine of its own: processes, mounts and network that no other sees.
+//! `deploy/run.sh`, which is `make run`, leaves nothing behind however it ends. Each test has a
+//! machine of its own: processes, mounts and network that no other sees.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -20,11 +20,12 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-/// What a start, and an end, may take.
+/// How long a start or an end may take.
 const LIMIT: Duration = Duration::from_secs(120);
-/// What it writes when the example serves.
+/// The text that it writes when the example serves.
 const SERVES: &str = "Ctrl-C stops it all.";
-/// Makes what the engine writes to its own, and takes in orphans, as every first process has to.
+/// Gives the machine its own directories for the engine, and adopts orphans, as every first process
+/// has to.
 const MACHINE: &str = "mount -t tmpfs none /run && mount -t tmpfs none /var/lib && \
      mkdir -p /run/lock && ip link set lo up && echo ready && { sleep infinity & wait; }";
 
@@ -33,7 +34,7 @@ const OWN_PROCESSES: usize = 2;
 /// A machine of a test's own. Dropped, everything in it ends.
 struct Machine {
     dir: TempDir,
-    /// Its first process, as it is known out here.
+    /// The pid of its first process outside of it.
     init: u32,
     mounts: BTreeSet<String>,
     _holder: Process,
@@ -131,14 +132,14 @@ impl Machine {
             .collect()
     }
 
-    /// The mounts, by what they are mounted on.
+    /// The mount points.
     fn mounts(&self) -> BTreeSet<String> {
         let table = fs::read_to_string(format!("/proc/{}/mounts", self.init)).unwrap();
         let targets = table.lines().filter_map(|line| line.split(' ').nth(1));
         targets.map(str::to_owned).collect()
     }
 
-    /// Sends a signal (`KILL`) to the process whose command line is this one's.
+    /// Sends a signal (`KILL`) to the process whose command line `is_it` accepts.
     fn kill(&self, what: &str, is_it: impl Fn(&str) -> bool) {
         let line = |pid: &u32| {
             let line = fs::read_to_string(self.proc().join(pid.to_string()).join("cmdline"));
@@ -185,12 +186,12 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // With its first process all others end, and what holds it.
+        // All other processes end with its first one, and so does what holds it.
         let _ = signal(self.init, Signal::KILL);
     }
 }
 
-/// The name of a process's program; `None` when it has ended, though nobody asked how.
+/// The name of a process's program; `None` when it has ended, even if it was not reaped yet.
 fn command(proc: &Path, pid: u32) -> Option<String> {
     let stat = fs::read_to_string(proc.join(pid.to_string()).join("stat")).ok()?;
     let (before, after) = stat.rsplit_once(") ")?;
@@ -198,12 +199,12 @@ fn command(proc: &Path, pid: u32) -> Option<String> {
     (!after.starts_with('Z')).then(|| name.to_owned())
 }
 
-/// Of the process that was called.
+/// Whether a command line is that of the process that was called.
 fn is_called(line: &str) -> bool {
     line.starts_with("bash /")
 }
 
-/// Of the one that starts everything.
+/// Whether a command line is that of the process that starts everything.
 fn is_session(line: &str) -> bool {
     line.contains("run.sh session")
 }
@@ -228,7 +229,7 @@ async fn nothing_is_left_when_its_reader_goes_away() {
     drop(run.output);
     machine.await_nothing_left("while it waits").await;
     run.child.wait().unwrap();
-    // Before it has said a word.
+    // The reader is gone before it has written a word.
     let mut run = machine.start();
     drop(run.output);
     machine.await_nothing_left("while it starts").await;

@@ -12,7 +12,7 @@ use rustix::{
 use tree_walk::{Step, Walk, remove_all};
 
 const DEPTH: usize = 20_000;
-/// For the whole process, with all its tests.
+/// The limit of the whole process, with all its tests.
 const DESCRIPTORS: u64 = 128;
 
 fn few_descriptors() {

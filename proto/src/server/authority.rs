@@ -1,12 +1,12 @@
-//! The `:authority` of each request, made one that h2 takes while its bytes pass by.
+//! Makes the `:authority` of each request one that h2 takes, while its bytes pass by.
 //!
 //! HPACK makes both ends keep the same table of headers, counted in bytes. So nothing is
-//! decoded and written anew here: bytes of a value are replaced by others, as many, which
-//! decode to as many characters. Frames keep their lengths and the tables their sizes, nothing
-//! is held back, and what is not understood passes as it is, for h2 to refuse.
+//! decoded and encoded again here: bytes of a value are replaced by as many others that decode to
+//! as many characters. Frames keep their lengths and the tables their sizes, nothing is held back,
+//! and what is not understood passes as it is, for h2 to refuse.
 //!
-//! The name is known where a field has it as the static index that HPACK gives it, or spelled
-//! out. No encoder that is in use takes it from the dynamic table.
+//! The name is recognized as its index in HPACK's static table, or spelled out. No encoder that
+//! is in use takes it from the dynamic table.
 
 #[cfg(test)]
 mod tests;
@@ -14,20 +14,20 @@ mod text;
 
 use text::Text;
 
-/// What a connection begins with.
+/// Bytes of the connection preface.
 const PREFACE: usize = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
-/// Of a frame: its length, kind, flags and stream.
+/// Bytes of a frame header: the frame's length, kind, flags and stream.
 const HEAD: usize = 9;
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
-/// The bytes of a frame's priority.
+/// Bytes of the priority in a HEADERS frame.
 const PRIORITY_LENGTH: usize = 5;
 
 /// The index of `:authority` in HPACK's static table; it has no value there.
 const AUTHORITY: u32 = 1;
-/// The field of that index alone, and one of another empty header, which nobody reads.
+/// The field that is that index alone, and one of another empty header, which nobody reads.
 const EMPTY_AUTHORITY: u8 = 0x80 | 1;
 const EMPTY_ACCEPT_CHARSET: u8 = 0x80 | 15;
 const NAME: &[u8] = b":authority";
@@ -37,63 +37,63 @@ const NAME_HUFFMAN: &[u8] = &[0xb8, 0x3b, 0x53, 0x39, 0xec, 0x32, 0x7d, 0x7f];
 #[derive(Debug, Default)]
 pub(super) struct Authorities {
     at: At,
-    /// Of a request's headers, which may go on in the next frame.
+    /// The position in a request's headers, which may go on in the next frame.
     field: Field,
 }
 
-/// Where in the connection.
+/// The position in a connection.
 #[derive(Clone, Copy, Debug)]
 enum At {
-    /// In so many bytes of no interest.
+    /// Skipping this many bytes of no interest.
     Other(usize),
-    /// In a frame's head.
+    /// Reading a frame header: its bytes so far, and how many they are.
     Head([u8; HEAD], usize),
-    /// At the length of the padding of headers.
+    /// Reading the length of a HEADERS frame's padding.
     PadLength { left: usize, priority: usize },
-    /// In the priority of headers.
+    /// Skipping the priority of a HEADERS frame.
     Priority { skip: usize, headers: Headers },
-    /// In headers.
+    /// Reading a request's headers.
     Headers(Headers),
-    /// In what is not HTTP/2.
+    /// Passing on bytes that are not HTTP/2.
     Lost,
 }
 
-/// What is left of a frame of headers.
+/// The rest of a frame of headers.
 #[derive(Clone, Copy, Debug)]
 struct Headers {
     left: usize,
     padding: usize,
 }
 
-/// Where in a request's headers.
+/// The position in a request's headers.
 #[derive(Clone, Copy, Debug, Default)]
 enum Field {
     #[default]
     Start,
-    /// In a number that is longer than its first byte.
+    /// Reading a number that is longer than its first byte.
     Number { of: Number, value: u32, shift: u32 },
-    /// At the length of a name or a value.
+    /// Reading the length of a name or a value.
     Length(String),
-    /// In a name; so far it is that of the authority or not.
+    /// Reading a name, which so far is that of the authority or not.
     Name {
         left: u32,
         huffman: bool,
         authority: bool,
     },
-    /// In the authority.
+    /// Reading the authority.
     Authority { left: u32, text: Text },
-    /// In another value.
+    /// Skipping another value.
     Value { left: u32 },
-    /// In what is not HPACK.
+    /// Passing on bytes that are not HPACK.
     Lost,
 }
 
-/// What a number says.
+/// The meaning of a number.
 #[derive(Clone, Copy, Debug)]
 enum Number {
     /// Nothing of interest.
     Other,
-    /// Which name a literal field has; 0 if it is spelled out.
+    /// The index of a literal field's name; 0 if it is spelled out.
     NameIndex,
     Length {
         of: String,
@@ -126,10 +126,11 @@ impl At {
         }
     }
 
-    /// In headers behind `skip` bytes, with `left` of them and then the padding.
+    /// The position in a frame with `left` bytes to come: `skip` of them before the headers, and
+    /// `padding` behind.
     fn headers(skip: usize, left: usize, padding: usize) -> Self {
         match left.checked_sub(skip + padding) {
-            // A frame that is shorter than what it has to hold.
+            // The frame is shorter than what it has to hold.
             None => Self::Lost,
             Some(left) if skip == 0 => Headers { left, padding }.rest(),
             Some(left) => Self::Priority {
@@ -155,7 +156,7 @@ impl Headers {
 // === impl Authorities ===
 
 impl Authorities {
-    /// Makes of each authority in the connection's next bytes one that h2 takes.
+    /// Makes each authority in the connection's next bytes one that h2 takes.
     pub(super) fn pass(&mut self, mut bytes: &mut [u8]) {
         while !bytes.is_empty() {
             let (taken, at) = self.step(bytes);
@@ -164,7 +165,7 @@ impl Authorities {
         }
     }
 
-    /// How many of the bytes, at least one, were taken, and what is behind them.
+    /// Takes at least one of the bytes; returns how many, and the position behind them.
     fn step(&mut self, bytes: &mut [u8]) -> (usize, At) {
         match self.at {
             At::Head(mut head, have) => {
@@ -230,7 +231,7 @@ impl Authorities {
 // === impl Field ===
 
 impl Field {
-    /// Behind these bytes.
+    /// Takes these bytes; returns the position behind them.
     fn pass(mut self, mut bytes: &mut [u8]) -> Self {
         while !bytes.is_empty() {
             let (taken, next) = self.step(bytes);
@@ -240,7 +241,7 @@ impl Field {
         self
     }
 
-    /// How many of the bytes, at least one, were taken, and what is behind them.
+    /// Takes at least one of the bytes; returns how many, and the position behind them.
     fn step(self, bytes: &mut [u8]) -> (usize, Self) {
         let part = |left: u32| bytes.len().min(left as usize);
         match self {
@@ -323,7 +324,7 @@ impl Field {
 // === impl Number ===
 
 impl Number {
-    /// Of the lower `bits` of a first byte.
+    /// The position behind a number's first byte, with the number in its lower `bits`.
     const fn begin(self, first: u8, bits: u32) -> Field {
         let most = (1 << bits) - 1;
         let value = first as u32 & most;

@@ -32,7 +32,7 @@ async fn the_oldest_stranger_of_an_address_makes_room_for_the_next() {
     let places = places();
     let first = enter(&places, "192.0.2.1");
     let second = enter(&places, "::ffff:192.0.2.1");
-    // Others have their own part, of which a network of one machine has one.
+    // Others have parts of their own, one for the network of each machine.
     let others = [
         enter(&places, "2001:db8::1"),
         enter(&places, "2001:db8:0:1::1"),
@@ -41,7 +41,7 @@ async fn the_oldest_stranger_of_an_address_makes_room_for_the_next() {
     assert!(is_given_up(&first) && !is_given_up(&second) && !is_given_up(&third));
     assert!(!others.iter().any(|other| is_given_up(other)));
     assert_eq!(reached(&places), [0, 0, 1]);
-    // Its place is another's: that it goes changes nothing.
+    // Its place is another's by now, so dropping it changes nothing.
     drop(first);
     let fourth = enter(&places, "192.0.2.1");
     assert!(is_given_up(&second) && !is_given_up(&fourth));
@@ -63,7 +63,7 @@ async fn strangers_of_many_addresses_make_room_among_themselves() {
     let alone = enter(&places, "192.0.2.1");
     let pair = [enter(&places, "192.0.2.2"), enter(&places, "192.0.2.2")];
     let last = enter(&places, "192.0.2.3");
-    // Where the most come from is asked first, and the oldest of those.
+    // The oldest of the address with the most strangers makes room first.
     let next = enter(&places, "192.0.2.4");
     assert!(is_given_up(&pair[0]) && !is_given_up(&pair[1]));
     let more = enter(&places, "192.0.2.5");
@@ -87,7 +87,7 @@ async fn who_is_let_in_gives_a_place_up_only_when_idle_and_strangers_before() {
     assert!(is_given_up(&stranger));
     let _ninth = next.let_in();
 
-    // Nobody would go: who comes waits.
+    // Nobody would make room, so newcomers wait.
     let waiting = timeout(Duration::from_secs(1), places.room()).await;
     assert!(waiting.is_err());
     let clients: Vec<_> = busy.iter().map(|busy| Arc::clone(&busy.0)).collect();

@@ -24,8 +24,8 @@ pub struct LoneKubelet {
 }
 
 impl LoneKubelet {
-    /// Starts one that may have so many files open, with these further fields. Returns once
-    /// it serves who has a client certificate.
+    /// Starts a kubelet that may have `files` files open, with further fields. Returns once it
+    /// serves clients with a certificate.
     pub async fn start(files: u64, fields: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
@@ -79,7 +79,7 @@ impl LoneKubelet {
         kubelet
     }
 
-    /// What who has a client certificate gets from the secure port in five seconds.
+    /// What a client with a certificate gets from the secure port in five seconds.
     pub async fn get(&self, path: &str) -> Result<String, String> {
         let mut curl = Command::new("curl");
         curl.args(["--silent", "--show-error", "--fail", "--insecure"]);

@@ -3,14 +3,14 @@ use tonic::codegen::http::uri;
 
 use super::*;
 
-/// The characters with the shortest codes, of each length in the order of their codes.
+/// The characters with the shortest codes, by length and in the order of their codes.
 const SHORT: [(usize, &str); 4] = [
     (5, "012aceiost"),
     (6, " %-./3456789=A_bdfghlmnpru"),
     (7, ":BCDEFGHIJKLMNOPQRSTUVWYjkqvwxyz"),
     (8, "&*,;XZ"),
 ];
-/// What of them clients may have in an authority.
+/// An authority of those of them that a client may send.
 const PATH: &str = "[a-zA-Z0-9 %./:=_&*,;-]{1,80}";
 
 /// The codes of [`SHORT`], as digits.
@@ -74,7 +74,7 @@ fn string(text: &str, coded: bool) -> Vec<u8> {
     [number(flag, 7, text.len()), text].concat()
 }
 
-/// How a client writes a field.
+/// A client's way to write a field.
 #[derive(Clone, Copy, Debug)]
 struct Form {
     /// 0x40: kept in the table; 0x10, 0: not.
@@ -99,8 +99,8 @@ fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
     [&[a, b, c, kind, flags, 0, 0, 0, 1], payload].concat()
 }
 
-/// A connection with one request of these fields, cut into frames of which the first has
-/// `prefix` and `padding`.
+/// A connection with one request of these fields, cut into two frames; the first has `prefix` and
+/// `padding`.
 fn connection(block: &[u8], flags: u8, prefix: &[u8], padding: usize, cut: usize) -> Vec<u8> {
     let (first, rest) = block.split_at(cut);
     let padding = vec![0; padding];
@@ -128,7 +128,7 @@ fn passed(bytes: &[u8], cuts: &[usize]) -> Vec<u8> {
     bytes
 }
 
-/// What of an authority reaches h2.
+/// The authority as it reaches h2.
 fn seen(authority: &str, form: Form) -> std::string::String {
     let bytes = field(":authority", authority, form);
     let before = connection(&bytes, 0, &[], 0, 0);
@@ -168,7 +168,7 @@ fn a_path_in_the_place_of_an_authority_becomes_a_name() {
         ("/run/cri.sock", "-run-cri.sock", "3run3cri.sock"),
         ("unix:///run/a:b", "unix:---run-a-b", "unix:333run3aBb"),
         ("a%20b c", "a-20b-c", "a.20b-c"),
-        // What is an authority stays as it is.
+        // A valid authority stays as it is.
         ("localhost", "localhost", "localhost"),
         (
             "runtime.local:1234",

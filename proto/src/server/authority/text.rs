@@ -6,23 +6,23 @@ const CODES: [u32; 31] = [
     0, 0, 0, 0, 0, 10, 26, 32, 6, 0, 5, 3, 2, 6, 2, 3, 0, 0, 0, 3, 8, 13, 26, 29, 12, 4, 15, 19,
     29, 0, 4,
 ];
-/// What `' '` and `'%'` begin with, and nothing else. With the last bit set, they are `'-'` and
-/// `'.'`.
+/// The bits that the codes of `' '` and `'%'` begin with, and no others. With the last bit set,
+/// they are `'-'` and `'.'`.
 const SPACE_OR_PERCENT: (usize, u32) = (5, 0b01010);
-/// With the last bit set, it is `'3'`.
+/// The code of `'/'`; with the last bit set, it is `'3'`.
 const SLASH: (usize, u32) = (6, 0b011000);
-/// With the last bit set, it is `'B'`.
+/// The code of `':'`; with the last bit set, it is `'B'`.
 const COLON: (usize, u32) = (7, 0b1011100);
 
-/// An authority, as far as it has passed. Up to what is in no host's name it is left alone; from
-/// there on it is a path, in which nothing may stay that has a meaning in an authority.
+/// An authority, as far as it has passed. It is left alone up to the first character that is in no
+/// host's name; from there on it is a path, and loses what has a meaning in an authority.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Text {
     path: bool,
     huffman: Option<Code>,
 }
 
-/// A code of which some bits have passed.
+/// A code, as far as its bits have passed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Code {
     bits: u32,
@@ -46,7 +46,7 @@ impl Text {
         }
     }
 
-    /// Replaces among the text's next bytes those that h2 does not take.
+    /// Replaces those of the text's next bytes that h2 does not take.
     pub(super) fn pass(&mut self, bytes: &mut [u8]) {
         match self.huffman {
             None => bytes.iter_mut().for_each(|byte| self.character(byte)),
