@@ -12,7 +12,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// What is read at once.
+/// Bytes that are read at once, at most.
 const CHUNK: usize = 128 * 1024;
 /// Files that are kept for other readers when all was taken.
 const KEPT: usize = 3;
@@ -127,10 +127,12 @@ impl EngineFile {
     /// The file cannot be read.
     pub fn read(&mut self, buffer: &mut Vec<u8>) -> io::Result<usize> {
         let held = buffer.len();
-        buffer.resize(held + CHUNK, 0);
-        let read = self
-            .file
-            .read_at(&mut buffer[held..], self.offset + held as u64);
+        let from = self.offset + held as u64;
+        // Each thread that reads has memory of its own, which it keeps: no more than is needed.
+        let rest = self.file.metadata()?.len().saturating_sub(from);
+        let length = usize::try_from(rest).map_or(CHUNK, |rest| rest.min(CHUNK));
+        buffer.resize(held + length, 0);
+        let read = self.file.read_at(&mut buffer[held..], from);
         buffer.truncate(held + *read.as_ref().unwrap_or(&0));
         read
     }
