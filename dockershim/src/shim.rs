@@ -250,20 +250,24 @@ impl Shim {
     ///
     /// # Errors
     /// The mutation's own, or [`Error::Panicked`].
-    pub async fn complete<T: Send + 'static>(
+    pub fn complete<T: Send + 'static>(
         self: &Arc<Self>,
         verb: &'static str,
         mutation: impl Future<Output = Result<T, Error>> + Send + 'static,
-    ) -> Result<T, Error> {
-        self.require_sync()?;
-        self.engine.connection()?;
-        let in_step = tokio::time::timeout(IN_STEP_PATIENCE, self.model.wait_in_step());
-        if in_step.await.is_err() {
-            let reason = "the engine came back, and its containers are being read";
-            return Err(Error::NotSynced(reason.to_owned()));
+    ) -> impl Future<Output = Result<T, Error>> + Send {
+        // Boxed, or the futures of its request would be as large, several times over.
+        let mutation = Box::pin(mutation);
+        async move {
+            self.require_sync()?;
+            self.engine.connection()?;
+            let in_step = tokio::time::timeout(IN_STEP_PATIENCE, self.model.wait_in_step());
+            if in_step.await.is_err() {
+                let reason = "the engine came back, and its containers are being read";
+                return Err(Error::NotSynced(reason.to_owned()));
+            }
+            let task = self.tasks.spawn(mutation);
+            task.await.unwrap_or(Err(Error::Panicked(verb)))
         }
-        let task = self.tasks.spawn(mutation);
-        task.await.unwrap_or(Err(Error::Panicked(verb)))
     }
 
     /// Reserves a Docker name while a container is made under it. Without this, a retry

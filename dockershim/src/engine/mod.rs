@@ -31,7 +31,7 @@ use bollard::{
     models::{EventMessage, SystemInfo},
     query_parameters::EventsOptions,
 };
-use futures::Stream;
+use futures::{FutureExt as _, Stream, TryFutureExt as _};
 use rustix::process::Pid;
 
 pub use containers::NewContainer;
@@ -335,24 +335,21 @@ impl Call<'_> {
         Ok(self.connection(engine)?.docker.clone())
     }
 
-    async fn run<T>(
+    fn run<T>(
         &self,
-        call: impl Future<Output = Result<T, BollardError>>,
-    ) -> Result<T, EngineError> {
-        self.limited(async { call.await.map_err(Cause::from) })
-            .await
+        call: impl Future<Output = Result<T, BollardError>> + Send,
+    ) -> impl Future<Output = Result<T, EngineError>> + Send {
+        self.limited(call.map_err(Cause::from))
     }
 
-    async fn limited<T>(
+    fn limited<T>(
         &self,
-        call: impl Future<Output = Result<T, Cause>>,
-    ) -> Result<T, EngineError> {
-        self.observed(async {
-            tokio::time::timeout(self.deadline, call)
-                .await
-                .unwrap_or(Err(Cause::Deadline(self.deadline)))
-        })
-        .await
+        call: impl Future<Output = Result<T, Cause>> + Send,
+    ) -> impl Future<Output = Result<T, EngineError>> + Send {
+        // Boxed, or each future that awaits a call would be as large as several of them.
+        let call = tokio::time::timeout(self.deadline, Box::pin(call));
+        let deadline = self.deadline;
+        self.observed(call.map(move |answer| answer.unwrap_or(Err(Cause::Deadline(deadline)))))
     }
 
     /// Without the deadline: for a call that has one of another kind.
