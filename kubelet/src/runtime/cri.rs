@@ -455,6 +455,7 @@ impl CriClient {
             auth,
             sandbox_config: Some(sandbox_config),
         });
+        let call = Box::pin(call);
         let answer = async { call.await.map_err(|status| failed(VERB, &name, status)) };
         let answer = self.metrics.measure(VERB, answer).await?;
         Ok(answer.into_inner().image_ref)

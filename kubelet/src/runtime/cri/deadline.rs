@@ -7,26 +7,25 @@ use tonic::{Response, Status};
 use super::{CriClient, CriError};
 
 impl CriClient {
-    pub(super) async fn call<T>(
+    pub(super) fn call<T>(
         &self,
         verb: &'static str,
         object: &str,
-        call: impl Future<Output = Result<Response<T>, Status>>,
-    ) -> Result<T, CriError> {
-        // Boxed: a call is large, and each layer around it would be as large again.
-        self.within(self.timeout, verb, object, Box::pin(call))
-            .await
+        call: impl Future<Output = Result<Response<T>, Status>> + Send,
+    ) -> impl Future<Output = Result<T, CriError>> + Send {
+        self.within(self.timeout, verb, object, call)
     }
 
-    pub(super) async fn within<T>(
+    pub(super) fn within<T>(
         &self,
         after: Duration,
         verb: &'static str,
         object: &str,
-        call: impl Future<Output = Result<Response<T>, Status>>,
-    ) -> Result<T, CriError> {
-        let call = within(after, verb, object, call);
-        self.metrics.measure(verb, call).await
+        call: impl Future<Output = Result<Response<T>, Status>> + Send,
+    ) -> impl Future<Output = Result<T, CriError>> + Send {
+        // Boxed: a call is large, and each layer around it would be as large again.
+        let call = within(after, verb, object, Box::pin(call));
+        self.metrics.measure(verb, call)
     }
 }
 
