@@ -78,7 +78,9 @@ async fn nothing_is_left_and_no_line_lost_whatever_is_killed() {
                     name: format!("w{n}"),
                 };
                 for round in 0.. {
-                    if Instant::now() > until {
+                    // On a slow machine every pod so far may have met an end of the engine.
+                    let has_whole = worker.tally.whole.load(Ordering::Relaxed) > 0;
+                    if Instant::now() > until && has_whole {
                         break;
                     }
                     worker.round(round).await?;
