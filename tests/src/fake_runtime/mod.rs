@@ -4,6 +4,7 @@
 //! It is served over an in-process transport, so that a kubelet's tests run on
 //! tokio's paused time, or over a unix socket for tests across processes.
 
+mod commands;
 mod convert;
 mod fault;
 mod image_service;
@@ -13,7 +14,7 @@ mod world;
 use std::{
     io,
     path::Path,
-    sync::Arc,
+    sync::{Arc, atomic::AtomicUsize},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -49,6 +50,8 @@ struct Inner {
     world: Mutex<World>,
     faults: fault::Faults,
     exec: Mutex<Arc<ExecHandler>>,
+    /// How many commands of `ExecSync` run.
+    commands: AtomicUsize,
     streaming_url: Mutex<Option<String>>,
 }
 
@@ -74,6 +77,7 @@ impl FakeRuntime {
             world: Mutex::new(World::new(since_epoch)),
             faults: fault::Faults::default(),
             exec: Mutex::new(Arc::new(|_, _| cri::ExecSyncResponse::default())),
+            commands: AtomicUsize::new(0),
             streaming_url: Mutex::new(None),
         }))
     }
@@ -164,6 +168,17 @@ impl FakeRuntime {
     }
 
     // === the world ===
+
+    /// Whether a condition of the runtime's own state holds: `RuntimeReady` or
+    /// `NetworkReady`.
+    pub fn set_ready(&self, condition: &str, ready: bool) {
+        let unready = &mut self.0.world.lock().unready;
+        if ready {
+            unready.remove(condition);
+        } else {
+            unready.insert(condition.to_owned());
+        }
+    }
 
     /// Puts an image on the node; returns its id. A pull finds it too.
     pub fn add_image(&self, reference: &str) -> String {

@@ -280,31 +280,8 @@ impl RuntimeService for FakeRuntime {
         &self,
         request: Request<cri::ExecSyncRequest>,
     ) -> Result<Response<cri::ExecSyncResponse>, Status> {
-        let request = request.into_inner();
-        let handler = self.0.exec.lock().clone();
-        let ran = self.call(Verb::ExecSync, |world| {
-            let container = world.running(&request.container_id)?;
-            Ok(match world.behaviour(container.name()).exec {
-                Some(exec) => (
-                    cri::ExecSyncResponse {
-                        stdout: exec.output.into_bytes(),
-                        stderr: Vec::new(),
-                        exit_code: exec.code,
-                    },
-                    exec.takes,
-                ),
-                None => (handler(container, &request.cmd), Duration::ZERO),
-            })
-        });
-        let (answer, takes) = ran.await?.into_inner();
-        let limit = Duration::from_secs(u64::try_from(request.timeout).unwrap_or_default());
-        if !limit.is_zero() && takes > limit {
-            tokio::time::sleep(limit).await;
-            let message = format!("the command ran for longer than {limit:?}");
-            return Err(Status::deadline_exceeded(message));
-        }
-        tokio::time::sleep(takes).await;
-        Ok(Response::new(answer))
+        let ran = self.run_command(request.into_inner());
+        ran.await.map(Response::new)
     }
 
     async fn exec(
@@ -594,7 +571,7 @@ impl RuntimeService for FakeRuntime {
         self.call(Verb::Status, |world| {
             let ready = |kind: &str| cri::RuntimeCondition {
                 r#type: kind.to_owned(),
-                status: true,
+                status: !world.unready.contains(kind),
                 ..cri::RuntimeCondition::default()
             };
             Ok(cri::StatusResponse {

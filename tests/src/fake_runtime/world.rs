@@ -135,6 +135,8 @@ pub(super) struct World {
     pub(super) behaviours: BTreeMap<String, Behaviour>,
     pub(super) checkpoints: BTreeMap<String, Checkpoint>,
     pub(super) pod_cidr: String,
+    /// Conditions that do not hold: `RuntimeReady` or `NetworkReady`.
+    pub(super) unready: BTreeSet<String>,
     pub(super) user_namespaces: bool,
     pub(super) group_policies: bool,
     pub(super) started_twice: Vec<String>,
@@ -165,6 +167,7 @@ impl World {
             behaviours: BTreeMap::new(),
             checkpoints: BTreeMap::new(),
             pod_cidr: String::new(),
+            unready: BTreeSet::new(),
             user_namespaces: false,
             group_policies: false,
             started_twice: Vec::new(),
