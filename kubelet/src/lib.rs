@@ -16,6 +16,7 @@ pub mod clock;
 pub mod cluster;
 pub mod config;
 pub mod events;
+pub mod file_work;
 mod files;
 pub mod foreign;
 mod housekeeping;

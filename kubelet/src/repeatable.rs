@@ -11,6 +11,8 @@ use std::{
 use jiff::Timestamp;
 use tokio::{task::JoinError, time::Instant};
 
+use crate::file_work;
+
 /// The run of one thread.
 #[derive(Clone, Copy)]
 struct Run {
@@ -91,6 +93,11 @@ pub(crate) async fn blocking<T: Send + 'static>(
     if is_repeatable() {
         return Ok(work());
     }
+    let token = file_work::token();
+    let work = move || {
+        let _token = token;
+        work()
+    };
     tokio::task::spawn_blocking(work).await
 }
 

@@ -10,10 +10,13 @@ use k8s_openapi::api::core::v1::{Container, VolumeMount};
 use tracing::warn;
 
 use super::{container_config::TERMINATION_MESSAGE_PATH, env, expansion::expand};
-use crate::volume::{
-    MountedVolumes,
-    plugin::Mounted,
-    subpath::{self, SubPath},
+use crate::{
+    file_work::FileWork,
+    volume::{
+        MountedVolumes,
+        plugin::Mounted,
+        subpath::{self, SubPath},
+    },
 };
 
 /// Why a container cannot have its mounts. Nothing is said of the node's file system: who
@@ -90,6 +93,8 @@ pub struct MountParts {
     pub hosts_file: Option<PathBuf>,
     /// The file for the termination message on the node.
     pub termination_message: Option<PathBuf>,
+    /// What parts of volumes are bound for.
+    pub file_work: FileWork,
 }
 
 impl MountParts {
@@ -219,6 +224,7 @@ impl MountParts {
             index,
             volume_path,
             sub_path,
+            file_work: &self.file_work,
         };
         subpath::bind(&part).map_err(|error| failed("prepare", "", &error))
     }
@@ -338,6 +344,7 @@ mod tests {
             recursive_read_only: true,
             hosts_file: None,
             termination_message: None,
+            file_work: FileWork::default(),
         }
     }
 

@@ -30,6 +30,7 @@ use super::{
 use crate::{
     config::duration::GoDuration,
     events::{EventRecorder, Subject, reason},
+    file_work::FileWork,
     foreign,
     image::ImageError,
     logs::links,
@@ -250,6 +251,7 @@ impl RuntimeManager {
                 restart_count,
             )
             .await?,
+            file_work: FileWork::current(),
         };
         let devices = mounts::devices(container, running.volumes)?;
         let parts = Parts {

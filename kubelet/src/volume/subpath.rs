@@ -17,6 +17,7 @@ use std::{
 use rustix::fs::{Mode, OFlags};
 
 use super::{VolumeError, disk, mount, mount_info};
+use crate::file_work::FileWork;
 
 /// Upstream's name of the directory.
 const DIRECTORY: &str = "volume-subpaths";
@@ -36,6 +37,8 @@ pub struct SubPath<'a> {
     pub volume_path: &'a Path,
     /// Relative to it.
     pub sub_path: &'a str,
+    /// What it is bound for.
+    pub file_work: &'a FileWork,
 }
 
 /// Makes the directory when there is nothing, with the volume's own mode.
@@ -84,7 +87,7 @@ pub fn make_dir(volume_path: &Path, sub_path: &str) -> io::Result<()> {
 /// Binds the part to its place, unless it is there already; returns the place.
 ///
 /// # Errors
-/// The path leaves the volume, or cannot be bound.
+/// The path leaves the volume, or cannot be bound, or nobody wants it any more.
 pub fn bind(part: &SubPath<'_>) -> Result<PathBuf, VolumeError> {
     let failed = |action, path: &Path| {
         let path = path.to_owned();
@@ -99,6 +102,11 @@ pub fn bind(part: &SubPath<'_>) -> Result<PathBuf, VolumeError> {
     let found = rustix::fs::fstat(&opened)
         .map_err(io::Error::from)
         .map_err(failed("look at", &wanted))?;
+    // What comes before hangs with the volume's server, and what comes after does not.
+    if part.file_work.is_given_up() {
+        let ended = io::Error::other("its pod is to end");
+        return Err(failed("bind", &wanted)(ended));
+    }
 
     let place = part
         .pod_dir
@@ -210,7 +218,7 @@ mod tests {
     use super::*;
 
     /// A pod's directory with a volume, unmounted whatever happens.
-    struct Pod(tempfile::TempDir);
+    struct Pod(tempfile::TempDir, FileWork);
 
     impl Pod {
         fn new() -> Self {
@@ -218,7 +226,7 @@ mod tests {
             fs::create_dir(dir.path().join("volume")).unwrap();
             fs::create_dir(dir.path().join("secret")).unwrap();
             fs::write(dir.path().join("secret/key"), "of the node").unwrap();
-            Self(dir)
+            Self(dir, FileWork::default())
         }
 
         fn volume(&self) -> PathBuf {
@@ -233,6 +241,7 @@ mod tests {
                 index: 0,
                 volume_path: &self.volume(),
                 sub_path,
+                file_work: &self.1,
             })
         }
     }
@@ -241,6 +250,16 @@ mod tests {
         fn drop(&mut self) {
             let _ = mount::unmount_all(self.0.path());
         }
+    }
+
+    #[test]
+    fn nothing_is_bound_for_a_pod_that_is_given_up() {
+        let pod = Pod::new();
+        fs::create_dir(pod.volume().join("part")).unwrap();
+        pod.1.give_up();
+        let error = pod.bind("part").unwrap_err();
+        assert!(error.to_string().contains("its pod is to end"), "{error}");
+        assert!(!pod.0.path().join("pod").exists());
     }
 
     #[test]
