@@ -339,11 +339,12 @@ impl PodSyncer for Syncer {
         &self,
         subject: Subject,
         status: Arc<PodStatus>,
+        comes_back: bool,
     ) -> Result<(), WorkerError> {
         self.runtime.remove_pod(&status).await?;
         self.pleg.request_relist();
         self.remove_pod_dir(&subject.uid).await?;
-        if let Some(pod) = &subject.pod {
+        if let Some(pod) = subject.pod.as_ref().filter(|_| !comes_back) {
             let dir = directory::log_dir(&self.options, pod);
             blocking(move || Ok(tree_walk::remove_all(&dir)?)).await?;
         }

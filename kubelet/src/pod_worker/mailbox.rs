@@ -6,12 +6,12 @@ use std::{sync::Arc, time::Duration};
 use k8s_openapi::api::core::v1::Pod;
 use tokio::time::Instant;
 
-use crate::status::Verdict;
+use crate::{runtime::grace_period, status::Verdict};
 
 /// How a pod is to end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kill {
-    /// Instead of the pod's own grace period. Can only shrink.
+    /// Instead of the pod's own grace period, which holds otherwise. Can only shrink.
     pub grace: Option<Duration>,
     /// Whether nothing is to be left of the pod: it is gone from its source.
     pub deleted: bool,
@@ -38,7 +38,26 @@ pub(super) struct Mailbox {
     finished: Option<Instant>,
 }
 
+/// What was asked for at one moment.
+pub(super) struct Asked {
+    pub(super) pod: Option<Arc<Pod>>,
+    pub(super) revision: u64,
+    pub(super) kill: Option<Kill>,
+    /// As [`Mailbox::grace`].
+    pub(super) grace: Option<Duration>,
+}
+
 impl Mailbox {
+    /// What is asked for now.
+    pub(super) fn asked(&self) -> Asked {
+        Asked {
+            pod: self.pod.clone(),
+            revision: self.revision,
+            kill: self.kill.clone(),
+            grace: self.grace(),
+        }
+    }
+
     /// The pod is to run as `pod` says. `false`: the worker is gone.
     pub(super) fn update(&mut self, pod: &Arc<Pod>) -> bool {
         if self.finished.is_some() {
@@ -70,9 +89,11 @@ impl Mailbox {
     /// holds.
     pub(super) fn kill(&mut self, kill: Kill) {
         self.restart = None;
+        let own = self.pod.as_deref().map(grace_period);
+        let grace = kill.grace.or(own);
         let before = self.kill.take().unwrap_or_default();
         self.kill = Some(Kill {
-            grace: match (before.grace, kill.grace) {
+            grace: match (before.grace, grace) {
                 (Some(a), Some(b)) => Some(a.min(b)),
                 (a, b) => a.or(b),
             },
@@ -81,15 +102,23 @@ impl Mailbox {
         });
     }
 
-    /// The grace period that the pod is to end within, if it is to end and its
-    /// own does not hold.
+    /// The grace period that the pod is to end within: that of its kill, or its own where
+    /// it ended by itself.
     pub(super) fn grace(&self) -> Option<Duration> {
-        self.kill.as_ref().and_then(|kill| kill.grace)
+        match &self.kill {
+            Some(kill) => kill.grace,
+            None => self.pod.as_deref().map(grace_period),
+        }
     }
 
     /// Whether nothing is to be left of the pod.
     pub(super) fn is_deleted(&self) -> bool {
         self.kill.as_ref().is_some_and(|kill| kill.deleted)
+    }
+
+    /// Whether the pod is run again afterwards.
+    pub(super) const fn comes_back(&self) -> bool {
+        self.restart.is_some()
     }
 
     /// Nothing of the pod runs any more.

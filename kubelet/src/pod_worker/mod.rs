@@ -19,6 +19,7 @@ pub use self::mailbox::Kill;
 pub(crate) use self::metrics::{Stage, if_true};
 use self::{mailbox::Mailbox, metrics::WorkerMetrics, static_names::StaticNames, worker::Worker};
 use crate::{
+    file_work::FileWork,
     metrics::{Collector, Exposition},
     pod::identity::{self, PodUid},
     runtime::{pod_state::PodState, pod_status::PodStatus},
@@ -98,11 +99,13 @@ pub trait PodSyncer: Send + Sync + 'static {
         status: Arc<PodStatus>,
     ) -> impl Future<Output = Result<(), WorkerError>> + Send;
 
-    /// Removes what is left of a pod that no source has.
+    /// Removes what is left of a pod that no source has. One that comes back keeps what
+    /// tells how often it ran.
     fn remove_pod(
         &self,
         subject: Subject,
         status: Arc<PodStatus>,
+        comes_back: bool,
     ) -> impl Future<Output = Result<(), WorkerError>> + Send;
 }
 
@@ -304,6 +307,7 @@ impl<S: PodSyncer> PodWorkers<S> {
             mailbox: mailbox.clone(),
             reborn,
             seen: Instant::now(),
+            file_work: FileWork::default(),
             metrics: Arc::clone(&self.metrics),
             sync_frequency: self.sync_frequency,
             max_restart_period: self.max_restart_period,

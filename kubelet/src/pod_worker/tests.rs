@@ -1,6 +1,10 @@
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, mpsc},
+    time::Duration,
+};
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -8,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Kill, PodSyncer, PodWorkers, Subject, SyncOutcome, WorkerError};
 use crate::{
     pod::identity::{CONFIG_SOURCE, PodUid},
+    repeatable,
     runtime::{pod_state::PodState, pod_status::PodStatus},
 };
 
@@ -18,6 +23,8 @@ enum Next {
     Panic,
     Fail,
     Hang,
+    /// Has a thread that works until this is closed.
+    Files(mpsc::Receiver<()>),
     Done,
 }
 
@@ -27,6 +34,8 @@ struct Scripted {
     log: Mutex<Vec<(Instant, String)>>,
     script: Mutex<VecDeque<(&'static str, Next)>>,
     termination: Mutex<Duration>,
+    /// That of the pod that was synced last.
+    version: Mutex<String>,
 }
 
 impl Scripted {
@@ -64,12 +73,19 @@ impl PodSyncer for Scripted {
         _: Arc<PodState>,
     ) -> Result<SyncOutcome, WorkerError> {
         let uid = PodUid::of(&pod);
+        if let Some(version) = &pod.metadata.resource_version {
+            self.version.lock().clone_from(version);
+        }
         self.note("sync", &uid);
         match self.next_of(&uid) {
             None => Ok(SyncOutcome::default()),
             Some(Next::Panic) => panic!("on purpose"),
             Some(Next::Fail) => Err("on purpose".into()),
             Some(Next::Hang) => std::future::pending().await,
+            Some(Next::Files(work)) => {
+                let worked = repeatable::blocking(move || work.recv().is_err()).await;
+                worked.map(|_| SyncOutcome::default()).map_err(Into::into)
+            }
             Some(Next::Done) => Ok(SyncOutcome {
                 terminal: true,
                 ..SyncOutcome::default()
@@ -95,7 +111,12 @@ impl PodSyncer for Scripted {
         Ok(())
     }
 
-    async fn remove_pod(&self, subject: Subject, _: Arc<PodStatus>) -> Result<(), WorkerError> {
+    async fn remove_pod(
+        &self,
+        subject: Subject,
+        _: Arc<PodStatus>,
+        _: bool,
+    ) -> Result<(), WorkerError> {
         self.note("remove", &subject.uid);
         Ok(())
     }
@@ -106,6 +127,10 @@ fn pod(name: &str, uid: &str) -> Arc<Pod> {
     pod.metadata.name = Some(name.to_owned());
     pod.metadata.uid = Some(uid.to_owned());
     pod.metadata.annotations = Some([(CONFIG_SOURCE.to_owned(), "file".to_owned())].into());
+    pod.spec = Some(PodSpec {
+        termination_grace_period_seconds: Some(30),
+        ..PodSpec::default()
+    });
     Arc::new(pod)
 }
 
@@ -173,6 +198,65 @@ async fn a_removed_pod_is_ended_even_from_a_sync_that_hangs() {
     );
     workers.reap(Instant::now());
     assert!(!workers.is_known(&PodUid::of(&pod)));
+}
+
+/// Lets tasks and threads run for as long as it takes that something holds.
+async fn until(holds: impl Fn() -> bool) {
+    while !holds() {
+        tokio::task::yield_now().await;
+        std::thread::yield_now();
+    }
+}
+
+#[tokio::test]
+async fn the_clean_up_waits_for_file_work_of_a_sync_that_was_given_up() {
+    let (syncer, workers) = workers();
+    let (work, ended) = mpsc::channel();
+    syncer.script.lock().push_back(("1", Next::Files(ended)));
+    let pod = pod("a", "1");
+    workers.update(&pod);
+    until(|| syncer.log() == ["sync 1"]).await;
+    workers.kill(&PodUid::of(&pod), DELETED);
+    until(|| syncer.log() == ["sync 1", "terminate 1"]).await;
+    until(|| workers.has_ended(&PodUid::of(&pod))).await;
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(syncer.log(), ["sync 1", "terminate 1"]);
+    drop(work);
+    until(|| syncer.log().last().unwrap() == "remove 1").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn file_work_that_hangs_holds_up_nothing_for_ever() {
+    let (syncer, workers) = workers();
+    let (hung, ended) = mpsc::channel();
+    syncer.script.lock().push_back(("1", Next::Files(ended)));
+    let pod = pod("a", "1");
+    workers.update(&pod);
+    until(|| syncer.log() == ["sync 1"]).await;
+    workers.kill(&PodUid::of(&pod), DELETED);
+    until(|| workers.has_ended(&PodUid::of(&pod))).await;
+    // Time does not pass by itself while a thread is at work.
+    tokio::time::advance(60 * SECOND).await;
+    until(|| syncer.log().last().unwrap() == "remove 1").await;
+    drop(hung);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_change_of_a_spec_is_slept_over() {
+    let (syncer, workers) = workers();
+    let uid = PodUid::from("1");
+    for version in 0..20_000 {
+        let mut newer = Pod::clone(&pod("a", "1"));
+        newer.metadata.resource_version = Some(version.to_string());
+        // Looked at for another reason at the same time.
+        workers.sync(&uid);
+        workers.update(&Arc::new(newer));
+        let synced = || *syncer.version.lock() == version.to_string();
+        let limit = tokio::time::timeout(20 * SECOND, until(synced)).await;
+        assert!(limit.is_ok(), "version {version} was slept over");
+    }
 }
 
 #[tokio::test(start_paused = true)]

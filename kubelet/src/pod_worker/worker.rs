@@ -3,19 +3,26 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
-use tokio::{sync::watch, time::Instant};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout},
+};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, error, info, warn};
 
 use super::{
-    PodSyncer, Subject, SyncOutcome, WorkerError, mailbox::Mailbox, metrics::WorkerMetrics,
+    PodSyncer, Subject, SyncOutcome, WorkerError,
+    mailbox::{Asked, Mailbox},
+    metrics::WorkerMetrics,
     static_names::StaticNames,
 };
-use crate::{backoff::jittered, pod::identity, runtime::pod_state::PodState};
+use crate::{backoff::jittered, file_work::FileWork, pod::identity, runtime::pod_state::PodState};
 
 /// First and longest delay after something failed.
 const RETRY_BASE: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(10);
+/// How long the file work of a sync that was given up is waited for.
+const FILE_WORK_LIMIT: Duration = Duration::from_secs(10);
 
 /// One pod's way from sync through terminating and terminated to removed.
 pub(super) struct Worker<S> {
@@ -28,6 +35,8 @@ pub(super) struct Worker<S> {
     pub(super) reborn: Option<Instant>,
     /// When the pod, or what it is in this life, was heard of.
     pub(super) seen: Instant,
+    /// What syncs of this life do on threads of their own.
+    pub(super) file_work: FileWork,
     pub(super) metrics: Arc<WorkerMetrics>,
     pub(super) sync_frequency: Duration,
     pub(super) max_restart_period: Duration,
@@ -66,6 +75,7 @@ impl<S: PodSyncer> Worker<S> {
             }
             self.terminate().await;
             self.mailbox.send_modify(Mailbox::end);
+            self.end_file_work().await;
             self.settle().await;
             self.mailbox.send_modify(Mailbox::settle);
             let full_name = self.subject.full_name.clone();
@@ -80,16 +90,17 @@ impl<S: PodSyncer> Worker<S> {
             }
             self.seen = Instant::now();
             self.reborn = Some(self.seen);
-            let pod = self.pod();
+            let pod = self.asked().pod;
             self.metrics.restarted(pod.as_deref());
             info!(pod = full_name, pod_uid = %self.subject.uid, "pod came back: starting again");
         }
     }
 
-    /// The pod as it was last asked for.
-    fn pod(&mut self) -> Option<Arc<Pod>> {
-        self.subject.pod.clone_from(&self.mailbox.borrow().pod);
-        self.subject.pod.clone()
+    /// What was last asked for, read at once: what is asked for after it is not slept over.
+    fn asked(&mut self) -> Asked {
+        let asked = self.mailbox.borrow().asked();
+        self.subject.pod.clone_from(&asked.pod);
+        asked
     }
 
     async fn wait_until(&self, ready: impl FnMut(&Mailbox) -> bool) {
@@ -103,7 +114,7 @@ impl<S: PodSyncer> Worker<S> {
     }
 
     async fn acquire_name(&mut self) -> Woken {
-        let Some(pod) = self.pod() else {
+        let Some(pod) = self.asked().pod else {
             return Woken::Killed;
         };
         if !identity::is_static(&pod) {
@@ -124,13 +135,11 @@ impl<S: PodSyncer> Worker<S> {
         let mut last: Option<Arc<Pod>> = None;
         let mut retry = Retry::new();
         loop {
-            let Some(pod) = self.pod() else {
+            let asked = self.asked();
+            // Nothing is begun that is to end at once.
+            let (Some(pod), None) = (asked.pod, asked.kill) else {
                 return;
             };
-            // Nothing is begun that is to end at once.
-            if self.mailbox.borrow().kill.is_some() {
-                return;
-            }
             let operation = match &last {
                 None => {
                     self.metrics.started(&pod);
@@ -143,7 +152,6 @@ impl<S: PodSyncer> Worker<S> {
             };
             last = Some(Arc::clone(&pod));
             let begun = Instant::now();
-            let revision = self.mailbox.borrow().revision;
             let sync = {
                 let (syncer, uid) = (Arc::clone(&self.syncer), self.subject.uid.clone());
                 let state = Arc::clone(&state);
@@ -152,10 +160,11 @@ impl<S: PodSyncer> Worker<S> {
                     syncer.sync_pod(pod, status, state).await
                 }
             };
-            let mut sync = isolated(sync);
+            let mut sync = isolated(self.file_work.track(sync));
             let result = tokio::select! {
                 biased;
                 () = self.killed() => {
+                    self.file_work.give_up();
                     sync.abort();
                     // It must not run beside what ends the pod.
                     let _ = sync.await;
@@ -180,11 +189,11 @@ impl<S: PodSyncer> Worker<S> {
                     retry.next()
                 }
             };
-            let asked = self.wait_until(|mailbox| mailbox.revision != revision);
+            let news = self.wait_until(|mailbox| mailbox.revision != asked.revision);
             tokio::select! {
                 biased;
                 () = self.killed() => return,
-                () = asked => {}
+                () = news => {}
                 () = tokio::time::sleep(delay) => {}
             }
         }
@@ -211,10 +220,8 @@ impl<S: PodSyncer> Worker<S> {
         // A sync that was given up may have started something.
         let mut newer_than = Instant::now();
         loop {
-            self.pod();
+            let Asked { kill, grace, .. } = self.asked();
             let begun = Instant::now();
-            let kill = self.mailbox.borrow().kill.clone();
-            let grace = kill.as_ref().and_then(|kill| kill.grace);
             let terminate = {
                 let (syncer, subject) = (Arc::clone(&self.syncer), self.subject.clone());
                 async move {
@@ -223,7 +230,7 @@ impl<S: PodSyncer> Worker<S> {
                 }
             };
             let mut terminate = isolated(terminate);
-            let shrunk = self.wait_until(|mailbox| mailbox.grace() != grace);
+            let shrunk = self.wait_until(|mailbox| mailbox.grace() < grace);
             tokio::pin!(shrunk);
             tokio::select! {
                 biased;
@@ -250,6 +257,18 @@ impl<S: PodSyncer> Worker<S> {
                 () = tokio::time::sleep(retry.next()) => {}
             }
             newer_than = Instant::now();
+        }
+    }
+
+    /// Waits for what a sync that was given up has on its threads: it must not make anything
+    /// while the same is removed. What hangs is not waited for: it makes nothing any more.
+    async fn end_file_work(&mut self) {
+        let file_work = std::mem::take(&mut self.file_work);
+        if timeout(FILE_WORK_LIMIT, file_work.ended()).await.is_err() {
+            warn!(
+                pod = self.subject.full_name, pod_uid = %self.subject.uid,
+                "the pod's files hang: cleaning up regardless"
+            );
         }
     }
 
@@ -283,9 +302,10 @@ impl<S: PodSyncer> Worker<S> {
         let mut retry = Retry::new();
         loop {
             let (syncer, subject) = (Arc::clone(&self.syncer), self.subject.clone());
+            let comes_back = self.mailbox.borrow().comes_back();
             let remove = isolated(async move {
                 let status = syncer.status(&subject.uid, None).await?;
-                syncer.remove_pod(subject, status).await
+                syncer.remove_pod(subject, status, comes_back).await
             });
             let Err(error) = flatten(remove.await) else {
                 info!(

@@ -4,20 +4,20 @@ use std::{borrow::Cow, time::Duration};
 
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Pod, PodSpec};
-use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::{
     RuntimeManager,
     actions::KillReason,
-    cri::CriError,
+    cri::{CriClient, CriError},
+    endings::Waited,
     ephemeral::as_container,
     hooks, labels,
     pod_status::{ContainerStatus, PodStatus},
     termination_order::TerminationOrder,
 };
 use crate::{
-    events::{Subject, reason},
+    events::{EventRecorder, Subject, reason},
     pod::identity,
 };
 
@@ -145,7 +145,8 @@ impl RuntimeManager {
     }
 
     /// Stops one container: runs its `preStop` hook, waits for its turn, and then
-    /// stops it within what that left of the grace period.
+    /// stops it within what that left of the grace period. Done again, it goes on where it
+    /// was: the hook runs once, and no time is added.
     ///
     /// # Errors
     /// It may still run.
@@ -187,54 +188,42 @@ impl RuntimeManager {
                 message => self.events.normal(subject, reason::KILLING, message),
             }
         }
-        let mut grace = killing.grace_override.unwrap_or(ending.grace);
-        let left = self.stops.left(&status.id);
-        grace = grace.min(left.unwrap_or(grace));
+        let grace = killing.grace_override.unwrap_or(ending.grace);
+        self.endings.begin(&status.id, grace);
         info!(
             pod = pod.map(identity::full_name), container = %status.name,
-            container_id = %status.id, grace_seconds = grace.as_secs(), why = killing.message,
-            "stopping container"
+            container_id = %status.id, grace_seconds = self.endings.left(&status.id).as_secs(),
+            why = killing.message, "stopping container"
         );
-        if let Some(hook) = &ending.pre_stop
-            && !grace.is_zero()
-            && left.is_none()
+        if let Some(hook) = ending.pre_stop
+            && !self.endings.left(&status.id).is_zero()
         {
-            let begun = Instant::now();
-            let run = hooks::run(&self.cri, &status.id, spec.as_deref(), ip, hook, grace);
-            match tokio::time::timeout(grace, run).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => {
-                    warn!(
-                        pod = pod.map(identity::full_name), container = %status.name,
-                        container_id = %status.id, %error, "PreStopHook failed"
-                    );
-                    if let Some(pod) = pod {
-                        // What failed may be secret.
-                        self.events.warning(
-                            Subject::Container(pod, &status.name),
-                            reason::FAILED_PRE_STOP_HOOK,
-                            "PreStopHook failed",
-                        );
-                    }
-                }
-                Err(_) => warn!(
+            let hook = PreStop {
+                cri: self.cri.clone(),
+                events: self.events.clone(),
+                pod: pod.cloned(),
+                container: spec.as_deref().cloned(),
+                name: status.name.clone(),
+                id: status.id.clone(),
+                ip: ip.map(str::to_owned),
+                hook,
+            };
+            let waited = self.endings.hook(&status.id, hook.run()).await;
+            if waited == Waited::InVain {
+                warn!(
                     pod = pod.map(identity::full_name), container = %status.name,
                     container_id = %status.id, "PreStopHook not completed in grace period"
-                ),
+                );
             }
-            grace = left_of(grace, begun);
         }
-        if let Some(order) = killing.order
-            && !grace.is_zero()
-        {
-            let begun = Instant::now();
-            order.wait_for_turn(&status.name, grace).await;
-            grace = left_of(grace, begun);
+        if let Some(order) = killing.order {
+            let left = self.endings.left(&status.id);
+            order.wait_for_turn(&status.name, left).await;
         }
-        let grace = grace.max(MINIMUM_GRACE_PERIOD);
-        let stop = self.cri.stop_container(&status.id, grace);
-        let stopped = self.stops.during(&status.id, grace, stop).await;
+        let grace = self.endings.left(&status.id).max(MINIMUM_GRACE_PERIOD);
+        let stopped = self.cri.stop_container(&status.id, grace).await;
         stopped.map_err(failed)?;
+        self.endings.finish(&status.id);
         if let Some(order) = killing.order {
             order.ended(&status.name);
         }
@@ -259,9 +248,41 @@ impl RuntimeManager {
     }
 }
 
-/// What is left of a grace period, of which whole seconds alone count.
-fn left_of(grace: Duration, begun: Instant) -> Duration {
-    grace.saturating_sub(Duration::from_secs(begun.elapsed().as_secs()))
+/// A `preStop` hook, with all that it takes to run on its own.
+struct PreStop {
+    cri: CriClient,
+    events: EventRecorder,
+    pod: Option<Pod>,
+    container: Option<Container>,
+    name: String,
+    id: String,
+    ip: Option<String>,
+    hook: LifecycleHandler,
+}
+
+impl PreStop {
+    /// Runs to its end, however long that takes: it ends with its container.
+    async fn run(self) {
+        let (container, ip) = (self.container.as_ref(), self.ip.as_deref());
+        let limit = Duration::ZERO;
+        let run = hooks::run(&self.cri, &self.id, container, ip, &self.hook, limit);
+        let Err(error) = run.await else {
+            return;
+        };
+        let pod = self.pod.as_ref();
+        warn!(
+            pod = pod.map(identity::full_name), container = %self.name,
+            container_id = %self.id, %error, "PreStopHook failed"
+        );
+        if let Some(pod) = pod {
+            // What failed may be secret.
+            self.events.warning(
+                Subject::Container(pod, &self.name),
+                reason::FAILED_PRE_STOP_HOOK,
+                "PreStopHook failed",
+            );
+        }
+    }
 }
 
 /// The spec of a container of the pod, of whatever kind.

@@ -5,6 +5,7 @@ pub mod actions;
 pub mod container_config;
 pub mod cri;
 pub mod dns;
+mod endings;
 pub mod env;
 pub mod ephemeral;
 pub mod expansion;
@@ -29,7 +30,6 @@ mod runtime_class;
 pub mod sandbox_config;
 pub mod security_context;
 mod start;
-mod stops;
 mod sync;
 pub mod termination_message;
 mod termination_order;
@@ -41,7 +41,7 @@ use std::{
 };
 
 use self::{
-    cri::CriClient, machine::Machine, resize::Resizes, resources::Rules, stops::Stops,
+    cri::CriClient, endings::Endings, machine::Machine, resize::Resizes, resources::Rules,
     user_namespace::UserNamespaces,
 };
 pub use self::{
@@ -73,7 +73,7 @@ pub struct RuntimeManager {
     machine: Machine,
     user_namespaces: UserNamespaces,
     resizes: Resizes,
-    stops: Stops,
+    endings: Endings,
     metrics: StartMetrics,
 }
 
@@ -102,7 +102,7 @@ impl RuntimeManager {
             machine: Machine::read(),
             user_namespaces: UserNamespaces::default(),
             resizes: Resizes::default(),
-            stops: Stops::default(),
+            endings: Endings::default(),
             metrics: StartMetrics::default(),
             options,
         }

@@ -89,7 +89,8 @@ async fn a_manifest_that_is_removed_and_restored_runs_again() {
     })
     .await;
     kubelet.until_phase("web", "Running", 3 * SECOND).await;
-    assert_eq!(kubelet.container("web").restart_count, 0);
+    // As upstream: it is the same pod, which was started again.
+    assert_eq!(kubelet.container("web").restart_count, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -189,5 +190,32 @@ async fn a_pod_that_comes_back_is_not_taken_for_its_earlier_life() {
         sleep(10 * SECOND).await;
         assert_eq!(kubelet.phase("job"), "Running", "after {pause:?}");
         assert_eq!(node.runtime.running("c").len(), 1, "after {pause:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_comes_back_while_it_ends_tells_that_it_was_restarted() {
+    let node = Node::new();
+    let behaviour = Behaviour {
+        stops_after: None,
+        ..Behaviour::default()
+    };
+    node.runtime.behave("c", behaviour);
+    let kubelet = node.start();
+    let spec = json!({"terminationGracePeriodSeconds": 5});
+    let web = pod("web", "u1", spec);
+    kubelet.add(web.clone()).await;
+    kubelet.until_phase("web", "Running", 3 * SECOND).await;
+    for restarts in [1, 2] {
+        kubelet.remove(web.clone()).await;
+        kubelet.add(web.clone()).await;
+        until("the next run", 10 * SECOND, || {
+            node.runtime.calls(Verb::StartContainer) > restarts
+        })
+        .await;
+        until("the restart to be told", 10 * SECOND, || {
+            usize::try_from(kubelet.container("web").restart_count) == Ok(restarts)
+        })
+        .await;
     }
 }

@@ -3,8 +3,8 @@
 use cri_proto::runtime::v1::Signal;
 use e2e::fake_runtime::{Behaviour, Exec, Fault, Times, Verb};
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
-use serde_json::json;
-use tokio::time::{Instant, sleep};
+use serde_json::{Value, json};
+use tokio::time::{Duration, Instant, sleep};
 
 use crate::node::{IMAGE, Node, SECOND, pod, until};
 
@@ -119,6 +119,82 @@ async fn a_hook_that_is_never_run_holds_nothing_up() {
     kubelet.remove(pod("web", "u1", spec)).await;
     until("its end", 5 * SECOND, || {
         node.runtime.sandboxes().is_empty()
+    })
+    .await;
+}
+
+/// A pod whose container has a command as its hook.
+fn with_hook(spec: Value) -> Pod {
+    let hook = json!({"preStop": {"exec": {"command": ["stop"]}}});
+    let mut spec = spec;
+    spec["containers"] = json!([{"name": "c", "image": IMAGE, "lifecycle": hook}]);
+    pod("web", "u1", spec)
+}
+
+/// A container whose commands take so long.
+fn commands_take(takes: Duration) -> Behaviour {
+    Behaviour {
+        exec: Some(Exec {
+            takes,
+            ..Exec::default()
+        }),
+        ..Behaviour::default()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_runs_once_however_often_the_pod_is_ended() {
+    for (asked_again, ends_after) in [(30, 20), (300, 20), (10, 10)] {
+        let node = Node::new();
+        node.runtime.behave("c", commands_take(20 * SECOND));
+        let kubelet = node.start();
+        let spec = json!({"terminationGracePeriodSeconds": 30, "activeDeadlineSeconds": 5});
+        kubelet.add(with_hook(spec.clone())).await;
+        let commands = || node.runtime.calls(Verb::ExecSync);
+        until("its hook", 10 * SECOND, || commands() == 1).await;
+        let begun = Instant::now();
+        kubelet.update(deleted(with_hook(spec), asked_again)).await;
+        until("its end", 60 * SECOND, || {
+            node.runtime.running("c").is_empty()
+        })
+        .await;
+        let took = begun.elapsed().as_secs();
+        let expected = ends_after - 1..=ends_after + 1;
+        assert!(expected.contains(&took), "{asked_again}: {took} s");
+        assert_eq!(commands(), 1, "{asked_again}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_outlives_the_grace_period_runs_until_its_container_is_killed() {
+    let node = Node::new();
+    node.runtime.behave(
+        "c",
+        Behaviour {
+            exec: commands_take(600 * SECOND).exec,
+            ..stubborn()
+        },
+    );
+    let kubelet = node.start();
+    let web = with_hook(json!({"terminationGracePeriodSeconds": 30}));
+    kubelet.add(web.clone()).await;
+    kubelet.until_phase("web", "Running", 3 * SECOND).await;
+    let begun = Instant::now();
+    kubelet.remove(web).await;
+    until("its stop", 40 * SECOND, || {
+        node.runtime.calls(Verb::StopContainer) == 1
+    })
+    .await;
+    sleep(SECOND).await;
+    assert_eq!(node.runtime.commands(), 1, "its hook was ended");
+    until("its end", 10 * SECOND, || {
+        node.runtime.running("c").is_empty()
+    })
+    .await;
+    let took = begun.elapsed().as_secs();
+    assert!((32..=33).contains(&took), "{took} s");
+    until("the end of its hook", 10 * SECOND, || {
+        node.runtime.commands() == 0
     })
     .await;
 }
