@@ -139,6 +139,31 @@ async fn manifests_come_change_and_go() {
 }
 
 #[tokio::test]
+async fn a_file_that_is_removed_and_made_again_at_once_ends_and_starts_its_pod() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("web.yaml");
+    fs::write(&file, manifest("web", "web:1")).unwrap();
+    fs::write(dir.path().join("other.yaml"), manifest("other", "web:1")).unwrap();
+    for path in [dir.path(), &file] {
+        let mut running = Running::start(path);
+        running.next().await;
+        fs::remove_file(&file).unwrap();
+        fs::write(&file, manifest("web", "web:1")).unwrap();
+        for expected in [PodOperation::Remove, PodOperation::Add] {
+            assert_eq!(running.next().await, (expected, names(&["web-node"])));
+        }
+        running.silent().await;
+    }
+
+    // A slip of an editor that writes so ends nothing.
+    let mut running = Running::start(dir.path());
+    running.next().await;
+    fs::remove_file(&file).unwrap();
+    fs::write(&file, "{").unwrap();
+    running.silent().await;
+}
+
+#[tokio::test]
 async fn a_file_that_goes_bad_keeps_its_pods() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("web.yaml");

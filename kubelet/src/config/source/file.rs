@@ -1,13 +1,16 @@
 //! The file source: pods from a manifest file or a directory of manifests.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, ffi::OsString, path::PathBuf, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::{task, time};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
-use super::{manifests::Manifests, watch::Watch};
+use super::{
+    manifests::Manifests,
+    watch::{Change, Watch},
+};
 use crate::config::pod_config::SourceHandle;
 
 /// A burst of changes is over when nothing happens for this long ...
@@ -41,6 +44,7 @@ impl FileSource {
             self.node_name.clone(),
         )));
         let mut watch = None;
+        let mut gone = BTreeSet::new();
         loop {
             // Watched before it is read: what changes in between is noticed.
             if !watch
@@ -50,14 +54,19 @@ impl FileSource {
                 watch = Watch::new(&self.path).ok();
             }
             let scanned = manifests.clone();
-            match task::spawn_blocking(move || scanned.lock().scan()).await {
-                Ok(set) => tokio::select! {
-                    biased;
-                    () = cancel.cancelled() => return,
-                    told = mux.set(set) => if told.is_err() {
-                        return;
+            let names = std::mem::take(&mut gone);
+            match task::spawn_blocking(move || scanned.lock().scan(&names)).await {
+                Ok(sets) => {
+                    for set in sets {
+                        tokio::select! {
+                            biased;
+                            () = cancel.cancelled() => return,
+                            told = mux.set(set) => if told.is_err() {
+                                return;
+                            }
+                        }
                     }
-                },
+                }
                 Err(error) => {
                     error!(%error, path = %self.path.display(), "Reading manifests failed; trying again at the next reason to");
                 }
@@ -65,22 +74,32 @@ impl FileSource {
             tokio::select! {
                 biased;
                 () = cancel.cancelled() => return,
-                () = self.reason_to_look(&mut watch) => {}
+                () = self.reason_to_look(&mut watch, &mut gone) => {}
             }
         }
     }
 
-    /// Waits for a change, or for the time of the periodic look.
-    async fn reason_to_look(&self, watch: &mut Option<Watch>) {
+    /// Waits for a change, or for the time of the periodic look. Notes the names that there
+    /// was nothing of meanwhile.
+    async fn reason_to_look(&self, watch: &mut Option<Watch>, gone: &mut BTreeSet<OsString>) {
         let Some(watching) = watch else {
             return time::sleep(self.check_frequency.min(RETRY)).await;
         };
-        let Ok(mut goes_on) = time::timeout(self.check_frequency, watching.changed()).await else {
+        let Ok(first) = time::timeout(self.check_frequency, watching.changed()).await else {
             return;
         };
+        let mut note = |change| match change {
+            Change::Something => true,
+            Change::Gone(name) => {
+                gone.insert(name);
+                true
+            }
+            Change::End => false,
+        };
+        let mut goes_on = note(first);
         let burst = async {
             while goes_on && let Ok(more) = time::timeout(QUIET, watching.changed()).await {
-                goes_on = more;
+                goes_on = note(more);
             }
         };
         // Cut off at the limit: the rest of the burst is the next reason.

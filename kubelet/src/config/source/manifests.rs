@@ -1,7 +1,8 @@
 //! What the manifests of a file or directory say, as of the last scan.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
+    ffi::OsString,
     fs,
     io::{self, Read},
     os::unix::fs::MetadataExt,
@@ -84,8 +85,32 @@ impl Manifests {
         }
     }
 
-    /// Reads what has changed, and tells all pods.
-    pub(super) fn scan(&mut self) -> PodSet {
+    /// Reads what has changed, and tells all pods. The pods of a file that is there again
+    /// after there was nothing of its name (`gone`) end first, as upstream: before all pods it
+    /// tells those without them. A file that is no manifest any more ends nothing.
+    pub(super) fn scan(&mut self, gone: &BTreeSet<OsString>) -> Vec<PodSet> {
+        self.read_changes();
+        let all = self.pods();
+        let made_again = self.files.iter().filter(|(path, file)| {
+            let name = path.file_name();
+            name.is_some_and(|name| gone.contains(name)) && file.said.is_none()
+        });
+        let ended: Vec<_> = made_again
+            .flat_map(|(_, file)| &file.pods)
+            .flatten()
+            .collect();
+        if ended.is_empty() {
+            return vec![all];
+        }
+        let goes_on = |pod: &&Arc<Pod>| !ended.iter().any(|ended| Arc::ptr_eq(ended, pod));
+        let others = PodSet {
+            pods: all.pods.iter().filter(goes_on).cloned().collect(),
+            complete: all.complete,
+        };
+        vec![others, all]
+    }
+
+    fn read_changes(&mut self) {
         match list(&self.path) {
             Ok(paths) => {
                 self.read = true;
@@ -117,7 +142,6 @@ impl Manifests {
                 message
             }),
         }
-        self.pods()
     }
 
     fn say(&mut self, say: impl FnOnce(&Path) -> String) {

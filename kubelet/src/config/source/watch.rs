@@ -24,6 +24,30 @@ pub(super) struct Watch {
     events: EventStream<[u8; BUFFER]>,
 }
 
+/// What may have changed.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    Something,
+    /// There was nothing of this name for a moment at least.
+    Gone(OsString),
+    /// The watch is over: the directory itself is gone, or is elsewhere.
+    End,
+}
+
+impl Change {
+    fn of(event: Event<OsString>) -> Self {
+        let (end, gone) = (
+            EventMask::DELETE_SELF | EventMask::MOVE_SELF | EventMask::IGNORED,
+            EventMask::DELETE | EventMask::MOVED_FROM,
+        );
+        match event.name {
+            _ if event.mask.intersects(end) => Self::End,
+            Some(name) if event.mask.intersects(gone) => Self::Gone(name),
+            _ => Self::Something,
+        }
+    }
+}
+
 impl Watch {
     /// Watches `path` if it is a directory, or else for changes of that one name
     /// in its parent.
@@ -62,13 +86,13 @@ impl Watch {
         })
     }
 
-    /// Waits until something may have changed. Whether the watch goes on.
-    pub(super) async fn changed(&mut self) -> bool {
+    /// Waits until something may have changed.
+    pub(super) async fn changed(&mut self) -> Change {
         loop {
             match self.events.next().await {
-                Some(Ok(event)) if self.concerns(&event) => return !is_end(&event),
+                Some(Ok(event)) if self.concerns(&event) => return Change::of(event),
                 Some(Ok(_)) => {}
-                Some(Err(_)) | None => return false,
+                Some(Err(_)) | None => return Change::End,
             }
         }
     }
@@ -96,13 +120,6 @@ impl Watch {
         path.is_dir() == self.only.is_none()
             && identity(&self.dir).is_ok_and(|now| now == self.identity)
     }
-}
-
-/// The watched directory itself is gone, or is elsewhere.
-fn is_end<S>(event: &Event<S>) -> bool {
-    event
-        .mask
-        .intersects(EventMask::DELETE_SELF | EventMask::MOVE_SELF | EventMask::IGNORED)
 }
 
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
