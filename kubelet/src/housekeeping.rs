@@ -15,6 +15,7 @@ use crate::{
         identity::{self, PodUid},
         manager::PodManager,
         mirror::MirrorPods,
+        removals::Removals,
     },
     pod_syncer::Syncer,
     pod_worker::PodWorkers,
@@ -35,6 +36,7 @@ pub(crate) struct Housekeeping {
     /// None without an API server.
     pub(crate) mirrors: Option<Arc<MirrorPods>>,
     pub(crate) directories: Directories,
+    pub(crate) removals: Removals,
 }
 
 impl Housekeeping {
@@ -69,6 +71,7 @@ impl Housekeeping {
             options,
             volumes: Arc::clone(&self.volumes),
             listing: Arc::clone(&listing),
+            removals: self.removals.clone(),
         };
         self.directories.look_now_and_then(look);
     }

@@ -34,7 +34,9 @@ use crate::{
     },
     pleg::{Pleg, PodCache},
     plugin_manager::{Handlers, PluginHandler, PluginManager},
-    pod::{identity::PodUid, manager::PodManager, mirror::MirrorPods},
+    pod::{
+        identity::PodUid, manager::PodManager, mirror::MirrorPods, removals::Removals,
+    },
     pod_syncer::{PodStarts, Syncer},
     pod_worker::PodWorkers,
     prober::{ProbeManager, results::ProbeResults},
@@ -305,6 +307,7 @@ impl Kubelet {
                 cancel.clone(),
             ))
         };
+        let removals = Removals::default();
         let syncer = Arc::new(Syncer {
             options: Arc::clone(&parts.options),
             admission: parts.admission.clone(),
@@ -318,6 +321,7 @@ impl Kubelet {
             mirrors: parts.mirrors.clone(),
             events: parts.events.clone(),
             starts: Arc::clone(&parts.starts),
+            removals: removals.clone(),
         });
         let workers = Arc::new(PodWorkers::new(
             syncer,
@@ -340,6 +344,7 @@ impl Kubelet {
             volumes: Arc::clone(&parts.volumes),
             mirrors: parts.mirrors.clone(),
             directories: Directories::default(),
+            removals,
         });
         let sync_loop = SyncLoop {
             admission: &parts.admission,

@@ -20,6 +20,7 @@ use crate::{
         identity::{self, PodUid},
         manager::PodManager,
         mirror::MirrorPods,
+        removals::Removals,
     },
     pod_worker::{Kill, PodSyncer, Subject, SyncOutcome, WorkerError},
     prober::ProbeManager,
@@ -65,6 +66,8 @@ pub(crate) struct Syncer {
     pub(crate) mirrors: Option<Arc<MirrorPods>>,
     pub(crate) events: EventRecorder,
     pub(crate) starts: Arc<PodStarts>,
+    /// What housekeeping removes at this moment.
+    pub(crate) removals: Removals,
 }
 
 impl Syncer {
@@ -221,6 +224,7 @@ impl PodSyncer for Syncer {
         if let Some(mirrors) = &self.mirrors {
             mirrors.mirror(&pod);
         }
+        self.removals.ended(&PodUid::of(&pod)).await;
         let pod_dir = directory::pod_dir(&self.options, &PodUid::of(&pod));
         let made = pod_dir.clone();
         blocking(move || {

@@ -15,7 +15,7 @@ use crate::{
     config::options::Options,
     logs::links,
     pleg::Listing,
-    pod::{directory, identity::PodUid},
+    pod::{directory, identity::PodUid, removals::Removals},
     pod_worker::WorkerError,
     repeatable,
     volume::{self, VolumeManager, disk},
@@ -38,7 +38,10 @@ pub(super) struct Look<K> {
     pub(super) options: Arc<Options>,
     pub(super) volumes: Arc<VolumeManager>,
     pub(super) listing: Arc<Listing>,
-    /// Whether a pod's directories are to stay.
+    /// Tells the pods' workers what is removed at this moment.
+    pub(super) removals: Removals,
+    /// Whether a pod's directories are to stay. Asked again right before each is removed:
+    /// what comes first may take minutes.
     pub(super) keep: K,
 }
 
@@ -101,7 +104,10 @@ impl Drop for CleaningOne {
 
 /// Begins to give back the volumes of pods that are not to be kept, and to remove their
 /// directories.
-async fn remove_pod_dirs<K: Fn(&PodUid) -> bool>(look: Look<K>, removals: Cleaning) {
+async fn remove_pod_dirs<K>(look: Look<K>, removals: Cleaning)
+where
+    K: Fn(&PodUid) -> bool + Clone + Send + Sync + 'static,
+{
     let dir = directory::pods_dir(&look.options);
     let found = repeatable::blocking(move || children(&dir)).await;
     for (name, path) in unless_panicked(found).unwrap_or_default() {
@@ -109,20 +115,43 @@ async fn remove_pod_dirs<K: Fn(&PodUid) -> bool>(look: Look<K>, removals: Cleani
         if (look.keep)(&uid) {
             continue;
         }
-        let (volumes, dir) = (Arc::clone(&look.volumes), path.clone());
+        let dir = path.clone();
+        let look = look.clone();
         removals.begin(&path, async move {
-            report(&dir, remove_pod_dir(&volumes, &uid, dir.clone()).await);
+            match remove_pod_dir(&look, &uid, dir.clone()).await {
+                Ok(false) => {}
+                removed => report(&dir, removed.map(drop)),
+            }
         });
     }
 }
 
-async fn remove_pod_dir(
-    volumes: &VolumeManager,
+/// Removes the directory of a pod, unless the pod is back when its volumes are given back.
+async fn remove_pod_dir<K: Fn(&PodUid) -> bool>(
+    look: &Look<K>,
     uid: &PodUid,
     dir: PathBuf,
-) -> Result<(), WorkerError> {
-    volumes.wait_for_unmount(uid).await?;
-    Ok(volume::blocking(move || disk::remove_pod_dir(&dir)).await?)
+) -> Result<bool, WorkerError> {
+    look.volumes.find_volumes(uid).await?;
+    {
+        let _removal = look.removals.begin(uid);
+        if (look.keep)(uid) {
+            return Ok(false);
+        }
+        look.volumes.release(uid);
+    }
+    let given_back = look.volumes.wait_until_given_back(uid).await;
+    let removal = look.removals.begin(uid);
+    if (look.keep)(uid) {
+        return Ok(false);
+    }
+    given_back?;
+    volume::blocking(move || {
+        let _removal = removal;
+        disk::remove_pod_dir(&dir)
+    })
+    .await?;
+    Ok(true)
 }
 
 /// Removes the log directories of pods that are not to be kept, and links to logs that are
@@ -130,7 +159,11 @@ async fn remove_pod_dir(
 async fn clean_logs<K: Fn(&PodUid) -> bool + Send + 'static>(look: Look<K>) {
     let cleaned = repeatable::blocking(move || {
         for (name, path) in children(&look.options.pod_logs_dir) {
-            if directory::uid_of_log_dir(&name).is_some_and(|uid| !(look.keep)(&uid)) {
+            let Some(uid) = directory::uid_of_log_dir(&name) else {
+                continue;
+            };
+            let _removal = look.removals.begin(&uid);
+            if !(look.keep)(&uid) {
                 let removed = tree_walk::remove_all(&path);
                 report(&path, removed.map_err(Into::into));
             }

@@ -6,5 +6,6 @@ pub mod identity;
 pub mod manager;
 pub mod mirror;
 pub mod priority;
+pub(crate) mod removals;
 pub mod resources;
 pub mod shortage;

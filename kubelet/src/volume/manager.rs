@@ -191,8 +191,22 @@ impl VolumeManager {
     /// goes on being given back.
     pub async fn wait_for_unmount(&self, uid: &PodUid) -> Result<(), VolumeError> {
         self.find_volumes(uid).await?;
+        self.release(uid);
+        self.wait_until_given_back(uid).await
+    }
+
+    /// The pod is over, or nobody has it: begins to give back what is known of it on the
+    /// node.
+    pub fn release(&self, uid: &PodUid) {
         self.world.lock().release(uid);
         self.changed.notify_waiters();
+    }
+
+    /// Waits until everything is given back that is known of the pod.
+    ///
+    /// # Errors
+    /// As [`wait_for_unmount`](Self::wait_for_unmount).
+    pub async fn wait_until_given_back(&self, uid: &PodUid) -> Result<(), VolumeError> {
         if self.wait_until(|world| world.left(uid).is_empty()).await {
             return Ok(());
         }

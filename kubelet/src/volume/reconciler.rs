@@ -160,7 +160,10 @@ impl VolumeManager {
 
     /// Takes in what there is on disk of a pod. Volumes of plugins that this kubelet does
     /// not have are none of its business.
-    pub(super) async fn find_volumes(&self, uid: &PodUid) -> Result<(), VolumeError> {
+    ///
+    /// # Errors
+    /// The pod's directory cannot be read.
+    pub async fn find_volumes(&self, uid: &PodUid) -> Result<(), VolumeError> {
         let (pod_dir, pod) = (self.host.pod_dir(uid), uid.clone());
         let volumes = blocking_on_own_files(move || disk::volumes(&pod_dir, &pod)).await?;
         for volume in volumes {

@@ -1,4 +1,7 @@
-use std::sync::mpsc;
+use std::sync::{
+    atomic::{AtomicBool, Ordering},
+    mpsc,
+};
 
 use futures::future::{self, FutureExt as _};
 use tokio::{sync::Notify, time::sleep};
@@ -58,6 +61,7 @@ impl Node {
             options: Arc::clone(&self.options),
             volumes: Arc::clone(volumes),
             listing: Arc::default(),
+            removals: Removals::default(),
             keep: |uid: &PodUid| uid.as_str() == "live",
         }
     }
@@ -197,4 +201,41 @@ async fn a_directory_is_cleaned_by_one_task_at_a_time() {
     begin("/a", "third of a");
     tokio::task::yield_now().await;
     assert_eq!(begun.lock().last(), Some(&"third of a"));
+}
+
+#[tokio::test]
+async fn a_pod_that_comes_back_while_its_volumes_are_asked_for_loses_nothing() {
+    let node = Node::new();
+    let (server, answers) = mpsc::channel();
+    let plugin = Arc::new(Hung(Arc::new(Mutex::new(answers))));
+    let volumes = Arc::new(VolumeManager::new(node.host(), vec![plugin]));
+    let dir = node.pod("hung");
+    make(&node.pod("hung/volumes/test~hung/v"));
+    let is_back = Arc::new(AtomicBool::new(false));
+    let look = Look {
+        options: Arc::clone(&node.options),
+        volumes: Arc::clone(&volumes),
+        listing: Arc::default(),
+        removals: Removals::default(),
+        keep: {
+            let is_back = Arc::clone(&is_back);
+            move |_: &PodUid| is_back.load(Ordering::Relaxed)
+        },
+    };
+    let mut directories = Directories::default();
+    directories.look_now_and_then(look);
+    while !directories.cleaning.0.lock().contains(&dir) {
+        sleep(Duration::from_millis(1)).await;
+    }
+    is_back.store(true, Ordering::Relaxed);
+    let cancel = CancellationToken::new();
+    let clean = async {
+        drop(server);
+        while !directories.cleaning.0.lock().is_empty() {
+            sleep(Duration::from_millis(1)).await;
+        }
+        cancel.cancel();
+    };
+    tokio::join!(volumes.run(cancel.clone()), clean);
+    assert!(node.pod("hung/volumes/test~hung/v").exists());
 }
