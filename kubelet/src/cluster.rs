@@ -27,7 +27,7 @@ use crate::{
         reporter::{NodeReporter, OnRepeatedFailure, ReporterParts},
         watch::NodeWatch,
     },
-    runtime::cri::CriClient,
+    runtime::{cri::CriClient, readiness::RuntimeReadiness},
 };
 
 /// A cluster that is joined, and whose parts do not run yet.
@@ -56,6 +56,8 @@ impl std::fmt::Debug for Cluster {
 pub struct ClusterParts {
     /// The container runtime.
     pub cri: CriClient,
+    /// What it says of its own state.
+    pub readiness: Arc<RuntimeReadiness>,
     /// What other parts know of the node.
     pub findings: Arc<dyn Findings>,
     /// A directory on the file system that pods fill.
@@ -167,6 +169,7 @@ impl Cluster {
             options: self.options.node.clone(),
             root_dir: parts.root_dir,
             cri: parts.cri,
+            readiness: parts.readiness,
             findings: parts.findings,
             node: self.watch.subscribe(),
             on_repeated_failure: Arc::clone(&on_repeated_failure),

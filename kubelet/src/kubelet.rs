@@ -34,18 +34,17 @@ use crate::{
     },
     pleg::{Pleg, PodCache},
     plugin_manager::{Handlers, PluginHandler, PluginManager},
-    pod::{
-        identity::PodUid, manager::PodManager, mirror::MirrorPods, removals::Removals,
-    },
+    pod::{identity::PodUid, manager::PodManager, mirror::MirrorPods, removals::Removals},
     pod_syncer::{PodStarts, Syncer},
     pod_worker::PodWorkers,
     prober::{ProbeManager, results::ProbeResults},
     runtime::{
         RuntimeManager,
         cri::{CriClient, CriError},
+        readiness::RuntimeReadiness,
     },
     status::{StatusManager, sync::StatusSync},
-    sync_loop::{LoopMonitor, SyncLoop},
+    sync_loop::{Inbox, LoopMonitor, SyncLoop},
     volume::{
         VolumeHost, VolumeManager,
         csi::{self, CsiRegistration, DriverStore},
@@ -76,6 +75,7 @@ pub struct Kubelet(Arc<Parts>);
 struct Parts {
     options: Arc<Options>,
     cri: CriClient,
+    readiness: Arc<RuntimeReadiness>,
     /// None on a standalone node.
     client: Option<Client>,
     mirrors: Option<Arc<MirrorPods>>,
@@ -233,6 +233,7 @@ impl Kubelet {
             starts: Arc::default(),
             running: OnceLock::new(),
             options,
+            readiness: Arc::new(RuntimeReadiness::new(cri.clone())),
             cri,
             client,
             mirrors,
@@ -321,6 +322,7 @@ impl Kubelet {
             mirrors: parts.mirrors.clone(),
             events: parts.events.clone(),
             starts: Arc::clone(&parts.starts),
+            readiness: Arc::clone(&parts.readiness),
             removals: removals.clone(),
         });
         let workers = Arc::new(PodWorkers::new(
@@ -351,6 +353,7 @@ impl Kubelet {
             node: &parts.node,
             shutdown: &parts.shutdown,
             runtime: &parts.runtime,
+            readiness: &parts.readiness,
             pleg: &parts.pleg,
             pods: &parts.pods,
             statuses: &parts.statuses,
@@ -397,9 +400,10 @@ impl Kubelet {
             hold_up_shutdowns,
             rotate,
             self.speak_to_api_server(cancel.clone()),
+            parts.readiness.run(cancel.clone()),
             parts.pleg.run(events_in, cancel.clone()),
             parts.volumes.run(cancel.clone()),
-            sync_loop.run(updates, events, probe_changes, cancel.clone()),
+            sync_loop.run(Inbox::new(updates, probe_changes, events), cancel.clone()),
         );
         workers.ended().await;
         probes.ended().await;
@@ -440,7 +444,8 @@ impl Kubelet {
                         "the runtime answers"
                     );
                     self.0.runtime.set_name(version.runtime_name);
-                    let features = status.features.unwrap_or_default();
+                    let features = status.features.clone().unwrap_or_default();
+                    self.0.readiness.take(status);
                     self.0.node.set_runtime_features(features);
                     return;
                 }

@@ -25,7 +25,10 @@ use crate::{
     pod_worker::{Kill, PodSyncer, Subject, SyncOutcome, WorkerError},
     prober::ProbeManager,
     repeatable,
-    runtime::{RuntimeManager, grace_period, pod_state::PodState, pod_status::PodStatus},
+    runtime::{
+        RuntimeManager, grace_period, pod_state::PodState, pod_status::PodStatus,
+        readiness::RuntimeReadiness,
+    },
     status::{Facts, Phase, StatusManager, Verdict},
     volume::{self, VolumeManager},
 };
@@ -50,6 +53,11 @@ struct DirectoryError {
     source: io::Error,
 }
 
+/// Pods have no network, in upstream's words.
+#[derive(Debug, thiserror::Error)]
+#[error("network is not ready: {0}")]
+struct NetworkNotReady(String);
+
 /// Does the workers' work with the parts of the kubelet.
 #[derive(Debug)]
 pub(crate) struct Syncer {
@@ -66,6 +74,7 @@ pub(crate) struct Syncer {
     pub(crate) mirrors: Option<Arc<MirrorPods>>,
     pub(crate) events: EventRecorder,
     pub(crate) starts: Arc<PodStarts>,
+    pub(crate) readiness: Arc<RuntimeReadiness>,
     /// What housekeeping removes at this moment.
     pub(crate) removals: Removals,
 }
@@ -152,6 +161,21 @@ impl Syncer {
         })
     }
 
+    /// A pod that is not on the node's own network waits for one, before anything is done for
+    /// it that takes long.
+    fn wait_for_network(&self, pod: &Pod) -> Result<(), NetworkNotReady> {
+        let spec = pod.spec.as_ref();
+        let own_network = spec.is_some_and(|spec| spec.host_network == Some(true));
+        let Some(problem) = self.readiness.network_problem().filter(|_| !own_network) else {
+            return Ok(());
+        };
+        let error = NetworkNotReady(problem);
+        let subject = events::Subject::Pod(pod);
+        self.events
+            .warning(subject, reason::NETWORK_NOT_READY, format_args!("{error}"));
+        Err(error)
+    }
+
     /// What is left of the time that the pod may be active for, if that is limited.
     fn deadline(&self, pod: &Pod) -> Option<Duration> {
         let status = self.statuses.get(&PodUid::of(pod))?;
@@ -221,6 +245,7 @@ impl PodSyncer for Syncer {
         if let Some(why) = &held_back {
             return self.hold_back(&pod, &status, before.as_deref(), why).await;
         }
+        self.wait_for_network(&pod)?;
         if let Some(mirrors) = &self.mirrors {
             mirrors.mirror(&pod);
         }

@@ -197,6 +197,7 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
         from_cluster.metrics = cluster.metrics();
         let parts = ClusterParts {
             cri,
+            readiness: Arc::clone(kubelet.readiness()),
             findings: Arc::new(kubelet.clone()),
             root_dir: options.root_dir.clone(),
         };

@@ -1,5 +1,9 @@
 //! The sync loop: one task that hears of every change and hands it to the
-//! worker of the pod. Nothing in it waits for anything else.
+//! worker of the pod. Nothing in it waits for anything else, but for a runtime that can
+//! run pods.
+
+mod inbox;
+mod monitor;
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -8,14 +12,12 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Pod;
-use parking_lot::Mutex;
-use tokio::{
-    sync::mpsc,
-    time::{Instant, MissedTickBehavior},
-};
+use tokio::time::{Instant, MissedTickBehavior, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use self::inbox::News;
+pub(crate) use self::{inbox::Inbox, monitor::LoopMonitor};
 use crate::{
     active_pods::active_pods,
     config::update::{PodOperation, PodUpdate},
@@ -31,39 +33,15 @@ use crate::{
     },
     pod_syncer::Syncer,
     pod_worker::{Kill, PodWorkers},
-    runtime::RuntimeManager,
+    runtime::{RuntimeManager, readiness::RuntimeReadiness},
     status::{Phase, StatusManager, Verdict},
 };
 
 /// Between two rounds of housekeeping, as upstream.
 const HOUSEKEEPING_PERIOD: Duration = Duration::from_secs(2);
-/// A loop that did not come round for so long hangs, as upstream.
-const HEALTH_THRESHOLD: Duration = Duration::from_secs(120);
-
-/// Sees that the loop comes round.
-#[derive(Debug, Default)]
-pub(crate) struct LoopMonitor(Mutex<Option<Instant>>);
-
-impl LoopMonitor {
-    fn tick(&self) {
-        *self.0.lock() = Some(Instant::now());
-    }
-
-    /// # Errors
-    /// For people: for how long it did not.
-    pub(crate) fn healthy(&self) -> Result<(), String> {
-        let Some(last) = *self.0.lock() else {
-            return Ok(());
-        };
-        let elapsed = last.elapsed();
-        if elapsed <= HEALTH_THRESHOLD {
-            return Ok(());
-        }
-        Err(format!(
-            "sync loop was last active {elapsed:.0?} ago; threshold is {HEALTH_THRESHOLD:?}"
-        ))
-    }
-}
+/// How long the loop takes nothing while the runtime is not ready: ever longer, as upstream.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const MAX_PAUSE: Duration = Duration::from_secs(5);
 
 /// The loop with what it hands changes to.
 pub(crate) struct SyncLoop<'a> {
@@ -71,6 +49,7 @@ pub(crate) struct SyncLoop<'a> {
     pub(crate) node: &'a NodeSource,
     pub(crate) shutdown: &'a NodeShutdown,
     pub(crate) runtime: &'a RuntimeManager,
+    pub(crate) readiness: &'a RuntimeReadiness,
     pub(crate) pleg: &'a Pleg,
     pub(crate) pods: &'a PodManager,
     pub(crate) statuses: &'a StatusManager,
@@ -93,16 +72,14 @@ pub(crate) struct SyncLoop<'a> {
 impl SyncLoop<'_> {
     /// Runs until cancelled. Sources that end change nothing more; what they
     /// brought runs on.
-    pub(crate) async fn run(
-        mut self,
-        mut updates: mpsc::Receiver<PodUpdate>,
-        mut events: mpsc::Receiver<PodLifecycleEvent>,
-        mut probe_changes: mpsc::Receiver<PodUid>,
-        cancel: CancellationToken,
-    ) {
+    pub(crate) async fn run(mut self, mut inbox: Inbox, cancel: CancellationToken) {
         let mut housekeeping = tokio::time::interval(HOUSEKEEPING_PERIOD);
         housekeeping.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            let ready = cancel.run_until_cancelled(self.wait_for_runtime(&mut inbox));
+            if ready.await.is_none() {
+                return;
+            }
             self.monitor.tick();
             // The rarer first, so that none is held up by the others.
             tokio::select! {
@@ -117,14 +94,51 @@ impl SyncLoop<'_> {
                         housekeeping.run();
                     }
                 }
-                Some(update) = updates.recv() => self.update(update),
-                Some(uid) = probe_changes.recv() => self.probed(&uid),
-                Some(event) = events.recv() => {
-                    self.event(&event);
-                    self.run_waiting();
+                news = inbox.next() => match news {
+                    News::Update(update) => self.update(update),
+                    News::Probe(uid) => self.probed(&uid),
+                    News::Event(event) => {
+                        self.event(&event);
+                        self.run_waiting();
+                    }
                 }
             }
         }
+    }
+
+    /// Takes nothing while no pod can be run. What happens in the runtime is noted
+    /// meanwhile: who tells it is not to be held up.
+    async fn wait_for_runtime(&mut self, inbox: &mut Inbox) {
+        let mut pause = FIRST_PAUSE;
+        let mut missed = Vec::new();
+        let mut told = None;
+        while let Some(problem) = self.runtime_problem() {
+            self.monitor.waits_for(&problem);
+            if told.as_ref() != Some(&problem) {
+                warn!(problem, "no pod is synced");
+            }
+            told = Some(problem);
+            let until = Instant::now() + pause;
+            while let Ok(event) = timeout_at(until, inbox.next_event()).await {
+                if !missed.contains(&event.uid) && asks_for_a_sync(&event) {
+                    missed.push(event.uid);
+                }
+            }
+            pause = (pause * 2).min(MAX_PAUSE);
+        }
+        if told.is_some() {
+            info!("pods are synced again");
+        }
+        for uid in missed {
+            self.workers.sync(&uid);
+        }
+    }
+
+    /// Why no pod can be run now.
+    fn runtime_problem(&self) -> Option<String> {
+        let mut problems = self.readiness.runtime_problems();
+        problems.extend(self.pleg.healthy().err());
+        (!problems.is_empty()).then(|| problems.join("; "))
     }
 
     fn update(&mut self, mut update: PodUpdate) {
@@ -379,13 +393,14 @@ impl SyncLoop<'_> {
     }
 
     fn event(&self, event: &PodLifecycleEvent) {
-        // What was removed, or never started, asks for nothing.
-        let matters = event
-            .changes
-            .iter()
-            .any(|change| matches!(change.kind, ChangeKind::Started | ChangeKind::Died));
-        if matters {
+        if asks_for_a_sync(event) {
             self.workers.sync(&event.uid);
         }
     }
+}
+
+/// Whether the pod is to be looked at: what was removed, or never started, asks for nothing.
+fn asks_for_a_sync(event: &PodLifecycleEvent) -> bool {
+    let mut changes = event.changes.iter();
+    changes.any(|change| matches!(change.kind, ChangeKind::Started | ChangeKind::Died))
 }

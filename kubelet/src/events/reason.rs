@@ -38,6 +38,8 @@ pub const SANDBOX_CHANGED: &str = "SandboxChanged";
 pub const FAILED_KILL_POD: &str = "FailedKillPod";
 /// It is not known how a pod is.
 pub const FAILED_SYNC: &str = "FailedSync";
+/// Pods have no network.
+pub const NETWORK_NOT_READY: &str = "NetworkNotReady";
 /// A volume cannot be mounted.
 pub const FAILED_MOUNT: &str = "FailedMount";
 /// A device cannot be had.

@@ -10,7 +10,7 @@ use crate::{
     config::options::Options,
     node::shutdown::NodeShutdown,
     pod::{identity::PodUid, manager::PodManager},
-    runtime::{cri::CriClient, running_pods::running_pods},
+    runtime::{cri::CriClient, readiness::RuntimeReadiness, running_pods::running_pods},
     status::StatusManager,
 };
 
@@ -83,6 +83,11 @@ impl Kubelet {
     /// For people: for how long they were not.
     pub fn pleg_healthy(&self) -> Result<(), String> {
         self.0.pleg.healthy()
+    }
+
+    /// What the runtime says of its own state.
+    pub fn readiness(&self) -> &Arc<RuntimeReadiness> {
+        &self.0.readiness
     }
 
     pub(crate) fn sources_ready(&self) -> bool {

@@ -31,7 +31,7 @@ use crate::{
     config::cluster::NodeOptions,
     events::{EventRecorder, Subject, reason},
     repeatable::{blocking, random},
-    runtime::{cri::CriClient, machine::Machine},
+    runtime::{cri::CriClient, machine::Machine, readiness::RuntimeReadiness},
 };
 
 /// Attempts to report one status, as upstream.
@@ -60,6 +60,8 @@ pub struct ReporterParts {
     pub root_dir: PathBuf,
     /// The container runtime.
     pub cri: CriClient,
+    /// What it says of its own state.
+    pub readiness: Arc<RuntimeReadiness>,
     /// What other parts of the kubelet know.
     pub findings: Arc<dyn Findings>,
     /// The node's object, as [`super::watch`] follows it.
@@ -105,7 +107,7 @@ impl NodeReporter {
     pub fn new(parts: ReporterParts) -> Self {
         Self {
             nodes: Api::all(parts.client.clone()),
-            runtime: RuntimeState::new(parts.cri.clone()),
+            runtime: RuntimeState::new(parts.cri.clone(), Arc::clone(&parts.readiness)),
             system: NodeSystemInfo::default(),
             capacity: Quantities::new(),
             addresses: watch::Sender::default(),

@@ -78,10 +78,10 @@ impl Snapshot<'_> {
             // An empty list is written as none.
             status.images = (!images.is_empty()).then_some(images);
         }
-        let handlers = self.runtime.handlers().to_vec();
+        let handlers = self.runtime.handlers();
         status.runtime_handlers = (!handlers.is_empty()).then_some(handlers);
         if let Some(features) = self.runtime.features() {
-            status.features = Some(features.clone());
+            status.features = Some(features);
         }
         status.declared_features = Some(DECLARED_FEATURES.map(str::to_owned).to_vec());
         let mut problems = self.runtime.problems();

@@ -22,6 +22,7 @@ mod pod_files;
 pub mod pod_state;
 pub mod pod_status;
 mod prune;
+pub mod readiness;
 pub mod resize;
 pub mod resources;
 pub mod restart_rules;

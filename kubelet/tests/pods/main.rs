@@ -27,6 +27,7 @@ mod restart_rules;
 mod restarts;
 mod run_once;
 mod runtime_class;
+mod runtime_state;
 mod security;
 mod shutdown;
 mod sidecars;

@@ -23,7 +23,7 @@ use kubelet::{
         reporter::{NodeReporter, ReporterParts},
         watch::NodeWatch,
     },
-    runtime::cri::CriClient,
+    runtime::{cri::CriClient, readiness::RuntimeReadiness},
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -321,6 +321,7 @@ fn start(api: &Api, node: &Node, options: NodeOptions) -> Reporting {
         node_name: NAME.to_owned(),
         options,
         root_dir: node.dir.path().to_owned(),
+        readiness: Arc::new(RuntimeReadiness::new(cri.clone())),
         cri,
         findings: Arc::clone(&findings) as _,
         node: follower.subscribe(),

@@ -159,13 +159,16 @@ async fn an_idle_node_costs_next_to_nothing() {
         let calls: usize = Verb::ALL.iter().map(|verb| node.runtime.calls(*verb)).sum();
         let lists =
             node.runtime.calls(Verb::ListContainers) + node.runtime.calls(Verb::ListPodSandbox);
-        (calls, lists)
+        (calls, lists, node.runtime.calls(Verb::Status))
     };
     let before = count();
     tokio::time::sleep(30 * SECOND).await;
     let after = count();
-    assert_eq!(after.0 - before.0, after.1 - before.1, "only lists");
-    assert!(after.1 - before.1 <= 4, "{before:?} {after:?}");
+    let [calls, lists, states] = [after.0 - before.0, after.1 - before.1, after.2 - before.2];
+    assert_eq!(calls, lists + states, "only lists, and whether it is ready");
+    assert!(lists <= 4, "{before:?} {after:?}");
+    // Every five seconds, as upstream.
+    assert!(states <= 7, "{before:?} {after:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -89,6 +89,7 @@ async fn join(api: &ApiServer, node: &Node, tasks: &TaskTracker, cancel: &Cancel
         options: node_options,
         root_dir,
         cri,
+        readiness: Arc::clone(kubelet.readiness()),
         findings: Arc::new(kubelet.clone()),
         node: watch.subscribe(),
         on_repeated_failure: Arc::new(|| {}),

@@ -1,0 +1,141 @@
+//! What the sync loop hears of, each kind in its turn.
+
+use std::{
+    future::poll_fn,
+    task::{Context, Poll},
+};
+
+use tokio::sync::mpsc;
+
+use crate::{config::update::PodUpdate, pleg::PodLifecycleEvent, pod::identity::PodUid};
+
+/// Kinds of news.
+const KINDS: usize = 3;
+
+/// One thing to hear of.
+#[derive(Debug)]
+pub(crate) enum News {
+    /// Pods changed at their source.
+    Update(PodUpdate),
+    /// A probe of the pod found something else than before.
+    Probe(PodUid),
+    /// Something of the pod changed in the runtime.
+    Event(PodLifecycleEvent),
+}
+
+/// Where the news come from. However many there are of one kind, the next of another kind
+/// waits for one of them at most: a flood of updates starves neither probes nor events.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    updates: mpsc::Receiver<PodUpdate>,
+    probes: mpsc::Receiver<PodUid>,
+    events: mpsc::Receiver<PodLifecycleEvent>,
+    /// The kind that is asked for first.
+    turn: usize,
+}
+
+impl Inbox {
+    pub(crate) const fn new(
+        updates: mpsc::Receiver<PodUpdate>,
+        probes: mpsc::Receiver<PodUid>,
+        events: mpsc::Receiver<PodLifecycleEvent>,
+    ) -> Self {
+        Self {
+            updates,
+            probes,
+            events,
+            turn: 0,
+        }
+    }
+
+    /// The next of the news. Never returns when every source has ended.
+    pub(super) async fn next(&mut self) -> News {
+        poll_fn(|context| {
+            for after in 0..KINDS {
+                let kind = (self.turn + after) % KINDS;
+                if let Poll::Ready(Some(news)) = self.poll_kind(kind, context) {
+                    self.turn = (kind + 1) % KINDS;
+                    return Poll::Ready(news);
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// The next event alone. Never returns when their source has ended.
+    pub(super) async fn next_event(&mut self) -> PodLifecycleEvent {
+        match self.events.recv().await {
+            Some(event) => event,
+            None => std::future::pending().await,
+        }
+    }
+
+    fn poll_kind(&mut self, kind: usize, context: &mut Context<'_>) -> Poll<Option<News>> {
+        match kind {
+            0 => self
+                .updates
+                .poll_recv(context)
+                .map(|update| update.map(News::Update)),
+            1 => self
+                .probes
+                .poll_recv(context)
+                .map(|uid| uid.map(News::Probe)),
+            _ => self
+                .events
+                .poll_recv(context)
+                .map(|event| event.map(News::Event)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::update::{PodOperation, Source};
+
+    #[tokio::test]
+    async fn a_flood_of_one_kind_starves_no_other() {
+        let (updates_in, updates) = mpsc::channel(100);
+        let (probes_in, probes) = mpsc::channel(100);
+        let (events_in, events) = mpsc::channel(100);
+        let mut inbox = Inbox::new(updates, probes, events);
+        for _ in 0..100 {
+            let update = PodUpdate {
+                pods: Vec::new(),
+                operation: PodOperation::Reconcile,
+                source: Source::Api,
+            };
+            updates_in.try_send(update).unwrap();
+            probes_in.try_send(PodUid::from("u")).unwrap();
+        }
+        let event = PodLifecycleEvent {
+            uid: PodUid::from("u"),
+            changes: Vec::new(),
+        };
+        events_in.try_send(event).unwrap();
+        let mut kinds = Vec::new();
+        for _ in 0..6 {
+            kinds.push(match inbox.next().await {
+                News::Update(_) => "update",
+                News::Probe(_) => "probe",
+                News::Event(_) => "event",
+            });
+        }
+        assert_eq!(
+            kinds,
+            ["update", "probe", "event", "update", "probe", "update"]
+        );
+        // A source that has ended is not waited for.
+        drop(updates_in);
+        drop(probes_in);
+        let mut left = 0;
+        while tokio::time::timeout(std::time::Duration::ZERO, inbox.next())
+            .await
+            .is_ok()
+        {
+            left += 1;
+        }
+        assert_eq!(left, 195);
+    }
+}
