@@ -60,8 +60,8 @@ pub fn within(path: &Path) -> io::Result<Vec<MountInfo>> {
     Ok(mounts)
 }
 
-/// Where else the same is mounted as at a path: not below it, and not by way of another
-/// mount that shows the path itself.
+/// Where else the same is mounted as at a path, or a part of it: not below the path, and not
+/// by way of another mount that shows the path itself.
 ///
 /// # Errors
 /// As [`at`].
@@ -72,7 +72,8 @@ pub fn elsewhere(path: &Path) -> io::Result<Vec<MountInfo>> {
     let shown = own.mount_point.to_string_lossy().into_owned();
     let mut mounts = read()?;
     mounts.retain(|other| {
-        (&other.device, &other.root) == (&own.device, &own.root)
+        other.device == own.device
+            && other.root.starts_with(&own.root)
             && !other.mount_point.to_string_lossy().contains(&shown)
     });
     Ok(mounts)
@@ -178,6 +179,16 @@ mod tests {
         }
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].mount_point, other.canonicalize().unwrap());
+
+        // A part of it that a container has is in use as well.
+        fs::create_dir(source.join("part")).unwrap();
+        rustix::mount::mount_bind(&source, &own).unwrap();
+        rustix::mount::mount_bind(source.join("part"), &other).unwrap();
+        let found = elsewhere(&own).unwrap();
+        for path in [&own, &other] {
+            rustix::mount::unmount(path, rustix::mount::UnmountFlags::empty()).unwrap();
+        }
+        assert_eq!(found.len(), 1);
     }
 
     #[test]
