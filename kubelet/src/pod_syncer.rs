@@ -186,7 +186,19 @@ impl Syncer {
     async fn remove_pod_dir(&self, uid: &PodUid) -> Result<(), WorkerError> {
         self.volumes.wait_for_unmount(uid).await?;
         let dir = directory::pod_dir(&self.options, uid);
-        Ok(volume::blocking(move || volume::disk::remove_pod_dir(&dir)).await?)
+        let gone = dir.clone();
+        let removed = volume::blocking(move || volume::disk::remove_pod_dir(&gone)).await;
+        let Err(error) = removed else {
+            return Ok(());
+        };
+        let unknown = self.volumes.unknown_volumes(uid).await?;
+        let volume = unknown.first().ok_or(error)?;
+        // The pod is over all the same. Housekeeping goes on trying.
+        warn!(
+            pod_uid = %uid, %volume, path = %dir.display(),
+            "a volume of a plugin that this kubelet does not have is left where it is"
+        );
+        Ok(())
     }
 }
 

@@ -158,6 +158,18 @@ impl VolumeManager {
         self.world.lock().found_all();
     }
 
+    /// The volumes of a pod on disk that no plugin of this kubelet knows: they are whoever's
+    /// who had the node before.
+    ///
+    /// # Errors
+    /// The pod's directory cannot be read.
+    pub async fn unknown_volumes(&self, uid: &PodUid) -> Result<Vec<PodVolume>, VolumeError> {
+        let (pod_dir, pod) = (self.host.pod_dir(uid), uid.clone());
+        let mut volumes = blocking_on_own_files(move || disk::volumes(&pod_dir, &pod)).await?;
+        volumes.retain(|volume| self.plugin(&volume.plugin).is_none());
+        Ok(volumes)
+    }
+
     /// Takes in what there is on disk of a pod. Volumes of plugins that this kubelet does
     /// not have are none of its business.
     ///
