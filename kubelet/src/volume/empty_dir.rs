@@ -46,9 +46,9 @@ impl VolumePlugin for EmptyDir {
 
     fn set_up<'a>(&'a self, request: &'a MountRequest) -> Work<'a, Mounted> {
         let (request, host) = (request.clone(), self.host.clone());
-        blocking_on_own_files(move || {
+        let make = move |memory| {
             let source = request.spec.inline().and_then(|v| v.empty_dir.as_ref());
-            let medium = Medium::of(&request, source, host.machine.memory)?;
+            let medium = Medium::of(&request, source, memory)?;
             let marker = marker(&host, &request.volume);
             if is_ready(&request.dir, &medium, &marker)? {
                 return Ok(Mounted::Path(request.dir));
@@ -59,7 +59,11 @@ impl VolumePlugin for EmptyDir {
             }
             mark(&marker)?;
             Ok(Mounted::Path(request.dir))
-        })
+        };
+        async move {
+            let memory = self.host.allocatable_memory().await;
+            blocking_on_own_files(move || make(memory)).await
+        }
         .boxed()
     }
 

@@ -43,7 +43,7 @@ pub(super) async fn set_up(
         Keep::InMemory => Medium::Memory(empty_dir::memory_size(
             &request.pod,
             None,
-            host.machine.memory,
+            host.allocatable_memory().await,
         )),
     };
     blocking_on_own_files(move || {

@@ -15,7 +15,7 @@ use crate::{
     foreign,
     pod::{directory, identity::PodUid},
     repeatable,
-    runtime::machine::Machine,
+    runtime::{machine::Machine, resources},
 };
 
 /// The node as volume plugins see it.
@@ -47,6 +47,17 @@ impl VolumeHost {
             .join(volumes)
             .join(volume.plugin.replace('/', "~"))
             .join(&volume.name)
+    }
+
+    /// Bytes of memory that the node offers to pods; all that it has, when the node's own
+    /// object cannot be had.
+    pub async fn allocatable_memory(&self) -> i64 {
+        let (objects, root_dir) = (&*self.objects, &self.options.root_dir);
+        let allocatable = self.machine.allocatable(objects, root_dir).await.ok();
+        let memory = allocatable.and_then(|amounts| resources::units(amounts.get("memory")?));
+        memory.map_or(self.machine.memory, |memory| {
+            memory.min(self.machine.memory)
+        })
     }
 
     /// Directory of what a plugin keeps for all pods.

@@ -9,6 +9,7 @@ use std::{
 };
 
 use cri_proto::runtime::v1::Mount;
+use e2e::fake_runtime::Verb;
 use kubelet::volume::mount_info;
 use serde_json::{Value, json};
 
@@ -268,6 +269,58 @@ async fn a_restart_leaves_mounts_as_they_are() {
     let kubelet = on.node.start();
     gone(&kubelet, &on, "u1").await;
     gone(&kubelet, &on, "u2").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn volumes_in_memory_are_sized_by_what_the_node_offers() {
+    let on = Mounting::new();
+    on.put("secret", "key", json!({"a": "c2VjcmV0"}));
+    on.objects.put(
+        "node",
+        json!({"metadata": {"name": "node"}, "status": {"allocatable": {"memory": "64Mi"}}}),
+    );
+    let kubelet = on.node.start();
+    let volumes = [
+        ("u1", json!({"emptyDir": {"medium": "Memory"}})),
+        ("u2", json!({"secret": {"secretName": "key"}})),
+    ];
+    for (uid, volume) in volumes {
+        kubelet.add(pod(uid, uid, with_volume(volume))).await;
+        kubelet.until_phase(uid, "Running", 10 * SECOND).await;
+        let mounts = mount_info::within(&on.pod_dir(uid)).unwrap();
+        let options = &mounts[0].super_options;
+        let size = format!("size={}k", 64 << 10);
+        assert!(options.split(',').any(|option| option == size), "{options}");
+    }
+    for uid in ["u1", "u2"] {
+        kubelet.remove(pod(uid, uid, json!({}))).await;
+    }
+    until("the pods' end", 60 * SECOND, || on.mounts().is_empty()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_unknown_plugin_left_holds_up_no_worker() {
+    let on = Mounting::new();
+    let kubelet = on.node.start();
+    let spec = json!({"terminationGracePeriodSeconds": 1});
+    kubelet.add(pod("web", "u1", spec.clone())).await;
+    kubelet.until_phase("web", "Running", 10 * SECOND).await;
+    let left = on.pod_dir("u1").join("volumes/kubernetes.io~iscsi/disk");
+    fs::create_dir_all(&left).unwrap();
+    fs::write(left.join("precious"), "x").unwrap();
+    for runs in [2, 3] {
+        kubelet.remove(pod("web", "u1", spec.clone())).await;
+        // It begins anew only when its worker has ended.
+        kubelet.add(pod("web", "u1", spec.clone())).await;
+        until("the next run", 20 * SECOND, || {
+            on.node.runtime.calls(Verb::StartContainer) == runs
+        })
+        .await;
+    }
+    assert!(left.join("precious").exists());
+    fs::remove_file(left.join("precious")).unwrap();
+    kubelet.remove(pod("web", "u1", spec)).await;
+    gone(&kubelet, &on, "u1").await;
 }
 
 #[tokio::test(start_paused = true)]
