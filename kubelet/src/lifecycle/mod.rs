@@ -8,6 +8,7 @@ mod metrics;
 mod node_affinity;
 mod node_facts;
 pub mod preemption;
+mod resize;
 mod taints;
 mod unsupported;
 
@@ -24,7 +25,7 @@ use crate::{
     config::options::Options,
     metrics::{Collector, Exposition},
     node::shutdown::NodeShutdown,
-    pod::{identity, priority},
+    pod::{identity, priority, shortage::Shortage},
     sysctl::Allowlist,
 };
 
@@ -94,25 +95,29 @@ impl Admission {
         node: &NodeFacts,
         others: &[Arc<Pod>],
     ) -> Result<Admitted, Rejection> {
-        let admitted = self.decide(pod, node, others);
+        let shortages = fit::shortages(pod, others, node);
+        let admitted = self.decide(pod, node, others, &shortages);
         match &admitted {
-            Ok(Admitted::Now) => {}
-            Ok(Admitted::Instead(victims)) => {
-                let mut shortages = fit::shortages(pod, others, node).into_iter();
-                let resource = shortages.next().map(|shortage| shortage.resource);
-                let resource = resource.unwrap_or_default();
-                self.metrics.preempted(resource, victims.len());
-            }
+            Ok(admitted) => self.count_preempted(admitted, &shortages),
             Err(rejection) => self.metrics.rejected(&rejection.reason),
         }
         admitted
     }
 
+    fn count_preempted(&self, admitted: &Admitted, shortages: &[Shortage]) {
+        if let (Admitted::Instead(victims), Some(shortage)) = (admitted, shortages.first()) {
+            self.metrics
+                .preempted(shortage.resource.clone(), victims.len());
+        }
+    }
+
+    /// By all rules; what the node lacks for the pod is in `shortages`.
     fn decide(
         &self,
         pod: &Pod,
         node: &NodeFacts,
         others: &[Arc<Pod>],
+        shortages: &[Shortage],
     ) -> Result<Admitted, Rejection> {
         // Others have somebody who would make the next pod at once: see `hold_back`.
         let is_static = identity::is_static(pod);
@@ -125,7 +130,7 @@ impl Admission {
         self.check_sysctls(spec)?;
         check_os(pod, spec)?;
         check_group_policy(spec, node)?;
-        let admitted = check_node(pod, spec, node, others)?;
+        let admitted = check_node(pod, spec, node, others, shortages)?;
         if is_static {
             self.check_app_armor(pod)?;
         }
@@ -230,8 +235,8 @@ fn check_node(
     spec: &PodSpec,
     node: &NodeFacts,
     others: &[Arc<Pod>],
+    shortages: &[Shortage],
 ) -> Result<Admitted, Rejection> {
-    let shortages = fit::shortages(pod, others, node);
     let is_critical = priority::is_critical(pod);
     if let Some(shortage) = shortages.first().filter(|_| !is_critical) {
         return Err(Rejection::new(shortage.reason(), shortage.to_string()));
@@ -256,7 +261,7 @@ fn check_node(
     if shortages.is_empty() {
         return Ok(Admitted::Now);
     }
-    preemption::victims(pod, others, &shortages)
+    preemption::victims(pod, others, shortages)
         .map(Admitted::Instead)
         .map_err(|why| {
             let what = "Unexpected error while attempting to recover from admission failure";

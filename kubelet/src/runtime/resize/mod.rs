@@ -7,6 +7,8 @@
 mod actuate;
 mod checkpoint;
 mod need;
+mod refusal;
+mod swap;
 mod told;
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -16,6 +18,7 @@ use parking_lot::Mutex;
 use tracing::{info, warn};
 
 use self::checkpoint::Checkpoint;
+pub use self::refusal::Refusal;
 use self::{
     need::{Need, shortage},
     told::News,

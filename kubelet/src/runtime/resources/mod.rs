@@ -14,6 +14,7 @@ use k8s_openapi::{
 };
 
 pub use self::qos::QosClass;
+pub(crate) use self::swap::may_swap;
 use super::machine::Machine;
 use crate::{
     config::{options::Options, quantity},

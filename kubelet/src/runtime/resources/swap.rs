@@ -29,20 +29,27 @@ pub(super) fn configure(
         linux.memory_swap_limit_in_bytes = linux.memory_limit_in_bytes;
         return;
     }
-    let request = amount(own.requests.as_ref(), "memory");
-    let limit = amount(own.limits.as_ref(), "memory");
-    let class = pod.spec.as_ref().map(QosClass::of);
-    let may_swap = rules.options.swap_behavior == SwapBehavior::LimitedSwap
-        && !priority::is_critical(pod)
-        && class == Some(QosClass::Burstable)
-        && request != limit;
-    let swap = if may_swap {
-        share(units(request), machine.memory, machine.swap)
+    let swap = if may_swap(pod, Some(own), rules) {
+        let request = units(amount(own.requests.as_ref(), "memory"));
+        share(request, machine.memory, machine.swap)
     } else {
         0
     };
     let file = ("memory.swap.max".to_owned(), swap.to_string());
     linux.unified.extend([file]);
+}
+
+/// Whether a container of the pod that has `own` resources may swap.
+pub fn may_swap(pod: &Pod, own: Option<&ResourceRequirements>, rules: Rules<'_>) -> bool {
+    let request = amount(own.and_then(|own| own.requests.as_ref()), "memory");
+    let limit = amount(own.and_then(|own| own.limits.as_ref()), "memory");
+    let class = pod.spec.as_ref().map(QosClass::of);
+    rules.machine.swap_controller
+        && rules.machine.cgroup_v2
+        && rules.options.swap_behavior == SwapBehavior::LimitedSwap
+        && !priority::is_critical(pod)
+        && class == Some(QosClass::Burstable)
+        && request != limit
 }
 
 /// Bytes of swap for a container that requests `request` of `memory` bytes; none for

@@ -1,0 +1,138 @@
+//! Whether a pod that runs may have more or less than before.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use super::{Admission, Admitted, NodeFacts, fit};
+use crate::{
+    pod::resources::{self, Amounts},
+    runtime::resize::Refusal,
+};
+
+impl Admission {
+    /// Whether the pod, which has what `granted` says, may have what `pod` asks for on
+    /// `node` beside `others`. It is admitted by the rules for new pods, but for what it
+    /// does not ask more of: of that the node need not have enough.
+    ///
+    /// # Errors
+    /// It may not, now or ever.
+    pub fn admit_resize(
+        &self,
+        pod: &Pod,
+        granted: &Pod,
+        node: &NodeFacts,
+        others: &[Arc<Pod>],
+    ) -> Result<Admitted, Refusal> {
+        let (wanted, had) = (requests(pod), requests(granted));
+        let grows = |name: &str| wanted.get(name) > had.get(name);
+        check_capacity(&wanted, node, grows)?;
+        let mut shortages = fit::shortages(pod, others, node);
+        shortages.retain(|shortage| grows(&shortage.resource));
+        let admitted = self.decide(pod, node, others, &shortages);
+        let admitted = admitted.map_err(|rejection| Refusal::Deferred(rejection.message))?;
+        self.count_preempted(&admitted, &shortages);
+        Ok(admitted)
+    }
+}
+
+fn requests(pod: &Pod) -> Amounts {
+    pod.spec
+        .as_ref()
+        .map(resources::requests)
+        .unwrap_or_default()
+}
+
+/// Whether the node would have enough if the pod were alone on it. Upstream's kubelet of
+/// 1.36 leaves that to the API server; its message is that of the kubelets before.
+fn check_capacity(
+    wanted: &Amounts,
+    node: &NodeFacts,
+    grows: impl Fn(&str) -> bool,
+) -> Result<(), Refusal> {
+    for name in ["memory", "cpu"] {
+        let amount = |amounts: &Amounts| {
+            let amount = amounts.get(name).copied().unwrap_or_default();
+            resources::counted(name, amount)
+        };
+        let (requested, capacity) = (amount(wanted), amount(&node.allocatable));
+        if requested > capacity && grows(name) {
+            return Err(Refusal::Infeasible(format!(
+                "Node didn't have enough capacity: {name}, requested: {requested}, \
+                 capacity: {capacity}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{config::options::Options, node::shutdown::NodeShutdown};
+
+    fn pod(requests: &Value) -> Arc<Pod> {
+        let pod = json!({"spec": {"containers": [
+            {"name": "c", "resources": {"requests": requests}}
+        ]}});
+        Arc::new(serde_json::from_value(pod).unwrap())
+    }
+
+    fn admit(had: &Value, wanted: &Value, others: &[Arc<Pod>]) -> Result<Admitted, Refusal> {
+        let node = json!({"status": {
+            "allocatable": {"cpu": "2", "memory": "1000", "pods": "1"}
+        }});
+        let node = NodeFacts::of(&serde_json::from_value(node).unwrap());
+        let options = Options::default();
+        let admission = Admission::new(&options, Arc::new(NodeShutdown::new(&options)));
+        admission.admit_resize(&pod(wanted), &pod(had), &node, others)
+    }
+
+    #[test]
+    fn a_pod_may_grow_as_long_as_there_is_room_and_always_shrink() {
+        // More than the node has, as after its reservations grew.
+        let others = [pod(&json!({"cpu": "1500m", "memory": "1001"}))];
+        let had = json!({"cpu": "300m", "memory": "100"});
+        let admit = |wanted| admit(&had, &wanted, &others);
+        let now = Ok(Admitted::Now);
+        assert_eq!(admit(json!({"cpu": "500m", "memory": "100"})), now);
+        assert_eq!(admit(json!({"cpu": "300m", "memory": "99"})), now);
+        assert_eq!(admit(json!({})), now);
+        for (wanted, lacking) in [
+            (
+                json!({"cpu": "501m"}),
+                "cpu, requested: 501, used: 1500, capacity: 2000",
+            ),
+            (
+                json!({"memory": "101"}),
+                "memory, requested: 101, used: 1001, capacity: 1000",
+            ),
+        ] {
+            let why = format!("Node didn't have enough resource: {lacking}");
+            assert_eq!(admit(wanted), Err(Refusal::Deferred(why)));
+        }
+    }
+
+    #[test]
+    fn what_the_node_does_not_have_is_never_granted() {
+        for (wanted, lacking) in [
+            (
+                json!({"cpu": "2001m"}),
+                "cpu, requested: 2001, capacity: 2000",
+            ),
+            (
+                json!({"cpu": "2001m", "memory": "1001"}),
+                "memory, requested: 1001, capacity: 1000",
+            ),
+        ] {
+            let why = format!("Node didn't have enough capacity: {lacking}");
+            let refused = admit(&json!({"cpu": "1"}), &wanted, &[]);
+            assert_eq!(refused, Err(Refusal::Infeasible(why)));
+        }
+        // Nor is it taken away.
+        let less = admit(&json!({"cpu": "4"}), &json!({"cpu": "3"}), &[]);
+        assert_eq!(less, Ok(Admitted::Now));
+    }
+}
