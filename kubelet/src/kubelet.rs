@@ -18,6 +18,7 @@ use tracing::{info, warn};
 
 pub use crate::run_once::RunOnceResult;
 use crate::{
+    allocation::Allocator,
     apiserver::objects::Objects,
     config::{options::Options, update::PodUpdate},
     events::{EventRecorder, Subject, reason},
@@ -367,6 +368,16 @@ impl Kubelet {
             undecided: HashSet::new(),
             waiting: BTreeMap::new(),
         };
+        let allocator = Allocator {
+            admission: &parts.admission,
+            node: &parts.node,
+            runtime: &parts.runtime,
+            pods: &parts.pods,
+            workers: &workers,
+            events: &parts.events,
+            sources_ready: &*parts.sources_ready,
+            waiting: BTreeMap::new(),
+        };
         let rotation = parts.options.log_rotation.map(|policy| LogRotation {
             policy,
             options: Arc::clone(&parts.options),
@@ -395,7 +406,8 @@ impl Kubelet {
                 keeper.run(cancel.clone()).await;
             }
         };
-        // One task: no pod is admitted while the shutdown sees which there are.
+        // One task: no pod is admitted while the shutdown sees which there are, and none grows
+        // before the loop has taken all that the sources told.
         tokio::join!(
             hold_up_shutdowns,
             rotate,
@@ -404,6 +416,7 @@ impl Kubelet {
             parts.pleg.run(events_in, cancel.clone()),
             parts.volumes.run(cancel.clone()),
             sync_loop.run(Inbox::new(updates, probe_changes, events), cancel.clone()),
+            allocator.run(cancel.clone()),
         );
         workers.ended().await;
         probes.ended().await;

@@ -7,6 +7,7 @@
 //! converges from state.
 
 mod active_pods;
+mod allocation;
 pub mod apiserver;
 pub mod backoff;
 pub mod certificate;

@@ -226,7 +226,7 @@ impl PodSyncer for Syncer {
         status: Arc<PodStatus>,
         state: Arc<PodState>,
     ) -> Result<SyncOutcome, WorkerError> {
-        let pod = self.runtime.grant(pod, &status).await;
+        let pod = self.runtime.grant(&pod, &status);
         let before = self.statuses.get(&PodUid::of(&pod));
         let held_back = self.may_run(&pod, before.as_deref()).err();
         let phase = self.report(&pod, &status, &state, None, held_back.as_ref());
@@ -281,6 +281,7 @@ impl PodSyncer for Syncer {
             self.events
                 .warning(events::Subject::Pod(&pod), reason::FAILED, message);
         })?;
+        self.runtime.keep_grant(&PodUid::of(&pod)).await;
         let volumes = self.volumes.wait_for_attach_and_mount(&pod).await?;
         self.probes.add_pod(&pod);
         let reported_ips = self.reported_ips(&PodUid::of(&pod));

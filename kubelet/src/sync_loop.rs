@@ -21,7 +21,7 @@ pub(crate) use self::{inbox::Inbox, monitor::LoopMonitor};
 use crate::{
     active_pods::active_pods,
     config::update::{PodOperation, PodUpdate},
-    events::{EventRecorder, Subject, reason},
+    events::{EventRecorder, Subject},
     housekeeping::Housekeeping,
     lifecycle::{Admission, Admitted, NodeSource, Rejection, preemption},
     node::shutdown::NodeShutdown,
@@ -157,6 +157,9 @@ impl SyncLoop<'_> {
             update.pods = known;
             self.add(undecided, PodOperation::Add);
         }
+        if update.operation != PodOperation::Reconcile {
+            self.runtime.want_resizes();
+        }
         match update.operation {
             PodOperation::Add | PodOperation::Restore => self.add(update.pods, update.operation),
             PodOperation::Update | PodOperation::Delete => {
@@ -231,6 +234,8 @@ impl SyncLoop<'_> {
             }
             let full_name = identity::full_name(&pod);
             let uid = PodUid::of(&pod);
+            let runtime = self.runtime;
+            let _placing = runtime.placing();
             let others = self.active_pods_beside(&uid);
             self.pods.set(Arc::clone(&pod));
             let has_ended_here = self.statuses.recall(&pod);
@@ -250,6 +255,9 @@ impl SyncLoop<'_> {
             match admitted {
                 Ok(Admitted::Now) => {
                     info!(pod = full_name, pod_uid = %uid, "pod added");
+                    if !done {
+                        self.runtime.place(&pod);
+                    }
                     self.workers.update(&pod);
                 }
                 Ok(Admitted::Instead(_)) if operation == PodOperation::Restore => {
@@ -267,7 +275,10 @@ impl SyncLoop<'_> {
                     );
                     self.undecided.insert(uid);
                 }
-                Ok(Admitted::Instead(victims)) => self.preempt(uid, &full_name, &victims),
+                Ok(Admitted::Instead(victims)) => {
+                    self.runtime.place(&pod);
+                    self.preempt(&pod, &victims);
+                }
                 Err(rejection) => {
                     warn!(
                         pod = full_name, pod_uid = %uid, reason = rejection.reason,
@@ -306,24 +317,13 @@ impl SyncLoop<'_> {
     }
 
     /// Ends pods so that another one, which cannot be done without, has their room.
-    fn preempt(&mut self, uid: PodUid, full_name: &str, victims: &[Arc<Pod>]) {
-        info!(pod = full_name, pod_uid = %uid, victims = victims.len(), "pod waits for others to end");
-        for victim in victims {
-            let victim_uid = PodUid::of(victim);
-            info!(
-                pod = identity::full_name(victim), pod_uid = %victim_uid, for_pod = full_name,
-                "ending a pod so that a critical one can run"
-            );
-            let verdict = preemption::verdict();
-            self.events
-                .warning(Subject::Pod(victim), reason::PREEMPTING, &verdict.message);
-            let kill = Kill {
-                verdict: Some(verdict),
-                ..Kill::default()
-            };
-            self.workers.kill(&victim_uid, kill);
-        }
-        let victims = victims.iter().map(|victim| PodUid::of(victim)).collect();
+    fn preempt(&mut self, pod: &Pod, victims: &[Arc<Pod>]) {
+        let uid = PodUid::of(pod);
+        info!(
+            pod = identity::full_name(pod), pod_uid = %uid, victims = victims.len(),
+            "pod waits for others to end"
+        );
+        let victims = preemption::end(victims, pod, self.workers, self.events);
         self.waiting.insert(uid, victims);
     }
 
@@ -360,7 +360,10 @@ impl SyncLoop<'_> {
         let uid = PodUid::of(pod);
         info!(pod = identity::full_name(pod), pod_uid = %uid, "pod removed from its source");
         self.pods.remove(pod);
-        self.waiting.remove(&uid);
+        if self.waiting.remove(&uid).is_some() {
+            // No worker had it yet.
+            self.runtime.ungrant(&uid);
+        }
         if self.rejected.remove(&uid) | self.undecided.remove(&uid) {
             self.statuses.remove(&uid);
         }

@@ -55,6 +55,8 @@ pub const MISSING_CLUSTER_DNS: &str = "MissingClusterDNS";
 
 /// A resize waits for room.
 pub const RESIZE_DEFERRED: &str = "ResizeDeferred";
+/// The node can never give a pod what it is resized to.
+pub const RESIZE_INFEASIBLE: &str = "ResizeInfeasible";
 /// A resize was begun.
 pub const RESIZE_STARTED: &str = "ResizeStarted";
 /// A resize is done.

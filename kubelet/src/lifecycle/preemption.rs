@@ -3,9 +3,16 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use tracing::info;
 
 use crate::{
-    pod::{priority, resources, shortage::Shortage},
+    events::{EventRecorder, Subject, reason},
+    pod::{
+        identity::{self, PodUid},
+        priority, resources,
+        shortage::Shortage,
+    },
+    pod_worker::{Kill, PodSyncer, PodWorkers},
     runtime::resources::QosClass,
     status::{Phase, Verdict},
 };
@@ -18,6 +25,31 @@ pub fn verdict() -> Verdict {
         message: "Preempted in order to admit critical pod".to_owned(),
         disruption: Some("Pod was preempted by Kubelet to accommodate a critical pod.".to_owned()),
     }
+}
+
+/// Ends pods so that `pod`, which cannot be done without, has their room. Their UIDs.
+pub(crate) fn end<S: PodSyncer>(
+    victims: &[Arc<Pod>],
+    pod: &Pod,
+    workers: &PodWorkers<S>,
+    events: &EventRecorder,
+) -> Vec<PodUid> {
+    let end = |victim: &Arc<Pod>| {
+        let uid = PodUid::of(victim);
+        info!(
+            pod = identity::full_name(victim), pod_uid = %uid,
+            for_pod = identity::full_name(pod), "ending a pod so that a critical one has room"
+        );
+        let verdict = verdict();
+        events.warning(Subject::Pod(victim), reason::PREEMPTING, &verdict.message);
+        let kill = Kill {
+            verdict: Some(verdict),
+            ..Kill::default()
+        };
+        workers.kill(&uid, kill);
+        uid
+    };
+    victims.iter().map(end).collect()
 }
 
 /// From the one that goes last to the one that goes first.

@@ -136,10 +136,10 @@ async fn a_pod_that_finds_no_room_goes_on_as_it_was() {
     })
     .await;
     let pending = condition(&kubelet, "PodResizePending").unwrap();
-    assert_eq!(pending.reason.as_deref(), Some("Deferred"));
+    assert_eq!(pending.reason.as_deref(), Some("Infeasible"));
     let message = pending.message.unwrap();
     assert!(
-        message.starts_with("Node didn't have enough resource: memory"),
+        message.starts_with("Node didn't have enough capacity: memory"),
         "{message}"
     );
     let check = |kubelet: &Running| {

@@ -6,7 +6,7 @@ use k8s_openapi::{
 };
 use tracing::{info, warn};
 
-use super::{ERROR, begun, need::Need, resizable, running, since, told::News};
+use super::{ERROR, begun, checkpoint::Writing, need::Need, resizable, running, since, told::News};
 use crate::{
     pod::identity::{self, PodUid},
     runtime::{
@@ -214,7 +214,7 @@ impl RuntimeManager {
     ) -> bool {
         let uid = PodUid::of(pod);
         let resized = self.try_resize(pod, spec, sandbox_id, plan.0).await;
-        self.save_granted(&uid).await;
+        self.save_granted(&uid, Writing::Durable).await;
         let Err(error) = resized else {
             return true;
         };

@@ -3,7 +3,8 @@
 
 use std::{
     collections::BTreeMap,
-    io,
+    fs, io,
+    os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
 };
 
@@ -26,35 +27,39 @@ pub(super) struct Checkpoint {
     pub(super) actuated: BTreeMap<String, ResourceRequirements>,
 }
 
-/// The checkpoint in a pod's directory; an empty one where there is none.
-pub(super) async fn read(pod_dir: PathBuf) -> Checkpoint {
-    let read = blocking(move || read_in(&pod_dir)).await;
-    read.unwrap_or_default()
+/// Whether a checkpoint is to be on the disk when it is said to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Writing {
+    /// A kubelet that is started again has it, a machine that is may not.
+    Quick,
+    /// It is there whatever happens.
+    Durable,
 }
 
-fn read_in(pod_dir: &Path) -> Checkpoint {
-    let read = match std::fs::read(pod_dir.join(FILE)) {
+/// The checkpoint in a pod's directory, if there is one.
+fn read_in(pod_dir: &Path) -> Option<Checkpoint> {
+    let read = match fs::read(pod_dir.join(FILE)) {
         Ok(bytes) => serde_json::from_slice(&bytes).map_err(io::Error::from),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Checkpoint::default()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
         Err(error) => Err(error),
     };
-    read.unwrap_or_else(|error| {
+    read.inspect_err(|error| {
         warn!(
             pod_dir = %pod_dir.display(), %error,
             "cannot read what the pod was granted; taking what its spec asks for"
         );
-        Checkpoint::default()
     })
+    .ok()
 }
 
 /// What all pods with a directory in `pods_dir` were granted, where that is written down.
-pub(super) async fn read_all(pods_dir: PathBuf) -> BTreeMap<PodUid, ByContainer> {
+pub(super) async fn read_all(pods_dir: PathBuf) -> BTreeMap<PodUid, Checkpoint> {
     let read = blocking(move || {
-        let dirs = std::fs::read_dir(pods_dir).into_iter().flatten().flatten();
+        let dirs = fs::read_dir(pods_dir).into_iter().flatten().flatten();
         dirs.filter_map(|dir| {
-            let granted = read_in(&dir.path()).granted;
+            let checkpoint = read_in(&dir.path())?;
             let name = dir.file_name();
-            (!granted.is_empty()).then(|| (PodUid::from(&*name.to_string_lossy()), granted))
+            Some((PodUid::from(&*name.to_string_lossy()), checkpoint))
         })
         .collect()
     });
@@ -62,19 +67,27 @@ pub(super) async fn read_all(pods_dir: PathBuf) -> BTreeMap<PodUid, ByContainer>
 }
 
 /// Writes the checkpoint whole or not at all.
-pub(super) async fn write(pod_dir: PathBuf, checkpoint: Checkpoint) -> io::Result<()> {
-    blocking(move || write_in(&pod_dir, &checkpoint))
+pub(super) async fn write(
+    pod_dir: PathBuf,
+    checkpoint: Checkpoint,
+    writing: Writing,
+) -> io::Result<()> {
+    blocking(move || write_in(&pod_dir, &checkpoint, writing))
         .await
         .map_err(io::Error::other)?
 }
 
-fn write_in(pod_dir: &Path, checkpoint: &Checkpoint) -> io::Result<()> {
-    std::fs::create_dir_all(pod_dir)?;
+fn write_in(pod_dir: &Path, checkpoint: &Checkpoint, writing: Writing) -> io::Result<()> {
+    // What is in a pod's directory is nobody's on the node.
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true).mode(0o750).create(pod_dir)?;
     let new = pod_dir.join(format!("{FILE}.new"));
-    let file = std::fs::File::create(&new)?;
+    let file = fs::File::create(&new)?;
     serde_json::to_writer(&file, checkpoint)?;
-    file.sync_all()?;
-    std::fs::rename(new, pod_dir.join(FILE))
+    if writing == Writing::Durable {
+        file.sync_all()?;
+    }
+    fs::rename(new, pod_dir.join(FILE))
 }
 
 #[cfg(test)]
@@ -83,15 +96,16 @@ mod tests {
 
     #[tokio::test]
     async fn reads_what_was_written_and_survives_what_is_broken() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = || dir.path().to_path_buf();
-        assert_eq!(read(path()).await, Checkpoint::default());
+        let pods = tempfile::tempdir().unwrap();
+        let all = || read_all(pods.path().to_path_buf());
+        let dir = pods.path().join("uid");
+        assert!(all().await.is_empty());
         let mut checkpoint = Checkpoint::default();
         let resources = ResourceRequirements::default();
         checkpoint.granted.insert("c".to_owned(), resources);
-        write_in(&path(), &checkpoint).unwrap();
-        assert_eq!(read(path()).await, checkpoint);
-        std::fs::write(dir.path().join(FILE), "{").unwrap();
-        assert_eq!(read(path()).await, Checkpoint::default());
+        write_in(&dir, &checkpoint, Writing::Durable).unwrap();
+        assert_eq!(all().await[&PodUid::from("uid")], checkpoint);
+        fs::write(dir.join(FILE), "{").unwrap();
+        assert!(all().await.is_empty());
     }
 }

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use serde::Serialize;
 
-use super::RuntimeManager;
+use super::{Refusal, RuntimeManager};
 use crate::events::{Subject, reason};
 
 /// What a pod is resized to.
@@ -28,8 +28,8 @@ struct Resources<'a> {
 /// Something to tell of a resize.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum News {
-    /// It waits for room.
-    Deferred(String),
+    /// It is not granted.
+    Refused(Refusal),
     /// It was begun.
     Started,
     /// It is done.
@@ -42,7 +42,13 @@ impl RuntimeManager {
     /// Tells of a resize of a pod to what `pod` says, asked for by its `generation`.
     pub(super) fn tell(&self, pod: &Pod, generation: Option<i64>, news: &News) {
         let (reason, what, error) = match news {
-            News::Deferred(why) => (reason::RESIZE_DEFERRED, "Deferred", why.as_str()),
+            News::Refused(refusal) => {
+                let reason = match refusal {
+                    Refusal::Deferred(_) => reason::RESIZE_DEFERRED,
+                    Refusal::Infeasible(_) => reason::RESIZE_INFEASIBLE,
+                };
+                (reason, refusal.reason(), refusal.message())
+            }
             News::Started => (reason::RESIZE_STARTED, "started", ""),
             News::Completed => (reason::RESIZE_COMPLETED, "completed", ""),
             News::Failed(why) => (reason::RESIZE_ERROR, "error", why.as_str()),
@@ -52,7 +58,7 @@ impl RuntimeManager {
         let subject = Subject::Pod(pod);
         match news {
             News::Started | News::Completed => self.events.normal(subject, reason, message),
-            News::Deferred(_) | News::Failed(_) => self.events.warning(subject, reason, message),
+            News::Refused(_) | News::Failed(_) => self.events.warning(subject, reason, message),
         }
     }
 }

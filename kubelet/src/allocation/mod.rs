@@ -1,0 +1,178 @@
+//! Gives running pods more or less of the node than they had, as their specs ask for it and
+//! as long as there is room.
+//!
+//! A pod that asks for what it does not have is in no list: it is found by its spec, at
+//! every look. So none is forgotten when the kubelet is started again.
+
+mod order;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::Pod;
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use self::order::Place;
+use crate::{
+    events::EventRecorder,
+    lifecycle::{Admission, Admitted, NodeSource, preemption},
+    pod::{
+        identity::{self, PodUid},
+        manager::PodManager,
+    },
+    pod_worker::{PodSyncer, PodWorkers},
+    runtime::{
+        RuntimeManager,
+        resize::{Refusal, is_resize},
+    },
+};
+
+/// Between two looks at resizes that wait, when nothing happens. As upstream.
+const RETRY_PERIOD: Duration = Duration::from_secs(3 * 60);
+/// Between two looks at whether all sources were read.
+const SOURCES_PERIOD: Duration = Duration::from_secs(2);
+
+/// Looks after the resizes of all pods. Runs in the task of the sync loop, so that what it
+/// knows of pods is what the loop has made of all that the sources told.
+pub(crate) struct Allocator<'a, S> {
+    pub(crate) admission: &'a Admission,
+    pub(crate) node: &'a NodeSource,
+    pub(crate) runtime: &'a RuntimeManager,
+    pub(crate) pods: &'a PodManager,
+    pub(crate) workers: &'a PodWorkers<S>,
+    pub(crate) events: &'a EventRecorder,
+    pub(crate) sources_ready: &'a (dyn Fn() -> bool + Send + Sync),
+    /// Pods that are to grow, and those that have to end first.
+    pub(crate) waiting: BTreeMap<PodUid, Vec<PodUid>>,
+}
+
+/// What became of a resize.
+#[derive(Debug)]
+enum Outcome {
+    /// The pod has what it asks for, but nobody acts on it yet.
+    Reserved,
+    /// Others have to end first.
+    Preempting(Vec<Arc<Pod>>),
+    Refused(Refusal),
+}
+
+impl<S: PodSyncer> Allocator<'_, S> {
+    /// Runs until cancelled.
+    pub(crate) async fn run(mut self, cancel: CancellationToken) {
+        loop {
+            let is_ready = (self.sources_ready)();
+            // Before, it is not known who else has room on the node.
+            let wait = async {
+                if is_ready {
+                    tokio::select! {
+                        () = self.runtime.resizes_wanted() => {}
+                        () = tokio::time::sleep(RETRY_PERIOD) => {}
+                    }
+                } else {
+                    tokio::time::sleep(SOURCES_PERIOD).await;
+                }
+            };
+            if cancel.run_until_cancelled(wait).await.is_none() {
+                return;
+            }
+            if (self.sources_ready)() {
+                self.look().await;
+            }
+        }
+    }
+
+    /// Looks at all pods; again as long as one got something, for it may have given
+    /// something else.
+    async fn look(&mut self) {
+        self.waiting.retain(|_, victims| {
+            victims.retain(|victim| {
+                self.runtime.placed(victim).is_some() && !self.workers.has_settled(victim)
+            });
+            !victims.is_empty()
+        });
+        loop {
+            let mut is_progress = false;
+            for pod in self.resizes() {
+                is_progress |= self.resize(&pod).await;
+            }
+            if !is_progress {
+                return;
+            }
+        }
+    }
+
+    /// The pods that ask for something else than they have, in order.
+    fn resizes(&self) -> Vec<Arc<Pod>> {
+        let mut resizes = Vec::new();
+        for uid in self.runtime.placed_pods() {
+            let Some((pod, placed)) = self.pods.get(&uid).zip(self.runtime.placed(&uid)) else {
+                continue;
+            };
+            if pod.metadata.deletion_timestamp.is_some() {
+                continue;
+            }
+            if is_resize(&pod, &placed) {
+                let since = self.runtime.pending_since(&uid);
+                resizes.push((Place::of(&pod, &placed, since), pod));
+            } else if self.runtime.clear_pending(&uid) {
+                self.workers.sync(&uid);
+            }
+        }
+        resizes.sort_by(|(a, _), (b, _)| a.cmp(b));
+        resizes.into_iter().map(|(_, pod)| pod).collect()
+    }
+
+    /// Whether the pod got what it asks for.
+    async fn resize(&mut self, pod: &Arc<Pod>) -> bool {
+        let uid = PodUid::of(pod);
+        let Some(outcome) = self.decide(&uid, pod) else {
+            return false;
+        };
+        let refusal = match outcome {
+            Outcome::Reserved => {
+                let is_granted = self.runtime.commit(&uid).await;
+                if is_granted {
+                    self.workers.sync(&uid);
+                }
+                return is_granted;
+            }
+            Outcome::Preempting(victims) => {
+                let victims = preemption::end(&victims, pod, self.workers, self.events);
+                self.waiting.insert(uid.clone(), victims);
+                Refusal::Deferred("waiting for preempted pods to end".to_owned())
+            }
+            Outcome::Refused(refusal) => refusal,
+        };
+        if self.runtime.refuse(pod, &refusal) {
+            info!(
+                pod = identity::full_name(pod), pod_uid = %uid, reason = refusal.reason(),
+                message = refusal.message(), "pod is not resized"
+            );
+            self.workers.sync(&uid);
+        }
+        false
+    }
+
+    /// What is to become of the resize; `None` for one that waits for others to end, or of a
+    /// pod that ended.
+    fn decide(&self, uid: &PodUid, pod: &Arc<Pod>) -> Option<Outcome> {
+        if self.waiting.contains_key(uid) {
+            return None;
+        }
+        let _placing = self.runtime.placing();
+        let placed = self.runtime.placed(uid)?;
+        let admitted = self.runtime.check_swap(pod, &placed).and_then(|()| {
+            let others = self.runtime.placed_beside(uid);
+            let node = self.node.facts();
+            self.admission.admit_resize(pod, &placed, &node, &others)
+        });
+        Some(match admitted {
+            Ok(Admitted::Now) => {
+                self.runtime.reserve(pod);
+                Outcome::Reserved
+            }
+            Ok(Admitted::Instead(victims)) => Outcome::Preempting(victims),
+            Err(refusal) => Outcome::Refused(refusal),
+        })
+    }
+}

@@ -1,0 +1,368 @@
+//! What pods were granted: who has what of the node, now and after a restart.
+
+use std::{collections::BTreeMap, io, sync::Arc};
+
+use k8s_openapi::{
+    api::core::v1::{Pod, PodCondition, ResourceRequirements},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::{Mutex as AsyncMutex, Notify};
+use tracing::{info, warn};
+
+use super::{
+    Refusal, ResizeReport, all_containers, begun, changed,
+    checkpoint::{self, Checkpoint, Writing},
+    condition,
+    need::Need,
+    resizable, running, same_resources, since,
+    told::News,
+    with_resources_of,
+};
+use crate::{
+    pod::{
+        directory,
+        identity::{self, PodUid},
+    },
+    runtime::{
+        RuntimeManager,
+        pod_status::{ContainerStatus, PodStatus},
+    },
+    status::conditions::{RESIZE_IN_PROGRESS, RESIZE_PENDING},
+};
+
+/// What all pods were granted. A pod that has its place on the node has an entry, from
+/// when it is admitted until nothing of it runs.
+#[derive(Debug, Default)]
+pub(in crate::runtime) struct Resizes {
+    pods: Mutex<BTreeMap<PodUid, Granted>>,
+    /// What pods of the last kubelet had been granted, until they have their place.
+    before: Mutex<BTreeMap<PodUid, Checkpoint>>,
+    /// Held by who gives a pod its place, or more room.
+    placing: Mutex<()>,
+    /// Wakes who looks after the resizes that wait.
+    wanted: Notify,
+}
+
+/// What one pod was granted.
+#[derive(Debug)]
+pub(super) struct Granted {
+    /// The pod with the resources that it was granted.
+    pod: Arc<Pod>,
+    /// What it is to be granted once that is written down.
+    next: Option<Arc<Pod>>,
+    /// What containers were given since they were created, by id.
+    pub(super) actuated: BTreeMap<String, ResourceRequirements>,
+    pending: Option<PodCondition>,
+    pub(super) in_progress: Option<PodCondition>,
+    /// Whether the pod's directory says what it was granted.
+    is_kept: bool,
+    /// One writes it down at a time: the last to write has the newest.
+    writing: Arc<AsyncMutex<()>>,
+}
+
+impl Granted {
+    /// Of a pod that has its place now, after what the last kubelet knew of it.
+    fn of(pod: &Arc<Pod>, before: Option<Checkpoint>) -> Self {
+        let is_kept = before.is_some();
+        let before = before.unwrap_or_default();
+        let told = |type_| {
+            let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+            conditions.iter().find(|c| c.type_ == type_).cloned()
+        };
+        Self {
+            pod: before.laid_over(pod),
+            next: None,
+            actuated: before.actuated,
+            pending: told(RESIZE_PENDING),
+            in_progress: told(RESIZE_IN_PROGRESS),
+            is_kept,
+            writing: Arc::default(),
+        }
+    }
+
+    /// What a running container was given: in place, or when it was created.
+    pub(super) fn actuated<'a>(
+        &'a self,
+        run: &'a ContainerStatus,
+    ) -> Option<&'a ResourceRequirements> {
+        let since = self.actuated.get(&run.id);
+        since.or(run.reported.made_for.as_ref())
+    }
+
+    /// Whether some container runs with other resources than it was granted.
+    fn is_in_progress(&self, status: &PodStatus) -> bool {
+        let Some(spec) = &self.pod.spec else {
+            return false;
+        };
+        resizable(spec).any(|container| {
+            running(status, container)
+                .and_then(|run| self.actuated(run))
+                .is_some_and(|given| {
+                    Need::of(Some(given)) != Need::of(container.resources.as_ref())
+                })
+        })
+    }
+
+    fn checkpoint(&self, pod: &Pod) -> Checkpoint {
+        let granted = pod.spec.iter().flat_map(all_containers);
+        Checkpoint {
+            granted: granted
+                .map(|c| (c.name.clone(), c.resources.clone().unwrap_or_default()))
+                .collect(),
+            actuated: self.actuated.clone(),
+        }
+    }
+}
+
+impl Resizes {
+    pub(super) fn update<T>(
+        &self,
+        uid: &PodUid,
+        work: impl FnOnce(&mut Granted) -> T,
+    ) -> Option<T> {
+        self.pods.lock().get_mut(uid).map(work)
+    }
+}
+
+/// For who decides what pods get.
+impl RuntimeManager {
+    /// Reads what the pods of the last kubelet had been granted. To be called once, before
+    /// pods are admitted.
+    pub async fn restore_grants(&self) {
+        let grants = checkpoint::read_all(directory::pods_dir(&self.options)).await;
+        *self.resizes.before.lock() = grants;
+    }
+
+    /// To be held from when the room on the node is looked at until it is given away.
+    pub fn placing(&self) -> MutexGuard<'_, ()> {
+        self.resizes.placing.lock()
+    }
+
+    /// The pod as it has its place on the node: with what it was granted, by this kubelet
+    /// or the last.
+    pub fn granted(&self, pod: &Arc<Pod>) -> Arc<Pod> {
+        let uid = PodUid::of(pod);
+        if let Some(placed) = self.placed(&uid) {
+            return with_resources_of(pod, &placed);
+        }
+        match self.resizes.before.lock().get(&uid) {
+            Some(before) => before.laid_over(pod),
+            None => Arc::clone(pod),
+        }
+    }
+
+    /// The pod has its place on the node from now on, with what it was granted before or
+    /// what it asks for.
+    pub fn place(&self, pod: &Arc<Pod>) {
+        let uid = PodUid::of(pod);
+        let before = self.resizes.before.lock().remove(&uid);
+        let mut pods = self.resizes.pods.lock();
+        pods.entry(uid).or_insert_with(|| Granted::of(pod, before));
+    }
+
+    /// The pod with what it has of the node, if it has its place there.
+    pub fn placed(&self, uid: &PodUid) -> Option<Arc<Pod>> {
+        self.resizes.update(uid, |entry| {
+            Arc::clone(entry.next.as_ref().unwrap_or(&entry.pod))
+        })
+    }
+
+    /// The other pods that have their place on the node, with what they have of it.
+    pub fn placed_beside(&self, uid: &PodUid) -> Vec<Arc<Pod>> {
+        let pods = self.resizes.pods.lock();
+        let others = pods.iter().filter(|(other, _)| *other != uid);
+        others
+            .map(|(_, entry)| Arc::clone(entry.next.as_ref().unwrap_or(&entry.pod)))
+            .collect()
+    }
+
+    /// UIDs of all pods that have their place on the node.
+    pub fn placed_pods(&self) -> Vec<PodUid> {
+        self.resizes.pods.lock().keys().cloned().collect()
+    }
+
+    /// Sets aside for a pod what it asks for now, until [`commit`](Self::commit).
+    pub fn reserve(&self, pod: &Arc<Pod>) {
+        self.resizes.update(&PodUid::of(pod), |entry| {
+            entry.next = Some(Arc::clone(pod));
+        });
+    }
+
+    /// Grants a pod what was set aside for it. It is written down before anybody acts on
+    /// it: a kubelet that is started again must not give the room to another pod. Whether
+    /// that worked.
+    pub async fn commit(&self, uid: &PodUid) -> bool {
+        let next = |entry: &mut Granted| entry.next.clone();
+        if let Err(error) = self.write(uid, next, Writing::Durable).await {
+            warn!(pod_uid = %uid, %error, "cannot write down what the pod is granted");
+            self.resizes.update(uid, |entry| entry.next = None);
+            return false;
+        }
+        let granted = self.resizes.update(uid, |entry| {
+            let pod = entry.next.take()?;
+            entry.pod = Arc::clone(&pod);
+            entry.pending = None;
+            // Another resize begins: what became of the last is of no interest.
+            entry.in_progress = Some(begun(pod.metadata.generation));
+            Some(pod)
+        });
+        let Some(Some(pod)) = granted else {
+            return false;
+        };
+        self.tell(&pod, pod.metadata.generation, &News::Started);
+        true
+    }
+
+    /// The pod goes on with what it has. Whether its status is to say something new.
+    pub fn refuse(&self, pod: &Pod, refusal: &Refusal) -> bool {
+        let generation = pod.metadata.generation;
+        let message = refusal.message().to_owned();
+        let new = condition(RESIZE_PENDING, refusal.reason(), message, generation);
+        let changes = self.resizes.update(&PodUid::of(pod), |entry| {
+            let before = entry.pending.take();
+            let same = before.as_ref().filter(|before| {
+                before.reason == new.reason && before.observed_generation == new.observed_generation
+            });
+            let is_news = same.is_none();
+            let is_changed = same.is_none_or(|same| same.message != new.message);
+            entry.pending = Some(since(before, new));
+            (is_news, is_changed)
+        });
+        let (is_news, is_changed) = changes.unwrap_or_default();
+        if is_news {
+            self.tell(pod, generation, &News::Refused(refusal.clone()));
+        }
+        is_changed
+    }
+
+    /// The pod asks for nothing but what it has. Whether its status said something else.
+    pub fn clear_pending(&self, uid: &PodUid) -> bool {
+        let pending = self.resizes.update(uid, |entry| entry.pending.take());
+        pending.flatten().is_some()
+    }
+
+    /// Since when a resize of the pod waits.
+    pub fn pending_since(&self, uid: &PodUid) -> Option<Time> {
+        let since = |entry: &mut Granted| entry.pending.as_ref()?.last_transition_time.clone();
+        self.resizes.update(uid, since).flatten()
+    }
+
+    /// Has the resizes that wait be looked at.
+    pub fn want_resizes(&self) {
+        self.resizes.wanted.notify_one();
+    }
+
+    /// Waits until [`want_resizes`](Self::want_resizes), or for a pod that made room.
+    pub async fn resizes_wanted(&self) {
+        self.resizes.wanted.notified().await;
+    }
+
+    async fn write(
+        &self,
+        uid: &PodUid,
+        granted: impl FnOnce(&mut Granted) -> Option<Arc<Pod>>,
+        writing: Writing,
+    ) -> io::Result<()> {
+        let lock = self.resizes.update(uid, |entry| Arc::clone(&entry.writing));
+        let Some(lock) = lock else {
+            return Ok(());
+        };
+        let _one_at_a_time = lock.lock().await;
+        let checkpoint = self.resizes.update(uid, |entry| {
+            let pod = granted(entry)?;
+            Some(entry.checkpoint(&pod))
+        });
+        let Some(Some(checkpoint)) = checkpoint else {
+            return Ok(());
+        };
+        let dir = directory::pod_dir(&self.options, uid);
+        checkpoint::write(dir, checkpoint, writing).await?;
+        self.resizes.update(uid, |entry| entry.is_kept = true);
+        Ok(())
+    }
+}
+
+/// For the pod's own worker.
+impl RuntimeManager {
+    /// The pod as it is to be run: with the resources that it was granted.
+    pub fn grant(&self, pod: &Arc<Pod>, status: &PodStatus) -> Arc<Pod> {
+        // One that ended, and is begun again, has its place again.
+        self.place(pod);
+        let uid = PodUid::of(pod);
+        let seen = self.resizes.update(&uid, |entry| {
+            let granted = with_resources_of(pod, &entry.pod);
+            entry.pod = Arc::clone(&granted);
+            let there = |id: &String| status.containers.iter().any(|run| run.id == *id);
+            entry.actuated.retain(|id, _| there(id));
+            let mut completed = None;
+            if entry.is_in_progress(status) {
+                let generation = granted.metadata.generation;
+                entry.in_progress.get_or_insert_with(|| begun(generation));
+            } else {
+                completed = entry.in_progress.take();
+            }
+            (granted, completed)
+        });
+        let Some((granted, completed)) = seen else {
+            return Arc::clone(pod);
+        };
+        if let Some(completed) = completed {
+            let generation = completed.observed_generation;
+            info!(pod = identity::full_name(&granted), pod_uid = %uid, "resized pod");
+            self.tell(&granted, generation, &News::Completed);
+        }
+        granted
+    }
+
+    /// Writes down what a new pod was granted, before its containers are made of it. That it
+    /// is on the disk is not waited for: if the machine goes, so do they.
+    pub async fn keep_grant(&self, uid: &PodUid) {
+        let is_kept = self.resizes.update(uid, |entry| entry.is_kept);
+        if is_kept != Some(false) {
+            return;
+        }
+        self.save_granted(uid, Writing::Quick).await;
+    }
+
+    /// Writes down what is in no annotation.
+    pub(super) async fn save_granted(&self, uid: &PodUid, writing: Writing) {
+        let pod = |entry: &mut Granted| Some(Arc::clone(&entry.pod));
+        if let Err(error) = self.write(uid, pod, writing).await {
+            warn!(pod_uid = %uid, %error, "cannot write down what the pod was granted");
+        }
+    }
+
+    /// What the status shows of a resize; `None` when there never was one.
+    pub fn resize_report(&self, uid: &PodUid) -> Option<ResizeReport> {
+        let report = self.resizes.update(uid, |granted| {
+            let conditions = [&granted.pending, &granted.in_progress];
+            let report = ResizeReport {
+                conditions: conditions.into_iter().flatten().cloned().collect(),
+                actuated: granted.actuated.clone(),
+            };
+            let is_empty = report.conditions.is_empty() && report.actuated.is_empty();
+            (!is_empty).then_some(report)
+        });
+        report.flatten()
+    }
+
+    /// The pod uses nothing any more: others may grow.
+    pub fn ungrant(&self, uid: &PodUid) {
+        self.resizes.pods.lock().remove(uid);
+        self.resizes.before.lock().remove(uid);
+        self.want_resizes();
+    }
+}
+
+impl Checkpoint {
+    /// The pod with what it was granted.
+    fn laid_over(&self, pod: &Arc<Pod>) -> Arc<Pod> {
+        changed(pod, |container| self.granted.get(&container.name).cloned())
+    }
+}
+
+/// Whether the pod asks for other resources than it has.
+pub fn is_resize(wanted: &Pod, placed: &Pod) -> bool {
+    !same_resources(placed, wanted)
+}
