@@ -25,8 +25,11 @@ use crate::{
 /// order: the scheduler gives no node pods that need what it does not declare.
 /// `ExtendWebSocketsToKubelet` is not among them: it has WebSocket connections come here as
 /// they are, where they are handed on as they are, and not every runtime takes them. Nor are
-/// the resizes of pods as a whole and of init containers, which are not built.
-const DECLARED_FEATURES: [&str; 1] = ["RestartAllContainersOnContainerExits"];
+/// the resizes of pods as a whole, which are not built.
+const DECLARED_FEATURES: [&str; 2] = [
+    "InPlacePodVerticalScalingInitContainers",
+    "RestartAllContainersOnContainerExits",
+];
 
 /// What is known of a node at one time.
 pub struct Snapshot<'a> {

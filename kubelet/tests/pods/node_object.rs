@@ -411,7 +411,10 @@ async fn a_node_registers_with_its_status_and_renews_its_lease() {
     assert!(status["runtimeHandlers"].is_array(), "{status}");
     assert_eq!(
         status["declaredFeatures"],
-        json!(["RestartAllContainersOnContainerExits"])
+        json!([
+            "InPlacePodVerticalScalingInitContainers",
+            "RestartAllContainersOnContainerExits"
+        ])
     );
     let ready = api.condition("Ready");
     assert_eq!(ready["reason"], "KubeletReady");

@@ -235,3 +235,48 @@ async fn a_resize_that_the_runtime_refuses_is_tried_again() {
     .await;
     assert_eq!(node.runtime.calls(Verb::CreateContainer), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_init_container_is_resized_while_it_runs() {
+    let node = Node::new();
+    let kubelet = node.start();
+    let pod = |cpu| {
+        // Of one that runs once nothing is restarted, whatever it says.
+        let policy = json!([{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]);
+        pod(
+            "web",
+            "u1",
+            json!({
+                "initContainers": [{
+                    "name": "i", "image": IMAGE, "resizePolicy": policy,
+                    "resources": resources(cpu, "64Mi")
+                }],
+                "containers": [{"name": "c", "image": IMAGE}]
+            }),
+        )
+    };
+    kubelet.add(pod("100m")).await;
+    until("its run", 5 * SECOND, || {
+        !node.runtime.running("i").is_empty()
+    })
+    .await;
+    kubelet.update(pod("200m")).await;
+    let shares = || {
+        let config = node.runtime.running("i")[0].config.clone();
+        config.linux.unwrap().resources.unwrap().cpu_shares
+    };
+    until("the CPU", 5 * SECOND, || shares() == 204).await;
+    let shown = || {
+        let statuses = kubelet.status("web").init_container_statuses.unwrap();
+        serde_json::to_value(&statuses[0].resources).unwrap()
+    };
+    until("its status", 5 * SECOND, || {
+        shown() == resources("200m", "64Mi")
+    })
+    .await;
+    until("its end", 5 * SECOND, || {
+        condition(&kubelet, "PodResizeInProgress").is_none()
+    })
+    .await;
+    assert_eq!(node.runtime.calls(Verb::CreateContainer), 1);
+}

@@ -6,7 +6,9 @@ use k8s_openapi::{
 };
 use tracing::{info, warn};
 
-use super::{ERROR, begun, checkpoint::Writing, need::Need, resizable, running, since, told::News};
+use super::{
+    ERROR, all_containers, begun, checkpoint::Writing, need::Need, running, since, told::News,
+};
 use crate::{
     pod::identity::{self, PodUid},
     runtime::{
@@ -15,6 +17,7 @@ use crate::{
         cri::CriError,
         pod_status::PodStatus,
         resources,
+        restart_rules::is_sidecar,
     },
 };
 
@@ -157,7 +160,7 @@ impl RuntimeManager {
         if actions.kill_pod || anew {
             return plan;
         }
-        for container in resizable(spec) {
+        for container in all_containers(spec) {
             let Some(run) = running(status, container) else {
                 continue;
             };
@@ -181,7 +184,7 @@ impl RuntimeManager {
                 now,
                 wanted,
             };
-            if !update.restarts() {
+            if runs_once(spec, container) || !update.restarts() {
                 plan.0.push(update);
                 continue;
             }
@@ -323,6 +326,13 @@ impl RuntimeManager {
         });
         Ok(())
     }
+}
+
+/// Whether the container is an init container that ends before others begin: to restart it
+/// would be to fail it.
+fn runs_once(spec: &PodSpec, container: &Container) -> bool {
+    let mut init = spec.init_containers.iter().flatten();
+    !is_sidecar(container) && init.any(|init| init.name == container.name)
 }
 
 /// What a container has, with the CPU and memory that it is given.

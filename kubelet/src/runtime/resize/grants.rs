@@ -15,7 +15,7 @@ use super::{
     checkpoint::{self, Checkpoint, Writing},
     condition,
     need::Need,
-    resizable, running, same_resources, since,
+    running, same_resources, since,
     told::News,
     with_resources_of,
 };
@@ -95,7 +95,7 @@ impl Granted {
         let Some(spec) = &self.pod.spec else {
             return false;
         };
-        resizable(spec).any(|container| {
+        all_containers(spec).any(|container| {
             running(status, container)
                 .and_then(|run| self.actuated(run))
                 .is_some_and(|given| {

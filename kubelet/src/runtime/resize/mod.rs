@@ -22,7 +22,6 @@ pub use self::{grants::is_resize, refusal::Refusal};
 use super::{
     RuntimeManager,
     pod_status::{ContainerState, ContainerStatus, PodStatus},
-    restart_rules,
 };
 use crate::{clock, status::conditions::RESIZE_IN_PROGRESS};
 
@@ -45,13 +44,6 @@ fn all_containers(spec: &PodSpec) -> impl Iterator<Item = &Container> {
     spec.init_containers
         .iter()
         .flatten()
-        .chain(&spec.containers)
-}
-
-/// The containers that are resized while they run.
-fn resizable(spec: &PodSpec) -> impl Iterator<Item = &Container> {
-    let init = spec.init_containers.iter().flatten();
-    init.filter(|container| restart_rules::is_sidecar(container))
         .chain(&spec.containers)
 }
 
