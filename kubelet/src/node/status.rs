@@ -24,9 +24,9 @@ use crate::{
 /// What this kubelet does that one of another version may not, by upstream's names and in
 /// order: the scheduler gives no node pods that need what it does not declare.
 /// `ExtendWebSocketsToKubelet` is not among them: it has WebSocket connections come here as
-/// they are, where they are handed on as they are, and not every runtime takes them. Nor are
-/// the resizes of pods as a whole, which are not built.
-const DECLARED_FEATURES: [&str; 2] = [
+/// they are, where they are handed on as they are, and not every runtime takes them.
+const DECLARED_FEATURES: [&str; 3] = [
+    "InPlacePodLevelResourcesVerticalScaling",
     "InPlacePodVerticalScalingInitContainers",
     "RestartAllContainersOnContainerExits",
 ];

@@ -171,7 +171,7 @@ fn container_annotations(
         ),
         (
             labels::CONTAINER_RESOURCES,
-            serde_json::to_string(&container.resources.clone().unwrap_or_default()).ok(),
+            serde_json::to_string(&resources::effective(container.resources.as_ref(), spec)).ok(),
         ),
         (
             labels::CONTAINER_TERMINATION_MESSAGE_PATH,

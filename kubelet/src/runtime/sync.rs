@@ -129,7 +129,7 @@ impl RuntimeManager {
         };
         if let Some(id) = actions.sandbox_id.as_ref().filter(|_| !resizes.is_empty()) {
             synced.resized = true;
-            synced.failed |= !self.resize(pod, spec, id, resizes).await;
+            synced.failed |= !self.resize(pod, spec, id, status, resizes).await;
         }
         if is_new {
             self.metrics.pod(spec);
@@ -152,6 +152,7 @@ impl RuntimeManager {
                     .create_sandbox(pod, spec, status, &sandbox_config, &handler)
                     .await
                     .inspect_err(|error| wait_for_sandbox(spec, status, state, error))?;
+                self.made_sandbox(pod, spec);
                 for container in all_containers(spec) {
                     state.clear_waiting(&container.name);
                 }

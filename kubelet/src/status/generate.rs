@@ -142,6 +142,13 @@ pub(super) fn generate(
         pod_ips(facts.status, node, old)
     };
     let resources = quantities::of_pod(spec);
+    let given = match facts.resize.and_then(|resize| resize.whole.clone()) {
+        None => resources.clone(),
+        still => quantities::of_pod(&PodSpec {
+            resources: still,
+            ..spec.clone()
+        }),
+    };
     ApiStatus {
         phase: Some(phase.as_str().to_owned()),
         conditions: Some(conditions),
@@ -161,7 +168,7 @@ pub(super) fn generate(
         qos_class: Some(QosClass::of(spec).as_str().to_owned()),
         observed_generation: old.observed_generation.max(pod.metadata.generation),
         allocated_resources: resources.requests.clone(),
-        resources: Some(resources),
+        resources: Some(given),
         reason,
         message,
         ..ApiStatus::default()

@@ -412,6 +412,7 @@ async fn a_node_registers_with_its_status_and_renews_its_lease() {
     assert_eq!(
         status["declaredFeatures"],
         json!([
+            "InPlacePodLevelResourcesVerticalScaling",
             "InPlacePodVerticalScalingInitContainers",
             "RestartAllContainersOnContainerExits"
         ])

@@ -280,3 +280,86 @@ async fn an_init_container_is_resized_while_it_runs() {
     .await;
     assert_eq!(node.runtime.calls(Verb::CreateContainer), 1);
 }
+
+/// A pod of two containers, of which one has limits of its own.
+fn whole(cpu: &str, memory: &str) -> Pod {
+    let own = json!({"limits": {"cpu": "50m", "memory": "16Mi"}});
+    pod(
+        "web",
+        "u1",
+        json!({
+            "resources": resources(cpu, memory),
+            "containers": [
+                {"name": "c", "image": IMAGE}, {"name": "own", "image": IMAGE, "resources": own}
+            ]
+        }),
+    )
+}
+
+/// Memory limits of the sandbox and the two containers.
+fn limits(node: &Node) -> [i64; 3] {
+    let sandbox = node.runtime.sandboxes()[0].config.clone();
+    let sandbox = sandbox.linux.unwrap().resources.unwrap();
+    let of = |name| {
+        let config = node.runtime.running(name)[0].config.clone();
+        let resources = config.linux.unwrap().resources.unwrap();
+        resources.memory_limit_in_bytes
+    };
+    [sandbox.memory_limit_in_bytes, of("c"), of("own")].map(|limit| limit >> 20)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_resized_as_a_whole() {
+    let node = Node::new();
+    let kubelet = node.start();
+    kubelet.add(whole("100m", "64Mi")).await;
+    kubelet.until_phase("web", "Running", 3 * SECOND).await;
+    assert_eq!(limits(&node), [64, 64, 16]);
+
+    kubelet.update(whole("200m", "128Mi")).await;
+    until("its limits", 5 * SECOND, || limits(&node) == [128, 128, 16]).await;
+    let in_progress = || condition(&kubelet, "PodResizeInProgress").is_some();
+    until("its end", 5 * SECOND, || !in_progress()).await;
+    let status = kubelet.status("web");
+    let shown = serde_json::to_value(status.resources).unwrap();
+    assert_eq!(shown, resources("200m", "128Mi"));
+    let shown = serde_json::to_value(status.allocated_resources).unwrap();
+    assert_eq!(shown, resources("200m", "128Mi")["requests"]);
+    assert_eq!(node.runtime.calls(Verb::CreateContainer), 2);
+    let updates = node.runtime.calls(Verb::UpdateContainerResources);
+    kubelet.stop().await;
+
+    // What it was given is known to the next kubelet, and what it is not given too.
+    let kubelet = node.start();
+    kubelet.add(whole("200m", "1000Ti")).await;
+    until("why not", 5 * SECOND, || {
+        condition(&kubelet, "PodResizePending").is_some()
+    })
+    .await;
+    sleep(70 * SECOND).await;
+    assert_eq!(limits(&node), [128, 128, 16]);
+    assert_eq!(node.runtime.calls(Verb::UpdateContainerResources), updates);
+}
+
+#[tokio::test(start_paused = true)]
+async fn memory_that_a_pod_uses_is_not_taken_from_it() {
+    let node = Node::new();
+    let kubelet = node.start();
+    kubelet.add(whole("100m", "128Mi")).await;
+    kubelet.until_phase("web", "Running", 3 * SECOND).await;
+    for (name, mebibytes) in [("c", 60), ("own", 10)] {
+        let usage = Usage {
+            memory_bytes: mebibytes << 20,
+            ..Usage::default()
+        };
+        node.runtime
+            .set_usage(&node.runtime.running(name)[0].id, usage);
+    }
+    kubelet.update(whole("100m", "64Mi")).await;
+    let why = || condition(&kubelet, "PodResizeInProgress").and_then(|c| c.message);
+    until("the reason", 15 * SECOND, || why().is_some()).await;
+    let message = "cannot decrease memory limits: attempting to set pod memory limit (67108864) \
+                   below current usage (73400320)";
+    assert_eq!(why().as_deref(), Some(message));
+    assert_eq!(limits(&node), [128, 128, 16]);
+}

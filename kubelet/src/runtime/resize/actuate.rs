@@ -7,7 +7,8 @@ use k8s_openapi::{
 use tracing::{info, warn};
 
 use super::{
-    ERROR, all_containers, begun, checkpoint::Writing, need::Need, running, since, told::News,
+    ERROR, Granted, all_containers, begun, checkpoint::Writing, need::Need, running, since,
+    told::News,
 };
 use crate::{
     pod::identity::{self, PodUid},
@@ -15,7 +16,7 @@ use crate::{
         RuntimeManager,
         actions::{ContainerToKill, KillReason, PodActions},
         cri::CriError,
-        pod_status::PodStatus,
+        pod_status::{ContainerState, PodStatus},
         resources,
         restart_rules::is_sidecar,
     },
@@ -34,6 +35,12 @@ enum ResizeError {
         limit: i64,
         usage: u64,
     },
+    /// The pod uses more than it is to have.
+    #[error(
+        "cannot decrease memory limits: attempting to set pod memory limit ({limit}) below \
+         current usage ({usage})"
+    )]
+    InUseByPod { limit: i64, usage: u64 },
     /// The runtime does not tell or do it.
     #[error(transparent)]
     Cri(#[from] CriError),
@@ -129,19 +136,27 @@ impl Update<'_> {
 
     /// The new memory limit, when there was none or a higher one.
     fn lower_memory_limit(&self) -> Option<i64> {
-        let (now, wanted) = (self.now.memory_limit, self.wanted.memory_limit);
-        (wanted != 0 && (now == 0 || wanted < now)).then_some(wanted)
+        lower_limit(self.now.memory_limit, self.wanted.memory_limit)
     }
 }
 
-/// The containers of a pod that are to be resized in place.
+/// The limit that is wanted, when there was none or a higher one.
+fn lower_limit(now: i64, wanted: i64) -> Option<i64> {
+    (wanted != 0 && (now == 0 || wanted < now)).then_some(wanted)
+}
+
+/// What of a pod is to be resized in place.
 #[derive(Debug, Default)]
-pub(in crate::runtime) struct ResizePlan<'a>(Vec<Update<'a>>);
+pub(in crate::runtime) struct ResizePlan<'a> {
+    containers: Vec<Update<'a>>,
+    /// What the pod as a whole has, if it is to have something else.
+    whole: Option<Need>,
+}
 
 impl ResizePlan<'_> {
     /// Whether there is nothing to resize.
     pub(in crate::runtime) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.containers.is_empty() && self.whole.is_none()
     }
 }
 
@@ -160,6 +175,10 @@ impl RuntimeManager {
         if actions.kill_pod || anew {
             return plan;
         }
+        let uid = PodUid::of(pod);
+        let whole = |granted: &mut Granted| Need::of(granted.whole.as_ref());
+        let whole = self.resizes.update(&uid, whole);
+        plan.whole = whole.filter(|whole| *whole != Need::of(spec.resources.as_ref()));
         for container in all_containers(spec) {
             let Some(run) = running(status, container) else {
                 continue;
@@ -169,11 +188,11 @@ impl RuntimeManager {
             }
             let given = self
                 .resizes
-                .update(&PodUid::of(pod), |granted| {
+                .update(&uid, |granted| {
                     granted.actuated(run).map(|given| Need::of(Some(given)))
                 })
                 .flatten();
-            let wanted = Need::of(container.resources.as_ref());
+            let wanted = Need::of_container(container, spec);
             // What another kubelet gave it is what it was asked for.
             let Some(now) = given.filter(|now| *now != wanted) else {
                 continue;
@@ -185,7 +204,7 @@ impl RuntimeManager {
                 wanted,
             };
             if runs_once(spec, container) || !update.restarts() {
-                plan.0.push(update);
+                plan.containers.push(update);
                 continue;
             }
             actions.kill.push(ContainerToKill {
@@ -213,10 +232,11 @@ impl RuntimeManager {
         pod: &Pod,
         spec: &PodSpec,
         sandbox_id: &str,
+        status: &PodStatus,
         plan: ResizePlan<'_>,
     ) -> bool {
         let uid = PodUid::of(pod);
-        let resized = self.try_resize(pod, spec, sandbox_id, plan.0).await;
+        let resized = self.try_resize(pod, spec, sandbox_id, status, plan).await;
         self.save_granted(&uid, Writing::Durable).await;
         let Err(error) = resized else {
             return true;
@@ -249,24 +269,29 @@ impl RuntimeManager {
         pod: &Pod,
         spec: &PodSpec,
         sandbox_id: &str,
-        mut updates: Vec<Update<'_>>,
+        status: &PodStatus,
+        plan: ResizePlan<'_>,
     ) -> Result<(), ResizeError> {
+        let ResizePlan {
+            containers: mut updates,
+            whole,
+        } = plan;
+        let wanted = Need::of(spec.resources.as_ref());
+        if let Some(now) = whole {
+            self.check_pod_memory(now, wanted, status).await?;
+        }
         for update in &updates {
             self.check_memory(update).await?;
         }
-        let total = resources::sandbox_resources(spec, self.rules());
-        let told = self
-            .cri
-            .update_pod_sandbox_resources(sandbox_id, total)
-            .await;
-        // A runtime need not care for pods as a whole.
-        told.or_else(|error| {
-            if error.is_unimplemented() {
-                Ok(())
-            } else {
-                Err(error)
-            }
-        })?;
+        // What a pod has is never less than what its containers have of it.
+        let shrinks = whole.is_some_and(|now| {
+            [Resource::Memory, Resource::Cpu]
+                .iter()
+                .any(|resource| resource.change(now, wanted) == Some(Change::Less))
+        });
+        if !shrinks {
+            self.update_sandbox(spec, sandbox_id).await?;
+        }
         for resource in [Resource::Memory, Resource::Cpu] {
             let order = |update: &Update<'_>| resource.change(update.now, update.wanted);
             updates.sort_by_key(|update| match order(update) {
@@ -280,7 +305,53 @@ impl RuntimeManager {
                 }
             }
         }
+        if shrinks {
+            self.update_sandbox(spec, sandbox_id).await?;
+        }
+        if whole.is_some() {
+            self.made_sandbox(pod, spec);
+        }
         Ok(())
+    }
+
+    async fn update_sandbox(&self, spec: &PodSpec, sandbox_id: &str) -> Result<(), CriError> {
+        let total = resources::sandbox_resources(spec, self.rules());
+        let told = self
+            .cri
+            .update_pod_sandbox_resources(sandbox_id, total)
+            .await;
+        // A runtime need not care for pods as a whole.
+        told.or_else(|error| {
+            if error.is_unimplemented() {
+                Ok(())
+            } else {
+                Err(error)
+            }
+        })
+    }
+
+    /// # Errors
+    /// The pod's containers together use more memory than it is to have at most.
+    async fn check_pod_memory(
+        &self,
+        now: Need,
+        wanted: Need,
+        status: &PodStatus,
+    ) -> Result<(), ResizeError> {
+        let Some(limit) = lower_limit(now.memory_limit, wanted.memory_limit) else {
+            return Ok(());
+        };
+        let mut usage = 0_u64;
+        for run in &status.containers {
+            if run.state == ContainerState::Running {
+                let more = self.cri.container_memory_usage(&run.id).await?;
+                usage = usage.saturating_add(more);
+            }
+        }
+        if usage < u64::try_from(limit).unwrap_or_default() {
+            return Ok(());
+        }
+        Err(ResizeError::InUseByPod { limit, usage })
     }
 
     /// # Errors

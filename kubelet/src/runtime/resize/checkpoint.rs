@@ -21,8 +21,12 @@ const FILE: &str = "resources.json";
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Checkpoint {
+    /// To the pod as a whole, if that is known.
+    pub(super) whole: Option<ResourceRequirements>,
     /// By the container's name.
     pub(super) granted: ByContainer,
+    /// To the pod's sandbox, if that is known.
+    pub(super) actuated_whole: Option<ResourceRequirements>,
     /// By the container's id.
     pub(super) actuated: BTreeMap<String, ResourceRequirements>,
 }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, io, sync::Arc};
 
 use k8s_openapi::{
-    api::core::v1::{Pod, PodCondition, ResourceRequirements},
+    api::core::v1::{Pod, PodCondition, PodSpec, ResourceRequirements},
     apimachinery::pkg::apis::meta::v1::Time,
 };
 use parking_lot::{Mutex, MutexGuard};
@@ -15,7 +15,7 @@ use super::{
     checkpoint::{self, Checkpoint, Writing},
     condition,
     need::Need,
-    running, same_resources, since,
+    running, same_resources, since, some_resources,
     told::News,
     with_resources_of,
 };
@@ -53,6 +53,8 @@ pub(super) struct Granted {
     next: Option<Arc<Pod>>,
     /// What containers were given since they were created, by id.
     pub(super) actuated: BTreeMap<String, ResourceRequirements>,
+    /// What the pod as a whole was given.
+    pub(super) whole: Option<ResourceRequirements>,
     pending: Option<PodCondition>,
     pub(super) in_progress: Option<PodCondition>,
     /// Whether the pod's directory says what it was granted.
@@ -70,9 +72,14 @@ impl Granted {
             let conditions = pod.status.as_ref()?.conditions.as_ref()?;
             conditions.iter().find(|c| c.type_ == type_).cloned()
         };
+        let pod_granted = before.laid_over(pod);
         Self {
-            pod: before.laid_over(pod),
             next: None,
+            whole: match &before.actuated_whole {
+                Some(whole) => some_resources(whole),
+                None => whole(&pod_granted).cloned(),
+            },
+            pod: pod_granted,
             actuated: before.actuated,
             pending: told(RESIZE_PENDING),
             in_progress: told(RESIZE_IN_PROGRESS),
@@ -90,23 +97,31 @@ impl Granted {
         since.or(run.reported.made_for.as_ref())
     }
 
-    /// Whether some container runs with other resources than it was granted.
+    /// Whether the pod, or some container of it, runs with other resources than it was
+    /// granted.
     fn is_in_progress(&self, status: &PodStatus) -> bool {
         let Some(spec) = &self.pod.spec else {
             return false;
         };
-        all_containers(spec).any(|container| {
-            running(status, container)
-                .and_then(|run| self.actuated(run))
-                .is_some_and(|given| {
-                    Need::of(Some(given)) != Need::of(container.resources.as_ref())
-                })
-        })
+        self.is_resized_whole()
+            || all_containers(spec).any(|container| {
+                running(status, container)
+                    .and_then(|run| self.actuated(run))
+                    .is_some_and(|given| {
+                        Need::of(Some(given)) != Need::of_container(container, spec)
+                    })
+            })
+    }
+
+    fn is_resized_whole(&self) -> bool {
+        Need::of(self.whole.as_ref()) != Need::of(whole(&self.pod))
     }
 
     fn checkpoint(&self, pod: &Pod) -> Checkpoint {
         let granted = pod.spec.iter().flat_map(all_containers);
         Checkpoint {
+            whole: Some(whole(pod).cloned().unwrap_or_default()),
+            actuated_whole: Some(self.whole.clone().unwrap_or_default()),
             granted: granted
                 .map(|c| (c.name.clone(), c.resources.clone().unwrap_or_default()))
                 .collect(),
@@ -315,6 +330,13 @@ impl RuntimeManager {
         granted
     }
 
+    /// The pod's sandbox was made with what `spec` says of the pod as a whole.
+    pub(in crate::runtime) fn made_sandbox(&self, pod: &Pod, spec: &PodSpec) {
+        self.resizes.update(&PodUid::of(pod), |entry| {
+            entry.whole.clone_from(&spec.resources);
+        });
+    }
+
     /// Writes down what a new pod was granted, before its containers are made of it. That it
     /// is on the disk is not waited for: if the machine goes, so do they.
     pub async fn keep_grant(&self, uid: &PodUid) {
@@ -340,6 +362,9 @@ impl RuntimeManager {
             let report = ResizeReport {
                 conditions: conditions.into_iter().flatten().cloned().collect(),
                 actuated: granted.actuated.clone(),
+                whole: granted
+                    .is_resized_whole()
+                    .then(|| granted.whole.clone().unwrap_or_default()),
             };
             let is_empty = report.conditions.is_empty() && report.actuated.is_empty();
             (!is_empty).then_some(report)
@@ -355,10 +380,17 @@ impl RuntimeManager {
     }
 }
 
+/// What the pod has as a whole.
+fn whole(pod: &Pod) -> Option<&ResourceRequirements> {
+    pod.spec.as_ref()?.resources.as_ref()
+}
+
 impl Checkpoint {
     /// The pod with what it was granted.
     fn laid_over(&self, pod: &Arc<Pod>) -> Arc<Pod> {
-        changed(pod, |container| self.granted.get(&container.name).cloned())
+        changed(pod, self.whole.as_ref(), |container| {
+            self.granted.get(&container.name).cloned()
+        })
     }
 }
 

@@ -17,7 +17,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use k8s_openapi::api::core::v1::{Container, Pod, PodCondition, PodSpec, ResourceRequirements};
 
 pub(super) use self::grants::Resizes;
-use self::need::Need;
+use self::{grants::Granted, need::Need};
 pub use self::{grants::is_resize, refusal::Refusal};
 use super::{
     RuntimeManager,
@@ -35,6 +35,8 @@ pub struct ResizeReport {
     pub conditions: Vec<PodCondition>,
     /// What containers were given since they were created, by id.
     pub actuated: BTreeMap<String, ResourceRequirements>,
+    /// What the pod as a whole still has, where it was granted something else.
+    pub whole: Option<ResourceRequirements>,
 }
 
 /// Resources by the container's name.
@@ -57,29 +59,34 @@ fn same_resources(a: &Pod, b: &Pod) -> bool {
     let (Some(a), Some(b)) = (&a.spec, &b.spec) else {
         return true;
     };
-    all_containers(b).all(|container| {
-        let other = all_containers(a).find(|other| other.name == container.name);
-        other.is_none_or(|other| {
-            other.resources == container.resources
-                || Need::of(other.resources.as_ref()) == Need::of(container.resources.as_ref())
+    let of_pod = |spec: &PodSpec| Need::of(spec.resources.as_ref());
+    let mut containers = all_containers(b);
+    of_pod(a) == of_pod(b)
+        && containers.all(|container| {
+            let other = all_containers(a).find(|other| other.name == container.name);
+            other.is_none_or(|other| {
+                other.resources == container.resources
+                    || Need::of(other.resources.as_ref()) == Need::of(container.resources.as_ref())
+            })
         })
-    })
 }
 
-/// `pod` with the resources of the containers of `last`.
+/// `pod` with the resources of `last` and its containers.
 fn with_resources_of(pod: &Arc<Pod>, last: &Pod) -> Arc<Pod> {
     let last = last.spec.as_ref();
-    changed(pod, |container| {
+    let whole = last.map(|last| last.resources.clone().unwrap_or_default());
+    changed(pod, whole.as_ref(), |container| {
         let last = last.into_iter().flat_map(all_containers);
         let mut same = last.filter(|other| other.name == container.name);
         Some(same.next()?.resources.clone().unwrap_or_default())
     })
 }
 
-/// `pod` with other resources where `resources` has some; the same one when
-/// nothing changes.
+/// `pod` with `whole` for all of it, if that is known, and other resources where
+/// `resources` has some; the same one when nothing changes.
 fn changed(
     pod: &Arc<Pod>,
+    whole: Option<&ResourceRequirements>,
     resources: impl Fn(&Container) -> Option<ResourceRequirements>,
 ) -> Arc<Pod> {
     let other = |container: &Container| {
@@ -89,11 +96,17 @@ fn changed(
     let Some(spec) = &pod.spec else {
         return Arc::clone(pod);
     };
-    if all_containers(spec).all(|container| other(container).is_none()) {
+    let is_other =
+        |whole: &&ResourceRequirements| Need::of(Some(whole)) != Need::of(spec.resources.as_ref());
+    let whole = whole.filter(is_other);
+    if whole.is_none() && all_containers(spec).all(|container| other(container).is_none()) {
         return Arc::clone(pod);
     }
     let mut pod = Pod::clone(pod);
     if let Some(spec) = &mut pod.spec {
+        if let Some(whole) = whole {
+            spec.resources = some_resources(whole);
+        }
         let init = spec.init_containers.iter_mut().flatten();
         for container in init.chain(&mut spec.containers) {
             if let Some(other) = other(container) {
@@ -102,6 +115,11 @@ fn changed(
         }
     }
     Arc::new(pod)
+}
+
+/// None for a pod that has no resources as a whole.
+fn some_resources(whole: &ResourceRequirements) -> Option<ResourceRequirements> {
+    (*whole != ResourceRequirements::default()).then(|| whole.clone())
 }
 
 fn condition(type_: &str, reason: &str, message: String, generation: Option<i64>) -> PodCondition {

@@ -1,8 +1,11 @@
-//! CPU and memory that containers have or want.
+//! CPU and memory that containers and pods have or want.
 
-use k8s_openapi::api::core::v1::ResourceRequirements;
+use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
 
-use crate::pod::resources::{Side, amount, millis, units};
+use crate::{
+    pod::resources::{Side, amount, millis, units},
+    runtime::resources,
+};
 
 /// Requests and limits: thousandths of a CPU, and bytes. Zero where there is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,7 +17,15 @@ pub(super) struct Need {
 }
 
 impl Need {
-    /// What one container is to have.
+    /// What one container of the pod is to have.
+    pub(super) fn of_container(container: &Container, spec: &PodSpec) -> Self {
+        Self::of(Some(&resources::effective(
+            container.resources.as_ref(),
+            spec,
+        )))
+    }
+
+    /// What `resources` say.
     pub(super) fn of(resources: Option<&ResourceRequirements>) -> Self {
         let of = |side: Side, name| amount(resources.and_then(|own| side.of(own)), name);
         Self {

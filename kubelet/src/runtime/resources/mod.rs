@@ -69,6 +69,23 @@ pub fn container_resources(
     linux
 }
 
+/// What a container of the pod has: where it has no limit of its own, the pod's is its limit.
+pub fn effective(own: Option<&ResourceRequirements>, spec: &PodSpec) -> ResourceRequirements {
+    let mut effective = own.cloned().unwrap_or_default();
+    let of_pod = spec
+        .resources
+        .as_ref()
+        .and_then(|of_pod| of_pod.limits.as_ref());
+    for (name, quantity) in of_pod.into_iter().flatten() {
+        let is_shared = matches!(name.as_str(), "cpu" | "memory");
+        if is_shared && amount(effective.limits.as_ref(), name) == 0 {
+            let limits = effective.limits.get_or_insert_default();
+            limits.insert(name.clone(), quantity.clone());
+        }
+    }
+    effective
+}
+
 /// Resources of the whole pod without its overhead, for runtimes that size a sandbox by
 /// them.
 pub fn sandbox_resources(spec: &PodSpec, rules: Rules<'_>) -> LinuxContainerResources {
