@@ -157,12 +157,10 @@ impl SyncLoop<'_> {
             update.pods = known;
             self.add(undecided, PodOperation::Add);
         }
-        if update.operation != PodOperation::Reconcile {
-            self.runtime.want_resizes();
-        }
         match update.operation {
             PodOperation::Add | PodOperation::Restore => self.add(update.pods, update.operation),
             PodOperation::Update | PodOperation::Delete => {
+                self.runtime.want_resizes();
                 for pod in update.pods {
                     self.pods.set(Arc::clone(&pod));
                     let uid = PodUid::of(&pod);
@@ -221,6 +219,7 @@ impl SyncLoop<'_> {
     /// would be for good, and what is remembered of the node may be out of date. It waits for
     /// its source to tell it.
     fn add(&mut self, mut pods: Vec<Arc<Pod>>, operation: PodOperation) {
+        self.runtime.want_resizes();
         // The older first: they are admitted first.
         pods.sort_by(|a, b| {
             let created = |pod: &Pod| pod.metadata.creation_timestamp.clone();

@@ -7,18 +7,20 @@ use k8s_openapi::{
 use tracing::{info, warn};
 
 use super::{
-    ERROR, Granted, all_containers, begun, checkpoint::Writing, need::Need, running, since,
+    ERROR, begun,
+    checkpoint::Writing,
+    need::Need,
+    plan::{Change, ResizePlan, Resource, Update, lower_limit},
+    since,
     told::News,
 };
 use crate::{
     pod::identity::{self, PodUid},
     runtime::{
         RuntimeManager,
-        actions::{ContainerToKill, KillReason, PodActions},
         cri::CriError,
         pod_status::{ContainerState, PodStatus},
         resources,
-        restart_rules::is_sidecar,
     },
 };
 
@@ -46,184 +48,7 @@ enum ResizeError {
     Cri(#[from] CriError),
 }
 
-/// One of the resources that a resize changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Resource {
-    Memory,
-    Cpu,
-}
-
-impl Resource {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Memory => "memory",
-            Self::Cpu => "cpu",
-        }
-    }
-
-    /// Whether it is another amount, and whether that is more: by the limit
-    /// where that changes, else by the request.
-    fn change(self, from: Need, to: Need) -> Option<Change> {
-        let (limits, requests) = match self {
-            Self::Memory => (
-                (from.memory_limit, to.memory_limit),
-                (from.memory_request, to.memory_request),
-            ),
-            Self::Cpu => (
-                (from.cpu_limit, to.cpu_limit),
-                (from.cpu_request, to.cpu_request),
-            ),
-        };
-        let (from, to) = if limits.0 == limits.1 {
-            requests
-        } else {
-            limits
-        };
-        match from.cmp(&to) {
-            std::cmp::Ordering::Less => Some(Change::More),
-            std::cmp::Ordering::Equal => None,
-            std::cmp::Ordering::Greater => Some(Change::Less),
-        }
-    }
-
-    /// `from` with this resource as in `to`.
-    const fn taken(self, from: Need, to: Need) -> Need {
-        match self {
-            Self::Memory => Need {
-                memory_request: to.memory_request,
-                memory_limit: to.memory_limit,
-                ..from
-            },
-            Self::Cpu => Need {
-                cpu_request: to.cpu_request,
-                cpu_limit: to.cpu_limit,
-                ..from
-            },
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Change {
-    Less,
-    More,
-}
-
-/// A running container that is to have other resources.
-#[derive(Debug)]
-struct Update<'a> {
-    container: &'a Container,
-    id: String,
-    /// What it has.
-    now: Need,
-    /// What it is to have.
-    wanted: Need,
-}
-
-impl Update<'_> {
-    /// Whether the container must be restarted for what changes.
-    fn restarts(&self) -> bool {
-        let changes = |resource: Resource| resource.change(self.now, self.wanted).is_some();
-        let policies = self.container.resize_policy.iter().flatten();
-        policies
-            .filter(|policy| policy.restart_policy == "RestartContainer")
-            .any(|policy| {
-                [Resource::Memory, Resource::Cpu]
-                    .into_iter()
-                    .any(|resource| resource.name() == policy.resource_name && changes(resource))
-            })
-    }
-
-    /// The new memory limit, when there was none or a higher one.
-    fn lower_memory_limit(&self) -> Option<i64> {
-        lower_limit(self.now.memory_limit, self.wanted.memory_limit)
-    }
-}
-
-/// The limit that is wanted, when there was none or a higher one.
-fn lower_limit(now: i64, wanted: i64) -> Option<i64> {
-    (wanted != 0 && (now == 0 || wanted < now)).then_some(wanted)
-}
-
-/// What of a pod is to be resized in place.
-#[derive(Debug, Default)]
-pub(in crate::runtime) struct ResizePlan<'a> {
-    containers: Vec<Update<'a>>,
-    /// What the pod as a whole has, if it is to have something else.
-    whole: Option<Need>,
-}
-
-impl ResizePlan<'_> {
-    /// Whether there is nothing to resize.
-    pub(in crate::runtime) fn is_empty(&self) -> bool {
-        self.containers.is_empty() && self.whole.is_none()
-    }
-}
-
 impl RuntimeManager {
-    /// Finds the containers that have other resources than they were granted.
-    /// Those that must be restarted for it are added to `actions`.
-    pub(in crate::runtime) fn plan_resize<'a>(
-        &self,
-        pod: &Pod,
-        spec: &'a PodSpec,
-        status: &PodStatus,
-        actions: &mut PodActions,
-    ) -> ResizePlan<'a> {
-        let mut plan = ResizePlan::default();
-        let anew = actions.create_sandbox.is_some() || !actions.reset.is_empty();
-        if actions.kill_pod || anew {
-            return plan;
-        }
-        let uid = PodUid::of(pod);
-        let whole = |granted: &mut Granted| Need::of(granted.whole.as_ref());
-        let whole = self.resizes.update(&uid, whole);
-        plan.whole = whole.filter(|whole| *whole != Need::of(spec.resources.as_ref()));
-        for container in all_containers(spec) {
-            let Some(run) = running(status, container) else {
-                continue;
-            };
-            if actions.kill.iter().any(|kill| kill.id == run.id) {
-                continue;
-            }
-            let given = self
-                .resizes
-                .update(&uid, |granted| {
-                    granted.actuated(run).map(|given| Need::of(Some(given)))
-                })
-                .flatten();
-            let wanted = Need::of_container(container, spec);
-            // What another kubelet gave it is what it was asked for.
-            let Some(now) = given.filter(|now| *now != wanted) else {
-                continue;
-            };
-            let update = Update {
-                container,
-                id: run.id.clone(),
-                now,
-                wanted,
-            };
-            if runs_once(spec, container) || !update.restarts() {
-                plan.containers.push(update);
-                continue;
-            }
-            actions.kill.push(ContainerToKill {
-                id: run.id.clone(),
-                name: run.name.clone(),
-                message: format!("Container {} resize requires restart", run.name),
-                reason: KillReason::Other,
-            });
-            // A sidecar is started again by the next sync, as whenever it ends.
-            let index = spec
-                .containers
-                .iter()
-                .position(|c| c.name == container.name);
-            actions.start.extend(index);
-            actions.start.sort_unstable();
-        }
-        plan
-    }
-
     /// Resizes the running containers of a plan, memory before CPU, and those
     /// that get less before those that get more. Whether it worked; what did not
     /// is in the status and is tried again.
@@ -397,13 +222,6 @@ impl RuntimeManager {
         });
         Ok(())
     }
-}
-
-/// Whether the container is an init container that ends before others begin: to restart it
-/// would be to fail it.
-fn runs_once(spec: &PodSpec, container: &Container) -> bool {
-    let mut init = spec.init_containers.iter().flatten();
-    !is_sidecar(container) && init.any(|init| init.name == container.name)
 }
 
 /// What a container has, with the CPU and memory that it is given.

@@ -8,6 +8,7 @@ mod actuate;
 mod checkpoint;
 mod grants;
 mod need;
+mod plan;
 mod refusal;
 mod swap;
 mod told;

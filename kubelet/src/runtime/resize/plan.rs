@@ -1,0 +1,200 @@
+//! What of a pod is to be resized, and what has to be restarted for it.
+
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+
+use super::{Granted, all_containers, need::Need, running};
+use crate::{
+    pod::identity::PodUid,
+    runtime::{
+        RuntimeManager,
+        actions::{ContainerToKill, KillReason, PodActions},
+        pod_status::PodStatus,
+        restart_rules::is_sidecar,
+    },
+};
+
+/// One of the resources that a resize changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Resource {
+    Memory,
+    Cpu,
+}
+
+impl Resource {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Cpu => "cpu",
+        }
+    }
+
+    /// Whether it is another amount, and whether that is more: by the limit
+    /// where that changes, else by the request.
+    pub(super) fn change(self, from: Need, to: Need) -> Option<Change> {
+        let (limits, requests) = match self {
+            Self::Memory => (
+                (from.memory_limit, to.memory_limit),
+                (from.memory_request, to.memory_request),
+            ),
+            Self::Cpu => (
+                (from.cpu_limit, to.cpu_limit),
+                (from.cpu_request, to.cpu_request),
+            ),
+        };
+        let (from, to) = if limits.0 == limits.1 {
+            requests
+        } else {
+            limits
+        };
+        match from.cmp(&to) {
+            std::cmp::Ordering::Less => Some(Change::More),
+            std::cmp::Ordering::Equal => None,
+            std::cmp::Ordering::Greater => Some(Change::Less),
+        }
+    }
+
+    /// `from` with this resource as in `to`.
+    pub(super) const fn taken(self, from: Need, to: Need) -> Need {
+        match self {
+            Self::Memory => Need {
+                memory_request: to.memory_request,
+                memory_limit: to.memory_limit,
+                ..from
+            },
+            Self::Cpu => Need {
+                cpu_request: to.cpu_request,
+                cpu_limit: to.cpu_limit,
+                ..from
+            },
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    Less,
+    More,
+}
+
+/// A running container that is to have other resources.
+#[derive(Debug)]
+pub(super) struct Update<'a> {
+    pub(super) container: &'a Container,
+    pub(super) id: String,
+    /// What it has.
+    pub(super) now: Need,
+    /// What it is to have.
+    pub(super) wanted: Need,
+}
+
+impl Update<'_> {
+    /// Whether the container must be restarted for what changes.
+    fn restarts(&self) -> bool {
+        let changes = |resource: Resource| resource.change(self.now, self.wanted).is_some();
+        let policies = self.container.resize_policy.iter().flatten();
+        policies
+            .filter(|policy| policy.restart_policy == "RestartContainer")
+            .any(|policy| {
+                [Resource::Memory, Resource::Cpu]
+                    .into_iter()
+                    .any(|resource| resource.name() == policy.resource_name && changes(resource))
+            })
+    }
+
+    /// The new memory limit, when there was none or a higher one.
+    pub(super) fn lower_memory_limit(&self) -> Option<i64> {
+        lower_limit(self.now.memory_limit, self.wanted.memory_limit)
+    }
+}
+
+/// The limit that is wanted, when there was none or a higher one.
+pub(super) fn lower_limit(now: i64, wanted: i64) -> Option<i64> {
+    (wanted != 0 && (now == 0 || wanted < now)).then_some(wanted)
+}
+
+/// What of a pod is to be resized in place.
+#[derive(Debug, Default)]
+pub(in crate::runtime) struct ResizePlan<'a> {
+    pub(super) containers: Vec<Update<'a>>,
+    /// What the pod as a whole has, if it is to have something else.
+    pub(super) whole: Option<Need>,
+}
+
+impl ResizePlan<'_> {
+    /// Whether there is nothing to resize.
+    pub(in crate::runtime) fn is_empty(&self) -> bool {
+        self.containers.is_empty() && self.whole.is_none()
+    }
+}
+
+impl RuntimeManager {
+    /// Finds the containers that have other resources than they were granted.
+    /// Those that must be restarted for it are added to `actions`.
+    pub(in crate::runtime) fn plan_resize<'a>(
+        &self,
+        pod: &Pod,
+        spec: &'a PodSpec,
+        status: &PodStatus,
+        actions: &mut PodActions,
+    ) -> ResizePlan<'a> {
+        let mut plan = ResizePlan::default();
+        let anew = actions.create_sandbox.is_some() || !actions.reset.is_empty();
+        if actions.kill_pod || anew {
+            return plan;
+        }
+        let uid = PodUid::of(pod);
+        let whole = |granted: &mut Granted| Need::of(granted.whole.as_ref());
+        let whole = self.resizes.update(&uid, whole);
+        plan.whole = whole.filter(|whole| *whole != Need::of(spec.resources.as_ref()));
+        for container in all_containers(spec) {
+            let Some(run) = running(status, container) else {
+                continue;
+            };
+            if actions.kill.iter().any(|kill| kill.id == run.id) {
+                continue;
+            }
+            let given = self
+                .resizes
+                .update(&uid, |granted| {
+                    granted.actuated(run).map(|given| Need::of(Some(given)))
+                })
+                .flatten();
+            let wanted = Need::of_container(container, spec);
+            // What another kubelet gave it is what it was asked for.
+            let Some(now) = given.filter(|now| *now != wanted) else {
+                continue;
+            };
+            let update = Update {
+                container,
+                id: run.id.clone(),
+                now,
+                wanted,
+            };
+            if runs_once(spec, container) || !update.restarts() {
+                plan.containers.push(update);
+                continue;
+            }
+            actions.kill.push(ContainerToKill {
+                id: run.id.clone(),
+                name: run.name.clone(),
+                message: format!("Container {} resize requires restart", run.name),
+                reason: KillReason::Other,
+            });
+            // A sidecar is started again by the next sync, as whenever it ends.
+            let index = spec
+                .containers
+                .iter()
+                .position(|c| c.name == container.name);
+            actions.start.extend(index);
+            actions.start.sort_unstable();
+        }
+        plan
+    }
+}
+
+/// Whether the container is an init container that ends before others begin: to restart it
+/// would be to fail it.
+fn runs_once(spec: &PodSpec, container: &Container) -> bool {
+    let mut init = spec.init_containers.iter().flatten();
+    !is_sidecar(container) && init.any(|init| init.name == container.name)
+}
