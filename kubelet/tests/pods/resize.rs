@@ -363,3 +363,26 @@ async fn memory_that_a_pod_uses_is_not_taken_from_it() {
     assert_eq!(why().as_deref(), Some(message));
     assert_eq!(limits(&node), [128, 128, 16]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_that_does_not_size_sandboxes_resizes_containers() {
+    // The second is what containerd 2.2 says.
+    for status in [
+        tonic::Status::unimplemented("no such method"),
+        tonic::Status::unknown("not implemented yet"),
+    ] {
+        let node = Node::new();
+        let fault = Fault::Error(status);
+        node.runtime
+            .fault(Verb::UpdatePodSandboxResources, fault, Times::Always);
+        let kubelet = node.start();
+        kubelet
+            .add(sized(&resources("100m", "64Mi"), "NotRequired"))
+            .await;
+        kubelet.until_phase("web", "Running", 3 * SECOND).await;
+        kubelet
+            .update(sized(&resources("200m", "64Mi"), "NotRequired"))
+            .await;
+        until("the CPU", 15 * SECOND, || actual(&node) == (204, 64 << 20)).await;
+    }
+}

@@ -73,9 +73,16 @@ impl CriError {
         }
     }
 
-    /// Whether the runtime does not serve the verb.
+    /// Whether the runtime does not serve the verb. containerd 2.2 says so with another code.
     pub fn is_unimplemented(&self) -> bool {
-        matches!(self, Self::Status { status, .. } if status.code() == Code::Unimplemented)
+        let Self::Status { status, .. } = self else {
+            return false;
+        };
+        match status.code() {
+            Code::Unimplemented => true,
+            Code::Unknown => status.message().contains("not implemented"),
+            _ => false,
+        }
     }
 }
 
