@@ -48,5 +48,6 @@ pub mod status_command;
 mod sync_loop;
 pub mod sysctl;
 pub mod token_bucket;
+pub mod tokens;
 pub mod version;
 pub mod volume;

@@ -30,7 +30,6 @@ mod reconciler;
 mod secret;
 pub mod spec;
 pub mod subpath;
-pub mod tokens;
 mod trust_bundles;
 mod world;
 

@@ -15,9 +15,9 @@ use super::{
     plugin::VolumePlugin,
     projected::Projected,
     secret::Secret,
-    tokens::TokenCache,
     trust_bundles::Order,
 };
+use crate::tokens::TokenCache;
 
 /// One plugin for each kind; `drivers` are those that CSI's volumes are had from.
 pub fn all(host: &VolumeHost, drivers: Arc<DriverStore>) -> Vec<Arc<dyn VolumePlugin>> {

@@ -15,10 +15,9 @@ use super::{
     plugin::{Attributes, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
     secret,
     spec::VolumeSpec,
-    tokens::TokenCache,
     trust_bundles::{self, Order},
 };
-use crate::pod::identity;
+use crate::{pod::identity, tokens::TokenCache};
 
 /// Mode of tokens and trust bundles that one user or group alone reads.
 const PRIVATE: u32 = 0o600;

@@ -33,8 +33,8 @@ use super::{
         Attributes, FoundDevice, MountRequest, Mounted, PodVolume, VolumeMode, VolumePlugin, Work,
     },
     spec::VolumeSpec,
-    tokens::TokenCache,
 };
+use crate::tokens::TokenCache;
 
 const NAME: &str = "kubernetes.io/csi";
 

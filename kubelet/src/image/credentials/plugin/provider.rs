@@ -6,10 +6,7 @@ use futures::{
     FutureExt as _,
     future::{BoxFuture, WeakShared},
 };
-use k8s_openapi::api::{
-    authentication::v1::{BoundObjectReference, TokenRequestSpec},
-    core::v1::Pod,
-};
+use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
@@ -25,12 +22,14 @@ use crate::{
         Coordinates, CredentialSource, docker_config::DockerConfig, hex, registry_url,
     },
     pod::identity,
+    tokens::TokenCache,
 };
 
 /// A plugin. Those who ask it the same at the same time share one run of it.
 pub struct Provider {
     config: CredentialProvider,
     cache: Mutex<BTreeMap<CacheKey, Cached>>,
+    tokens: TokenCache,
     runs: Mutex<BTreeMap<RunKey, WeakShared<Run>>>,
 }
 
@@ -107,6 +106,7 @@ impl Provider {
         Self {
             config,
             cache: Mutex::default(),
+            tokens: TokenCache::default(),
             runs: Mutex::default(),
         }
     }
@@ -154,7 +154,7 @@ impl Provider {
                 if name.is_empty() {
                     None
                 } else {
-                    match account(attributes, name, pod, objects).await? {
+                    match account(attributes, name, pod, objects, &self.tokens).await? {
                         Some(account) => Some((attributes, account)),
                         None => return Ok((DockerConfig::new(), CredentialSource::Node)),
                     }
@@ -269,6 +269,7 @@ async fn account(
     name: &str,
     pod: &Pod,
     objects: &dyn Objects,
+    tokens: &TokenCache,
 ) -> Result<Option<Account>, ProvideError> {
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     let namespace = text(&pod.metadata.namespace);
@@ -295,18 +296,9 @@ async fn account(
             annotations.insert(key.clone(), value.clone());
         }
     }
-    let request = TokenRequestSpec {
-        audiences: Some(vec![attributes.audience.clone()]),
-        bound_object_ref: Some(BoundObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Pod".to_owned()),
-            name: pod.metadata.name.clone(),
-            uid: pod.metadata.uid.clone(),
-        }),
-        ..TokenRequestSpec::default()
-    };
-    let token = objects
-        .service_account_token(&namespace, name, request)
+    let audience = std::slice::from_ref(&attributes.audience);
+    let token = tokens
+        .get_of(objects, pod, &account.metadata, audience)
         .await
         .map_err(ProvideError::Token)?
         .token

@@ -1,7 +1,16 @@
-use std::{fs, os::unix::fs::symlink, path::Path, sync::Arc, time::Duration};
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use k8s_openapi::api::{
-    authentication::v1::TokenRequestStatus,
+    authentication::v1::{TokenRequestSpec, TokenRequestStatus},
     core::v1::{
         ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, PodSpec, Secret, Service,
         ServiceAccount,
@@ -16,9 +25,12 @@ use crate::apiserver::objects::{Answer, NoObjects};
 
 const V1: &str = "credentialprovider.kubelet.k8s.io/v1";
 
-/// Service accounts, each with the annotation `role`, whose tokens are their names.
-#[derive(Debug)]
-struct Accounts;
+/// Service accounts, each with the annotation `role`, whose tokens are their names, and how
+/// often they were asked for.
+#[derive(Debug, Default)]
+struct Accounts {
+    tokens: AtomicUsize,
+}
 
 impl Objects for Accounts {
     fn config_map<'a>(&'a self, a: &'a str, b: &'a str) -> Answer<'a, Arc<ConfigMap>> {
@@ -70,10 +82,11 @@ impl Objects for Accounts {
         name: &'a str,
         request: TokenRequestSpec,
     ) -> Answer<'a, TokenRequestStatus> {
+        self.tokens.fetch_add(1, Ordering::Relaxed);
         let bound = request.bound_object_ref.unwrap_or_default();
         let pod = bound.name.unwrap_or_default();
         let token = format!("{name}.{pod}.{}", request.audiences.unwrap().join(","));
-        let status = json!({"token": token, "expirationTimestamp": "2030-01-01T00:00:00Z"});
+        let status = json!({"token": token, "expirationTimestamp": "2130-01-01T00:00:00Z"});
         let status = serde_json::from_value(status).unwrap();
         Box::pin(std::future::ready(Ok(status)))
     }
@@ -123,11 +136,12 @@ fn pod(name: &str, account: Option<&str>) -> Pod {
     };
     pod.metadata.name = Some(name.to_owned());
     pod.metadata.namespace = Some("default".to_owned());
+    pod.metadata.uid = Some(format!("uid-of-{name}"));
     pod
 }
 
 async fn users(provider: &Provider, image: &str, pod: &Pod) -> Vec<String> {
-    let (config, _) = provider.provide(image, pod, &Accounts).await;
+    let (config, _) = provider.provide(image, pod, &Accounts::default()).await;
     config.into_values().map(|c| c.username).collect()
 }
 
@@ -235,11 +249,14 @@ async fn service_accounts_get_their_own_answers() {
         let dir = tempfile::tempdir().unwrap();
         let script = script(r#""cacheKeyType":"Global""#, "p");
         let provider = provider(dir.path(), &script, Some(attributes(cache_type, true)));
-        for pod in &pods {
-            let (config, source) = provider.provide("a.example/x", pod, &Accounts).await;
+        let accounts = Accounts::default();
+        for pod in pods.iter().chain(&pods) {
+            let (config, source) = provider.provide("a.example/x", pod, &accounts).await;
             assert_eq!(config.len(), 1);
             assert!(matches!(source, CredentialSource::ServiceAccount(_)));
         }
+        // Each pod has one token as long as it is fresh.
+        assert_eq!(accounts.tokens.load(Ordering::Relaxed), pods.len());
         let asked = requests(dir.path());
         assert_eq!(asked.len(), runs);
         assert_eq!(asked[0]["serviceAccountToken"], "one.a.registry");

@@ -1,0 +1,199 @@
+//! Tokens of service accounts for pods, kept as long as they are fresh.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use jiff::SignedDuration;
+use k8s_openapi::{
+    api::{
+        authentication::v1::{BoundObjectReference, TokenRequestSpec, TokenRequestStatus},
+        core::v1::Pod,
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use tracing::warn;
+
+use crate::{
+    apiserver::objects::{ObjectError, Objects},
+    backoff::jittered,
+    clock,
+    pod::identity::{self, PodUid},
+};
+
+/// Seconds that a token is asked for when the spec does not say.
+const DEFAULT_EXPIRATION: i64 = 3600;
+/// However long it is valid, a token is not older than this.
+const MAX_AGE: SignedDuration = SignedDuration::from_hours(24);
+const MAX_JITTER: Duration = Duration::from_secs(10);
+
+/// The tokens of the pods on this node.
+#[derive(Debug, Default)]
+pub struct TokenCache(Mutex<BTreeMap<PodUid, BTreeMap<Key, Held>>>);
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    /// The UID of the service account, where it is known: an account that was made again
+    /// has tokens of its own.
+    account: Option<String>,
+    audiences: Vec<String>,
+    /// Seconds.
+    expiration: i64,
+}
+
+/// A token that was had.
+#[derive(Clone, Debug)]
+struct Held {
+    token: TokenRequestStatus,
+    got: Instant,
+    /// How long it was good for when it was had: what the server granted, which may be less
+    /// than what was asked for. Never more than that: were this node's clock behind, it
+    /// would take the token for good after its end.
+    lifetime: SignedDuration,
+}
+
+impl TokenCache {
+    /// A token of the pod's service account, bound to the pod, for these audiences (the API
+    /// server's own without any): the last one until a fifth of its life is left, or it is a
+    /// day old.
+    ///
+    /// # Errors
+    /// There is none, and no older one that is still valid.
+    pub async fn get(
+        &self,
+        objects: &dyn Objects,
+        pod: &Pod,
+        audiences: &[String],
+        expiration: Option<i64>,
+    ) -> Result<TokenRequestStatus, ObjectError> {
+        let account = pod
+            .spec
+            .as_ref()
+            .and_then(|s| s.service_account_name.as_deref());
+        let key = Key {
+            account: None,
+            audiences: audiences.to_vec(),
+            expiration: expiration.unwrap_or(DEFAULT_EXPIRATION),
+        };
+        self.get_for(objects, pod, account.unwrap_or("default"), key)
+            .await
+    }
+
+    /// As [`Self::get`], of an account that is known by its UID.
+    ///
+    /// # Errors
+    /// There is none, and no older one that is still valid.
+    pub async fn get_of(
+        &self,
+        objects: &dyn Objects,
+        pod: &Pod,
+        account: &ObjectMeta,
+        audiences: &[String],
+    ) -> Result<TokenRequestStatus, ObjectError> {
+        let key = Key {
+            account: account.uid.clone(),
+            audiences: audiences.to_vec(),
+            expiration: DEFAULT_EXPIRATION,
+        };
+        let name = account.name.as_deref().unwrap_or_default();
+        self.get_for(objects, pod, name, key).await
+    }
+
+    async fn get_for(
+        &self,
+        objects: &dyn Objects,
+        pod: &Pod,
+        account: &str,
+        key: Key,
+    ) -> Result<TokenRequestStatus, ObjectError> {
+        let uid = PodUid::of(pod);
+        let held = {
+            let tokens = self.0.lock();
+            tokens
+                .get(&uid)
+                .and_then(|tokens| tokens.get(&key))
+                .cloned()
+        };
+        if let Some(held) = &held
+            && held.is_fresh()
+        {
+            return Ok(held.token.clone());
+        }
+        let request = TokenRequestSpec {
+            audiences: Some(key.audiences.clone()),
+            expiration_seconds: Some(key.expiration),
+            bound_object_ref: Some(BoundObjectReference {
+                api_version: Some("v1".to_owned()),
+                kind: Some("Pod".to_owned()),
+                name: Some(identity::name(pod).to_owned()),
+                uid: Some(uid.to_string()),
+            }),
+        };
+        let namespace = identity::namespace(pod);
+        let asked = objects.service_account_token(namespace, account, request);
+        match (asked.await, held) {
+            (Ok(token), _) => {
+                let held = Held::new(token.clone(), key.expiration);
+                self.keep(uid, key, held);
+                Ok(token)
+            }
+            (Err(error), Some(held)) if !held.is_over() => {
+                warn!(%error, pod_uid = %uid, "cannot renew a token; using the last one on");
+                Ok(held.token)
+            }
+            (Err(error), _) => Err(error),
+        }
+    }
+
+    /// Keeps a token, and those of others that are still good for something.
+    fn keep(&self, uid: PodUid, key: Key, held: Held) {
+        let mut tokens = self.0.lock();
+        for tokens in tokens.values_mut() {
+            tokens.retain(|_, held| !held.is_over());
+        }
+        tokens.retain(|_, tokens| !tokens.is_empty());
+        tokens.entry(uid).or_default().insert(key, held);
+    }
+
+    /// Forgets the tokens of a pod.
+    pub fn forget(&self, uid: &PodUid) {
+        self.0.lock().remove(uid);
+    }
+}
+
+impl Held {
+    /// A token that was had just now, asked for `asked` seconds.
+    fn new(token: TokenRequestStatus, asked: i64) -> Self {
+        let asked = SignedDuration::from_secs(asked);
+        let granted = token.expiration_timestamp.as_ref();
+        let granted = granted.map(|expires| expires.0.duration_since(clock::now()));
+        Self {
+            token,
+            got: Instant::now(),
+            lifetime: granted.map_or(asked, |granted| granted.min(asked)),
+        }
+    }
+
+    /// How long it lasts by this node's clock, which runs on while the machine sleeps.
+    fn left(&self) -> SignedDuration {
+        let age = SignedDuration::try_from(self.got.elapsed()).unwrap_or(SignedDuration::MAX);
+        let left = self.lifetime - age;
+        let expires = self.token.expiration_timestamp.as_ref();
+        expires.map_or(left, |time| left.min(time.0.duration_since(clock::now())))
+    }
+
+    fn is_over(&self) -> bool {
+        self.left() <= SignedDuration::ZERO
+    }
+
+    fn is_fresh(&self) -> bool {
+        // Many pods that were started together are not to ask together.
+        let jitter = SignedDuration::try_from(jittered(MAX_JITTER) - MAX_JITTER);
+        let reserve = (self.lifetime / 5).max(self.lifetime - MAX_AGE);
+        self.left() > reserve + jitter.unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests;
