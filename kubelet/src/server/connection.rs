@@ -29,6 +29,7 @@ use tracing::debug;
 use super::{
     access::Access,
     authentication::websocket_protocol::remove_tokens,
+    end_apart::{Counted, end_apart},
     metrics::{HttpMetrics, ServerType},
     tls::{PeerCertificates, Tls},
     until_read::until_read,
@@ -221,9 +222,14 @@ async fn serve_connection(
         lifetime,
         ..
     } = service.limits;
+    let (stream, flushes) = Counted::new(stream);
     let answer = service_fn(move |request| {
         let (service, peer, place) = (service.clone(), peer.clone(), Arc::clone(place));
-        async move { answer(request, service, peer, place).await }
+        let flushes = Arc::clone(&flushes);
+        async move {
+            let answer = answer(request, service, peer, place).await?;
+            Ok::<_, std::convert::Infallible>(end_apart(answer, &flushes))
+        }
     });
     let mut connection = std::pin::pin!(
         http1::Builder::new()
@@ -293,3 +299,6 @@ async fn answer_who_is_let_in(
     let answer = service.routes.oneshot(request).await?;
     Ok((answer, Some(busy)))
 }
+
+#[cfg(test)]
+mod tests;

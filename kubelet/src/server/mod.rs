@@ -14,6 +14,7 @@ mod connection;
 mod container_logs;
 mod debug_flags;
 mod debugging;
+mod end_apart;
 mod expiring;
 mod healthz;
 mod machine_info;

@@ -1,0 +1,127 @@
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use axum::routing::get;
+use futures::stream;
+use parking_lot::Mutex;
+use tokio::io::ReadBuf;
+
+use super::*;
+
+/// A client that asked for `/log` and takes what it is sent a few bytes at a time, and not
+/// each time.
+#[derive(Default)]
+struct SlowClient {
+    has_asked: bool,
+    is_busy: bool,
+    sent: Arc<Mutex<Sent>>,
+}
+
+/// What was sent between two flushes each.
+#[derive(Default)]
+struct Sent {
+    flushed: Vec<Vec<u8>>,
+    open: Vec<u8>,
+}
+
+impl AsyncRead for SlowClient {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.has_asked {
+            return Poll::Pending;
+        }
+        self.has_asked = true;
+        buffer.put_slice(b"GET /log HTTP/1.1\r\nHost: node-1\r\n\r\n");
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for SlowClient {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.is_busy = !self.is_busy;
+        if self.is_busy {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let taken = bytes.len().min(7);
+        self.sent.lock().open.extend(&bytes[..taken]);
+        Poll::Ready(Ok(taken))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut sent = self.sent.lock();
+        let open = std::mem::take(&mut sent.open);
+        if !open.is_empty() {
+            sent.flushed.push(open);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// What the client is sent by what is served as `/log`, flush by flush.
+async fn answered(body: fn() -> Body) -> Vec<String> {
+    let client = SlowClient::default();
+    let sent = Arc::clone(&client.sent);
+    let routes = Router::new().route("/log", get(move || async move { Response::new(body()) }));
+    let places = Places::new("test", OPEN_ROOM);
+    let place = Arc::new(places.enter(None));
+    let service = Service::open(routes, Limits::OPEN, places);
+    let serving = serve_stream(client, service, &place, CancellationToken::new());
+    let answered = async {
+        loop {
+            let flushed = sent.lock().flushed.clone();
+            if flushed
+                .last()
+                .is_some_and(|last| last.ends_with(b"\r\n\r\n"))
+                && flushed.len() > 1
+                || flushed.concat().ends_with(b"whole")
+            {
+                return flushed;
+            }
+            time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let flushed = tokio::select! {
+        flushed = answered => flushed,
+        () = serving => sent.lock().flushed.clone(),
+    };
+    let texts = flushed.into_iter().map(|bytes| String::from_utf8(bytes));
+    texts.collect::<Result<_, _>>().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_streams_end_comes_apart_from_its_last_bytes() {
+    let flushed = answered(|| {
+        let parts = ["a line\n", "the last line\n"].map(Ok::<_, io::Error>);
+        Body::from_stream(stream::iter(parts))
+    })
+    .await;
+    let head = flushed[0].to_lowercase();
+    assert!(head.contains("transfer-encoding: chunked\r\n"), "{head}");
+    assert!(!head.contains("content-length"), "{head}");
+    let before = flushed[..flushed.len() - 1].concat();
+    assert!(before.ends_with("the last line\n\r\n"), "{flushed:?}");
+    assert_eq!(flushed.last().unwrap(), "0\r\n\r\n", "{flushed:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_there_whole_tells_its_length() {
+    let flushed = answered(|| Body::from("whole")).await;
+    let answer = flushed.concat();
+    assert!(answer.to_lowercase().contains("content-length: 5\r\n"));
+    assert!(answer.ends_with("\r\n\r\nwhole"));
+}
