@@ -167,8 +167,10 @@ impl ImageManager {
         };
         let mut credentials = None;
         if policy != Some("Always") {
-            if let Some(present) = self.present(&wanted, wanted.spec.clone()).await?
-                && self.may_use(&wanted, &present, &mut credentials).await?
+            if let Some((present, names)) = self.present(&wanted, wanted.spec.clone()).await?
+                && self
+                    .may_use(&wanted, &present, names, &mut credentials)
+                    .await?
             {
                 self.events.normal(
                     subject,
@@ -194,11 +196,12 @@ impl ImageManager {
             .await
     }
 
+    /// An image that the runtime has, and all its names.
     async fn present(
         &self,
         wanted: &Wanted<'_>,
         spec: ImageSpec,
-    ) -> Result<Option<PresentImage>, ImageError> {
+    ) -> Result<Option<(PresentImage, Vec<String>)>, ImageError> {
         let image = self
             .cri
             .image_status(spec)
@@ -207,13 +210,16 @@ impl ImageManager {
                 image: wanted.requested.to_owned(),
                 source,
             })?;
-        Ok(image.map(|image| PresentImage {
-            id: image.id,
-            user: ImageUser {
-                uid: image.uid.map(|uid| uid.value),
-                name: image.username,
-            },
-            size: image.size,
+        Ok(image.map(|image| {
+            let present = PresentImage {
+                id: image.id,
+                user: ImageUser {
+                    uid: image.uid.map(|uid| uid.value),
+                    name: image.username,
+                },
+                size: image.size,
+            };
+            (present, [image.repo_tags, image.repo_digests].concat())
         }))
     }
 
@@ -223,10 +229,11 @@ impl ImageManager {
         &self,
         wanted: &Wanted<'_>,
         present: &PresentImage,
+        names: Vec<String>,
         credentials: &mut Option<Vec<TrackedCredential>>,
     ) -> Result<bool, ImageError> {
         let (image, id) = (wanted.requested, &present.id);
-        match self.records.access(image, id).await {
+        match self.records.access(image, id, names).await {
             Access::Granted => Ok(true),
             Access::MustPull => Ok(false),
             Access::Holders(holders) => {
@@ -256,14 +263,19 @@ impl ImageManager {
         let image = wanted.requested;
         let pod = identity::full_name(wanted.pod);
         let pod_uid = wanted.pod.metadata.uid.as_deref();
-        let recorded = self
-            .records
-            .begin(image)
-            .await
-            .map_err(|source| ImageError::Record {
-                image: image.to_owned(),
-                source,
-            })?;
+        if self.records.is_in_doubt(image).await
+            && let Some((present, _)) = self.present(wanted, wanted.spec.clone()).await?
+        {
+            self.records.settle(image, &present.id).await;
+        }
+        let mut recorded =
+            self.records
+                .begin(image)
+                .await
+                .map_err(|source| ImageError::Record {
+                    image: image.to_owned(),
+                    source,
+                })?;
         info!(pod, pod_uid, image, "pulling image");
         self.events.normal(
             wanted.subject,
@@ -273,7 +285,7 @@ impl ImageManager {
         let begun = Instant::now();
         let pull = self
             .puller
-            .pull(&wanted.spec, credentials, sandbox_config)
+            .pull(&wanted.spec, credentials, sandbox_config, &mut recorded)
             .await;
         let pulled = match pull {
             Ok(pulled) => pulled,
@@ -295,7 +307,7 @@ impl ImageManager {
         // User and size are part of the status, not of the pull.
         let status = self.present(wanted, spec).await;
         let size = match &status {
-            Ok(Some(present)) => present.size,
+            Ok(Some((present, _))) => present.size,
             _ => 0,
         };
         self.pulls
@@ -322,7 +334,7 @@ impl ImageManager {
             ),
         );
         Ok(PresentImage {
-            user: status?.map(|present| present.user).unwrap_or_default(),
+            user: status?.map(|(present, _)| present.user).unwrap_or_default(),
             id: pulled.id,
             size,
         })

@@ -8,6 +8,7 @@ use tokio::{sync::Semaphore, time::Instant};
 use super::{
     credentials::TrackedCredential,
     error::{runtime_text, together},
+    pull_records::Pull,
 };
 use crate::{config::options::Options, runtime::cri::CriClient, token_bucket::TokenBucket};
 
@@ -51,7 +52,7 @@ impl Puller {
     }
 
     /// Pulls an image with the first of the credentials that the registry takes,
-    /// or with none where there are none.
+    /// or with none where there are none. `recorded` is told of each try.
     ///
     /// # Errors
     /// What each try failed for, as one text.
@@ -60,6 +61,7 @@ impl Puller {
         spec: &ImageSpec,
         credentials: Vec<TrackedCredential>,
         sandbox_config: &PodSandboxConfig,
+        recorded: &mut Pull<'_>,
     ) -> Result<Pulled, String> {
         let _slot = match &self.slots {
             // Never closed, so the permit is always had.
@@ -85,6 +87,7 @@ impl Puller {
             let pull = self
                 .cri
                 .pull_image(spec.clone(), auth, sandbox_config.clone());
+            recorded.asks(credential.as_ref());
             match pull.await {
                 Ok(id) => {
                     return Ok(Pulled {
@@ -93,7 +96,12 @@ impl Puller {
                         took: begun.elapsed(),
                     });
                 }
-                Err(error) => errors.push(runtime_text(&error)),
+                Err(error) => {
+                    if error.is_answer() {
+                        recorded.failed(credential.as_ref());
+                    }
+                    errors.push(runtime_text(&error));
+                }
             }
         }
         Err(together(errors))

@@ -345,6 +345,44 @@ async fn a_pull_that_ended_with_its_pod_is_not_held_against_the_image() {
     kubelet.until_phase("next", "Running", 5 * SECOND).await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_an_aborted_pull_with_a_secret_brought_is_for_its_owners() {
+    let mut node = Node::new();
+    node.runtime.add_private_image(PRIVATE, "owner");
+    let objects = MemoryObjects::default();
+    put_pull_secret(&objects, "key", "reg.example", "owner");
+    node.objects = Arc::new(objects);
+    node.runtime
+        .fault(Verb::PullImage, Fault::Hang, Times::Once);
+    let kubelet = node.start();
+    let hanging = with_secrets("first", "IfNotPresent", &["key"]);
+    kubelet.add(hanging.clone()).await;
+    until("the pull", 5 * SECOND, || {
+        node.runtime.calls(Verb::PullImage) == 1
+    })
+    .await;
+    kubelet.remove(hanging).await;
+    until("the pod's end", 60 * SECOND, || {
+        node.ready_sandboxes().is_empty()
+    })
+    .await;
+    // The runtime was done nevertheless.
+    node.runtime.add_image(PRIVATE);
+    for (name, policy, reason) in [
+        ("without", "IfNotPresent", "ErrImagePull"),
+        ("never", "Never", "ErrImageNeverPull"),
+    ] {
+        kubelet.add(with_secrets(name, policy, &[])).await;
+        until_waiting(&kubelet, name, reason).await;
+    }
+    kubelet
+        .add(with_secrets("owner", "IfNotPresent", &["key"]))
+        .await;
+    kubelet.until_phase("owner", "Running", 5 * SECOND).await;
+    kubelet.add(with_secrets("late", "Never", &[])).await;
+    until_waiting(&kubelet, "late", "ErrImageNeverPull").await;
+}
+
 // Not on paused time, which does not wait for the plugin's process.
 #[tokio::test]
 async fn plugins_are_asked_for_credentials() {

@@ -14,7 +14,7 @@ use tracing::warn;
 use self::{
     policy::VerificationPolicy,
     record::{ImagePullCredentials, ImagePullSecret},
-    store::Store,
+    store::{Ending, Store},
 };
 use super::{
     credentials::{CredentialSource, TrackedCredential},
@@ -81,12 +81,9 @@ impl PullRecords {
             let Ok(begun) = Reference::parse(&intent) else {
                 continue;
             };
-            let is_begun = |name: &String| {
-                Reference::parse(name).is_ok_and(|reference| reference.is_same(&begun))
-            };
             let pulled = images.iter().find(|image| {
                 let mut names = image.repo_tags.iter().chain(&image.repo_digests);
-                names.any(is_begun)
+                names.any(|name| names_same(&begun, name))
             });
             let Some(id) = pulled.map(|image| image.id.clone()) else {
                 continue;
@@ -102,12 +99,36 @@ impl PullRecords {
         }
     }
 
-    /// Whether a pod may use the image `id`, which it names `image`.
-    pub(super) async fn access(&self, image: &str, id: &str) -> Access {
+    /// Records that `id` is what a pull of `image` brought that ended in doubt, if one did:
+    /// the next pull may bring another one under this name.
+    pub(super) async fn settle(&self, image: &str, id: &str) {
+        let (of, image) = (id.to_owned(), image.to_owned());
+        let settled = self.blocking(move |store| {
+            if store.is_in_doubt(&image) {
+                store.add_credentials(&of, written_repository(&image), None)?;
+            }
+            Ok(())
+        });
+        if let Err(error) = settled.await {
+            warn!(image_id = id, %error, "cannot record that an image was pulled");
+        }
+    }
+
+    /// Whether a pull of `image` ended in doubt of what it brought.
+    pub(super) async fn is_in_doubt(&self, image: &str) -> bool {
+        let image = image.to_owned();
+        let is_in_doubt = self.blocking(move |store| Ok(store.is_in_doubt(&image)));
+        is_in_doubt.await.unwrap_or(true)
+    }
+
+    /// Whether a pod may use the image `id`, which it names `image` and the runtime by all
+    /// of `names`.
+    pub(super) async fn access(&self, image: &str, id: &str, names: Vec<String>) -> Access {
         let (of, intent) = (id.to_owned(), image.to_owned());
         let records = self.blocking(move |store| {
             let record = store.record(&of)?;
-            let is_ours = record.is_some() || store.is_begun(&intent);
+            let is_ours =
+                record.is_some() || store.is_begun(&intent) || is_begun_as_any(store, &names);
             Ok((record, is_ours))
         });
         let (record, is_ours) = match records.await {
@@ -191,43 +212,82 @@ impl PullRecords {
         Ok(Pull {
             records: self,
             image: image.to_owned(),
-            is_open: true,
+            in_doubt: 0,
+            is_recorded: false,
         })
     }
 }
 
-/// A pull on its way. Dropped, it is one that failed.
+/// A pull on its way. It may be dropped at any moment: what the runtime was asked with
+/// somebody's credentials and did not answer, it may have done nevertheless.
 #[derive(Debug)]
 pub(super) struct Pull<'a> {
     records: &'a PullRecords,
     image: String,
-    is_open: bool,
+    /// How many requests with somebody's credentials have no answer.
+    in_doubt: usize,
+    is_recorded: bool,
 }
 
 impl Pull<'_> {
+    /// The runtime is asked with a credential, or with none.
+    pub(super) fn asks(&mut self, credential: Option<&TrackedCredential>) {
+        self.in_doubt += usize::from(is_somebodys(credential));
+    }
+
+    /// The runtime answered that it cannot pull with this credential.
+    pub(super) fn failed(&mut self, credential: Option<&TrackedCredential>) {
+        let answered = usize::from(is_somebodys(credential));
+        self.in_doubt = self.in_doubt.saturating_sub(answered);
+    }
+
     /// The image was pulled as `id` with a credential, or with none.
     pub(super) async fn done(mut self, id: &str, credential: Option<&TrackedCredential>) {
         let credentials = ImagePullCredentials::of(credential);
-        // A pull that cannot be recorded stays one that was begun: so it is known
-        // that the image is not for everybody.
-        self.is_open = self.records.add(&self.image, id, credentials).await;
+        if self.records.add(&self.image, id, credentials).await {
+            self.failed(credential);
+            self.is_recorded = true;
+        } else {
+            // So it is known that the image is not for everybody.
+            self.in_doubt += 1;
+        }
     }
 }
 
 impl Drop for Pull<'_> {
     fn drop(&mut self) {
-        if !self.is_open {
-            return;
-        }
+        let ending = match (self.in_doubt, self.is_recorded) {
+            (0, true) => Ending::Recorded,
+            (0, false) => Ending::Failed,
+            _ => Ending::InDoubt,
+        };
         let store = Arc::clone(&self.records.store);
         let image = std::mem::take(&mut self.image);
         // The pod's task may be ended at any moment, and cannot wait here.
         repeatable::blocking_detached(move || {
-            if let Err(error) = store.end(&image) {
+            if let Err(error) = store.end(&image, ending) {
                 warn!(image, %error, "cannot remove the record of a pull that was begun");
             }
         });
     }
+}
+
+/// Whether what is pulled with a credential is not for every pod of the node.
+fn is_somebodys(credential: Option<&TrackedCredential>) -> bool {
+    credential.is_some_and(|tracked| tracked.source != CredentialSource::Node)
+}
+
+/// Whether a pull of one of these names was begun, however it was written.
+fn is_begun_as_any(store: &Store, names: &[String]) -> bool {
+    let intents = store.intents();
+    let mut begun = intents
+        .iter()
+        .filter_map(|name| Reference::parse(name).ok());
+    begun.any(|begun| names.iter().any(|name| names_same(&begun, name)))
+}
+
+fn names_same(reference: &Reference<'_>, name: &str) -> bool {
+    Reference::parse(name).is_ok_and(|named| named.is_same(reference))
 }
 
 /// The image's name as it was written, without tag and digest; all of it where it is

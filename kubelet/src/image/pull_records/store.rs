@@ -24,8 +24,29 @@ const TEMPORARY: &str = ".tmp";
 pub(super) struct Store {
     pulling: PathBuf,
     pulled: PathBuf,
-    /// How many pulls of each image are on their way. Held while files are worked on.
-    begun: Mutex<BTreeMap<String, u32>>,
+    /// The pulls of each image that were begun. Held while files are worked on.
+    begun: Mutex<BTreeMap<String, Begun>>,
+}
+
+/// The pulls of an image that were begun.
+#[derive(Debug, Default)]
+struct Begun {
+    /// How many are on their way.
+    open: u32,
+    /// Whether one before them may have brought the image without a record of it, so that
+    /// the intent outlives them if they fail.
+    is_in_doubt: bool,
+}
+
+/// How a pull ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// Its image is recorded.
+    Recorded,
+    /// It brought nothing that a pod would have to show credentials for.
+    Failed,
+    /// It may have brought the image, or may still, and whose that is is in no record.
+    InDoubt,
 }
 
 impl Store {
@@ -71,28 +92,47 @@ impl Store {
         begun.contains_key(image) || self.pulling.join(file_name(image)).exists()
     }
 
+    /// Whether there is an intent of the image that nobody pulls by.
+    pub(super) fn is_in_doubt(&self, image: &str) -> bool {
+        let begun = self.begun.lock();
+        match begun.get(image) {
+            Some(begun) => begun.is_in_doubt,
+            None => self.pulling.join(file_name(image)).exists(),
+        }
+    }
+
     pub(super) fn begin(&self, image: &str) -> io::Result<()> {
         let mut begun = self.begun.lock();
+        let path = self.pulling.join(file_name(image));
+        let is_left = !begun.contains_key(image) && path.exists();
         let intent = ImagePullIntent::new(image);
         write(&self.pulling, &file_name(image), &intent)?;
-        *begun.entry(image.to_owned()).or_default() += 1;
+        let begun = begun.entry(image.to_owned()).or_default();
+        begun.open += 1;
+        begun.is_in_doubt |= is_left;
         Ok(())
     }
 
-    /// A pull ended; the last one of the image takes its intent away.
-    pub(super) fn end(&self, image: &str) -> io::Result<()> {
-        let mut begun = self.begun.lock();
-        match begun.get_mut(image) {
-            Some(count) if *count > 1 => {
-                *count -= 1;
-                Ok(())
-            }
-            _ => {
-                remove(&self.pulling.join(file_name(image)))?;
-                begun.remove(image);
-                Ok(())
+    /// A pull ended; the last one of the image takes its intent away, if nothing is in
+    /// doubt.
+    pub(super) fn end(&self, image: &str, ending: Ending) -> io::Result<()> {
+        let mut all = self.begun.lock();
+        let begun = all.entry(image.to_owned()).or_default();
+        begun.open = begun.open.saturating_sub(1);
+        match ending {
+            Ending::Recorded => begun.is_in_doubt = false,
+            Ending::Failed => {}
+            Ending::InDoubt => begun.is_in_doubt = true,
+        }
+        if begun.open == 0 {
+            let is_in_doubt = begun.is_in_doubt;
+            // The file says the same of one that is in doubt.
+            all.remove(image);
+            if !is_in_doubt {
+                return remove(&self.pulling.join(file_name(image)));
             }
         }
+        Ok(())
     }
 
     /// Takes away the intent of a pull that this kubelet did not begin.

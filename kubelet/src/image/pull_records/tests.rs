@@ -30,7 +30,7 @@ fn tracked(hash: &str, source: CredentialSource) -> TrackedCredential {
 
 /// Whether a pod that has `held` may use the image under a name.
 async fn may_use(records: &PullRecords, image: &str, held: &[TrackedCredential]) -> bool {
-    match records.access(image, ID).await {
+    match records.access(image, ID, Vec::new()).await {
         Access::Granted => true,
         Access::MustPull => false,
         Access::Holders(holders) => records.is_held(image, ID, &holders, held).await,
@@ -145,6 +145,56 @@ async fn pulls_that_end_badly_leave_nothing() {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
     assert!(may_use(&records, "a:1", &[]).await);
+}
+
+/// Waits until what was dropped before is in the files, which are worked on in turn.
+async fn settled(records: &PullRecords) {
+    let pull = records.begin("settled:1").await.unwrap();
+    pull.done("settled", None).await;
+}
+
+#[tokio::test]
+async fn a_pull_with_a_secret_that_got_no_answer_leaves_its_intent() {
+    let dir = tempfile::tempdir().unwrap();
+    let records = records(&dir);
+    let secret = secret("s", "u1", "h1");
+    // Before the runtime was asked, and after it answered that it cannot.
+    drop(records.begin("a:1").await.unwrap());
+    let mut pull = records.begin("a:1").await.unwrap();
+    pull.asks(Some(&secret));
+    pull.failed(Some(&secret));
+    pull.asks(None);
+    drop(pull);
+    settled(&records).await;
+    assert!(may_use(&records, "a:1", &[]).await);
+
+    let mut pull = records.begin("a:1").await.unwrap();
+    pull.asks(Some(&secret));
+    drop(pull);
+    settled(&records).await;
+    assert!(!may_use(&records, "a:1", &[]).await);
+    // However else the image is named,
+    let by_digest = records.access("a@sha256:1", ID, vec!["docker.io/library/a:1".to_owned()]);
+    assert!(matches!(by_digest.await, Access::MustPull));
+    // whoever fails to pull it afterwards,
+    let mut pull = records.begin("a:1").await.unwrap();
+    pull.asks(None);
+    pull.failed(None);
+    drop(pull);
+    settled(&records).await;
+    assert!(!may_use(&records, "a:1", &[]).await);
+    // and whatever is pulled by its name instead.
+    records.settle("a:1", ID).await;
+    let mut pull = records.begin("a:1").await.unwrap();
+    pull.asks(None);
+    pull.done("sha256:2", None).await;
+    settled(&records).await;
+    assert!(!may_use(&records, "a:1", &[]).await);
+    assert!(matches!(
+        records.access("a:1", "sha256:2", Vec::new()).await,
+        Access::Granted
+    ));
+    assert_eq!(files(&dir, "pulling").len(), 0);
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! Why calls to the runtime fail.
 
-use std::{borrow::Cow, fmt, time::Duration};
+use std::{borrow::Cow, error::Error as _, fmt, time::Duration};
 
 use tonic::{Code, Status};
 
@@ -51,6 +51,17 @@ impl CriError {
     /// Whether the object does not exist (any more).
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Status { status, .. } if status.code() == Code::NotFound)
+    }
+
+    /// Whether the runtime answered that the call failed. Where it is only known that no
+    /// answer came, it may have done what it was asked.
+    pub fn is_answer(&self) -> bool {
+        match self {
+            // What came over the wire has no cause on this side of it.
+            Self::Status { status, .. } => status.source().is_none(),
+            Self::Deadline { .. } | Self::Incomplete { .. } => false,
+            Self::Endpoint { .. } => true,
+        }
     }
 
     /// What the runtime itself says; the whole error where it says nothing.

@@ -22,4 +22,7 @@ async fn an_absent_runtime_is_an_error_of_the_call() {
         .unwrap();
     let error = client.version().await.unwrap_err();
     assert!(error.to_string().starts_with("Version: "), "{error}");
+    assert!(!error.is_answer());
+    let status = tonic::Status::unavailable("the registry is away");
+    assert!(deadline::failed("PullImage", "a:1", status).is_answer());
 }
