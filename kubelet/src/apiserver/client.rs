@@ -22,6 +22,7 @@ use super::{
     kubeconfig::{ClusterAccess, KubeconfigError, PairSource},
     metrics::RestMetrics,
     rate_limit::RateLimited,
+    retry_after::RetryAfterTold,
     transport::Transport,
 };
 use crate::{repeatable::blocking, token_bucket::TokenBucket, version};
@@ -139,7 +140,7 @@ impl ApiServer {
                 or(limit.burst, DEFAULT_LIMIT.burst),
             )
         });
-        let service = RateLimited::new(self.0.transport.clone(), bucket);
+        let service = RateLimited::new(RetryAfterTold(self.0.transport.clone()), bucket);
         let service = config
             .extra_headers_layer()
             .map_err(Box::new)?

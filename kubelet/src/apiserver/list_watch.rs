@@ -51,6 +51,7 @@ pub struct ListWatch<K> {
     /// The server ends a watch after so many, and by chance up to as many more.
     watch_seconds: u32,
     state: State<K>,
+    listed_from: ListedFrom,
     /// Nothing is asked before.
     not_before: Option<Instant>,
     delay: Duration,
@@ -59,6 +60,18 @@ pub struct ListWatch<K> {
     complaint: Option<String>,
     /// After which version something came last that cannot be read.
     passed_over: Option<String>,
+}
+
+/// What a list is made of; all as upstream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum ListedFrom {
+    /// What the API server has in its cache, however old it is: the database is spared when
+    /// all nodes ask at once.
+    Cache,
+    /// The same, once it is as new as this version: what was known does not become older.
+    CacheSince(String),
+    /// The database, for the cache does not have that version.
+    Database,
 }
 
 enum State<K> {
@@ -113,6 +126,7 @@ where
             field_selector,
             watch_seconds: WATCH_SECONDS,
             state: State::Unknown,
+            listed_from: ListedFrom::Cache,
             not_before: None,
             delay: RETRY_BASE,
             failed: None,
@@ -126,6 +140,13 @@ where
     #[must_use]
     pub fn with_watch_seconds(mut self, seconds: u32) -> Self {
         self.watch_seconds = seconds;
+        self
+    }
+
+    /// Has the first list be as new as this version, if there is one.
+    #[must_use]
+    pub fn since(mut self, version: Option<String>) -> Self {
+        self.listed_from = version.map_or(ListedFrom::Cache, ListedFrom::CacheSince);
         self
     }
 
@@ -155,10 +176,18 @@ where
                     let params = self.list_params();
                     match ask(self.api.list(&params)).await {
                         Ok(list) => {
-                            let version = list.metadata.resource_version;
-                            self.state = State::Known(version.unwrap_or_default());
+                            let version = list.metadata.resource_version.unwrap_or_default();
+                            self.listed_from = ListedFrom::CacheSince(version.clone());
+                            self.state = State::Known(version);
                             self.complaint = None;
                             return Ok(Change::All(list.items));
+                        }
+                        // The next one is of another kind, and made at once.
+                        Err(error)
+                            if self.listed_from != ListedFrom::Database
+                                && (error.is_expired() || error.is_version_too_large()) =>
+                        {
+                            self.listed_from = ListedFrom::Database;
                         }
                         Err(error) => return Err(self.back_off(error)),
                     }
@@ -181,7 +210,10 @@ where
                         }
                     }
                     Step::Ended => self.state = State::Known(std::mem::take(&mut watching.version)),
-                    Step::Expired => self.expired(),
+                    Step::Expired => {
+                        let version = std::mem::take(&mut watching.version);
+                        self.expired(version);
+                    }
                     Step::Failed(error) => {
                         self.state = State::Known(std::mem::take(&mut watching.version));
                         return Err(self.back_off(error));
@@ -211,26 +243,36 @@ where
                     heard: false,
                 });
             }
-            Err(error) if error.is_expired() => self.expired(),
+            Err(error) if error.is_expired() => self.expired(version),
             Err(error) => return Err(self.back_off(error)),
         }
         Ok(())
     }
 
     fn list_params(&self) -> ListParams {
-        let params = ListParams::default();
+        let params = match &self.listed_from {
+            ListedFrom::Cache => ListParams::default().at("0"),
+            ListedFrom::CacheSince(version) if !version.is_empty() => {
+                ListParams::default().at(version)
+            }
+            ListedFrom::CacheSince(_) | ListedFrom::Database => ListParams::default(),
+        };
         match &*self.field_selector {
             "" => params,
             selector => params.fields(selector),
         }
     }
 
-    fn expired(&mut self) {
+    /// The server has forgotten what came after this version. Everything is listed, after a
+    /// while: the version of that list may be forgotten as well.
+    fn expired(&mut self, version: String) {
         debug!(
             resource = self.api.resource_url(),
             "the API server forgot what changed; listing everything"
         );
         self.state = State::Unknown;
+        self.listed_from = ListedFrom::CacheSince(version);
+        self.wait(None);
     }
 
     /// Has the next request wait.
@@ -242,14 +284,21 @@ where
                 self.complaint = Some(complaint);
             }
         }
+        self.wait(error.retry_after());
+        error
+    }
+
+    /// Has the next request wait: as long as the server wants, if it said so, and longer each
+    /// time anyway.
+    fn wait(&mut self, wanted: Option<Duration>) {
         let now = Instant::now();
         if self.failed.is_none_or(|last| now - last > RETRY_RESET) {
             self.delay = RETRY_BASE;
         }
         self.failed = Some(now);
-        self.not_before = Some(now + jittered(self.delay));
+        let delay = jittered(self.delay);
+        self.not_before = Some(now + wanted.map_or(delay, |wanted| delay.max(wanted)));
         self.delay = (self.delay * 2).min(RETRY_MAX);
-        error
     }
 }
 
@@ -311,27 +360,4 @@ fn is_unreadable(error: &kube::Error) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use k8s_openapi::api::core::v1::Service;
-    use serde_json::json;
-
-    use super::*;
-    use crate::apiserver::fake_server::FakeServer;
-
-    #[tokio::test(start_paused = true)]
-    async fn an_event_that_cannot_be_read_is_passed_over() {
-        const PATH: &str = "/api/v1/services";
-        let server = FakeServer::new();
-        let api = Api::<Service>::all(server.client());
-        let mut changes = ListWatch::new(api, String::new());
-        assert_eq!(changes.next().await, Change::All(Vec::new()));
-        let bad = json!({"metadata": {"name": "bad"}, "spec": "nonsense"});
-        server.put(PATH, bad);
-        server.put(PATH, json!({"metadata": {"name": "good"}}));
-        let Change::Put(service) = changes.next().await else {
-            panic!("no service came");
-        };
-        assert_eq!(service.metadata.name.as_deref(), Some("good"));
-        assert_eq!(server.watches(), 1, "the same watch went on");
-    }
-}
+mod tests;

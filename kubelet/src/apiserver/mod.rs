@@ -12,4 +12,5 @@ pub mod metrics;
 pub mod objects;
 mod rate_limit;
 pub mod request;
+mod retry_after;
 mod transport;

@@ -11,6 +11,8 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const FORBIDDEN: u16 = 403;
 const GONE: u16 = 410;
 const TOO_MANY_REQUESTS: u16 = 429;
+/// Longer than this is waited for nobody.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(600);
 
 /// Why the API server did not do what it was asked for.
 #[derive(Debug, thiserror::Error)]
@@ -80,6 +82,25 @@ impl ApiError {
             return false;
         };
         status.code == GONE || matches!(&*status.reason, "Expired" | "Gone")
+    }
+
+    /// Whether the server does not have the version yet that it was asked for.
+    pub fn is_version_too_large(&self) -> bool {
+        let (Self::Unable(status) | Self::Refused(status)) = self else {
+            return false;
+        };
+        let mut causes = status.details.iter().flat_map(|details| &details.causes);
+        causes.any(|cause| cause.reason == "ResourceVersionTooLarge")
+    }
+
+    /// How long the server wants to be left alone, if it says so.
+    pub fn retry_after(&self) -> Option<Duration> {
+        let Self::Unable(status) = self else {
+            return None;
+        };
+        let seconds = status.details.as_ref()?.retry_after_seconds;
+        let wanted = Duration::from_secs(u64::from(seconds));
+        (seconds > 0).then(|| wanted.min(LONGEST_RETRY_AFTER))
     }
 }
 

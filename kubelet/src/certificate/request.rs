@@ -162,8 +162,9 @@ impl SigningRequest<'_> {
         limit: Duration,
     ) -> Result<Vec<u8>, RequestError> {
         let requests: Api<CertificateSigningRequest> = Api::all(client);
-        let (name, uid) = self.create(&requests).await?;
-        time::timeout(limit, wait(requests, &name, uid.as_deref()))
+        let created = self.create(&requests).await?;
+        let name = created.name.clone().unwrap_or_default();
+        time::timeout(limit, wait(requests, &name, created))
             .await
             .unwrap_or(Err(RequestError::Late(name)))
     }
@@ -171,7 +172,7 @@ impl SigningRequest<'_> {
     async fn create(
         &self,
         requests: &Api<CertificateSigningRequest>,
-    ) -> Result<(String, Option<String>), RequestError> {
+    ) -> Result<ObjectMeta, RequestError> {
         let text = pem::encode("CERTIFICATE REQUEST", &self.der()?);
         let usages = self.signer.usages.iter().map(|usage| (*usage).to_owned());
         let request = CertificateSigningRequest {
@@ -201,13 +202,12 @@ impl SigningRequest<'_> {
             }
             (Err(error), _) => return Err(RequestError::Create(error)),
         };
-        let name = created.metadata.name.unwrap_or_default();
         info!(
-            csr = name,
+            csr = created.metadata.name,
             signer = self.signer.name,
             "Certificate requested"
         );
-        Ok((name, created.metadata.uid))
+        Ok(created.metadata)
     }
 
     /// Whether a request that is there already asks for the same.
@@ -233,9 +233,12 @@ impl SigningRequest<'_> {
 async fn wait(
     requests: Api<CertificateSigningRequest>,
     name: &str,
-    uid: Option<&str>,
+    created: ObjectMeta,
 ) -> Result<Vec<u8>, RequestError> {
-    let mut changes = ListWatch::new(requests, format!("metadata.name={name}"));
+    // A list from before it was made would take it for deleted.
+    let mut changes =
+        ListWatch::new(requests, format!("metadata.name={name}")).since(created.resource_version);
+    let uid = created.uid.as_deref();
     loop {
         let request = match changes.next().await {
             Change::All(requests) => requests.into_iter().next(),

@@ -85,6 +85,7 @@ impl Cluster {
             (Method::GET, "certificatesigningrequests") => {
                 let requests = self.requests.lock();
                 let (_, name) = query.split_once("metadata.name%3D").unwrap();
+                let name = name.split('&').next().unwrap();
                 let named = |request: &&Value| request["metadata"]["name"] == name;
                 let items: Vec<&Value> = requests.iter().filter(named).collect();
                 json!({"metadata": {"resourceVersion": "1"}, "items": items})
