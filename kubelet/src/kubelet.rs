@@ -92,7 +92,7 @@ struct Parts {
     pleg: Arc<Pleg>,
     monitor: LoopMonitor,
     admission: Admission,
-    node: NodeSource,
+    node: Arc<NodeSource>,
     shutdown: Arc<NodeShutdown>,
     events: EventRecorder,
     starts: Arc<PodStarts>,
@@ -180,7 +180,7 @@ impl Kubelet {
             Arc::clone(&probe_results),
             events.clone(),
         ));
-        let node = NodeSource::new(
+        let node = Arc::new(NodeSource::new(
             NodeFacts::standalone(&options, runtime.machine()),
             membership
                 .as_ref()
@@ -188,7 +188,7 @@ impl Kubelet {
             membership
                 .as_ref()
                 .and_then(|membership| membership.last_node.clone()),
-        );
+        ));
         let csi_node = membership.as_ref().map(|membership| {
             let (client, node) = (membership.client.clone(), membership.node.clone());
             Arc::new(CsiNodeKeeper::new(client, &options.node_name, node))
@@ -313,6 +313,7 @@ impl Kubelet {
         let syncer = Arc::new(Syncer {
             options: Arc::clone(&parts.options),
             admission: parts.admission.clone(),
+            node: Arc::clone(&parts.node),
             pods: Arc::clone(&parts.pods),
             runtime: Arc::clone(&parts.runtime),
             volumes: Arc::clone(&parts.volumes),

@@ -13,7 +13,7 @@ use crate::{
     clock,
     config::options::Options,
     events::{self, EventRecorder, reason},
-    lifecycle::{Admission, Rejection, deadline},
+    lifecycle::{Admission, NodeSource, Rejection, deadline},
     pleg::{Pleg, PodCache},
     pod::{
         directory,
@@ -63,6 +63,7 @@ struct NetworkNotReady(String);
 pub(crate) struct Syncer {
     pub(crate) options: Arc<Options>,
     pub(crate) admission: Admission,
+    pub(crate) node: Arc<NodeSource>,
     pub(crate) pods: Arc<PodManager>,
     pub(crate) runtime: Arc<RuntimeManager>,
     pub(crate) volumes: Arc<VolumeManager>,
@@ -126,7 +127,8 @@ impl Syncer {
         let known = before.or(pod.status.as_ref());
         let phase = known.and_then(|status| status.phase.as_deref());
         let is_pending = Phase::parse(phase) == Phase::Pending;
-        self.admission.hold_back(pod, is_pending)
+        self.admission
+            .hold_back(pod, is_pending, &self.node.facts())
     }
 
     /// Does not run a pod, and ends what runs of it, as an earlier kubelet may have left.

@@ -122,7 +122,7 @@ impl Admission {
         // Others have somebody who would make the next pod at once: see `hold_back`.
         let is_static = identity::is_static(pod);
         if is_static {
-            check_supported(pod)?;
+            check_supported(pod, Some(node))?;
         }
         let Some(spec) = &pod.spec else {
             return Ok(Admitted::Now);
@@ -144,15 +144,21 @@ impl Admission {
     /// Whether a pod that has its place on the node is to be run now. One of the API server
     /// that asks for what this node cannot give waits, where it can be seen, until it is
     /// deleted or the node can: failed, a controller would replace it again and again. What
-    /// the kernel has to offer is no question any more once the pod is not pending.
+    /// the kernel and `node` have to offer is no question any more once the pod is not
+    /// pending.
     ///
     /// # Errors
     /// It is not; the reason is the pod's.
-    pub fn hold_back(&self, pod: &Pod, is_pending: bool) -> Result<(), Rejection> {
+    pub fn hold_back(
+        &self,
+        pod: &Pod,
+        is_pending: bool,
+        node: &NodeFacts,
+    ) -> Result<(), Rejection> {
         if identity::is_static(pod) {
             return Ok(());
         }
-        check_supported(pod)?;
+        check_supported(pod, is_pending.then_some(node))?;
         if is_pending {
             self.check_app_armor(pod)?;
         }
@@ -186,8 +192,8 @@ impl Collector for Admission {
 }
 
 /// Whether everything is built that the pod asks for.
-fn check_supported(pod: &Pod) -> Result<(), Rejection> {
-    let fields = unsupported(pod);
+fn check_supported(pod: &Pod, node: Option<&NodeFacts>) -> Result<(), Rejection> {
+    let fields = unsupported(pod, node.map(|node| &node.allocatable));
     if fields.is_empty() {
         return Ok(());
     }
@@ -381,17 +387,57 @@ mod tests {
                 ..NodeFacts::default()
             };
             assert_eq!(admission.admit(&pod, &node, &[]), Ok(Admitted::Now));
-            let held = admission.hold_back(&pod, true).unwrap_err();
+            let held = admission.hold_back(&pod, true, &node).unwrap_err();
             assert_eq!(held.reason, reason);
             // What runs with a profile has it.
-            let runs = admission.hold_back(&pod, false).is_ok();
+            let runs = admission.hold_back(&pod, false, &node).is_ok();
             assert_eq!(runs, reason == "AppArmor");
 
             let source = ("kubernetes.io/config.source".to_owned(), "file".to_owned());
             pod.metadata.annotations = Some([source].into());
-            assert_eq!(admission.hold_back(&pod, true), Ok(()));
+            assert_eq!(admission.hold_back(&pod, true, &node), Ok(()));
             let rejection = admission.admit(&pod, &node, &[]).unwrap_err();
             assert_eq!(rejection.reason, reason);
+        }
+    }
+
+    #[test]
+    fn resources_that_somebody_gave_the_node_are_counted() {
+        let spec = json!({
+            "requests": {"x.y/card": "2"}, "tolerations": [{"operator": "Exists"}]
+        });
+        let mut pod = Pod::clone(&pod("p", 0, spec));
+        let source = ("kubernetes.io/config.source".to_owned(), "file".to_owned());
+        let node = |cards: &str| {
+            let given = json!({"status": {"allocatable": {
+                "cpu": "2", "pods": "9", "x.y/card": cards
+            }}});
+            NodeFacts::of(&serde_json::from_value(given).unwrap())
+        };
+        let without = NodeFacts::of(
+            &serde_json::from_value(json!({
+                "status": {"allocatable": {"cpu": "2", "pods": "9"}}
+            }))
+            .unwrap(),
+        );
+        let admission = admission();
+        for is_static in [false, true] {
+            if is_static {
+                pod.metadata.annotations = Some([source.clone()].into());
+            }
+            let others = [Arc::new(pod.clone())];
+            assert_eq!(admission.hold_back(&pod, true, &node("2")), Ok(()));
+            let alone = admission.admit(&pod, &node("2"), &[]);
+            assert_eq!(alone, Ok(Admitted::Now));
+            let rejection = admission.admit(&pod, &node("3"), &others).unwrap_err();
+            assert_eq!(rejection.reason, "OutOfx.y/card");
+            let refused = match is_static {
+                true => admission.admit(&pod, &without, &[]).map(|_| ()),
+                false => admission.hold_back(&pod, true, &without),
+            };
+            assert_eq!(refused.unwrap_err().reason, "UnsupportedPodSpec");
+            // What runs is not ended because they were taken away.
+            assert_eq!(admission.hold_back(&pod, false, &without), Ok(()));
         }
     }
 

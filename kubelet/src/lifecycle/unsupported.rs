@@ -3,26 +3,40 @@
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Volume, VolumeProjection};
 
-use crate::runtime::{ephemeral::as_container, resources};
+use crate::{
+    pod::resources::Amounts,
+    runtime::{ephemeral::as_container, resources},
+};
 
-/// The fields of the pod that this kubelet cannot do, as `path: what`; empty
-/// when it can be run.
-pub fn unsupported(pod: &Pod) -> Vec<String> {
-    let mut found = Found::default();
+/// The fields of the pod that this kubelet cannot do, as `path: what`; empty when it can be
+/// run. Of the resources that others define, those that somebody gave the node are among
+/// `allocatable`; `None` when that is no question any more.
+pub fn unsupported(pod: &Pod, allocatable: Option<&Amounts>) -> Vec<String> {
+    let mut found = Found {
+        allocatable,
+        fields: Vec::new(),
+    };
     if let Some(spec) = &pod.spec {
         pod_spec(spec, &mut found);
     }
-    found.0
+    found.fields
 }
 
-#[derive(Default)]
-struct Found(Vec<String>);
+struct Found<'a> {
+    allocatable: Option<&'a Amounts>,
+    fields: Vec<String>,
+}
 
-impl Found {
+impl Found<'_> {
     fn when(&mut self, asked: bool, path: impl Into<String>, what: &str) {
         if asked {
-            self.0.push(format!("{}: {what}", path.into()));
+            self.fields.push(format!("{}: {what}", path.into()));
         }
+    }
+
+    fn is_given(&self, resource: &str) -> bool {
+        self.allocatable
+            .is_none_or(|allocatable| allocatable.contains_key(resource))
     }
 }
 
@@ -30,7 +44,7 @@ fn some<T>(list: Option<&Vec<T>>) -> bool {
     list.is_some_and(|list| !list.is_empty())
 }
 
-fn pod_spec(spec: &PodSpec, found: &mut Found) {
+fn pod_spec(spec: &PodSpec, found: &mut Found<'_>) {
     found.when(
         some(spec.resource_claims.as_ref()),
         "spec.resourceClaims",
@@ -59,7 +73,7 @@ fn pod_spec(spec: &PodSpec, found: &mut Found) {
     }
 }
 
-fn volume_source(volume: &Volume, path: &str, found: &mut Found) {
+fn volume_source(volume: &Volume, path: &str, found: &mut Found<'_>) {
     for (index, item) in projections(volume).enumerate() {
         let path = format!("{path}.projected.sources[{index}]");
         found.when(
@@ -101,7 +115,7 @@ fn projections(volume: &Volume) -> impl Iterator<Item = &VolumeProjection> {
     sources.flatten().flatten()
 }
 
-fn container(container: &Container, path: &str, found: &mut Found) {
+fn container(container: &Container, path: &str, found: &mut Found<'_>) {
     if let Some(requirements) = &container.resources {
         found.when(
             some(requirements.claims.as_ref()),
@@ -110,7 +124,8 @@ fn container(container: &Container, path: &str, found: &mut Found) {
         );
         for name in resources::extended_resources(requirements) {
             let path = format!("{path}.resources[{name}]");
-            found.when(true, path, "resources that device plugins give");
+            let is_missing = !found.is_given(name);
+            found.when(is_missing, path, "resources that device plugins give");
         }
     }
     if let Some(context) = &container.security_context {
@@ -128,10 +143,11 @@ mod tests {
 
     fn check(spec: &str) -> Vec<String> {
         let spec: PodSpec = serde_json::from_str(spec).unwrap();
-        unsupported(&Pod {
+        let pod = Pod {
             spec: Some(spec),
             ..Pod::default()
-        })
+        };
+        unsupported(&pod, Some(&Amounts::from([("x.y/given".to_owned(), 1)])))
     }
 
     #[test]
@@ -151,7 +167,7 @@ mod tests {
                         {"name": "Y", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
                 "envFrom": [{"secretRef": {"name": "s"}}],
                 "volumeMounts": [{"name": "v", "mountPath": "/v"}],
-                "resources": {"limits": {"cpu": "1", "memory": "1Gi", "hugepages-2Mi": "2Mi"}},
+                "resources": {"limits": {"cpu": "1", "memory": "1Gi", "hugepages-2Mi": "2Mi", "x.y/given": "1"}},
                 "livenessProbe": {"exec": {"command": ["x"]}},
                 "readinessProbe": {"httpGet": {"port": "web", "scheme": "HTTPS"}},
                 "startupProbe": {"grpc": {"port": 1}},
