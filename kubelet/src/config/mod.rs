@@ -7,6 +7,7 @@
 //! changed as [`update::PodUpdate`]s.
 
 pub mod cluster;
+mod configuration_file;
 pub mod defaults;
 pub mod duration;
 pub(crate) mod host;

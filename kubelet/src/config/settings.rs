@@ -3,7 +3,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs, io,
+    io,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -13,11 +13,12 @@ use serde_json::{Map, Value};
 pub use super::server_settings::ServerOptions;
 use super::{
     cluster::{self, ClusterOptions},
+    configuration_file::{drop_in, drop_ins, main_file, merge},
     duration::GoDuration,
     host,
     image_settings::{credential_providers, verification_policy},
     isolation_validation,
-    kubelet_configuration::{API_VERSION, KIND, KubeletConfiguration},
+    kubelet_configuration::KubeletConfiguration,
     kubelet_defaults::set_defaults,
     kubelet_validation::{unix_socket_path, validate},
     log_settings::log_rotation,
@@ -27,19 +28,9 @@ use super::{
     shutdown_settings::shutdown_grace_periods,
     support,
     validation::names,
-    yaml::{self, DuplicateKeys, SyntaxError},
+    yaml::SyntaxError,
 };
 use crate::{cli::Flags, image::credentials::plugin::config::ProviderConfigError};
-
-/// Fields of a file, as JSON pointers, whose relative paths start at the file's own directory.
-const PATHS: &[&str] = &[
-    "/staticPodPath",
-    "/resolvConf",
-    "/podLogsDir",
-    "/tlsCertFile",
-    "/tlsPrivateKeyFile",
-    "/authentication/x509/clientCAFile",
-];
 
 /// Everything that one run is made from.
 #[derive(Clone, Debug)]
@@ -154,13 +145,18 @@ impl Settings {
     /// # Errors
     /// The file, line and field at fault, and what is allowed.
     pub fn load(flags: &Flags) -> Result<Self, SettingsError> {
+        let mut warnings = Vec::new();
         let mut merged = match &flags.config {
-            Some(path) => read_file(path, "the configuration file (--config)")?,
+            Some(path) => {
+                let (file, warning) = main_file(path)?;
+                warnings.extend(warning);
+                file
+            }
             None => Value::Object(Map::new()),
         };
         if let Some(dir) = &flags.config_dir {
             for path in drop_ins(dir)? {
-                merge(&mut merged, read_file(&path, "the drop-in file")?);
+                merge(&mut merged, drop_in(&path)?);
             }
         }
         let in_vain = support::without_effect(&merged);
@@ -182,7 +178,6 @@ impl Settings {
             return Err(SettingsError::CgroupV1);
         }
 
-        let mut warnings = Vec::new();
         if !in_vain.is_empty() {
             warnings.push(format!(
                 "fields of the configuration file without effect yet: {}",
@@ -313,87 +308,6 @@ pub(super) fn span(duration: GoDuration) -> Duration {
 
 pub(super) fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
-}
-
-/// Reads one configuration file, strictly.
-fn read_file(path: &Path, role: &'static str) -> Result<Value, SettingsError> {
-    let text = fs::read_to_string(path).map_err(|source| SettingsError::Read {
-        role,
-        path: path.to_owned(),
-        source,
-    })?;
-    let parse = |source| SettingsError::Parse {
-        path: path.to_owned(),
-        source,
-    };
-    let mut value = yaml::documents(&text, DuplicateKeys::Refuse)
-        .map_err(parse)?
-        .into_iter()
-        .next()
-        .unwrap_or(Value::Null);
-    for (field, expected) in [("apiVersion", API_VERSION), ("kind", KIND)] {
-        let found = value.get(field).and_then(Value::as_str).unwrap_or_default();
-        if found != expected {
-            return Err(SettingsError::Kind {
-                path: path.to_owned(),
-                field,
-                found: found.to_owned(),
-                expected,
-            });
-        }
-    }
-    // Only for its faults: read straight into the type, they have line and column.
-    yaml::from_str::<KubeletConfiguration>(&text).map_err(parse)?;
-    let dir = absolute(path).parent().map(Path::to_owned);
-    for field in PATHS {
-        if let (Some(dir), Some(Value::String(path))) = (&dir, value.pointer_mut(field))
-            && !path.is_empty()
-        {
-            *path = dir.join(&path).to_string_lossy().into_owned();
-        }
-    }
-    Ok(value)
-}
-
-/// The `.conf` files of a directory and those below it, in the order of their paths.
-fn drop_ins(dir: &Path) -> Result<Vec<PathBuf>, SettingsError> {
-    let read = |source| SettingsError::Read {
-        role: "the drop-in directory (--config-dir)",
-        path: dir.to_owned(),
-        source,
-    };
-    let mut paths = Vec::new();
-    for entry in fs::read_dir(dir).map_err(read)? {
-        let entry = entry.map_err(read)?;
-        let path = entry.path();
-        if entry.file_type().map_err(read)?.is_dir() {
-            paths.extend(drop_ins(&path)?);
-        } else if path
-            .extension()
-            .is_some_and(|extension| extension == "conf")
-        {
-            paths.push(path);
-        }
-    }
-    paths.sort();
-    Ok(paths)
-}
-
-/// Lays `over` on `base`: objects are merged, everything else is replaced, and
-/// `null` takes a field away (RFC 7396, as upstream merges drop-ins).
-fn merge(base: &mut Value, over: Value) {
-    match (base, over) {
-        (Value::Object(base), Value::Object(over)) => {
-            for (key, value) in over {
-                if value.is_null() {
-                    base.remove(&key);
-                } else {
-                    merge(base.entry(key).or_insert(Value::Null), value);
-                }
-            }
-        }
-        (base, over) => *base = over,
-    }
 }
 
 fn node_name(overridden: Option<&str>) -> Result<String, SettingsError> {

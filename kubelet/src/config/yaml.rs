@@ -24,6 +24,13 @@ pub struct SyntaxError {
     names_field: bool,
 }
 
+impl SyntaxError {
+    /// Whether the only fault is a field that is not known, or is given twice.
+    pub const fn is_of_a_field(&self) -> bool {
+        self.names_field
+    }
+}
+
 /// What a repeated key means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DuplicateKeys {

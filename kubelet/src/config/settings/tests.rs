@@ -1,3 +1,5 @@
+use std::fs;
+
 use super::*;
 use crate::{
     cli::{Command, parse},
@@ -93,20 +95,12 @@ fn drop_ins_lie_over_the_file_in_order() {
 fn faults_of_a_file_name_file_line_and_field() {
     for (body, parts) in [
         (
-            "maxpods: 5\n",
-            &[
-                "config.yaml: line 3",
-                "\"maxpods\"",
-                "did you mean \"maxPods\"",
-            ][..],
-        ),
-        (
-            "maxPods: 5\nmaxPods: 6\n",
-            &["line 4", "\"maxPods\" is given twice"],
-        ),
-        (
             "syncFrequency: 10\n",
-            &["line 3", "syncFrequency: \"10\" is not a duration"],
+            &["line 3", "syncFrequency: \"10\" is not a duration"][..],
+        ),
+        (
+            "maxpods: 5\nsyncFrequency: 10\n",
+            &["syncFrequency: invalid type: integer `10`"],
         ),
         (
             "healthzPort: 99999\nhairpinMode: x\n",
@@ -121,6 +115,50 @@ fn faults_of_a_file_name_file_line_and_field() {
         for part in parts {
             assert!(error.contains(part), "{part:?} is not in {error:?}");
         }
+    }
+}
+
+#[test]
+fn fields_that_are_not_known_are_passed_over_in_the_file_and_refused_in_drop_ins() {
+    for (body, parts) in [
+        (
+            "maxpods: 5\nmaxPods: 6\n",
+            &[
+                "line 3",
+                "\"maxpods\"",
+                "did you mean \"maxPods\"",
+                "passed over: maxpods",
+            ][..],
+        ),
+        (
+            "maxPods: 5\nmaxPods: 6\n",
+            &["line 4", "\"maxPods\" is given twice"],
+        ),
+        (
+            "maxPods: 6\nlogging: {colour: x}\nregisterWithTaints: [{key: a, effect: NoSchedule}]\nshutdownGracePeriodByPodPriority: [{priority: 1, shutdownGracePeriodSeconds: 1, of: 2}]\n",
+            &[
+                "line 4",
+                "passed over: logging.colour, shutdownGracePeriodByPodPriority.[0].of",
+            ],
+        ),
+        (
+            "maxPods: 6\nnewerThing: {a: [1]}\nauthentication: {x509: {clientCaFile: a, clientCAFile: b}}\n",
+            &["passed over: authentication.x509.clientCaFile, newerThing"],
+        ),
+    ] {
+        let settings = with_file(body, &[]).unwrap();
+        assert_eq!(settings.options.max_pods, 6);
+        let warning = settings.warnings.join("\n");
+        for part in parts {
+            assert!(warning.contains(part), "{part:?} is not in {warning:?}");
+        }
+        assert!(warning.contains("config.yaml"), "{warning}");
+
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("10.conf"), format!("{HEAD}{body}")).unwrap();
+        let drop_ins = format!("--config-dir={}", dir.path().display());
+        let error = with_file("", &[&drop_ins]).unwrap_err().to_string();
+        assert!(error.contains("10.conf: line "), "{error}");
     }
 }
 

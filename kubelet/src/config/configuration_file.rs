@@ -1,0 +1,198 @@
+//! The configuration file and its drop-ins, as they are read and laid over each other.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use serde_json::Value;
+use serde_path_to_error::Segment;
+
+use super::{
+    kubelet_configuration::{API_VERSION, KIND, KubeletConfiguration},
+    settings::{SettingsError, absolute},
+    yaml::{self, DuplicateKeys},
+};
+
+/// Fields of a file, as JSON pointers, whose relative paths start at the file's own directory.
+const PATHS: &[&str] = &[
+    "/staticPodPath",
+    "/resolvConf",
+    "/podLogsDir",
+    "/tlsCertFile",
+    "/tlsPrivateKeyFile",
+    "/authentication/x509/clientCAFile",
+];
+
+/// Reads the configuration file. As in upstream a field that it does not know is passed
+/// over, and of one that is given twice the last counts: the file of a newer or older
+/// kubelet is no reason to have no node. The second is what the user should know of that.
+///
+/// # Errors
+/// It cannot be read, is of another kind, or a field has a value of another type.
+pub(super) fn main_file(path: &Path) -> Result<(Value, Option<String>), SettingsError> {
+    let text = read(path, "the configuration file (--config)")?;
+    let parse = |source| SettingsError::Parse {
+        path: path.to_owned(),
+        source,
+    };
+    let mut value = document(path, &text, DuplicateKeys::LastWins)?;
+    let mut warning = None;
+    if let Err(first) = yaml::from_str::<KubeletConfiguration>(&text) {
+        if !first.is_of_a_field() {
+            return Err(parse(first));
+        }
+        let unknown = remove_unknown(&mut value)?;
+        let mut text = format!(
+            "{}: {first}; the file is read all the same, of a field that is given twice the last one counts",
+            path.display()
+        );
+        if !unknown.is_empty() {
+            text = format!("{text}, and these are passed over: {}", unknown.join(", "));
+        }
+        warning = Some(text);
+    }
+    make_absolute(path, &mut value);
+    Ok((value, warning))
+}
+
+/// Reads a drop-in file, strictly.
+///
+/// # Errors
+/// It cannot be read, is of another kind, or has a field that is not known, is given twice,
+/// or has a value of another type.
+pub(super) fn drop_in(path: &Path) -> Result<Value, SettingsError> {
+    let text = read(path, "the drop-in file")?;
+    let mut value = document(path, &text, DuplicateKeys::Refuse)?;
+    // Only for its faults: read straight into the type, they have line and column.
+    yaml::from_str::<KubeletConfiguration>(&text).map_err(|source| SettingsError::Parse {
+        path: path.to_owned(),
+        source,
+    })?;
+    make_absolute(path, &mut value);
+    Ok(value)
+}
+
+fn read(path: &Path, role: &'static str) -> Result<String, SettingsError> {
+    fs::read_to_string(path).map_err(|source| SettingsError::Read {
+        role,
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// The one document of a file, which has to say what it is.
+fn document(path: &Path, text: &str, duplicates: DuplicateKeys) -> Result<Value, SettingsError> {
+    let documents = yaml::documents(text, duplicates).map_err(|source| SettingsError::Parse {
+        path: path.to_owned(),
+        source,
+    })?;
+    let value = documents.into_iter().next().unwrap_or(Value::Null);
+    for (field, expected) in [("apiVersion", API_VERSION), ("kind", KIND)] {
+        let found = value.get(field).and_then(Value::as_str).unwrap_or_default();
+        if found != expected {
+            return Err(SettingsError::Kind {
+                path: path.to_owned(),
+                field,
+                found: found.to_owned(),
+                expected,
+            });
+        }
+    }
+    Ok(value)
+}
+
+fn make_absolute(path: &Path, value: &mut Value) {
+    let dir = absolute(path).parent().map(Path::to_owned);
+    for field in PATHS {
+        if let (Some(dir), Some(Value::String(path))) = (&dir, value.pointer_mut(field))
+            && !path.is_empty()
+        {
+            *path = dir.join(&path).to_string_lossy().into_owned();
+        }
+    }
+}
+
+/// Takes the fields away that the format does not know; their paths.
+fn remove_unknown(value: &mut Value) -> Result<Vec<String>, SettingsError> {
+    let mut removed = Vec::new();
+    loop {
+        let read = serde_path_to_error::deserialize::<_, KubeletConfiguration>(&*value);
+        let Err(error) = read else {
+            return Ok(removed);
+        };
+        let type_error = || SettingsError::Type {
+            field: error.path().to_string(),
+            message: error.inner().to_string(),
+        };
+        let message = error.inner().to_string();
+        let field = message.strip_prefix("unknown field `");
+        let field = field.and_then(|rest| rest.split('`').next());
+        let field = field.ok_or_else(type_error)?;
+        // The path ends with the field, or with the object that it is in.
+        let mut segments: Vec<&Segment> = error.path().iter().collect();
+        if matches!(segments.last(), Some(Segment::Map { key }) if key == field) {
+            segments.pop();
+        }
+        let holder = segments
+            .iter()
+            .try_fold(&mut *value, |value, segment| match segment {
+                Segment::Seq { index } => value.get_mut(index),
+                Segment::Map { key } => value.get_mut(key),
+                Segment::Enum { .. } | Segment::Unknown => None,
+            });
+        let gone = holder
+            .and_then(Value::as_object_mut)
+            .and_then(|object| object.remove(field));
+        gone.ok_or_else(type_error)?;
+        let holder: String = segments
+            .iter()
+            .map(|segment| format!("{segment}."))
+            .collect();
+        removed.push(format!("{holder}{field}"));
+    }
+}
+
+/// The `.conf` files of a directory and those below it, in the order of their paths.
+///
+/// # Errors
+/// A directory cannot be read.
+pub(super) fn drop_ins(dir: &Path) -> Result<Vec<PathBuf>, SettingsError> {
+    let read = |source| SettingsError::Read {
+        role: "the drop-in directory (--config-dir)",
+        path: dir.to_owned(),
+        source,
+    };
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(dir).map_err(read)? {
+        let entry = entry.map_err(read)?;
+        let path = entry.path();
+        if entry.file_type().map_err(read)?.is_dir() {
+            paths.extend(drop_ins(&path)?);
+        } else if path
+            .extension()
+            .is_some_and(|extension| extension == "conf")
+        {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+/// Lays `over` on `base`: objects are merged, everything else is replaced, and
+/// `null` takes a field away (RFC 7396, as upstream merges drop-ins).
+pub(super) fn merge(base: &mut Value, over: Value) {
+    match (base, over) {
+        (Value::Object(base), Value::Object(over)) => {
+            for (key, value) in over {
+                if value.is_null() {
+                    base.remove(&key);
+                } else {
+                    merge(base.entry(key).or_insert(Value::Null), value);
+                }
+            }
+        }
+        (base, over) => *base = over,
+    }
+}
