@@ -1,5 +1,7 @@
 //! The kubelet's own log: lines on standard error.
 
+mod json;
+
 use std::{
     io::{self, IsTerminal},
     sync::OnceLock,
@@ -10,10 +12,22 @@ use tracing_subscriber::{
     Layer, filter::Targets, fmt, layer::SubscriberExt, reload, util::SubscriberInitExt,
 };
 
+use self::json::JsonLines;
+
 /// Changes what is logged, once logging has started.
 static CHANGE: OnceLock<Change> = OnceLock::new();
 
 type Change = Box<dyn Fn(Targets) -> Result<(), reload::Error> + Send + Sync>;
+
+/// How a line of the log is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// As a JSON object, as upstream's.
+    Json,
+}
 
 /// Why the verbosity cannot be changed.
 #[derive(Debug, thiserror::Error)]
@@ -28,13 +42,17 @@ pub enum VerbosityError {
 
 /// Starts logging. `verbosity` is that of `-v`: up to 3 tells changes of state, 4
 /// and 5 why they happen, 6 and more each step. Libraries stay a level behind.
-pub fn init(verbosity: u32) {
+pub fn init(verbosity: u32, format: LogFormat) {
     let (filter, handle) = reload::Layer::new(targets(verbosity));
-    let lines = fmt::layer()
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
-        .with_target(verbosity >= 4)
-        .with_filter(filter);
+    let lines = match format {
+        LogFormat::Text => fmt::layer()
+            .with_writer(io::stderr)
+            .with_ansi(io::stderr().is_terminal())
+            .with_target(verbosity >= 4)
+            .boxed(),
+        LogFormat::Json => JsonLines::new(io::stderr).boxed(),
+    }
+    .with_filter(filter);
     // Refused only when somebody else logs already, who then goes on.
     if tracing_subscriber::registry()
         .with(lines)

@@ -79,7 +79,7 @@ fn status(options: &status_command::StatusOptions) -> anyhow::Result<ExitCode> {
 
 fn run_node(flags: &Flags) -> anyhow::Result<ExitCode> {
     let settings = Settings::load(flags)?;
-    logging::init(settings.verbosity);
+    logging::init(settings.verbosity, settings.log_format);
     open_files::set_limit(settings.max_open_files);
     let runtime = Builder::new_multi_thread()
         .worker_threads(WORKERS)

@@ -248,7 +248,7 @@ fn choices(c: &KubeletConfiguration, faults: &mut Faults) {
             "AlwaysVerify",
         ],
     );
-    faults.choice("logging.format", &c.logging.format, &["text"]);
+    faults.choice("logging.format", &c.logging.format, &["text", "json"]);
 }
 
 fn node_allocatable(c: &KubeletConfiguration, faults: &mut Faults) {

@@ -30,7 +30,9 @@ use super::{
     validation::names,
     yaml::SyntaxError,
 };
-use crate::{cli::Flags, image::credentials::plugin::config::ProviderConfigError};
+use crate::{
+    cli::Flags, image::credentials::plugin::config::ProviderConfigError, logging::LogFormat,
+};
 
 /// Everything that one run is made from.
 #[derive(Clone, Debug)]
@@ -51,6 +53,8 @@ pub struct Settings {
     pub max_open_files: u64,
     /// Verbosity of the log, as of `-v`.
     pub verbosity: u32,
+    /// How the log is written (`logging.format`).
+    pub log_format: LogFormat,
     /// What the user should know: settings without effect.
     pub warnings: Vec<String>,
 }
@@ -220,6 +224,10 @@ impl Settings {
             run_once: config.run_once,
             max_open_files: u64::try_from(config.max_open_files).unwrap_or_default(),
             verbosity: config.logging.verbosity,
+            log_format: match config.logging.format.as_str() {
+                "json" => LogFormat::Json,
+                _ => LogFormat::Text,
+            },
             warnings,
         })
     }

@@ -1,0 +1,182 @@
+//! `logging.format: json`: each line is a JSON object with upstream's keys: `ts`
+//! (milliseconds since the epoch), `caller`, `msg`, `v` (the verbosity that shows the line;
+//! none for errors) and then the line's own.
+
+use std::{
+    fmt::{self, Write as _},
+    io::Write,
+};
+
+use jiff::Timestamp;
+use serde::Serialize;
+use tracing::{
+    Event, Level, Subscriber,
+    field::{Field, Visit},
+};
+use tracing_subscriber::{Layer, layer::Context};
+
+/// Writes events as lines of JSON.
+#[derive(Debug)]
+pub(super) struct JsonLines<W> {
+    writer: W,
+}
+
+impl<W> JsonLines<W> {
+    /// Each line is written at once to what `writer` makes.
+    pub(super) const fn new(writer: W) -> Self {
+        Self { writer }
+    }
+}
+
+impl<S, W, O> Layer<S> for JsonLines<W>
+where
+    S: Subscriber,
+    W: Fn() -> O + 'static,
+    O: Write,
+{
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let line = line(event, Timestamp::now());
+        // Where the log cannot be written there is nobody to tell.
+        let _ = (self.writer)().write_all(line.as_bytes());
+    }
+}
+
+fn line(event: &Event<'_>, now: Timestamp) -> String {
+    let metadata = event.metadata();
+    let mut fields = Fields::default();
+    event.record(&mut fields);
+    let micros = now.as_microsecond();
+    let (millis, rest) = (micros.div_euclid(1000), micros.rem_euclid(1000));
+    let mut line = format!("{{\"ts\":{millis}.{rest:03}");
+    if let (Some(file), Some(number)) = (metadata.file(), metadata.line()) {
+        // As upstream: the file and the directory that it is in.
+        let short = file.rmatch_indices('/').nth(1);
+        let short = short.map_or(file, |(at, _)| &file[at + 1..]);
+        add(&mut line, "caller", &format!("{short}:{number}"));
+    }
+    add(&mut line, "msg", &fields.message);
+    match *metadata.level() {
+        Level::ERROR => {}
+        Level::WARN | Level::INFO => add(&mut line, "v", &0),
+        Level::DEBUG => add(&mut line, "v", &4),
+        Level::TRACE => add(&mut line, "v", &6),
+    }
+    line + &fields.others + "}\n"
+}
+
+/// Adds a key to an object that is not empty.
+fn add(line: &mut String, key: &str, value: &(impl Serialize + ?Sized)) {
+    // Texts and numbers always become JSON.
+    let json = |value| serde_json::to_string(value).unwrap_or_default();
+    let value = serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned());
+    // Writing to memory cannot fail.
+    let _ = write!(line, ",{}:{value}", json(key));
+}
+
+/// What an event says.
+#[derive(Default)]
+struct Fields {
+    message: String,
+    /// The rest, as keys of an object, each after a comma.
+    others: String,
+}
+
+impl Fields {
+    fn put(&mut self, field: &Field, value: &(impl Serialize + ?Sized)) {
+        let key = match field.name() {
+            "error" => "err",
+            name => name,
+        };
+        add(&mut self.others, key, value);
+    }
+}
+
+impl Visit for Fields {
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.put(field, &value);
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.put(field, &value);
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.put(field, &value);
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.put(field, &value);
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "message" => value.clone_into(&mut self.message),
+            _ => self.put(field, value),
+        }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.record_str(field, &format!("{value:?}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io, sync::Arc};
+
+    use parking_lot::Mutex;
+    use serde_json::{Value, json};
+    use tracing_subscriber::layer::SubscriberExt as _;
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().extend(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn lines_have_upstreams_keys() {
+        let written = Written::default();
+        let writer = written.clone();
+        let lines = JsonLines::new(move || writer.clone());
+        let subscriber = tracing_subscriber::registry().with(lines);
+        tracing::subscriber::with_default(subscriber, || {
+            let error = io::Error::other("a \"broken\" line\n");
+            tracing::info!(pod = "web", count = 3, is_new = true, "pod added: {}", 1);
+            tracing::warn!(%error, "odd");
+            tracing::debug!(share = 0.5, nan = f64::NAN, "why");
+            tracing::error!(list = ?["a"], "bad");
+        });
+        let text = String::from_utf8(written.0.lock().clone()).unwrap();
+        let mut lines: Vec<Value> = text
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        for line in &mut lines {
+            let object = line.as_object_mut().unwrap();
+            let ts = object.remove("ts").unwrap().as_f64().unwrap();
+            assert!(ts > 1.7e12, "{ts}");
+            let caller = object.remove("caller").unwrap();
+            assert!(caller.as_str().unwrap().starts_with("logging/json.rs:"));
+        }
+        assert_eq!(
+            lines,
+            [
+                json!({"msg": "pod added: 1", "v": 0, "pod": "web", "count": 3, "is_new": true}),
+                json!({"msg": "odd", "v": 0, "err": "a \"broken\" line\n"}),
+                json!({"msg": "why", "v": 4, "share": 0.5, "nan": null}),
+                json!({"msg": "bad", "list": "[\"a\"]"}),
+            ]
+        );
+    }
+}
