@@ -10,7 +10,7 @@ use anyhow::anyhow;
 use kubelet::{
     cli::{self, Command, Flags},
     config::settings::Settings,
-    foreign, logging, logs_command, open_files,
+    foreign, logging, logs_command, oom_score, open_files,
     pod::identity::full_name,
     run, status_command, version,
 };
@@ -81,6 +81,7 @@ fn run_node(flags: &Flags) -> anyhow::Result<ExitCode> {
     let settings = Settings::load(flags)?;
     logging::init(settings.verbosity, settings.log_format);
     open_files::set_limit(settings.max_open_files);
+    oom_score::set(settings.oom_score_adj);
     let runtime = Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .max_blocking_threads(BLOCKING_THREADS + foreign::MAX_THREADS)

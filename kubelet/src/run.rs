@@ -1,6 +1,6 @@
 //! One run of the node agent: its parts, put together.
 
-use std::{io, sync::Arc};
+use std::{io, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use tokio::{
@@ -17,6 +17,7 @@ use crate::{
     cluster::{Cluster, ClusterParts},
     config::{
         cluster::ClusterOptions,
+        host,
         options::Options,
         pod_config::PodConfig,
         settings::Settings,
@@ -35,7 +36,11 @@ use crate::{
         tls::certificate::{ServingCertificate, SignedCertificate},
     },
     version,
+    watchdog::{Watchdog, WatchdogError},
 };
+
+/// After the runtime did not take the pods' networks.
+const POD_CIDR_RETRY: Duration = Duration::from_secs(10);
 
 /// Why the node agent does not run.
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +59,15 @@ pub enum RunError {
         /// Why not.
         source: CriError,
     },
+    /// Swap is on, and it is not to start then.
+    #[error(
+        "swap is on ({}), and failSwapOn (--fail-swap-on) is true; turn swap off (swapoff -a), or set the field to false and memorySwap.swapBehavior to what pods may do with it",
+        .0.join(", ")
+    )]
+    SwapOn(Vec<String>),
+    /// The service manager's watchdog cannot be served.
+    #[error(transparent)]
+    Watchdog(#[from] WatchdogError),
     /// Its cluster cannot be joined as it is configured.
     #[error(transparent)]
     Join(#[from] JoinError),
@@ -83,6 +97,11 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
         warn!("{warning}");
     }
     let options = &settings.options;
+    let swap = settings.fail_swap_on.then(host::swap).unwrap_or_default();
+    if !swap.is_empty() {
+        return Err(RunError::SwapOn(swap));
+    }
+    let watchdog = Watchdog::of_this_process()?;
     info!(
         version = version::VERSION,
         node = options.node_name,
@@ -130,6 +149,13 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
         }
         _ => None,
     };
+    if settings.cluster.is_none() && !settings.pod_cidr.is_empty() {
+        let telling = tell_pod_cidr(cri.clone(), settings.pod_cidr.clone());
+        let cancel = cancel.clone();
+        tasks.spawn(async move {
+            cancel.run_until_cancelled(telling).await;
+        });
+    }
     let checkpoint = match (&cluster, &settings.cluster) {
         (Some(_), Some(cluster)) => open_checkpoint(cluster, options).await?,
         _ => None,
@@ -220,6 +246,10 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
             false => Err(RunError::NothingToRun),
         }
     } else {
+        if let Some(watchdog) = watchdog {
+            let (health, cancel) = (kubelet.clone(), cancel.clone());
+            tasks.spawn(watchdog.serve(move || health.healthy(), cancel));
+        }
         serve(&kubelet, &settings, from_cluster, updates, &tasks, &cancel)
             .await
             .map(|()| Vec::new())
@@ -251,6 +281,16 @@ async fn serve(
     }
     kubelet.run(updates, cancel.clone()).await?;
     Ok(())
+}
+
+/// Has the runtime know from which networks the pods of a standalone node are; in a cluster
+/// the node's object says it.
+async fn tell_pod_cidr(cri: CriClient, pod_cidr: String) {
+    while let Err(error) = cri.update_runtime_config(&pod_cidr).await {
+        warn!(%error, pod_cidr, "The runtime does not take the pods' networks; trying on");
+        tokio::time::sleep(POD_CIDR_RETRY).await;
+    }
+    info!(pod_cidr, "The runtime knows the pods' networks");
 }
 
 /// What is kept for a start without the API server, if anything is to be.

@@ -25,7 +25,6 @@ pub fn validate(config: &KubeletConfiguration) -> Vec<String> {
 pub(super) struct Faults(Vec<String>);
 
 impl Faults {
-    #[cfg(test)]
     pub(super) fn into_list(self) -> Vec<String> {
         self.0
     }

@@ -27,6 +27,7 @@ pub mod settings;
 mod shutdown_settings;
 pub mod source;
 pub mod support;
+mod system_cpus;
 pub mod update;
 pub mod validation;
 pub mod yaml;

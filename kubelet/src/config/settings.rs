@@ -26,7 +26,7 @@ use super::{
     reservation::Reservation,
     server_settings::{self, Asked},
     shutdown_settings::shutdown_grace_periods,
-    support,
+    support, system_cpus,
     validation::names,
     yaml::SyntaxError,
 };
@@ -55,6 +55,12 @@ pub struct Settings {
     pub verbosity: u32,
     /// How the log is written (`logging.format`).
     pub log_format: LogFormat,
+    /// The kernel's inclination to end this process (`oomScoreAdj`).
+    pub oom_score_adj: i32,
+    /// Do not start while swap is on (`failSwapOn`).
+    pub fail_swap_on: bool,
+    /// The networks of the pods of a standalone node (`podCIDR`); none when empty.
+    pub pod_cidr: String,
     /// What the user should know: settings without effect.
     pub warnings: Vec<String>,
 }
@@ -173,6 +179,7 @@ impl Settings {
             })?;
         set_defaults(&mut config);
         let mut faults = validate(&config);
+        faults.extend(system_cpus::reserve(&mut config));
         faults.extend(isolation_validation::validate(&config));
         faults.extend(server_settings::validate(&config));
         if !faults.is_empty() {
@@ -228,6 +235,9 @@ impl Settings {
                 "json" => LogFormat::Json,
                 _ => LogFormat::Text,
             },
+            oom_score_adj: config.oom_score_adj.unwrap_or_default(),
+            fail_swap_on: config.fail_swap_on != Some(false),
+            pod_cidr: config.pod_cidr.clone(),
             warnings,
         })
     }

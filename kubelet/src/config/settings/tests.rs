@@ -3,7 +3,10 @@ use std::fs;
 use super::*;
 use crate::{
     cli::{Command, parse},
-    config::server_settings::{AuthorizationMode, CertificateSource},
+    config::{
+        quantity::NANOS,
+        server_settings::{AuthorizationMode, CertificateSource},
+    },
     server::{FromCluster, Servers},
 };
 
@@ -160,6 +163,26 @@ fn fields_that_are_not_known_are_passed_over_in_the_file_and_refused_in_drop_ins
         let error = with_file("", &[&drop_ins]).unwrap_err().to_string();
         assert!(error.contains("10.conf: line "), "{error}");
     }
+}
+
+#[test]
+fn the_kubelets_own_process_is_as_the_file_says() {
+    let settings = with_file("", &[]).unwrap();
+    assert_eq!(settings.log_format, LogFormat::Text);
+    assert_eq!(
+        (settings.oom_score_adj, settings.fail_swap_on),
+        (-999, true)
+    );
+    let body = "logging: {format: json}\noomScoreAdj: 10\nfailSwapOn: false\npodCIDR: 10.1.0.0/24\nreservedSystemCPUs: \"0\"\n";
+    let settings = with_file(body, &[]).unwrap();
+    assert_eq!(settings.log_format, LogFormat::Json);
+    assert_eq!((settings.oom_score_adj, settings.fail_swap_on), (10, false));
+    assert_eq!(settings.pod_cidr, "10.1.0.0/24");
+    let core = NANOS;
+    assert_eq!(settings.options.reservation.amount("cpu", 2 * core), core);
+    assert_eq!(settings.warnings, Vec::<String>::new());
+    let error = with_file("reservedSystemCPUs: 0-60000\n", &[]).unwrap_err();
+    assert!(error.to_string().contains("reservedSystemCPUs"), "{error}");
 }
 
 #[test]

@@ -1,0 +1,113 @@
+//! The service manager's watchdog (`WatchdogSec=`): it hears that the kubelet is alive only
+//! while `/healthz` says so, and starts another one when it hears nothing.
+
+use std::time::Duration;
+
+use sd_notify::NotifyState;
+use tokio::time::{self, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+/// Upstream takes nothing shorter: the health of a busy kubelet is not known so soon.
+const SHORTEST: Duration = Duration::from_secs(1);
+
+/// The watchdog cannot be served.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the service manager wants to hear from the kubelet every {0:?} (WatchdogSec=), which is too short; it must be more than {SHORTEST:?}"
+)]
+pub struct WatchdogError(Duration);
+
+/// The watchdog of the service manager.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Watchdog {
+    /// How often it is told: twice as often as needed, as `sd_watchdog_enabled(3)` wants it.
+    interval: Duration,
+}
+
+impl Watchdog {
+    /// The watchdog that this process was started under, if there is one.
+    ///
+    /// # Errors
+    /// It cannot be served.
+    pub fn of_this_process() -> Result<Option<Self>, WatchdogError> {
+        sd_notify::watchdog_enabled().map(Self::new).transpose()
+    }
+
+    fn new(limit: Duration) -> Result<Self, WatchdogError> {
+        match limit > SHORTEST {
+            true => Ok(Self {
+                interval: limit / 2,
+            }),
+            false => Err(WatchdogError(limit)),
+        }
+    }
+
+    /// Tells it, until cancelled, as long as `health` finds nothing.
+    pub async fn serve(self, health: impl Fn() -> Result<(), String>, cancel: CancellationToken) {
+        info!(interval = ?self.interval, "The service manager's watchdog is served");
+        let tell = || sd_notify::notify(&[NotifyState::Watchdog]);
+        let serving = self.serve_by(health, tell);
+        cancel.run_until_cancelled(serving).await;
+    }
+
+    async fn serve_by(
+        self,
+        health: impl Fn() -> Result<(), String>,
+        tell: impl Fn() -> std::io::Result<()>,
+    ) {
+        let mut ticks = time::interval(self.interval);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            if let Err(error) = health() {
+                warn!(%error, "The kubelet is not healthy; the watchdog is not told");
+            } else if let Err(error) = tell() {
+                warn!(%error, "The watchdog was not told");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn it_hears_at_half_its_time_and_only_of_health() {
+        let watchdog = Watchdog::new(Duration::from_secs(10)).unwrap();
+        let begun = Instant::now();
+        let is_healthy = Cell::new(true);
+        let told = RefCell::new(Vec::new());
+        let health = || match is_healthy.get() {
+            true => Ok(()),
+            false => Err("the sync loop hangs".to_owned()),
+        };
+        let tell = || {
+            told.borrow_mut().push(begun.elapsed().as_secs());
+            Ok(())
+        };
+        let falls_ill = async {
+            time::sleep(Duration::from_secs(12)).await;
+            is_healthy.set(false);
+            time::sleep(Duration::from_secs(10)).await;
+            is_healthy.set(true);
+            time::sleep(Duration::from_secs(5)).await;
+        };
+        tokio::select! {
+            () = watchdog.serve_by(health, tell) => {}
+            () = falls_ill => {}
+        }
+        assert_eq!(*told.borrow(), [0, 5, 10, 25]);
+    }
+
+    #[test]
+    fn one_that_is_too_impatient_is_refused() {
+        let error = Watchdog::new(Duration::from_millis(900)).unwrap_err();
+        assert!(error.to_string().contains("WatchdogSec="), "{error}");
+    }
+}

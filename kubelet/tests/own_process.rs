@@ -1,0 +1,104 @@
+//! What the configuration says of the kubelet's own process, and of its node.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::{
+    fs,
+    os::unix::net::UnixDatagram,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use e2e::{fake_runtime::FakeRuntime, process::Process};
+use serde_json::Value;
+use tokio::time::{sleep, timeout};
+
+const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+
+/// Starts a kubelet on a directory, with these variables.
+fn start(dir: &Path, fields: &str, variables: &[String]) -> Process {
+    let config = dir.join("kubelet.yaml");
+    let text = format!(
+        "{HEAD}containerRuntimeEndpoint: unix://{}\nenableServer: false\nhealthzPort: 0\n{fields}",
+        socket(dir).display()
+    );
+    fs::write(&config, text).unwrap();
+    let flags = [
+        env!("CARGO_BIN_EXE_kubelet").to_owned(),
+        format!("--config={}", config.display()),
+        format!("--root-dir={}", dir.join("root").display()),
+        format!("--container-logs-dir={}", dir.join("logs").display()),
+        "--hostname-override=node-1".to_owned(),
+    ];
+    let args: Vec<&str> = variables.iter().chain(&flags).map(String::as_str).collect();
+    let log = dir.join("kubelet.log");
+    Process::start("kubelet", None, Path::new("env"), &args, &log).unwrap()
+}
+
+fn socket(dir: &Path) -> PathBuf {
+    dir.join("runtime.sock")
+}
+
+async fn until(kubelet: &Process, what: &str, mut holds: impl FnMut() -> bool) {
+    let waited = timeout(Duration::from_secs(30), async {
+        while !holds() {
+            sleep(Duration::from_millis(20)).await;
+        }
+    });
+    if waited.await.is_err() {
+        panic!("no {what}: {}", kubelet.output());
+    }
+}
+
+#[tokio::test]
+async fn a_standalone_kubelet_is_what_its_file_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let runtime = FakeRuntime::new();
+    let _serving = runtime.serve(&socket(dir.path())).unwrap();
+    let notified = UnixDatagram::bind(dir.path().join("notify")).unwrap();
+    notified.set_nonblocking(true).unwrap();
+    let variables = [
+        format!("NOTIFY_SOCKET={}", dir.path().join("notify").display()),
+        "WATCHDOG_USEC=1100000".to_owned(),
+    ];
+    let fields = "logging: {format: json}\noomScoreAdj: 500\npodCIDR: 10.9.0.0/24\n\
+                  failSwapOn: false\nnewerField: true\n";
+    let kubelet = start(dir.path(), fields, &variables);
+
+    until(&kubelet, "pods' network at the runtime", || {
+        runtime.pod_cidr() == "10.9.0.0/24"
+    })
+    .await;
+    let mut told = Vec::new();
+    until(&kubelet, "two signs of life", || {
+        let mut buffer = [0; 4096];
+        while let Ok(length) = notified.recv(&mut buffer) {
+            told.push(String::from_utf8_lossy(&buffer[..length]).into_owned());
+        }
+        told.iter()
+            .filter(|text| text.contains("WATCHDOG=1"))
+            .count()
+            >= 2
+    })
+    .await;
+    assert!(told.iter().any(|text| text.contains("READY=1")), "{told:?}");
+    let score = fs::read_to_string(format!("/proc/{}/oom_score_adj", kubelet.pid()));
+    assert_eq!(score.unwrap().trim(), "500");
+
+    let output = kubelet.output();
+    let lines: Vec<Value> = output
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("no JSON: {line}")))
+        .collect();
+    let message = |line: &Value| line["msg"].as_str().unwrap_or_default().to_owned();
+    assert!(
+        lines
+            .iter()
+            .any(|line| message(line) == "Starting" && line["node"] == "node-1")
+    );
+    let warning = lines
+        .iter()
+        .map(message)
+        .find(|text| text.contains("newerField"));
+    assert!(warning.unwrap().contains("unknown field"), "{output}");
+}
