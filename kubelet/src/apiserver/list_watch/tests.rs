@@ -31,7 +31,12 @@ async fn an_event_that_cannot_be_read_is_passed_over() {
 
 /// What a server was asked, and what it answers in turn.
 #[derive(Clone)]
-struct Script(Arc<Mutex<(Vec<(Instant, String)>, VecDeque<(u16, Value)>)>>);
+struct Script(Arc<Mutex<(Asked, Answers)>>);
+
+/// When, and with which query.
+type Asked = Vec<(Instant, String)>;
+/// Status and body of each.
+type Answers = VecDeque<(u16, Value)>;
 
 impl Script {
     fn new(answers: Vec<(u16, Value)>) -> Self {

@@ -99,7 +99,7 @@ async fn answered(body: fn() -> Body) -> Vec<String> {
         flushed = answered => flushed,
         () = serving => sent.lock().flushed.clone(),
     };
-    let texts = flushed.into_iter().map(|bytes| String::from_utf8(bytes));
+    let texts = flushed.into_iter().map(String::from_utf8);
     texts.collect::<Result<_, _>>().unwrap()
 }
 
