@@ -76,8 +76,6 @@ pub struct NodeOptions {
     pub max_pods: u32,
     /// Most pods per core (`podsPerCore`); no limit when 0.
     pub pods_per_core: u32,
-    /// Leave attaching of volumes to the controller (`enableControllerAttachDetach`).
-    pub controller_attach_detach: bool,
     /// Account for local ephemeral storage (`localStorageCapacityIsolation`).
     pub local_storage: bool,
     /// What pods do not get.
@@ -101,7 +99,6 @@ impl Default for NodeOptions {
             port: 10250,
             max_pods: 110,
             pods_per_core: 0,
-            controller_attach_detach: true,
             local_storage: true,
             reservation: Reservation::default(),
         }
@@ -165,7 +162,6 @@ pub(super) fn cluster(
             port: u16::try_from(config.port).unwrap_or_default(),
             max_pods: count(config.max_pods),
             pods_per_core: count(config.pods_per_core),
-            controller_attach_detach: config.enable_controller_attach_detach != Some(false),
             local_storage: config.local_storage_capacity_isolation != Some(false),
             reservation: Reservation::of(config),
         },

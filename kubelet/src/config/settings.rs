@@ -207,6 +207,12 @@ impl Settings {
             None => options.root_dir.join("pki"),
         };
         let cluster = cluster::cluster(&config, flags, &cert_dir);
+        if cluster.is_some() && config.enable_controller_attach_detach == Some(false) {
+            let fault = "enableControllerAttachDetach: invalid value false: this kubelet attaches \
+                         no volumes itself: must be true on a node with an API server";
+            let faults = vec![fault.to_owned()];
+            return Err(SettingsError::Invalid { faults });
+        }
         let asked = Asked {
             config: &merged,
             has_file: flags.config.is_some() || flags.config_dir.is_some(),

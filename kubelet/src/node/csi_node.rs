@@ -35,13 +35,9 @@ use crate::{
 
 /// Ids of the node by driver, as JSON.
 const NODE_IDS: &str = "csi.volume.kubernetes.io/nodeid";
-/// Plugins of old whose volumes CSI drivers serve: all that there ever were, as upstream.
-const MIGRATED: (&str, &str) = (
-    "storage.alpha.kubernetes.io/migrated-plugins",
-    "kubernetes.io/aws-ebs,kubernetes.io/azure-disk,kubernetes.io/azure-file,\
-     kubernetes.io/cinder,kubernetes.io/gce-pd,kubernetes.io/portworx-volume,\
-     kubernetes.io/vsphere-volume",
-);
+/// Plugins of old whose volumes the kubelet translates for CSI drivers: this one translates
+/// none, and whoever had the node before may have said otherwise.
+const MIGRATED: &str = "storage.alpha.kubernetes.io/migrated-plugins";
 /// Attempts at one change, and the delay after the first, with which each further one
 /// grows five times; as upstream.
 const TRIES: u32 = 4;
@@ -360,8 +356,9 @@ fn make(csi_node: &mut CSINode, change: Change<'_>) {
             return;
         }
     }
-    let annotations = csi_node.metadata.annotations.get_or_insert_default();
-    annotations.insert(MIGRATED.0.to_owned(), MIGRATED.1.to_owned());
+    if let Some(annotations) = &mut csi_node.metadata.annotations {
+        annotations.remove(MIGRATED);
+    }
 }
 
 fn entry(driver: &DriverInfo) -> CSINodeDriver {

@@ -75,8 +75,8 @@ async fn the_cluster_knows_the_drivers_of_the_node() {
         (&owner["kind"], &owner["uid"]),
         (&json!("Node"), &json!("u"))
     );
-    let migrated = csi_node["metadata"]["annotations"][MIGRATED.0].as_str();
-    assert!(migrated.unwrap().contains("ebs,kubernetes.io/azure-disk,"));
+    // No volume of a plugin of old is translated.
+    assert_eq!(csi_node["metadata"]["annotations"][MIGRATED], Value::Null);
 
     let zoned = DriverInfo {
         max_volumes: 39,
@@ -195,4 +195,21 @@ async fn what_could_not_be_told_is_told_later() {
     setup.server.turn(Mood::Well);
     setup.settle().await;
     assert_eq!(setup.drivers(), json!([]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_earlier_kubelet_translated_is_not_told_any_more() {
+    let setup = Setup::new();
+    let owner = json!({"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"});
+    let annotations = json!({"kept": "x", MIGRATED: "kubernetes.io/gce-pd"});
+    let metadata = json!({
+        "name": "n", "uid": "c", "ownerReferences": [owner], "annotations": annotations
+    });
+    setup.server.put(
+        CSI_NODES,
+        json!({"metadata": metadata, "spec": {"drivers": []}}),
+    );
+    setup.settle().await;
+    let csi_node = setup.server.object(CSI_NODES, "n").unwrap();
+    assert_eq!(csi_node["metadata"]["annotations"], json!({"kept": "x"}));
 }

@@ -54,10 +54,8 @@ pub fn new_node(name: &str, options: &NodeOptions) -> Node {
         labels.insert(key.to_owned(), value.to_owned());
     }
     labels.extend(options.labels.clone());
-    if options.controller_attach_detach {
-        let annotations = metadata.annotations.get_or_insert_default();
-        annotations.insert(ATTACH_DETACH.to_owned(), "true".to_owned());
-    }
+    let annotations = metadata.annotations.get_or_insert_default();
+    annotations.insert(ATTACH_DETACH.to_owned(), "true".to_owned());
     let mut taints = options.taints.clone();
     if options.external_cloud_provider {
         taints.push(Taint {

@@ -17,6 +17,21 @@ pub enum VolumeError {
     /// The volume is of a kind that is not built, or has no source.
     #[error("volume {0:?}: no volume plugin matches this kind of volume")]
     Unsupported(String),
+    /// The persistent volume is of a kind that a CSI driver took over.
+    #[error(
+        "volume {volume:?}: persistent volume {persistent:?} is of the kind {kind}, which this \
+         kubelet does not translate: make it anew with spec.csi.driver {driver}"
+    )]
+    NotTranslated {
+        /// Name of the volume in the pod.
+        volume: String,
+        /// Name of the persistent volume.
+        persistent: String,
+        /// The field of its spec.
+        kind: &'static str,
+        /// Name of the driver.
+        driver: &'static str,
+    },
     /// What is on disk was made by a plugin that this kubelet does not have.
     #[error("{0:?} belongs to a volume plugin that this kubelet does not have")]
     UnknownPlugin(PathBuf),

@@ -11,7 +11,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    VolumeError, VolumeHost,
+    VolumeError, VolumeHost, in_tree,
     metrics::StorageMetrics,
     mounted::{MountedVolume, MountedVolumes},
     plugin::{Device, FsGroup, MountRequest, PodVolume, VolumeMode, VolumePlugin},
@@ -141,7 +141,7 @@ impl VolumeManager {
             .plugins
             .iter()
             .find(|plugin| plugin.supports(&spec))
-            .ok_or_else(|| VolumeError::Unsupported(spec.name.clone()))?;
+            .ok_or_else(|| in_tree::unsupported(&spec))?;
         let device = plugin.device(&spec)?.map(|name| Device {
             plugin: plugin.name().to_owned(),
             name,

@@ -14,6 +14,7 @@ mod host;
 mod host_path;
 mod huge_pages;
 mod image;
+mod in_tree;
 mod local;
 mod loop_device;
 pub mod manager;

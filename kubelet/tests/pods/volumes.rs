@@ -10,7 +10,7 @@ use std::{
 
 use cri_proto::runtime::v1::Mount;
 use e2e::fake_runtime::Verb;
-use kubelet::volume::mount_info;
+use kubelet::{events::EventRecorder, volume::mount_info};
 use serde_json::{Value, json};
 
 use crate::{
@@ -321,6 +321,37 @@ async fn what_an_unknown_plugin_left_holds_up_no_worker() {
     fs::remove_file(left.join("precious")).unwrap();
     kubelet.remove(pod("web", "u1", spec)).await;
     gone(&kubelet, &on, "u1").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_of_a_kind_of_old_is_waited_for_with_the_reason() {
+    let mut on = Mounting::new();
+    let (recorder, mut events) = EventRecorder::new("node");
+    on.node.events = recorder;
+    on.objects.put(
+        "persistentvolume",
+        json!({"metadata": {"name": "pv"}, "spec": {
+            "claimRef": {"name": "claim", "namespace": "default", "uid": "claim-uid"},
+            "gcePersistentDisk": {"pdName": "disk"}
+        }}),
+    );
+    on.objects.put(
+        "persistentvolumeclaim",
+        json!({"metadata": {"name": "claim", "namespace": "default", "uid": "claim-uid"},
+            "spec": {"volumeName": "pv"}, "status": {"phase": "Bound"}}),
+    );
+    let kubelet = on.node.start();
+    let claim = json!({"persistentVolumeClaim": {"claimName": "claim"}});
+    kubelet.add(pod("web", "u1", with_volume(claim))).await;
+    tokio::time::sleep(10 * SECOND).await;
+    assert_eq!(kubelet.phase("web"), "Pending");
+    let told: Vec<_> = std::iter::from_fn(|| events.try_recv().ok())
+        .filter(|event| event.reason.as_deref() == Some("FailedMount"))
+        .filter_map(|event| event.message)
+        .collect();
+    let why = "persistent volume \"pv\" is of the kind gcePersistentDisk, which this kubelet \
+               does not translate: make it anew with spec.csi.driver pd.csi.storage.gke.io";
+    assert!(told[0].contains(why), "{told:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -307,3 +307,17 @@ async fn flags_alone_let_callers_do_everything_as_upstream_and_say_so() {
         Vec::<String>::new()
     );
 }
+
+#[test]
+fn attaching_is_refused_by_name_in_a_cluster() {
+    let file = "enableControllerAttachDetach: false\n";
+    let error = with_file(file, &["--kubeconfig=/k.conf"]).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("enableControllerAttachDetach: invalid value false"),
+        "{error}"
+    );
+    // Nothing is attached to a standalone node.
+    with_file(file, &[]).unwrap();
+}
