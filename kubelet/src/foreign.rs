@@ -1,9 +1,16 @@
 //! Work on files that are not the kubelet's own: what pods mount may be on a server
 //! that does not answer any more, and whoever asks for it then hangs, maybe for ever.
-//! Such work has threads up to a bound, so that there are always some for the rest.
+//! Such work has threads up to a bound for each server, so that one that hangs holds up
+//! nobody else's, and up to a bound in all, so that there are always some for the rest.
 
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Weak},
+};
+
+use parking_lot::Mutex;
 use tokio::{
-    sync::{Semaphore, SemaphorePermit},
+    sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit},
     task::JoinError,
 };
 
@@ -11,13 +18,16 @@ use crate::repeatable;
 
 /// Threads for each kind of work.
 const THREADS: usize = 64;
+/// Threads for the volumes of all servers, and for those of one.
+const VOLUME_THREADS: usize = 256;
+const SERVER_THREADS: usize = 8;
 
-/// Threads that all such work has at most: of its three kinds, and as many again to force
-/// an end on what hangs in volumes.
-pub const MAX_THREADS: usize = 4 * THREADS;
+/// Threads that all such work has at most: of its kinds, and as many again as volumes have
+/// to force an end on what hangs in them.
+pub const MAX_THREADS: usize = 2 * VOLUME_THREADS + 2 * THREADS;
 
-/// Mounts, unmounts, removals and the like, for the volumes of pods.
-pub(crate) static VOLUMES: Bound = Bound::new(THREADS);
+/// Mounts, unmounts and the like, for the volumes of pods.
+pub(crate) static VOLUMES: Servers = Servers::new(VOLUME_THREADS, SERVER_THREADS);
 /// What containers name in their volumes before they start.
 pub(crate) static CONTAINERS: Bound = Bound::new(THREADS);
 /// What containers leave behind when they end.
@@ -27,10 +37,19 @@ pub(crate) static MESSAGES: Bound = Bound::new(THREADS);
 #[derive(Debug)]
 pub(crate) struct Bound(Semaphore);
 
+/// The threads for one kind of work, of which each server has some at most.
+#[derive(Debug)]
+pub(crate) struct Servers {
+    all: Bound,
+    each: usize,
+    by_name: Mutex<BTreeMap<String, Weak<Semaphore>>>,
+}
+
 /// The right to one of the threads.
 #[derive(Debug)]
 pub(crate) struct Turn {
     _permit: Option<SemaphorePermit<'static>>,
+    _of_server: Option<OwnedSemaphorePermit>,
 }
 
 impl Bound {
@@ -39,14 +58,19 @@ impl Bound {
     }
 
     /// Waits for a thread.
-    pub(crate) async fn turn(&'static self) -> Turn {
+    async fn turn(&'static self) -> Turn {
         if repeatable::is_repeatable() {
             // It needs no thread, and is not to wait for those of other runs.
-            return Turn { _permit: None };
+            return Turn {
+                _permit: None,
+                _of_server: None,
+            };
         }
-        // Nobody closes it.
-        let _permit = self.0.acquire().await.ok();
-        Turn { _permit }
+        Turn {
+            // Nobody closes it.
+            _permit: self.0.acquire().await.ok(),
+            _of_server: None,
+        }
     }
 
     /// Runs what blocks and may hang.
@@ -58,6 +82,37 @@ impl Bound {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, JoinError> {
         self.turn().await.blocking(work).await
+    }
+}
+
+impl Servers {
+    const fn new(all: usize, each: usize) -> Self {
+        Self {
+            all: Bound::new(all),
+            each,
+            by_name: Mutex::new(BTreeMap::new()),
+        }
+    }
+
+    /// Waits for a thread for the work on a server: whatever all of it hangs with.
+    pub(crate) async fn turn(&'static self, server: &str) -> Turn {
+        // First that of the server, so that who waits for it has none of the others'.
+        let of_server = self.of(server).acquire_owned().await.ok();
+        Turn {
+            _of_server: of_server.filter(|_| !repeatable::is_repeatable()),
+            ..self.all.turn().await
+        }
+    }
+
+    fn of(&self, server: &str) -> Arc<Semaphore> {
+        let mut by_name = self.by_name.lock();
+        if let Some(known) = by_name.get(server).and_then(Weak::upgrade) {
+            return known;
+        }
+        by_name.retain(|_, semaphore| semaphore.strong_count() > 0);
+        let semaphore = Arc::new(Semaphore::new(self.each));
+        by_name.insert(server.to_owned(), Arc::downgrade(&semaphore));
+        semaphore
     }
 }
 
@@ -83,7 +138,7 @@ impl Turn {
 mod tests {
     use std::sync::{Arc, mpsc};
 
-    use futures::future::join_all;
+    use futures::future::{FutureExt as _, join_all};
     use parking_lot::Mutex;
     use tokio::{runtime::Builder, task::yield_now};
 
@@ -124,5 +179,22 @@ mod tests {
         });
         drop(runtime);
         assert_eq!(BOUND.0.available_permits(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_hangs_holds_up_no_other() {
+        static SERVERS: Servers = Servers::new(10, 2);
+        let hung = [SERVERS.turn("dead").await, SERVERS.turn("dead").await];
+        let mut third = Box::pin(SERVERS.turn("dead"));
+        assert!(third.as_mut().now_or_never().is_none());
+        let well = SERVERS.turn("well").now_or_never();
+        assert!(well.is_some());
+        // Who waits for its server has no thread that others could have.
+        assert_eq!(SERVERS.all.0.available_permits(), 7);
+        drop(hung);
+        third.await;
+        drop(well);
+        SERVERS.turn("next").await;
+        assert_eq!(SERVERS.by_name.lock().len(), 1, "others are forgotten");
     }
 }

@@ -189,7 +189,8 @@ impl Syncer {
         self.volumes.wait_for_unmount(uid).await?;
         let dir = directory::pod_dir(&self.options, uid);
         let gone = dir.clone();
-        let removed = volume::blocking(move || volume::disk::remove_pod_dir(&gone)).await;
+        let removed =
+            volume::blocking_on_own_files(move || volume::disk::remove_pod_dir(&gone)).await;
         let Err(error) = removed else {
             return Ok(());
         };

@@ -146,7 +146,7 @@ async fn remove_pod_dir<K: Fn(&PodUid) -> bool>(
         return Ok(false);
     }
     given_back?;
-    volume::blocking(move || {
+    volume::blocking_on_own_files(move || {
         let _removal = removal;
         disk::remove_pod_dir(&dir)
     })

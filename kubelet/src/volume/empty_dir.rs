@@ -11,8 +11,7 @@ use futures::future::FutureExt as _;
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, PodSpec, ResourceRequirements};
 
 use super::{
-    VolumeError, VolumeHost, blocking, blocking_on_own_files, huge_pages, mount, mount_info,
-    ownership,
+    VolumeError, VolumeHost, blocking_on_own_files, huge_pages, mount, mount_info, ownership,
     plugin::{Attributes, FsGroup, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
     spec::VolumeSpec,
 };
@@ -69,7 +68,7 @@ impl VolumePlugin for EmptyDir {
 
     fn tear_down<'a>(&'a self, volume: &'a PodVolume) -> Work<'a, ()> {
         let (dir, marker) = (self.host.volume_dir(volume), marker(&self.host, volume));
-        blocking(move || {
+        blocking_on_own_files(move || {
             mount::remove_contents(&marker)?;
             mount::remove_contents(&dir)
         })

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use super::{
     VolumeError, VolumeHost,
     atomic_writer::{self, Payload},
-    blocking, blocking_on_own_files,
+    blocking_on_own_files,
     empty_dir::{self, Medium},
     mount, ownership,
     plugin::{Attributes, MountRequest, Mounted, PodVolume},
@@ -67,7 +67,7 @@ pub(super) async fn set_up(
 /// Takes such a volume away.
 pub(super) async fn tear_down(host: &VolumeHost, volume: &PodVolume) -> Result<(), VolumeError> {
     let dir = host.volume_dir(volume);
-    blocking(move || mount::remove_contents(&dir)).await
+    blocking_on_own_files(move || mount::remove_contents(&dir)).await
 }
 
 /// A mode of the spec: that of one file, or the volume's for all.

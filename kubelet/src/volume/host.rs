@@ -1,11 +1,14 @@
 //! What all volume plugins share.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use tokio::task::JoinError;
 
 use super::{
-    VolumeError,
+    VolumeError, mount_info,
     plugin::{PodVolume, VolumeMode},
 };
 use crate::{
@@ -66,18 +69,35 @@ impl VolumeHost {
     }
 }
 
-/// Runs what blocks on what pods mount, and may hang there, where it blocks nobody. There
-/// is only so much of it at a time.
+/// Runs what blocks on what is mounted from a server, and may hang there, where it blocks
+/// nobody. There is only so much of it at a time for each server.
 ///
 /// # Errors
 /// Those of `work`, and its panics.
-pub async fn blocking<T: Send + 'static>(
+pub async fn blocking_on_server<T: Send + 'static>(
+    server: &str,
     work: impl FnOnce() -> Result<T, VolumeError> + Send + 'static,
 ) -> Result<T, VolumeError> {
-    unless_panicked(foreign::VOLUMES.blocking(work).await)
+    unless_panicked(foreign::VOLUMES.turn(server).await.blocking(work).await)
 }
 
-/// As [`blocking`], for what touches the kubelet's own files alone: it does not hang, and
+/// As [`blocking_on_server`], for the file system that a path is on, whatever that is.
+///
+/// # Errors
+/// Those of `work`, and its panics; `/proc` is not there.
+pub async fn blocking_at<T: Send + 'static>(
+    path: &Path,
+    work: impl FnOnce() -> Result<T, VolumeError> + Send + 'static,
+) -> Result<T, VolumeError> {
+    let path = path.to_owned();
+    let device = blocking_on_own_files(move || {
+        mount_info::device_of(&path)
+            .map_err(|error| VolumeError::io("look for mounts at", &path, error))
+    });
+    blocking_on_server(&device.await?, work).await
+}
+
+/// As [`blocking_on_server`], for what touches the kubelet's own files alone: it does not hang, and
 /// waits for nothing that does.
 ///
 /// # Errors

@@ -10,7 +10,7 @@ use futures::future::{self, FutureExt as _};
 use k8s_openapi::api::core::v1::HostPathVolumeSource;
 
 use super::{
-    VolumeError, blocking,
+    VolumeError, blocking_at,
     plugin::{Attributes, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
     spec::VolumeSpec,
 };
@@ -40,7 +40,11 @@ impl VolumePlugin for HostPath {
             let error = VolumeError::Unsupported(request.spec.name.clone());
             return future::ready(Err(error)).boxed();
         };
-        blocking(move || set_up(&source).map(Mounted::Path)).boxed()
+        async move {
+            let path = PathBuf::from(&source.path);
+            blocking_at(&path, move || set_up(&source).map(Mounted::Path)).await
+        }
+        .boxed()
     }
 
     fn tear_down<'a>(&'a self, _: &'a PodVolume) -> Work<'a, ()> {

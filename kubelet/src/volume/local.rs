@@ -11,8 +11,8 @@ use futures::future::FutureExt as _;
 use k8s_openapi::api::core::v1::LocalVolumeSource;
 
 use super::{
-    VolumeError, VolumeHost, blocking, blocking_on_own_files, disk, file_system, mount, mount_info,
-    ownership,
+    VolumeError, VolumeHost, blocking_at, blocking_on_own_files, disk, file_system, mount,
+    mount_info, ownership,
     plugin::{
         Attributes, FoundDevice, MountRequest, Mounted, PodVolume, VolumeMode, VolumePlugin, Work,
     },
@@ -61,7 +61,8 @@ impl VolumePlugin for Local {
     fn stage<'a>(&'a self, request: &'a MountRequest) -> Work<'a, ()> {
         let request = request.clone();
         let target = self.device_dir(request.spec.inner_name());
-        blocking(move || {
+        let path = path_of(&request.spec);
+        let work = move || {
             let source = known_source(&request.spec)?;
             let path = checked_path(&request, source)?;
             if kind(path)? == Kind::Directory || mount::is_mounted(&target)? {
@@ -74,14 +75,15 @@ impl VolumePlugin for Local {
                 options.push("ro".to_owned());
             }
             file_system::format_and_mount(path, &target, fs_type, &options)
-        })
-        .boxed()
+        };
+        async move { blocking_at(&path, work).await }.boxed()
     }
 
     fn set_up<'a>(&'a self, request: &'a MountRequest) -> Work<'a, Mounted> {
         let (request, host) = (request.clone(), self.host.clone());
         let device_dir = self.device_dir(request.spec.inner_name());
-        blocking(move || {
+        let path = path_of(&request.spec);
+        let work = move || {
             let source = known_source(&request.spec)?;
             let path = checked_path(&request, source)?;
             if request.spec.mode == VolumeMode::Block {
@@ -95,14 +97,15 @@ impl VolumePlugin for Local {
                 bind(&request, source, from, &host)?;
             }
             Ok(Mounted::Path(request.dir))
-        })
-        .boxed()
+        };
+        async move { blocking_at(&path, work).await }.boxed()
     }
 
     fn expand<'a>(&'a self, request: &'a MountRequest, _: i64) -> Work<'a, ()> {
         let request = request.clone();
         let device_dir = self.device_dir(request.spec.inner_name());
-        blocking(move || {
+        let path = path_of(&request.spec);
+        let work = move || {
             let source = known_source(&request.spec)?;
             let path = checked_path(&request, source)?;
             if request.spec.mode == VolumeMode::Block || kind(path)? == Kind::Directory {
@@ -110,18 +113,18 @@ impl VolumePlugin for Local {
             }
             operands(&request, source)?;
             file_system::grow(path, &device_dir)
-        })
-        .boxed()
+        };
+        async move { blocking_at(&path, work).await }.boxed()
     }
 
     fn tear_down<'a>(&'a self, volume: &'a PodVolume) -> Work<'a, ()> {
         let dir = self.host.volume_dir(volume);
-        blocking(move || mount::clean_up(&dir)).boxed()
+        async move { blocking_at(&dir.clone(), move || mount::clean_up(&dir)).await }.boxed()
     }
 
     fn unstage<'a>(&'a self, device: &'a str) -> Work<'a, ()> {
         let dir = self.device_dir(device);
-        blocking(move || mount::clean_up(&dir)).boxed()
+        async move { blocking_at(&dir.clone(), move || mount::clean_up(&dir)).await }.boxed()
     }
 
     fn device_on_disk<'a>(&'a self, volume: &'a PodVolume) -> Work<'a, Option<FoundDevice>> {
@@ -152,6 +155,13 @@ impl Local {
 
 fn source(spec: &VolumeSpec) -> Option<&LocalVolumeSource> {
     spec.persistent()?.spec.as_ref()?.local.as_ref()
+}
+
+/// Where it is on this node; nowhere, when it is no local volume.
+fn path_of(spec: &VolumeSpec) -> PathBuf {
+    source(spec)
+        .map(|source| PathBuf::from(&source.path))
+        .unwrap_or_default()
 }
 
 fn known_source(spec: &VolumeSpec) -> Result<&LocalVolumeSource, VolumeError> {

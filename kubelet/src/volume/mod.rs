@@ -36,7 +36,7 @@ mod world;
 
 pub use self::{
     error::VolumeError,
-    host::{VolumeHost, blocking, blocking_on_own_files},
+    host::{VolumeHost, blocking_at, blocking_on_own_files, blocking_on_server},
     manager::VolumeManager,
     mounted::{MountedVolume, MountedVolumes},
 };

@@ -60,6 +60,19 @@ pub fn within(path: &Path) -> io::Result<Vec<MountInfo>> {
     Ok(mounts)
 }
 
+/// Numbers of the device that a path is on: that of the mount with the longest part of the
+/// path. Looks at no file, so that a dead server holds nothing up.
+///
+/// # Errors
+/// As [`read`].
+pub fn device_of(path: &Path) -> io::Result<String> {
+    let mounts = read()?.into_iter();
+    let above = mounts.filter(|mount| path.starts_with(&mount.mount_point));
+    // The newest of those that cover each other.
+    let nearest = above.max_by_key(|mount| mount.mount_point.components().count());
+    Ok(nearest.map(|mount| mount.device).unwrap_or_default())
+}
+
 /// Where else the same is mounted as at a path, or a part of it: not below the path, and not
 /// by way of another mount that shows the path itself.
 ///
@@ -197,6 +210,8 @@ mod tests {
         assert_eq!(at(dir.path()).unwrap(), None);
         assert_eq!(at(&dir.path().join("a/b")).unwrap(), None);
         assert_eq!(within(dir.path()).unwrap(), []);
-        assert!(at(Path::new("/proc")).unwrap().is_some());
+        let proc = at(Path::new("/proc")).unwrap().unwrap();
+        assert_eq!(device_of(Path::new("/proc/none/x")).unwrap(), proc.device);
+        assert_ne!(device_of(Path::new("/")).unwrap(), proc.device);
     }
 }

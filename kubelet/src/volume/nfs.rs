@@ -9,9 +9,9 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use super::{
-    VolumeError, VolumeHost, blocking, blocking_on_own_files,
+    VolumeError, VolumeHost, blocking_on_own_files, blocking_on_server,
     host::unless_panicked,
-    mount,
+    mount, mount_info,
     plugin::{Attributes, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
     spec::{VolumeSource, VolumeSpec},
 };
@@ -47,7 +47,8 @@ impl VolumePlugin for Nfs {
 
     fn set_up<'a>(&'a self, request: &'a MountRequest) -> Work<'a, Mounted> {
         let request = request.clone();
-        blocking(move || {
+        let server = source(&request.spec).map(|source| source.server.clone());
+        let mount = move || {
             let Some(source) = source(&request.spec) else {
                 return Err(VolumeError::Unsupported(request.spec.name));
             };
@@ -63,8 +64,8 @@ impl VolumePlugin for Nfs {
                 mount::mount_program(&export(source), &request.dir, "nfs", &options)?;
             }
             Ok(Mounted::Path(request.dir))
-        })
-        .boxed()
+        };
+        async move { blocking_on_server(&server.unwrap_or_default(), mount).await }.boxed()
     }
 
     fn tear_down<'a>(&'a self, volume: &'a PodVolume) -> Work<'a, ()> {
@@ -72,7 +73,12 @@ impl VolumePlugin for Nfs {
             let dir = self.host.volume_dir(volume);
             let path = dir.display();
             // The limit is the server's, not that of those before this one.
-            let turn = foreign::VOLUMES.turn().await;
+            let mounted = dir.clone();
+            let device = blocking_on_own_files(move || {
+                mount_info::device_of(&mounted)
+                    .map_err(|error| VolumeError::io("look for mounts at", &mounted, error))
+            });
+            let turn = foreign::VOLUMES.turn(&device.await?).await;
             let target = dir.clone();
             let mut unmounted = pin!(turn.blocking(move || mount::clean_up(&target)));
             loop {
@@ -83,7 +89,7 @@ impl VolumePlugin for Nfs {
                 warn!(%path, "the server does not let go; forcing it");
                 let dir = dir.clone();
                 let force = move || mount::unmount(&dir, UnmountFlags::FORCE);
-                // All the threads for volumes may be waiting for just this.
+                // All the threads for its server may be waiting for just this.
                 if let Err(error) = blocking_on_own_files(force).await {
                     warn!(%path, %error, "cannot force the server to let go");
                 }

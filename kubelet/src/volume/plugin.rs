@@ -18,7 +18,7 @@
 //! alone what is mounted already, and `tear_down` and `unstage` get no spec: what they
 //! need to know must be found on disk. A call that fails is made again with a back-off.
 //! Calls run in tasks of their own, never in the sync loop; what blocks belongs in
-//! [`blocking`](super::blocking), or in
+//! [`blocking_at`](super::blocking_at), or in
 //! [`blocking_on_own_files`](super::blocking_on_own_files) where it cannot hang.
 
 use std::{fmt, path::PathBuf, sync::Arc};

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::{
-    VolumeError, VolumeHost, blocking, blocking_on_own_files, disk,
+    VolumeError, VolumeHost, blocking_on_own_files, disk,
     manager::VolumeManager,
     plugin::{Device, FoundDevice, MountRequest, Mounted, PodVolume, VolumeMode, VolumePlugin},
     subpath,
@@ -124,7 +124,8 @@ impl VolumeManager {
                 let plugin = self.known_plugin(&volume)?;
                 let pod_dir = self.host.pod_dir(&volume.uid);
                 let name = volume.name.clone();
-                blocking(move || subpath::clean_volume(&pod_dir, &name)).await?;
+                // Of whatever server it is: a bind is taken away without asking it.
+                blocking_on_own_files(move || subpath::clean_volume(&pod_dir, &name)).await?;
                 plugin.tear_down(&volume).await?;
                 Ok(None)
             }

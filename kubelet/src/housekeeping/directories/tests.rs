@@ -133,7 +133,7 @@ impl VolumePlugin for Hung {
 
     fn device_on_disk<'a>(&'a self, _: &'a PodVolume) -> Work<'a, Option<FoundDevice>> {
         let answers = Arc::clone(&self.0);
-        volume::blocking(move || {
+        volume::blocking_on_server("test", move || {
             let _ = answers.lock().recv();
             Err(VolumeError::Unsupported("hung".to_owned()))
         })

@@ -27,7 +27,7 @@ use super::{
 use crate::{
     pod::identity::PodUid,
     volume::{
-        VolumeError, blocking, blocking_on_own_files, disk, loop_device, mount,
+        VolumeError, blocking_at, blocking_on_own_files, disk, loop_device, mount,
         plugin::{FoundDevice, MountRequest, Mounted, PodVolume},
     },
 };
@@ -138,7 +138,7 @@ impl Csi {
     ) -> Result<(), VolumeError> {
         let (data, publish) = (paths.data.clone(), paths.publish.clone());
         let (driver, handle) = (source.driver.clone(), source.handle.clone());
-        let is_there = blocking(move || {
+        let is_there = blocking_on_own_files(move || {
             let known = VolumeData::load_whole(&data)?;
             if known.is_none_or(|known| known.is_of(&driver, &handle)) {
                 return Ok(false);
@@ -177,7 +177,7 @@ impl Csi {
             volume_context.extend(pod_info(&request.pod, source.lifecycle));
         }
         let (publish_dir, made, target) = (paths.publish.clone(), link.clone(), published.clone());
-        blocking(move || {
+        blocking_on_own_files(move || {
             mount::make_dir(&publish_dir, 0o750)?;
             map(&made, &target)
         })
@@ -195,7 +195,7 @@ impl Csi {
             })
             .await?;
         let ending = paths.ending(&request.volume.uid);
-        blocking(move || match fs::metadata(&published) {
+        blocking_on_own_files(move || match fs::metadata(&published) {
             Ok(_) => {
                 mount::remove_mount_point(&ending)?;
                 Ok(Mounted::Device(link))
@@ -213,7 +213,7 @@ impl Csi {
         if let Some(data) = load(&paths.data).await? {
             let client = self.drivers.client(&data.driver_name)?;
             let (held, ending) = (paths.held(&volume.uid), ending.clone());
-            blocking(move || {
+            blocking_at(&held.clone(), move || {
                 fs::write(&ending, "").map_err(|error| VolumeError::io("write", &ending, error))?;
                 loop_device::detach(&held)?;
                 mount::clean_up(&held)
@@ -225,7 +225,7 @@ impl Csi {
             };
             client.unpublish(request).await?;
         }
-        blocking(move || {
+        blocking_at(&published.clone(), move || {
             mount::clean_up(&published)?;
             // It tells that there is something to give back.
             mount::remove_mount_point(&link)?;
@@ -238,7 +238,7 @@ impl Csi {
     pub(super) async fn unstage_block(&self, volume: &str) -> Result<(), VolumeError> {
         let paths = self.block_paths(volume);
         let staging = paths.staging.clone();
-        let is_staged = blocking(move || Ok(staging.exists())).await?;
+        let is_staged = blocking_at(&paths.staging, move || Ok(staging.exists())).await?;
         if let (Some(data), true) = (load(&paths.data).await?, is_staged) {
             let client = self.drivers.client(&data.driver_name)?;
             let capabilities = client.capabilities().await?;
@@ -251,7 +251,7 @@ impl Csi {
                 client.unstage(request).await?;
             }
         }
-        blocking(move || {
+        blocking_at(&paths.staging.clone(), move || {
             mount::remove_contents(&paths.staging)?;
             mount::remove_mount_point(&paths.publish)?;
             mount::remove_contents(&paths.volume)
@@ -294,7 +294,7 @@ impl Csi {
 async fn is_mapped(request: &MountRequest, paths: &Paths) -> Result<bool, VolumeError> {
     let (link, uid) = (request.dir.clone(), &request.volume.uid);
     let (published, ending) = (paths.published(uid), paths.ending(uid));
-    blocking(move || {
+    blocking_on_own_files(move || {
         let is_linked = fs::read_link(&link).is_ok_and(|target| target == published);
         let found = fs::metadata(&published);
         // After a restart of the node it is an empty file.

@@ -24,7 +24,7 @@ use super::{
     volume_data::{VolumeData, attachment_on_disk},
 };
 use crate::volume::{
-    VolumeError, blocking, blocking_on_own_files, disk, mount, mount_info, ownership,
+    VolumeError, blocking_at, blocking_on_own_files, disk, mount, mount_info, ownership,
     plugin::{FoundDevice, MountRequest, Mounted, PodVolume},
 };
 
@@ -145,7 +145,10 @@ impl Csi {
             .await;
         if let (Ok(()), Some(group)) = (&published, our_group) {
             let target = target.clone();
-            blocking(move || ownership::set(&target, group, false)).await?;
+            blocking_at(&target.clone(), move || {
+                ownership::set(&target, group, false)
+            })
+            .await?;
         }
         end(begun, dir, &target, published).await?;
         Ok(Mounted::Path(target))
@@ -249,9 +252,11 @@ pub(super) async fn load(dir: &Path) -> Result<Option<VolumeData>, VolumeError> 
 /// Whether what is written down in a directory is ready at the path.
 pub(super) async fn is_ready(dir: &Path, target: &Path) -> Result<bool, VolumeError> {
     let (dir, target) = (dir.to_owned(), target.to_owned());
-    blocking(move || match VolumeData::load_whole(&dir)? {
-        Some(data) => data.is_ready(&target),
-        None => Ok(false),
+    blocking_at(&target.clone(), move || {
+        match VolumeData::load_whole(&dir)? {
+            Some(data) => data.is_ready(&target),
+            None => Ok(false),
+        }
     })
     .await
 }
@@ -272,7 +277,7 @@ pub(super) async fn begin(
     data: VolumeData,
 ) -> Result<Begun, VolumeError> {
     let (dir, target) = (dir.to_owned(), target.to_owned());
-    blocking(move || {
+    blocking_at(&target.clone(), move || {
         mount::make_dir(&dir, 0o750)?;
         if makes_target {
             mount::make_dir(&target, 0o750)?;
@@ -300,7 +305,7 @@ pub(super) async fn begin_undo(
     mut data: VolumeData,
 ) -> Result<VolumeData, VolumeError> {
     let dir = dir.to_owned();
-    blocking(move || {
+    blocking_on_own_files(move || {
         if data.note_unready() {
             data.save(&dir)?;
         }
@@ -321,7 +326,7 @@ pub(super) async fn end(
     let Begun { mut data, is_new } = begun;
     match outcome {
         Ok(()) => {
-            blocking(move || {
+            blocking_at(&target.clone(), move || {
                 data.note_ready(&target)?;
                 data.save(&dir)
             })
@@ -343,7 +348,7 @@ pub(super) async fn end(
 /// is published from what was staged: to take it away from below would harm a pod.
 async fn check_unused(target: &Path) -> Result<(), VolumeError> {
     let target = target.to_owned();
-    blocking(move || {
+    blocking_on_own_files(move || {
         let others = mount_info::elsewhere(&target)
             .map_err(|error| VolumeError::io("look for mounts at", &target, error))?;
         match others.first() {
@@ -360,9 +365,9 @@ async fn check_unused(target: &Path) -> Result<(), VolumeError> {
 
 async fn unmount(target: &Path) -> Result<(), VolumeError> {
     let target = target.to_owned();
-    blocking(move || mount::unmount_all(&target)).await
+    blocking_at(&target.clone(), move || mount::unmount_all(&target)).await
 }
 
 async fn remove(dir: PathBuf, target: PathBuf) -> Result<(), VolumeError> {
-    blocking(move || VolumeData::remove(&dir, &target)).await
+    blocking_at(&target.clone(), move || VolumeData::remove(&dir, &target)).await
 }
