@@ -1,9 +1,15 @@
-//! A CSI driver in memory, with its registration: it mounts nothing, but writes a file
-//! where a volume is staged or published, or makes a device that nothing is behind; it
-//! records every call, and fails at a test's will.
+//! A CSI driver in memory, with its registration: it mounts nothing unless it is given a
+//! directory for data, but writes a file where a volume is staged or published, or makes a
+//! device that nothing is behind; it records every call, and fails at a test's will.
+
+mod fault;
+mod node;
+mod volumes;
 
 use std::{
-    fs, io,
+    fs,
+    future::pending,
+    io,
     path::{Path, PathBuf},
     process::Command,
     sync::Arc,
@@ -13,9 +19,8 @@ use cri_proto::{
     csi::v1::{
         self as csi,
         identity_server::{Identity, IdentityServer},
-        node_server::{Node, NodeServer},
-        node_service_capability::{self as capability, rpc::Type as Capability},
-        volume_capability::AccessType,
+        node_server::NodeServer,
+        node_service_capability::rpc::Type as Capability,
     },
     pluginregistration::{
         InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse,
@@ -23,10 +28,15 @@ use cri_proto::{
     },
 };
 use parking_lot::Mutex;
-use tokio::net::UnixListener;
-use tokio_stream::wrappers::UnixListenerStream;
+use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::{Request, Response, Status, transport::Server};
+
+pub use self::fault::Fault;
+use self::{
+    fault::{Connections, HANG, listen},
+    volumes::Volumes,
+};
 
 /// Name of the file that the driver writes into what it publishes; it holds the volume's
 /// id.
@@ -60,6 +70,28 @@ impl Call {
             Self::Expand(_) => "Expand",
         }
     }
+
+    /// The volume that it is about.
+    pub fn volume(&self) -> &str {
+        match self {
+            Self::Stage(request) => &request.volume_id,
+            Self::Publish(request) => &request.volume_id,
+            Self::Unpublish(request) => &request.volume_id,
+            Self::Unstage(request) => &request.volume_id,
+            Self::Expand(request) => &request.volume_id,
+        }
+    }
+
+    /// Where it is to be, or is.
+    fn path(&self) -> &str {
+        match self {
+            Self::Stage(request) => &request.staging_target_path,
+            Self::Publish(request) => &request.target_path,
+            Self::Unpublish(request) => &request.target_path,
+            Self::Unstage(request) => &request.staging_target_path,
+            Self::Expand(request) => &request.volume_path,
+        }
+    }
 }
 
 /// The driver. Clones are one.
@@ -70,8 +102,10 @@ struct Inner {
     info: Mutex<PluginInfo>,
     capabilities: Mutex<Vec<Capability>>,
     calls: Mutex<Vec<Call>>,
-    /// Verbs that fail, with what.
-    faults: Mutex<Vec<(&'static str, Status)>>,
+    /// Verbs whose calls come to something else than they should.
+    faults: Mutex<Vec<(&'static str, Fault)>>,
+    volumes: Mutex<Volumes>,
+    connections: Connections,
     statuses: Mutex<Vec<RegistrationStatus>>,
 }
 
@@ -87,6 +121,15 @@ impl Drop for Serving {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.registration);
         let _ = fs::remove_file(&self.endpoint);
+    }
+}
+
+/// What a driver has mounted. A test that fails leaves nothing of it.
+pub struct Mounts(FakeCsi);
+
+impl Drop for Mounts {
+    fn drop(&mut self) {
+        self.0.0.volumes.lock().unmount();
     }
 }
 
@@ -106,6 +149,8 @@ impl FakeCsi {
             ]),
             calls: Mutex::default(),
             faults: Mutex::default(),
+            volumes: Mutex::default(),
+            connections: Connections::default(),
             statuses: Mutex::default(),
         }))
     }
@@ -117,7 +162,7 @@ impl FakeCsi {
         let driver = Server::builder()
             .add_service(IdentityServer::new(self.clone()))
             .add_service(NodeServer::new(self.clone()))
-            .serve_with_incoming(listen(endpoint)?);
+            .serve_with_incoming(self.0.connections.accept(endpoint)?);
         let registrar = Server::builder()
             .add_service(RegistrationServer::new(self.clone()))
             .serve_with_incoming(listen(registration)?);
@@ -146,7 +191,30 @@ impl FakeCsi {
     /// Lets every call of a verb fail until [`Self::clear_faults`]. The failing calls are
     /// recorded too.
     pub fn fail(&self, verb: &'static str, status: Status) {
-        self.0.faults.lock().push((verb, status));
+        self.fault(verb, Fault::Fail(status));
+    }
+
+    /// As [`Self::fail`], with anything that can go wrong.
+    pub fn fault(&self, verb: &'static str, fault: Fault) {
+        self.0.faults.lock().push((verb, fault));
+    }
+
+    /// Keeps the data of each volume in a directory below `dir`, which is what it mounts
+    /// until what is returned goes.
+    #[must_use]
+    pub fn keep_data_in(&self, dir: &Path) -> Mounts {
+        self.0.volumes.lock().data = Some(dir.to_owned());
+        Mounts(self.clone())
+    }
+
+    /// What is staged and published, and what the driver is at: for messages.
+    pub fn left(&self) -> Vec<String> {
+        self.0.volumes.lock().left()
+    }
+
+    /// What no kubelet may ask a driver for, and one did: for messages.
+    pub fn wrongs(&self) -> Vec<String> {
+        self.0.volumes.lock().wrongs.clone()
     }
 
     /// Nothing fails any more.
@@ -169,27 +237,90 @@ impl FakeCsi {
         self.0.statuses.lock().clone()
     }
 
-    /// Records a call, and fails it when it is to fail.
-    fn record(&self, call: Call) -> Result<(), Status> {
-        let verb = call.verb();
-        self.0.calls.lock().push(call);
-        self.check(verb)
+    /// Records a call, and does what it is about, as far as nothing goes wrong.
+    async fn answer<T: Default>(
+        &self,
+        call: Call,
+        work: impl FnOnce(&mut Volumes) -> io::Result<()> + Send + 'static,
+    ) -> Result<Response<T>, Status> {
+        let fault = self.fault_of(call.verb());
+        self.0.calls.lock().push(call.clone());
+        let doing = Doing::begin(self, call)?;
+        match fault {
+            None => done(doing.finish(work)),
+            Some(Fault::Delay(time)) => {
+                sleep(time).await;
+                done(doing.finish(work))
+            }
+            Some(Fault::Fail(status)) => Err(status),
+            Some(Fault::Hang) => {
+                doing.hang();
+                tokio::spawn(async move {
+                    sleep(HANG).await;
+                    doing.finish(work)
+                });
+                pending().await
+            }
+            Some(Fault::Disconnect) => {
+                drop(doing);
+                self.0.connections.cut();
+                pending().await
+            }
+            Some(Fault::LoseAnswer) => {
+                done::<T>(doing.finish(work))?;
+                self.0.connections.cut();
+                pending().await
+            }
+        }
     }
 
-    fn check(&self, verb: &str) -> Result<(), Status> {
+    fn fault_of(&self, verb: &str) -> Option<Fault> {
         let faults = self.0.faults.lock();
-        match faults.iter().find(|(of, _)| *of == verb) {
-            Some((_, status)) => Err(status.clone()),
-            None => Ok(()),
+        let fault = faults.iter().find(|(of, _)| *of == verb);
+        fault.map(|(_, fault)| fault.clone())
+    }
+
+    /// Fails a call that changes nothing, when it is to fail.
+    fn check(&self, verb: &str) -> Result<(), Status> {
+        match self.fault_of(verb) {
+            Some(Fault::Fail(status)) => Err(status),
+            _ => Ok(()),
         }
     }
 }
 
-fn listen(socket: &Path) -> io::Result<UnixListenerStream> {
-    if let Some(dir) = socket.parent() {
-        fs::create_dir_all(dir)?;
+/// The driver is at a call for a volume.
+struct Doing {
+    driver: FakeCsi,
+    call: Call,
+}
+
+impl Doing {
+    fn begin(driver: &FakeCsi, call: Call) -> Result<Self, Status> {
+        let mut volumes = driver.0.volumes.lock();
+        let begun = volumes.begin(call.volume(), call.verb(), call.path());
+        begun.map_err(|other| Status::aborted(format!("{other} is being done")))?;
+        Ok(Self {
+            driver: driver.clone(),
+            call,
+        })
     }
-    Ok(UnixListenerStream::new(UnixListener::bind(socket)?))
+
+    fn hang(&self) {
+        let (call, mut volumes) = (&self.call, self.driver.0.volumes.lock());
+        volumes.hang(call.volume(), call.verb(), call.path());
+    }
+
+    fn finish(self, work: impl FnOnce(&mut Volumes) -> io::Result<()>) -> io::Result<()> {
+        work(&mut self.driver.0.volumes.lock())
+    }
+}
+
+impl Drop for Doing {
+    fn drop(&mut self) {
+        let (call, mut volumes) = (&self.call, self.driver.0.volumes.lock());
+        volumes.end(call.volume(), call.verb(), call.path());
+    }
 }
 
 /// Makes a block device by numbers that no driver of the kernel has.
@@ -208,7 +339,7 @@ fn make_device(path: &Path) -> io::Result<()> {
     }
 }
 
-fn answer<T: Default>(done: io::Result<()>) -> Result<Response<T>, Status> {
+fn done<T: Default>(done: io::Result<()>) -> Result<Response<T>, Status> {
     match done {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(Status::internal(error.to_string()))
@@ -259,102 +390,5 @@ impl Identity for FakeCsi {
         _: Request<csi::ProbeRequest>,
     ) -> Result<Response<csi::ProbeResponse>, Status> {
         Ok(Response::new(csi::ProbeResponse::default()))
-    }
-}
-
-#[tonic::async_trait]
-impl Node for FakeCsi {
-    async fn node_stage_volume(
-        &self,
-        request: Request<csi::NodeStageVolumeRequest>,
-    ) -> Result<Response<csi::NodeStageVolumeResponse>, Status> {
-        let request = request.into_inner();
-        self.record(Call::Stage(request.clone()))?;
-        let path = Path::new(&request.staging_target_path);
-        answer(fs::write(path.join(STAGED), request.volume_id))
-    }
-
-    async fn node_unstage_volume(
-        &self,
-        request: Request<csi::NodeUnstageVolumeRequest>,
-    ) -> Result<Response<csi::NodeUnstageVolumeResponse>, Status> {
-        let request = request.into_inner();
-        self.record(Call::Unstage(request.clone()))?;
-        let path = Path::new(&request.staging_target_path);
-        answer(fs::remove_file(path.join(STAGED)))
-    }
-
-    async fn node_publish_volume(
-        &self,
-        request: Request<csi::NodePublishVolumeRequest>,
-    ) -> Result<Response<csi::NodePublishVolumeResponse>, Status> {
-        let request = request.into_inner();
-        self.record(Call::Publish(request.clone()))?;
-        let path = Path::new(&request.target_path);
-        let capability = request.volume_capability.unwrap_or_default();
-        if let Some(AccessType::Block(_)) = capability.access_type {
-            return answer(make_device(path));
-        }
-        let made = fs::create_dir_all(path);
-        answer(made.and_then(|()| fs::write(path.join(PUBLISHED), request.volume_id)))
-    }
-
-    async fn node_unpublish_volume(
-        &self,
-        request: Request<csi::NodeUnpublishVolumeRequest>,
-    ) -> Result<Response<csi::NodeUnpublishVolumeResponse>, Status> {
-        let request = request.into_inner();
-        self.record(Call::Unpublish(request.clone()))?;
-        let path = Path::new(&request.target_path);
-        answer(if path.is_dir() {
-            fs::remove_dir_all(path)
-        } else {
-            fs::remove_file(path)
-        })
-    }
-
-    async fn node_get_volume_stats(
-        &self,
-        _: Request<csi::NodeGetVolumeStatsRequest>,
-    ) -> Result<Response<csi::NodeGetVolumeStatsResponse>, Status> {
-        Err(Status::unimplemented("the fake driver has no figures"))
-    }
-
-    async fn node_expand_volume(
-        &self,
-        request: Request<csi::NodeExpandVolumeRequest>,
-    ) -> Result<Response<csi::NodeExpandVolumeResponse>, Status> {
-        let request = request.into_inner();
-        self.record(Call::Expand(request.clone()))?;
-        let capacity_bytes = request.capacity_range.unwrap_or_default().required_bytes;
-        Ok(Response::new(csi::NodeExpandVolumeResponse {
-            capacity_bytes,
-        }))
-    }
-
-    async fn node_get_capabilities(
-        &self,
-        _: Request<csi::NodeGetCapabilitiesRequest>,
-    ) -> Result<Response<csi::NodeGetCapabilitiesResponse>, Status> {
-        let capabilities = self.0.capabilities.lock();
-        let capabilities = capabilities.iter().map(|kind| csi::NodeServiceCapability {
-            r#type: Some(capability::Type::Rpc(capability::Rpc {
-                r#type: (*kind).into(),
-            })),
-        });
-        Ok(Response::new(csi::NodeGetCapabilitiesResponse {
-            capabilities: capabilities.collect(),
-        }))
-    }
-
-    async fn node_get_info(
-        &self,
-        _: Request<csi::NodeGetInfoRequest>,
-    ) -> Result<Response<csi::NodeGetInfoResponse>, Status> {
-        self.check("GetNodeInfo")?;
-        Ok(Response::new(csi::NodeGetInfoResponse {
-            node_id: "fake-node".to_owned(),
-            ..csi::NodeGetInfoResponse::default()
-        }))
     }
 }

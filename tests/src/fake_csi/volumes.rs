@@ -1,0 +1,188 @@
+//! What a driver has of its volumes on the node, and what it must not be asked for.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use rustix::mount::{UnmountFlags, mount_bind, unmount};
+
+/// The volumes that the driver knows of.
+#[derive(Debug, Default)]
+pub(super) struct Volumes {
+    by_id: BTreeMap<String, Volume>,
+    /// Directory of the volumes' data, where there is some.
+    pub(super) data: Option<PathBuf>,
+    /// What no kubelet may ask for, and one did.
+    pub(super) wrongs: Vec<String>,
+}
+
+#[derive(Debug, Default)]
+struct Volume {
+    staged: BTreeSet<PathBuf>,
+    published: BTreeSet<PathBuf>,
+    /// The calls that the driver is at.
+    busy: Vec<Busy>,
+}
+
+#[derive(Debug)]
+struct Busy {
+    verb: &'static str,
+    path: String,
+    /// The kubelet gets no answer.
+    hangs: bool,
+}
+
+impl Volumes {
+    /// Begins a call, unless the driver is still at another one, the verb of which is
+    /// returned. Several pods may be given up together.
+    pub(super) fn begin(
+        &mut self,
+        id: &str,
+        verb: &'static str,
+        path: &str,
+    ) -> Result<(), &'static str> {
+        let volume = self.of(id);
+        let together =
+            |other: &Busy| other.verb == "Unpublish" && verb == "Unpublish" && other.path != path;
+        let Some(other) = volume.busy.iter().find(|other| !together(other)) else {
+            volume.busy.push(Busy {
+                verb,
+                path: path.to_owned(),
+                hangs: false,
+            });
+            return Ok(());
+        };
+        let Busy {
+            verb: other, hangs, ..
+        } = *other;
+        if !hangs {
+            self.wrongs.push(format!("{verb} of {id} beside {other}"));
+        }
+        Err(other)
+    }
+
+    /// A call is not answered.
+    pub(super) fn hang(&mut self, id: &str, verb: &str, path: &str) {
+        let busy = self.of(id).busy.iter_mut();
+        for busy in busy.filter(|busy| busy.verb == verb && busy.path == path) {
+            busy.hangs = true;
+        }
+    }
+
+    pub(super) fn end(&mut self, id: &str, verb: &str, path: &str) {
+        let busy = &mut self.of(id).busy;
+        busy.retain(|busy| busy.verb != verb || busy.path != path);
+    }
+
+    pub(super) fn stage(&mut self, id: &str, path: &Path, is_device: bool) -> io::Result<()> {
+        let data = self.data.clone().filter(|_| !is_device);
+        let volume = self.of(id);
+        if !volume.staged.insert(path.to_owned()) {
+            return Ok(());
+        }
+        match data {
+            Some(data) => bind(&data.join(id), path),
+            None => fs::write(path.join(super::STAGED), id),
+        }
+    }
+
+    pub(super) fn unstage(&mut self, id: &str, path: &Path) -> io::Result<()> {
+        let volume = self.of(id);
+        if !volume.staged.contains(path) {
+            return Ok(());
+        }
+        if !volume.published.is_empty() {
+            let wrong = format!("Unstage of {id}, published at {:?}", volume.published);
+            self.wrongs.push(wrong);
+            return Err(io::Error::other("published"));
+        }
+        volume.staged.remove(path);
+        match &self.data {
+            Some(_) if !path.join(super::STAGED).exists() => unmount_at(path),
+            _ => fs::remove_file(path.join(super::STAGED)),
+        }
+    }
+
+    /// Publishes a volume from where it is staged, when it is a staged one.
+    pub(super) fn publish(
+        &mut self,
+        id: &str,
+        staging: &Path,
+        path: &Path,
+        is_device: bool,
+    ) -> io::Result<()> {
+        let data = self.data.clone().filter(|_| !is_device);
+        let volume = self.of(id);
+        if !staging.as_os_str().is_empty() && !volume.staged.contains(staging) {
+            self.wrongs.push(format!("Publish of {id}, not staged"));
+            return Err(io::Error::other("not staged"));
+        }
+        let is_new = volume.published.insert(path.to_owned());
+        match data {
+            _ if is_device => super::make_device(path),
+            Some(_) if !is_new => Ok(()),
+            Some(_) => bind(staging, path),
+            None => {
+                fs::create_dir_all(path)?;
+                fs::write(path.join(super::PUBLISHED), id)
+            }
+        }
+    }
+
+    pub(super) fn unpublish(&mut self, id: &str, path: &Path) -> io::Result<()> {
+        let volume = self.of(id);
+        let was_published = volume.published.remove(path);
+        match (&self.data, path.is_dir()) {
+            (Some(_), true) => {
+                if was_published {
+                    unmount_at(path)?;
+                }
+                fs::remove_dir(path)
+            }
+            (None, true) => fs::remove_dir_all(path),
+            (_, false) => fs::remove_file(path),
+        }
+    }
+
+    /// Where volumes are staged or published, with what is done for them still.
+    pub(super) fn left(&self) -> Vec<String> {
+        let mut left = Vec::new();
+        for (id, volume) in &self.by_id {
+            left.extend(volume.staged.iter().map(|at| format!("{id} staged {at:?}")));
+            let published = volume.published.iter();
+            left.extend(published.map(|at| format!("{id} published {at:?}")));
+            left.extend(
+                volume
+                    .busy
+                    .iter()
+                    .map(|busy| format!("{id} in {}", busy.verb)),
+            );
+        }
+        left
+    }
+
+    /// Unmounts all of them, whoever uses them.
+    pub(super) fn unmount(&self) {
+        for volume in self.by_id.values() {
+            for path in volume.published.iter().chain(&volume.staged) {
+                let _ = unmount(path, UnmountFlags::DETACH);
+            }
+        }
+    }
+
+    fn of(&mut self, id: &str) -> &mut Volume {
+        self.by_id.entry(id.to_owned()).or_default()
+    }
+}
+
+fn bind(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(from)?;
+    fs::create_dir_all(to)?;
+    Ok(mount_bind(from, to)?)
+}
+
+fn unmount_at(path: &Path) -> io::Result<()> {
+    Ok(unmount(path, UnmountFlags::empty())?)
+}
