@@ -210,8 +210,9 @@ impl VolumeManager {
         if self.wait_until(|world| world.left(uid).is_empty()).await {
             return Ok(());
         }
+        let mounted = self.world.lock().left(uid);
         Err(VolumeError::StillMounted {
-            mounted: self.world.lock().left(uid),
+            mounted,
             why: self.exceeded(uid),
         })
     }
