@@ -11,6 +11,7 @@ use cri_proto::csi::v1::{
 use tokio::time::{Instant, timeout_at};
 use tonic::{Code, Response, Status, transport::Channel};
 
+use super::driver_channel::{DriverChannel, Refusal};
 use crate::{plugin_manager::socket, volume::VolumeError};
 
 /// How long an operation, which may be more than one call, may take, as upstream.
@@ -27,31 +28,44 @@ pub(super) enum CsiError {
     Call {
         /// What was called.
         rpc: &'static str,
-        /// What came back.
+        /// What came back, or was made of what did.
         status: Box<Status>,
+        /// The driver said so itself.
+        is_refusal: bool,
     },
 }
 
 impl CsiError {
-    /// Whether it is certain that nothing is being done: after any other error the driver
-    /// may still be at it.
-    pub(super) fn is_final(&self) -> bool {
+    /// What the driver itself said.
+    fn refusal(&self) -> Option<Code> {
         match self {
-            Self::NotRegistered(_) => false,
-            Self::Call { status, .. } => !matches!(
-                status.code(),
+            Self::Call {
+                status,
+                is_refusal: true,
+                ..
+            } => Some(status.code()),
+            _ => None,
+        }
+    }
+
+    /// Whether it is certain that nothing is being done: after any other error the driver
+    /// may still be at it, or have done it.
+    pub(super) fn is_final(&self) -> bool {
+        self.refusal().is_some_and(|code| {
+            !matches!(
+                code,
                 Code::Cancelled
                     | Code::DeadlineExceeded
                     | Code::Unavailable
                     | Code::ResourceExhausted
                     | Code::Aborted
-            ),
-        }
+            )
+        })
     }
 
     /// Whether the volume is in a state in which this cannot be done.
     pub(super) fn is_failed_precondition(&self) -> bool {
-        matches!(self, Self::Call { status, .. } if status.code() == Code::FailedPrecondition)
+        self.refusal() == Some(Code::FailedPrecondition)
     }
 }
 
@@ -74,28 +88,28 @@ impl Capabilities {
 /// A client whose calls together have one deadline.
 #[derive(Clone, Debug)]
 pub(super) struct NodeClient {
-    client: node_client::NodeClient<Channel>,
+    channel: Channel,
     deadline: Instant,
 }
 
 impl NodeClient {
     pub(super) fn new(endpoint: &Path) -> Self {
         Self {
-            client: node_client::NodeClient::new(socket::channel(endpoint)),
+            channel: socket::channel(endpoint),
             deadline: Instant::now() + OPERATION_LIMIT,
         }
     }
 
     pub(super) async fn info(&self) -> Result<NodeGetInfoResponse, CsiError> {
-        let mut client = self.client.clone();
+        let (mut client, refusal) = self.client();
         let call = client.node_get_info(NodeGetInfoRequest {});
-        self.call("NodeGetInfo", call).await
+        self.call("NodeGetInfo", refusal, call).await
     }
 
     pub(super) async fn capabilities(&self) -> Result<Capabilities, CsiError> {
-        let mut client = self.client.clone();
+        let (mut client, refusal) = self.client();
         let call = client.node_get_capabilities(NodeGetCapabilitiesRequest {});
-        let answer = self.call("NodeGetCapabilities", call).await?;
+        let answer = self.call("NodeGetCapabilities", refusal, call).await?;
         let capabilities = answer.capabilities.into_iter();
         let known = capabilities.filter_map(|capability| match capability.r#type? {
             Type::Rpc(rpc) => Some(rpc.r#type()),
@@ -104,41 +118,55 @@ impl NodeClient {
     }
 
     pub(super) async fn stage(&self, request: NodeStageVolumeRequest) -> Result<(), CsiError> {
-        let mut client = self.client.clone();
+        let (mut client, refusal) = self.client();
         let call = client.node_stage_volume(request);
-        self.call("NodeStageVolume", call).await.map(drop)
+        self.call("NodeStageVolume", refusal, call).await.map(drop)
     }
 
     pub(super) async fn unstage(&self, request: NodeUnstageVolumeRequest) -> Result<(), CsiError> {
-        let mut client = self.client.clone();
+        let (mut client, refusal) = self.client();
         let call = client.node_unstage_volume(request);
-        self.call("NodeUnstageVolume", call).await.map(drop)
+        self.call("NodeUnstageVolume", refusal, call)
+            .await
+            .map(drop)
     }
 
     pub(super) async fn publish(&self, request: NodePublishVolumeRequest) -> Result<(), CsiError> {
-        let mut client = self.client.clone();
+        let (mut client, refusal) = self.client();
         let call = client.node_publish_volume(request);
-        self.call("NodePublishVolume", call).await.map(drop)
+        self.call("NodePublishVolume", refusal, call)
+            .await
+            .map(drop)
     }
 
     pub(super) async fn unpublish(
         &self,
         request: NodeUnpublishVolumeRequest,
     ) -> Result<(), CsiError> {
-        let mut client = self.client.clone();
+        let (mut client, refusal) = self.client();
         let call = client.node_unpublish_volume(request);
-        self.call("NodeUnpublishVolume", call).await.map(drop)
+        self.call("NodeUnpublishVolume", refusal, call)
+            .await
+            .map(drop)
     }
 
     pub(super) async fn expand(&self, request: NodeExpandVolumeRequest) -> Result<(), CsiError> {
-        let mut client = self.client.clone();
+        let (mut client, refusal) = self.client();
         let call = client.node_expand_volume(request);
-        self.call("NodeExpandVolume", call).await.map(drop)
+        self.call("NodeExpandVolume", refusal, call).await.map(drop)
+    }
+
+    /// A client for one call, and what tells whether the driver refuses it.
+    fn client(&self) -> (node_client::NodeClient<DriverChannel>, Refusal) {
+        let refusal = Refusal::default();
+        let channel = DriverChannel::new(self.channel.clone(), refusal.clone());
+        (node_client::NodeClient::new(channel), refusal)
     }
 
     async fn call<T>(
         &self,
         rpc: &'static str,
+        refusal: Refusal,
         call: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T, CsiError> {
         let status = match timeout_at(self.deadline, call).await {
@@ -149,6 +177,7 @@ impl NodeClient {
         Err(CsiError::Call {
             rpc,
             status: Box::new(status),
+            is_refusal: refusal.came(),
         })
     }
 }
@@ -159,11 +188,12 @@ mod tests {
 
     #[test]
     fn some_errors_leave_it_open_what_was_done() {
-        let is_final = |code| {
-            let status = Box::new(Status::new(code, "x"));
-            let rpc = "NodeStageVolume";
-            CsiError::Call { rpc, status }.is_final()
+        let error = |code, is_refusal| CsiError::Call {
+            rpc: "NodeStageVolume",
+            status: Box::new(Status::new(code, "x")),
+            is_refusal,
         };
+        let is_final = |code| error(code, true).is_final();
         for code in [
             Code::Internal,
             Code::InvalidArgument,
@@ -171,6 +201,7 @@ mod tests {
             Code::NotFound,
         ] {
             assert!(is_final(code), "{code:?}");
+            assert!(!error(code, false).is_final(), "{code:?}");
         }
         for code in [Code::Unavailable, Code::Aborted, Code::DeadlineExceeded] {
             assert!(!is_final(code), "{code:?}");
