@@ -5,7 +5,7 @@ pub mod deadline;
 mod fit;
 mod host_ports;
 mod metrics;
-mod node_affinity;
+pub(crate) mod node_affinity;
 mod node_facts;
 pub mod preemption;
 mod resize;

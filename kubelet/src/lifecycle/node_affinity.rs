@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, PodSpec};
+use k8s_openapi::api::core::v1::{
+    NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodSpec,
+};
 
 use super::node_facts::NodeFacts;
 
@@ -22,21 +24,27 @@ pub(super) fn matches(spec: &PodSpec, node: &NodeFacts) -> bool {
                 .required_during_scheduling_ignored_during_execution
                 .as_ref()
         });
-    selected
-        && required.is_none_or(|selector| {
-            let mut terms = selector.node_selector_terms.iter();
-            terms.any(|term| matches_term(term, node))
-        })
+    selected && required.is_none_or(|selector| selects(selector, &node.name, &node.labels))
+}
+
+/// Whether one of a selector's terms is met by the node of this name and these labels.
+pub(crate) fn selects(
+    selector: &NodeSelector,
+    name: &str,
+    labels: &BTreeMap<String, String>,
+) -> bool {
+    let mut terms = selector.node_selector_terms.iter();
+    terms.any(|term| matches_term(term, name, labels))
 }
 
 /// One that asks for nothing is met by no node.
-fn matches_term(term: &NodeSelectorTerm, node: &NodeFacts) -> bool {
+fn matches_term(term: &NodeSelectorTerm, name: &str, known: &BTreeMap<String, String>) -> bool {
     let labels = term.match_expressions.as_deref().unwrap_or_default();
     let fields = term.match_fields.as_deref().unwrap_or_default();
-    let known = BTreeMap::from([("metadata.name".to_owned(), node.name.clone())]);
+    let names = BTreeMap::from([("metadata.name".to_owned(), name.to_owned())]);
     !(labels.is_empty() && fields.is_empty())
-        && labels.iter().all(|rule| is_met(rule, &node.labels))
-        && fields.iter().all(|rule| is_met(rule, &known))
+        && labels.iter().all(|rule| is_met(rule, known))
+        && fields.iter().all(|rule| is_met(rule, &names))
 }
 
 fn is_met(rule: &NodeSelectorRequirement, labels: &BTreeMap<String, String>) -> bool {

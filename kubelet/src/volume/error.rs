@@ -91,6 +91,12 @@ pub enum VolumeError {
     /// A field of the pod, or of the persistent volume, cannot be given to a program.
     #[error(transparent)]
     Field(#[from] FieldError),
+    /// One pod alone may have the volume, and it is not this one.
+    #[error("volume uses the ReadWriteOncePod access mode and is already in use by another pod")]
+    UsedByAnotherPod,
+    /// The volume is not for this node; in upstream's words.
+    #[error("no matching NodeSelectorTerms")]
+    OtherNode,
     /// The volume waits for a controller.
     #[error("volume {volume:?} of driver {driver} is not attached to this node: {why}")]
     NotAttached {

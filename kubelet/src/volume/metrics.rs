@@ -40,7 +40,7 @@ impl StorageMetrics {
                 };
                 (&request.volume.plugin, operation)
             }
-            Job::TearDown(volume) => {
+            Job::TearDown { volume, .. } => {
                 let operation = match volume.mode {
                     VolumeMode::Filesystem => "volume_unmount",
                     VolumeMode::Block => "unmap_volume",

@@ -12,9 +12,9 @@
 //!    [`unstage`](VolumePlugin::unstage) when the last of its pods is.
 //!
 //! Of one volume, and of one device, never two calls run at the same time, but that one
-//! device may be torn down for several pods at once, and set up for another. Every call may
-//! be made any number of times and must converge: the kubelet may be killed anywhere in
-//! one, and makes it again after its restart. In particular `stage` and `set_up` leave
+//! device may be torn down for several pods at once. Every call may be made any number of
+//! times and must converge: the kubelet may be killed anywhere in one, and makes it again
+//! after its restart. In particular `stage` and `set_up` leave
 //! alone what is mounted already, and `tear_down` and `unstage` get no spec: what they
 //! need to know must be found on disk. A call that fails is made again with a back-off.
 //! Calls run in tasks of their own, never in the sync loop; what blocks belongs in

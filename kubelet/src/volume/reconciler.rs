@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::{
-    VolumeError, VolumeHost, blocking_on_own_files, disk,
+    VolumeError, VolumeHost, access, blocking_on_own_files, disk,
     manager::VolumeManager,
     plugin::{Device, FoundDevice, MountRequest, Mounted, PodVolume, VolumeMode, VolumePlugin},
     subpath,
@@ -82,10 +82,10 @@ impl VolumeManager {
                 volume = request.name(), %error,
                 "cannot {} volume", if *first { "mount" } else { "refresh" }
             ),
-            (Job::TearDown(volume), Ok(_)) => {
+            (Job::TearDown { volume, .. }, Ok(_)) => {
                 info!(pod_uid = %volume.uid, %volume, "gave volume back");
             }
-            (Job::TearDown(volume), Err(error)) => {
+            (Job::TearDown { volume, .. }, Err(error)) => {
                 warn!(pod_uid = %volume.uid, %volume, %error, "cannot give volume back");
             }
             (Job::Unstage(device), Ok(_)) => {
@@ -111,6 +111,7 @@ impl VolumeManager {
                 stage,
                 expand_to,
                 first,
+                conflicts,
             } => {
                 let plugin = self.known_plugin(&request.volume)?;
                 let steps = Steps {
@@ -118,9 +119,12 @@ impl VolumeManager {
                     request: &request,
                     host: &self.host,
                 };
+                if first {
+                    steps.check(conflicts).await?;
+                }
                 steps.set_up(stage, expand_to, first).await.map(Some)
             }
-            Job::TearDown(volume) => {
+            Job::TearDown { volume, .. } => {
                 let plugin = self.known_plugin(&volume)?;
                 let pod_dir = self.host.pod_dir(&volume.uid);
                 let name = volume.name.clone();
@@ -209,6 +213,31 @@ struct Steps<'a> {
 }
 
 impl Steps<'_> {
+    /// Whether the pod may have the volume on this node, as upstream asks before it mounts.
+    async fn check(&self, conflicts: bool) -> Result<(), VolumeError> {
+        let [affinity, setting_up] = match self.request.volume.mode {
+            VolumeMode::Filesystem => [
+                "MountVolume.NodeAffinity check failed",
+                "MountVolume.SetUp failed",
+            ],
+            VolumeMode::Block => [
+                "MapVolume.NodeAffinity check failed",
+                "MapVolume.SetUpDevice failed",
+            ],
+        };
+        let checked = access::check_node(&self.request.spec, self.host).await;
+        if let Err(error) = &checked {
+            self.warn(reason::FAILED_MOUNT, affinity, error);
+            return checked;
+        }
+        if conflicts {
+            let error = VolumeError::UsedByAnotherPod;
+            self.failed(setting_up, &error);
+            return Err(error);
+        }
+        Ok(())
+    }
+
     async fn set_up(
         &self,
         stage: bool,
@@ -265,6 +294,10 @@ impl Steps<'_> {
             VolumeMode::Filesystem => reason::FAILED_MOUNT,
             VolumeMode::Block => reason::FAILED_MAP_VOLUME,
         };
+        self.warn(reason, what, error);
+    }
+
+    fn warn(&self, reason: &'static str, what: &str, error: &VolumeError) {
         let name = &self.request.volume.name;
         self.host.events.warning(
             Subject::Pod(&self.request.pod),

@@ -62,6 +62,14 @@ impl VolumeSpec {
         }
     }
 
+    /// Whether one pod of the cluster alone may have the volume. Where it has other access
+    /// modes too, nothing says which of them the pod wants.
+    pub fn is_for_one_pod(&self) -> bool {
+        let spec = self.persistent().and_then(|volume| volume.spec.as_ref());
+        let modes = spec.and_then(|spec| spec.access_modes.as_deref());
+        modes.is_some_and(|modes| modes == ["ReadWriteOncePod"])
+    }
+
     /// The group that pods with this volume are to be in.
     pub fn extra_group(&self) -> Option<i64> {
         let annotations = self.persistent()?.metadata.annotations.as_ref()?;

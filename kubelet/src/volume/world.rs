@@ -65,6 +65,8 @@ enum Actual {
 struct DeviceState {
     /// `None` when it is not known.
     staged: Option<bool>,
+    /// How many pods it is being taken away from.
+    tearing_down: usize,
     attempts: Attempts,
 }
 
@@ -125,10 +127,15 @@ pub(super) enum Job {
         stage: bool,
         /// It is not there for its pod yet.
         first: bool,
+        /// One pod alone may have it, and another one has, or may have.
+        conflicts: bool,
         /// Bytes that it is to grow to then.
         expand_to: Option<i64>,
     },
-    TearDown(PodVolume),
+    TearDown {
+        volume: PodVolume,
+        device: Option<Device>,
+    },
     Unstage(Device),
 }
 
@@ -313,14 +320,26 @@ impl World {
     pub(super) fn begin(&mut self, now: Instant) -> (Vec<Job>, Option<Instant>) {
         let mut jobs = Vec::new();
         let mut next = None;
+        let conflicts = self.conflicts();
         for (volume, mount) in &mut self.mounts {
             match &mount.wanted {
                 Wanted::NotKnown => {}
                 Wanted::No => {
-                    if mount.attempts.may_begin(now, &mut next) {
-                        mount.attempts.busy = true;
-                        jobs.push(Job::TearDown(volume.clone()));
+                    if !mount.attempts.may_begin(now, &mut next) {
+                        continue;
                     }
+                    if let Some(device) = &mount.device {
+                        let state = self.devices.entry(device.clone()).or_default();
+                        if state.attempts.busy {
+                            continue;
+                        }
+                        state.tearing_down += 1;
+                    }
+                    mount.attempts.busy = true;
+                    jobs.push(Job::TearDown {
+                        volume: volume.clone(),
+                        device: mount.device.clone(),
+                    });
                 }
                 Wanted::Yes(request) => {
                     let first = !matches!(mount.actual, Actual::Mounted(_));
@@ -330,7 +349,7 @@ impl World {
                     let mut stage = false;
                     if let Some(device) = &request.device {
                         let state = self.devices.entry(device.clone()).or_default();
-                        if state.attempts.busy {
+                        if state.attempts.busy || state.tearing_down > 0 {
                             continue;
                         }
                         stage = state.staged != Some(true);
@@ -342,6 +361,7 @@ impl World {
                         request: Arc::clone(request),
                         stage,
                         first,
+                        conflicts: conflicts.contains(volume),
                         expand_to: request
                             .spec
                             .expand_to
@@ -354,6 +374,41 @@ impl World {
         (jobs, next)
     }
 
+    /// The volumes that their pods have to wait for, as one pod alone may have them, and
+    /// another one has, or may have.
+    fn conflicts(&self) -> BTreeSet<PodVolume> {
+        let is_elsewhere = |volume: &PodVolume, device: &Device| {
+            self.mounts.iter().any(|(other, mount)| {
+                other.uid != volume.uid
+                    && mount.device.as_ref() == Some(device)
+                    && !matches!(mount.actual, Actual::Absent)
+            })
+        };
+        let mounts = self.mounts.iter().filter(|(volume, mount)| {
+            let Wanted::Yes(request) = &mount.wanted else {
+                return false;
+            };
+            let device = request.device.as_ref();
+            request.spec.is_for_one_pod()
+                && !matches!(mount.actual, Actual::Mounted(_))
+                && device.is_some_and(|device| is_elsewhere(volume, device))
+        });
+        mounts.map(|(volume, _)| volume.clone()).collect()
+    }
+
+    /// What waits for a device to be free is tried now.
+    fn retry_device(&mut self, device: &Device) {
+        let mounts = self.mounts.values_mut();
+        for mount in mounts.filter(|mount| mount.device.as_ref() == Some(device)) {
+            if matches!(
+                (&mount.wanted, &mount.actual),
+                (Wanted::Yes(_), Actual::Absent)
+            ) {
+                mount.attempts.turn();
+            }
+        }
+    }
+
     fn begin_devices(&mut self, now: Instant, jobs: &mut Vec<Job>, next: &mut Option<Instant>) {
         let (mounts, settled) = (&self.mounts, self.settled);
         let used = |device: &Device| {
@@ -361,7 +416,10 @@ impl World {
             mounts.any(|mount| mount.device.as_ref() == Some(device))
         };
         self.devices.retain(|device, state| {
-            state.attempts.busy || state.staged != Some(false) || used(device)
+            state.attempts.busy
+                || state.tearing_down > 0
+                || state.staged != Some(false)
+                || used(device)
         });
         let devices = &self.devices;
         self.attachments
@@ -381,7 +439,12 @@ impl World {
         let now = Instant::now();
         let error = result.as_ref().err().cloned();
         match job {
-            Job::SetUp { request, stage, .. } => {
+            Job::SetUp {
+                request,
+                stage,
+                conflicts,
+                ..
+            } => {
                 if let Some(device) = &request.device
                     && let Some(state) = self.devices.get_mut(device)
                 {
@@ -400,6 +463,7 @@ impl World {
                         mount.expanded = request.spec.expand_to;
                     }
                     Ok(None) => mount.actual = Actual::Uncertain,
+                    Err(_) if *conflicts => {}
                     Err(_) if matches!(mount.actual, Actual::Mounted(_)) => mount.refresh = true,
                     Err(_) => mount.actual = Actual::Uncertain,
                 }
@@ -407,7 +471,13 @@ impl World {
                     mount.attempts.turn();
                 }
             }
-            Job::TearDown(volume) => {
+            Job::TearDown { volume, device } => {
+                if let Some(device) = device {
+                    if let Some(state) = self.devices.get_mut(device) {
+                        state.tearing_down -= 1;
+                    }
+                    self.retry_device(device);
+                }
                 let Some(mount) = self.mounts.get_mut(volume) else {
                     return;
                 };

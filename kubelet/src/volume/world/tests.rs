@@ -59,7 +59,7 @@ fn kinds(jobs: &[Job]) -> Vec<String> {
             let stage = if *stage { "stage, " } else { "" };
             format!("{stage}set up {}", request.volume.uid)
         }
-        Job::TearDown(volume) => format!("tear down {}", volume.uid),
+        Job::TearDown { volume, .. } => format!("tear down {}", volume.uid),
         Job::Unstage(device) => format!("unstage {}", device.name),
     };
     jobs.iter().map(kind).collect()
@@ -113,10 +113,13 @@ async fn pods_that_share_a_device_are_set_up_one_after_the_other() {
     let jobs = begin(&mut world);
     assert_eq!(kinds(&jobs), ["set up a"]);
     world.end(&jobs[0], Err("no".to_owned()));
-    assert_eq!(kinds(&begin(&mut world)), ["set up b"]);
-    // They are given back together.
+    let jobs = begin(&mut world);
+    assert_eq!(kinds(&jobs), ["set up b"]);
+    // They are given back together, but not while another pod gets it.
     world.release(&PodUid::from("a"));
     world.release(&PodUid::from("c"));
+    assert!(begin(&mut world).is_empty());
+    world.end(&jobs[0], Ok(Some(Mounted::Image)));
     assert_eq!(kinds(&begin(&mut world)), ["tear down a", "tear down c"]);
 }
 

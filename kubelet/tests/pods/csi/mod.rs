@@ -1,5 +1,6 @@
 //! Volumes of CSI drivers: what the drivers are asked for, and what pods get.
 
+mod access;
 mod faults;
 mod life;
 mod requests;
