@@ -22,6 +22,7 @@ use k8s_openapi::api::{
     node::v1::RuntimeClass,
     storage::v1::{CSIDriver, VolumeAttachment},
 };
+use serde_json::Value;
 
 pub use self::api_objects::{ApiObjects, ApiObjectsParts, ChangeDetection};
 use super::request::ApiError;
@@ -142,6 +143,17 @@ pub trait Objects: fmt::Debug + Send + Sync {
         namespace: &'a str,
         name: &'a str,
     ) -> Answer<'a, Arc<PersistentVolumeClaim>>;
+
+    /// Changes the status of a claim by a strategic merge patch, and returns the claim.
+    fn patch_claim_status<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+        patch: Value,
+    ) -> Answer<'a, Arc<PersistentVolumeClaim>> {
+        let _ = (namespace, patch);
+        none("persistentvolumeclaim", name)
+    }
 
     /// A volume of the cluster.
     fn persistent_volume<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<PersistentVolume>>;

@@ -13,6 +13,7 @@ use k8s_openapi::api::{
 };
 use kube::Resource;
 use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tokio::time::timeout;
 use tracing::debug;
@@ -270,6 +271,15 @@ impl Objects for KeptObjects {
         let asked = Asked::new(Kind::Claim, namespace, "persistentvolumeclaim", name);
         let answer = self.server.persistent_volume_claim(namespace, name);
         Box::pin(self.object(asked, answer, references::of_claim))
+    }
+
+    fn patch_claim_status<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+        patch: Value,
+    ) -> Answer<'a, Arc<PersistentVolumeClaim>> {
+        self.server.patch_claim_status(namespace, name, patch)
     }
 
     fn persistent_volume<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<PersistentVolume>> {

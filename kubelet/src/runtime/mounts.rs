@@ -311,7 +311,7 @@ mod tests {
                 source: VolumeSource::Inline(Box::new(inline)),
                 read_only,
                 mode: VolumeMode::Filesystem,
-                expand_to: None,
+                capacity: None,
             },
             attributes: Attributes {
                 read_only,

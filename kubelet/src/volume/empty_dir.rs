@@ -260,7 +260,7 @@ mod tests {
                     source: VolumeSource::Inline(Box::new(inline.unwrap())),
                     read_only: false,
                     mode: VolumeMode::Filesystem,
-                    expand_to: None,
+                    capacity: None,
                 },
                 dir: self.plugin().host.volume_dir(&volume),
                 volume,

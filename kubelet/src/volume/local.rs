@@ -14,7 +14,8 @@ use super::{
     VolumeError, VolumeHost, blocking_at, blocking_on_own_files, disk, file_system, mount,
     mount_info, ownership,
     plugin::{
-        Attributes, FoundDevice, MountRequest, Mounted, PodVolume, VolumeMode, VolumePlugin, Work,
+        Attributes, FoundDevice, Growth, MountRequest, Mounted, PodVolume, VolumeMode,
+        VolumePlugin, Work,
     },
     spec::VolumeSpec,
 };
@@ -101,7 +102,7 @@ impl VolumePlugin for Local {
         async move { blocking_at(&path, work).await }.boxed()
     }
 
-    fn expand<'a>(&'a self, request: &'a MountRequest, _: i64) -> Work<'a, ()> {
+    fn expand<'a>(&'a self, request: &'a MountRequest, _: i64) -> Work<'a, Growth> {
         let request = request.clone();
         let device_dir = self.device_dir(request.spec.inner_name());
         let path = path_of(&request.spec);
@@ -109,10 +110,11 @@ impl VolumePlugin for Local {
             let source = known_source(&request.spec)?;
             let path = checked_path(&request, source)?;
             if request.spec.mode == VolumeMode::Block || kind(path)? == Kind::Directory {
-                return Ok(());
+                return Ok(Growth::Needless);
             }
             operands(&request, source)?;
-            file_system::grow(path, &device_dir)
+            file_system::grow(path, &device_dir)?;
+            Ok(Growth::Done)
         };
         async move { blocking_at(&path, work).await }.boxed()
     }

@@ -9,6 +9,7 @@ pub mod disk;
 mod downward_api;
 mod empty_dir;
 mod error;
+mod expansion;
 mod file_system;
 mod files;
 mod host;

@@ -189,6 +189,26 @@ pub struct Attributes {
     pub selinux_relabel: bool,
 }
 
+/// What came of letting a volume grow.
+#[derive(Debug)]
+pub enum Growth {
+    /// It has as much now.
+    Done,
+    /// On a node there is nothing to do for it.
+    Needless,
+    /// Whoever it belongs to cannot do that on a node.
+    Unsupported(VolumeError),
+    /// It cannot be done as long as the volume is used.
+    InUse(VolumeError),
+    /// It was refused, and nothing is being done.
+    Refused {
+        /// Why.
+        error: VolumeError,
+        /// It will be refused again.
+        infeasible: bool,
+    },
+}
+
 /// A kind of volume; see the module for the contract.
 pub trait VolumePlugin: fmt::Debug + Send + Sync + 'static {
     /// Its name, with a slash: `kubernetes.io/secret`. In directories the slash is a `~`.
@@ -232,10 +252,10 @@ pub trait VolumePlugin: fmt::Debug + Send + Sync + 'static {
     /// Makes the volume ready for the pod, or brings its contents up to date.
     fn set_up<'a>(&'a self, request: &'a MountRequest) -> Work<'a, Mounted>;
 
-    /// Lets a mounted volume grow to `bytes`.
-    fn expand<'a>(&'a self, request: &'a MountRequest, bytes: i64) -> Work<'a, ()> {
+    /// Lets a mounted volume grow to `bytes`. An error leaves it open what was done.
+    fn expand<'a>(&'a self, request: &'a MountRequest, bytes: i64) -> Work<'a, Growth> {
         let _ = (request, bytes);
-        done()
+        future::ready(Ok(Growth::Needless)).boxed()
     }
 
     /// Takes away what [`set_up`](Self::set_up) made, with what belongs to the pod alone,

@@ -12,6 +12,7 @@ use tracing::{debug, info, warn};
 
 use super::{
     VolumeError, VolumeHost, access, blocking_on_own_files, disk,
+    expansion::{Expanded, Expansion, Known},
     manager::VolumeManager,
     plugin::{Device, FoundDevice, MountRequest, Mounted, PodVolume, VolumeMode, VolumePlugin},
     subpath,
@@ -109,7 +110,7 @@ impl VolumeManager {
             Job::SetUp {
                 request,
                 stage,
-                expand_to,
+                grow,
                 first,
                 conflicts,
             } => {
@@ -122,7 +123,15 @@ impl VolumeManager {
                 if first {
                     steps.check(conflicts).await?;
                 }
-                steps.set_up(stage, expand_to, first).await.map(Some)
+                let mounted = steps.set_up(stage, first).await?;
+                if let Some(known) = grow {
+                    let expanded = steps.grow(known).await;
+                    self.world
+                        .lock()
+                        .note_growth(&request.volume, expanded.known);
+                    expanded.result?;
+                }
+                Ok(Some(mounted))
             }
             Job::TearDown { volume, .. } => {
                 let plugin = self.known_plugin(&volume)?;
@@ -238,25 +247,17 @@ impl Steps<'_> {
         Ok(())
     }
 
-    async fn set_up(
-        &self,
-        stage: bool,
-        expand_to: Option<i64>,
-        first: bool,
-    ) -> Result<Mounted, VolumeError> {
+    async fn set_up(&self, stage: bool, first: bool) -> Result<Mounted, VolumeError> {
         let Self {
             plugin, request, ..
         } = *self;
-        let [staging, setting_up, growing] = match request.volume.mode {
-            VolumeMode::Filesystem => [
-                "MountVolume.MountDevice failed",
-                "MountVolume.SetUp failed",
-                "MountVolume.Setup failed while expanding volume",
-            ],
+        let [staging, setting_up] = match request.volume.mode {
+            VolumeMode::Filesystem => {
+                ["MountVolume.MountDevice failed", "MountVolume.SetUp failed"]
+            }
             VolumeMode::Block => [
                 "MapVolume.SetUpDevice failed",
                 "MapVolume.MapPodDevice failed",
-                "MapVolume.MarkVolumeAsMounted failed while expanding volume",
             ],
         };
         if stage {
@@ -273,16 +274,33 @@ impl Steps<'_> {
                 format_args!("volumeMapPath \"{path}\""),
             );
         }
-        if let Some(bytes) = expand_to {
-            let expanded = plugin.expand(request, bytes).await;
-            expanded.inspect_err(|error| self.failed(growing, error))?;
+        Ok(mounted)
+    }
+
+    /// Lets the volume, which is set up, have what it was given more of.
+    async fn grow(&self, known: Known) -> Expanded {
+        let growing = match self.request.volume.mode {
+            VolumeMode::Filesystem => "MountVolume.Setup failed while expanding volume",
+            VolumeMode::Block => "MapVolume.MarkVolumeAsMounted failed while expanding volume",
+        };
+        let expansion = Expansion {
+            plugin: self.plugin,
+            request: self.request,
+            host: self.host,
+            known,
+        };
+        let expanded = expansion.run().await;
+        if let Err(error) = &expanded.result {
+            self.failed(growing, error);
+        }
+        if expanded.is_news {
             self.succeeded(
                 reason::FILE_SYSTEM_RESIZE_SUCCESSFUL,
                 "MountVolume.NodeExpandVolume succeeded",
                 format_args!("{}", self.host.options.node_name),
             );
         }
-        Ok(mounted)
+        expanded
     }
 
     fn failed(&self, what: &str, error: &VolumeError) {

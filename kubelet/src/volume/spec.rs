@@ -33,8 +33,17 @@ pub struct VolumeSpec {
     pub read_only: bool,
     /// Directory or device.
     pub mode: VolumeMode,
-    /// Bytes that it is to grow to.
-    pub expand_to: Option<i64>,
+    /// How large it is to be, where it may grow.
+    pub capacity: Option<Capacity>,
+}
+
+/// The size of a persistent volume, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    /// What it is to have.
+    pub bytes: i64,
+    /// What its claim knows that it has.
+    pub known: i64,
 }
 
 impl VolumeSpec {
@@ -142,7 +151,7 @@ pub async fn resolve(
                 source: VolumeSource::Inline(Box::new(volume.clone())),
                 read_only: false,
                 mode: VolumeMode::Filesystem,
-                expand_to: None,
+                capacity: None,
             });
         }
     };
@@ -185,7 +194,7 @@ pub async fn resolve(
         read_only,
         mode,
         // What is mounted to be read alone does not grow.
-        expand_to: expand_to(&persistent, &claim).filter(|_| !read_only),
+        capacity: capacity(&persistent, &claim).filter(|_| !read_only),
         source: VolumeSource::Persistent(persistent),
     })
 }
@@ -243,60 +252,12 @@ fn mode_of(volume: &PersistentVolume) -> VolumeMode {
     }
 }
 
-/// Bytes that the volume has got and the claim does not know of. Where whoever resizes
-/// volumes says how far it is, the node's turn has to have come.
-fn expand_to(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<i64> {
+fn capacity(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<Capacity> {
     let storage = "storage";
-    let status = claim.status.as_ref()?;
-    let has = volume.spec.as_ref()?.capacity.as_ref()?.get(storage)?;
-    let known = status.capacity.as_ref()?.get(storage)?;
-    let (has, known) = (resources::units(has)?, resources::units(known)?);
-    if has <= known {
-        return None;
-    }
-    let stages = status.allocated_resource_statuses.as_ref();
-    let stage = stages.and_then(|stages| stages.get(storage));
-    match (stage.map(String::as_str), &status.allocated_resources) {
-        (None, None) => Some(has),
-        (Some("NodeResizePending" | "NodeResizeInProgress"), allocated) => allocated
-            .as_ref()
-            .and_then(|allocated| resources::units(allocated.get(storage)?))
-            .or(Some(has)),
-        _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    #[test]
-    fn a_volume_grows_when_it_is_the_nodes_turn() {
-        let volume = json!({"spec": {"capacity": {"storage": "3Gi"}}});
-        let volume = serde_json::from_value(volume).unwrap();
-        let bytes = |known: &str, more: Value| {
-            let mut status = more;
-            status["capacity"] = json!({"storage": known});
-            let claim = serde_json::from_value(json!({"status": status})).unwrap();
-            expand_to(&volume, &claim)
-        };
-        let stage = |stage: &str| {
-            json!({
-                "allocatedResources": {"storage": "2Gi"},
-                "allocatedResourceStatuses": {"storage": stage}
-            })
-        };
-        assert_eq!(bytes("3Gi", json!({})), None);
-        assert_eq!(bytes("1Gi", json!({})), Some(3 << 30));
-        for turn in ["NodeResizePending", "NodeResizeInProgress"] {
-            assert_eq!(bytes("1Gi", stage(turn)), Some(2 << 30));
-        }
-        for other in ["ControllerResizeInProgress", "NodeResizeInfeasible"] {
-            assert_eq!(bytes("1Gi", stage(other)), None);
-        }
-        let over = json!({"allocatedResources": {"storage": "3Gi"}});
-        assert_eq!(bytes("1Gi", over), None);
-    }
+    let bytes = volume.spec.as_ref()?.capacity.as_ref()?.get(storage)?;
+    let known = claim.status.as_ref()?.capacity.as_ref()?.get(storage)?;
+    Some(Capacity {
+        bytes: resources::units(bytes)?,
+        known: resources::units(known)?,
+    })
 }

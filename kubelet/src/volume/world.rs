@@ -9,7 +9,10 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::plugin::{Device, MountRequest, Mounted, PodVolume};
+use super::{
+    expansion::Known,
+    plugin::{Device, MountRequest, Mounted, PodVolume},
+};
 use crate::pod::identity::PodUid;
 
 /// First and longest delay after an operation that failed, as upstream.
@@ -40,8 +43,7 @@ struct Mount {
     device: Option<Device>,
     /// It is set up, and to be brought up to date.
     refresh: bool,
-    /// Bytes that it was last grown to.
-    expanded: Option<i64>,
+    growth: Known,
     attempts: Attempts,
 }
 
@@ -129,8 +131,8 @@ pub(super) enum Job {
         first: bool,
         /// One pod alone may have it, and another one has, or may have.
         conflicts: bool,
-        /// Bytes that it is to grow to then.
-        expand_to: Option<i64>,
+        /// It is to grow then.
+        grow: Option<Known>,
     },
     TearDown {
         volume: PodVolume,
@@ -166,7 +168,7 @@ impl World {
                 actual: Actual::Absent,
                 device: None,
                 refresh: false,
-                expanded: None,
+                growth: Known::default(),
                 attempts: Attempts::default(),
             });
             if !matches!(mount.wanted, Wanted::Yes(_)) {
@@ -179,10 +181,10 @@ impl World {
                     None => self.attachments.remove(device),
                 };
             }
-            let grows = request
-                .spec
-                .expand_to
-                .is_some_and(|to| mount.expanded != Some(to));
+            if let Some(capacity) = &request.spec.capacity {
+                mount.growth.size.get_or_insert(capacity.known);
+            }
+            let grows = mount.growth(&request).is_some();
             mount.refresh |= (refresh || grows) && matches!(mount.actual, Actual::Mounted(_));
             mount.wanted = Wanted::Yes(Arc::new(request));
         }
@@ -208,7 +210,7 @@ impl World {
             actual: Actual::Uncertain,
             device,
             refresh: false,
-            expanded: None,
+            growth: Known::default(),
             attempts: Attempts::default(),
         });
     }
@@ -362,10 +364,7 @@ impl World {
                         stage,
                         first,
                         conflicts: conflicts.contains(volume),
-                        expand_to: request
-                            .spec
-                            .expand_to
-                            .filter(|to| mount.expanded != Some(*to)),
+                        grow: mount.growth(request),
                     });
                 }
             }
@@ -434,6 +433,17 @@ impl World {
         }
     }
 
+    /// What is known now of how a volume grows on this node, for all of its pods.
+    pub(super) fn note_growth(&mut self, volume: &PodVolume, known: Known) {
+        let mount = self.mounts.get(volume);
+        let device = mount.and_then(|mount| mount.device.clone());
+        for (other, mount) in &mut self.mounts {
+            if other == volume || (device.is_some() && mount.device == device) {
+                mount.growth = known;
+            }
+        }
+    }
+
     /// A job ended.
     pub(super) fn end(&mut self, job: &Job, result: Result<Option<Mounted>, String>) {
         let now = Instant::now();
@@ -460,7 +470,6 @@ impl World {
                 match result {
                     Ok(Some(mounted)) => {
                         mount.actual = Actual::Mounted(mounted);
-                        mount.expanded = request.spec.expand_to;
                     }
                     Ok(None) => mount.actual = Actual::Uncertain,
                     Err(_) if *conflicts => {}
@@ -501,6 +510,13 @@ impl World {
 }
 
 impl Mount {
+    /// What is known of a volume that has less than it is to have.
+    fn growth(&self, request: &MountRequest) -> Option<Known> {
+        let capacity = request.spec.capacity.as_ref()?;
+        let grows = self.growth.size < Some(capacity.bytes) && !self.growth.is_in_use;
+        grows.then_some(self.growth)
+    }
+
     fn unwant(&mut self) {
         if !matches!(self.wanted, Wanted::No) {
             self.attempts.turn();

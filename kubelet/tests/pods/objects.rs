@@ -22,10 +22,14 @@ use k8s_openapi::{
 use kubelet::apiserver::objects::{Answer, ObjectError, Objects};
 use serde_json::{Value, json};
 
+use crate::cluster::api::merge;
+
 /// Objects by resource (`secret`), namespace (empty where there is none) and name.
 #[derive(Debug, Default)]
 pub struct MemoryObjects {
     objects: Mutex<BTreeMap<(String, String, String), Value>>,
+    /// The patches of claims.
+    patches: Mutex<Vec<Value>>,
     /// Why nothing can be read, while nothing can.
     away: Mutex<Option<String>>,
 }
@@ -54,6 +58,18 @@ impl MemoryObjects {
     pub fn remove(&self, resource: &str, namespace: &str, name: &str) {
         let key = (resource.to_owned(), namespace.to_owned(), name.to_owned());
         self.objects.lock().unwrap().remove(&key);
+    }
+
+    /// An object as it is now; null if there is none.
+    pub fn get_raw(&self, resource: &str, namespace: &str, name: &str) -> Value {
+        let key = (resource.to_owned(), namespace.to_owned(), name.to_owned());
+        let objects = self.objects.lock().unwrap();
+        objects.get(&key).cloned().unwrap_or_default()
+    }
+
+    /// Every patch of a claim.
+    pub fn patches(&self) -> Vec<Value> {
+        self.patches.lock().unwrap().clone()
     }
 
     /// Lets every question fail with `message`, or none.
@@ -132,6 +148,20 @@ impl Objects for MemoryObjects {
         name: &'a str,
     ) -> Answer<'a, Arc<PersistentVolumeClaim>> {
         self.get("persistentvolumeclaim", namespace, name)
+    }
+
+    fn patch_claim_status<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+        patch: Value,
+    ) -> Answer<'a, Arc<PersistentVolumeClaim>> {
+        let resource = "persistentvolumeclaim";
+        let mut claim = self.get_raw(resource, namespace, name);
+        merge(&mut claim["status"], &patch["status"]);
+        self.put(resource, claim);
+        self.patches.lock().unwrap().push(patch);
+        self.get(resource, namespace, name)
     }
 
     fn persistent_volume<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<PersistentVolume>> {

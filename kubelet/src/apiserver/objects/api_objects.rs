@@ -11,8 +11,12 @@ use k8s_openapi::api::{
     node::v1::RuntimeClass,
     storage::v1::{CSIDriver, VolumeAttachment},
 };
-use kube::{Api, Client, Resource, api::PostParams};
+use kube::{
+    Api, Client, Resource,
+    api::{Patch, PatchParams, PostParams},
+};
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -179,6 +183,16 @@ impl Objects for ApiObjects {
         Box::pin(get(api, "persistentvolumeclaim", name))
     }
 
+    fn patch_claim_status<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+        patch: Value,
+    ) -> Answer<'a, Arc<PersistentVolumeClaim>> {
+        let api = namespaced(&self.client, namespace);
+        Box::pin(patch_claim(api, name, patch))
+    }
+
     fn persistent_volume<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<PersistentVolume>> {
         let api = Some(Api::all(self.client.clone()));
         Box::pin(get(api, "persistentvolume", name))
@@ -235,6 +249,22 @@ impl Objects for ApiObjects {
         let node = self.node.borrow().clone();
         Box::pin(std::future::ready(Ok(node)))
     }
+}
+
+async fn patch_claim(
+    api: Option<Api<PersistentVolumeClaim>>,
+    name: &str,
+    patch: Value,
+) -> Result<Arc<PersistentVolumeClaim>, ObjectError> {
+    let resource = "persistentvolumeclaim";
+    let Some(api) = api.filter(|_| is_name(name)) else {
+        return Err(ObjectError::not_found(resource, name));
+    };
+    let (params, patch) = (PatchParams::default(), Patch::Strategic(patch));
+    let patched = ask(api.patch_status(name, &params, &patch)).await;
+    patched
+        .map(Arc::new)
+        .map_err(|error| ObjectError::of(resource, name, &error))
 }
 
 const SERVICE_ACCOUNT: &str = "serviceaccount";

@@ -67,6 +67,14 @@ impl CsiError {
     pub(super) fn is_failed_precondition(&self) -> bool {
         self.refusal() == Some(Code::FailedPrecondition)
     }
+
+    /// Whether the volume can never become what was asked for.
+    pub(super) fn is_infeasible(&self) -> bool {
+        matches!(
+            self.refusal(),
+            Some(Code::InvalidArgument | Code::OutOfRange | Code::NotFound)
+        )
+    }
 }
 
 impl From<CsiError> for VolumeError {

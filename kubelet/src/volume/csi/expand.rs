@@ -3,22 +3,29 @@
 use cri_proto::csi::v1::{
     CapacityRange, NodeExpandVolumeRequest, node_service_capability::rpc::Type as Capability,
 };
-use tracing::warn;
 
 use super::{Csi, filesystem::text, source::Source};
 use crate::volume::{
     VolumeError,
-    plugin::{MountRequest, VolumeMode},
+    plugin::{Growth, MountRequest, VolumeMode},
 };
 
 impl Csi {
     /// Asks the driver to let a volume that is ready grow, where it can do that on a node.
-    pub(super) async fn grow(&self, request: &MountRequest, bytes: i64) -> Result<(), VolumeError> {
+    pub(super) async fn grow(
+        &self,
+        request: &MountRequest,
+        bytes: i64,
+    ) -> Result<Growth, VolumeError> {
         let source = Source::of(request)?;
         let client = self.drivers.client(&source.driver)?;
         let capabilities = client.capabilities().await?;
         if !capabilities.has(Capability::ExpandVolume) {
-            return Ok(());
+            let why = format!(
+                "NodeExpand is not supported by the CSI driver {}",
+                source.driver
+            );
+            return Ok(Growth::Unsupported(VolumeError::Other(why.into())));
         }
         let secret = source.expand_secret.as_ref();
         let secrets = self.secrets("NodeExpandSecretRef", secret).await?;
@@ -45,12 +52,13 @@ impl Csi {
             })
             .await;
         match expanded {
-            // It does not grow volumes that are in use: the pod has it as it is.
-            Err(error) if error.is_failed_precondition() => {
-                warn!(volume = request.name(), %error, "volume cannot grow while it is used");
-                Ok(())
-            }
-            expanded => Ok(expanded?),
+            Ok(()) => Ok(Growth::Done),
+            Err(error) if error.is_failed_precondition() => Ok(Growth::InUse(error.into())),
+            Err(error) if error.is_final() => Ok(Growth::Refused {
+                infeasible: error.is_infeasible(),
+                error: error.into(),
+            }),
+            Err(error) => Err(error.into()),
         }
     }
 }

@@ -31,7 +31,8 @@ pub use self::{
 use super::{
     VolumeError, VolumeHost,
     plugin::{
-        Attributes, FoundDevice, MountRequest, Mounted, PodVolume, VolumeMode, VolumePlugin, Work,
+        Attributes, FoundDevice, Growth, MountRequest, Mounted, PodVolume, VolumeMode,
+        VolumePlugin, Work,
     },
     spec::VolumeSpec,
 };
@@ -126,7 +127,7 @@ impl VolumePlugin for Csi {
         }
     }
 
-    fn expand<'a>(&'a self, request: &'a MountRequest, bytes: i64) -> Work<'a, ()> {
+    fn expand<'a>(&'a self, request: &'a MountRequest, bytes: i64) -> Work<'a, Growth> {
         self.grow(request, bytes).boxed()
     }
 

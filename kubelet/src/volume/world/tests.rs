@@ -33,7 +33,7 @@ fn request(uid: &str) -> MountRequest {
             source: VolumeSource::Inline(Box::new(inline)),
             read_only: false,
             mode: VolumeMode::Filesystem,
-            expand_to: None,
+            capacity: None,
         },
         volume: volume(uid),
         dir: PathBuf::new(),

@@ -327,7 +327,7 @@ fn refuse(code: u16, reason: &str) -> Answer {
 }
 
 /// A strategic merge of what the kubelet sends of statuses.
-fn merge(target: &mut Value, patch: &Value) {
+pub fn merge(target: &mut Value, patch: &Value) {
     if !target.is_object() {
         *target = Value::Object(Map::new());
     }

@@ -1,6 +1,6 @@
 //! Pods of a node that is part of a cluster.
 
-mod api;
+pub mod api;
 mod checkpoint;
 mod mirrors;
 mod pods;

@@ -1,0 +1,295 @@
+//! The node's part in letting a persistent volume grow, by the rules of upstream's
+//! `node_expander.go`: what the claim says decides whether it is this node's turn, and the
+//! claim is told what came of it.
+
+use k8s_openapi::{
+    api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimStatus},
+    apimachinery::pkg::api::resource::Quantity,
+};
+use serde_json::{Value, json};
+use tracing::warn;
+
+use super::{
+    VolumeError, VolumeHost,
+    plugin::{Growth, MountRequest, VolumePlugin},
+};
+use crate::{clock, runtime::resources};
+
+const STORAGE: &str = "storage";
+/// Annotation of claims of volumes that no node has anything to do for when they grow.
+const NOT_REQUIRED: &str = "volume.kubernetes.io/node-expansion-not-required";
+/// Conditions that are gone once a volume has grown.
+const CONDITIONS: [&str; 4] = [
+    "FileSystemResizePending",
+    "Resizing",
+    "ControllerResizeError",
+    NODE_ERROR,
+];
+const NODE_ERROR: &str = "NodeResizeError";
+const PENDING: &str = "NodeResizePending";
+const IN_PROGRESS: &str = "NodeResizeInProgress";
+const INFEASIBLE: &str = "NodeResizeInfeasible";
+
+/// What is known of how a volume grows on this node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Known {
+    /// Bytes that it has, as far as somebody knows.
+    pub(super) size: Option<i64>,
+    /// It does not grow while it is used.
+    pub(super) is_in_use: bool,
+    /// The last attempt was refused.
+    pub(super) has_failed: bool,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(super) struct Expanded {
+    pub(super) known: Known,
+    /// Something grew.
+    pub(super) is_news: bool,
+    /// Why the volume is not to be used yet.
+    pub(super) result: Result<(), VolumeError>,
+}
+
+/// A volume that has less than its persistent volume says.
+pub(super) struct Expansion<'a> {
+    pub(super) plugin: &'a dyn VolumePlugin,
+    pub(super) request: &'a MountRequest,
+    pub(super) host: &'a VolumeHost,
+    pub(super) known: Known,
+}
+
+/// What the claim says of it.
+struct Turn {
+    size: Quantity,
+    bytes: i64,
+    /// Whoever resizes volumes says how far it is.
+    is_told: bool,
+    /// The claim knows of it already, by another node or as no node had to do anything.
+    is_known: bool,
+    stage: Option<String>,
+    /// The user wants another size by now.
+    is_outdated: bool,
+    is_everywhere: bool,
+}
+
+impl Turn {
+    fn of(claim: &PersistentVolumeClaim, capacity: &Quantity) -> Option<Self> {
+        let status = claim.status.as_ref()?;
+        let stages = status.allocated_resource_statuses.as_ref();
+        let stage = stages.and_then(|stages| stages.get(STORAGE)).cloned();
+        let allocated = status.allocated_resources.as_ref();
+        let is_told = stage.is_some() || allocated.is_some();
+        let allocated = allocated.and_then(|allocated| allocated.get(STORAGE));
+        let size = allocated.unwrap_or(capacity).clone();
+        let bytes = resources::units(&size)?;
+        let known = status.capacity.as_ref().and_then(|c| c.get(STORAGE));
+        let has_all = known
+            .and_then(resources::units)
+            .is_some_and(|known| known >= bytes);
+        let spec = claim.spec.as_ref();
+        let requests = spec
+            .and_then(|spec| spec.resources.as_ref()?.requests.as_ref()?.get(STORAGE))
+            .and_then(resources::units);
+        let modes = spec.and_then(|spec| spec.access_modes.as_ref());
+        let mut modes = modes.into_iter().flatten();
+        let mut annotations = claim.metadata.annotations.iter().flatten();
+        Some(Self {
+            size,
+            bytes,
+            is_told,
+            is_known: has_all && stage.is_none(),
+            stage,
+            is_outdated: requests != Some(bytes),
+            is_everywhere: modes.any(|mode| mode == "ReadWriteMany")
+                && !annotations.any(|(key, _)| key == NOT_REQUIRED),
+        })
+    }
+
+    /// Whether this node has something to do now.
+    fn is_ours(&self) -> bool {
+        let stage = self.stage.as_deref();
+        !self.is_told
+            || (self.is_known && self.is_everywhere)
+            || matches!(stage, Some(PENDING | IN_PROGRESS))
+    }
+}
+
+impl Expansion<'_> {
+    pub(super) async fn run(self) -> Expanded {
+        let mut expanded = Expanded {
+            known: self.known,
+            is_news: false,
+            result: Ok(()),
+        };
+        expanded.result = match self.grow(&mut expanded).await {
+            // The pod has the volume as it is, and its next sync tries again.
+            Err(VolumeError::Object(error)) if error.is_away() => Ok(()),
+            result => result,
+        };
+        expanded
+    }
+
+    async fn grow(&self, expanded: &mut Expanded) -> Result<(), VolumeError> {
+        let Some((namespace, name, capacity)) = self.claim() else {
+            return Ok(());
+        };
+        let objects = &*self.host.objects;
+        let mut claim = objects.persistent_volume_claim(namespace, name).await?;
+        let Some(turn) = Turn::of(&claim, capacity) else {
+            return Ok(());
+        };
+        if !turn.is_ours() {
+            if turn.is_known {
+                expanded.known.size = Some(turn.bytes);
+            }
+            return Ok(());
+        }
+        if turn.is_told && turn.stage.as_deref() == Some(PENDING) {
+            let patch = in_progress(&claim);
+            claim = objects.patch_claim_status(namespace, name, patch).await?;
+        }
+        let error = match self.plugin.expand(self.request, turn.bytes).await? {
+            done @ (Growth::Done | Growth::Needless) => {
+                if !turn.is_known {
+                    let patch = finished(&claim, &turn.size);
+                    objects.patch_claim_status(namespace, name, patch).await?;
+                }
+                expanded.is_news = matches!(done, Growth::Done);
+                None
+            }
+            Growth::Unsupported(_) if turn.is_known || !turn.is_told => None,
+            Growth::Unsupported(error) => Some((error, false)),
+            Growth::InUse(error) => {
+                expanded.known.is_in_use = true;
+                Some((error, false))
+            }
+            Growth::Refused { error, infeasible } => Some((error, infeasible)),
+        };
+        let Some((error, infeasible)) = error else {
+            expanded.known = Known {
+                size: Some(turn.bytes),
+                ..Known::default()
+            };
+            return Ok(());
+        };
+        if turn.is_told {
+            let is_infeasible = infeasible || (self.known.has_failed && turn.is_outdated);
+            let patch = failed(&claim, &error, is_infeasible);
+            let told = objects.patch_claim_status(namespace, name, patch).await;
+            if let Err(error) = told {
+                let volume = self.request.name();
+                warn!(volume, %error, "cannot tell the claim why its volume does not grow");
+            }
+        }
+        expanded.known.has_failed = true;
+        if expanded.known.is_in_use {
+            let volume = self.request.name();
+            warn!(volume, %error, "volume cannot grow while it is used");
+            return Ok(());
+        }
+        Err(error)
+    }
+
+    /// Namespace and name of the claim, and what the persistent volume has.
+    fn claim(&self) -> Option<(&str, &str, &Quantity)> {
+        let spec = self.request.spec.persistent()?.spec.as_ref()?;
+        let claim = spec.claim_ref.as_ref()?;
+        let capacity = spec.capacity.as_ref()?.get(STORAGE)?;
+        Some((
+            claim.namespace.as_deref()?,
+            claim.name.as_deref()?,
+            capacity,
+        ))
+    }
+}
+
+/// The claim's version, so that a patch is for nothing else than what was read.
+fn version(claim: &PersistentVolumeClaim) -> Value {
+    json!({"resourceVersion": claim.metadata.resource_version})
+}
+
+fn in_progress(claim: &PersistentVolumeClaim) -> Value {
+    let status = json!({"allocatedResourceStatuses": {STORAGE: IN_PROGRESS}});
+    json!({"metadata": version(claim), "status": status})
+}
+
+fn finished(claim: &PersistentVolumeClaim, size: &Quantity) -> Value {
+    let mut status = json!({"capacity": {STORAGE: size}});
+    let known = claim.status.as_ref();
+    let stages = known.and_then(|status| status.allocated_resource_statuses.as_ref());
+    if stages.is_some_and(|stages| stages.contains_key(STORAGE)) {
+        let is_only = stages.is_some_and(|stages| stages.len() == 1);
+        status["allocatedResourceStatuses"] = match is_only {
+            true => Value::Null,
+            false => json!({STORAGE: null}),
+        };
+    }
+    let conditions = known.and_then(|status| status.conditions.as_ref());
+    let gone = conditions.into_iter().flatten();
+    let gone = gone.filter(|condition| CONDITIONS.contains(&&*condition.type_));
+    let gone: Vec<Value> = gone
+        .map(|condition| json!({"$patch": "delete", "type": condition.type_}))
+        .collect();
+    if !gone.is_empty() {
+        status["conditions"] = gone.into();
+    }
+    json!({"metadata": version(claim), "status": status})
+}
+
+/// Tells why it failed. One that is there already stays, as upstream has it.
+fn failed(claim: &PersistentVolumeClaim, error: &VolumeError, is_infeasible: bool) -> Value {
+    let mut status = json!({});
+    if !has_failed(claim.status.as_ref()) {
+        status["conditions"] = json!([{
+            "type": NODE_ERROR, "status": "True", "lastTransitionTime": clock::now_time(),
+            "message": format!("failed to expand pvc with {error}")
+        }]);
+    }
+    if is_infeasible {
+        status["allocatedResourceStatuses"] = json!({STORAGE: INFEASIBLE});
+    }
+    json!({"status": status})
+}
+
+fn has_failed(status: Option<&PersistentVolumeClaimStatus>) -> bool {
+    let conditions = status.and_then(|status| status.conditions.as_ref());
+    let mut conditions = conditions.into_iter().flatten();
+    conditions.any(|condition| condition.type_ == NODE_ERROR && condition.status == "True")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_the_nodes_turn_when_the_claim_says_so() {
+        let turn = |known: &str, modes: &str, more: Value| {
+            let mut status = more;
+            status["capacity"] = json!({STORAGE: known});
+            let spec = json!({"accessModes": [modes]});
+            let claim = serde_json::from_value(json!({"spec": spec, "status": status}));
+            let turn = Turn::of(&claim.unwrap(), &Quantity("3Gi".to_owned())).unwrap();
+            (turn.is_ours(), turn.bytes >> 30)
+        };
+        let stage = |stage: &str| {
+            json!({
+                "allocatedResources": {STORAGE: "2Gi"},
+                "allocatedResourceStatuses": {STORAGE: stage}
+            })
+        };
+        // Of a resizer that says nothing.
+        assert_eq!(turn("1Gi", "ReadWriteOnce", json!({})), (true, 3));
+        for ours in [PENDING, IN_PROGRESS] {
+            assert_eq!(turn("1Gi", "ReadWriteOnce", stage(ours)), (true, 2));
+        }
+        for other in ["ControllerResizeInProgress", INFEASIBLE] {
+            assert_eq!(turn("1Gi", "ReadWriteOnce", stage(other)), (false, 2));
+        }
+        let over = json!({"allocatedResources": {STORAGE: "3Gi"}});
+        assert_eq!(turn("1Gi", "ReadWriteOnce", over.clone()), (false, 3));
+        assert_eq!(turn("3Gi", "ReadWriteOnce", over.clone()), (false, 3));
+        // Each node has to do it.
+        assert_eq!(turn("3Gi", "ReadWriteMany", over), (true, 3));
+    }
+}
