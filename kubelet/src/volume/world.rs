@@ -1,23 +1,22 @@
 //! What pods want of volumes, and what there is: the state that the volume manager
 //! reconciles.
 
+mod attempts;
+mod devices;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    time::Duration,
 };
 
 use tokio::time::Instant;
 
+use self::attempts::Attempts;
 use super::{
     expansion::Known,
     plugin::{Device, MountRequest, Mounted, PodVolume},
 };
 use crate::pod::identity::PodUid;
-
-/// First and longest delay after an operation that failed, as upstream.
-const RETRY_BASE: Duration = Duration::from_millis(500);
-const RETRY_MAX: Duration = Duration::from_secs(122);
 
 /// Everything that is known of volumes on this node.
 #[derive(Debug, Default)]
@@ -70,46 +69,6 @@ struct DeviceState {
     /// How many pods it is being taken away from.
     tearing_down: usize,
     attempts: Attempts,
-}
-
-/// The operations on one thing: one at a time, with a back-off.
-#[derive(Debug, Default)]
-struct Attempts {
-    busy: bool,
-    delay: Option<Duration>,
-    not_before: Option<Instant>,
-    error: Option<String>,
-}
-
-impl Attempts {
-    /// Whether an operation may begin; notes when one may, otherwise.
-    fn may_begin(&self, now: Instant, next: &mut Option<Instant>) -> bool {
-        match self.not_before {
-            _ if self.busy => false,
-            Some(at) if at > now => {
-                *next = Some(next.map_or(at, |next| next.min(at)));
-                false
-            }
-            _ => true,
-        }
-    }
-
-    fn end(&mut self, error: Option<String>, now: Instant) {
-        self.busy = false;
-        self.delay = error.as_ref().map(|_| {
-            self.delay
-                .map_or(RETRY_BASE, |delay| (delay * 2).min(RETRY_MAX))
-        });
-        self.not_before = self.delay.map(|delay| now + delay);
-        self.error = error;
-    }
-
-    /// The next operation is another one than the last.
-    fn turn(&mut self) {
-        self.delay = None;
-        self.not_before = None;
-        self.error = None;
-    }
 }
 
 /// What is known of what a pod wants.
@@ -371,66 +330,6 @@ impl World {
         }
         self.begin_devices(now, &mut jobs, &mut next);
         (jobs, next)
-    }
-
-    /// The volumes that their pods have to wait for, as one pod alone may have them, and
-    /// another one has, or may have.
-    fn conflicts(&self) -> BTreeSet<PodVolume> {
-        let is_elsewhere = |volume: &PodVolume, device: &Device| {
-            self.mounts.iter().any(|(other, mount)| {
-                other.uid != volume.uid
-                    && mount.device.as_ref() == Some(device)
-                    && !matches!(mount.actual, Actual::Absent)
-            })
-        };
-        let mounts = self.mounts.iter().filter(|(volume, mount)| {
-            let Wanted::Yes(request) = &mount.wanted else {
-                return false;
-            };
-            let device = request.device.as_ref();
-            request.spec.is_for_one_pod()
-                && !matches!(mount.actual, Actual::Mounted(_))
-                && device.is_some_and(|device| is_elsewhere(volume, device))
-        });
-        mounts.map(|(volume, _)| volume.clone()).collect()
-    }
-
-    /// What waits for a device to be free is tried now.
-    fn retry_device(&mut self, device: &Device) {
-        let mounts = self.mounts.values_mut();
-        for mount in mounts.filter(|mount| mount.device.as_ref() == Some(device)) {
-            if matches!(
-                (&mount.wanted, &mount.actual),
-                (Wanted::Yes(_), Actual::Absent)
-            ) {
-                mount.attempts.turn();
-            }
-        }
-    }
-
-    fn begin_devices(&mut self, now: Instant, jobs: &mut Vec<Job>, next: &mut Option<Instant>) {
-        let (mounts, settled) = (&self.mounts, self.settled);
-        let used = |device: &Device| {
-            let mut mounts = mounts.values();
-            mounts.any(|mount| mount.device.as_ref() == Some(device))
-        };
-        self.devices.retain(|device, state| {
-            state.attempts.busy
-                || state.tearing_down > 0
-                || state.staged != Some(false)
-                || used(device)
-        });
-        let devices = &self.devices;
-        self.attachments
-            .retain(|device, _| devices.contains_key(device) || used(device));
-        for (device, state) in &mut self.devices {
-            let unknown = state.staged.is_none() && !settled;
-            if unknown || used(device) || !state.attempts.may_begin(now, next) {
-                continue;
-            }
-            state.attempts.busy = true;
-            jobs.push(Job::Unstage(device.clone()));
-        }
     }
 
     /// What is known now of how a volume grows on this node, for all of its pods.

@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::Pod;
 
-use super::*;
+use super::{attempts::RETRY_BASE, *};
 use crate::volume::{
     plugin::VolumeMode,
     spec::{VolumeSource, VolumeSpec},

@@ -1,0 +1,75 @@
+//! What pods share: which of them have to wait for it, and when it is given back.
+
+use std::collections::BTreeSet;
+
+use tokio::time::Instant;
+
+use super::{Actual, Job, Wanted, World};
+use crate::volume::plugin::{Device, PodVolume};
+
+impl World {
+    /// The volumes that their pods have to wait for, as one pod alone may have them, and
+    /// another one has, or may have.
+    pub(super) fn conflicts(&self) -> BTreeSet<PodVolume> {
+        let is_elsewhere = |volume: &PodVolume, device: &Device| {
+            self.mounts.iter().any(|(other, mount)| {
+                other.uid != volume.uid
+                    && mount.device.as_ref() == Some(device)
+                    && !matches!(mount.actual, Actual::Absent)
+            })
+        };
+        let mounts = self.mounts.iter().filter(|(volume, mount)| {
+            let Wanted::Yes(request) = &mount.wanted else {
+                return false;
+            };
+            let device = request.device.as_ref();
+            request.spec.is_for_one_pod()
+                && !matches!(mount.actual, Actual::Mounted(_))
+                && device.is_some_and(|device| is_elsewhere(volume, device))
+        });
+        mounts.map(|(volume, _)| volume.clone()).collect()
+    }
+
+    /// What waits for a device to be free is tried now.
+    pub(super) fn retry_device(&mut self, device: &Device) {
+        let mounts = self.mounts.values_mut();
+        for mount in mounts.filter(|mount| mount.device.as_ref() == Some(device)) {
+            if matches!(
+                (&mount.wanted, &mount.actual),
+                (Wanted::Yes(_), Actual::Absent)
+            ) {
+                mount.attempts.turn();
+            }
+        }
+    }
+
+    pub(super) fn begin_devices(
+        &mut self,
+        now: Instant,
+        jobs: &mut Vec<Job>,
+        next: &mut Option<Instant>,
+    ) {
+        let (mounts, settled) = (&self.mounts, self.settled);
+        let used = |device: &Device| {
+            let mut mounts = mounts.values();
+            mounts.any(|mount| mount.device.as_ref() == Some(device))
+        };
+        self.devices.retain(|device, state| {
+            state.attempts.busy
+                || state.tearing_down > 0
+                || state.staged != Some(false)
+                || used(device)
+        });
+        let devices = &self.devices;
+        self.attachments
+            .retain(|device, _| devices.contains_key(device) || used(device));
+        for (device, state) in &mut self.devices {
+            let unknown = state.staged.is_none() && !settled;
+            if unknown || used(device) || !state.attempts.may_begin(now, next) {
+                continue;
+            }
+            state.attempts.busy = true;
+            jobs.push(Job::Unstage(device.clone()));
+        }
+    }
+}
