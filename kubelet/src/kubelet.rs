@@ -458,7 +458,7 @@ impl Kubelet {
                         "the runtime answers"
                     );
                     self.0.runtime.set_name(version.runtime_name);
-                    let features = status.features.clone().unwrap_or_default();
+                    let features = status.features.unwrap_or_default();
                     self.0.readiness.take(status);
                     self.0.node.set_runtime_features(features);
                     return;

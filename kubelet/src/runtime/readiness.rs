@@ -140,7 +140,7 @@ impl RuntimeReadiness {
 
     /// What it can do whatever the handler; `None` when it does not say.
     pub fn features(&self) -> Option<RuntimeFeatures> {
-        self.said.lock().features.clone()
+        self.said.lock().features
     }
 }
 
