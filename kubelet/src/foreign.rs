@@ -37,7 +37,7 @@ pub(crate) static MESSAGES: Bound = Bound::new(THREADS);
 #[derive(Debug)]
 pub(crate) struct Bound(Semaphore);
 
-/// The threads for one kind of work, of which each server has some at most.
+/// The threads for one kind of work, with a bound for each server.
 #[derive(Debug)]
 pub(crate) struct Servers {
     all: Bound,
@@ -96,10 +96,13 @@ impl Servers {
 
     /// Waits for a thread for the work on a server: whatever all of it hangs with.
     pub(crate) async fn turn(&'static self, server: &str) -> Turn {
-        // First that of the server, so that who waits for it has none of the others'.
+        if repeatable::is_repeatable() {
+            return self.all.turn().await;
+        }
+        // The server's permit first: a turn that waits for it takes no thread from the others.
         let of_server = self.of(server).acquire_owned().await.ok();
         Turn {
-            _of_server: of_server.filter(|_| !repeatable::is_repeatable()),
+            _of_server: of_server,
             ..self.all.turn().await
         }
     }
@@ -189,7 +192,7 @@ mod tests {
         assert!(third.as_mut().now_or_never().is_none());
         let well = SERVERS.turn("well").now_or_never();
         assert!(well.is_some());
-        // Who waits for its server has no thread that others could have.
+        // A turn that waits for its server takes no thread from the others.
         assert_eq!(SERVERS.all.0.available_permits(), 7);
         drop(hung);
         third.await;

@@ -1,4 +1,4 @@
-//! Who is resized first.
+//! The order in which pending resizes are tried.
 
 use std::cmp::Reverse;
 
@@ -24,8 +24,8 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Of `pod`, which has the resources of `placed`, and whose resize has waited `since`
-    /// then, if it was looked at before.
+    /// The place of `pod`, which has the resources of `placed`. Its resize is pending since
+    /// `since`; `None` when it was not tried before.
     pub(super) fn of(pod: &Pod, placed: &Pod, since: Option<Time>) -> Self {
         let priority = pod.spec.as_ref().and_then(|spec| spec.priority);
         let class = pod.spec.as_ref().map(QosClass::of);

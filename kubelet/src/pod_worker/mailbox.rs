@@ -38,7 +38,7 @@ pub(super) struct Mailbox {
     finished: Option<Instant>,
 }
 
-/// What was asked for at one moment.
+/// The request at one moment.
 pub(super) struct Asked {
     pub(super) pod: Option<Arc<Pod>>,
     pub(super) revision: u64,
@@ -48,7 +48,7 @@ pub(super) struct Asked {
 }
 
 impl Mailbox {
-    /// What is asked for now.
+    /// The current request, all of it from one moment.
     pub(super) fn asked(&self) -> Asked {
         Asked {
             pod: self.pod.clone(),

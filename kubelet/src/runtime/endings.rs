@@ -47,7 +47,7 @@ impl Endings {
         ending.deadline = ending.deadline.min(deadline);
     }
 
-    /// What is left of a container's time, of which whole seconds alone count, as upstream.
+    /// The container's remaining time, rounded up to whole seconds as upstream.
     pub(super) fn left(&self, id: &str) -> Duration {
         let endings = self.0.lock();
         let ending = endings.get(id);

@@ -35,7 +35,7 @@ struct Said {
 }
 
 impl RuntimeReadiness {
-    /// Of a runtime that was not asked yet.
+    /// The readiness of a runtime that was not asked yet.
     pub const fn new(cri: CriClient) -> Self {
         Self {
             cri,

@@ -1,4 +1,4 @@
-//! What pods were granted: who has what of the node, now and after a restart.
+//! The resources that were granted to pods, kept across restarts of the kubelet.
 
 use std::{collections::BTreeMap, io, sync::Arc};
 
@@ -64,7 +64,7 @@ pub(super) struct Granted {
 }
 
 impl Granted {
-    /// Of a pod that has its place now, after what the last kubelet knew of it.
+    /// The grant of a pod that is admitted now: as the last kubelet kept it, or by its spec.
     fn of(pod: &Arc<Pod>, before: Option<Checkpoint>) -> Self {
         let is_kept = before.is_some();
         let before = before.unwrap_or_default();
@@ -197,7 +197,7 @@ impl RuntimeManager {
         self.resizes.pods.lock().keys().cloned().collect()
     }
 
-    /// Sets aside for a pod what it asks for now, until [`commit`](Self::commit).
+    /// Reserves the resources that the pod's spec asks for, until [`commit`](Self::commit).
     pub fn reserve(&self, pod: &Arc<Pod>) {
         self.resizes.update(&PodUid::of(pod), |entry| {
             entry.next = Some(Arc::clone(pod));
