@@ -6,6 +6,31 @@ use cri_proto::runtime::v1 as cri;
 
 use super::world::{Container, Sandbox, World};
 
+pub(super) fn status(world: &World) -> cri::StatusResponse {
+    let ready = |kind: &str| cri::RuntimeCondition {
+        r#type: kind.to_owned(),
+        status: !world.unready.contains(kind),
+        ..cri::RuntimeCondition::default()
+    };
+    cri::StatusResponse {
+        status: Some(cri::RuntimeStatus {
+            conditions: vec![ready("RuntimeReady"), ready("NetworkReady")],
+        }),
+        runtime_handlers: vec![cri::RuntimeHandler {
+            name: String::new(),
+            features: Some(cri::RuntimeHandlerFeatures {
+                user_namespaces: world.user_namespaces,
+                ..cri::RuntimeHandlerFeatures::default()
+            }),
+        }],
+        features: Some(cri::RuntimeFeatures {
+            supplemental_groups_policy: world.group_policies,
+            ..cri::RuntimeFeatures::default()
+        }),
+        ..cri::StatusResponse::default()
+    }
+}
+
 pub(super) fn sandbox_status(sandbox: &Sandbox) -> cri::PodSandboxStatus {
     cri::PodSandboxStatus {
         id: sandbox.id.clone(),

@@ -4,10 +4,12 @@
 //! It is served over an in-process transport, so that a kubelet's tests run on
 //! tokio's paused time, or over a unix socket for tests across processes.
 
+mod checkpoints;
 mod commands;
 mod convert;
 mod fault;
 mod image_service;
+mod lists;
 mod runtime_service;
 mod world;
 

@@ -1,27 +1,16 @@
 //! `RuntimeService` of the fake runtime.
 
-use std::{pin::Pin, time::Duration};
+use std::time::Duration;
 
 use cri_proto::runtime::v1::{self as cri, runtime_service_server::RuntimeService};
-use futures::{Stream, stream};
 use tokio_stream::{StreamExt as _, wrappers::BroadcastStream};
 use tonic::{Request, Response, Status};
 
 use super::{
-    FakeRuntime, Verb,
-    convert::{self, labels_match},
+    FakeRuntime, Verb, convert,
+    lists::{Parts, container_stats, containers, metrics, parts, sandbox_stats, sandboxes},
     world::{Checkpoint, World},
 };
-
-/// Items in one message of a list stream: few, so that a test sees several.
-pub(super) const PART: usize = 8;
-
-type Parts<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
-
-fn parts<T: Clone, R: Send + 'static>(items: &[T], part: impl Fn(Vec<T>) -> R) -> Parts<R> {
-    let messages: Vec<_> = items.chunks(PART).map(|c| Ok(part(c.to_vec()))).collect();
-    Box::pin(stream::iter(messages))
-}
 
 #[tonic::async_trait]
 impl RuntimeService for FakeRuntime {
@@ -495,22 +484,8 @@ impl RuntimeService for FakeRuntime {
         request: Request<cri::CheckpointPodRequest>,
     ) -> Result<Response<cri::CheckpointPodResponse>, Status> {
         let request = request.into_inner();
-        self.call(Verb::CheckpointPod, |world| {
-            let id = sandbox(world, &request.pod_sandbox_id)?.id.clone();
-            let wanted = &request.container_ids;
-            let containers = world
-                .containers
-                .values()
-                .filter(|c| c.sandbox_id == id)
-                .filter(|c| wanted.is_empty() || wanted.contains(&c.id))
-                .map(|c| c.config.clone())
-                .collect();
-            world
-                .checkpoints
-                .insert(request.output_path, Checkpoint { containers });
-            Ok(cri::CheckpointPodResponse {})
-        })
-        .await
+        self.call(Verb::CheckpointPod, |world| world.checkpoint_pod(request))
+            .await
     }
 
     async fn restore_pod(
@@ -518,33 +493,8 @@ impl RuntimeService for FakeRuntime {
         request: Request<cri::RestorePodRequest>,
     ) -> Result<Response<cri::RestorePodResponse>, Status> {
         let request = request.into_inner();
-        self.call(Verb::RestorePod, |world| {
-            let path = &request.checkpoint_path;
-            let Some(checkpoint) = world.checkpoints.get(path).cloned() else {
-                return Err(Status::not_found(format!("no checkpoint at {path}")));
-            };
-            let config = request
-                .config
-                .ok_or_else(|| Status::invalid_argument("config is not set"))?;
-            let sandbox = world.run_sandbox(config, request.runtime_handler)?;
-            let configs = if request.container_configs.is_empty() {
-                checkpoint.containers
-            } else {
-                request.container_configs
-            };
-            let mut restored = Vec::new();
-            for config in configs {
-                let name = config.metadata.clone().unwrap_or_default().name;
-                let container_id = world.create_container(&sandbox, config)?;
-                world.start_container(&container_id)?;
-                restored.push(cri::RestoredContainer { name, container_id });
-            }
-            Ok(cri::RestorePodResponse {
-                pod_sandbox_id: sandbox,
-                restored_containers: restored,
-            })
-        })
-        .await
+        self.call(Verb::RestorePod, |world| world.restore_pod(request))
+            .await
     }
 
     async fn update_runtime_config(
@@ -568,31 +518,8 @@ impl RuntimeService for FakeRuntime {
         &self,
         _: Request<cri::StatusRequest>,
     ) -> Result<Response<cri::StatusResponse>, Status> {
-        self.call(Verb::Status, |world| {
-            let ready = |kind: &str| cri::RuntimeCondition {
-                r#type: kind.to_owned(),
-                status: !world.unready.contains(kind),
-                ..cri::RuntimeCondition::default()
-            };
-            Ok(cri::StatusResponse {
-                status: Some(cri::RuntimeStatus {
-                    conditions: vec![ready("RuntimeReady"), ready("NetworkReady")],
-                }),
-                runtime_handlers: vec![cri::RuntimeHandler {
-                    name: String::new(),
-                    features: Some(cri::RuntimeHandlerFeatures {
-                        user_namespaces: world.user_namespaces,
-                        ..cri::RuntimeHandlerFeatures::default()
-                    }),
-                }],
-                features: Some(cri::RuntimeFeatures {
-                    supplemental_groups_policy: world.group_policies,
-                    ..cri::RuntimeFeatures::default()
-                }),
-                ..cri::StatusResponse::default()
-            })
-        })
-        .await
+        self.call(Verb::Status, |world| Ok(convert::status(world)))
+            .await
     }
 
     async fn runtime_config(
@@ -634,63 +561,6 @@ fn sandbox<'a>(world: &'a World, id: &str) -> Result<&'a super::Sandbox, Status>
         .sandbox_id(id)
         .and_then(|id| world.sandboxes.get(&id))
         .ok_or_else(|| Status::not_found(format!("no sandbox {id}")))
-}
-
-fn sandboxes(world: &World, filter: Option<cri::PodSandboxFilter>) -> Vec<cri::PodSandbox> {
-    let filter = filter.unwrap_or_default();
-    world
-        .sandboxes
-        .values()
-        .filter(|s| convert::sandbox_matches(s, &filter))
-        .map(convert::listed_sandbox)
-        .collect()
-}
-
-fn containers(world: &World, filter: Option<cri::ContainerFilter>) -> Vec<cri::Container> {
-    let filter = filter.unwrap_or_default();
-    world
-        .containers
-        .values()
-        .filter(|c| convert::container_matches(c, &filter))
-        .map(convert::listed_container)
-        .collect()
-}
-
-fn container_stats(
-    world: &World,
-    filter: Option<cri::ContainerStatsFilter>,
-) -> Vec<cri::ContainerStats> {
-    let filter = filter.unwrap_or_default();
-    world
-        .containers
-        .values()
-        .filter(|c| c.id.starts_with(&filter.id))
-        .filter(|c| c.sandbox_id.starts_with(&filter.pod_sandbox_id))
-        .filter(|c| labels_match(&c.config.labels, &filter.label_selector))
-        .map(|c| convert::container_stats(c, world.now()))
-        .collect()
-}
-
-fn sandbox_stats(
-    world: &World,
-    filter: Option<cri::PodSandboxStatsFilter>,
-) -> Vec<cri::PodSandboxStats> {
-    let filter = filter.unwrap_or_default();
-    world
-        .sandboxes
-        .values()
-        .filter(|s| s.id.starts_with(&filter.id))
-        .filter(|s| labels_match(&s.config.labels, &filter.label_selector))
-        .map(|s| convert::sandbox_stats(s, world))
-        .collect()
-}
-
-fn metrics(world: &World) -> Vec<cri::PodSandboxMetrics> {
-    world
-        .sandboxes
-        .values()
-        .map(|s| convert::sandbox_metrics(s, world))
-        .collect()
 }
 
 fn streaming_url(base: Option<String>, verb: &str, id: &str) -> Result<String, Status> {

@@ -1,0 +1,88 @@
+//! What the fake runtime's list verbs answer, whole or in parts.
+
+use std::pin::Pin;
+
+use cri_proto::runtime::v1 as cri;
+use futures::{Stream, stream};
+use tonic::Status;
+
+use super::{
+    convert::{self, labels_match},
+    world::World,
+};
+
+/// Items in one message of a list stream: few, so that a test sees several.
+pub(super) const PART: usize = 8;
+
+pub(super) type Parts<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+pub(super) fn parts<T: Clone, R: Send + 'static>(
+    items: &[T],
+    part: impl Fn(Vec<T>) -> R,
+) -> Parts<R> {
+    let messages: Vec<_> = items.chunks(PART).map(|c| Ok(part(c.to_vec()))).collect();
+    Box::pin(stream::iter(messages))
+}
+
+pub(super) fn sandboxes(
+    world: &World,
+    filter: Option<cri::PodSandboxFilter>,
+) -> Vec<cri::PodSandbox> {
+    let filter = filter.unwrap_or_default();
+    world
+        .sandboxes
+        .values()
+        .filter(|s| convert::sandbox_matches(s, &filter))
+        .map(convert::listed_sandbox)
+        .collect()
+}
+
+pub(super) fn containers(
+    world: &World,
+    filter: Option<cri::ContainerFilter>,
+) -> Vec<cri::Container> {
+    let filter = filter.unwrap_or_default();
+    world
+        .containers
+        .values()
+        .filter(|c| convert::container_matches(c, &filter))
+        .map(convert::listed_container)
+        .collect()
+}
+
+pub(super) fn container_stats(
+    world: &World,
+    filter: Option<cri::ContainerStatsFilter>,
+) -> Vec<cri::ContainerStats> {
+    let filter = filter.unwrap_or_default();
+    world
+        .containers
+        .values()
+        .filter(|c| c.id.starts_with(&filter.id))
+        .filter(|c| c.sandbox_id.starts_with(&filter.pod_sandbox_id))
+        .filter(|c| labels_match(&c.config.labels, &filter.label_selector))
+        .map(|c| convert::container_stats(c, world.now()))
+        .collect()
+}
+
+pub(super) fn sandbox_stats(
+    world: &World,
+    filter: Option<cri::PodSandboxStatsFilter>,
+) -> Vec<cri::PodSandboxStats> {
+    let filter = filter.unwrap_or_default();
+    world
+        .sandboxes
+        .values()
+        .filter(|s| s.id.starts_with(&filter.id))
+        .filter(|s| labels_match(&s.config.labels, &filter.label_selector))
+        .map(|s| convert::sandbox_stats(s, world))
+        .collect()
+}
+
+pub(super) fn metrics(world: &World) -> Vec<cri::PodSandboxMetrics> {
+    world
+        .sandboxes
+        .values()
+        .map(|s| convert::sandbox_metrics(s, world))
+        .collect()
+}
