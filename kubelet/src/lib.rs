@@ -43,6 +43,7 @@ pub mod root_dir;
 pub mod run;
 mod run_once;
 pub mod runtime;
+pub mod selinux;
 pub mod server;
 pub mod status;
 pub mod status_command;

@@ -30,6 +30,7 @@ use crate::{
     node::findings::{Findings, Pressure},
     root_dir::{RootDirError, RootDirLock},
     runtime::cri::{CriClient, CriError},
+    selinux,
     server::{
         FromCluster, NodeView, ServerError, Servers,
         reviews::ApiServerReviews,
@@ -112,6 +113,9 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
     let cancel = CancellationToken::new();
     cancel_on_signals(&cancel)?;
     let _lock = RootDirLock::acquire(&options.root_dir)?;
+    if options.selinux.is_some() {
+        selinux::label_plugin_dirs(&options.root_dir);
+    }
     let cri = CriClient::connect(
         &options.container_runtime_endpoint,
         &options.image_service_endpoint,

@@ -10,6 +10,7 @@ use crate::{
     },
     logs::RotationPolicy,
     node::shutdown::order::ShutdownGracePeriod,
+    selinux::SeLinux,
 };
 
 /// Values of one run of the kubelet, after flags, file and defaults are merged.
@@ -88,6 +89,8 @@ pub struct Options {
     pub allowed_unsafe_sysctls: Vec<String>,
     /// Ids of one pod's user namespace (`userNamespaces.idsPerPod`).
     pub user_namespace_ids_per_pod: u32,
+    /// SELinux, where this node has it.
+    pub selinux: Option<SeLinux>,
 }
 
 /// What containers may do with swap.
@@ -102,8 +105,8 @@ pub enum SwapBehavior {
 }
 
 impl Default for Options {
-    /// Upstream's defaults, on a node named `localhost` without addresses, with nothing
-    /// reserved and without links to logs.
+    /// Upstream's defaults, on a node named `localhost` without addresses or SELinux, with
+    /// nothing reserved and without links to logs.
     fn default() -> Self {
         Self {
             node_name: "localhost".to_owned(),
@@ -144,6 +147,7 @@ impl Default for Options {
             seccomp_default: false,
             allowed_unsafe_sysctls: Vec::new(),
             user_namespace_ids_per_pod: 65_536,
+            selinux: None,
         }
     }
 }

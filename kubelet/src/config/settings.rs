@@ -32,6 +32,7 @@ use super::{
 };
 use crate::{
     cli::Flags, image::credentials::plugin::config::ProviderConfigError, logging::LogFormat,
+    selinux::SeLinux,
 };
 
 /// Everything that one run is made from.
@@ -317,6 +318,7 @@ fn options(config: &KubeletConfiguration, flags: &Flags) -> Result<Options, Sett
             .and_then(|namespaces| namespaces.ids_per_pod)
             .and_then(|ids| u32::try_from(ids).ok())
             .unwrap_or(65_536),
+        selinux: SeLinux::of(Path::new("/")),
     })
 }
 

@@ -12,6 +12,7 @@ use tracing::warn;
 use super::{container_config::TERMINATION_MESSAGE_PATH, env, expansion::expand};
 use crate::{
     file_work::FileWork,
+    selinux::SeLinux,
     volume::{
         MountedVolumes,
         plugin::Mounted,
@@ -69,6 +70,14 @@ pub enum MountError {
     /// No such propagation is known.
     #[error("invalid MountPropagation mode: {0:?}")]
     Propagation(String),
+    /// It is not known whether the files of a mount have SELinux labels of their own.
+    #[error("cannot tell whether {what} has SELinux labels: {why}")]
+    Labels {
+        /// What is mounted.
+        what: String,
+        /// Why not.
+        why: String,
+    },
     /// The path of a device inside the container is relative.
     #[error("error DevicePath `{0}` must be an absolute path")]
     DevicePath(String),
@@ -95,11 +104,13 @@ pub struct MountParts {
     pub termination_message: Option<PathBuf>,
     /// What parts of volumes are bound for.
     pub file_work: FileWork,
+    /// SELinux, where the node has it.
+    pub selinux: Option<SeLinux>,
 }
 
 impl MountParts {
     /// The mounts of the container: its volumes in the order of its spec, then the kubelet's
-    /// own files. Blocks when there are sub-paths.
+    /// own files. Blocks when it [must look](Self::must_look) at files.
     ///
     /// # Errors
     /// See [`MountError`].
@@ -108,26 +119,49 @@ impl MountParts {
         for (index, mount) in self.container.volume_mounts.iter().flatten().enumerate() {
             mounts.push(self.volume_mount(index, mount)?);
         }
-        let file = |container_path: &str, host_path: &Path| Mount {
-            container_path: container_path.to_owned(),
-            host_path: host_path.to_string_lossy().into_owned(),
-            ..Mount::default()
-        };
         if let Some(hosts) = &self.hosts_file {
-            mounts.push(file("/etc/hosts", hosts));
+            mounts.push(self.file("/etc/hosts", hosts)?);
         }
         if let Some(message) = &self.termination_message {
             let path = self.container.termination_message_path.as_deref();
-            mounts.push(file(path.unwrap_or(TERMINATION_MESSAGE_PATH), message));
+            mounts.push(self.file(path.unwrap_or(TERMINATION_MESSAGE_PATH), message)?);
         }
         Ok(mounts)
     }
 
-    /// Whether there are parts of volumes to look for.
-    pub fn have_sub_paths(&self) -> bool {
+    /// Whether there are parts of volumes to look for, or labels.
+    pub fn must_look(&self) -> bool {
         let given = |path: &Option<String>| path.as_deref().is_some_and(|path| !path.is_empty());
         let mut mounts = self.container.volume_mounts.iter().flatten();
-        mounts.any(|mount| given(&mount.sub_path) || given(&mount.sub_path_expr))
+        self.selinux.is_some()
+            || mounts.any(|mount| given(&mount.sub_path) || given(&mount.sub_path_expr))
+    }
+
+    /// A file of the kubelet's own.
+    fn file(&self, container_path: &str, host_path: &Path) -> Result<Mount, MountError> {
+        Ok(Mount {
+            container_path: container_path.to_owned(),
+            host_path: host_path.to_string_lossy().into_owned(),
+            selinux_relabel: self.has_labels(container_path, host_path)?,
+            ..Mount::default()
+        })
+    }
+
+    /// Whether what is at a path of the node has SELinux labels, which the runtime is to
+    /// change.
+    fn has_labels(&self, what: &str, path: &Path) -> Result<bool, MountError> {
+        let labels = self
+            .selinux
+            .as_ref()
+            .map(|selinux| selinux.has_labels(path));
+        let failed = |error: std::io::Error| MountError::Labels {
+            what: what.to_owned(),
+            why: error.kind().to_string(),
+        };
+        labels
+            .transpose()
+            .map_err(failed)
+            .map(Option::unwrap_or_default)
     }
 
     fn volume_mount(&self, index: usize, mount: &VolumeMount) -> Result<Mount, MountError> {
@@ -152,11 +186,16 @@ impl MountParts {
         // Upstream: a relative path is one from the root of the container.
         let container_path = Path::new("/").join(&mount.mount_path);
         let attributes = volume.attributes;
+        let may_relabel = attributes.managed && attributes.selinux_relabel;
+        let selinux_relabel = match &volume.mounted {
+            Mounted::Path(path) if may_relabel => self.has_labels(&mount.name, path)?,
+            _ => false,
+        };
         Ok(Mount {
             container_path: container_path.to_string_lossy().into_owned(),
             host_path: host_path.to_string_lossy().into_owned(),
             readonly: mount.read_only.unwrap_or_default() || attributes.read_only,
-            selinux_relabel: attributes.managed && attributes.selinux_relabel,
+            selinux_relabel,
             propagation: propagation(mount)?.into(),
             recursive_read_only: self.is_recursive_read_only(mount)?,
             image_sub_path: image.map(|_| sub_path).unwrap_or_default(),
@@ -345,6 +384,7 @@ mod tests {
             hosts_file: None,
             termination_message: None,
             file_work: FileWork::default(),
+            selinux: None,
         }
     }
 
@@ -362,7 +402,7 @@ mod tests {
             (data.container_path.as_str(), data.host_path.as_str()),
             ("/d", "/v/data")
         );
-        assert!(!data.readonly && data.selinux_relabel);
+        assert!(!data.readonly);
         assert_eq!(
             data.propagation(),
             MountPropagation::PropagationHostToContainer

@@ -252,6 +252,7 @@ impl RuntimeManager {
             )
             .await?,
             file_work: FileWork::current(),
+            selinux: self.options.selinux.clone(),
         };
         let devices = mounts::devices(container, running.volumes)?;
         let parts = Parts {
@@ -259,7 +260,7 @@ impl RuntimeManager {
             image_ref: image.id,
             image_user: image.user,
             variables,
-            mounts: if mounts.have_sub_paths() {
+            mounts: if mounts.must_look() {
                 foreign::CONTAINERS
                     .blocking(move || mounts.mounts())
                     .await??

@@ -18,10 +18,50 @@ pub struct MountInfo {
     pub root: PathBuf,
     /// Where.
     pub mount_point: PathBuf,
+    /// Options of the mount, comma-separated.
+    pub options: String,
     /// Type of the file system.
     pub fs_type: String,
     /// Options of the file system, comma-separated.
     pub super_options: String,
+}
+
+impl MountInfo {
+    /// Whether the mount, or its file system, has this option.
+    pub fn has_option(&self, option: &str) -> bool {
+        let mut all = self.options.split(',').chain(self.super_options.split(','));
+        all.any(|one| one == option)
+    }
+}
+
+/// Where the mounts of a node can be read.
+#[derive(Clone, Debug)]
+pub struct MountTable(PathBuf);
+
+impl MountTable {
+    /// That of the node whose file system is at `root`, as this process sees it.
+    pub fn of(root: &Path) -> Self {
+        Self(root.join("proc/self/mountinfo"))
+    }
+
+    /// Every mount, in the order in which they were made.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub fn read(&self) -> io::Result<Vec<MountInfo>> {
+        Ok(parse(&fs::read(&self.0)?))
+    }
+
+    /// The mount that a path is on, not following its last component.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read), and the path's parent cannot be resolved.
+    pub fn holding(&self, path: &Path) -> io::Result<Option<MountInfo>> {
+        match resolve(path)? {
+            Some(path) => Ok(nearest(self.read()?, &path)),
+            None => Ok(None),
+        }
+    }
 }
 
 /// Every mount that this process sees, in the order in which they were made.
@@ -29,7 +69,7 @@ pub struct MountInfo {
 /// # Errors
 /// `/proc` is not there.
 pub fn read() -> io::Result<Vec<MountInfo>> {
-    Ok(parse(&fs::read("/proc/self/mountinfo")?))
+    MountTable::of(Path::new("/")).read()
 }
 
 /// What is mounted at a path; the newest, when mounts cover each other. Looks at the path's
@@ -66,11 +106,8 @@ pub fn within(path: &Path) -> io::Result<Vec<MountInfo>> {
 /// # Errors
 /// As [`read`].
 pub fn device_of(path: &Path) -> io::Result<String> {
-    let mounts = read()?.into_iter();
-    let above = mounts.filter(|mount| path.starts_with(&mount.mount_point));
-    // The newest of those that cover each other.
-    let nearest = above.max_by_key(|mount| mount.mount_point.components().count());
-    Ok(nearest.map(|mount| mount.device).unwrap_or_default())
+    let mount = nearest(read()?, path);
+    Ok(mount.map(|mount| mount.device).unwrap_or_default())
 }
 
 /// Where else the same is mounted as at a path, or a part of it: not below the path, and not
@@ -90,6 +127,13 @@ pub fn elsewhere(path: &Path) -> io::Result<Vec<MountInfo>> {
             && !other.mount_point.to_string_lossy().contains(&shown)
     });
     Ok(mounts)
+}
+
+/// The mount with the longest part of the path; the newest, when mounts cover each other.
+fn nearest(mounts: Vec<MountInfo>, path: &Path) -> Option<MountInfo> {
+    let mounts = mounts.into_iter();
+    let above = mounts.filter(|mount| path.starts_with(&mount.mount_point));
+    above.max_by_key(|mount| mount.mount_point.components().count())
 }
 
 /// The path as the kernel has it, not following its last component; `None` when its parent
@@ -117,6 +161,7 @@ fn line(line: &[u8]) -> Option<MountInfo> {
     let device = text(fields.nth(1)?);
     let root = path(fields.next()?);
     let mount_point = path(fields.next()?);
+    let options = text(fields.next()?);
     // Any number of optional fields, then a dash.
     let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
     let fs_type = text(fields.next()?);
@@ -126,6 +171,7 @@ fn line(line: &[u8]) -> Option<MountInfo> {
         device,
         root,
         mount_point,
+        options,
         fs_type,
         super_options,
     })
@@ -171,6 +217,8 @@ mod tests {
         assert_eq!(mounts[0].root, Path::new("/mnt1"));
         assert_eq!(mounts[0].fs_type, "ext3");
         assert_eq!(mounts[0].super_options, "rw,x=y");
+        assert!(mounts[0].has_option("noatime") && mounts[0].has_option("x=y"));
+        assert!(!mounts[0].has_option("ro") && mounts[2].has_option("ro"));
         assert_eq!(mounts[1].mount_point, Path::new("/var/with blank\\"));
         assert_eq!(mounts[2].super_options, "");
     }
