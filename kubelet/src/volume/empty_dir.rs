@@ -271,6 +271,7 @@ mod tests {
                     on_root_mismatch: false,
                 }),
                 fs_user: None,
+                selinux_label: None,
             }
         }
     }

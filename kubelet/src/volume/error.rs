@@ -94,6 +94,12 @@ pub enum VolumeError {
     /// One pod alone may have the volume, and it is not this one.
     #[error("volume uses the ReadWriteOncePod access mode and is already in use by another pod")]
     UsedByAnotherPod,
+    /// The volume is still there for another pod, whose label its files have.
+    #[error(
+        "waiting for unmount of volume {0:?}, because it is already mounted to a different pod \
+         with a different SELinux label"
+    )]
+    OtherLabel(String),
     /// The volume is not for this node; in upstream's words.
     #[error("no matching NodeSelectorTerms")]
     OtherNode,

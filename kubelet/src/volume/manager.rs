@@ -15,6 +15,7 @@ use super::{
     metrics::StorageMetrics,
     mounted::{MountedVolume, MountedVolumes},
     plugin::{Device, FsGroup, MountRequest, PodVolume, VolumeMode, VolumePlugin},
+    selinux,
     spec::{self, VolumeSpec},
     world::{Wants, World},
 };
@@ -153,6 +154,7 @@ impl VolumeManager {
             name: spec.inner_name().to_owned(),
             mode: spec.mode,
         };
+        let selinux_label = self.selinux_label(pod, &spec, &**plugin).await?;
         let refreshes = plugin.refreshes(&spec);
         let request = MountRequest {
             pod: Arc::clone(pod),
@@ -162,9 +164,25 @@ impl VolumeManager {
             attachment,
             fs_group: pod.spec.as_ref().and_then(fs_group),
             fs_user: pod.spec.as_ref().and_then(fs_user),
+            selinux_label,
             spec,
         };
         Ok((request, refreshes))
+    }
+
+    /// The SELinux label that the volume is to be mounted with, if it can be.
+    async fn selinux_label(
+        &self,
+        pod: &Pod,
+        spec: &VolumeSpec,
+        plugin: &dyn VolumePlugin,
+    ) -> Result<Option<String>, VolumeError> {
+        let (Some(selinux), Some(pod)) = (&self.host.options.selinux, &pod.spec) else {
+            return Ok(None);
+        };
+        let label = selinux::mount_label(selinux, pod, spec)?;
+        let takes = label.is_some() && plugin.takes_selinux_label(spec).await?;
+        Ok(label.filter(|_| takes))
     }
 
     fn mounted(&self, uid: &PodUid, names: &[String]) -> MountedVolumes {

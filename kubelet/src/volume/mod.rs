@@ -31,6 +31,7 @@ pub mod plugins;
 mod projected;
 mod reconciler;
 mod secret;
+mod selinux;
 pub mod spec;
 pub mod subpath;
 mod trust_bundles;

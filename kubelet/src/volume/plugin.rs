@@ -126,6 +126,9 @@ pub struct MountRequest {
     pub fs_group: Option<FsGroup>,
     /// The one user that all containers of the pod run as, when there is one.
     pub fs_user: Option<u32>,
+    /// The SELinux label that its files get by an option of `mount`; `None` where the runtime
+    /// relabels them, and where there is no SELinux.
+    pub selinux_label: Option<String>,
 }
 
 impl MountRequest {
@@ -185,7 +188,7 @@ pub struct Attributes {
     pub read_only: bool,
     /// The files are the kubelet's to change.
     pub managed: bool,
-    /// The runtime is to give the files the pod's SELinux label.
+    /// The runtime is to give the files the pod's SELinux label, where they have labels.
     pub selinux_relabel: bool,
 }
 
@@ -234,6 +237,12 @@ pub trait VolumePlugin: fmt::Debug + Send + Sync + 'static {
     fn attachment<'a>(&'a self, spec: &'a VolumeSpec) -> Work<'a, Option<String>> {
         let _ = spec;
         future::ready(Ok(None)).boxed()
+    }
+
+    /// Whether the volume can be mounted with [`MountRequest::selinux_label`].
+    fn takes_selinux_label<'a>(&'a self, spec: &'a VolumeSpec) -> Work<'a, bool> {
+        let _ = spec;
+        future::ready(Ok(false)).boxed()
     }
 
     /// Whether what is in the volume changes while it is mounted.

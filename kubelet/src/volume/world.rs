@@ -66,6 +66,8 @@ enum Actual {
 struct DeviceState {
     /// `None` when it is not known.
     staged: Option<bool>,
+    /// The SELinux label that it was staged with last.
+    selinux_label: Option<String>,
     /// How many pods it is being taken away from.
     tearing_down: usize,
     attempts: Attempts,
@@ -313,7 +315,8 @@ impl World {
                         if state.attempts.busy || state.tearing_down > 0 {
                             continue;
                         }
-                        stage = state.staged != Some(true);
+                        stage = state.staged != Some(true)
+                            || state.selinux_label != request.selinux_label;
                         state.attempts.busy = true;
                     }
                     mount.attempts.busy = true;
@@ -359,6 +362,7 @@ impl World {
                 {
                     if *stage {
                         state.staged = result.is_ok().then_some(true);
+                        state.selinux_label.clone_from(&request.selinux_label);
                     }
                     state.attempts.end(None, now);
                 }

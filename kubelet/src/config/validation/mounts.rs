@@ -64,6 +64,18 @@ pub fn file_system_type(text: &str) -> Rule {
     )
 }
 
+/// Parts of an SELinux label, which is given to mount(8) in quotes.
+///
+/// # Errors
+/// What is allowed.
+pub fn selinux_part(text: &str) -> Rule {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | ',');
+    ensure(
+        text.chars().all(fits),
+        "a part of an SELinux label must consist of alphanumeric characters, '.', '-', '_', ':' or ',' (e.g. 's0:c123,c456')",
+    )
+}
+
 /// The options of mount(8) in an item of `mountOptions`, where people write several with
 /// commas. No option swallows what is put after it.
 ///

@@ -60,7 +60,11 @@ impl Csi {
         let dir = self.dir().join(device_name(&source.driver, &source.handle));
         let published = Self::published_path(request);
         // What is published was staged, or its driver stages nothing.
-        if is_ready(&request.dir, &published).await? || is_ready(&dir, &target).await? {
+        if is_ready(&request.dir, &published).await? {
+            return Ok(());
+        }
+        self.take_away_other_label(request, &dir, &target).await?;
+        if is_ready(&dir, &target).await? {
             return Ok(());
         }
         let client = self.drivers.client(&source.driver)?;
@@ -74,7 +78,8 @@ impl Csi {
         let secrets = self.secrets("NodeStageSecretRef", secret).await?;
         let delegates = capabilities.has(Capability::VolumeMountGroup);
         let group = request.fs_group.filter(|_| delegates);
-        let data = VolumeData::new(&source.driver, &source.handle);
+        let mut data = VolumeData::new(&source.driver, &source.handle);
+        data.selinux_label = request.selinux_label.clone().unwrap_or_default();
         let begun = begin(&dir, &target, true, data).await?;
         let staged = client
             .stage(NodeStageVolumeRequest {
@@ -89,6 +94,27 @@ impl Csi {
             })
             .await;
         end(begun, &dir, &target, staged).await
+    }
+
+    /// Undoes a staging with another SELinux label than that of the request: an earlier pod's.
+    async fn take_away_other_label(
+        &self,
+        request: &MountRequest,
+        dir: &Path,
+        target: &Path,
+    ) -> Result<(), VolumeError> {
+        let label = request.selinux_label.as_deref().unwrap_or_default();
+        let found = load_whole(dir).await?;
+        if found.is_none_or(|data| data.selinux_label == label) {
+            return Ok(());
+        }
+        if used_at(target).await?.is_some() {
+            return Err(VolumeError::OtherLabel(request.volume.name.clone()));
+        }
+        match &request.device {
+            Some(device) => self.unstage_directory(&device.name).await,
+            None => Ok(()),
+        }
     }
 
     pub(super) async fn publish_directory(
@@ -162,6 +188,7 @@ impl Csi {
         data.node_name.clone_from(node);
         data.attachment_id = attachment_name(&source.handle, &source.driver, node);
         data.volume_lifecycle_mode = source.lifecycle.as_str().to_owned();
+        data.selinux_label = request.selinux_label.clone().unwrap_or_default();
         data
     }
 
@@ -190,7 +217,11 @@ impl Csi {
         let target = dir.join(STAGED);
         match load(&dir).await? {
             Some(data) => {
-                check_unused(&target).await?;
+                if let Some(place) = used_at(&target).await? {
+                    let why = format!("it is still mounted at {}", place.display());
+                    let used = io::Error::other(why);
+                    return Err(VolumeError::io("unstage", &target, used));
+                }
                 let client = self.drivers.client(&data.driver_name)?;
                 let capabilities = client.capabilities().await?;
                 if capabilities.has(Capability::StageUnstageVolume) {
@@ -247,6 +278,12 @@ impl Csi {
 pub(super) async fn load(dir: &Path) -> Result<Option<VolumeData>, VolumeError> {
     let dir = dir.to_owned();
     blocking_on_own_files(move || VolumeData::load(&dir)).await
+}
+
+/// As [`load`], where it can be written anew.
+async fn load_whole(dir: &Path) -> Result<Option<VolumeData>, VolumeError> {
+    let dir = dir.to_owned();
+    blocking_on_own_files(move || VolumeData::load_whole(&dir)).await
 }
 
 /// Whether what is written down in a directory is ready at the path.
@@ -344,21 +381,14 @@ pub(super) async fn end(
     }
 }
 
-/// Fails where what is mounted at a path is mounted elsewhere too, as it is where a volume
-/// is published from what was staged: to take it away from below would harm a pod.
-async fn check_unused(target: &Path) -> Result<(), VolumeError> {
+/// Where else the same is mounted as at a path, as it is where a volume is published from what
+/// was staged: to take it away from below would harm a pod.
+async fn used_at(target: &Path) -> Result<Option<PathBuf>, VolumeError> {
     let target = target.to_owned();
     blocking_on_own_files(move || {
         let others = mount_info::elsewhere(&target)
             .map_err(|error| VolumeError::io("look for mounts at", &target, error))?;
-        match others.first() {
-            None => Ok(()),
-            Some(other) => {
-                let place = other.mount_point.display();
-                let used = io::Error::other(format!("it is still mounted at {place}"));
-                Err(VolumeError::io("unstage", &target, used))
-            }
-        }
+        Ok(others.into_iter().next().map(|other| other.mount_point))
     })
     .await
 }

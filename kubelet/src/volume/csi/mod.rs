@@ -108,6 +108,17 @@ impl VolumePlugin for Csi {
         .boxed()
     }
 
+    fn takes_selinux_label<'a>(&'a self, spec: &'a VolumeSpec) -> Work<'a, bool> {
+        async move {
+            let Some(source) = source::persistent(spec) else {
+                return Ok(false);
+            };
+            let policy = Policy::of(&source.driver, &*self.host.objects).await?;
+            Ok(spec.mode == VolumeMode::Filesystem && policy.takes_selinux_label())
+        }
+        .boxed()
+    }
+
     /// Whether a driver wants a volume published again is not known here.
     fn refreshes(&self, spec: &VolumeSpec) -> bool {
         spec.mode == VolumeMode::Filesystem

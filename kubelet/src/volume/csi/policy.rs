@@ -43,6 +43,11 @@ impl Policy {
         self.spec.pod_info_on_mount == Some(true)
     }
 
+    /// Whether the driver mounts volumes with `-o context=`.
+    pub(super) fn takes_selinux_label(&self) -> bool {
+        self.spec.se_linux_mount == Some(true)
+    }
+
     /// Whether volumes are published again and again.
     pub(super) fn requires_republish(&self) -> bool {
         self.spec.requires_republish == Some(true)

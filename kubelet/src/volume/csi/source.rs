@@ -19,6 +19,7 @@ use crate::{
     volume::{
         VolumeError,
         plugin::{MountRequest, VolumeMode},
+        selinux,
         spec::VolumeSpec,
     },
 };
@@ -102,6 +103,9 @@ impl Source {
         }
         let source = persistent(spec).ok_or_else(|| VolumeError::Unsupported(spec.name.clone()))?;
         let volume = spec.persistent().and_then(|volume| volume.spec.as_ref());
+        let mut mount_options = request.mount_options()?;
+        let label = request.selinux_label.as_deref();
+        mount_options.extend(label.map(selinux::mount_option));
         Ok(Self {
             driver: source.driver.clone(),
             handle: source.volume_handle.clone(),
@@ -113,7 +117,7 @@ impl Source {
             access_modes: volume
                 .and_then(|volume| volume.access_modes.clone())
                 .unwrap_or_default(),
-            mount_options: request.mount_options()?,
+            mount_options,
             stage_secret: source.node_stage_secret_ref.clone(),
             publish_secret: source.node_publish_secret_ref.clone(),
             expand_secret: source.node_expand_secret_ref.clone(),

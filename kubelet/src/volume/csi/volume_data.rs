@@ -38,6 +38,12 @@ pub(super) struct VolumeData {
     /// `Ephemeral` or `Persistent`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) volume_lifecycle_mode: String,
+    /// The SELinux label that it is mounted with.
+    #[serde(
+        rename = "seLinuxMountContext",
+        skip_serializing_if = "String::is_empty"
+    )]
+    pub(super) selinux_label: String,
     /// The driver said that it is ready: during this run of the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     ready_since_boot: Option<String>,

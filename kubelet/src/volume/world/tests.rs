@@ -41,6 +41,7 @@ fn request(uid: &str) -> MountRequest {
         attachment: Some("test/disk".to_owned()),
         fs_group: None,
         fs_user: None,
+        selinux_label: None,
     }
 }
 

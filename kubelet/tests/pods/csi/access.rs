@@ -18,7 +18,7 @@ fn with_events() -> (Cluster, EventQueue) {
 }
 
 /// Whether one of these was told since the last time.
-fn is_told(queue: &mut EventQueue, reason: &str, text: &str) -> bool {
+pub(super) fn is_told(queue: &mut EventQueue, reason: &str, text: &str) -> bool {
     let events: Vec<_> = std::iter::from_fn(|| queue.try_recv().ok()).collect();
     events.iter().any(|event| {
         let message = event.message.as_deref().unwrap_or_default();

@@ -5,6 +5,7 @@ mod faults;
 mod growth;
 mod life;
 mod requests;
+mod selinux;
 
 use std::{path::PathBuf, sync::Arc};
 
