@@ -5,6 +5,8 @@
 
 use std::{
     collections::BTreeMap,
+    io,
+    path::Path,
     sync::{Arc, Weak},
 };
 
@@ -14,33 +16,27 @@ use tokio::{
     task::JoinError,
 };
 
-use crate::repeatable;
+use crate::{mount_info, repeatable};
 
-/// Threads for each kind of work.
-const THREADS: usize = 64;
-/// Threads for the volumes of all servers, and for those of one.
-const VOLUME_THREADS: usize = 256;
+/// Threads for one kind of work, of all servers and of one.
+const THREADS: usize = 256;
 const SERVER_THREADS: usize = 8;
 
-/// Threads that all such work has at most: of its kinds, and as many again as volumes have
-/// to force an end on what hangs in them.
-pub const MAX_THREADS: usize = 2 * VOLUME_THREADS + 2 * THREADS;
+/// Threads that all such work has at most: of its three kinds, and as many again as volumes
+/// have to force an end on what hangs in them.
+pub const MAX_THREADS: usize = 4 * THREADS;
 
 /// Mounts, unmounts and the like, for the volumes of pods.
-pub(crate) static VOLUMES: Servers = Servers::new(VOLUME_THREADS, SERVER_THREADS);
+pub(crate) static VOLUMES: Servers = Servers::new(THREADS, SERVER_THREADS);
 /// What containers name in their volumes before they start.
-pub(crate) static CONTAINERS: Bound = Bound::new(THREADS);
+pub(crate) static CONTAINERS: Servers = Servers::new(THREADS, SERVER_THREADS);
 /// What containers leave behind when they end.
-pub(crate) static MESSAGES: Bound = Bound::new(THREADS);
-
-/// The threads for one kind of work.
-#[derive(Debug)]
-pub(crate) struct Bound(Semaphore);
+pub(crate) static MESSAGES: Servers = Servers::new(THREADS, SERVER_THREADS);
 
 /// The threads for one kind of work, with a bound for each server.
 #[derive(Debug)]
 pub(crate) struct Servers {
-    all: Bound,
+    all: Semaphore,
     each: usize,
     by_name: Mutex<BTreeMap<String, Weak<Semaphore>>>,
 }
@@ -52,43 +48,10 @@ pub(crate) struct Turn {
     _of_server: Option<OwnedSemaphorePermit>,
 }
 
-impl Bound {
-    const fn new(threads: usize) -> Self {
-        Self(Semaphore::const_new(threads))
-    }
-
-    /// Waits for a thread.
-    async fn turn(&'static self) -> Turn {
-        if repeatable::is_repeatable() {
-            // It needs no thread, and is not to wait for those of other runs.
-            return Turn {
-                _permit: None,
-                _of_server: None,
-            };
-        }
-        Turn {
-            // Nobody closes it.
-            _permit: self.0.acquire().await.ok(),
-            _of_server: None,
-        }
-    }
-
-    /// Runs what blocks and may hang.
-    ///
-    /// # Errors
-    /// It panicked.
-    pub(crate) async fn blocking<T: Send + 'static>(
-        &'static self,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, JoinError> {
-        self.turn().await.blocking(work).await
-    }
-}
-
 impl Servers {
     const fn new(all: usize, each: usize) -> Self {
         Self {
-            all: Bound::new(all),
+            all: Semaphore::const_new(all),
             each,
             by_name: Mutex::new(BTreeMap::new()),
         }
@@ -97,14 +60,29 @@ impl Servers {
     /// Waits for a thread for the work on a server: whatever all of it hangs with.
     pub(crate) async fn turn(&'static self, server: &str) -> Turn {
         if repeatable::is_repeatable() {
-            return self.all.turn().await;
+            // It needs no thread, and is not to wait for those of other runs.
+            return Turn {
+                _permit: None,
+                _of_server: None,
+            };
         }
         // The server's permit first: a turn that waits for it takes no thread from the others.
+        // Nobody closes either.
         let of_server = self.of(server).acquire_owned().await.ok();
         Turn {
+            _permit: self.all.acquire().await.ok(),
             _of_server: of_server,
-            ..self.all.turn().await
         }
+    }
+
+    /// As [`turn`](Self::turn), for the file system that a path is on, whatever that is.
+    ///
+    /// # Errors
+    /// `/proc` is not there.
+    pub(crate) async fn turn_at(&'static self, path: &Path) -> io::Result<Turn> {
+        let path = path.to_owned();
+        let device = repeatable::blocking(move || mount_info::device_of(&path)).await??;
+        Ok(self.turn(&device).await)
     }
 
     fn of(&self, server: &str) -> Arc<Semaphore> {
@@ -120,8 +98,8 @@ impl Servers {
 }
 
 impl Turn {
-    /// As [`Bound::blocking`]. The thread is taken until the work ends, whether somebody
-    /// still waits for it or not.
+    /// Runs what blocks and may hang. The thread is taken until the work ends, whether
+    /// somebody still waits for it or not.
     ///
     /// # Errors
     /// It panicked.
@@ -149,7 +127,7 @@ mod tests {
 
     #[test]
     fn what_hangs_leaves_threads_for_the_rest() {
-        static BOUND: Bound = Bound::new(2);
+        static SERVERS: Servers = Servers::new(2, 2);
         let runtime = Builder::new_current_thread()
             .max_blocking_threads(3)
             .build()
@@ -159,7 +137,10 @@ mod tests {
             let answers = Arc::new(Mutex::new(answers));
             let hang = || {
                 let answers = Arc::clone(&answers);
-                tokio::spawn(BOUND.blocking(move || answers.lock().recv().is_err()))
+                tokio::spawn(async move {
+                    let turn = SERVERS.turn("dead").await;
+                    turn.blocking(move || answers.lock().recv().is_err()).await
+                })
             };
             let abandoned = [hang(), hang()];
             let waiting = [hang(), hang()];
@@ -173,7 +154,7 @@ mod tests {
                 assert!(ended.unwrap_err().is_cancelled());
             }
             yield_now().await;
-            assert_eq!(BOUND.0.available_permits(), 0);
+            assert_eq!(SERVERS.all.available_permits(), 0);
             repeatable::blocking(|| ()).await.unwrap();
             drop(server);
             for ended in join_all(waiting).await {
@@ -181,7 +162,7 @@ mod tests {
             }
         });
         drop(runtime);
-        assert_eq!(BOUND.0.available_permits(), 2);
+        assert_eq!(SERVERS.all.available_permits(), 2);
     }
 
     #[tokio::test]
@@ -193,11 +174,21 @@ mod tests {
         let well = SERVERS.turn("well").now_or_never();
         assert!(well.is_some());
         // A turn that waits for its server takes no thread from the others.
-        assert_eq!(SERVERS.all.0.available_permits(), 7);
+        assert_eq!(SERVERS.all.available_permits(), 7);
         drop(hung);
         third.await;
         drop(well);
         SERVERS.turn("next").await;
         assert_eq!(SERVERS.by_name.lock().len(), 1, "others are forgotten");
+    }
+
+    #[tokio::test]
+    async fn paths_of_one_file_system_are_of_one_server() {
+        static SERVERS: Servers = Servers::new(10, 2);
+        let at = |path| SERVERS.turn_at(Path::new(path));
+        let _same = [at("/proc/1").await, at("/proc/self/none").await];
+        assert_eq!(SERVERS.by_name.lock().len(), 1);
+        let _other = at("/").await;
+        assert_eq!(SERVERS.by_name.lock().len(), 2);
     }
 }

@@ -29,6 +29,7 @@ pub mod logging;
 pub mod logs;
 pub mod logs_command;
 pub mod metrics;
+pub mod mount_info;
 pub mod node;
 pub mod oom_score;
 pub mod open_files;

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::SELinuxOptions;
 use rustix::fs::{XattrFlags, lsetxattr};
 use tracing::warn;
 
-use crate::volume::mount_info::MountTable;
+use crate::mount_info::MountTable;
 
 /// Label of the directories that pods of plugins share with the kubelet.
 const PLUGINS_LABEL: &str = "system_u:object_r:container_file_t:s0";

@@ -31,6 +31,7 @@ mod runtime_class;
 pub mod sandbox_config;
 pub mod security_context;
 mod start;
+mod sub_paths;
 mod sync;
 pub mod termination_message;
 mod termination_order;

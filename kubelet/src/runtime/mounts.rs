@@ -1,23 +1,19 @@
 //! What a container mounts, and the devices that it gets from volumes.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::{Component, Path, PathBuf},
+    collections::BTreeMap,
+    io,
+    path::{Path, PathBuf},
 };
 
 use cri_proto::runtime::v1::{Device, ImageSpec, Mount, MountPropagation};
 use k8s_openapi::api::core::v1::{Container, VolumeMount};
-use tracing::warn;
 
-use super::{container_config::TERMINATION_MESSAGE_PATH, env, expansion::expand};
+use super::{container_config::TERMINATION_MESSAGE_PATH, sub_paths::SubPaths};
 use crate::{
     file_work::FileWork,
     selinux::SeLinux,
-    volume::{
-        MountedVolumes,
-        plugin::Mounted,
-        subpath::{self, SubPath},
-    },
+    volume::{MountedVolumes, plugin::Mounted},
 };
 
 /// Why a container cannot have its mounts. Nothing is said of the node's file system: who
@@ -110,14 +106,14 @@ pub struct MountParts {
 
 impl MountParts {
     /// The mounts of the container: its volumes in the order of its spec, then the kubelet's
-    /// own files. Blocks when it [must look](Self::must_look) at files.
+    /// own files. `bound` are its [parts of volumes](Self::bind_sub_paths).
     ///
     /// # Errors
     /// See [`MountError`].
-    pub fn mounts(&self) -> Result<Vec<Mount>, MountError> {
+    pub fn mounts(&self, bound: &SubPaths) -> Result<Vec<Mount>, MountError> {
         let mut mounts = Vec::new();
         for (index, mount) in self.container.volume_mounts.iter().flatten().enumerate() {
-            mounts.push(self.volume_mount(index, mount)?);
+            mounts.push(self.volume_mount(mount, bound.get(index))?);
         }
         if let Some(hosts) = &self.hosts_file {
             mounts.push(self.file("/etc/hosts", hosts)?);
@@ -127,14 +123,6 @@ impl MountParts {
             mounts.push(self.file(path.unwrap_or(TERMINATION_MESSAGE_PATH), message)?);
         }
         Ok(mounts)
-    }
-
-    /// Whether there are parts of volumes to look for, or labels.
-    pub fn must_look(&self) -> bool {
-        let given = |path: &Option<String>| path.as_deref().is_some_and(|path| !path.is_empty());
-        let mut mounts = self.container.volume_mounts.iter().flatten();
-        self.selinux.is_some()
-            || mounts.any(|mount| given(&mount.sub_path) || given(&mount.sub_path_expr))
     }
 
     /// A file of the kubelet's own.
@@ -154,7 +142,7 @@ impl MountParts {
             .selinux
             .as_ref()
             .map(|selinux| selinux.has_labels(path));
-        let failed = |error: std::io::Error| MountError::Labels {
+        let failed = |error: io::Error| MountError::Labels {
             what: what.to_owned(),
             why: error.kind().to_string(),
         };
@@ -164,7 +152,11 @@ impl MountParts {
             .map(Option::unwrap_or_default)
     }
 
-    fn volume_mount(&self, index: usize, mount: &VolumeMount) -> Result<Mount, MountError> {
+    fn volume_mount(
+        &self,
+        mount: &VolumeMount,
+        bound: Option<&PathBuf>,
+    ) -> Result<Mount, MountError> {
         let unknown = || MountError::Unknown {
             volume: mount.name.clone(),
             action: "mount into",
@@ -176,9 +168,10 @@ impl MountParts {
         let mut host_path = PathBuf::new();
         match &volume.mounted {
             Mounted::Path(path) if sub_path.is_empty() => host_path.clone_from(path),
-            Mounted::Path(path) => {
-                let inner_name = volume.spec.inner_name();
-                host_path = self.bind_sub_path(index, mount, path, inner_name, &sub_path)?;
+            Mounted::Path(_) => {
+                let error = io::Error::other("it was not bound");
+                let missing = || self.no_sub_path("prepare", "", mount, &error);
+                host_path.clone_from(bound.ok_or_else(missing)?);
             }
             Mounted::Image => image = Some(self.images.get(&mount.name).ok_or_else(unknown)?),
             Mounted::Device(_) => return Err(unknown()),
@@ -202,70 +195,6 @@ impl MountParts {
             image: image.cloned(),
             ..Mount::default()
         })
-    }
-
-    /// The part of the volume that is mounted; empty for all of it.
-    fn sub_path(&self, mount: &VolumeMount) -> Result<String, MountError> {
-        let expression = mount.sub_path_expr.as_deref().unwrap_or_default();
-        let path = if expression.is_empty() {
-            mount.sub_path.clone().unwrap_or_default()
-        } else {
-            let missing = std::cell::RefCell::new(BTreeSet::new());
-            let path = expand(expression, |name| {
-                let value = env::lookup(&self.variables, name);
-                if value.is_none_or(str::is_empty) {
-                    missing.borrow_mut().insert(name.to_owned());
-                }
-                value
-            });
-            let missing = missing.into_inner();
-            if !missing.is_empty() {
-                return Err(MountError::MissingValue(missing.into_iter().collect()));
-            }
-            path
-        };
-        if path.starts_with('/') {
-            return Err(MountError::Absolute(path));
-        }
-        let mut components = Path::new(&path).components();
-        if components.any(|component| component == Component::ParentDir) {
-            return Err(MountError::Backsteps(path));
-        }
-        Ok(path)
-    }
-
-    fn bind_sub_path(
-        &self,
-        index: usize,
-        mount: &VolumeMount,
-        volume_path: &Path,
-        inner_name: &str,
-        sub_path: &str,
-    ) -> Result<PathBuf, MountError> {
-        let failed = |action, what, error: &dyn std::error::Error| {
-            warn!(
-                container = %self.container.name, volume = %mount.name, %error,
-                "cannot {action} a sub-path"
-            );
-            MountError::SubPath {
-                action,
-                what,
-                volume: mount.name.clone(),
-                container: self.container.name.clone(),
-            }
-        };
-        subpath::make_dir(volume_path, sub_path)
-            .map_err(|error| failed("create", " directory", &error))?;
-        let part = SubPath {
-            pod_dir: &self.pod_dir,
-            volume: inner_name,
-            container: &self.container.name,
-            index,
-            volume_path,
-            sub_path,
-            file_work: &self.file_work,
-        };
-        subpath::bind(&part).map_err(|error| failed("prepare", "", &error))
     }
 
     fn is_recursive_read_only(&self, mount: &VolumeMount) -> Result<bool, MountError> {
@@ -389,7 +318,7 @@ mod tests {
     }
 
     fn mount(mount: Value) -> Result<Mount, MountError> {
-        let mounts = parts(json!({"volumeMounts": [mount]})).mounts()?;
+        let mounts = parts(json!({"volumeMounts": [mount]})).mounts(&SubPaths::default())?;
         Ok(mounts.into_iter().next().unwrap())
     }
 
@@ -460,10 +389,10 @@ mod tests {
         let mut old = parts(json!({"volumeMounts": [{"name": "data", "mountPath": "/d",
             "readOnly": true, "recursiveReadOnly": "IfPossible"}]}));
         old.recursive_read_only = false;
-        assert!(!old.mounts().unwrap()[0].recursive_read_only);
+        assert!(!old.mounts(&SubPaths::default()).unwrap()[0].recursive_read_only);
         old.container.volume_mounts.as_mut().unwrap()[0].recursive_read_only =
             Some("Enabled".to_owned());
-        let error = old.mounts().unwrap_err().to_string();
+        let error = old.mounts(&SubPaths::default()).unwrap_err().to_string();
         assert!(
             error.ends_with("but it is not supported by the runtime"),
             "{error}"

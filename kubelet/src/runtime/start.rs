@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     fmt::Display,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -31,7 +32,6 @@ use crate::{
     config::duration::GoDuration,
     events::{EventRecorder, Subject, reason},
     file_work::FileWork,
-    foreign,
     image::ImageError,
     logs::links,
     pod::{directory, identity},
@@ -69,9 +69,6 @@ pub enum StartError {
     /// It is not known whether the runtime can do what a mount asks for.
     #[error("cannot tell what the runtime can do: {0}")]
     Features(#[source] CriError),
-    /// Its mounts were not made.
-    #[error("cannot make the mounts: {0}")]
-    Interrupted(#[from] tokio::task::JoinError),
     /// It cannot be configured.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -110,7 +107,6 @@ impl StartError {
             Self::Env(_)
             | Self::Mount(_)
             | Self::Features(_)
-            | Self::Interrupted(_)
             | Self::Config(_)
             | Self::File(_)
             | Self::Target(_) => "CreateContainerConfigError",
@@ -137,7 +133,6 @@ impl StartError {
             Self::Env(_)
             | Self::Mount(_)
             | Self::Features(_)
-            | Self::Interrupted(_)
             | Self::Config(_)
             | Self::File(_)
             | Self::Target(_) => failed(self),
@@ -229,7 +224,7 @@ impl RuntimeManager {
             root_dir: &self.options.root_dir,
         };
         let variables = env::environment(pod, container, &placement, sources).await?;
-        let mounts = MountParts {
+        let mounts = Arc::new(MountParts {
             container: container.clone(),
             pod_dir: running.pod_dir.to_owned(),
             volumes: running.volumes.clone(),
@@ -253,20 +248,14 @@ impl RuntimeManager {
             .await?,
             file_work: FileWork::current(),
             selinux: self.options.selinux.clone(),
-        };
+        });
         let devices = mounts::devices(container, running.volumes)?;
         let parts = Parts {
             restart_count,
             image_ref: image.id,
             image_user: image.user,
             variables,
-            mounts: if mounts.must_look() {
-                foreign::CONTAINERS
-                    .blocking(move || mounts.mounts())
-                    .await??
-            } else {
-                mounts.mounts()?
-            },
+            mounts: mounts.mounts(&mounts.bind_sub_paths().await?)?,
             devices,
             security: NodeSecurity {
                 seccomp_root: &self.seccomp_root,

@@ -62,18 +62,9 @@ impl Source {
     /// The message of a container that ended; empty when there is none. What
     /// cannot be read says so.
     pub async fn read(self) -> String {
-        if self == Self::default() {
-            return String::new();
-        }
-        foreign::MESSAGES
-            .blocking(move || self.read_blocking())
-            .await
-            .unwrap_or_else(|error| format!("Error on reading termination log: {error}"))
-    }
-
-    fn read_blocking(&self) -> String {
-        if let Some(file) = &self.file {
-            match open(file).and_then(|file| end_of_file(file, MAX_MESSAGE)) {
+        if let Some(file) = self.file {
+            let read = move |file: &Path| end_of_file(open(file)?, MAX_MESSAGE);
+            match reading(&file, read).await {
                 Ok((bytes, _)) if bytes.is_empty() => {}
                 Ok((bytes, _)) => return String::from_utf8_lossy(&bytes).into_owned(),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -83,13 +74,24 @@ impl Source {
                 }
             }
         }
-        let Some((log, id)) = &self.log else {
+        let Some((log, id)) = self.log else {
             return String::new();
         };
-        last_of_log(log, id).unwrap_or_else(|error| {
+        let read = reading(&log, move |log| last_of_log(log, &id)).await;
+        read.unwrap_or_else(|error| {
             format!("Error on reading termination message from logs: {error}")
         })
     }
+}
+
+/// Reads a file, which a container may have on a server.
+async fn reading<T: Send + 'static>(
+    path: &Path,
+    read: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let turn = foreign::MESSAGES.turn_at(path).await?;
+    let path = path.to_owned();
+    turn.blocking(move || read(&path)).await?
 }
 
 fn open(path: &Path) -> io::Result<File> {

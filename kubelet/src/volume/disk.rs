@@ -6,11 +6,11 @@ use std::{
 };
 
 use super::{
-    VolumeError, mount, mount_info,
+    VolumeError, mount,
     plugin::{PodVolume, VolumeMode},
     subpath,
 };
-use crate::pod::identity::PodUid;
+use crate::{mount_info, pod::identity::PodUid};
 
 /// The volumes below a pod's directory. Blocks.
 ///

@@ -11,11 +11,14 @@ use futures::future::FutureExt as _;
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, PodSpec, ResourceRequirements};
 
 use super::{
-    VolumeError, VolumeHost, blocking_on_own_files, huge_pages, mount, mount_info, ownership,
+    VolumeError, VolumeHost, blocking_on_own_files, huge_pages, mount, ownership,
     plugin::{Attributes, FsGroup, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
     spec::VolumeSpec,
 };
-use crate::runtime::{resources, restart_rules};
+use crate::{
+    mount_info,
+    runtime::{resources, restart_rules},
+};
 
 const NAME: &str = "kubernetes.io/empty-dir";
 

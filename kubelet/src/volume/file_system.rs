@@ -3,7 +3,8 @@
 
 use std::{path::Path, process::Command};
 
-use super::{VolumeError, mount, mount_info};
+use super::{VolumeError, mount};
+use crate::mount_info;
 
 /// `blkid` found nothing.
 const NOTHING_FOUND: i32 = 2;

@@ -8,14 +8,14 @@ use std::{
 use tokio::task::JoinError;
 
 use super::{
-    VolumeError, mount_info,
+    VolumeError,
     plugin::{PodVolume, VolumeMode},
 };
 use crate::{
     apiserver::objects::Objects,
     config::options::Options,
     events::EventRecorder,
-    foreign,
+    foreign::{self, Turn},
     pod::{directory, identity::PodUid},
     repeatable,
     runtime::{machine::Machine, resources},
@@ -89,12 +89,13 @@ pub async fn blocking_at<T: Send + 'static>(
     path: &Path,
     work: impl FnOnce() -> Result<T, VolumeError> + Send + 'static,
 ) -> Result<T, VolumeError> {
-    let path = path.to_owned();
-    let device = blocking_on_own_files(move || {
-        mount_info::device_of(&path)
-            .map_err(|error| VolumeError::io("look for mounts at", &path, error))
-    });
-    blocking_on_server(&device.await?, work).await
+    unless_panicked(turn_at(path).await?.blocking(work).await)
+}
+
+/// The right to a thread for the file system that a path is on.
+pub(super) async fn turn_at(path: &Path) -> Result<Turn, VolumeError> {
+    let turn = foreign::VOLUMES.turn_at(path).await;
+    turn.map_err(|error| VolumeError::io("look for mounts at", path, error))
 }
 
 /// As [`blocking_on_server`], for what touches the kubelet's own files alone: it does not hang, and

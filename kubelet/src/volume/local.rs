@@ -12,14 +12,17 @@ use k8s_openapi::api::core::v1::LocalVolumeSource;
 
 use super::{
     VolumeError, VolumeHost, blocking_at, blocking_on_own_files, disk, file_system, mount,
-    mount_info, ownership,
+    ownership,
     plugin::{
         Attributes, FoundDevice, Growth, MountRequest, Mounted, PodVolume, VolumeMode,
         VolumePlugin, Work,
     },
     spec::VolumeSpec,
 };
-use crate::config::validation::{field::Faults, mounts};
+use crate::{
+    config::validation::{field::Faults, mounts},
+    mount_info,
+};
 
 const NAME: &str = "kubernetes.io/local-volume";
 const DEFAULT_FS_TYPE: &str = "ext4";

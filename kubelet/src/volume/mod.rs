@@ -22,7 +22,6 @@ mod loop_device;
 pub mod manager;
 mod metrics;
 mod mount;
-pub mod mount_info;
 mod mounted;
 mod nfs;
 pub mod ownership;

@@ -9,7 +9,8 @@ use std::{
 
 use rustix::mount::{MountFlags, UnmountFlags};
 
-use super::{VolumeError, mount_info};
+use super::VolumeError;
+use crate::mount_info;
 
 /// Mounts a tmpfs of at most `size` bytes (the kernel's default without one), which is not
 /// swapped out where the kernel knows how.

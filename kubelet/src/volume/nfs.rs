@@ -10,15 +10,12 @@ use tracing::warn;
 
 use super::{
     VolumeError, VolumeHost, blocking_on_own_files, blocking_on_server,
-    host::unless_panicked,
-    mount, mount_info,
+    host::{turn_at, unless_panicked},
+    mount,
     plugin::{Attributes, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
     spec::{VolumeSource, VolumeSpec},
 };
-use crate::{
-    config::validation::{field::Faults, mounts},
-    foreign,
-};
+use crate::config::validation::{field::Faults, mounts};
 
 /// After this, a server that does not answer is given up.
 const UNMOUNT_LIMIT: Duration = Duration::from_secs(60);
@@ -73,12 +70,7 @@ impl VolumePlugin for Nfs {
             let dir = self.host.volume_dir(volume);
             let path = dir.display();
             // The limit is the server's, not that of those before this one.
-            let mounted = dir.clone();
-            let device = blocking_on_own_files(move || {
-                mount_info::device_of(&mounted)
-                    .map_err(|error| VolumeError::io("look for mounts at", &mounted, error))
-            });
-            let turn = foreign::VOLUMES.turn(&device.await?).await;
+            let turn = turn_at(&dir).await?;
             let target = dir.clone();
             let mut unmounted = pin!(turn.blocking(move || mount::clean_up(&target)));
             loop {

@@ -16,8 +16,8 @@ use std::{
 
 use rustix::fs::{Mode, OFlags};
 
-use super::{VolumeError, disk, mount, mount_info};
-use crate::file_work::FileWork;
+use super::{VolumeError, disk, mount};
+use crate::{file_work::FileWork, mount_info};
 
 /// Upstream's name of the directory.
 const DIRECTORY: &str = "volume-subpaths";

@@ -10,7 +10,7 @@ use std::{
 
 use cri_proto::runtime::v1::Mount;
 use e2e::fake_runtime::Verb;
-use kubelet::{events::EventRecorder, volume::mount_info};
+use kubelet::{events::EventRecorder, mount_info};
 use serde_json::{Value, json};
 
 use crate::{
@@ -117,7 +117,7 @@ async fn a_pod_waits_for_its_secret() {
     kubelet.until_phase("web", "Running", 60 * SECOND).await;
     assert_eq!(on.read("/v", "a").unwrap(), "secret");
     let mount = on.mount("/v");
-    assert!(mount.readonly && mount.selinux_relabel);
+    assert!(mount.readonly && !mount.selinux_relabel);
     let at = mount_info::at(Path::new(&mount.host_path)).unwrap();
     assert_eq!(at.unwrap().fs_type, "tmpfs");
     let file = fs::metadata(Path::new(&mount.host_path).join("a")).unwrap();

@@ -264,9 +264,13 @@ impl Scope<'_> {
         };
         let (root, path, key) = (root.to_owned(), selector.path.clone(), selector.key.clone());
         let file = root.join(&path);
-        let read = move || env_file::value(&root, &path, &key);
-        let read = foreign::CONTAINERS.blocking(read).await;
-        let value = read.map_err(EnvFileError::from)??;
+        let failed = |source| EnvFileError::Io {
+            path: selector.path.clone(),
+            source,
+        };
+        let turn = foreign::CONTAINERS.turn_at(&root).await.map_err(failed)?;
+        let read = turn.blocking(move || env_file::value(&root, &path, &key));
+        let value = read.await.map_err(EnvFileError::from)??;
         if !value.is_empty() {
             Ok(Some(value))
         } else if selector.optional == Some(true) {

@@ -23,9 +23,12 @@ use super::{
     source::{Lifecycle, Source, attachment_name, is_sha256, sha256},
     volume_data::{VolumeData, attachment_on_disk},
 };
-use crate::volume::{
-    VolumeError, blocking_at, blocking_on_own_files, disk, mount, mount_info, ownership,
-    plugin::{FoundDevice, MountRequest, Mounted, PodVolume},
+use crate::{
+    mount_info,
+    volume::{
+        VolumeError, blocking_at, blocking_on_own_files, disk, mount, ownership,
+        plugin::{FoundDevice, MountRequest, Mounted, PodVolume},
+    },
 };
 
 /// Where the driver stages, in the directory of the device.

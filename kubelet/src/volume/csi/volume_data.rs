@@ -12,7 +12,10 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::source::unique_name;
-use crate::volume::{VolumeError, mount, mount_info};
+use crate::{
+    mount_info,
+    volume::{VolumeError, mount},
+};
 
 const FILE: &str = "vol_data.json";
 const NEW_FILE: &str = ".vol_data.json.new";
