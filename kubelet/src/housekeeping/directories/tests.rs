@@ -1,5 +1,5 @@
 use std::sync::{
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicUsize, Ordering},
     mpsc,
 };
 
@@ -204,38 +204,36 @@ async fn a_directory_is_cleaned_by_one_task_at_a_time() {
 }
 
 #[tokio::test]
-async fn a_pod_that_comes_back_while_its_volumes_are_asked_for_loses_nothing() {
-    let node = Node::new();
-    let (server, answers) = mpsc::channel();
-    let plugin = Arc::new(Hung(Arc::new(Mutex::new(answers))));
-    let volumes = Arc::new(VolumeManager::new(node.host(), vec![plugin]));
-    let dir = node.pod("hung");
-    make(&node.pod("hung/volumes/test~hung/v"));
-    let is_back = Arc::new(AtomicBool::new(false));
-    let look = Look {
-        options: Arc::clone(&node.options),
-        volumes: Arc::clone(&volumes),
-        listing: Arc::default(),
-        removals: Removals::default(),
-        keep: {
-            let is_back = Arc::clone(&is_back);
-            move |_: &PodUid| is_back.load(Ordering::Relaxed)
-        },
-    };
-    let mut directories = Directories::default();
-    directories.look_now_and_then(look);
-    while !directories.cleaning.0.lock().contains(&dir) {
-        sleep(Duration::from_millis(1)).await;
+async fn a_pod_that_comes_back_at_any_time_loses_nothing() {
+    // It is asked for at the look, before its volumes are given back, and after that.
+    for back_at in [2, 3] {
+        let node = Node::new();
+        let plugin = Arc::new(Hung(Arc::new(Mutex::new(mpsc::channel().1))));
+        let volumes = Arc::new(VolumeManager::new(node.host(), vec![plugin]));
+        let volume = node.pod("back/volumes/test~hung/v");
+        make(&volume);
+        let asked = Arc::new(AtomicUsize::new(0));
+        let look = Look {
+            options: Arc::clone(&node.options),
+            volumes: Arc::clone(&volumes),
+            listing: Arc::default(),
+            removals: Removals::default(),
+            keep: {
+                let asked = Arc::clone(&asked);
+                move |_: &PodUid| asked.fetch_add(1, Ordering::Relaxed) + 1 >= back_at
+            },
+        };
+        let mut directories = Directories::default();
+        directories.look_now_and_then(look);
+        let cancel = CancellationToken::new();
+        let clean = async {
+            while !directories.cleaning.0.lock().is_empty() {
+                sleep(Duration::from_millis(1)).await;
+            }
+            cancel.cancel();
+        };
+        tokio::join!(volumes.run(cancel.clone()), clean);
+        assert!(volume.exists(), "{back_at}");
+        assert_eq!(asked.load(Ordering::Relaxed), back_at);
     }
-    is_back.store(true, Ordering::Relaxed);
-    let cancel = CancellationToken::new();
-    let clean = async {
-        drop(server);
-        while !directories.cleaning.0.lock().is_empty() {
-            sleep(Duration::from_millis(1)).await;
-        }
-        cancel.cancel();
-    };
-    tokio::join!(volumes.run(cancel.clone()), clean);
-    assert!(node.pod("hung/volumes/test~hung/v").exists());
 }
