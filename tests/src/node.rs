@@ -30,6 +30,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::{
     containerd::Containerd,
+    containerd_shims::unmount_below,
     engine::Engine,
     images,
     network_namespace::{NODE_IP, NetworkNamespace},
@@ -423,6 +424,8 @@ impl Drop for Node {
         {
             let _ = process.kill();
         }
+        // What is mounted for its pods would keep its directory.
+        unmount_below(&self.path("kubelet"));
     }
 }
 

@@ -145,6 +145,11 @@ impl ControlPlane {
         matches!(self.server, Server::Double { .. })
     }
 
+    /// Whether controllers work on it: volumes are bound and attached, among others.
+    pub const fn has_controllers(&self) -> bool {
+        matches!(self.server, Server::Kubernetes(_))
+    }
+
     /// A kubeconfig for a caller with a client certificate.
     pub fn kubeconfig(&self, caller: &Caller) -> Result<String> {
         kubeconfig(&self.server, caller)

@@ -1,0 +1,213 @@
+//! The driver and its registrar as processes of a node, and what the driver keeps of its
+//! volumes.
+
+use std::{
+    fs::{self, File},
+    io::{Read as _, Seek as _, SeekFrom},
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+use e2e::{node::Node, process::Process};
+use serde::Deserialize;
+use tokio::time::{Instant, sleep};
+
+use crate::{controller::Controller, programs::Programs};
+
+/// Its name.
+pub const NAME: &str = "hostpath.csi.k8s.io";
+/// What it calls the node.
+pub const NODE_ID: &str = "node";
+/// How long it may take to listen after its start.
+const STARTUP: Duration = Duration::from_secs(30);
+
+/// The driver with its registrar. Dropped, both end, and the driver's loop devices with them.
+#[derive(Debug)]
+pub struct Driver {
+    programs: Programs,
+    attaches: bool,
+    /// Of what is below the node's directory.
+    dir: PathBuf,
+    registration: PathBuf,
+    driver: Option<Process>,
+    registrar: Option<Process>,
+}
+
+/// A volume as the driver keeps it.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct Kept {
+    /// What it is known by.
+    #[serde(rename = "VolID")]
+    pub id: String,
+    /// Where it is staged.
+    #[serde(default)]
+    pub staged: Option<Vec<String>>,
+    /// Where it is published.
+    #[serde(default)]
+    pub published: Option<Vec<String>>,
+    /// It goes with its pod.
+    #[serde(default)]
+    pub ephemeral: bool,
+}
+
+impl Kept {
+    /// Whether the driver knows that it is anywhere.
+    pub fn is_used(&self) -> bool {
+        let is_somewhere = |paths: &Option<Vec<String>>| paths.iter().any(|all| !all.is_empty());
+        is_somewhere(&self.staged) || is_somewhere(&self.published)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct State {
+    volumes: Option<Vec<Kept>>,
+}
+
+impl Driver {
+    /// Starts both where the node's kubelet looks for them; `attaches` has the driver take no
+    /// volume that was not attached first.
+    pub async fn start(node: &Node, programs: Programs, attaches: bool) -> Result<Self> {
+        let mut driver = Self {
+            programs,
+            attaches,
+            dir: node.path("csi"),
+            registration: node.path("kubelet/plugins_registry"),
+            driver: None,
+            registrar: None,
+        };
+        fs::create_dir_all(&driver.dir)?;
+        driver.start_driver().await?;
+        driver.start_registrar()?;
+        Ok(driver)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.join("csi.sock")
+    }
+
+    fn state(&self) -> PathBuf {
+        self.dir.join("state")
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.dir.join("driver.log")
+    }
+
+    /// Starts the driver, and waits until it listens.
+    pub async fn start_driver(&mut self) -> Result<()> {
+        let flags = [
+            format!("--drivername={NAME}"),
+            format!("--nodeid={NODE_ID}"),
+            format!("--endpoint=unix://{}", self.socket().display()),
+            format!("--statedir={}", self.state().display()),
+            format!("--enable-attach={}", self.attaches),
+            "--check-volume-lifecycle".to_owned(),
+            "--v=5".to_owned(),
+        ];
+        let log = self.log_path();
+        let mut driver = start("driver", &self.programs.driver, &flags, &log)?;
+        let deadline = Instant::now() + STARTUP;
+        while self.controller().await.is_err() {
+            driver.check_runs()?;
+            if Instant::now() > deadline {
+                bail!("the driver does not listen:\n{}", driver.output());
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+        self.driver = Some(driver);
+        Ok(())
+    }
+
+    /// Starts what registers the driver, which must listen.
+    pub fn start_registrar(&mut self) -> Result<()> {
+        let socket = self.socket();
+        let flags = [
+            format!("--csi-address={}", socket.display()),
+            format!("--kubelet-registration-path={}", socket.display()),
+            format!("--plugin-registration-path={}", self.registration.display()),
+            // It may be slow to answer on a busy machine.
+            "--timeout=30s".to_owned(),
+        ];
+        let log = self.dir.join("registrar.log");
+        self.registrar = Some(start("registrar", &self.programs.registrar, &flags, &log)?);
+        Ok(())
+    }
+
+    /// `kill -9` of the driver.
+    pub fn kill_driver(&mut self) -> Result<()> {
+        self.driver.take().context("no driver runs")?.kill()
+    }
+
+    /// `kill -9` of what registers the driver.
+    pub fn kill_registrar(&mut self) -> Result<()> {
+        self.registrar.take().context("no registrar runs")?.kill()
+    }
+
+    /// Fails when one of both has ended by itself: with what it said.
+    pub fn check_runs(&mut self) -> Result<()> {
+        let mut running = self.driver.iter_mut().chain(&mut self.registrar);
+        running.try_for_each(Process::check_runs)
+    }
+
+    /// A client of what it does for the cluster.
+    pub async fn controller(&self) -> Result<Controller> {
+        Controller::at(&self.socket()).await
+    }
+
+    /// The volumes that it keeps.
+    pub fn volumes(&self) -> Result<Vec<Kept>> {
+        let Ok(text) = fs::read_to_string(self.state().join("state.json")) else {
+            return Ok(Vec::new());
+        };
+        let state: State = serde_json::from_str(&text).with_context(|| text.clone())?;
+        Ok(state.volumes.unwrap_or_default())
+    }
+
+    /// How much it has logged, in bytes.
+    pub fn log_end(&self) -> u64 {
+        fs::metadata(self.log_path()).map_or(0, |log| log.len())
+    }
+
+    /// What it has logged from this byte on.
+    pub fn log_from(&self, start: u64) -> Result<String> {
+        let mut log = File::open(self.log_path())?;
+        log.seek(SeekFrom::Start(start))?;
+        let mut bytes = Vec::new();
+        log.read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Its loop devices.
+    pub fn loop_devices(&self) -> Vec<PathBuf> {
+        let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+        let behind = |device: &fs::DirEntry| {
+            let file = fs::read_to_string(device.path().join("loop/backing_file"));
+            file.is_ok_and(|file| Path::new(file.trim_end()).starts_with(self.state()))
+        };
+        let own = devices.filter(behind);
+        own.map(|device| Path::new("/dev").join(device.file_name()))
+            .collect()
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        // Asked politely, the driver would wait for a kubelet's connection to end.
+        let running = [self.registrar.take(), self.driver.take()];
+        for process in running.into_iter().flatten() {
+            let _ = process.kill();
+        }
+        for device in self.loop_devices() {
+            let _ = Command::new("losetup").arg("-d").arg(device).status();
+        }
+    }
+}
+
+fn start(name: &str, program: &Path, flags: &[String], log: &Path) -> Result<Process> {
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    Process::start(name, None, program, &flags, log)
+}
