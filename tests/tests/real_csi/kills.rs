@@ -1,0 +1,117 @@
+//! What is killed, when, and that it is started again.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use tokio::time::{Instant, sleep};
+
+use crate::site::Site;
+
+/// How long a call of the driver is waited for, which may have come already.
+const CALL: Duration = Duration::from_secs(5);
+/// Where nothing tells how far it is, in milliseconds.
+const ANY_TIME: u64 = 1500;
+/// After a call has begun, in milliseconds.
+const DURING_CALL: u64 = 20;
+/// How long anything is away, in milliseconds.
+const AWAY: u64 = 500;
+
+/// Who is killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Killed {
+    /// Nobody.
+    Nobody,
+    /// The driver, and sometimes its registrar.
+    Driver,
+    /// The kubelet.
+    Kubelet,
+    /// All of them at once.
+    Both,
+}
+
+/// When it is.
+#[derive(Debug)]
+pub struct Moment {
+    /// Once the driver is at this call.
+    call: Option<&'static str>,
+    /// Of the driver's log, when the moment was drawn.
+    log: u64,
+    /// So long after.
+    after: Duration,
+}
+
+impl Site {
+    /// Draws a moment of what is done next: any, or when the driver is at one of these calls.
+    pub fn draw(&mut self, calls: &[&'static str]) -> Moment {
+        let pick = self.random(calls.len() as u64 + 1) as usize;
+        let call = calls.get(pick).copied();
+        let range = if call.is_some() {
+            DURING_CALL
+        } else {
+            ANY_TIME
+        };
+        Moment {
+            call,
+            log: self.driver.log_end(),
+            after: Duration::from_millis(self.random(range)),
+        }
+    }
+
+    /// Kills and starts again who is to be killed, when the moment has come.
+    pub async fn disturb(&mut self, killed: Killed, moment: &Moment) -> Result<()> {
+        if killed == Killed::Nobody {
+            return Ok(());
+        }
+        self.come(moment).await?;
+        let kills_driver = killed != Killed::Kubelet;
+        let kills_kubelet = killed != Killed::Driver;
+        let kills_registrar = kills_driver && self.random(2) == 0;
+        if kills_kubelet {
+            self.cluster.node.kill_kubelet()?;
+        }
+        if kills_driver {
+            self.driver.kill_driver()?;
+        }
+        if kills_registrar {
+            self.driver.kill_registrar()?;
+        }
+        let registrar = if kills_registrar {
+            " with registrar"
+        } else {
+            ""
+        };
+        println!("    killed {killed:?}{registrar}: {moment:?}");
+        sleep(Duration::from_millis(self.random(AWAY))).await;
+        let kubelet_first = self.random(2) == 0;
+        if kills_kubelet && kubelet_first {
+            self.cluster.start_kubelet().await?;
+            sleep(Duration::from_millis(self.random(AWAY))).await;
+        }
+        if kills_driver {
+            self.driver.start_driver().await?;
+        }
+        if kills_registrar {
+            sleep(Duration::from_millis(self.random(AWAY))).await;
+            self.driver.start_registrar()?;
+        }
+        if kills_kubelet && !kubelet_first {
+            self.cluster.start_kubelet().await?;
+        }
+        Ok(())
+    }
+
+    async fn come(&self, moment: &Moment) -> Result<()> {
+        if let Some(call) = moment.call {
+            let begins = format!("GRPC call: /csi.v1.Node/{call}\n");
+            let deadline = Instant::now() + CALL;
+            while Instant::now() < deadline && !self.driver.log_from(moment.log)?.contains(&begins)
+            {
+                // It may have to be attached first.
+                self.attach_and_detach().await?;
+                sleep(Duration::from_millis(1)).await;
+            }
+        }
+        sleep(moment.after).await;
+        Ok(())
+    }
+}

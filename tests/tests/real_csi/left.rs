@@ -1,0 +1,61 @@
+//! What is left where no pod uses a volume any more.
+
+use std::{fs, path::Path};
+
+use anyhow::Result;
+use serde_json::Value;
+
+use crate::site::Site;
+
+impl Site {
+    /// What is left on the node: mounts, what the kubelet keeps of pods and of volumes, and
+    /// what the driver takes for staged or published.
+    pub fn left_on_node(&self) -> Result<Vec<String>> {
+        let root = self.cluster.node.path("kubelet");
+        let mounts = fs::read_to_string("/proc/self/mounts")?;
+        let targets = mounts.lines().filter_map(|line| line.split(' ').nth(1));
+        let below = targets.filter(|target| Path::new(target).starts_with(&root));
+        let mut left: Vec<String> = below.map(|target| format!("mount {target}")).collect();
+        files(&root.join("pods"), &mut left);
+        files(&root.join("plugins/kubernetes.io/csi"), &mut left);
+        let volumes = self.driver.volumes()?.into_iter();
+        let used = volumes.filter(|volume| volume.is_used());
+        left.extend(used.map(|volume| format!("{volume:?}")));
+        Ok(left)
+    }
+
+    /// Waits until nothing is left, on the node and in the cluster.
+    pub async fn nothing_left(&mut self) -> Result<()> {
+        self.until("nothing is left", async |site| {
+            let node = site.get("/api/v1/nodes/node").await?;
+            let in_use = &node["status"]["volumesInUse"];
+            let is_in_use = in_use
+                .as_array()
+                .is_some_and(|all: &Vec<Value>| !all.is_empty());
+            let is_free = !is_in_use
+                && site.attachments().await?.is_empty()
+                && site.left_on_node()?.is_empty();
+            Ok(is_free.then_some(()))
+        })
+        .await
+    }
+}
+
+/// All that is no directory, and the lowest directories.
+fn files(dir: &Path, found: &mut Vec<String>) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let before = found.len();
+        if is_dir {
+            files(&path, found);
+        }
+        // What volumes have in common stays.
+        let is_common = ["volumeDevices", "staging", "publish", crate::driver::NAME]
+            .iter()
+            .any(|name| path.ends_with(name));
+        if found.len() == before && !(is_dir && is_common) {
+            found.push(path.display().to_string());
+        }
+    }
+}

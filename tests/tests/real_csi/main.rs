@@ -1,0 +1,209 @@
+//! The public csi-driver-host-path with its registrar on a node, where a machine has them:
+//! its volumes as directories and as devices, ones that grow and ones that go with their
+//! pods, while the driver, the kubelet and both are killed. Whatever was killed: data is
+//! whole, no container is started twice, and nothing is left.
+//!
+//! `CSI_HOST_PATH_BIN` names the directory of both programs, and `KUBERNETES_SERVER_BIN` the
+//! one of Kubernetes' own servers, where there are. `CSI_ROUNDS` says how often everything is
+//! done (once without it), `CSI_SEED` by which numbers moments are drawn.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod attacher;
+mod controller;
+mod driver;
+mod kills;
+mod left;
+mod pods;
+mod programs;
+mod site;
+mod volume;
+
+use std::{
+    env,
+    hash::{BuildHasher as _, RandomState},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use e2e::{cluster::Cluster, control_plane, node::Node};
+use tokio::time::Instant;
+
+use crate::{
+    kills::Killed,
+    pods::{Doing, Uses},
+    programs::Programs,
+    site::Site,
+    volume::Mode,
+};
+
+const ROUNDS: &str = "CSI_ROUNDS";
+const SEED: &str = "CSI_SEED";
+
+const STAGE: &str = "NodeStageVolume";
+const PUBLISH: &str = "NodePublishVolume";
+const EXPAND: &str = "NodeExpandVolume";
+const UNPUBLISH: &str = "NodeUnpublishVolume";
+const UNSTAGE: &str = "NodeUnstageVolume";
+
+async fn docker() -> Node {
+    let mut node = Node::with_shim().await.unwrap();
+    // Its streaming server is where the kubelet is.
+    node.stop_shim().unwrap();
+    node.start_shim_beside_the_engine(&[]).await.unwrap();
+    node
+}
+
+async fn containerd() -> Node {
+    Node::with_containerd().await.unwrap()
+}
+
+fn number(variable: &str, default: impl FnOnce() -> u64) -> u64 {
+    env::var(variable).map_or_else(|_| default(), |text| text.parse().unwrap())
+}
+
+async fn run(cluster: Cluster, programs: Programs) {
+    let seed = number(SEED, || RandomState::new().hash_one(0));
+    println!("{SEED}={seed}");
+    let mut site = Site::new(cluster, programs, seed).await.unwrap();
+    for round in 0..number(ROUNDS, || 1) {
+        for killed in [
+            Killed::Nobody,
+            Killed::Driver,
+            Killed::Kubelet,
+            Killed::Both,
+        ] {
+            for mode in [Some(Mode::Filesystem), Some(Mode::Block), None] {
+                let begun = Instant::now();
+                let lived = match mode {
+                    Some(mode) => persistent(&mut site, round, mode, killed).await,
+                    None => ephemeral(&mut site, round, killed).await,
+                };
+                let what = mode.map_or("Ephemeral".to_owned(), |mode| format!("{mode:?}"));
+                if let Err(error) = lived {
+                    panic!("{SEED}={seed}: round {round}, {what}, {killed:?}: {error:?}");
+                }
+                println!("  {round}: {what}, {killed:?}: {:?}", begun.elapsed());
+            }
+        }
+    }
+}
+
+/// A volume that two pods use one after the other, and that grows meanwhile.
+async fn persistent(site: &mut Site, round: u64, mode: Mode, killed: Killed) -> Result<()> {
+    let name = format!("{mode:?}-{killed:?}-{round}").to_lowercase();
+    let word = format!("{name}-{}", site.random(u64::MAX));
+    let volume = site.provision(&name, mode).await?;
+    let uses = Uses::Claimed(&volume);
+
+    let moment = site.draw(&[STAGE, PUBLISH]);
+    let writer = site
+        .start(&format!("{name}-writes"), uses, Doing::Writes(&word))
+        .await?;
+    site.disturb(killed, &moment).await?;
+    let container = site.found(&writer, &word).await?;
+
+    let moment = site.draw(&[]);
+    site.disturb(killed, &moment).await?;
+    let same = site.found(&writer, &word).await?;
+    ensure!(same == container, "{container} became {same}");
+
+    let moment = site.draw(&[EXPAND]);
+    site.grow(&volume).await?;
+    site.touch(&writer).await?;
+    site.disturb(killed, &moment).await?;
+    site.touch(&writer).await?;
+    site.grown(&volume).await.context("it grows")?;
+    let same = site.found(&writer, &word).await?;
+    ensure!(same == container, "{container} became {same}");
+
+    // The next may come while the last goes.
+    let comes_early = site.random(2) == 0;
+    let moment = site.draw(&[UNPUBLISH, UNSTAGE]);
+    site.end(&writer).await?;
+    let reader = format!("{name}-reads");
+    let reader = if comes_early {
+        let reader = site.start(&reader, uses, Doing::Reads).await?;
+        site.disturb(killed, &moment).await?;
+        site.gone(&writer).await?;
+        reader
+    } else {
+        site.disturb(killed, &moment).await?;
+        site.gone(&writer).await?;
+        site.start(&reader, uses, Doing::Reads).await?
+    };
+    site.found(&reader, &word).await?;
+
+    let moment = site.draw(&[UNPUBLISH, UNSTAGE]);
+    site.end(&reader).await?;
+    site.disturb(killed, &moment).await?;
+    site.gone(&reader).await?;
+    site.nothing_left().await?;
+    site.remove(&volume).await
+}
+
+/// A volume that comes and goes with its pod.
+async fn ephemeral(site: &mut Site, round: u64, killed: Killed) -> Result<()> {
+    let name = format!("ephemeral-{killed:?}-{round}").to_lowercase();
+    let moment = site.draw(&[PUBLISH]);
+    let user = site
+        .start(&name, Uses::Ephemeral, Doing::Writes("here"))
+        .await?;
+    site.disturb(killed, &moment).await?;
+    let container = site.found(&user, "here").await?;
+
+    let moment = site.draw(&[]);
+    site.disturb(killed, &moment).await?;
+    let same = site.found(&user, "here").await?;
+    ensure!(same == container, "{container} became {same}");
+
+    let moment = site.draw(&[UNPUBLISH]);
+    site.end(&user).await?;
+    site.disturb(killed, &moment).await?;
+    site.gone(&user).await?;
+    site.nothing_left().await?;
+    let controller = site.driver.controller().await?;
+    for volume in site.driver.volumes()? {
+        // The driver forgets that it has published a volume where it is killed before it
+        // has written it down: it says then that it has nothing to take away.
+        ensure!(volume.ephemeral && killed != Killed::Nobody, "{volume:?}");
+        println!("    the driver keeps {volume:?}");
+        controller.delete(&volume.id).await?;
+    }
+    Ok(())
+}
+
+async fn run_by_double(test: &str, node: impl AsyncFnOnce() -> Node) {
+    if let Some(programs) = Programs::at_hand(test).unwrap() {
+        run(Cluster::of(node().await).await.unwrap(), programs).await;
+    }
+}
+
+async fn run_by_kubernetes(test: &str, node: impl AsyncFnOnce() -> Node) {
+    let programs = Programs::at_hand(test).unwrap();
+    let servers = control_plane::Programs::at_hand(test).unwrap();
+    if let (Some(programs), Some(servers)) = (programs, servers) {
+        let cluster = Cluster::by_kubernetes(node().await, &servers).await;
+        run(cluster.unwrap(), programs).await;
+    }
+}
+
+#[tokio::test]
+async fn on_docker_through_the_shim() {
+    run_by_double("on_docker_through_the_shim", docker).await;
+}
+
+#[tokio::test]
+async fn on_docker_through_the_shim_by_kubernetes_own_servers() {
+    let test = "on_docker_through_the_shim_by_kubernetes_own_servers";
+    run_by_kubernetes(test, docker).await;
+}
+
+#[tokio::test]
+async fn on_containerd() {
+    run_by_double("on_containerd", containerd).await;
+}
+
+#[tokio::test]
+async fn on_containerd_by_kubernetes_own_servers() {
+    run_by_kubernetes("on_containerd_by_kubernetes_own_servers", containerd).await;
+}
