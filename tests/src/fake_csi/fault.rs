@@ -24,6 +24,8 @@ pub enum Fault {
     Disconnect,
     /// The driver does it, and the connection breaks before it says so.
     LoseAnswer,
+    /// The driver does not know what it had, takes nothing away, and says that it is done.
+    Forget,
 }
 
 /// The driver's connections, to be cut at any time.

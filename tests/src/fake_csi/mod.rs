@@ -245,7 +245,7 @@ impl FakeCsi {
     ) -> Result<Response<T>, Status> {
         let fault = self.fault_of(call.verb());
         self.0.calls.lock().push(call.clone());
-        let doing = Doing::begin(self, call)?;
+        let doing = Doing::begin(self, call.clone())?;
         match fault {
             None => done(doing.finish(work)),
             Some(Fault::Delay(time)) => {
@@ -271,6 +271,10 @@ impl FakeCsi {
                 self.0.connections.cut();
                 pending().await
             }
+            Some(Fault::Forget) => done(doing.finish(move |volumes| {
+                volumes.forget(call.volume(), Path::new(call.path()));
+                Ok(())
+            })),
         }
     }
 

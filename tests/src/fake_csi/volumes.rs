@@ -146,6 +146,13 @@ impl Volumes {
         }
     }
 
+    /// Nothing is known any more of what a volume has at a path.
+    pub(super) fn forget(&mut self, id: &str, path: &Path) {
+        let volume = self.of(id);
+        volume.staged.remove(path);
+        volume.published.remove(path);
+    }
+
     /// Where volumes are staged or published, with what is done for them still.
     pub(super) fn left(&self) -> Vec<String> {
         let mut left = Vec::new();

@@ -19,7 +19,7 @@ use cri_proto::csi::v1::{
 use super::{
     Csi,
     contexts::pod_info,
-    filesystem::{begin, begin_undo, end, is_ready, load, text},
+    filesystem::{begin, begin_undo, end, is_ready, load, text, undone},
     policy::Policy,
     source::Source,
     volume_data::{VolumeData, attachment_on_disk},
@@ -223,7 +223,7 @@ impl Csi {
                 volume_id: data.volume_handle,
                 target_path: text(&published),
             };
-            client.unpublish(request).await?;
+            undone(client.unpublish(request).await, &published).await?;
         }
         blocking_at(&published.clone(), move || {
             mount::clean_up(&published)?;
@@ -248,7 +248,7 @@ impl Csi {
                     volume_id: data.volume_handle,
                     staging_target_path: text(&paths.staging),
                 };
-                client.unstage(request).await?;
+                undone(client.unstage(request).await, &paths.staging).await?;
             }
         }
         blocking_at(&paths.staging.clone(), move || {

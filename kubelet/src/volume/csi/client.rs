@@ -68,6 +68,11 @@ impl CsiError {
         self.refusal() == Some(Code::FailedPrecondition)
     }
 
+    /// Whether the driver does not know the volume.
+    pub(super) fn is_not_found(&self) -> bool {
+        self.refusal() == Some(Code::NotFound)
+    }
+
     /// Whether the volume can never become what was asked for.
     pub(super) fn is_infeasible(&self) -> bool {
         matches!(

@@ -5,7 +5,8 @@
 //! each with its `vol_data.json` beside it.
 
 use std::{
-    io,
+    fs, io,
+    os::unix::fs::FileTypeExt as _,
     path::{Path, PathBuf},
 };
 
@@ -206,7 +207,9 @@ impl Csi {
                     volume_id: data.volume_handle,
                     target_path: text(&target),
                 };
-                client.unpublish(request).await?;
+                undone(client.unpublish(request).await, &target).await?;
+                // One that was killed before it wrote down what it did has left it.
+                unmount(&target).await?;
             }
             // The driver was not asked for it yet, or no more has to be.
             None => unmount(&target).await?,
@@ -233,7 +236,8 @@ impl Csi {
                         volume_id: data.volume_handle,
                         staging_target_path: text(&target),
                     };
-                    client.unstage(request).await?;
+                    undone(client.unstage(request).await, &target).await?;
+                    unmount(&target).await?;
                 }
             }
             None => unmount(&target).await?,
@@ -382,6 +386,32 @@ pub(super) async fn end(
             Err(error.into())
         }
     }
+}
+
+/// Whether a driver has taken a volume away from a path. One that does not know the volume
+/// has nothing of it any more, as an ephemeral one that it deleted before it could say so,
+/// unless something of it is there still.
+pub(super) async fn undone(
+    outcome: Result<(), CsiError>,
+    target: &Path,
+) -> Result<(), VolumeError> {
+    let Err(error) = outcome else {
+        return Ok(());
+    };
+    if !error.is_not_found() {
+        return Err(error.into());
+    }
+    let path = target.to_owned();
+    let is_there = blocking_at(target, move || {
+        let is_device = fs::symlink_metadata(&path)
+            .is_ok_and(|metadata| metadata.file_type().is_block_device());
+        Ok(is_device || mount::is_mounted(&path)?)
+    });
+    if is_there.await? {
+        return Err(error.into());
+    }
+    warn!(path = %target.display(), %error, "what its driver does not know is given back");
+    Ok(())
 }
 
 /// Where else the same is mounted as at a path, as it is where a volume is published from what

@@ -2,6 +2,7 @@
 
 mod access;
 mod faults;
+mod forgotten;
 mod growth;
 mod life;
 mod requests;
