@@ -147,10 +147,20 @@ impl Driver {
         self.registrar.take().context("no registrar runs")?.kill()
     }
 
-    /// Fails when one of both has ended by itself: with what it said.
-    pub fn check_runs(&mut self) -> Result<()> {
-        let mut running = self.driver.iter_mut().chain(&mut self.registrar);
-        running.try_for_each(Process::check_runs)
+    /// Starts the registrar again where it has ended: it does when the kubelet could not
+    /// register the driver, and somebody else is to start it.
+    ///
+    /// # Errors
+    /// The driver has ended by itself: with what it said.
+    pub fn keep_running(&mut self) -> Result<()> {
+        if let Some(driver) = &mut self.driver {
+            driver.check_runs()?;
+        }
+        let registrar = self.registrar.as_mut();
+        if registrar.is_some_and(|registrar| registrar.check_runs().is_err()) {
+            self.start_registrar()?;
+        }
+        Ok(())
     }
 
     /// A client of what it does for the cluster.

@@ -150,7 +150,7 @@ impl Site {
     ) -> Result<T> {
         let deadline = Instant::now() + LIMIT;
         loop {
-            self.driver.check_runs()?;
+            self.driver.keep_running()?;
             self.attach_and_detach().await?;
             if let Some(found) = look(self).await? {
                 return Ok(found);
