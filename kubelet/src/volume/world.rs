@@ -70,6 +70,8 @@ struct DeviceState {
     selinux_label: Option<String>,
     /// How many pods it is being taken away from.
     tearing_down: usize,
+    /// A pod had it, and has given it back.
+    is_given_back: bool,
     attempts: Attempts,
 }
 
@@ -387,6 +389,7 @@ impl World {
                 if let Some(device) = device {
                     if let Some(state) = self.devices.get_mut(device) {
                         state.tearing_down -= 1;
+                        state.is_given_back |= error.is_none();
                     }
                     self.retry_device(device);
                 }

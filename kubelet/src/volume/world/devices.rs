@@ -64,7 +64,8 @@ impl World {
         self.attachments
             .retain(|device, _| devices.contains_key(device) || used(device));
         for (device, state) in &mut self.devices {
-            let unknown = state.staged.is_none() && !settled;
+            // Pods that had it before this kubelet ran are known all the same.
+            let unknown = state.staged.is_none() && !settled && !state.is_given_back;
             if unknown || used(device) || !state.attempts.may_begin(now, next) {
                 continue;
             }

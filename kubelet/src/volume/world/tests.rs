@@ -201,6 +201,19 @@ async fn devices_that_nobody_names_are_unstaged_in_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_pod_of_an_earlier_kubelet_gave_back_last_is_unstaged_at_once() {
+    let mut world = World::default();
+    for uid in ["a", "b"] {
+        world.found(volume(uid), Some((device(), None)));
+    }
+    world.release(&PodUid::from("a"));
+    // The other has not said whether it goes on.
+    assert_eq!(settle(&mut world), ["tear down a"]);
+    world.release(&PodUid::from("b"));
+    assert_eq!(settle(&mut world), ["tear down b", "unstage disk"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pod_that_goes_while_its_volume_is_made_leaves_nothing() {
     let mut world = World::default();
     want(&mut world, "a", false);
