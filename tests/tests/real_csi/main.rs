@@ -108,11 +108,16 @@ async fn persistent(site: &mut Site, round: u64, mode: Mode, killed: Killed) -> 
     ensure!(same == container, "{container} became {same}");
 
     let moment = site.draw(&[EXPAND]);
+    let log = site.driver.log_end();
     site.grow(&volume).await?;
     site.touch(&writer).await?;
     site.disturb(killed, &moment).await?;
     site.touch(&writer).await?;
     site.grown(&volume).await.context("it grows")?;
+    ensure!(
+        site.driver.log_from(log)?.contains(EXPAND),
+        "not by {EXPAND}"
+    );
     let same = site.found(&writer, &word).await?;
     ensure!(same == container, "{container} became {same}");
 
