@@ -19,7 +19,8 @@ use cri_proto::csi::v1::{
 use super::{
     Csi,
     contexts::pod_info,
-    filesystem::{begin, begin_undo, end, is_ready, load, text, undone},
+    filesystem::text,
+    journal::{begin, begin_undo, end, is_ready, load, undone},
     policy::Policy,
     source::Source,
     volume_data::{VolumeData, attachment_on_disk},

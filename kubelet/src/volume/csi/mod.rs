@@ -14,6 +14,7 @@ mod driver_channel;
 mod driver_store;
 mod expand;
 mod filesystem;
+mod journal;
 mod policy;
 mod registration;
 mod source;
