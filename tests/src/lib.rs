@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod api_server;
+pub mod asked;
 pub mod cluster;
 pub mod cni;
 pub mod containerd;
@@ -22,3 +23,4 @@ pub mod network_namespace;
 pub mod node;
 pub mod process;
 pub mod registry;
+pub mod skips;

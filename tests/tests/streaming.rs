@@ -11,6 +11,7 @@ use cri_streaming::{
     client::{Client, ClientError, Command, Forwarded, Transport},
 };
 use e2e::{
+    asked,
     cri::{Cri, Ended, container, host_container, host_sandbox, sandbox},
     node::Node,
 };
@@ -445,7 +446,7 @@ async fn ports_of_a_pod_s_loopback_are_forwarded() {
 /// `SESSIONS=10000` makes it the long run; as it is, it says the same sooner.
 #[tokio::test]
 async fn sessions_in_a_row_and_at_once_leave_nothing_behind() {
-    let sessions = std::env::var("SESSIONS").map_or(60, |text| text.parse().unwrap());
+    let sessions = usize::try_from(asked::amount("SESSIONS", 60)).unwrap();
     let node = Node::with_shim().await.unwrap();
     let mut cri = Cri::of(&node).await.unwrap();
     let script = "while :; do echo hello | nc -l -p 7000 -s 127.0.0.1; done";

@@ -42,7 +42,9 @@ fn variable(name: &str) -> Option<u64> {
 }
 
 fn pods() -> usize {
-    variable("SIMULATION_PODS").map_or(PODS, |pods| usize::try_from(pods).unwrap())
+    let pods = variable("SIMULATION_PODS").map_or(PODS, |pods| usize::try_from(pods).unwrap());
+    assert!(pods > 0, "SIMULATION_PODS=0 simulates nothing");
+    pods
 }
 
 /// What this thread ran for, which other programs on the machine do not lengthen.
@@ -78,6 +80,7 @@ fn every_seed_converges() {
         Some(seed) => seed..seed + 1,
         None => 0..variable("SIMULATION_SEEDS").unwrap_or(SEEDS),
     };
+    assert!(!seeds.is_empty(), "SIMULATION_SEEDS=0 runs no seed");
     let next = AtomicU64::new(seeds.start);
     let failed = Mutex::new(Vec::new());
     let threads = thread::available_parallelism().map_or(1, usize::from);

@@ -20,6 +20,7 @@ use crate::{
     kubeconfig,
     network_namespace::NODE_IP,
     process::Process,
+    skips,
 };
 
 /// How long the API server may take to be ready after its start.
@@ -45,7 +46,7 @@ pub struct Programs(PathBuf);
 
 impl Programs {
     /// Those in the directory that `KUBERNETES_SERVER_BIN` names. Without it there are
-    /// none, and what is said is that `test` is skipped for this reason.
+    /// none, and `test` is [skipped](skips::skip).
     ///
     /// # Errors
     /// One of them is not in that directory.
@@ -53,7 +54,7 @@ impl Programs {
         let all = [ETCD, API_SERVER, CONTROLLER_MANAGER, SCHEDULER];
         let Some(directory) = env::var_os(VARIABLE).map(PathBuf::from) else {
             let all = all.join(", ");
-            println!("{test}: skipped: {VARIABLE} names no directory with {all}");
+            skips::skip(test, &format!("{VARIABLE} names no directory with {all}"));
             return Ok(None);
         };
         for program in all {

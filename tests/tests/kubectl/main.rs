@@ -9,14 +9,15 @@ mod reading;
 mod row;
 mod streams;
 
-use e2e::{cluster::Cluster, control_plane::Programs, node::Node};
+use e2e::{cluster::Cluster, control_plane::Programs, node::Node, skips};
 
 async fn run_table(cluster: Cluster) {
     let mut rows = [reading::rows(), streams::rows(), changes::rows()].concat();
     if cluster.control_plane.has_metrics() {
         rows.push(reading::usage());
     } else {
-        println!("top: left out: metrics.k8s.io is of a metrics server, which is not there");
+        let reason = "metrics.k8s.io is of a metrics server, which is not there";
+        skips::skip("kubectl top by Kubernetes' own servers", reason);
     }
     row::run(&cluster, rows).await;
 }

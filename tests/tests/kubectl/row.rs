@@ -24,6 +24,7 @@ pub struct Row {
 
 /// Runs all rows, and fails with the outcome of those that are wrong.
 pub async fn run(cluster: &Cluster, rows: Vec<Row>) {
+    assert!(!rows.is_empty());
     let mut failures = Vec::new();
     for Row { name, run } in rows {
         match run(cluster).await {

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use cri_proto::runtime::v1 as cri;
-use e2e::{cri::Cri, images, node::Node};
+use e2e::{cri::Cri, images, node::Node, skips};
 use futures::{StreamExt as _, stream};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
@@ -420,6 +420,10 @@ fn has_sys_resource() -> bool {
 pub async fn run(node: &Node, runtime: &'static str, rows: Vec<Row>) {
     let picked = std::env::var("POD_TABLE_ROWS").ok();
     let picked: Option<Vec<&str>> = picked.as_ref().map(|names| names.split(',').collect());
+    for name in picked.iter().flatten() {
+        let is_there = rows.iter().any(|row| row.name == *name);
+        assert!(is_there, "POD_TABLE_ROWS: no row {name:?}");
+    }
     let rows = rows.into_iter().filter(|row| {
         picked
             .as_ref()
@@ -428,7 +432,7 @@ pub async fn run(node: &Node, runtime: &'static str, rows: Vec<Row>) {
     let results = stream::iter(rows)
         .map(|row| async move {
             if let Some(reason) = row.needs.and_then(|need| lacking(need, runtime)) {
-                println!("{runtime}: {} left out: {reason}", row.name);
+                skips::skip(&format!("{}, {runtime}", row.name), reason);
                 return None;
             }
             let started = Instant::now();
@@ -445,6 +449,7 @@ pub async fn run(node: &Node, runtime: &'static str, rows: Vec<Row>) {
         .filter_map(|result| async { result })
         .collect::<Vec<_>>()
         .await;
+    assert!(!results.is_empty(), "no row was run");
     let failed: Vec<String> = results
         .iter()
         .filter_map(|result| result.as_ref().err())

@@ -25,7 +25,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::{cluster::Cluster, control_plane, node::Node};
+use e2e::{asked, cluster::Cluster, control_plane, node::Node};
 use tokio::time::Instant;
 
 use crate::{
@@ -57,15 +57,14 @@ async fn containerd() -> Node {
     Node::with_containerd().await.unwrap()
 }
 
-fn number(variable: &str, default: impl FnOnce() -> u64) -> u64 {
-    env::var(variable).map_or_else(|_| default(), |text| text.parse().unwrap())
-}
-
 async fn run(cluster: Cluster, programs: Programs) {
-    let seed = number(SEED, || RandomState::new().hash_one(0));
+    let seed = env::var(SEED).map_or_else(
+        |_| RandomState::new().hash_one(0),
+        |text| text.parse().unwrap(),
+    );
     println!("{SEED}={seed}");
     let mut site = Site::new(cluster, programs, seed).await.unwrap();
-    for round in 0..number(ROUNDS, || 1) {
+    for round in 0..asked::amount(ROUNDS, 1) {
         for killed in [
             Killed::Nobody,
             Killed::Driver,

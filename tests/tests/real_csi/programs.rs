@@ -3,6 +3,7 @@
 use std::{env, path::PathBuf};
 
 use anyhow::{Result, bail};
+use e2e::skips;
 
 /// The environment variable that says where they are.
 const VARIABLE: &str = "CSI_HOST_PATH_BIN";
@@ -21,13 +22,14 @@ pub struct Programs {
 
 impl Programs {
     /// Those in the directory that `CSI_HOST_PATH_BIN` names. Without it there are none, and
-    /// what is said is that `test` is skipped for this reason.
+    /// `test` is [skipped](skips::skip).
     ///
     /// # Errors
     /// One of them is not in that directory.
     pub fn at_hand(test: &str) -> Result<Option<Self>> {
         let Some(directory) = env::var_os(VARIABLE).map(PathBuf::from) else {
-            println!("{test}: skipped: {VARIABLE} names no directory with {DRIVER}, {REGISTRAR}");
+            let reason = format!("{VARIABLE} names no directory with {DRIVER}, {REGISTRAR}");
+            skips::skip(test, &reason);
             return Ok(None);
         };
         let find = |name: &str| {

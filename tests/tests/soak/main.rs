@@ -22,6 +22,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use bollard::query_parameters::ListContainersOptions;
 use cri_proto::runtime::v1::{self as cri, ContainerState};
 use e2e::{
+    asked,
     cri::{Cri, container, sandbox},
     engine_proxy::EngineProxy,
     node::Node,
@@ -106,7 +107,7 @@ async fn nothing_is_left_and_no_line_lost_whatever_is_killed() {
 }
 
 fn seconds() -> u64 {
-    std::env::var(SECONDS).map_or(SHORT, |text| text.parse().unwrap())
+    asked::amount(SECONDS, SHORT)
 }
 
 // === what happens around the pods ===
