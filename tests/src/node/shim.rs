@@ -41,6 +41,15 @@ impl Node {
             .await
     }
 
+    /// A node whose shim is [beside the engine](Self::start_shim_beside_the_engine): its
+    /// streaming server is where the kubelet is.
+    pub async fn with_shim_beside_the_engine() -> Result<Self> {
+        let mut node = Self::with_shim().await?;
+        node.stop_shim()?;
+        node.start_shim_beside_the_engine(&[]).await?;
+        Ok(node)
+    }
+
     /// [`Self::start_shim_with`] in the network namespace of the engine, with its devices in
     /// `/sys`, as on a real node.
     pub async fn start_shim_beside_the_engine(&mut self, extra: &[&str]) -> Result<()> {

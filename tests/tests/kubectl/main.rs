@@ -23,11 +23,7 @@ async fn run_table(cluster: Cluster) {
 }
 
 async fn docker() -> Node {
-    let mut node = Node::with_shim().await.unwrap();
-    // Its streaming server is where the kubelet is.
-    node.stop_shim().unwrap();
-    node.start_shim_beside_the_engine(&[]).await.unwrap();
-    node
+    Node::with_shim_beside_the_engine().await.unwrap()
 }
 
 async fn containerd() -> Node {
