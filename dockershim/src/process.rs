@@ -22,7 +22,7 @@ use crate::engine::Here;
 /// More than `/proc/<pid>/cgroup` ever has: a line for each controller.
 const MAX_TABLE: u64 = 256 * 1024;
 /// The end of the name of a cgroup that systemd made.
-const SCOPE: &str = ".scope";
+pub(crate) const SCOPE: &str = ".scope";
 
 /// Finds processes of containers.
 #[derive(Debug)]

@@ -16,6 +16,7 @@ use crate::{
     metrics::{BoundMetrics, Metrics, ModelMetrics},
     model::{Looker, Model, Refresher, sync::Sync},
     network::{cni::Cni, hairpin::Hairpin},
+    oom_kills::OomKills,
     process::Processes,
     security::OomScorePolicy,
     stats::Stats,
@@ -131,6 +132,7 @@ impl Shim {
             logs.clone(),
             images.clone(),
             image_mounts.clone(),
+            OomKills::new(&config.root_directory, engine.here()),
         ));
         let refresher = Refresher::start(looker.clone(), stop.clone());
         let cni = match &config.network_plugin {

@@ -50,6 +50,8 @@ pub struct EngineProxy {
 struct Faults {
     /// One in so many; 0: nothing goes wrong.
     one_in: u64,
+    /// Nothing says of any container that it was killed for want of memory.
+    loses_oom_kills: bool,
     healed: AtomicBool,
     events: AtomicUsize,
     refused: AtomicUsize,
@@ -63,11 +65,29 @@ impl EngineProxy {
     /// # Errors
     /// The socket cannot be made.
     pub fn start(engine: &Path, socket: &Path, one_in: u64) -> Result<Self> {
-        let listener = UnixListener::bind(socket).context("the proxy's socket")?;
-        let faults = Arc::new(Faults {
+        let faults = Faults {
             one_in,
             ..Faults::default()
-        });
+        };
+        Self::with(engine, socket, faults)
+    }
+
+    /// Serves the engine behind the socket `engine` at `socket`, as if the engine had never
+    /// heard of the kernel's OOM killer.
+    ///
+    /// # Errors
+    /// The socket cannot be made.
+    pub fn that_loses_oom_kills(engine: &Path, socket: &Path) -> Result<Self> {
+        let faults = Faults {
+            loses_oom_kills: true,
+            ..Faults::default()
+        };
+        Self::with(engine, socket, faults)
+    }
+
+    fn with(engine: &Path, socket: &Path, faults: Faults) -> Result<Self> {
+        let listener = UnixListener::bind(socket).context("the proxy's socket")?;
+        let faults = Arc::new(faults);
         let serves = tokio::spawn(serve(listener, engine.to_owned(), Arc::clone(&faults)));
         Ok(Self {
             socket: socket.to_owned(),
@@ -113,6 +133,13 @@ impl Faults {
     /// Whether it is this one's turn.
     fn strike(&self) -> bool {
         self.one_in > 0 && !self.healed.load(Ordering::Relaxed) && random(self.one_in) == 0
+    }
+
+    fn drops(&self, event: &[u8]) -> bool {
+        let oom = String::from_utf8_lossy(event).contains(r#""Action":"oom""#);
+        let dropped = self.loses_oom_kills && oom || self.strike();
+        self.events.fetch_add(dropped.into(), Ordering::Relaxed);
+        dropped
     }
 }
 
@@ -174,6 +201,7 @@ async fn forward(
     faults: &Arc<Faults>,
 ) -> Result<Response<Body>> {
     let are_events = request.uri().path().ends_with("/events");
+    let is_inspect = request.uri().path().ends_with("/json");
     let client = hyper::upgrade::on(&mut request);
     let stream = UnixStream::connect(engine).await?;
     let (mut sender, connection) = client::conn::http1::handshake(TokioIo::new(stream)).await?;
@@ -182,6 +210,14 @@ async fn forward(
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         let engine = hyper::upgrade::on(&mut response);
         tokio::spawn(carry(client, engine));
+    }
+    if is_inspect && faults.loses_oom_kills {
+        let (mut head, body) = response.into_parts();
+        let body = String::from_utf8(body.collect().await?.to_bytes().into())?;
+        let body = body.replace(r#""OOMKilled":true"#, r#""OOMKilled":false"#);
+        head.headers.remove(hyper::header::CONTENT_LENGTH);
+        let body = Full::from(body).map_err(|never| match never {});
+        return Ok(Response::from_parts(head, body.boxed_unsync()));
     }
     let faults = Arc::clone(faults);
     Ok(response.map(|body| {
@@ -212,9 +248,7 @@ fn some_of(
         let mut passed = Vec::new();
         while let Some(end) = begun.iter().position(|byte| *byte == b'\n') {
             let event: Vec<u8> = begun.drain(..=end).collect();
-            if faults.strike() {
-                faults.events.fetch_add(1, Ordering::Relaxed);
-            } else {
+            if !faults.drops(&event) {
                 passed.extend(event);
             }
         }

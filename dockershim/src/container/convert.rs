@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     labels::{self, Author, Labels},
-    model::{CANNOT_RUN, Container},
+    model::{CANNOT_RUN, Container, OOM_KILLED},
     naming,
     security::Identity,
 };
@@ -132,7 +132,7 @@ impl Life {
                 life.finished_at = finished_at;
                 life.reason = match exit_code {
                     // A program that survives the kill of a child may still exit with 0.
-                    _ if state.oom_killed.unwrap_or_default() => "OOMKilled",
+                    _ if state.oom_killed.unwrap_or_default() => OOM_KILLED,
                     0 => "Completed",
                     _ => "Error",
                 };

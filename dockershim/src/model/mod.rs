@@ -32,6 +32,8 @@ pub use snapshot::{Id, LookupError, Snapshot};
 
 /// The reason of a container that the engine failed to start.
 pub(crate) const CANNOT_RUN: &str = "ContainerCannotRun";
+/// The reason of a container that has lost a process to the kernel's OOM killer.
+pub(crate) const OOM_KILLED: &str = "OOMKilled";
 
 /// The live model of the engine's sandboxes and containers.
 #[derive(Debug)]

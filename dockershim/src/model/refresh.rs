@@ -17,6 +17,7 @@ use crate::{
     image::{ImageMounts, Images},
     labels::{self, Author},
     logs::Logs,
+    oom_kills::OomKills,
 };
 
 /// Inspects in flight at most.
@@ -32,6 +33,8 @@ pub struct Looker {
     logs: Arc<Logs>,
     images: Arc<Images>,
     image_mounts: Arc<ImageMounts>,
+    /// What the engine may have lost of its containers' ends.
+    pub(super) oom_kills: OomKills,
     /// How many looks there are at each id now.
     looks: Mutex<HashMap<Id, usize>>,
 }
@@ -71,6 +74,7 @@ impl Looker {
         logs: Arc<Logs>,
         images: Arc<Images>,
         image_mounts: Arc<ImageMounts>,
+        oom_kills: OomKills,
     ) -> Self {
         Self {
             engine,
@@ -78,6 +82,7 @@ impl Looker {
             logs,
             images,
             image_mounts,
+            oom_kills,
             looks: Mutex::default(),
         }
     }
@@ -145,13 +150,16 @@ impl Looker {
             record,
             _look,
         } = looked;
-        let Some(record) = record else {
+        let Some(mut record) = record else {
             self.removed(id);
             return;
         };
-        if let Record::Container(container) = &record
+        if let Record::Container(container) = &mut record
             && container.status.state() == ContainerState::ContainerExited
         {
+            self.oom_kills
+                .judge(&mut Arc::make_mut(container).status)
+                .await;
             self.logs.finish(container).await;
         }
         self.model.put(&ticket, id, Some(record));
@@ -174,6 +182,10 @@ impl Looker {
         // As it is when each is looked at: what is new by then has its checkpoint already.
         let model = Arc::clone(&self.model);
         self.logs
+            .retain(move |id| model.snapshot().contains(id))
+            .await;
+        let model = Arc::clone(&self.model);
+        self.oom_kills
             .retain(move |id| model.snapshot().contains(id))
             .await;
         image_mounts::tidy(&self.image_mounts, &self.model).await;

@@ -162,6 +162,9 @@ impl Sync {
         if event.action.as_deref() == Some("destroy") {
             self.looker.removed(&id);
         } else {
+            if event.action.as_deref() == Some("oom") {
+                self.looker.oom_kills.note(&id);
+            }
             self.refresher.wish(id.into());
         }
     }

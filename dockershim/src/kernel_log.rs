@@ -1,0 +1,166 @@
+//! Whom the kernel killed for want of memory, out of its own log (`/dev/kmsg`).
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, Read as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::Path,
+};
+
+use rustix::{fs::OFlags, io::Errno};
+
+use crate::process::SCOPE;
+
+/// The longest record that the kernel hands out.
+const LONGEST_RECORD: usize = 8 * 1024;
+/// Records that one look reads at most: whoever may write to the log holds up nobody.
+const RECORDS: usize = 64 * 1024;
+/// What the kernel's own record of a kill begins with, after its prefix, and the field that names
+/// the cgroup of the victim. The victim's name, which is anybody's choice, comes after it.
+const KILL: &str = "oom-kill:";
+const CGROUP: &str = ",task_memcg=";
+/// Facilities from here on are of processes that wrote to the log; the kernel sees to it.
+const FIRST_FOREIGN_PRIORITY: u32 = 8;
+/// The length of a Docker container's id.
+const ID_LENGTH: usize = 64;
+
+/// The log, from its oldest record on.
+#[derive(Debug)]
+pub struct KernelLog {
+    file: File,
+}
+
+impl KernelLog {
+    /// Opens the log.
+    ///
+    /// # Errors
+    /// The process may not read it, or there is none.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let file = OpenOptions::new()
+            .read(true)
+            .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+            .open(path)?;
+        Ok(Self { file })
+    }
+
+    /// Reads what was not read yet, and tells `each` id of a container that has lost a process
+    /// to the kernel's OOM killer.
+    ///
+    /// # Errors
+    /// The log cannot be read any further.
+    pub fn read(&mut self, mut each: impl FnMut(&str)) -> io::Result<()> {
+        let mut record = [0; LONGEST_RECORD];
+        for _ in 0..RECORDS {
+            let length = match self.file.read(&mut record) {
+                Ok(0) => return Ok(()),
+                Ok(length) => length,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => match Errno::from_io_error(&error) {
+                    // Records were overwritten; the next is the oldest that is left.
+                    Some(Errno::PIPE | Errno::INTR) => continue,
+                    _ => return Err(error),
+                },
+            };
+            let text = String::from_utf8_lossy(&record[..length]);
+            text.lines().filter_map(victim).for_each(&mut each);
+        }
+        Ok(())
+    }
+}
+
+/// The container whose process a record says was killed.
+fn victim(record: &str) -> Option<&str> {
+    let (prefix, message) = record.split_once(';')?;
+    let priority: u32 = prefix.split(',').next()?.parse().ok()?;
+    if priority >= FIRST_FOREIGN_PRIORITY || !message.starts_with(KILL) {
+        return None;
+    }
+    let (_, after) = message.split_once(CGROUP)?;
+    let cgroup = after.split(',').next()?;
+    cgroup.split('/').find_map(|name| {
+        let name = name.strip_suffix(SCOPE).unwrap_or(name);
+        let id = name.rsplit(['-', '_']).next()?;
+        let hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        (id.len() == ID_LENGTH && id.bytes().all(hex)).then_some(id)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+    fn record(prefix: &str, cgroup: &str) -> String {
+        format!(
+            "{prefix};oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset={ID},\
+             mems_allowed=0,oom_memcg=/kubepods,task_memcg={cgroup},task=tail,pid=7,uid=0"
+        )
+    }
+
+    #[test]
+    fn the_victim_is_the_container_whose_cgroup_the_record_names() {
+        for cgroup in [
+            format!("/docker/{ID}"),
+            format!("/kubepods/burstable/podx/{ID}"),
+            format!("/kubepods.slice/kubepods-podx.slice/docker-{ID}.scope"),
+            format!("/docker/{ID}/init.scope"),
+        ] {
+            assert_eq!(victim(&record("6,145957,54154334015,-", &cgroup)), Some(ID));
+        }
+    }
+
+    #[test]
+    fn nobody_else_is_a_victim() {
+        let docker = format!("/docker/{ID}");
+        let named =
+            record("6,1,2,-", "/user.slice").replace("task=tail", &format!("task={docker}"));
+        for record in [
+            // A process wrote it.
+            record("14,145957,54154334015,-", &docker),
+            record("x", &docker),
+            // No container's cgroup.
+            record("6,1,2,-", "/user.slice"),
+            record("6,1,2,-", &format!("/docker/{}", &ID[1..])),
+            record("6,1,2,-", &format!("/docker/{}", ID.to_uppercase())),
+            named,
+            // Not what the kernel says of a kill.
+            format!("6,1,2,-;docker0: {}", record("6,1,2,-", &docker)),
+            format!("3,1,2,-;Memory cgroup out of memory: Killed process 7 ({ID})"),
+            String::new(),
+        ] {
+            assert_eq!(victim(&record), None, "{record}");
+        }
+    }
+
+    #[test]
+    fn each_record_is_read_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kmsg");
+        let lines = [
+            record("6,1,2,-", &format!("/docker/{ID}")),
+            " SUBSYSTEM=net".to_owned(),
+            record("6,2,3,-", &format!("/docker/{}", ID.replace('0', "f"))),
+        ];
+        fs::write(&path, lines.join("\n")).unwrap();
+        let mut log = KernelLog::open(&path).unwrap();
+        let mut look = || {
+            let mut ids = Vec::new();
+            log.read(|id| ids.push(id.to_owned())).unwrap();
+            ids
+        };
+        assert_eq!(look(), [ID.to_owned(), ID.replace('0', "f")]);
+        assert_eq!(look(), [] as [String; 0]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_record_is_read_without_panic(text in ".{0,20};oom-kill:.{0,20},task_memcg=.{0,80}") {
+            let _ = victim(&text);
+        }
+    }
+}

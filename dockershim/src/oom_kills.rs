@@ -1,0 +1,239 @@
+//! Which containers the kernel's OOM killer ended. The engine's flag alone does not tell: it
+//! comes by way of events that the engine loses when the machine is busy, just when memory is
+//! short.
+
+use std::{
+    collections::VecDeque,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use cri_proto::runtime::v1::ContainerStatus;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    checkpoint::Checkpoints,
+    engine::Here,
+    kernel_log::KernelLog,
+    model::{Id, OOM_KILLED},
+};
+
+const KERNEL_LOG: &str = "/dev/kmsg";
+/// Victims that are remembered at most while their containers have not ended, the newest.
+const VICTIMS: usize = 512;
+
+/// What is known of kills, from the engine's events and the kernel's log.
+#[derive(Debug)]
+pub struct OomKills {
+    seen: Arc<Mutex<Seen>>,
+    /// What was found of containers that the engine does not call killed: the kernel forgets.
+    found: Arc<Checkpoints<Found>>,
+    here: Here,
+}
+
+#[derive(Debug)]
+struct Seen {
+    log: Log,
+    victims: VecDeque<Id>,
+}
+
+#[derive(Debug)]
+enum Log {
+    Unopened(PathBuf),
+    Open(KernelLog),
+    Unreadable,
+}
+
+/// That the container was killed in the life that began then.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Found {
+    started_at: i64,
+}
+
+impl OomKills {
+    /// Nothing is known yet but what was found before, below `root_directory`. The kernel's
+    /// log is of use while the engine is `here`.
+    pub fn new(root_directory: &Path, here: Here) -> Self {
+        Self::by_log(root_directory, here, KERNEL_LOG.into())
+    }
+
+    fn by_log(root_directory: &Path, here: Here, log: PathBuf) -> Self {
+        Self {
+            seen: Arc::new(Mutex::new(Seen {
+                log: Log::Unopened(log),
+                victims: VecDeque::new(),
+            })),
+            found: Arc::new(Checkpoints::new(root_directory.join("oom-kills"))),
+            here,
+        }
+    }
+
+    /// Notes down that the engine said it of `id`, which may be after the container's end.
+    pub fn note(&self, id: &str) {
+        self.seen.lock().remember(id);
+    }
+
+    /// Corrects the reason of a container that ended, whose engine may have lost the kill.
+    pub async fn judge(&self, status: &mut ContainerStatus) {
+        if status.reason == OOM_KILLED || status.finished_at == 0 {
+            return;
+        }
+        let (id, started_at) = (status.id.clone(), status.started_at);
+        let (seen, found) = (Arc::clone(&self.seen), Arc::clone(&self.found));
+        let here = self.here.get();
+        let look = tokio::task::spawn_blocking(move || {
+            if found.load(&id) == Some(Found { started_at }) {
+                return true;
+            }
+            let mut seen = seen.lock();
+            if here {
+                seen.read_log();
+            }
+            // Once: the container may be started again by hand.
+            let killed = seen.take(&id);
+            drop(seen);
+            if killed && let Err(error) = found.note(&id, &Found { started_at }) {
+                tracing::warn!(container_id = id, %error, "that it was killed is forgotten at a restart");
+            }
+            killed
+        });
+        if look.await.unwrap_or_default() {
+            status.reason = OOM_KILLED.to_owned();
+        }
+    }
+
+    /// Forgets the containers that `is_live` does not know.
+    pub async fn retain(&self, is_live: impl Fn(&str) -> bool + Send + 'static) {
+        let found = Arc::clone(&self.found);
+        // One that panicked was logged.
+        let _ = tokio::task::spawn_blocking(move || found.retain(is_live)).await;
+    }
+}
+
+impl Seen {
+    fn read_log(&mut self) {
+        if let Log::Unopened(path) = &self.log {
+            self.log = KernelLog::open(path).map_or_else(
+                |error| {
+                    tracing::warn!(path = %path.display(), %error, "that a container was killed for want of memory is known by the engine alone");
+                    Log::Unreadable
+                },
+                Log::Open,
+            );
+        }
+        let Self { log, victims } = self;
+        let Log::Open(open) = log else { return };
+        if let Err(error) = open.read(|id| remember(victims, id)) {
+            tracing::warn!(%error, "the kernel's log cannot be read any further");
+            *log = Log::Unreadable;
+        }
+    }
+
+    fn remember(&mut self, id: &str) {
+        remember(&mut self.victims, id);
+    }
+
+    fn take(&mut self, id: &str) -> bool {
+        let before = self.victims.len();
+        self.victims.retain(|victim| &**victim != id);
+        self.victims.len() < before
+    }
+}
+
+fn remember(victims: &mut VecDeque<Id>, id: &str) {
+    if victims.iter().any(|victim| &**victim == id) {
+        return;
+    }
+    victims.truncate(VICTIMS - 1);
+    victims.push_front(id.into());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn kills(dir: &Path) -> OomKills {
+        let here = Here::default();
+        here.set(true);
+        OomKills::by_log(dir, here, dir.join("kmsg"))
+    }
+
+    fn id(digit: char) -> String {
+        digit.to_string().repeat(64)
+    }
+
+    fn log(dir: &Path, ids: &[String]) {
+        let line = |id| format!("6,1,2,-;oom-kill:constraint=X,task_memcg=/docker/{id},task=a\n");
+        fs::write(dir.join("kmsg"), ids.iter().map(line).collect::<String>()).unwrap();
+    }
+
+    async fn reason(kills: &OomKills, id: &str, started_at: i64) -> String {
+        let mut status = ContainerStatus {
+            id: id.to_owned(),
+            started_at,
+            finished_at: started_at + 1,
+            reason: "Error".to_owned(),
+            ..Default::default()
+        };
+        kills.judge(&mut status).await;
+        status.reason
+    }
+
+    #[tokio::test]
+    async fn a_kill_that_the_engine_lost_is_in_the_kernels_log() {
+        let dir = tempfile::tempdir().unwrap();
+        log(dir.path(), &[id('a'), id('b')]);
+        let kills = kills(dir.path());
+        assert_eq!(reason(&kills, &id('a'), 1).await, OOM_KILLED);
+        assert_eq!(reason(&kills, &id('c'), 1).await, "Error");
+        // A look again, and a container that somebody started again.
+        assert_eq!(reason(&kills, &id('a'), 1).await, OOM_KILLED);
+        assert_eq!(reason(&kills, &id('a'), 5).await, "Error");
+    }
+
+    #[tokio::test]
+    async fn what_was_found_outlives_the_shim_and_the_kernels_log() {
+        let dir = tempfile::tempdir().unwrap();
+        log(dir.path(), &[id('a')]);
+        assert_eq!(reason(&kills(dir.path()), &id('a'), 1).await, OOM_KILLED);
+        log(dir.path(), &[]);
+        let kills = kills(dir.path());
+        assert_eq!(reason(&kills, &id('a'), 1).await, OOM_KILLED);
+        kills.retain(|_| false).await;
+        assert_eq!(reason(&kills, &id('a'), 1).await, "Error");
+    }
+
+    #[tokio::test]
+    async fn a_late_event_of_the_engine_is_enough() {
+        let dir = tempfile::tempdir().unwrap();
+        let kills = OomKills::by_log(dir.path(), Here::default(), dir.path().join("kmsg"));
+        log(dir.path(), &[id('b')]);
+        kills.note(&id('a'));
+        assert_eq!(reason(&kills, &id('a'), 1).await, OOM_KILLED);
+        // The engine is elsewhere: this kernel says nothing of its containers.
+        assert_eq!(reason(&kills, &id('b'), 1).await, "Error");
+    }
+
+    #[tokio::test]
+    async fn a_node_without_a_log_goes_by_the_engine() {
+        let dir = tempfile::tempdir().unwrap();
+        let kills = kills(dir.path());
+        assert_eq!(reason(&kills, &id('a'), 1).await, "Error");
+        kills.note(&id('a'));
+        assert_eq!(reason(&kills, &id('a'), 1).await, OOM_KILLED);
+    }
+
+    #[test]
+    fn the_newest_victims_are_remembered() {
+        let mut victims = VecDeque::new();
+        for victim in 0..=VICTIMS {
+            remember(&mut victims, &victim.to_string());
+            remember(&mut victims, &victim.to_string());
+        }
+        assert_eq!(victims.len(), VICTIMS);
+        assert!(victims.iter().all(|victim| &**victim != "0"));
+    }
+}
