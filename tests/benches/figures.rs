@@ -13,7 +13,12 @@ use bollard::{
     query_parameters::{CreateContainerOptions, StartContainerOptions},
 };
 use cri_proto::runtime::v1 as cri;
-use e2e::{cri::Cri, images::BUSYBOX, node::Node};
+use e2e::{
+    cri::Cri,
+    figures::{Figures, Unit, median},
+    images::BUSYBOX,
+    node::Node,
+};
 
 /// Pods in front of the shim, and under the kubelet.
 const SHIM_PODS: usize = 50;
@@ -34,16 +39,16 @@ async fn main() {
     if !std::env::args().any(|argument| argument == "--bench") {
         return;
     }
-    println!("{:<44} {:>12} {:>10}", "figure", "measured", "target");
-    shim().await;
-    kubelet().await;
+    let mut figures = Figures::default();
+    for run in 1..=Figures::runs() {
+        eprintln!("run {run} of {}", Figures::runs());
+        shim(&mut figures).await;
+        kubelet(&mut figures).await;
+    }
+    print!("{figures}");
 }
 
-fn row(figure: &str, measured: String, target: &str) {
-    println!("{figure:<44} {measured:>12} {target:>10}");
-}
-
-async fn shim() {
+async fn shim(figures: &mut Figures) {
     let node = Node::with_shim().await.unwrap();
     let cri = Cri::of(&node).await.unwrap();
 
@@ -63,12 +68,18 @@ async fn shim() {
     }
     let total = started.elapsed();
     let mut times: Vec<_> = pods.iter().map(|(_, time)| *time).collect();
-    row(
+    figures.add(
         "run + create + start, 4 in parallel, p50",
-        seconds(median(&mut times)),
+        seconds(&mut times),
+        Unit::Seconds,
         "<= 0.77 s",
     );
-    row(&format!("{SHIM_PODS} pods started"), seconds(total), "");
+    figures.add(
+        &format!("{SHIM_PODS} pods started"),
+        total.as_secs_f64(),
+        Unit::Seconds,
+        "",
+    );
 
     let pid = node.shim_pid().unwrap();
     let mut client = cri.clone();
@@ -80,9 +91,10 @@ async fn shim() {
         times.push(before.elapsed());
         assert_eq!(listed.len(), SHIM_PODS);
     }
-    row(
+    figures.add(
         "ListPodSandbox p50",
-        millis(median(&mut times)),
+        millis(&mut times),
+        Unit::Milliseconds,
         "<= 0.6 ms",
     );
     times.clear();
@@ -92,9 +104,10 @@ async fn shim() {
         times.push(before.elapsed());
         assert_eq!(listed.unwrap().len(), SHIM_PODS);
     }
-    row(
+    figures.add(
         "ListContainers p50",
-        millis(median(&mut times)),
+        millis(&mut times),
+        Unit::Milliseconds,
         "<= 0.6 ms",
     );
     times.clear();
@@ -103,9 +116,10 @@ async fn shim() {
         client.status(&container).await.unwrap();
         times.push(before.elapsed());
     }
-    row(
+    figures.add(
         "ContainerStatus p50",
-        millis(median(&mut times)),
+        millis(&mut times),
+        Unit::Milliseconds,
         "<= 0.5 ms",
     );
     times.clear();
@@ -114,9 +128,10 @@ async fn shim() {
         client.pod_status(&pod).await.unwrap();
         times.push(before.elapsed());
     }
-    row(
+    figures.add(
         "PodSandboxStatus p50",
-        millis(median(&mut times)),
+        millis(&mut times),
+        Unit::Milliseconds,
         "<= 0.5 ms",
     );
     times.clear();
@@ -127,9 +142,10 @@ async fn shim() {
         times.push(before.elapsed());
         assert_eq!(listed.into_inner().stats.len(), SHIM_PODS);
     }
-    row(
+    figures.add(
         "ListContainerStats p50",
-        millis(median(&mut times)),
+        millis(&mut times),
+        Unit::Milliseconds,
         "<= 5 ms",
     );
     times.clear();
@@ -138,10 +154,16 @@ async fn shim() {
         client.exec(&container, &["true"], 30).await.unwrap();
         times.push(before.elapsed());
     }
-    row("ExecSync p50", millis(median(&mut times)), "<= 60 ms");
-    row(
+    figures.add(
+        "ExecSync p50",
+        millis(&mut times),
+        Unit::Milliseconds,
+        "<= 60 ms",
+    );
+    figures.add(
         "shim memory (RSS), 50 pods",
-        mebibytes(rss(pid)),
+        rss(pid),
+        Unit::Mebibytes,
         "<= 12 MiB",
     );
 
@@ -154,14 +176,15 @@ async fn shim() {
             .unwrap();
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
-    row(
+    figures.add(
         "shim CPU under a 1 Hz relist",
-        percent(cpu(pid) - used, before.elapsed()),
+        share(cpu(pid) - used, before.elapsed()),
+        Unit::Percent,
         "<= 0.1 %",
     );
 }
 
-async fn kubelet() {
+async fn kubelet(figures: &mut Figures) {
     let node = Node::with_kubelet().await.unwrap();
     let manifest = |n: usize| {
         format!(
@@ -181,9 +204,10 @@ async fn kubelet() {
     })
     .await
     .unwrap();
-    row(
+    figures.add(
         &format!("{KUBELET_PODS} static pods, files written to Running"),
-        seconds(started.elapsed()),
+        started.elapsed().as_secs_f64(),
+        Unit::Seconds,
         "",
     );
     let pid = node.kubelet_pid().unwrap();
@@ -191,14 +215,16 @@ async fn kubelet() {
     tokio::time::sleep(Duration::from_secs(10)).await;
     let (before, used) = (Instant::now(), cpu(pid));
     tokio::time::sleep(WATCH).await;
-    row(
+    figures.add(
         "kubelet idle CPU, 30 pods",
-        percent(cpu(pid) - used, before.elapsed()),
+        share(cpu(pid) - used, before.elapsed()),
+        Unit::Percent,
         "<= 0.3 %",
     );
-    row(
+    figures.add(
         "kubelet memory (RSS), 30 pods",
-        mebibytes(rss(pid)),
+        rss(pid),
+        Unit::Mebibytes,
         "<= 20 MiB",
     );
     let (mut times, mut floor) = (Vec::new(), Vec::new());
@@ -221,14 +247,16 @@ async fn kubelet() {
         start_by_the_engine(&node).await;
         floor.push(before.elapsed());
     }
-    row(
+    figures.add(
         "static pod, file written to Running, p50",
-        seconds(median(&mut times)),
+        seconds(&mut times),
+        Unit::Seconds,
         "<= 0.35 s",
     );
-    row(
+    figures.add(
         "the same two containers by the engine alone",
-        seconds(median(&mut floor)),
+        seconds(&mut floor),
+        Unit::Seconds,
         "",
     );
 }
@@ -256,11 +284,6 @@ async fn start_by_the_engine(node: &Node) {
     }
 }
 
-fn median(times: &mut [Duration]) -> Duration {
-    times.sort_unstable();
-    times[times.len() / 2]
-}
-
 /// CPU seconds that a process has used.
 fn cpu(pid: u32) -> f64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
@@ -270,25 +293,26 @@ fn cpu(pid: u32) -> f64 {
     ticks / TICKS
 }
 
-/// Resident memory of a process in KiB.
+/// Resident memory of a process in MiB.
 fn rss(pid: u32) -> f64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|l| l.starts_with("VmRSS:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    let kib: f64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+    kib / 1024.0
 }
 
-fn millis(time: Duration) -> String {
-    format!("{:.2} ms", time.as_secs_f64() * 1e3)
+/// The median, in milliseconds.
+fn millis(times: &mut [Duration]) -> f64 {
+    seconds(times) * 1e3
 }
 
-fn seconds(time: Duration) -> String {
-    format!("{:.2} s", time.as_secs_f64())
+/// The median, in seconds.
+fn seconds(times: &mut [Duration]) -> f64 {
+    let mut times: Vec<_> = times.iter().map(Duration::as_secs_f64).collect();
+    median(&mut times)
 }
 
-fn mebibytes(kib: f64) -> String {
-    format!("{:.1} MiB", kib / 1024.0)
-}
-
-fn percent(cpu: f64, time: Duration) -> String {
-    format!("{:.2} %", cpu / time.as_secs_f64() * 100.0)
+/// `cpu` seconds of so much time, in percent.
+fn share(cpu: f64, time: Duration) -> f64 {
+    cpu / time.as_secs_f64() * 100.0
 }

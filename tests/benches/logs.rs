@@ -23,6 +23,7 @@ use bollard::{
 use cri_proto::runtime::v1::ContainerState;
 use e2e::{
     cri::{Cri, container, sandbox},
+    figures::{Figures, Unit},
     images::BUSYBOX,
     node::Node,
 };
@@ -42,14 +43,41 @@ async fn main() {
     let node = Node::with_shim().await.unwrap();
     let mut cri = Cri::of(&node).await.unwrap();
     let script = format!("yes {LINE} | head -n {LINES}");
-    println!("{:<44} {:>14}", "figure", "measured");
+    let mut figures = Figures::default();
+    for run in 1..=Figures::runs() {
+        eprintln!("run {run} of {}", Figures::runs());
+        let alone = MIB / engine_alone(&node, &script).await.as_secs_f64();
+        figures.add(
+            "100 MiB of short lines, the engine alone",
+            alone,
+            Unit::MebibytesPerSecond,
+            "",
+        );
+        let followed = followed(&node, &mut cri, &script, run, &mut figures).await;
+        figures.add(
+            "the same, followed to the CRI log",
+            followed,
+            Unit::MebibytesPerSecond,
+            "",
+        );
+        figures.add(
+            "followed, of the engine's own speed",
+            followed / alone * 100.0,
+            Unit::Percent,
+            ">= 50 %",
+        );
+    }
+    print!("{figures}");
+}
 
-    let alone = MIB / engine_alone(&node, &script).await.as_secs_f64();
-    println!(
-        "{:<44} {alone:>8.1} MiB/s",
-        "100 MiB of short lines, the engine alone"
-    );
-
+/// MiB a second from the start of a container to its end, by when its log is complete.
+async fn followed(
+    node: &Node,
+    cri: &mut Cri,
+    script: &str,
+    run: u64,
+    figures: &mut Figures,
+) -> f64 {
     let pid = node.shim_pid().unwrap();
     let before = rss(pid);
     let most = Arc::new(AtomicU64::new(before));
@@ -62,9 +90,10 @@ async fn main() {
             }
         }
     });
-    let mut pod = sandbox("logs");
-    pod.log_directory = node.path("logs").display().to_string();
-    let mut config = container("main", &["sh", "-c", &script]);
+    let mut pod = sandbox(&format!("logs-{run}"));
+    let directory = node.path(&format!("logs-{run}"));
+    pod.log_directory = directory.display().to_string();
+    let mut config = container("main", &["sh", "-c", script]);
     config.log_path = "0.log".to_owned();
     let sandbox_id = cri.run(&pod).await.unwrap();
     let id = cri.create(&sandbox_id, config, &pod).await.unwrap();
@@ -73,27 +102,20 @@ async fn main() {
     while cri.status(&id).await.unwrap().state() != ContainerState::ContainerExited {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let followed = MIB / began.elapsed().as_secs_f64();
+    let rate = MIB / began.elapsed().as_secs_f64();
     watch.abort();
-    let lines = count_lines(&node.path("logs/0.log"));
-    assert_eq!(lines, LINES);
-    println!(
-        "{:<44} {followed:>8.1} MiB/s",
-        "the same, followed to the CRI log"
-    );
-    println!(
-        "{:<44} {:>12.0} %",
-        "followed, of the engine's own speed (>= 50 %)",
-        followed / alone * 100.0
-    );
-    let mib = |kib: u64| kib as f64 / 1024.0;
-    println!(
-        "{:<44} {:.1} MiB before, {:.1} at most, {:.1} after",
-        "shim memory (RSS)",
-        mib(before),
-        mib(most.load(Ordering::Relaxed)),
-        mib(rss(pid))
-    );
+    assert_eq!(count_lines(&directory.join("0.log")), LINES);
+    for (figure, kib) in [
+        ("shim memory (RSS) before", before),
+        ("shim memory (RSS) at most", most.load(Ordering::Relaxed)),
+        ("shim memory (RSS) after", rss(pid)),
+    ] {
+        figures.add(figure, kib as f64 / 1024.0, Unit::Mebibytes, "");
+    }
+    cri.stop_pod(&sandbox_id).await.unwrap();
+    cri.remove_pod(&sandbox_id).await.unwrap();
+    fs::remove_dir_all(directory).unwrap();
+    rate
 }
 
 /// The same output, logged as the shim has it logged, with nobody to follow it.

@@ -6,7 +6,9 @@
 
 use std::{
     fs,
-    net::{Ipv4Addr, TcpListener as StdListener},
+    io::BufRead as _,
+    net::{Ipv4Addr, SocketAddr, TcpListener as StdListener},
+    process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -16,11 +18,12 @@ use cri_streaming::{
 };
 use e2e::{
     cri::{Cri, host_sandbox},
+    figures::{Figures, Unit},
     node::Node,
 };
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional_with_sizes},
     net::{TcpListener, TcpStream},
 };
 
@@ -29,97 +32,106 @@ const FORWARDED: usize = 1024 * MIB;
 const EXECUTED: usize = 300 * MIB;
 const MIB: usize = 1024 * 1024;
 const BLOCK: usize = 128 * 1024;
-/// Each figure is the median of so many.
-const RUNS: usize = 3;
+/// What the shim reads at once when a lot comes.
+const RELAYED: usize = 256 * 1024;
+/// What has this program be the relay.
+const RELAY: &str = "relay";
+const WAYS: [&str; 2] = ["to the pod", "from the pod"];
+const TRANSPORTS: [(Transport, &str); 2] = [
+    (Transport::Spdy, "SPDY"),
+    (Transport::WebSocket, "WebSocket"),
+];
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() {
+    let arguments: Vec<_> = std::env::args().collect();
+    if let [_, relay, target] = &arguments[..]
+        && relay == RELAY
+    {
+        return relay_to(target.parse().unwrap()).await;
+    }
     // `cargo test --benches` passes other flags; there is nothing to test here.
-    if !std::env::args().any(|argument| argument == "--bench") {
+    if !arguments.iter().any(|argument| argument == "--bench") {
         return;
     }
     let node = Node::with_shim().await.unwrap();
     let mut cri = Cri::of(&node).await.unwrap();
     let pid = node.shim_pid().unwrap();
-    println!(
-        "{:<44} {:>14} {:>14}",
-        "figure", "to the pod", "from the pod"
-    );
-
-    let relay = relay().await;
-    let mut plain = [Vec::new(), Vec::new()];
-    for _ in 0..RUNS {
-        for (direction, rates) in plain.iter_mut().enumerate() {
-            let (reader, writer) = TcpStream::connect(relay).await.unwrap().into_split();
-            rates.push(
-                transfer(
-                    direction,
-                    Box::new(tokio::io::BufReader::with_capacity(BLOCK, reader)),
-                    Box::new(writer),
-                )
-                .await,
-            );
+    let relay = Relay::start();
+    let pod = cri.run(&host_sandbox("host")).await.unwrap();
+    let (_, container) = cri.run_pod("exec", &["sleep", "100000"]).await.unwrap();
+    let port = serve_in(&format!("/proc/{}/ns/net", node.engine().netns()));
+    let mut figures = Figures::default();
+    for run in 1..=Figures::runs() {
+        eprintln!("run {run} of {}", Figures::runs());
+        figures.add(
+            "shim memory (RSS) before",
+            memory(pid, "VmRSS"),
+            Unit::Mebibytes,
+            "",
+        );
+        let plain = plain(&relay, &mut figures).await;
+        for (transport, name) in TRANSPORTS {
+            forward(&mut cri, &pod, port, transport, name, plain, &mut figures).await;
+        }
+        for (transport, name) in TRANSPORTS {
+            let rate = execute(&mut cri, &container, transport).await;
+            let figure = format!("exec cat over {name}, 300 MiB and back");
+            figures.add(&figure, rate, Unit::MebibytesPerSecond, "");
+        }
+        for (figure, what) in [
+            ("shim memory (RSS) at most", "VmHWM"),
+            ("shim memory (RSS) after", "VmRSS"),
+        ] {
+            figures.add(figure, memory(pid, what), Unit::Mebibytes, "");
         }
     }
-    let plain = plain.map(median);
-    row("plain TCP relay", plain);
+    print!("{figures}");
+}
 
-    let pod = cri.run(&host_sandbox("host")).await.unwrap();
-    let port = serve_in(&format!("/proc/{}/ns/net", node.engine().netns()));
-    let before = memory(pid, "VmRSS");
-    for (name, transport) in [
-        ("port-forward over SPDY", Transport::Spdy),
-        ("port-forward over WebSocket", Transport::WebSocket),
-    ] {
-        let forwarder = cri.port_forward(&pod, transport).await.unwrap();
-        let mut forwarded = [Vec::new(), Vec::new()];
-        for _ in 0..RUNS {
-            for (direction, rates) in forwarded.iter_mut().enumerate() {
-                let Forwarded {
-                    reader,
-                    writer,
-                    error: _error,
-                } = forwarder.connect(port).await.unwrap();
-                rates.push(transfer(direction, reader, writer).await);
-            }
-        }
-        let forwarded = forwarded.map(median);
-        row(name, forwarded);
-        println!(
-            "{:<44} {:>13.0}% {:>13.0}%",
-            "  of the relay (50 % is wanted)",
-            forwarded[0] / plain[0] * 100.0,
-            forwarded[1] / plain[1] * 100.0,
+/// What goes through the relay, in each direction.
+async fn plain(relay: &Relay, figures: &mut Figures) -> [f64; 2] {
+    let mut rates = [0.0; 2];
+    for (direction, way) in WAYS.iter().enumerate() {
+        let (reader, writer) = TcpStream::connect(relay.address)
+            .await
+            .unwrap()
+            .into_split();
+        let reader = tokio::io::BufReader::with_capacity(BLOCK, reader);
+        rates[direction] = transfer(direction, Box::new(reader), Box::new(writer)).await;
+        let figure = format!("plain TCP relay, {way}");
+        figures.add(&figure, rates[direction], Unit::MebibytesPerSecond, "");
+    }
+    rates
+}
+
+/// What goes through a forwarded port, in each direction, also as a share of `plain`.
+async fn forward(
+    cri: &mut Cri,
+    pod: &str,
+    port: u16,
+    transport: Transport,
+    name: &str,
+    plain: [f64; 2],
+    figures: &mut Figures,
+) {
+    let forwarder = cri.port_forward(pod, transport).await.unwrap();
+    for (direction, way) in WAYS.iter().enumerate() {
+        let Forwarded {
+            reader,
+            writer,
+            error: _error,
+        } = forwarder.connect(port).await.unwrap();
+        let rate = transfer(direction, reader, writer).await;
+        let figure = format!("port-forward over {name}, {way}");
+        figures.add(&figure, rate, Unit::MebibytesPerSecond, "");
+        figures.add(
+            &format!("{figure}, of the relay"),
+            rate / plain[direction] * 100.0,
+            Unit::Percent,
+            ">= 50 %",
         );
     }
-
-    let (_, id) = cri.run_pod("exec", &["sleep", "100000"]).await.unwrap();
-    for (name, transport) in [
-        ("exec cat over SPDY, 300 MiB and back", Transport::Spdy),
-        (
-            "exec cat over WebSocket, 300 MiB and back",
-            Transport::WebSocket,
-        ),
-    ] {
-        let rate = execute(&mut cri, &id, transport).await;
-        println!("{name:<44} {rate:>9.0} MiB/s");
-    }
-    println!(
-        "{:<44} {:>10.1} MiB, at most {:.1} MiB, at the end {:.1} MiB",
-        "shim memory (RSS) before",
-        before,
-        memory(pid, "VmHWM"),
-        memory(pid, "VmRSS"),
-    );
-}
-
-fn row(name: &str, [to, from]: [f64; 2]) {
-    println!("{name:<44} {to:>8.0} MiB/s {from:>8.0} MiB/s");
-}
-
-fn median(mut rates: Vec<f64>) -> f64 {
-    rates.sort_unstable_by(f64::total_cmp);
-    rates[rates.len() / 2]
 }
 
 fn memory(pid: u32, what: &str) -> f64 {
@@ -169,23 +181,56 @@ async fn serve(listener: TcpListener) {
     }
 }
 
-/// What the port-forward is measured against.
-async fn relay() -> std::net::SocketAddr {
-    let target = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let to = target.local_addr().unwrap();
-    tokio::spawn(serve(target));
+/// What the port-forward is measured against: a process in the middle, as the shim is one, whose
+/// buffers are as large as the shim's. It ends when this is dropped.
+struct Relay {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Relay {
+    /// A relay to a server of this process.
+    fn start() -> Self {
+        let target = StdListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        target.set_nonblocking(true).unwrap();
+        let target = TcpListener::from_std(target).unwrap();
+        let to = target.local_addr().unwrap();
+        tokio::spawn(serve(target));
+        let mut child = Command::new("setpriv")
+            .args(["--pdeathsig", "TERM", "--"])
+            .arg(std::env::current_exe().unwrap())
+            .args([RELAY, &to.to_string()])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut address = String::new();
+        let stdout = child.stdout.take().unwrap();
+        std::io::BufReader::new(stdout)
+            .read_line(&mut address)
+            .unwrap();
+        let address = address.trim().parse().unwrap();
+        Self { child, address }
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The relay's own process: writes where it listens.
+async fn relay_to(target: SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        loop {
-            let (mut near, _) = listener.accept().await.unwrap();
-            let mut far = TcpStream::connect(to).await.unwrap();
-            tokio::spawn(async move {
-                let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
-            });
-        }
-    });
-    address
+    println!("{}", listener.local_addr().unwrap());
+    loop {
+        let (mut near, _) = listener.accept().await.unwrap();
+        let mut far = TcpStream::connect(target).await.unwrap();
+        tokio::spawn(async move {
+            let _ = copy_bidirectional_with_sizes(&mut near, &mut far, RELAYED, RELAYED).await;
+        });
+    }
 }
 
 /// MiB a second to the server (0) or from it (1).

@@ -16,6 +16,7 @@ pub mod engine;
 pub mod engine_proxy;
 pub mod fake_csi;
 pub mod fake_runtime;
+pub mod figures;
 pub mod images;
 mod kubeconfig;
 pub mod kubectl;
