@@ -2,10 +2,8 @@
 //! engines do: some events never come, some requests fail, some answers are late.
 
 use std::{
-    collections::hash_map::RandomState,
     convert::Infallible,
     fmt,
-    hash::BuildHasher as _,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -26,6 +24,7 @@ use hyper::{
     upgrade::OnUpgrade,
 };
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use tokio::{
     net::{UnixListener, UnixStream},
     task::{JoinHandle, JoinSet},
@@ -34,6 +33,8 @@ use tokio::{
 
 /// How late an answer is: later than calls that only read wait for.
 const LATE: Duration = Duration::from_secs(20);
+
+use crate::random::Random;
 
 type Body = UnsyncBoxBody<Bytes, hyper::Error>;
 
@@ -48,25 +49,27 @@ pub struct EngineProxy {
 /// What goes wrong, and how often it did.
 #[derive(Debug, Default)]
 struct Faults {
-    /// One in so many; 0: nothing goes wrong.
-    one_in: u64,
+    /// One in so many, and whose turn it is; without it nothing goes wrong.
+    chance: Option<(u64, Mutex<Random>)>,
     /// Nothing says of any container that it was killed for want of memory.
     loses_oom_kills: bool,
     healed: AtomicBool,
     events: AtomicUsize,
     refused: AtomicUsize,
     late: AtomicUsize,
+    /// Answers that were late and are not any more.
+    came: AtomicUsize,
 }
 
 impl EngineProxy {
     /// Serves the engine behind the socket `engine` at `socket`. Of the events one in
-    /// `one_in` is dropped; of the requests as many fail or are answered late.
+    /// `one_in` is dropped; of the requests as many fail or are answered late, as `random` has it.
     ///
     /// # Errors
     /// The socket cannot be made.
-    pub fn start(engine: &Path, socket: &Path, one_in: u64) -> Result<Self> {
+    pub fn start(engine: &Path, socket: &Path, one_in: u64, random: Random) -> Result<Self> {
         let faults = Faults {
-            one_in,
+            chance: Some((one_in, Mutex::new(random))),
             ..Faults::default()
         };
         Self::with(engine, socket, faults)
@@ -101,6 +104,24 @@ impl EngineProxy {
         format!("unix://{}", self.socket.display())
     }
 
+    /// How much went wrong so far. It goes up when an answer begins to be late and when it comes.
+    pub fn faults(&self) -> usize {
+        let Faults {
+            events,
+            refused,
+            late,
+            came,
+            ..
+        } = &*self.faults;
+        let counts = [events, refused, late, came].map(|n| n.load(Ordering::SeqCst));
+        counts.iter().sum()
+    }
+
+    /// Whether an answer is late now.
+    pub fn holds_back(&self) -> bool {
+        self.faults.late.load(Ordering::SeqCst) > self.faults.came.load(Ordering::SeqCst)
+    }
+
     /// Nothing goes wrong from now on.
     pub fn heal(&self) {
         self.faults.healed.store(true, Ordering::Relaxed);
@@ -132,19 +153,37 @@ impl Drop for EngineProxy {
 impl Faults {
     /// Whether it is this one's turn.
     fn strike(&self) -> bool {
-        self.one_in > 0 && !self.healed.load(Ordering::Relaxed) && random(self.one_in) == 0
+        !self.healed.load(Ordering::Relaxed) && self.random(|one_in| one_in) == Some(0)
+    }
+
+    /// A number below what `below` makes of the chance.
+    fn random(&self, below: impl Fn(u64) -> u64) -> Option<u64> {
+        let (one_in, random) = self.chance.as_ref()?;
+        Some(random.lock().below(below(*one_in)))
     }
 
     fn drops(&self, event: &[u8]) -> bool {
         let oom = String::from_utf8_lossy(event).contains(r#""Action":"oom""#);
         let dropped = self.loses_oom_kills && oom || self.strike();
-        self.events.fetch_add(dropped.into(), Ordering::Relaxed);
+        self.events.fetch_add(dropped.into(), Ordering::SeqCst);
         dropped
     }
 }
 
-fn random(below: u64) -> u64 {
-    RandomState::new().hash_one(0) % below
+/// An answer that is late, until it comes or nobody waits for it any more.
+struct Late<'a>(&'a Faults);
+
+impl<'a> Late<'a> {
+    fn begin(faults: &'a Faults) -> Self {
+        faults.late.fetch_add(1, Ordering::SeqCst);
+        Self(faults)
+    }
+}
+
+impl Drop for Late<'_> {
+    fn drop(&mut self) {
+        self.0.came.fetch_add(1, Ordering::SeqCst);
+    }
 }
 
 async fn serve(listener: UnixListener, engine: PathBuf, faults: Arc<Faults>) {
@@ -172,14 +211,14 @@ async fn answer(
 ) -> Result<Response<Body>, Infallible> {
     let late = if !faults.strike() {
         false
-    } else if random(2) == 0 {
-        faults.refused.fetch_add(1, Ordering::Relaxed);
+    } else if faults.random(|_| 2) == Some(0) {
+        faults.refused.fetch_add(1, Ordering::SeqCst);
         let status = StatusCode::INTERNAL_SERVER_ERROR;
         return Ok(refusal(status, "a fault of the test's proxy"));
     } else {
-        faults.late.fetch_add(1, Ordering::Relaxed);
         true
     };
+    let _late = late.then(|| Late::begin(&faults));
     let answered = forward(request, &engine, &faults).await;
     if late {
         sleep(LATE).await;

@@ -23,5 +23,6 @@ pub mod kubectl;
 pub mod network_namespace;
 pub mod node;
 pub mod process;
+pub mod random;
 pub mod registry;
 pub mod skips;

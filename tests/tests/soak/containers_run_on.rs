@@ -4,15 +4,19 @@
 use std::{fs, path::Path, time::Duration};
 
 use anyhow::{Result, ensure};
-use e2e::{engine_proxy::EngineProxy, node::Node};
+use e2e::{engine_proxy::EngineProxy, node::Node, random::Random};
 use tokio::time::{Instant, sleep};
 
-use super::{STEP, behind_a_proxy, kill_engine, kill_shim, random, seconds};
+use super::{
+    CHAOS, PROXY, STEP,
+    chaos::{behind_a_proxy, kill_engine, kill_shim, seconds, seed},
+};
 
 const PODS: usize = 5;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_container_that_runs_is_started_again_whatever_is_killed() {
+    let seed = seed();
     let mut node = Node::with_shim().await.unwrap();
     node.kill_shim().unwrap();
     node.engine_mut().stop().unwrap();
@@ -37,9 +41,13 @@ async fn no_container_that_runs_is_started_again_whatever_is_killed() {
     }
 
     // From now on: a start that fails is counted as one.
-    let proxy = behind_a_proxy(&mut node).await.unwrap();
+    let proxy = behind_a_proxy(&mut node, Random::new(seed, PROXY))
+        .await
+        .unwrap();
     let until = Instant::now() + Duration::from_secs(seconds());
-    let kills = kill(&mut node, &proxy, until).await.unwrap();
+    let kills = kill(&mut node, &proxy, Random::new(seed, CHAOS), until)
+        .await
+        .unwrap();
     println!("{PODS} pods; {kills}; {proxy}");
     proxy.heal();
     for n in 0..PODS {
@@ -92,24 +100,29 @@ fn started_once(file: &Path) -> Result<()> {
 }
 
 /// Kills one or the other, and starts it again, until `until`; returns what it did.
-async fn kill(node: &mut Node, proxy: &EngineProxy, until: Instant) -> Result<String> {
+async fn kill(
+    node: &mut Node,
+    proxy: &EngineProxy,
+    mut random: Random,
+    until: Instant,
+) -> Result<String> {
     let (mut kubelets, mut shims, mut engines) = (0, 0, 0);
     while Instant::now() < until {
-        sleep(Duration::from_millis(500 + random(3500))).await;
-        match random(6) {
+        sleep(random.millis(500, 4000)).await;
+        match random.below(6) {
             0 => {
                 engines += 1;
-                kill_engine(node).await?;
+                kill_engine(node, &mut random).await?;
             }
             1 | 2 => {
                 kubelets += 1;
                 node.kill_kubelet()?;
-                sleep(Duration::from_millis(random(500))).await;
+                sleep(random.millis(0, 500)).await;
                 node.start_kubelet().await?;
             }
             _ => {
                 shims += 1;
-                kill_shim(node, proxy).await?;
+                kill_shim(node, proxy, &mut random).await?;
             }
         }
     }
