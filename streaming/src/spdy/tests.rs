@@ -274,13 +274,76 @@ async fn a_peer_without_windows_is_stopped_when_nobody_reads() {
     let mut sent = 0;
     while timeout(LONG, peer.data(1, 10_000)).await.is_ok() {
         sent += 10_000;
-        assert!(sent < 5_000_000, "it takes any amount");
+        // What all streams together may have is more than twice as much.
+        assert!(sent < 3 * STREAM_WINDOW as usize, "it takes any amount");
     }
     assert!(sent > STREAM_WINDOW as usize);
     // Reading on lets the peer go on, without a byte lost.
     let mut data = vec![0; sent];
     reader.read_exact(&mut data).await.unwrap();
     assert!(data.iter().all(|byte| *byte == 7));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_sends_byte_by_byte_is_stopped_by_what_that_costs() {
+    let (near, far) = duplex(4000);
+    let (_server, mut incoming) = Connection::server(far, IDLE, CancellationToken::new());
+    let mut peer = Peer::new(near);
+    peer.open(1).await;
+    let _unread = next(&mut incoming).await.accept();
+    let mut sent = 0;
+    while timeout(LONG, peer.data(1, 1)).await.is_ok() {
+        sent += 1;
+        assert!(sent < STREAM_WINDOW / 8, "{sent} pieces are kept");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_window_of_more_than_two_gibibytes_ends_what_it_is_of() {
+    const MOST: u32 = 0x7fff_ffff;
+    const FIRST: u32 = 64 * 1024;
+    let update = |id, delta| Frame::WindowUpdate { id, delta };
+    let settings = |window| Frame::Settings {
+        initial_window: Some(window),
+    };
+    // Of the connection: what went too far is the last frame.
+    for frames in [
+        [update(0, MOST - FIRST), update(0, 1)],
+        [update(1, MOST - FIRST), settings(FIRST + 1)],
+    ] {
+        let (near, far) = duplex(4000);
+        let (server, _incoming) = Connection::server(far, IDLE, CancellationToken::new());
+        let mut peer = Peer::new(near);
+        peer.open(1).await;
+        let [allowed, too_far] = frames;
+        peer.send(allowed).await;
+        peer.send(Frame::Ping(1)).await;
+        while peer.next().await.unwrap() != Frame::Ping(1) {}
+        peer.send(too_far).await;
+        timeout(LONG, server.closed()).await.unwrap();
+    }
+
+    // Of a stream, which costs that stream alone.
+    let (near, far) = duplex(4000);
+    let (_server, mut incoming) = Connection::server(far, IDLE, CancellationToken::new());
+    let mut peer = Peer::new(near);
+    for id in [1, 3] {
+        peer.open(id).await;
+    }
+    let _one = next(&mut incoming).await.accept();
+    let other = next(&mut incoming).await.accept();
+    peer.send(update(3, MOST - FIRST)).await;
+    peer.send(update(1, MOST - FIRST + 1)).await;
+    let reset = loop {
+        match peer.next().await.unwrap() {
+            Frame::RstStream { id, status } => break (id, status),
+            _ => continue,
+        }
+    };
+    assert_eq!(reset, (1, super::status::FLOW_CONTROL_ERROR));
+    let (_reader, mut writer) = other.split();
+    writer.write_all(b"still here").await.unwrap();
+    assert_eq!(peer.data_until_silence().await, 10);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,92 @@
+//! What a session has in memory is given back with it.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(
+    unsafe_code,
+    reason = "an allocator is told what to do by unsafe functions"
+)]
+
+mod support;
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
+
+use cri_streaming::client::{Client, Transport};
+use support::{ALL, Served, pattern};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+/// Bytes that are allocated.
+static HELD: AtomicUsize = AtomicUsize::new(0);
+
+struct Counting;
+
+// SAFETY: the system's allocator does the work, with what it is given here.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        HELD.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        HELD.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const SESSIONS: usize = 20;
+
+/// Sessions that are left with so much unread on either side.
+async fn sessions(served: &Served, transport: Transport, unread: usize) {
+    let mut sessions = Vec::new();
+    for number in 0..SESSIONS {
+        let hangs = number % 2 == 0;
+        let script = if hangs {
+            "hang"
+        } else {
+            &*format!("burst {unread}")
+        };
+        let url = served.exec(script, ALL);
+        let client = Client::default();
+        let mut command = client.command(&url, transport, ALL).await.unwrap();
+        if hangs {
+            let stdin = command.stdin.as_mut().unwrap();
+            stdin.write_all(&pattern(unread)).await.unwrap();
+        } else {
+            // Of what is sent to the client something has come, and the rest with it.
+            let stdout = command.stdout.as_mut().unwrap();
+            stdout.read_u8().await.unwrap();
+        }
+        sessions.push(command);
+    }
+    drop(sessions);
+    served.settled().await;
+}
+
+#[tokio::test]
+async fn what_is_unread_goes_with_its_session() {
+    let served = Served::new().await;
+    // What is kept of a stream at most is more than that: nobody is held up.
+    for (transport, unread) in [(Transport::Spdy, 200_000), (Transport::WebSocket, 30_000)] {
+        // What is made once and kept is there from now on.
+        sessions(&served, transport, unread).await;
+        let before = HELD.load(Ordering::Relaxed);
+        sessions(&served, transport, unread).await;
+        // The tasks of the last sessions may be about to end.
+        let given_back = async {
+            while HELD.load(Ordering::Relaxed) > before + unread {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let given_back = tokio::time::timeout(Duration::from_secs(20), given_back).await;
+        let held = HELD.load(Ordering::Relaxed).saturating_sub(before);
+        assert!(given_back.is_ok(), "{transport:?}: {held} bytes are held");
+    }
+}
