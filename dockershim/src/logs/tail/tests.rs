@@ -17,6 +17,8 @@ struct World {
     dir: tempfile::TempDir,
     paths: Paths,
     count: usize,
+    /// Of an entry that is in the engine's file in part.
+    rest: String,
     tail: Option<Tail>,
     /// What is on disk, as a crash would find it.
     saved: Option<Position>,
@@ -26,8 +28,12 @@ struct World {
 #[derive(Debug, Clone)]
 enum Act {
     Log(usize),
+    /// An entry up to a place in it. The rest comes with what is written next.
+    LogInPart(prop::sample::Index),
     Tear,
-    EngineRotates,
+    /// As often as there are numbers: each is of lines that come before. The last one may be
+    /// torn in each file.
+    EngineRotates(Vec<usize>, bool),
     Drain,
     Save,
     Trim,
@@ -48,13 +54,16 @@ impl World {
             dir,
             paths,
             count: 0,
+            rest: String::new(),
             tail: None,
             saved: None,
             rotations: 0,
         }
     }
 
-    fn write(&self, text: &str) {
+    /// Appends to the engine's file, behind the rest of what is there in part.
+    fn write(&mut self, text: &str) {
+        let text = std::mem::take(&mut self.rest) + text;
         let mut file = OpenOptions::new()
             .append(true)
             .open(&self.paths.engine_log)
@@ -62,17 +71,32 @@ impl World {
         file.write_all(text.as_bytes()).unwrap();
     }
 
+    /// The next entry, as the engine writes it.
+    fn entry(&mut self) -> String {
+        let n = self.count;
+        self.count += 1;
+        format!(
+            "{{\"log\":\"line {n}\\n\",\"stream\":\"{}\",\"time\":\"2026-01-01T00:00:00.{n:09}Z\"}}\n",
+            stream(n)
+        )
+    }
+
     fn log(&mut self, lines: usize) {
         for _ in 0..lines {
-            let n = self.count;
-            self.count += 1;
-            self.write(&format!(
-                "{{\"log\":\"line {n}\\n\",\"stream\":\"stdout\",\"time\":\"2026-01-01T00:00:00.{n:09}Z\"}}\n"
-            ));
+            let entry = self.entry();
+            self.write(&entry);
         }
     }
 
-    fn engine_rotates(&self) {
+    fn log_in_part(&mut self, end: prop::sample::Index) {
+        let entry = self.entry();
+        let (part, rest) = entry.split_at(end.index(entry.len()));
+        self.write(part);
+        rest.clone_into(&mut self.rest);
+    }
+
+    fn engine_rotates(&mut self) {
+        self.write("");
         let numbered = |n: usize| PathBuf::from(format!("{}.{n}", self.paths.engine_log.display()));
         for n in (1..KEPT - 1).rev() {
             let _ = fs::rename(numbered(n), numbered(n + 1));
@@ -131,11 +155,18 @@ impl World {
     }
 }
 
+/// The stream of a line: both have some, also in a row.
+fn stream(n: usize) -> &'static str {
+    if n % 5 < 3 { "stdout" } else { "stderr" }
+}
+
 fn act() -> impl Strategy<Value = Act> {
+    let rotations = prop::collection::vec(0..4_usize, 1..KEPT);
     prop_oneof![
         4 => (1..30_usize).prop_map(Act::Log),
+        2 => any::<prop::sample::Index>().prop_map(Act::LogInPart),
         1 => Just(Act::Tear),
-        1 => Just(Act::EngineRotates),
+        2 => (rotations, any::<bool>()).prop_map(|(lines, torn)| Act::EngineRotates(lines, torn)),
         4 => Just(Act::Drain),
         2 => Just(Act::Save),
         1 => Just(Act::Trim),
@@ -153,13 +184,19 @@ proptest! {
         for act in acts {
             match act {
                 Act::Log(lines) => world.log(lines),
+                Act::LogInPart(end) => world.log_in_part(end),
                 Act::Tear => world.write("{\"log\":\"torn\n"),
                 // An engine that removes what was not read loses lines, as it must.
-                Act::EngineRotates if unread_rotations + 2 < KEPT => {
-                    world.engine_rotates();
-                    unread_rotations += 1;
+                Act::EngineRotates(all, torn) => for lines in all {
+                    if unread_rotations + 2 < KEPT {
+                        world.log(lines);
+                        if torn {
+                            world.write("{\"log\":\"torn at the en");
+                        }
+                        world.engine_rotates();
+                        unread_rotations += 1;
+                    }
                 }
-                Act::EngineRotates => {}
                 Act::Drain => world.drain(),
                 Act::Save => {
                     world.drain();
@@ -182,9 +219,10 @@ proptest! {
                 }
             }
         }
+        world.write("");
         world.drain();
         let expected: Vec<_> = (0..world.count)
-            .map(|n| format!("2026-01-01T00:00:00.{n:09}Z stdout F line {n}"))
+            .map(|n| format!("2026-01-01T00:00:00.{n:09}Z {} F line {n}", stream(n)))
             .collect();
         prop_assert_eq!(world.lines(), expected);
     }
@@ -232,7 +270,7 @@ fn a_new_file_with_the_inode_of_one_that_is_gone_is_not_taken_for_it() {
     world.drain();
     let lines = world.lines();
     assert_eq!(lines.len(), 8, "{lines:?}");
-    assert!(lines.iter().all(|line| line.contains(" stdout F line ")));
+    assert!(lines.iter().all(|line| line.contains(" F line ")));
 }
 
 #[test]
@@ -272,6 +310,27 @@ fn a_truncated_engine_log_is_read_from_its_beginning() {
     world.log(2);
     world.drain();
     assert_eq!(world.lines().len(), 7);
+}
+
+#[test]
+fn a_line_that_never_ends_is_given_up_and_the_next_one_read() {
+    let mut world = World::new();
+    world.log(1);
+    world.drain();
+    let endless = "x".repeat(LONGEST_LINE + 1);
+    let losses = Losses::default();
+    for times in 1..4 {
+        world.write(&endless);
+        // It is not held, or read again and again, until its end comes.
+        assert_eq!(world.tail().drain().unwrap(), Drained::All);
+        assert_eq!(world.tail().drain().unwrap(), Drained::Nothing);
+        world.tail().hand_on_losses(&losses);
+        assert_eq!(losses.get(Loss::Unreadable), times);
+    }
+    world.write("x\n");
+    world.log(1);
+    world.drain();
+    assert_eq!(world.lines().len(), 2);
 }
 
 #[test]
