@@ -123,6 +123,21 @@ mod tests {
     }
 
     #[test]
+    fn an_interface_of_the_host_is_not_the_sandboxs_whatever_its_name() {
+        let interfaces = json!([
+            {"name": "eth0"},
+            {"name": "eth0", "sandbox": ""},
+            {"name": "eth0", "sandbox": "/proc/1/ns/net"},
+        ]);
+        let result = json!({"cniVersion": "1.0.0", "interfaces": interfaces, "ips": [
+            {"address": "192.0.2.1/24", "interface": 0},
+            {"address": "192.0.2.2/24", "interface": 1},
+            {"address": "10.1.0.2/24", "interface": 2},
+        ]});
+        assert_eq!(of(result), ["10.1.0.2"]);
+    }
+
+    #[test]
     fn what_is_wrong_names_its_field() {
         let error = addresses(&json!({"ips": [{"address": "ten"}]}), "eth0").unwrap_err();
         assert!(error.contains("ips[0].address"), "{error}");
