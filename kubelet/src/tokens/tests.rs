@@ -1,6 +1,6 @@
 use std::sync::{
     Arc,
-    atomic::{AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use k8s_openapi::{
@@ -29,12 +29,17 @@ struct Server {
     cap: i64,
     ahead: SignedDuration,
     asked: AtomicUsize,
+    is_away: AtomicBool,
 }
 
 impl Server {
     fn new(cap: i64, ahead: SignedDuration) -> Self {
-        let asked = AtomicUsize::new(0);
-        Self { cap, ahead, asked }
+        Self {
+            cap,
+            ahead,
+            asked: AtomicUsize::new(0),
+            is_away: AtomicBool::new(false),
+        }
     }
 
     fn asked(&self) -> usize {
@@ -84,6 +89,13 @@ impl Objects for Server {
         request: TokenRequestSpec,
     ) -> Answer<'a, TokenRequestStatus> {
         let number = self.asked.fetch_add(1, Ordering::Relaxed) + 1;
+        if self.is_away.load(Ordering::Relaxed) {
+            return Box::pin(std::future::ready(Err(ObjectError::Unavailable {
+                resource: "serviceaccount",
+                name: "default".to_owned(),
+                message: "away".to_owned(),
+            })));
+        }
         let lifetime = request.expiration_seconds.unwrap_or(HOUR).min(self.cap);
         let ends = clock::now() + self.ahead + SignedDuration::from_secs(lifetime);
         let status = TokenRequestStatus {
@@ -145,4 +157,62 @@ async fn a_clock_that_is_wrong_neither_floods_the_server_nor_outlives_the_token(
     // It is behind: the token ends before this node's clock says so.
     let server = Server::new(HOUR, minutes(50));
     assert_eq!(asked_within(&server, 60, HOUR).await, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_token_is_used_until_its_end_while_there_is_no_other() {
+    let server = Server::new(i64::MAX, SignedDuration::ZERO);
+    let cache = TokenCache::default();
+    let pod = pod();
+    let get = || async {
+        let token = cache.get(&server, &pod, &[], Some(HOUR)).await;
+        token.map(|token| token.token.unwrap())
+    };
+    assert_eq!(get().await.unwrap(), "token-1");
+    server.is_away.store(true, Ordering::Relaxed);
+    // It is asked for anew each time, and the old one is good until its end.
+    sleep(50 * MINUTE).await;
+    assert_eq!(get().await.unwrap(), "token-1");
+    sleep(10 * MINUTE - Duration::from_secs(5)).await;
+    assert_eq!(get().await.unwrap(), "token-1");
+    assert_eq!(server.asked(), 3);
+    sleep(Duration::from_secs(10)).await;
+    assert!(get().await.unwrap_err().is_away());
+    server.is_away.store(false, Ordering::Relaxed);
+    assert_eq!(get().await.unwrap(), "token-5");
+    assert_eq!(get().await.unwrap(), "token-5");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_is_for_one_pod_account_audience_and_lifetime() {
+    let server = Server::new(i64::MAX, SignedDuration::ZERO);
+    let cache = TokenCache::default();
+    let mut other = pod();
+    other.metadata.uid = Some("other".to_owned());
+    let vault = ["vault".to_owned()];
+    let account = |uid: &str| ObjectMeta {
+        name: Some("default".to_owned()),
+        uid: Some(uid.to_owned()),
+        ..ObjectMeta::default()
+    };
+    // Each has one of its own, and it again the next time.
+    for _ in 0..2 {
+        let tokens = [
+            cache.get(&server, &pod(), &[], None).await,
+            cache.get(&server, &other, &[], None).await,
+            cache.get(&server, &pod(), &vault, None).await,
+            cache.get(&server, &pod(), &[], Some(2 * HOUR)).await,
+            cache.get_of(&server, &pod(), &account("a"), &[]).await,
+            cache.get_of(&server, &pod(), &account("b"), &[]).await,
+        ];
+        for (index, token) in tokens.into_iter().enumerate() {
+            let expected = format!("token-{}", index + 1);
+            assert_eq!(token.unwrap().token, Some(expected));
+        }
+    }
+    cache.forget(&PodUid::from("other"));
+    let token = cache.get(&server, &other, &[], None).await;
+    assert_eq!(token.unwrap().token.as_deref(), Some("token-7"));
+    let token = cache.get(&server, &pod(), &[], None).await;
+    assert_eq!(token.unwrap().token.as_deref(), Some("token-1"));
 }
