@@ -108,10 +108,15 @@ mod tests {
     }
 
     #[test]
-    fn jitter_adds_at_most_half() {
-        for _ in 0..100 {
+    fn jitter_adds_at_most_half_and_spreads_over_it() {
+        let mut by_second = [0; 5];
+        for _ in 0..1000 {
             let delay = jittered(10 * SECOND);
-            assert!((10 * SECOND..=15 * SECOND).contains(&delay), "{delay:?}");
+            assert!((10 * SECOND..15 * SECOND).contains(&delay), "{delay:?}");
+            by_second[usize::try_from(delay.as_secs()).unwrap() - 10] += 1;
         }
+        // 200 each, give or take ten standard deviations.
+        let spread = by_second.iter().all(|count| (70..330).contains(count));
+        assert!(spread, "{by_second:?}");
     }
 }

@@ -144,8 +144,31 @@ mod tests {
             (".5", NANOS / 2),
             ("1.", NANOS),
             ("0.1n", 1),
+            ("+7", 7 * NANOS),
+            ("3e-2", 3 * NANOS / 100),
+            ("3E+2", 300 * NANOS),
         ] {
             assert_eq!(parse(text), Ok(nanos), "{text}");
+        }
+        for (suffix, one) in [
+            ("n", 1),
+            ("u", 1000),
+            ("m", 1_000_000),
+            ("", NANOS),
+            ("k", 1_000 * NANOS),
+            ("M", 1_000_000 * NANOS),
+            ("G", 1_000_000_000 * NANOS),
+            ("T", 1_000_000_000_000 * NANOS),
+            ("P", 1_000_000_000_000_000 * NANOS),
+            ("E", 1_000_000_000_000_000_000 * NANOS),
+            ("Ki", 1024 * NANOS),
+            ("Mi", 1_048_576 * NANOS),
+            ("Gi", 1_073_741_824 * NANOS),
+            ("Ti", 1_099_511_627_776 * NANOS),
+            ("Pi", 1_125_899_906_842_624 * NANOS),
+            ("Ei", 1_152_921_504_606_846_976 * NANOS),
+        ] {
+            assert_eq!(parse(&format!("3{suffix}")), Ok(3 * one), "{suffix}");
         }
     }
 
