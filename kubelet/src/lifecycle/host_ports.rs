@@ -78,5 +78,32 @@ mod tests {
             port(80, "10.0.0.1", "TCP"),
             port(80, "10.0.0.2", "TCP")
         ));
+        // All addresses, however that is said, and one of them: whoever was first.
+        for all in ["", "0.0.0.0"] {
+            let (all, one) = (port(80, all, ""), port(80, "10.0.0.1", ""));
+            assert!(!free(all.clone(), one.clone()));
+            assert!(!free(one.clone(), all.clone()));
+            assert!(!free(all, taken()));
+        }
+    }
+
+    #[test]
+    fn sidecars_have_ports_and_init_containers_that_end_have_none() {
+        let of_init = |restart_policy: Value| -> Pod {
+            let init = json!({
+                "name": "i", "restartPolicy": restart_policy,
+                "ports": [{"containerPort": 1, "hostPort": 80}]
+            });
+            let spec = json!({"spec": {"initContainers": [init], "containers": [{"name": "c"}]}});
+            serde_json::from_value(spec).unwrap()
+        };
+        let sidecar = of_init(json!("Always"));
+        let once = of_init(Value::Null);
+        let free = |pod: &Pod, taken: &Pod| {
+            are_free(pod.spec.as_ref().unwrap(), &[Arc::new(taken.clone())])
+        };
+        assert!(!free(&sidecar, &sidecar));
+        assert!(free(&sidecar, &once));
+        assert!(free(&once, &sidecar));
     }
 }

@@ -364,6 +364,18 @@ mod tests {
     }
 
     #[test]
+    fn static_pods_need_not_tolerate_what_ends_pods() {
+        let mut pod = Pod::clone(&pod("p", 0, json!({})));
+        let rejection = admit(&pod, &[]).unwrap_err();
+        assert_eq!(rejection.reason, "TaintToleration");
+        for (source, is_static) in [("file", true), ("http", true), ("api", false)] {
+            let source = ("kubernetes.io/config.source".to_owned(), source.to_owned());
+            pod.metadata.annotations = Some([source].into());
+            assert_eq!(admit(&pod, &[]).is_ok(), is_static);
+        }
+    }
+
+    #[test]
     fn what_cannot_be_done_is_held_back_but_for_static_pods() {
         let admission = Admission {
             has_app_armor: false,

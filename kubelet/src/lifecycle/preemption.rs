@@ -260,6 +260,35 @@ mod tests {
     }
 
     #[test]
+    fn several_resources_are_made_up_for_together() {
+        let has = |name: &str, cpu: &str, memory: &str| {
+            pod(name, 0, json!({"requests": {"cpu": cpu, "memory": memory}}))
+        };
+        let others = [
+            has("cpu", "1", "1Mi"),
+            has("memory", "10m", "1Gi"),
+            has("half of each", "500m", "512Mi"),
+            guaranteed("g", "4"),
+        ];
+        let of = |missing: &[(&str, i64)]| chosen(missing, &others);
+        const MIB: i64 = 1 << 20;
+        // The one that comes nearest to all that is missing, and not to one thing of it.
+        let both = [("cpu", 500), ("memory", 512 * MIB)];
+        assert_eq!(of(&both).unwrap(), ["half of each"]);
+        let all = [("cpu", 1510), ("memory", 1537 * MIB)];
+        assert_eq!(of(&all).unwrap().len(), 3);
+        // One more thousandth takes one whose end is avoided as long as can be.
+        assert_eq!(of(&[("cpu", 1511), ("memory", MIB)]).unwrap(), ["g"]);
+        // What is missing still is all that is told.
+        let error = of(&[("cpu", 1000), ("memory", 4096 * MIB), ("pods", 9)]).unwrap_err();
+        let told = format!(
+            "[(res: memory, q: {}), (res: pods, q: 5), ]",
+            4096 * MIB - 1538 * MIB
+        );
+        assert!(error.ends_with(&told), "{error}");
+    }
+
+    #[test]
     fn nobody_goes_in_vain() {
         let others = [burstable("b", "300m")];
         let error = chosen(&[("cpu", 400)], &others).unwrap_err();
