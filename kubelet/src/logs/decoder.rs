@@ -290,6 +290,28 @@ mod tests {
         assert_eq!(&decoder.take()[..], b"next\n");
     }
 
+    #[test]
+    fn a_json_line_that_is_too_long_is_skipped_without_being_held() {
+        let line = |text: &str| {
+            format!("{{\"log\":\"{text}\\n\",\"stream\":\"stdout\",\"time\":\"{AT}\"}}\n")
+        };
+        let mut decoder = Decoder::new(&LogOptions::default());
+        let mut push = |bytes: &[u8]| {
+            for part in bytes.chunks(LONGEST_LINE) {
+                decoder.push(part).unwrap();
+                assert!(decoder.line.capacity() <= 3 * LONGEST_JSON_LINE);
+            }
+            decoder.take()
+        };
+        assert_eq!(&push(line("first").as_bytes())[..], b"first\n");
+        // One that is not too long is shown, though it is held for that.
+        let long = "x".repeat(LONGEST_JSON_LINE - 100);
+        assert_eq!(push(line(&long).as_bytes()).len(), long.len() + 1);
+        let too_long = "x".repeat(4 * LONGEST_JSON_LINE);
+        assert_eq!(&push(line(&too_long).as_bytes())[..], b"");
+        assert_eq!(&push(line("next").as_bytes())[..], b"next\n");
+    }
+
     prop_compose! {
         fn record()(
             text in "[^\n\r]{0,40}",
