@@ -262,3 +262,40 @@ fn there_is_room_for_so_much_alone() {
     setup.store.remove(&one).unwrap();
     setup.store.write(&two, &[b'b'; 500]).unwrap();
 }
+
+#[test]
+fn a_file_is_no_larger_than_it_may_be() {
+    let setup = Setup::new();
+    let (map, secret) = (entry(Kind::ConfigMap, "a"), entry(Kind::Secret, "a"));
+    let most = usize::try_from(FILE_LIMIT).unwrap();
+    for entry in [&map, &secret] {
+        setup.store.write(entry, b"small").unwrap();
+        // The first line takes room too.
+        let error = setup.store.write(entry, &vec![b'a'; most]).unwrap_err();
+        assert!(matches!(error, StoreError::Full { .. }), "{error}");
+        assert_eq!(setup.store.read(entry).unwrap().unwrap(), b"small");
+        let large = vec![b'a'; most - 1000];
+        setup.store.write(entry, &large).unwrap();
+        assert_eq!(setup.store.read(entry).unwrap().unwrap(), large);
+    }
+    // What somebody else put there is not read into memory.
+    let path = setup.path(&map);
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(FILE_LIMIT + 1).unwrap();
+    let why = format!(
+        "{} is corrupt: it is larger than any that was written",
+        path.display()
+    );
+    assert_eq!(setup.error(&map), why);
+}
+
+#[test]
+fn what_was_there_before_takes_room_too() {
+    let setup = Setup::new();
+    let (one, two) = (entry(Kind::Pod, "one"), entry(Kind::Pod, "two"));
+    setup.store.write(&one, &[b'a'; 500]).unwrap();
+    let mut next = setup.reopened(Some(1));
+    next.limit = 1000;
+    let error = next.write(&two, &[b'b'; 500]).unwrap_err();
+    assert!(matches!(error, StoreError::Full { .. }), "{error}");
+}
