@@ -237,6 +237,50 @@ async fn a_resize_that_the_runtime_refuses_is_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_one_container_gives_up_is_taken_before_another_gets_it() {
+    let node = Node::new();
+    let kubelet = node.start();
+    let sized = |first: Value, second: Value| {
+        let containers = [("first", first), ("second", second)].map(|(name, resources)| {
+            json!({"name": name, "image": IMAGE, "imagePullPolicy": "IfNotPresent", "resources": resources})
+        });
+        pod("web", "u1", json!({"containers": containers}))
+    };
+    let (little, much) = (resources("100m", "64Mi"), resources("300m", "128Mi"));
+    kubelet.add(sized(little.clone(), much.clone())).await;
+    kubelet.until_phase("web", "Running", 3 * SECOND).await;
+    let of = |name: &str| {
+        let config = node.runtime.running(name)[0].config.clone();
+        let resources = config.linux.unwrap().resources.unwrap();
+        (resources.cpu_shares, resources.memory_limit_in_bytes >> 20)
+    };
+    assert_eq!([of("first"), of("second")], [(102, 64), (307, 128)]);
+
+    // Time enough to see each step.
+    let slowly = Fault::Delay(SECOND);
+    node.runtime
+        .fault(Verb::UpdateContainerResources, slowly, Times::Always);
+    kubelet.update(sized(much, little)).await;
+    let mut steps = vec![[of("first"), of("second")]];
+    until("the last step", 15 * SECOND, || {
+        let now = [of("first"), of("second")];
+        if steps.last() != Some(&now) {
+            steps.push(now);
+        }
+        now == [(307, 128), (102, 64)]
+    })
+    .await;
+    let expected = [
+        [(102, 64), (307, 128)],
+        [(102, 64), (307, 64)],
+        [(102, 128), (307, 64)],
+        [(102, 128), (102, 64)],
+        [(307, 128), (102, 64)],
+    ];
+    assert_eq!(steps, expected);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_init_container_is_resized_while_it_runs() {
     let node = Node::new();
     let kubelet = node.start();

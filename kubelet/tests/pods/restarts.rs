@@ -77,6 +77,36 @@ async fn restarts_back_off_and_say_so() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn after_a_run_of_ten_minutes_restarts_are_quick_again() {
+    let node = Node::new();
+    node.runtime.behave("c", exits(1));
+    let mut options = node.options();
+    options.max_container_restart_period = 40 * SECOND;
+    let kubelet = node.start_with(options);
+    kubelet.add(pod("web", "u1", json!({}))).await;
+    let backs_off = |delay: &str| {
+        let state = kubelet.container("web").state.unwrap_or_default();
+        let message = state.waiting.and_then(|waiting| waiting.message);
+        message.is_some_and(|message| message.starts_with(&format!("back-off {delay} ")))
+    };
+    until("the longest delay", 60 * SECOND, || backs_off("40s")).await;
+    node.runtime.behave("c", Behaviour::default());
+    let runs = || node.runtime.running("c").len() == 1;
+    until("a run", 45 * SECOND, runs).await;
+
+    tokio::time::sleep(595 * SECOND).await;
+    node.runtime.exit_container("c", 1);
+    until("the delay", 5 * SECOND, || backs_off("40s")).await;
+    until("a run", 45 * SECOND, runs).await;
+
+    tokio::time::sleep(605 * SECOND).await;
+    node.runtime.behave("c", exits(1));
+    node.runtime.exit_container("c", 1);
+    until("a run at once", 3 * SECOND, runs).await;
+    until("the shortest delay", 5 * SECOND, || backs_off("10s")).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_policy_decides_what_is_restarted() {
     for (policy, code, phase) in [
         ("OnFailure", 0, "Succeeded"),
