@@ -2,14 +2,24 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use std::time::Duration;
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use cri_proto::runtime::v1::{
     self as cri, ContainerEventResponse, ContainerEventType as Kind, ContainerState,
-    PodSandboxState,
+    PodSandboxState, runtime_service_client::RuntimeServiceClient,
 };
-use e2e::{cri::Cri, node::Node};
-use tonic::Streaming;
+use e2e::{
+    cri::{Cri, container, sandbox},
+    node::Node,
+};
+use tonic::{Code, Streaming, transport::Endpoint};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -124,6 +134,72 @@ async fn a_container_that_ends_by_itself_is_told_and_a_stopping_shim_ends_the_st
 }
 
 #[tokio::test]
+async fn a_listener_that_does_not_read_is_told_of_its_loss() {
+    /// More changes than a listener may be behind, and those that are on their way to it.
+    const CHANGES: usize = 1200;
+    let node = Node::with_shim().await.unwrap();
+    let mut cri = Cri::of(&node).await.unwrap();
+    // Large events fill what lies between the shim and the listener soon.
+    let mut pod = sandbox("busy");
+    let long = "x".repeat(16 * 1024);
+    pod.annotations = BTreeMap::from([("long".to_owned(), long)]);
+    let id = cri.run(&pod).await.unwrap();
+    let endpoint = Endpoint::new(node.cri_endpoint()).unwrap();
+    let endpoint = endpoint
+        .initial_stream_window_size(65_535)
+        .initial_connection_window_size(65_535);
+    let mut slow = RuntimeServiceClient::new(endpoint.connect().await.unwrap());
+    let request = cri::GetEventsRequest {};
+    let slow = slow.get_container_events(request).await.unwrap();
+    let mut slow = slow.into_inner();
+
+    let mut quick = listen(&mut cri).await;
+    let heard = Arc::new(AtomicUsize::new(0));
+    let reader = tokio::spawn({
+        let heard = Arc::clone(&heard);
+        async move {
+            let mut ids = Vec::new();
+            while ids.len() < CHANGES {
+                ids.push(next(&mut quick).await.container_id);
+                heard.store(ids.len(), Ordering::Relaxed);
+            }
+            ids
+        }
+    });
+    let makers = (0..4).map(|maker| {
+        let (mut cri, id, pod) = (cri.clone(), id.clone(), pod.clone());
+        let heard = Arc::clone(&heard);
+        tokio::spawn(async move {
+            let name = format!("c{maker}");
+            while heard.load(Ordering::Relaxed) < CHANGES {
+                let made = cri.create(&id, container(&name, &["true"]), &pod).await;
+                cri.remove(&made.unwrap()).await.unwrap();
+            }
+        })
+    });
+    for maker in makers.collect::<Vec<_>>() {
+        maker.await.unwrap();
+    }
+    let all = reader.await.unwrap();
+
+    // It gets what was on its way, in order, then its loss, and nothing more.
+    let mut told = Vec::new();
+    let loss = loop {
+        match tokio::time::timeout(SOON, slow.message()).await.unwrap() {
+            Ok(event) => told.push(event.unwrap().container_id),
+            Err(status) => break status,
+        }
+    };
+    assert_eq!(loss.code(), Code::DataLoss, "{loss}");
+    assert!(all.starts_with(&told), "{} events", told.len());
+    assert!(matches!(slow.message().await, Ok(None)));
+    // It is to list, and to listen anew.
+    let mut anew = listen(&mut cri).await;
+    let made = cri.create(&id, container("last", &["true"]), &pod).await;
+    assert_eq!(next(&mut anew).await.container_id, made.unwrap());
+}
+
+#[tokio::test]
 async fn streamed_lists_are_the_lists() {
     let node = Node::with_shim().await.unwrap();
     let mut cri = Cri::of(&node).await.unwrap();
@@ -160,6 +236,19 @@ async fn streamed_lists_are_the_lists() {
     assert_eq!(part.images, listed.images);
 }
 
+/// What the kernel holds a container to: bytes of memory, and the microseconds that it has of
+/// 100000, if that is limited.
+async fn limit_in_cgroup(cri: &mut Cri, id: &str) -> (i64, Option<i64>) {
+    let script = "cd /sys/fs/cgroup; if [ -e memory.max ]; then cat memory.max cpu.max; \
+                  else cat memory/memory.limit_in_bytes cpu/cpu.cfs_quota_us; fi";
+    let said = cri.exec(id, &["sh", "-c", script], 10).await.unwrap();
+    let said = String::from_utf8(said.stdout).unwrap();
+    let mut words = said.split_whitespace();
+    let memory = words.next().unwrap().parse().unwrap();
+    let quota = words.next().unwrap().parse().ok();
+    (memory, quota.filter(|quota| *quota != -1))
+}
+
 #[tokio::test]
 async fn limits_are_changed_while_a_container_runs() {
     let node = Node::with_shim().await.unwrap();
@@ -186,20 +275,34 @@ async fn limits_are_changed_while_a_container_runs() {
         (linux.memory_limit_in_bytes, linux.cpu_shares),
         (LIMIT, 512)
     );
-    let limit = cri
-        .exec(
-            &id,
-            &[
-                "sh",
-                "-c",
-                "cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max 2>/dev/null; true",
-            ],
-            10,
-        )
-        .await
-        .unwrap();
-    let seen = String::from_utf8(limit.stdout).unwrap();
-    assert_eq!(seen.trim(), LIMIT.to_string());
+    assert_eq!(limit_in_cgroup(&mut cri, &id).await, (LIMIT, None));
+
+    // More, less, and each without a word on the other.
+    let memory = |memory_limit_in_bytes| cri::LinuxContainerResources {
+        memory_limit_in_bytes,
+        ..Default::default()
+    };
+    let cpu = |cpu_quota| cri::LinuxContainerResources {
+        cpu_quota,
+        cpu_period: 100_000,
+        ..Default::default()
+    };
+    for (limits, expected) in [
+        (memory(2 * LIMIT), (2 * LIMIT, None)),
+        (cpu(50_000), (2 * LIMIT, Some(50_000))),
+        (memory(LIMIT / 2), (LIMIT / 2, Some(50_000))),
+        (cpu(-1), (LIMIT / 2, None)),
+    ] {
+        let update = cri.runtime.update_container_resources(request(&id, limits));
+        update.await.unwrap();
+        assert_eq!(limit_in_cgroup(&mut cri, &id).await, expected);
+    }
+    // The engine cannot take this one away. It is not said to be gone.
+    let update = request(&id, memory(-1));
+    let refused = cri.runtime.update_container_resources(update).await;
+    let said = refused.unwrap_err();
+    assert!(said.message().contains("emory"), "{said}");
+    assert_eq!(limit_in_cgroup(&mut cri, &id).await, (LIMIT / 2, None));
 
     // The pod's cgroup holds them.
     let huge = cri::LinuxContainerResources {
