@@ -165,36 +165,41 @@ async fn set_image(on: &Cluster) -> Result<()> {
 }
 
 async fn resize(on: &Cluster) -> Result<()> {
-    let container = |cpu: &str| {
-        json!({"containers": [{
-            "name": "c", "image": BUSYBOX, "imagePullPolicy": "Never",
-            "command": ["sh", "-c", "exec sleep 1000"],
-            "resources": {"requests": {"cpu": cpu}, "limits": {"cpu": cpu}},
-        }]})
-    };
-    create(on, "grows", "", container("100m"))?;
+    let sized = |cpu: &str, memory: &str| json!({"requests": {"cpu": cpu, "memory": memory}, "limits": {"cpu": cpu, "memory": memory}});
+    let container = json!({"containers": [{
+        "name": "c", "image": BUSYBOX, "imagePullPolicy": "Never",
+        "command": ["sh", "-c", "exec sleep 1000"], "resources": sized("100m", "48Mi"),
+    }]});
+    create(on, "grows", "", container)?;
     let before = on.await_pod("grows", SOON, is_ready).await?;
-    let patch = json!({"spec": {"containers": [{
-        "name": "c", "resources": {"requests": {"cpu": "200m"}, "limits": {"cpu": "200m"}},
-    }]}});
-    on.kubectl_prints(&[
-        "patch",
-        "pod",
-        "grows",
-        "--subresource=resize",
-        "--patch",
-        &patch.to_string(),
-    ])?;
     let status = |pod: &Value| pod["status"]["containerStatuses"][0].clone();
-    let after = on
-        .await_pod("grows", SOON, |pod| {
-            status(pod)["resources"]["limits"]["cpu"] == "200m"
-        })
-        .await?;
-    ensure!(
-        status(&before)["containerID"] == status(&after)["containerID"],
-        "restarted"
-    );
+    for (cpu, memory, bytes) in [("200m", "96Mi", 96 << 20), ("100m", "32Mi", 32 << 20)] {
+        let patch =
+            json!({"spec": {"containers": [{"name": "c", "resources": sized(cpu, memory)}]}});
+        on.kubectl_prints(&[
+            "patch",
+            "pod",
+            "grows",
+            "--subresource=resize",
+            "--patch",
+            &patch.to_string(),
+        ])?;
+        let after = on
+            .await_pod("grows", SOON, |pod| {
+                let limits = &status(pod)["resources"]["limits"];
+                limits["cpu"] == cpu && limits["memory"] == memory
+            })
+            .await?;
+        ensure!(
+            status(&before)["containerID"] == status(&after)["containerID"],
+            "restarted"
+        );
+        // What the kernel holds it to, whatever the status says.
+        let script =
+            "cd /sys/fs/cgroup; cat memory.max 2>/dev/null || cat memory/memory.limit_in_bytes";
+        let held = on.kubectl_prints(&["exec", "grows", "--", "sh", "-c", script])?;
+        ensure!(held.trim() == bytes.to_string(), "{memory} is {held}");
+    }
     gone(on, "grows").await
 }
 
