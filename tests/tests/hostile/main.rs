@@ -8,5 +8,6 @@ mod exec_output;
 mod labels;
 mod log_links;
 mod lone_kubelet;
+mod nfs_servers;
 mod program_arguments;
 mod strangers;
