@@ -335,9 +335,9 @@ async fn a_window_of_more_than_two_gibibytes_ends_what_it_is_of() {
     peer.send(update(3, MOST - FIRST)).await;
     peer.send(update(1, MOST - FIRST + 1)).await;
     let reset = loop {
-        match peer.next().await.unwrap() {
-            Frame::RstStream { id, status } => break (id, status),
-            _ => continue,
+        let frame = timeout(LONG, peer.next()).await;
+        if let Some(Frame::RstStream { id, status }) = frame.unwrap() {
+            break (id, status);
         }
     };
     assert_eq!(reset, (1, super::status::FLOW_CONTROL_ERROR));
