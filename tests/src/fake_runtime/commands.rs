@@ -6,7 +6,7 @@ use cri_proto::runtime::v1 as cri;
 use tokio::time::{Instant, sleep};
 use tonic::Status;
 
-use super::{FakeRuntime, Inner, Verb};
+use super::{FakeRuntime, Inner, Verb, lives::Event};
 
 /// How often a command looks whether its container still runs.
 const LOOK: Duration = Duration::from_millis(100);
@@ -41,6 +41,8 @@ impl FakeRuntime {
         request: cri::ExecSyncRequest,
     ) -> Result<cri::ExecSyncResponse, Status> {
         let handler = self.0.exec.lock().clone();
+        let (id, command) = (&request.container_id, &request.cmd);
+        self.note(id, Event::CommandAsked(command.clone()));
         let ran = self.call(Verb::ExecSync, |world| {
             let container = world.running(&request.container_id)?;
             Ok(match world.behaviour(container.name()).exec {
@@ -66,6 +68,7 @@ impl FakeRuntime {
         if !self.outlived_by(&request.container_id, takes).await {
             answer.exit_code = KILLED;
         }
+        self.note(id, Event::CommandEnded(command.clone(), answer.exit_code));
         Ok(answer)
     }
 

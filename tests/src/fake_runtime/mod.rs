@@ -10,6 +10,7 @@ mod convert;
 mod fault;
 mod image_service;
 mod lists;
+mod lives;
 mod runtime_service;
 mod world;
 
@@ -34,6 +35,7 @@ use tonic::{
 };
 
 pub use fault::{Chance, Fault, Times, Verb};
+pub use lives::{End, Event, Life};
 pub use world::{Behaviour, Container, Exec, Sandbox, Usage};
 
 /// Bytes in flight each way on an in-process connection.
@@ -258,7 +260,7 @@ impl FakeRuntime {
             .map(|c| c.id.clone())
             .collect();
         for id in &ended {
-            world.exit_because(id, code, reason);
+            world.exit_because(id, End::Itself, code, reason);
         }
         ended.len()
     }
@@ -268,13 +270,13 @@ impl FakeRuntime {
         let mut world = self.0.world.lock();
         let ids: Vec<String> = world.sandboxes.keys().cloned().collect();
         for id in ids {
-            world.stop_sandbox(&id);
+            world.stop_sandbox(&id, End::Itself);
         }
     }
 
     /// Ends a sandbox and what runs in it, as when its first process is killed.
     pub fn exit_sandbox(&self, id: &str) {
-        self.0.world.lock().stop_sandbox(id);
+        self.0.world.lock().stop_sandbox(id, End::Itself);
     }
 
     /// Runs a sandbox of a pod as somebody other than a kubelet does: nothing
@@ -311,7 +313,7 @@ impl FakeRuntime {
         });
         let ready: Vec<String> = ready.map(|sandbox| sandbox.id.clone()).collect();
         for id in &ready {
-            world.stop_sandbox(id);
+            world.stop_sandbox(id, End::Itself);
         }
         ready.len()
     }
@@ -324,9 +326,19 @@ impl FakeRuntime {
 
     /// How many containers of a pod and name were ever created.
     pub fn creations(&self, pod_uid: &str, name: &str) -> u32 {
-        let key = (pod_uid.to_owned(), name.to_owned());
         let world = self.0.world.lock();
-        world.creations.get(&key).copied().unwrap_or_default()
+        let lives = world.lives.all().iter();
+        let created = lives.filter(|life| life.pod_uid == pod_uid && life.name == name);
+        u32::try_from(created.count()).unwrap_or(u32::MAX)
+    }
+
+    /// What happened to every container there ever was, the oldest first.
+    pub fn lives(&self) -> Vec<Life> {
+        self.0.world.lock().lives.all().to_vec()
+    }
+
+    fn note(&self, container: &str, event: Event) {
+        self.0.world.lock().lives.note(container, event);
     }
 
     /// How containers of a name behave: in `exec` and stops at once, otherwise from
@@ -403,7 +415,7 @@ impl FakeRuntime {
             _ => (timeout, 137),
         };
         tokio::time::sleep(takes).await;
-        self.0.world.lock().exit(id, code);
+        self.0.world.lock().exit(id, End::Stop, code);
     }
 
     /// Lets a started container end by itself when it is to.
@@ -418,7 +430,7 @@ impl FakeRuntime {
         tokio::spawn(async move {
             tokio::time::sleep(after).await;
             if let Some(inner) = world.upgrade() {
-                inner.world.lock().exit(&id, code);
+                inner.world.lock().exit(&id, End::Itself, code);
             }
         });
     }

@@ -9,6 +9,7 @@ use tonic::{Request, Response, Status};
 use super::{
     FakeRuntime, Verb, convert,
     lists::{Parts, container_stats, containers, metrics, parts, sandbox_stats, sandboxes},
+    lives::{End, Event},
     world::{Checkpoint, World},
 };
 
@@ -54,7 +55,7 @@ impl RuntimeService for FakeRuntime {
         let id = request.into_inner().pod_sandbox_id;
         self.call(Verb::StopPodSandbox, |world| {
             if let Some(id) = world.sandbox_id(&id) {
-                world.stop_sandbox(&id);
+                world.stop_sandbox(&id, End::SandboxStop);
             }
             Ok(cri::StopPodSandboxResponse {})
         })
@@ -132,15 +133,17 @@ impl RuntimeService for FakeRuntime {
         request: Request<cri::CreateContainerRequest>,
     ) -> Result<Response<cri::CreateContainerResponse>, Status> {
         let request = request.into_inner();
-        self.call(Verb::CreateContainer, |world| {
+        let created = self.call(Verb::CreateContainer, |world| {
             let config = request
                 .config
                 .ok_or_else(|| Status::invalid_argument("config is not set"))?;
             Ok(cri::CreateContainerResponse {
                 container_id: world.create_container(&request.pod_sandbox_id, config)?,
             })
-        })
-        .await
+        });
+        let created = created.await?;
+        self.note(&created.get_ref().container_id, Event::Told);
+        Ok(created)
     }
 
     async fn start_container(
@@ -148,6 +151,7 @@ impl RuntimeService for FakeRuntime {
         request: Request<cri::StartContainerRequest>,
     ) -> Result<Response<cri::StartContainerResponse>, Status> {
         let id = request.into_inner().container_id;
+        self.note(&id, Event::StartAsked);
         let this = self.clone();
         self.call(Verb::StartContainer, |world| {
             let container = world.container(&id)?;
@@ -167,10 +171,11 @@ impl RuntimeService for FakeRuntime {
             container_id,
             timeout,
         } = request.into_inner();
+        let timeout = Duration::from_secs(u64::try_from(timeout).unwrap_or_default());
+        self.note(&container_id, Event::StopAsked(timeout));
         let answer = self.0.faults.meet(Verb::StopContainer).await?;
         let id = self.0.world.lock().container_id(&container_id);
         if let Some(id) = id {
-            let timeout = Duration::from_secs(u64::try_from(timeout).unwrap_or_default());
             self.stop(&id, timeout).await;
         }
         let served = Ok(Response::new(cri::StopContainerResponse {}));

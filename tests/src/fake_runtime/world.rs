@@ -10,6 +10,8 @@ use cri_proto::runtime::v1 as cri;
 use tokio::{sync::broadcast, time::Instant};
 use tonic::Status;
 
+use super::lives::{End, Event, Life, Lives};
+
 /// Events that a listener may fall behind before it is cut off.
 const EVENT_BACKLOG: usize = 1024;
 
@@ -140,8 +142,8 @@ pub(super) struct World {
     pub(super) user_namespaces: bool,
     pub(super) group_policies: bool,
     pub(super) started_twice: Vec<String>,
-    /// Containers ever created, by their pod's UID and their name.
-    pub(super) creations: BTreeMap<(String, String), u32>,
+    /// Every container there ever was.
+    pub(super) lives: Lives,
     pub(super) events: broadcast::Sender<cri::ContainerEventResponse>,
     /// Whether what happens is kept from the events' listeners.
     pub(super) is_mute: bool,
@@ -171,7 +173,7 @@ impl World {
             user_namespaces: false,
             group_policies: false,
             started_twice: Vec::new(),
-            creations: BTreeMap::new(),
+            lives: Lives::default(),
             events: broadcast::channel(EVENT_BACKLOG).0,
             is_mute: false,
             made: 0,
@@ -268,10 +270,11 @@ impl World {
         Ok(id)
     }
 
-    pub(super) fn stop_sandbox(&mut self, id: &str) {
+    /// Stops a sandbox, and what runs in it for the given reason.
+    pub(super) fn stop_sandbox(&mut self, id: &str, end: End) {
         let running: Vec<String> = self.running_in(id);
         for container in running {
-            self.exit(&container, 137);
+            self.exit(&container, end, 137);
         }
         let Some(sandbox) = self.sandboxes.get_mut(id) else {
             return;
@@ -283,7 +286,7 @@ impl World {
     }
 
     pub(super) fn remove_sandbox(&mut self, id: &str) {
-        self.stop_sandbox(id);
+        self.stop_sandbox(id, End::SandboxStop);
         let of_sandbox: Vec<String> = self
             .containers
             .values()
@@ -349,9 +352,17 @@ impl World {
                 metadata.name, metadata.attempt
             )));
         }
-        let pod = self.sandboxes[&in_sandbox].pod_uid().to_owned();
-        *self.creations.entry((pod, metadata.name)).or_default() += 1;
         let id = self.next_id();
+        let spec = config.image.as_ref();
+        self.lives.begin(Life {
+            id: id.clone(),
+            pod_uid: self.sandboxes[&in_sandbox].pod_uid().to_owned(),
+            sandbox_id: in_sandbox.clone(),
+            name: metadata.name,
+            attempt: metadata.attempt,
+            image: spec.map_or_else(String::new, |spec| spec.user_specified_image.clone()),
+            events: Vec::new(),
+        });
         let container = Container {
             id: id.clone(),
             sandbox_id: in_sandbox.clone(),
@@ -397,6 +408,7 @@ impl World {
             .map(|other| format!("{name} of pod {pod}: {id} beside {}", other.id))
             .collect();
         self.started_twice.extend(twice);
+        self.lives.note(id, Event::Started);
         self.open_log(id);
         self.publish(&sandbox, id, cri::ContainerEventType::ContainerStartedEvent);
         Ok(self.behaviour(&name))
@@ -425,12 +437,12 @@ impl World {
     }
 
     /// Ends a running container; one that does not run is left as it is.
-    pub(super) fn exit(&mut self, id: &str, code: i32) {
+    pub(super) fn exit(&mut self, id: &str, end: End, code: i32) {
         let reason = if code == 0 { "Completed" } else { "Error" };
-        self.exit_because(id, code, reason);
+        self.exit_because(id, end, code, reason);
     }
 
-    pub(super) fn exit_because(&mut self, id: &str, code: i32, reason: &str) {
+    pub(super) fn exit_because(&mut self, id: &str, end: End, code: i32, reason: &str) {
         let now = self.now();
         let Some(container) = self.containers.get_mut(id) else {
             return;
@@ -443,13 +455,15 @@ impl World {
         container.finished_at = now;
         container.reason = reason.to_owned();
         let sandbox = container.sandbox_id.clone();
+        self.lives.note(id, Event::Ended(end, code));
         self.publish(&sandbox, id, cri::ContainerEventType::ContainerStoppedEvent);
     }
 
     pub(super) fn remove_container(&mut self, id: &str) {
-        self.exit(id, 137);
+        self.exit(id, End::Removal, 137);
         if let Some(container) = self.containers.get(id) {
             let sandbox = container.sandbox_id.clone();
+            self.lives.note(id, Event::Removed);
             self.publish(&sandbox, id, cri::ContainerEventType::ContainerDeletedEvent);
             self.containers.remove(id);
         }
