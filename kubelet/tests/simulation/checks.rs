@@ -4,12 +4,13 @@ use std::{cell::Cell, collections::BTreeMap, fmt::Write as _, sync::Once};
 
 use cri_proto::runtime::v1::{ContainerState, PodSandboxState};
 use e2e::fake_runtime::{Container, Sandbox};
-use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
+use k8s_openapi::api::core::v1::{self, ContainerStatus, PodSpec, PodStatus};
 use kubelet::pod::identity::PodUid;
 
 use crate::{
-    driver::{Simulation, Subject},
+    driver::Simulation,
     pods::{self, Expect},
+    subject::Subject,
 };
 
 /// What the runtime has of one pod.
@@ -133,20 +134,9 @@ fn problem_of_present(
         .unwrap_or_default();
     let is_done = matches!(phase, "Succeeded" | "Failed");
     let never_restarts = spec.restart_policy.as_deref() == Some("Never");
-    if subject.disturbed && never_restarts && phase == "Pending" && found.ready_sandboxes() == 0 {
-        // Its sandbox ended before all its containers had begun: as upstream, it gets
-        // no other one, and does not end either.
-        return (!running.is_empty()).then(|| "something runs without a sandbox".to_owned());
-    }
     let wanted = match subject.expect {
-        // What never restarts ends as it was made to end.
-        _ if subject.disturbed && never_restarts => {
-            if is_done {
-                phase
-            } else {
-                "Running"
-            }
-        }
+        // What never restarts ends as it was ended. Whatever else was disturbed recovers.
+        _ if subject.disturbed && never_restarts => fate(spec, found),
         Expect::Runs | Expect::Loops => "Running",
         Expect::Succeeds => "Succeeded",
         Expect::Fails => "Failed",
@@ -155,13 +145,16 @@ fn problem_of_present(
         return Some(format!("{phase:?} instead of {wanted:?}"));
     }
     let ready = found.ready_sandboxes();
+    if phase == "Pending" {
+        return (ready > 0 || !running.is_empty()).then(|| "over, and something runs".to_owned());
+    }
     if ready != usize::from(!is_done) {
         return Some(format!("{phase} with {ready} ready sandboxes"));
     }
     if is_done {
-        return (!running.is_empty()).then(|| format!("{phase}, and something runs"));
+        let runs = (!running.is_empty()).then(|| format!("{phase}, and something runs"));
+        return runs.or_else(|| miscounted(simulation, subject, found, status?));
     }
-    let statuses: Vec<&ContainerStatus> = status.into_iter().flat_map(container_statuses).collect();
     let sidecars = spec.init_containers.iter().flatten();
     let sidecars = sidecars.filter(|container| pods::is_sidecar(container));
     for container in sidecars.chain(&spec.containers) {
@@ -171,7 +164,9 @@ fn problem_of_present(
             return Some(format!("{} runs {} times", container.name, of_name.len()));
         }
         let Some(run) = of_name.first() else {
-            if subject.expect == Expect::Runs && !subject.disturbed {
+            let has_run = found.containers.iter().any(|c| c.name() == container.name);
+            let may_be_over = never_restarts && has_run && !pods::is_sidecar(container);
+            if subject.expect == Expect::Runs && !may_be_over {
                 return Some(format!("{} does not run", container.name));
             }
             continue;
@@ -184,32 +179,73 @@ fn problem_of_present(
         if image != container.image.as_ref() {
             return Some(format!("{} runs {image:?}", container.name));
         }
-        let reported = statuses.iter().find(|status| status.name == container.name);
-        let reported = reported.and_then(|status| u32::try_from(status.restart_count).ok());
-        let created = simulation.node.runtime.creations(&subject.uid, run.name());
-        // Every run but the first is a restart; of a pod that came back, those of
-        // its last life. What initialises a pod anew counts anew, as upstream, and a
-        // kubelet shows no less than it did before. Loops go on while this looks.
-        let (attempt, all) = (run.attempt(), created - 1);
-        let wanted = match (subject.came_back, pods::is_sidecar(container)) {
-            (true, false) => attempt..=attempt,
-            (false, false) => all..=all,
-            (_, true) => attempt..=all,
-        };
-        let is_wanted = reported.is_some_and(|reported| wanted.contains(&reported));
-        if subject.expect == Expect::Runs && !is_wanted {
-            return Some(format!(
-                "{}: {reported:?} restarts of {created} runs, the last attempt {}",
-                container.name,
-                run.attempt()
-            ));
-        }
+    }
+    if subject.expect == Expect::Runs
+        && let Some(problem) = miscounted(simulation, subject, found, status?)
+    {
+        return Some(problem);
     }
     let restarts = spec.restart_policy.as_deref() == Some("Always");
     if subject.expect == Expect::Runs && restarts && !status.is_some_and(is_ready) {
         return Some("not ready".to_owned());
     }
     None
+}
+
+/// What becomes of a pod whose containers run once, from how they ended.
+fn fate(spec: &PodSpec, found: &Found) -> &'static str {
+    let code = |container: &v1::Container| {
+        let runs = found.containers.iter();
+        let runs = runs.filter(|run| run.name() == container.name);
+        let last = runs.max_by_key(|run| (run.created_at, run.attempt()))?;
+        (last.state == ContainerState::ContainerExited).then_some(last.exit_code)
+    };
+    let init = spec.init_containers.iter().flatten();
+    let mut init = init.filter(|container| !pods::is_sidecar(container));
+    let codes: Vec<Option<i32>> = spec.containers.iter().map(code).collect();
+    if init.any(|container| code(container).is_some_and(|code| code != 0)) {
+        "Failed"
+    } else if codes.iter().any(Option::is_none) {
+        // Without its sandbox it gets no other one, as upstream, and does not end either.
+        if found.ready_sandboxes() > 0 {
+            "Running"
+        } else {
+            "Pending"
+        }
+    } else if codes.iter().all(|code| *code == Some(0)) {
+        "Succeeded"
+    } else {
+        "Failed"
+    }
+}
+
+/// Every run but the first is a restart; of a pod that came back, those of its last life. What
+/// initialises a pod anew counts anew, as upstream, and a kubelet shows no less than it did
+/// before.
+fn miscounted(
+    simulation: &Simulation,
+    subject: &Subject,
+    found: &Found,
+    status: &PodStatus,
+) -> Option<String> {
+    container_statuses(status).find_map(|status| {
+        let name = &status.name;
+        let runs = found.containers.iter().filter(|c| c.name() == name);
+        let last = runs.max_by_key(|c| (c.created_at, c.attempt()))?.attempt();
+        let created = simulation.node.runtime.creations(&subject.uid, name);
+        let all = created.saturating_sub(1);
+        let (place, _) = subject.container(name)?;
+        let wanted = match (subject.came_back, place < subject.init_containers()) {
+            (true, false) => last..=last,
+            (false, false) => all..=all,
+            (_, true) => last..=all,
+        };
+        let reported = u32::try_from(status.restart_count).ok();
+        let is_wanted = reported.is_some_and(|reported| wanted.contains(&reported));
+        (!is_wanted).then(|| {
+            format!("{name}: {reported:?} restarts of {created} runs, the last attempt {last}")
+        })
+    })
 }
 
 fn is_ready(status: &PodStatus) -> bool {

@@ -1,11 +1,11 @@
 //! What is done to the pods of a simulation.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use e2e::fake_runtime::FakeRuntime;
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::core::v1::{Container, Pod, PodStatus},
+    api::core::v1::{Container, Pod},
     apimachinery::pkg::apis::meta::v1::Time,
 };
 use kubelet::{
@@ -22,8 +22,9 @@ use crate::{
     checks::{self, Panics},
     faults,
     node::{Node, Running},
-    pods::{self, Expect, Planned},
+    pods::{self, Planned},
     random::Random,
+    subject::Subject,
     trace::Trace,
 };
 
@@ -35,25 +36,8 @@ const EPOCH: i64 = 1_767_225_600;
 const SETTLED: Duration = Duration::from_secs(11 * 60);
 /// Between two looks at whether it is.
 const LOOK: Duration = Duration::from_secs(4);
-
-/// A pod that was given to the kubelet.
-pub struct Subject {
-    pub uid: String,
-    pub slot: usize,
-    pub pod: Pod,
-    pub source: Source,
-    pub expect: Expect,
-    /// Whether its source has it.
-    pub present: bool,
-    /// Whether it is marked for deletion.
-    pub deleting: bool,
-    /// Something else than its own containers ended something of it.
-    pub disturbed: bool,
-    /// It was removed and came back.
-    pub came_back: bool,
-    status: Option<Arc<PodStatus>>,
-    restarts: BTreeMap<String, i32>,
-}
+/// How long it is seen to stay so.
+const CALM: Duration = Duration::from_secs(60);
 
 /// One run.
 pub struct Simulation {
@@ -160,33 +144,23 @@ impl Simulation {
         let slot = self.generations.len();
         self.generations.push(0);
         let planned = pods::plan(slot, 0, &mut self.random, &self.node.runtime);
-        self.send(PodOperation::Add, &planned.pod, planned.source)
-            .await;
-        self.take(slot, planned);
+        let index = self.take(slot, planned);
+        self.send(PodOperation::Add, index).await;
     }
 
-    fn take(&mut self, slot: usize, planned: Planned) {
-        self.subjects.push(Subject {
-            uid: planned.pod.metadata.uid.clone().unwrap(),
-            slot,
-            pod: planned.pod,
-            source: planned.source,
-            expect: planned.expect,
-            present: true,
-            deleting: false,
-            disturbed: false,
-            came_back: false,
-            status: None,
-            restarts: BTreeMap::new(),
-        });
+    fn take(&mut self, slot: usize, planned: Planned) -> usize {
+        self.subjects.push(Subject::new(slot, planned));
+        self.subjects.len() - 1
     }
 
-    async fn send(&self, operation: PodOperation, pod: &Pod, source: Source) {
-        let uid = pod.metadata.uid.as_deref().unwrap();
-        self.node.trace.note(format!("{operation:?} {uid}"), &[]);
-        self.kubelet
-            .send(operation, source, vec![pod.clone()])
-            .await;
+    async fn send(&mut self, operation: PodOperation, index: usize) {
+        let subject = &mut self.subjects[index];
+        subject.note(operation);
+        let (pod, source) = (subject.pod.clone(), subject.source);
+        self.node
+            .trace
+            .note(format!("{operation:?} {}", subject.uid), &[]);
+        self.kubelet.send(operation, source, vec![pod]).await;
     }
 
     /// A pod by chance that fulfils a condition, if the first few tries find one.
@@ -238,8 +212,7 @@ impl Simulation {
     async fn remove(&mut self) {
         if let Some(index) = self.pick(|subject| subject.present) {
             self.subjects[index].present = false;
-            let Subject { pod, source, .. } = &self.subjects[index];
-            self.send(PodOperation::Remove, pod, *source).await;
+            self.send(PodOperation::Remove, index).await;
         }
     }
 
@@ -255,8 +228,7 @@ impl Simulation {
         let metadata = &mut subject.pod.metadata;
         metadata.deletion_timestamp = Some(Time(Timestamp::from_second(EPOCH).unwrap()));
         metadata.deletion_grace_period_seconds = Some(grace);
-        let Subject { pod, source, .. } = &self.subjects[index];
-        self.send(PodOperation::Delete, pod, *source).await;
+        self.send(PodOperation::Delete, index).await;
     }
 
     /// Gives a container another image, or the pod another label.
@@ -276,8 +248,7 @@ impl Simulation {
             let labels = subject.pod.metadata.labels.get_or_insert_default();
             labels.insert("edited".to_owned(), image.replace(['/', ':'], "-"));
         }
-        let Subject { pod, source, .. } = &self.subjects[index];
-        self.send(PodOperation::Update, pod, *source).await;
+        self.send(PodOperation::Update, index).await;
     }
 
     /// Puts another static pod in the place of one: an edited manifest.
@@ -290,17 +261,14 @@ impl Simulation {
         let generation = self.generations[slot];
         let planned = pods::plan(slot, generation, &mut self.random, &self.node.runtime);
         self.subjects[index].present = false;
-        let old = self.subjects[index].pod.clone();
-        if self.random.permille(700) {
-            self.send(PodOperation::Remove, &old, Source::File).await;
-            self.send(PodOperation::Add, &planned.pod, Source::File)
-                .await;
-        } else {
-            self.send(PodOperation::Add, &planned.pod, Source::File)
-                .await;
-            self.send(PodOperation::Remove, &old, Source::File).await;
+        let new = self.take(slot, planned);
+        let mut steps = [(PodOperation::Remove, index), (PodOperation::Add, new)];
+        if !self.random.permille(700) {
+            steps.reverse();
         }
-        self.take(slot, planned);
+        for (operation, index) in steps {
+            self.send(operation, index).await;
+        }
     }
 
     /// Adds a pod again that was removed, perhaps while it is still ending.
@@ -316,14 +284,12 @@ impl Simulation {
         let subject = &mut self.subjects[index];
         subject.present = true;
         subject.came_back = true;
-        let Subject { pod, source, .. } = &self.subjects[index];
-        self.send(PodOperation::Add, pod, *source).await;
+        self.send(PodOperation::Add, index).await;
     }
 
     async fn reconcile(&mut self) {
         if let Some(index) = self.pick(|subject| subject.present) {
-            let Subject { pod, source, .. } = &self.subjects[index];
-            self.send(PodOperation::Reconcile, pod, *source).await;
+            self.send(PodOperation::Reconcile, index).await;
         }
     }
 
@@ -354,8 +320,7 @@ impl Simulation {
     async fn remove_all(&mut self) {
         for index in 0..self.subjects.len() {
             if std::mem::take(&mut self.subjects[index].present) {
-                let Subject { pod, source, .. } = &self.subjects[index];
-                self.send(PodOperation::Remove, pod, *source).await;
+                self.send(PodOperation::Remove, index).await;
             }
         }
     }
@@ -414,7 +379,7 @@ impl Simulation {
                 "{when}, {SETTLED:?} later: {problem}"
             );
         }
-        sleep(3 * LOOK).await;
+        sleep(CALM).await;
         self.observe();
         if let Some(problem) = checks::problem(self) {
             panic!("{when}, after it had settled: {problem}");

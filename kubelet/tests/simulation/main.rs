@@ -14,6 +14,7 @@ mod node;
 mod pods;
 mod probes;
 mod random;
+mod subject;
 mod trace;
 
 use std::{
