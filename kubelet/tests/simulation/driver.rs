@@ -20,7 +20,7 @@ use tokio::{
 
 use crate::{
     checks::{self, Panics},
-    faults,
+    faults, history,
     node::{Node, Running},
     pods::{self, Planned},
     random::Random,
@@ -44,6 +44,8 @@ pub struct Simulation {
     pub node: Node,
     pub kubelet: Running,
     pub subjects: Vec<Subject>,
+    /// When a kubelet was killed.
+    pub kills: Vec<Instant>,
     random: Random,
     /// Most pods at the same time.
     room: usize,
@@ -77,6 +79,7 @@ pub async fn simulate(seed: u64, pods: usize) -> Trace {
         node,
         kubelet,
         subjects: Vec::new(),
+        kills: Vec::new(),
         random,
         generations: Vec::new(),
     };
@@ -296,6 +299,7 @@ impl Simulation {
     /// Kills the kubelet and starts another one.
     async fn restart(&mut self) {
         self.node.trace.note("the kubelet is killed", &[]);
+        self.kills.push(Instant::now());
         let kubelet = self.node.start();
         std::mem::replace(&mut self.kubelet, kubelet).kill().await;
         for subject in &mut self.subjects {
@@ -383,6 +387,9 @@ impl Simulation {
         self.observe();
         if let Some(problem) = checks::problem(self) {
             panic!("{when}, after it had settled: {problem}");
+        }
+        if let Some(problem) = history::problem(self) {
+            panic!("{when}: {problem}");
         }
     }
 }

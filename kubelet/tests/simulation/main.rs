@@ -10,6 +10,7 @@
 mod checks;
 mod driver;
 mod faults;
+mod history;
 mod node;
 mod pods;
 mod probes;

@@ -261,7 +261,7 @@ impl Maker<'_> {
     /// Gives the last container of a list a probe.
     fn probe(&mut self, list: &str, kind: &str) {
         let probe = json!({
-            "exec": {"command": ["check"]},
+            "exec": {"command": ["check", kind]},
             "periodSeconds": self.random.between(2, 5),
             "failureThreshold": self.random.between(2, 4),
         });

@@ -57,6 +57,11 @@ impl Trace {
         });
     }
 
+    /// When it began.
+    pub const fn begun(&self) -> Instant {
+        self.begun
+    }
+
     /// From the beginning to the last entry.
     pub fn duration(&self) -> Duration {
         let micros = self.entries.lock().last().map_or(0, |entry| entry.at);

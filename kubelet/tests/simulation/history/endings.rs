@@ -1,0 +1,157 @@
+//! How containers end: within the time that they have, and in which order.
+
+use std::time::Duration;
+
+use e2e::fake_runtime::{End, Life};
+use tokio::time::Instant;
+
+use super::History;
+use crate::{pods::is_sidecar, subject::Deed};
+
+/// The least that every container gets, as upstream.
+const MINIMUM: Duration = Duration::from_secs(2);
+/// What pods get that no source has, as upstream.
+const OF_ORPHANS: Duration = Duration::from_secs(1);
+/// The least that a whole pod gets, as upstream.
+const MINIMUM_OF_POD: Duration = Duration::from_secs(1);
+/// For how long the kubelet may not have heard of a deletion: the longest pause of its loop
+/// while the runtime is not ready, and the deadline of what it waits for then.
+const UNHEARD: Duration = Duration::from_secs(15);
+
+pub fn problem(history: &History<'_>) -> Option<String> {
+    history.lives.iter().find_map(|life| {
+        by_force(life)
+            .or_else(|| timeouts(history, life))
+            .or_else(|| out_of_turn(history, life))
+    })
+}
+
+/// Nothing is ended with its sandbox, or removed, that was not told to end before.
+fn by_force(life: &Life) -> Option<String> {
+    let (_, end, _) = life.ended()?;
+    let is_told = life.stops().next().is_some();
+    let allowed = match end {
+        End::Itself | End::Stop => true,
+        // Where its stop failed, as upstream.
+        End::SandboxStop => is_told,
+        End::Removal => false,
+    };
+    (!allowed).then(|| format!("attempt {} of {}: {end:?}", life.attempt, life.name))
+}
+
+/// The grace periods that may hold for the pod at a time.
+fn graces(history: &History<'_>, at: Instant) -> Vec<Duration> {
+    let subject = history.subject;
+    let seconds = |seconds: i64| Duration::from_secs(seconds.unsigned_abs());
+    let of_spec = subject.spec().termination_grace_period_seconds;
+    let of_spec = of_spec.map(seconds).unwrap_or_default();
+    let first = subject.deeds[0].0;
+    let mut graces = match subject.done(Deed::Deleted, first, at) {
+        None => vec![of_spec],
+        Some(deleted) => {
+            let grace = subject.pod.metadata.deletion_grace_period_seconds;
+            let of_deletion = grace.map(seconds).unwrap_or_default();
+            let unheard = (at <= deleted + UNHEARD).then_some(of_spec);
+            unheard.into_iter().chain([of_deletion]).collect()
+        }
+    };
+    // A kubelet that never heard of the pod ends it as nobody's.
+    if let Some(removed) = subject.done(Deed::Removed, first, at)
+        && history.kubelet_died(removed, at)
+    {
+        if subject.done(Deed::Added, removed, at).is_none() {
+            return vec![OF_ORPHANS];
+        }
+        graces.push(OF_ORPHANS);
+    }
+    graces
+}
+
+/// What is left of a time, as it is given to the runtime.
+fn left(deadline: Instant, at: Instant) -> Duration {
+    let left = deadline.saturating_duration_since(at);
+    let seconds = left.as_secs() + u64::from(left.subsec_nanos() > 0);
+    Duration::from_secs(seconds).max(MINIMUM)
+}
+
+/// Each stop allows what is left of the grace period, counted from the first.
+fn timeouts(history: &History<'_>, life: &Life) -> Option<String> {
+    let (_, container) = history.subject.container(&life.name)?;
+    // The time of a sidecar begins with that of those it waits for.
+    let begins: Vec<Instant> = history
+        .lives
+        .iter()
+        .filter(|_| is_sidecar(container))
+        .flat_map(|other| other.stops().map(|(at, _)| at))
+        .collect();
+    let mut known: Option<(Instant, Instant)> = None;
+    for (at, timeout) in life.stops() {
+        // A kubelet does not know what another one began.
+        let deadline = known.filter(|(since, _)| !history.kubelet_died(*since, at));
+        let deadline = deadline.map(|(_, deadline)| deadline);
+        let allowed = graces(history, at).into_iter().flat_map(|grace| {
+            let began = begins
+                .iter()
+                .filter(|began| **began < at && !history.kubelet_died(**began, at));
+            let began = began.copied().chain([at]);
+            began.map(move |began| {
+                let own = began + grace;
+                deadline.map_or(own, |deadline| own.min(deadline))
+            })
+        });
+        let allowed: Vec<Instant> = allowed.collect();
+        let Some(deadline) = allowed
+            .iter()
+            .find(|deadline| left(**deadline, at) == timeout)
+        else {
+            let wanted = allowed.iter().map(|deadline| left(*deadline, at));
+            return Some(format!(
+                "attempt {} of {} was given {timeout:?} to end at {at:?}, not one of {:?}",
+                life.attempt,
+                life.name,
+                wanted.collect::<Vec<_>>()
+            ));
+        };
+        known = Some((at, *deadline));
+    }
+    None
+}
+
+/// Sidecars of a pod that is to end wait for the containers, and for later sidecars, as long
+/// as there is time.
+fn out_of_turn(history: &History<'_>, life: &Life) -> Option<String> {
+    let subject = history.subject;
+    let (place, container) = subject.container(&life.name)?;
+    if !is_sidecar(container) {
+        return None;
+    }
+    let (at, _) = life.stops().next()?;
+    let asked = [Deed::Deleted, Deed::Removed].into_iter();
+    let asked = asked
+        .filter_map(|deed| subject.done(deed, life.started()?, at))
+        .min()?;
+    if history.kubelet_died(asked, at) {
+        return None;
+    }
+    let grace = graces(history, at).into_iter().min()?.max(MINIMUM_OF_POD);
+    let stops = history.lives.iter().flat_map(|other| other.stops());
+    // The time of all begins with that of the first.
+    let began = stops
+        .map(|(at, _)| at)
+        .filter(|stop| *stop >= asked)
+        .min()?;
+    history.lives.iter().find_map(|other| {
+        let (after, container) = subject.container(&other.name)?;
+        // What initialises the pod is not waited for.
+        let serves = after > place && (after >= subject.init_containers() || is_sidecar(container));
+        let is_told = other.stops().any(|(stop, _)| asked <= stop && stop <= at);
+        let runs_on = other.ran_at(at) && other.ended().is_none_or(|(ended, ..)| ended > at);
+        let is_early = is_told && at < began + grace;
+        (serves && runs_on && is_early && other.sandbox_id == life.sandbox_id).then(|| {
+            format!(
+                "{} was told to end at {at:?}, before {} had ended",
+                life.name, other.name
+            )
+        })
+    })
+}
