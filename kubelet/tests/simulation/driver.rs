@@ -1,6 +1,6 @@
 //! What is done to the pods of a simulation.
 
-use std::{sync::Arc, time::Duration};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 use e2e::fake_runtime::FakeRuntime;
 use jiff::Timestamp;
@@ -46,6 +46,8 @@ pub struct Simulation {
     pub subjects: Vec<Subject>,
     /// When a kubelet was killed.
     pub kills: Vec<Instant>,
+    /// When nothing failed, was disturbed or was being healed.
+    pub calm: Vec<Range<Instant>>,
     random: Random,
     /// Most pods at the same time.
     room: usize,
@@ -80,6 +82,7 @@ pub async fn simulate(seed: u64, pods: usize) -> Trace {
         kubelet,
         subjects: Vec::new(),
         kills: Vec::new(),
+        calm: Vec::new(),
         random,
         generations: Vec::new(),
     };
@@ -383,7 +386,9 @@ impl Simulation {
                 "{when}, {SETTLED:?} later: {problem}"
             );
         }
+        let settled = Instant::now();
         sleep(CALM).await;
+        self.calm.push(settled..Instant::now());
         self.observe();
         if let Some(problem) = checks::problem(self) {
             panic!("{when}, after it had settled: {problem}");

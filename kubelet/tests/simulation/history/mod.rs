@@ -1,9 +1,11 @@
 //! What must hold of all that ever happened to the containers of a run, whatever the faults.
 
+mod back_off;
 mod endings;
+mod probing;
 mod starts;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Range};
 
 use e2e::fake_runtime::Life;
 use tokio::time::Instant;
@@ -38,6 +40,12 @@ impl<'a> History<'a> {
         let mut kills = self.simulation.kills.iter();
         kills.any(|kill| from <= *kill && *kill <= to)
     }
+
+    /// Whether nothing failed or was disturbed in a time, and had not for long.
+    fn is_calm(&self, from: Instant, to: Instant) -> bool {
+        let contains = |calm: &Range<Instant>| calm.start <= from && to <= calm.end;
+        self.simulation.calm.iter().any(contains)
+    }
 }
 
 /// The first thing that should not have happened.
@@ -54,7 +62,9 @@ pub fn problem(simulation: &Simulation) -> Option<String> {
             lives: by_pod.remove(subject.uid.as_str()).unwrap_or_default(),
         };
         let problem = starts::problem(&history)
-            .or_else(|| endings::problem(&history))?;
+            .or_else(|| endings::problem(&history))
+            .or_else(|| back_off::problem(&history))
+            .or_else(|| probing::problem(&history))?;
         Some(format!(
             "{}: {problem}; {:#?}; before:\n{}",
             subject.uid,

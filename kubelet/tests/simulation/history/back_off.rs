@@ -1,0 +1,64 @@
+//! How long what ended waits to be started again.
+
+use std::time::Duration;
+
+use e2e::fake_runtime::{Event, Life};
+use tokio::time::Instant;
+
+use super::History;
+use crate::pods;
+
+/// The first delay, as upstream; each further one is twice the last.
+const BASE: Duration = Duration::from_secs(10);
+/// After having run for so long it is the first again, as upstream. A start may have been
+/// begun some time before it was asked for: pulls come first.
+const RESET: Duration = Duration::from_secs(600 - 120);
+/// From the end of a delay, or of a container that has none, to the start: an event is read
+/// after 10 ms, and nothing else takes any time while nothing fails.
+const PROMPT: Duration = Duration::from_millis(100);
+
+pub fn problem(history: &History<'_>) -> Option<String> {
+    pods::containers(&history.subject.pod).find_map(|container| {
+        let starts = history.of(&container.name).filter_map(|life| {
+            let mut events = life.events.iter();
+            let asked = events.find(|(_, event)| *event == Event::StartAsked)?.0;
+            life.started().map(|_| (life, asked))
+        });
+        let starts: Vec<(&Life, Instant)> = starts.collect();
+        let mut restarts = 0;
+        starts.windows(2).find_map(|pair| {
+            let [(last, before), (next, again)] = pair else {
+                return None;
+            };
+            let is_same = last.sandbox_id == next.sandbox_id
+                && last.image == next.image
+                && history.is_unbroken(*before, *again);
+            restarts = if is_same { restarts + 1 } else { 0 };
+            let (ended, ..) = last.ended().filter(|_| is_same)?;
+            if *again - *before > RESET {
+                restarts = 1;
+                return None;
+            }
+            let least = delay(history, restarts);
+            let longest = history.simulation.node.options.max_container_restart_period;
+            let waited = *again - ended;
+            let is_late = waited > longest + PROMPT && history.is_calm(ended, *again);
+            (waited < least || is_late).then(|| {
+                format!(
+                    "attempt {} of {} was started {waited:?} after the last had ended; \
+                     {least:?} to {longest:?} are due",
+                    next.attempt, next.name
+                )
+            })
+        })
+    })
+}
+
+/// The least delay before the n-th restart in a row. Attempts that failed lengthen it.
+fn delay(history: &History<'_>, restarts: u32) -> Duration {
+    let longest = history.simulation.node.options.max_container_restart_period;
+    match restarts {
+        0 | 1 => Duration::ZERO,
+        more => (BASE * 2_u32.saturating_pow((more - 2).min(16))).min(longest),
+    }
+}
