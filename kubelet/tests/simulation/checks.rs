@@ -9,6 +9,7 @@ use kubelet::pod::identity::PodUid;
 
 use crate::{
     driver::Simulation,
+    history,
     pods::{self, Expect},
     subject::Subject,
 };
@@ -82,7 +83,7 @@ pub fn problem(simulation: &Simulation) -> Option<String> {
                 } else {
                     "undisturbed"
                 },
-                simulation.node.trace.about(&subject.uid)
+                history::told(simulation, subject)
             ));
         }
     }

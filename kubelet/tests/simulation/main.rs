@@ -8,6 +8,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod checks;
+mod deeds;
 mod driver;
 mod faults;
 mod history;
@@ -19,6 +20,8 @@ mod subject;
 mod trace;
 
 use std::{
+    env,
+    ops::Range,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::atomic::{AtomicU64, Ordering},
     thread,
@@ -26,27 +29,29 @@ use std::{
 };
 
 use driver::simulate;
+use e2e::asked::amount;
 use parking_lot::Mutex;
 use trace::Trace;
 
-/// Pods of one seed.
-const PODS: usize = 500;
-/// Seeds of a test run that asks for none.
+/// Pods of one seed: many small runs find more than a large one.
+const PODS: u64 = 500;
+/// Seeds of a test run that asks for none: about a minute of CPU time.
 const SEEDS: u64 = 1;
 
-fn variable(name: &str) -> Option<u64> {
-    let value = std::env::var(name).ok()?;
-    Some(
-        value
-            .parse()
-            .unwrap_or_else(|_| panic!("{name}={value} is no number")),
-    )
+fn pods() -> usize {
+    usize::try_from(amount("SIMULATION_PODS", PODS)).unwrap()
 }
 
-fn pods() -> usize {
-    let pods = variable("SIMULATION_PODS").map_or(PODS, |pods| usize::try_from(pods).unwrap());
-    assert!(pods > 0, "SIMULATION_PODS=0 simulates nothing");
-    pods
+/// The seeds to run.
+fn seeds() -> Range<u64> {
+    match env::var("SIMULATION_SEED") {
+        Ok(seed) => {
+            let seed = seed.parse();
+            let seed: u64 = seed.unwrap_or_else(|error| panic!("SIMULATION_SEED: {error}"));
+            seed..seed + 1
+        }
+        Err(_) => 0..amount("SIMULATION_SEEDS", SEEDS),
+    }
 }
 
 /// What this thread ran for, which other programs on the machine do not lengthen.
@@ -78,11 +83,7 @@ fn run(seed: u64, pods: usize) -> Trace {
 
 #[test]
 fn every_seed_converges() {
-    let seeds = match variable("SIMULATION_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..variable("SIMULATION_SEEDS").unwrap_or(SEEDS),
-    };
-    assert!(!seeds.is_empty(), "SIMULATION_SEEDS=0 runs no seed");
+    let seeds = seeds();
     let next = AtomicU64::new(seeds.start);
     let failed = Mutex::new(Vec::new());
     let threads = thread::available_parallelism().map_or(1, usize::from);
@@ -111,7 +112,7 @@ fn every_seed_converges() {
 
 #[test]
 fn a_seed_repeats_exactly() {
-    let pods = pods().min(200);
+    let pods = pods();
     let runs = [1, 1, 2].map(|seed| thread::spawn(move || run(seed, pods)));
     let [first, again, other] = runs.map(|run| run.join().unwrap());
     first.assert_same(&again);

@@ -54,16 +54,18 @@ pub fn image(random: &mut Random) -> String {
 }
 
 /// What a kind of pod is made with.
-struct Maker<'a> {
+pub struct Maker<'a> {
     slot: usize,
     random: &'a mut Random,
     runtime: &'a FakeRuntime,
     spec: Value,
 }
 
-/// The kinds of pods. One of them is taken for each pod, with equal chances; each
-/// completes the spec and says what is to become of it.
-const KINDS: &[fn(&mut Maker<'_>) -> Expect] = &[
+/// A kind of pods: completes the spec and says what is to become of it.
+pub type Kind = fn(&mut Maker<'_>) -> Expect;
+
+/// The kinds of pods. One of them is taken for each pod, with equal chances.
+pub const KINDS: &[Kind] = &[
     server,
     server,
     server,
@@ -96,14 +98,20 @@ pub fn is_sidecar(container: &Container) -> bool {
     container.restart_policy.as_deref() == Some("Always")
 }
 
-/// The `generation`-th pod of a name.
-pub fn plan(slot: usize, generation: u32, random: &mut Random, runtime: &FakeRuntime) -> Planned {
+/// The `generation`-th pod of a name, of one of the kinds.
+pub fn plan(
+    slot: usize,
+    generation: u32,
+    kinds: &[Kind],
+    random: &mut Random,
+    runtime: &FakeRuntime,
+) -> Planned {
     let source = if generation > 0 || random.permille(500) {
         Source::File
     } else {
         Source::Api
     };
-    let kind = random.of(KINDS);
+    let kind = random.of(kinds);
     let grace = random.between(0, 8);
     let mut maker = Maker {
         slot,
@@ -129,7 +137,7 @@ pub fn plan(slot: usize, generation: u32, random: &mut Random, runtime: &FakeRun
 
 // === kinds ===
 
-fn server(maker: &mut Maker<'_>) -> Expect {
+pub fn server(maker: &mut Maker<'_>) -> Expect {
     maker.policy("Always");
     for _ in 0..maker.random.between(1, 3) {
         maker.container("containers", None);

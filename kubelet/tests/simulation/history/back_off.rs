@@ -13,9 +13,9 @@ const BASE: Duration = Duration::from_secs(10);
 /// After having run for so long it is the first again, as upstream. A start may have been
 /// begun some time before it was asked for: pulls come first.
 const RESET: Duration = Duration::from_secs(600 - 120);
-/// From the end of a delay, or of a container that has none, to the start: an event is read
-/// after 10 ms, and nothing else takes any time while nothing fails.
-const PROMPT: Duration = Duration::from_millis(100);
+/// From the end of a container to its sync: an event is read after 10 ms; where none comes,
+/// the runtime is listed every second. Nothing else takes any time while nothing fails.
+const PROMPT: Duration = Duration::from_millis(1100);
 
 pub fn problem(history: &History<'_>) -> Option<String> {
     pods::containers(&history.subject.pod).find_map(|container| {
@@ -33,6 +33,11 @@ pub fn problem(history: &History<'_>) -> Option<String> {
             let is_same = last.sandbox_id == next.sandbox_id
                 && last.image == next.image
                 && history.is_unbroken(*before, *again);
+            if is_same && last.stops().next().is_some() {
+                // What is stopped to be started again has not ended when that is decided: as
+                // upstream, it waits for nothing.
+                return None;
+            }
             restarts = if is_same { restarts + 1 } else { 0 };
             let (ended, ..) = last.ended().filter(|_| is_same)?;
             if *again - *before > RESET {
@@ -42,7 +47,8 @@ pub fn problem(history: &History<'_>) -> Option<String> {
             let least = delay(history, restarts);
             let longest = history.simulation.node.options.max_container_restart_period;
             let waited = *again - ended;
-            let is_late = waited > longest + PROMPT && history.is_calm(ended, *again);
+            let due = ended + longest + PROMPT;
+            let is_late = *again > due && history.is_calm(ended, due);
             (waited < least || is_late).then(|| {
                 format!(
                     "attempt {} of {} was started {waited:?} after the last had ended; \

@@ -14,10 +14,6 @@ const MINIMUM: Duration = Duration::from_secs(2);
 const OF_ORPHANS: Duration = Duration::from_secs(1);
 /// The least that a whole pod gets, as upstream.
 const MINIMUM_OF_POD: Duration = Duration::from_secs(1);
-/// For how long the kubelet may not have heard of a deletion: the longest pause of its loop
-/// while the runtime is not ready, and the deadline of what it waits for then.
-const UNHEARD: Duration = Duration::from_secs(15);
-
 pub fn problem(history: &History<'_>) -> Option<String> {
     history.lives.iter().find_map(|life| {
         by_force(life)
@@ -51,7 +47,7 @@ fn graces(history: &History<'_>, at: Instant) -> Vec<Duration> {
         Some(deleted) => {
             let grace = subject.pod.metadata.deletion_grace_period_seconds;
             let of_deletion = grace.map(seconds).unwrap_or_default();
-            let unheard = (at <= deleted + UNHEARD).then_some(of_spec);
+            let unheard = history.is_unheard(deleted).then_some(of_spec);
             unheard.into_iter().chain([of_deletion]).collect()
         }
     };

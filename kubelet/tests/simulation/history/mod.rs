@@ -5,7 +5,7 @@ mod endings;
 mod probing;
 mod starts;
 
-use std::{collections::BTreeMap, ops::Range};
+use std::{collections::BTreeMap, fmt::Write as _, ops::Range, time::Duration};
 
 use e2e::fake_runtime::Life;
 use tokio::time::Instant;
@@ -14,6 +14,10 @@ use crate::{
     driver::Simulation,
     subject::{Deed, Subject},
 };
+
+/// How long the runtime may seem to be down after it began to fail all calls: it is asked every
+/// five seconds, and fails eight times at most.
+const OUTAGE: Duration = Duration::from_secs(120);
 
 /// What happened to one pod.
 struct History<'a> {
@@ -41,6 +45,13 @@ impl<'a> History<'a> {
         kills.any(|kill| from <= *kill && *kill <= to)
     }
 
+    /// Whether the kubelet may have taken no updates at a time, because its runtime seemed to
+    /// be down: it tells nothing for 30 s then.
+    fn is_unheard(&self, at: Instant) -> bool {
+        let mut outages = self.simulation.outages.iter();
+        outages.any(|outage| *outage <= at && at <= *outage + OUTAGE)
+    }
+
     /// Whether nothing failed or was disturbed in a time, and had not for long.
     fn is_calm(&self, from: Instant, to: Instant) -> bool {
         let contains = |calm: &Range<Instant>| calm.start <= from && to <= calm.end;
@@ -65,37 +76,32 @@ pub fn problem(simulation: &Simulation) -> Option<String> {
             .or_else(|| endings::problem(&history))
             .or_else(|| back_off::problem(&history))
             .or_else(|| probing::problem(&history))?;
-        Some(format!(
-            "{}: {problem}; {:#?}; before:\n{}",
-            subject.uid,
-            history.told(),
-            simulation.node.trace.about(&subject.uid)
-        ))
+        let told = told(simulation, subject);
+        Some(format!("{}: {problem}; before:\n{told}", subject.uid))
     })
 }
 
-impl History<'_> {
-    /// All of it in order, for people.
-    fn told(&self) -> Vec<String> {
-        let begun = self.simulation.node.trace.begun();
-        let lives = self.lives.iter().map(|life| {
-            let events = life.events.iter();
-            let events: Vec<String> = events
-                .map(|(at, event)| format!("{:?} {event:?}", *at - begun))
-                .collect();
-            format!(
-                "{} attempt {} in {} {}: {}",
-                life.name,
-                life.attempt,
-                &life.sandbox_id[..6],
-                life.image,
-                events.join(", ")
-            )
-        });
-        let deeds = self.subject.deeds.iter();
-        let deeds = deeds.map(|(at, deed)| format!("{:?} {deed:?}", *at - begun));
-        let kills = self.simulation.kills.iter();
-        let kills = kills.map(|at| format!("{:?} the kubelet is killed", *at - begun));
-        lives.chain(deeds).chain(kills).collect()
+/// All that happened to a pod, for people.
+pub fn told(simulation: &Simulation, subject: &Subject) -> String {
+    let begun = simulation.node.trace.begun();
+    let mut told = simulation.node.trace.about(&subject.uid);
+    let lives = simulation.node.runtime.lives().into_iter();
+    for life in lives.filter(|life| life.pod_uid == subject.uid) {
+        let _ = write!(
+            told,
+            "{} attempt {} in {} of {}:",
+            life.name,
+            life.attempt,
+            &life.sandbox_id[..6],
+            life.image
+        );
+        for (at, event) in &life.events {
+            let _ = write!(told, " {:?} {event:?}", *at - begun);
+        }
+        told.push('\n');
     }
+    for kill in &simulation.kills {
+        let _ = writeln!(told, "{:?} the kubelet is killed", *kill - begun);
+    }
+    told
 }

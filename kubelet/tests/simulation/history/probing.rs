@@ -64,7 +64,8 @@ fn periods(history: &History<'_>, name: &str, probe: &Probe, is_readiness: bool)
         let (_, found) = (before.found?, run.found?);
         // What is not ready yet is looked at whenever its pod is.
         let is_early = next.at - run.at < period && !(is_readiness && found != 0);
-        let is_late = next.at - run.at > period && history.is_calm(before.at, next.at);
+        let due = run.at + period;
+        let is_late = next.at > due && history.is_calm(before.at, due);
         (is_early || is_late).then(|| {
             format!(
                 "{command:?} ran in {name} {:?} after the last time; its period is {period:?}",

@@ -1,0 +1,279 @@
+//! What is done to the pods and the machine of a run.
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{Container, Pod},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+use kubelet::config::update::{PodOperation, Source};
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    driver::{EPOCH, Simulation},
+    faults,
+    pods::{self, Kind, Planned},
+    subject::Subject,
+};
+
+impl Simulation {
+    /// How many pods the sources have.
+    fn present(&self) -> usize {
+        self.subjects
+            .iter()
+            .filter(|subject| subject.present)
+            .count()
+    }
+
+    /// Does something by chance.
+    pub async fn act(&mut self) {
+        match self.random.below(1000) {
+            0..=399 if self.present() < self.room => self.add().await,
+            0..=399 => self.remove().await,
+            400..=599 => self.crash(),
+            600..=679 => self.remove().await,
+            680..=729 => self.delete().await,
+            730..=809 => self.update().await,
+            810..=869 => self.replace().await,
+            870..=929 => self.bring_back().await,
+            930..=969 => self.end_sandbox(),
+            970..=973 => {
+                self.outages.push(Instant::now());
+                let lasting = faults::outage(&self.node.runtime, &mut self.random);
+                sleep(lasting).await;
+            }
+            974..=976 => self.restart().await,
+            977..=983 => self.reconcile().await,
+            984..=989 => sleep(self.random.millis(500, 4000)).await,
+            _ => self.flip_probes(),
+        }
+        if self.random.permille(700) {
+            sleep(self.random.millis(0, 50)).await;
+        }
+        if self.random.permille(200) {
+            self.observe();
+        }
+    }
+
+    async fn add(&mut self) {
+        self.add_of(pods::KINDS).await;
+    }
+
+    /// Adds a pod that runs on.
+    pub async fn add_server(&mut self) {
+        self.add_of(&[pods::server]).await;
+    }
+
+    async fn add_of(&mut self, kinds: &[Kind]) {
+        let slot = self.generations.len();
+        self.generations.push(0);
+        let planned = pods::plan(slot, 0, kinds, &mut self.random, &self.node.runtime);
+        let index = self.take(slot, planned);
+        self.send(PodOperation::Add, index).await;
+    }
+
+    fn take(&mut self, slot: usize, planned: Planned) -> usize {
+        self.subjects.push(Subject::new(slot, planned));
+        self.subjects.len() - 1
+    }
+
+    async fn send(&mut self, operation: PodOperation, index: usize) {
+        let subject = &mut self.subjects[index];
+        subject.note(operation);
+        let (pod, source) = (subject.pod.clone(), subject.source);
+        self.node
+            .trace
+            .note(format!("{operation:?} {}", subject.uid), &[]);
+        self.kubelet.send(operation, source, vec![pod]).await;
+    }
+
+    /// A pod by chance that fulfils a condition, if the first few tries find one.
+    fn pick(&mut self, wanted: impl Fn(&Subject) -> bool) -> Option<usize> {
+        let count = self.subjects.len() as u64;
+        (0..8.min(count)).find_map(|_| {
+            let index = usize::try_from(self.random.below(count)).unwrap();
+            wanted(&self.subjects[index]).then_some(index)
+        })
+    }
+
+    fn crash(&mut self) {
+        let Some(index) = self.pick(|subject| subject.present) else {
+            return;
+        };
+        let subject = &mut self.subjects[index];
+        let containers = pods::containers(&subject.pod);
+        let names: Vec<&str> = containers.map(|c| c.name.as_str()).collect();
+        let code = self.random.of(&[0, 1, 137]);
+        let name = self.random.of(&names);
+        subject.disturbed |= self.node.runtime.exit_container(name, code) > 0;
+    }
+
+    /// Lets the probes of a container that has some find the opposite.
+    fn flip_probes(&mut self) {
+        let probed = |container: &&Container| container.liveness_probe.is_some();
+        let wanted = |s: &Subject| s.present && pods::containers(&s.pod).any(|c| probed(&c));
+        let Some(index) = self.pick(wanted) else {
+            return;
+        };
+        let pod = &self.subjects[index].pod;
+        let names: Vec<&str> = pods::containers(pod)
+            .filter(probed)
+            .map(|container| container.name.as_str())
+            .collect();
+        let name = self.random.of(&names);
+        self.node.trace.note(format!("probes of {name} flip"), &[]);
+        self.node.failing.flip(name);
+    }
+
+    fn end_sandbox(&mut self) {
+        let Some(index) = self.pick(|subject| subject.present) else {
+            return;
+        };
+        let subject = &mut self.subjects[index];
+        subject.disturbed |= self.node.runtime.exit_sandboxes_of(&subject.uid) > 0;
+    }
+
+    async fn remove(&mut self) {
+        if let Some(index) = self.pick(|subject| subject.present) {
+            self.remove_one(index).await;
+        }
+    }
+
+    pub async fn remove_one(&mut self, index: usize) {
+        self.subjects[index].present = false;
+        self.send(PodOperation::Remove, index).await;
+    }
+
+    /// Marks a pod for deletion.
+    async fn delete(&mut self) {
+        let wanted = |s: &Subject| s.present && !s.deleting && s.source == Source::Api;
+        let Some(index) = self.pick(wanted) else {
+            return;
+        };
+        self.delete_one(index).await;
+    }
+
+    pub async fn delete_one(&mut self, index: usize) {
+        let grace = i64::try_from(self.random.between(0, 5)).unwrap();
+        let subject = &mut self.subjects[index];
+        subject.deleting = true;
+        let metadata = &mut subject.pod.metadata;
+        metadata.deletion_timestamp = Some(Time(Timestamp::from_second(EPOCH).unwrap()));
+        metadata.deletion_grace_period_seconds = Some(grace);
+        self.send(PodOperation::Delete, index).await;
+    }
+
+    /// Gives a container another image, or the pod another label.
+    async fn update(&mut self) {
+        let wanted = |s: &Subject| s.present && !s.deleting && s.source == Source::Api;
+        let Some(index) = self.pick(wanted) else {
+            return;
+        };
+        if self.random.permille(700) {
+            self.change_image(index).await;
+            if self.random.permille(300) {
+                // While what was edited ends.
+                sleep(self.random.millis(1, 3000)).await;
+                self.remove_one(index).await;
+            }
+            return;
+        }
+        let image = pods::image(&mut self.random);
+        let labels = &mut self.subjects[index].pod.metadata.labels;
+        let edited = image.replace(['/', ':'], "-");
+        labels
+            .get_or_insert_default()
+            .insert("edited".to_owned(), edited);
+        self.send(PodOperation::Update, index).await;
+    }
+
+    /// Gives the first container of a pod another image.
+    pub async fn change_image(&mut self, index: usize) {
+        let image = pods::image(&mut self.random);
+        let subject = &mut self.subjects[index];
+        subject.disturbed = true;
+        let spec = subject.pod.spec.as_mut().unwrap();
+        spec.containers[0].image = Some(image);
+        self.send(PodOperation::Update, index).await;
+    }
+
+    /// Puts another static pod in the place of one: an edited manifest.
+    async fn replace(&mut self) {
+        let Some(index) = self.pick(|s| s.present && s.source == Source::File) else {
+            return;
+        };
+        let slot = self.subjects[index].slot;
+        self.generations[slot] += 1;
+        let generation = self.generations[slot];
+        let planned = pods::plan(
+            slot,
+            generation,
+            pods::KINDS,
+            &mut self.random,
+            &self.node.runtime,
+        );
+        self.subjects[index].present = false;
+        let new = self.take(slot, planned);
+        let mut steps = [(PodOperation::Remove, index), (PodOperation::Add, new)];
+        if !self.random.permille(700) {
+            steps.reverse();
+        }
+        for (operation, index) in steps {
+            self.send(operation, index).await;
+        }
+    }
+
+    /// Adds a pod again that was removed, perhaps while it is still ending.
+    async fn bring_back(&mut self) {
+        let Some(index) = self.pick(|subject| !subject.present && !subject.deleting) else {
+            return;
+        };
+        let slot = self.subjects[index].slot;
+        // The behaviours of its containers are the newest generation's.
+        if self.generations[slot] > 0 {
+            return;
+        }
+        let subject = &mut self.subjects[index];
+        subject.present = true;
+        subject.came_back = true;
+        self.send(PodOperation::Add, index).await;
+    }
+
+    async fn reconcile(&mut self) {
+        if let Some(index) = self.pick(|subject| subject.present) {
+            self.send(PodOperation::Reconcile, index).await;
+        }
+    }
+
+    /// Kills the kubelet and starts another one.
+    pub async fn restart(&mut self) {
+        self.node.trace.note("the kubelet is killed", &[]);
+        self.kills.push(Instant::now());
+        let kubelet = self.node.start();
+        std::mem::replace(&mut self.kubelet, kubelet).kill().await;
+        for subject in &mut self.subjects {
+            subject.status = None;
+            // What was ending when its pod comes back is found half ended by a kubelet
+            // that does not know of an earlier life.
+            subject.disturbed |= subject.came_back || !subject.present;
+        }
+        sleep(self.random.millis(0, 2000)).await;
+        for source in [Source::File, Source::Api] {
+            let present = self
+                .subjects
+                .iter()
+                .filter(|s| s.present && s.source == source);
+            let pods: Vec<Pod> = present.map(|subject| subject.pod.clone()).collect();
+            self.kubelet.send(PodOperation::Add, source, pods).await;
+            sleep(self.random.millis(0, 500)).await;
+        }
+        self.kubelet.sources_are_read();
+    }
+
+    pub async fn remove_all(&mut self) {
+        for index in 0..self.subjects.len() {
+            if std::mem::take(&mut self.subjects[index].present) {
+                self.send(PodOperation::Remove, index).await;
+            }
+        }
+    }
+}
