@@ -88,6 +88,7 @@ pub async fn simulate(seed: u64, pods: usize) -> Trace {
     simulation.node.runtime.clear_faults();
     simulation.node.failing.end();
     simulation.settle("after the faults").await;
+    simulation.rounds().await;
     simulation.remove_all().await;
     simulation.settle("after all pods were removed").await;
     // Containers that are gone end on their own in the fake runtime.

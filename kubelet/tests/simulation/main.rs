@@ -16,6 +16,7 @@ mod node;
 mod pods;
 mod probes;
 mod random;
+mod rounds;
 mod subject;
 mod trace;
 
@@ -34,9 +35,9 @@ use parking_lot::Mutex;
 use trace::Trace;
 
 /// Pods of one seed: many small runs find more than a large one.
-const PODS: u64 = 500;
+const PODS: u64 = 60;
 /// Seeds of a test run that asks for none: about a minute of CPU time.
-const SEEDS: u64 = 1;
+const SEEDS: u64 = 10;
 
 fn pods() -> usize {
     usize::try_from(amount("SIMULATION_PODS", PODS)).unwrap()

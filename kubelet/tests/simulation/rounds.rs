@@ -1,0 +1,292 @@
+//! One class of faults at a time, on pods that are as they should be, and the shortest time in
+//! which each must be healed. A pod is looked at every 60 to 90 s even if nothing asks for it:
+//! a class whose time is shorter shows a wake-up that was lost.
+
+use std::time::Duration;
+
+use e2e::fake_runtime::{Fault, Times, Verb};
+use kubelet::config::update::{PodOperation, Source};
+use tokio::time::{Instant, sleep};
+use tonic::Status;
+
+use crate::{
+    checks,
+    driver::Simulation,
+    pods::{self, Expect},
+    subject::Subject,
+};
+
+/// Classes that one seed tries.
+const ROUNDS: usize = 5;
+/// Pods that are disturbed in one round, at most.
+const TARGETS: usize = 6;
+
+/// From a change in the runtime to the sync of its pod: at once by an event, and by a list
+/// within a second where no events come.
+const NOTICED: Duration = Duration::from_secs(1);
+/// A failed sync, reading or list is tried again after one second, lengthened by up to half.
+const RETRY: Duration = Duration::from_millis(1500);
+/// From the start of a container to its readiness: startup probes wait for their period, which
+/// is five seconds at most; readiness is probed as soon as they succeed.
+const READY: Duration = Duration::from_secs(5);
+/// The longest grace period.
+const GRACE: Duration = Duration::from_secs(8);
+/// What every container gets to end, even when the grace period is over.
+const MINIMUM_GRACE: Duration = Duration::from_secs(2);
+/// The first back-off of a pull, lengthened by up to half.
+const PULL: Duration = Duration::from_secs(15);
+/// A probe must fail four times, five seconds apart, at most.
+const PROBES: Duration = Duration::from_secs(20);
+/// Between two lists where events are trusted.
+const SLOW_LIST: Duration = Duration::from_secs(30);
+
+/// What fails or is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Class {
+    /// Containers crash.
+    Crash,
+    /// Sandboxes end.
+    SandboxEnd,
+    /// Containers crash, and nothing can be listed three times.
+    FailedLists,
+    /// Containers crash, and one creation and one start fail.
+    FailedCalls,
+    /// Containers crash, and the answers of one creation and one start get lost.
+    LostAnswers,
+    /// Containers crash, and one start hangs.
+    Hang,
+    /// Containers crash, and one is started and never says so.
+    HangAfter,
+    /// New pods are added of which one pull fails.
+    FailedPulls,
+    /// Liveness and readiness probes fail for a while.
+    FailedProbes,
+    /// The kubelet is killed.
+    KubeletKill,
+    /// Containers crash, and no event tells.
+    LostEvents,
+    /// The stream of events ends, and containers crash.
+    BrokenEvents,
+    /// Pods are removed.
+    Removal,
+    /// Pods are marked for deletion.
+    Deletion,
+    /// A container gets another image.
+    Edit,
+}
+
+const CLASSES: &[Class] = &[
+    Class::Crash,
+    Class::SandboxEnd,
+    Class::FailedLists,
+    Class::FailedCalls,
+    Class::LostAnswers,
+    Class::Hang,
+    Class::HangAfter,
+    Class::FailedPulls,
+    Class::FailedProbes,
+    Class::KubeletKill,
+    Class::LostEvents,
+    Class::BrokenEvents,
+    Class::Removal,
+    Class::Deletion,
+    Class::Edit,
+];
+
+impl Class {
+    /// Within which time all is as it should be.
+    fn heals(self, simulation: &Simulation) -> Duration {
+        let options = &simulation.node.options;
+        // The back-off counts from when the end was noticed, however often it is tried.
+        let restart = NOTICED + options.max_container_restart_period + READY;
+        match self {
+            Self::Crash | Self::SandboxEnd => restart,
+            // Each is tried again after its own retry, which doubles.
+            Self::FailedLists => restart + 3 * RETRY,
+            Self::FailedCalls | Self::LostAnswers => restart + 3 * RETRY,
+            Self::Hang | Self::HangAfter => restart + options.runtime_request_timeout + RETRY,
+            Self::FailedPulls => PULL + NOTICED + READY,
+            // Stopped within their grace period, and started again.
+            Self::FailedProbes => GRACE + restart,
+            // It asks the runtime how it is, hears of its pods after at most 2.5 s, and lets
+            // each probe begin within its period, by chance.
+            Self::KubeletKill => RETRY + Duration::from_millis(2500) + 2 * READY,
+            // The next list, and not the pods' periodic sync, shows it.
+            Self::LostEvents => SLOW_LIST + restart,
+            // What was missed is listed when the stream is there again.
+            Self::BrokenEvents => RETRY + restart,
+            // All containers at once, then up to two sidecars, whatever is left of the time.
+            Self::Removal | Self::Deletion => NOTICED + GRACE + 2 * MINIMUM_GRACE,
+            Self::Edit => GRACE + restart,
+        }
+    }
+
+    /// Whether it needs a pod whose source is the API server.
+    const fn is_of_api(self) -> bool {
+        matches!(self, Self::Deletion | Self::Edit)
+    }
+}
+
+/// What runs and is kept running, and is not initialised: that takes as long as it takes.
+fn is_server(subject: &Subject) -> bool {
+    let spec = subject.spec();
+    subject.present
+        && !subject.deleting
+        && subject.expect == Expect::Runs
+        && spec.restart_policy.as_deref() == Some("Always")
+        && subject.init_containers() == 0
+}
+
+impl Simulation {
+    /// Tries some classes of faults, each on pods that have settled.
+    pub async fn rounds(&mut self) {
+        let mut classes = CLASSES.to_vec();
+        for _ in 0..ROUNDS {
+            let chosen = usize::try_from(self.random.below(classes.len() as u64)).unwrap();
+            let class = classes.swap_remove(chosen);
+            self.round(class).await;
+        }
+    }
+
+    async fn round(&mut self, class: Class) {
+        self.node.trace.note(format!("a round of {class:?}"), &[]);
+        let targets = self.targets(|subject| {
+            is_server(subject) && (!class.is_of_api() || subject.source == Source::Api)
+        });
+        let runtime = self.node.runtime.clone();
+        let away = || Status::unavailable("the engine is away");
+        match class {
+            Class::Crash => {}
+            Class::SandboxEnd => self.end_sandboxes(&targets),
+            Class::FailedLists => {
+                for verb in [Verb::ListPodSandbox, Verb::ListContainers] {
+                    runtime.fault(verb, Fault::Error(away()), Times::N(3));
+                }
+            }
+            Class::FailedCalls | Class::LostAnswers => {
+                let fault = match class {
+                    Class::FailedCalls => Fault::Error(away()),
+                    _ => Fault::ErrorAfter(away()),
+                };
+                for verb in [Verb::CreateContainer, Verb::StartContainer] {
+                    runtime.fault(verb, fault.clone(), Times::Once);
+                }
+            }
+            Class::Hang => runtime.fault(Verb::StartContainer, Fault::Hang, Times::Once),
+            Class::HangAfter => runtime.fault(Verb::StartContainer, Fault::HangAfter, Times::Once),
+            Class::FailedPulls => {
+                runtime.fault(Verb::PullImage, Fault::Error(away()), Times::Once);
+                for _ in 0..TARGETS {
+                    self.add_server().await;
+                }
+            }
+            Class::FailedProbes => self.fail_probes().await,
+            Class::KubeletKill => self.restart().await,
+            Class::LostEvents => runtime.mute_events(true),
+            Class::BrokenEvents => runtime.break_events(),
+            Class::Removal => self.do_to(&targets, PodOperation::Remove).await,
+            Class::Deletion => self.do_to(&targets, PodOperation::Delete).await,
+            Class::Edit => self.do_to(&targets, PodOperation::Update).await,
+        }
+        if matches!(
+            class,
+            Class::Crash
+                | Class::FailedLists
+                | Class::FailedCalls
+                | Class::LostAnswers
+                | Class::Hang
+                | Class::HangAfter
+                | Class::LostEvents
+                | Class::BrokenEvents
+        ) {
+            self.crash_all(&targets);
+        }
+        let begun = Instant::now();
+        let limit = class.heals(self);
+        sleep(limit).await;
+        // Those of calls that nobody made.
+        runtime.clear_faults();
+        runtime.mute_events(false);
+        if class == Class::Crash {
+            self.calm.push(begun..Instant::now());
+        }
+        self.observe();
+        if let Some(problem) = checks::problem(self) {
+            panic!("{limit:?} after {class:?}: {problem}");
+        }
+    }
+
+    /// Some pods by chance.
+    fn targets(&mut self, wanted: impl Fn(&Subject) -> bool) -> Vec<usize> {
+        let all = 0..self.subjects.len();
+        let mut all: Vec<usize> = all.filter(|index| wanted(&self.subjects[*index])).collect();
+        while all.len() > TARGETS {
+            let left_out = self.random.below(all.len() as u64);
+            all.swap_remove(usize::try_from(left_out).unwrap());
+        }
+        all
+    }
+
+    fn crash_all(&mut self, targets: &[usize]) {
+        for index in targets {
+            let name = pods::containers(&self.subjects[*index].pod).next();
+            let name = name.unwrap().name.clone();
+            self.node.runtime.exit_container(&name, 1);
+            self.subjects[*index].disturbed = true;
+        }
+    }
+
+    fn end_sandboxes(&mut self, targets: &[usize]) {
+        for index in targets {
+            let subject = &mut self.subjects[*index];
+            subject.disturbed = true;
+            self.node.runtime.exit_sandboxes_of(&subject.uid);
+        }
+    }
+
+    async fn do_to(&mut self, targets: &[usize], operation: PodOperation) {
+        for index in targets {
+            match operation {
+                PodOperation::Remove => self.remove_one(*index).await,
+                PodOperation::Delete => self.delete_one(*index).await,
+                _ => self.change_image(*index).await,
+            }
+        }
+    }
+
+    /// Lets all probes of some containers fail: those that have a liveness probe are stopped
+    /// when it has failed often enough, and what has a readiness probe is not ready then.
+    async fn fail_probes(&mut self) {
+        let probed = self.targets(|subject| {
+            let mut containers = pods::containers(&subject.pod);
+            is_server(subject) && containers.any(|container| container.liveness_probe.is_some())
+        });
+        let names = probed.iter().flat_map(|index| {
+            let containers = pods::containers(&self.subjects[*index].pod);
+            containers.filter(|container| container.liveness_probe.is_some())
+        });
+        let names: Vec<String> = names.map(|container| container.name.clone()).collect();
+        for index in probed {
+            self.subjects[index].disturbed = true;
+        }
+        for name in &names {
+            self.node.failing.flip(name);
+        }
+        let begun = Instant::now();
+        sleep(PROBES + NOTICED).await;
+        let lives = self.node.runtime.lives();
+        for name in &names {
+            let mut stops = lives
+                .iter()
+                .filter(|life| life.name == *name)
+                .flat_map(|life| life.stops());
+            assert!(
+                stops.any(|(at, _)| at >= begun),
+                "{name} was not stopped {:?} after its probes began to fail:\n{}",
+                begun.elapsed(),
+                self.node.trace.about(name),
+            );
+        }
+        self.node.failing.end();
+    }
+}
