@@ -63,6 +63,22 @@ impl Simulation {
         self.add_of(&[pods::server]).await;
     }
 
+    /// Adds jobs.
+    pub async fn add_job(&mut self) {
+        self.add_of(&[pods::job]).await;
+    }
+
+    /// Adds a pod that requests so many thousandths of a CPU; its index.
+    pub async fn add_sized(&mut self, source: Source, millis: i64) -> usize {
+        let slot = self.generations.len();
+        self.generations.push(0);
+        let runtime = &self.node.runtime;
+        let planned = pods::plan_sized(slot, source, millis, &mut self.random, runtime);
+        let index = self.take(slot, planned);
+        self.send(PodOperation::Add, index).await;
+        index
+    }
+
     async fn add_of(&mut self, kinds: &[Kind]) {
         let slot = self.generations.len();
         self.generations.push(0);
@@ -76,7 +92,7 @@ impl Simulation {
         self.subjects.len() - 1
     }
 
-    async fn send(&mut self, operation: PodOperation, index: usize) {
+    pub async fn send(&mut self, operation: PodOperation, index: usize) {
         let subject = &mut self.subjects[index];
         subject.note(operation);
         let (pod, source) = (subject.pod.clone(), subject.source);

@@ -16,6 +16,7 @@ mod node;
 mod pods;
 mod probes;
 mod random;
+mod room;
 mod rounds;
 mod subject;
 mod trace;

@@ -112,6 +112,28 @@ pub fn plan(
         Source::Api
     };
     let kind = random.of(kinds);
+    let (spec, expect) = make(slot, kind, random, runtime);
+    planned(slot, generation, source, spec, expect)
+}
+
+/// The first pod of a name, from a source: one container that runs on, and requests so many
+/// thousandths of a CPU. Its image is there.
+pub fn plan_sized(
+    slot: usize,
+    source: Source,
+    millis: i64,
+    random: &mut Random,
+    runtime: &FakeRuntime,
+) -> Planned {
+    let (mut spec, expect) = make(slot, lone_server, random, runtime);
+    let container = &mut spec["containers"][0];
+    container["resources"] = json!({"requests": {"cpu": format!("{millis}m")}});
+    container["image"] = json!(with_registry(PRESENT[0]));
+    container["imagePullPolicy"] = json!("IfNotPresent");
+    planned(slot, 0, source, spec, expect)
+}
+
+fn make(slot: usize, kind: Kind, random: &mut Random, runtime: &FakeRuntime) -> (Value, Expect) {
     let grace = random.between(0, 8);
     let mut maker = Maker {
         slot,
@@ -120,6 +142,10 @@ pub fn plan(
         spec: json!({"terminationGracePeriodSeconds": grace, "dnsPolicy": "ClusterFirst"}),
     };
     let expect = kind(&mut maker);
+    (maker.spec, expect)
+}
+
+fn planned(slot: usize, generation: u32, source: Source, spec: Value, expect: Expect) -> Planned {
     let uid = format!("uid-{slot}-{generation}");
     let mut metadata = json!({"name": format!("p{slot}"), "namespace": "default", "uid": uid});
     if source == Source::File {
@@ -127,7 +153,7 @@ pub fn plan(
             "kubernetes.io/config.source": "file", "kubernetes.io/config.hash": uid,
         });
     }
-    let pod = json!({"metadata": metadata, "spec": maker.spec});
+    let pod = json!({"metadata": metadata, "spec": spec});
     Planned {
         pod: serde_json::from_value(pod).unwrap(),
         source,
@@ -142,6 +168,12 @@ pub fn server(maker: &mut Maker<'_>) -> Expect {
     for _ in 0..maker.random.between(1, 3) {
         maker.container("containers", None);
     }
+    Expect::Runs
+}
+
+fn lone_server(maker: &mut Maker<'_>) -> Expect {
+    maker.policy("Always");
+    maker.container("containers", None);
     Expect::Runs
 }
 
@@ -194,7 +226,7 @@ fn crash_loop(maker: &mut Maker<'_>) -> Expect {
     Expect::Loops
 }
 
-fn job(maker: &mut Maker<'_>) -> Expect {
+pub fn job(maker: &mut Maker<'_>) -> Expect {
     maker.policy("OnFailure");
     for _ in 0..maker.random.between(1, 2) {
         let fails = maker.random.between(0, 2);

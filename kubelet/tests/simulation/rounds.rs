@@ -37,6 +37,8 @@ const MINIMUM_GRACE: Duration = Duration::from_secs(2);
 const PULL: Duration = Duration::from_secs(15);
 /// A probe must fail four times, five seconds apart, at most.
 const PROBES: Duration = Duration::from_secs(20);
+/// The longest run of a container of a job.
+const JOB: Duration = Duration::from_secs(4);
 /// Between two lists where events are trusted.
 const SLOW_LIST: Duration = Duration::from_secs(30);
 
@@ -73,6 +75,16 @@ enum Class {
     Deletion,
     /// A container gets another image.
     Edit,
+    /// Pods are removed while containers end that got another image.
+    EditedRemoval,
+    /// The sandboxes of new jobs end.
+    JobSandboxEnd,
+    /// The node is filled.
+    FullNode,
+    /// A pod gets a debug container.
+    Debug,
+    /// A pod is resized.
+    Resize,
 }
 
 const CLASSES: &[Class] = &[
@@ -91,6 +103,11 @@ const CLASSES: &[Class] = &[
     Class::Removal,
     Class::Deletion,
     Class::Edit,
+    Class::EditedRemoval,
+    Class::JobSandboxEnd,
+    Class::FullNode,
+    Class::Debug,
+    Class::Resize,
 ];
 
 impl Class {
@@ -116,14 +133,20 @@ impl Class {
             // What was missed is listed when the stream is there again.
             Self::BrokenEvents => RETRY + restart,
             // All containers at once, then up to two sidecars, whatever is left of the time.
-            Self::Removal | Self::Deletion => NOTICED + GRACE + 2 * MINIMUM_GRACE,
+            Self::Removal | Self::Deletion | Self::EditedRemoval => {
+                NOTICED + GRACE + 2 * MINIMUM_GRACE
+            }
             Self::Edit => GRACE + restart,
+            // They fail twice at most.
+            Self::JobSandboxEnd => 3 * (restart + JOB),
+            // They look at it themselves.
+            Self::FullNode | Self::Debug | Self::Resize => NOTICED,
         }
     }
 
     /// Whether it needs a pod whose source is the API server.
     const fn is_of_api(self) -> bool {
-        matches!(self, Self::Deletion | Self::Edit)
+        matches!(self, Self::Deletion | Self::Edit | Self::EditedRemoval)
     }
 }
 
@@ -187,6 +210,16 @@ impl Simulation {
             Class::Removal => self.do_to(&targets, PodOperation::Remove).await,
             Class::Deletion => self.do_to(&targets, PodOperation::Delete).await,
             Class::Edit => self.do_to(&targets, PodOperation::Update).await,
+            Class::EditedRemoval => {
+                self.do_to(&targets, PodOperation::Update).await;
+                // Some of it is over when they are told again.
+                sleep(Duration::from_millis(1200)).await;
+                self.do_to(&targets, PodOperation::Remove).await;
+            }
+            Class::JobSandboxEnd => self.end_sandboxes_of_jobs().await,
+            Class::FullNode => self.fill().await,
+            Class::Debug => self.debug().await,
+            Class::Resize => self.resize().await,
         }
         if matches!(
             class,
@@ -242,6 +275,17 @@ impl Simulation {
             subject.disturbed = true;
             self.node.runtime.exit_sandboxes_of(&subject.uid);
         }
+    }
+
+    async fn end_sandboxes_of_jobs(&mut self) {
+        let first = self.subjects.len();
+        for _ in 0..TARGETS {
+            self.add_job().await;
+        }
+        // Some of their containers are done, and some are not.
+        sleep(JOB / 2).await;
+        let jobs: Vec<usize> = (first..self.subjects.len()).collect();
+        self.end_sandboxes(&jobs);
     }
 
     async fn do_to(&mut self, targets: &[usize], operation: PodOperation) {

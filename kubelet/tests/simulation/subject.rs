@@ -90,6 +90,12 @@ impl Subject {
         containers.find(|(_, container)| container.name == name)
     }
 
+    /// Whether a container was added to it for debugging.
+    pub fn is_ephemeral(&self, name: &str) -> bool {
+        let mut ephemeral = self.spec().ephemeral_containers.iter().flatten();
+        ephemeral.any(|container| container.name == name)
+    }
+
     /// How many of its containers initialise it.
     pub fn init_containers(&self) -> usize {
         self.spec().init_containers.as_ref().map_or(0, Vec::len)

@@ -9,6 +9,9 @@ use crate::{pods::is_sidecar, subject::Deed};
 
 pub fn problem(history: &History<'_>) -> Option<String> {
     history.lives.iter().enumerate().find_map(|(index, life)| {
+        if history.subject.is_ephemeral(&life.name) {
+            return None;
+        }
         let Some((place, container)) = history.subject.container(&life.name) else {
             return Some(format!("{} is no container of it", life.name));
         };
