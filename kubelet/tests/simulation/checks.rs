@@ -4,7 +4,7 @@ use std::{cell::Cell, collections::BTreeMap, fmt::Write as _, sync::Once};
 
 use cri_proto::runtime::v1::{ContainerState, PodSandboxState};
 use e2e::fake_runtime::{Container, Sandbox};
-use k8s_openapi::api::core::v1::{self, ContainerStatus, PodSpec, PodStatus};
+use k8s_openapi::api::core::v1::{self, ContainerStatus, PodStatus};
 use kubelet::pod::identity::PodUid;
 
 use crate::{
@@ -137,7 +137,7 @@ fn problem_of_present(
     let never_restarts = spec.restart_policy.as_deref() == Some("Never");
     let wanted = match subject.expect {
         // What never restarts ends as it was ended. Whatever else was disturbed recovers.
-        _ if subject.disturbed && never_restarts => fate(spec, found),
+        _ if subject.disturbed && never_restarts => fate(simulation, subject, found),
         Expect::Runs | Expect::Loops => "Running",
         Expect::Succeeds => "Succeeded",
         Expect::Fails => "Failed",
@@ -193,13 +193,28 @@ fn problem_of_present(
     None
 }
 
+/// Shown of what ended with its pod.
+const EXIT_CODE: i32 = 137;
+
 /// What becomes of a pod whose containers run once, from how they ended.
-fn fate(spec: &PodSpec, found: &Found) -> &'static str {
+fn fate(simulation: &Simulation, subject: &Subject, found: &Found) -> &'static str {
+    let spec = subject.spec();
+    let lives = simulation.node.runtime.lives();
+    let has_ended = |name: &str| {
+        let mut lives = lives.iter().filter(|life| life.pod_uid == subject.uid);
+        lives.any(|life| life.name == name && life.ended().is_some())
+    };
     let code = |container: &v1::Container| {
         let runs = found.containers.iter();
         let runs = runs.filter(|run| run.name() == container.name);
         let last = runs.max_by_key(|run| (run.created_at, run.attempt()))?;
-        (last.state == ContainerState::ContainerExited).then_some(last.exit_code)
+        match last.state {
+            ContainerState::ContainerExited => Some(last.exit_code),
+            // It was to follow one that ended, and could not be started: as upstream, that
+            // counts as an end, and as no success.
+            ContainerState::ContainerCreated if has_ended(&container.name) => Some(EXIT_CODE),
+            _ => None,
+        }
     };
     let init = spec.init_containers.iter().flatten();
     let mut init = init.filter(|container| !pods::is_sidecar(container));

@@ -1,4 +1,4 @@
-//! Hundreds of pods that come, change, crash and go in random order on a runtime
+//! Dozens of pods that come, change, crash and go in random order on a runtime
 //! that fails by chance, under a kubelet that is killed in between. Whatever the
 //! order, all must end as their specs say. A run follows from its seed alone.
 //!

@@ -17,7 +17,7 @@ pub fn problem(history: &History<'_>) -> Option<String> {
         };
         let earlier = &history.lives[..index];
         let earlier = || earlier.iter().copied().filter(|e| e.name == life.name);
-        let last = earlier().last();
+        let last = earlier().next_back();
         let again = last
             .and_then(|last| count(history, last, life).or_else(|| unused(history, last, life)));
         again.or_else(|| {
