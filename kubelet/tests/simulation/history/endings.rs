@@ -130,19 +130,20 @@ fn out_of_turn(history: &History<'_>, life: &Life) -> Option<String> {
         return None;
     }
     let grace = graces(history, at).into_iter().min()?.max(MINIMUM_OF_POD);
-    let stops = history.lives.iter().flat_map(|other| other.stops());
-    // The time of all begins with that of the first.
+    let others = history.lives.iter().filter(|other| other.id != life.id);
+    let stops = others.flat_map(|other| other.stops());
+    // The time of all begins with that of the first; that another one was told shows that the
+    // whole pod ends.
     let began = stops
         .map(|(at, _)| at)
-        .filter(|stop| *stop >= asked)
+        .filter(|stop| asked <= *stop && *stop <= at)
         .min()?;
     history.lives.iter().find_map(|other| {
         let (after, container) = subject.container(&other.name)?;
         // What initialises the pod is not waited for.
         let serves = after > place && (after >= subject.init_containers() || is_sidecar(container));
-        let is_told = other.stops().any(|(stop, _)| asked <= stop && stop <= at);
         let runs_on = other.ran_at(at) && other.ended().is_none_or(|(ended, ..)| ended > at);
-        let is_early = is_told && at < began + grace;
+        let is_early = at < began + grace;
         (serves && runs_on && is_early && other.sandbox_id == life.sandbox_id).then(|| {
             format!(
                 "{} was told to end at {at:?}, before {} had ended",
