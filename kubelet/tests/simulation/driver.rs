@@ -2,7 +2,7 @@
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
-use e2e::fake_runtime::FakeRuntime;
+use e2e::{fake_runtime::FakeRuntime, random::Random};
 use jiff::Timestamp;
 use kubelet::{pod::identity::PodUid, repeatable::Repeatable};
 use tokio::{
@@ -15,7 +15,6 @@ use crate::{
     faults, history,
     node::{Node, Running},
     pods,
-    random::Random,
     subject::Subject,
     trace::Trace,
 };

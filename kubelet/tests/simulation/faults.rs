@@ -6,7 +6,7 @@ use e2e::fake_runtime::{FakeRuntime, Fault, Verb};
 use parking_lot::Mutex;
 use tonic::Status;
 
-use crate::random::Random;
+use e2e::random::Random;
 
 /// Lets the runtime fail by chance until its faults are cleared.
 pub fn begin(runtime: &FakeRuntime, random: Random) {

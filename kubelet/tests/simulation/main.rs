@@ -15,7 +15,6 @@ mod history;
 mod node;
 mod pods;
 mod probes;
-mod random;
 mod room;
 mod rounds;
 mod subject;

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use e2e::fake_runtime::FakeRuntime;
+use e2e::{fake_runtime::FakeRuntime, random::Random};
 use k8s_openapi::api::core::v1::Pod;
 use kubelet::{
     apiserver::objects::NoObjects,
@@ -26,7 +26,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     probes::Failing,
-    random::Random,
     trace::{Trace, Traced},
 };
 

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use kubelet::config::update::Source;
 use serde_json::{Value, json};
 
-use crate::random::Random;
+use e2e::random::Random;
 
 /// What is to become of a pod that nothing but its own containers ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
