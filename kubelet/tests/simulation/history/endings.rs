@@ -12,6 +12,8 @@ use crate::{pods::is_sidecar, subject::Deed};
 const MINIMUM: Duration = Duration::from_secs(2);
 /// What pods get that no source has, as upstream.
 const OF_ORPHANS: Duration = Duration::from_secs(1);
+/// Longer than any pod takes to end.
+const LONGEST: Duration = Duration::from_secs(15);
 /// The least that a whole pod gets, as upstream.
 const MINIMUM_OF_POD: Duration = Duration::from_secs(1);
 pub fn problem(history: &History<'_>) -> Option<String> {
@@ -47,8 +49,9 @@ fn graces(history: &History<'_>, at: Instant) -> Vec<Duration> {
         Some(deleted) => {
             let grace = subject.pod.metadata.deletion_grace_period_seconds;
             let of_deletion = grace.map(seconds).unwrap_or_default();
-            let unheard = history.is_unheard(deleted).then_some(of_spec);
-            unheard.into_iter().chain([of_deletion]).collect()
+            let of_before = history.is_unheard(deleted) || was_ending(history, deleted);
+            let of_before = of_before.then_some(of_spec);
+            of_before.into_iter().chain([of_deletion]).collect()
         }
     };
     // A kubelet that never heard of the pod ends it as nobody's.
@@ -61,6 +64,14 @@ fn graces(history: &History<'_>, at: Instant) -> Vec<Duration> {
         graces.push(OF_ORPHANS);
     }
     graces
+}
+
+/// Whether the pod was ending when it was marked for deletion, which gives it no more time.
+fn was_ending(history: &History<'_>, deleted: Instant) -> bool {
+    let subject = history.subject;
+    let removed = subject.done(Deed::Removed, subject.deeds[0].0, deleted);
+    let mut stops = history.lives.iter().flat_map(|life| life.stops());
+    removed.is_some() || stops.any(|(at, _)| at <= deleted && deleted < at + LONGEST)
 }
 
 /// What is left of a time, as it is given to the runtime.
