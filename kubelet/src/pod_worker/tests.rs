@@ -201,8 +201,11 @@ async fn a_removed_pod_is_ended_even_from_a_sync_that_hangs() {
 }
 
 /// Lets tasks and threads run for as long as it takes that something holds.
+/// By the machine's clock: some tests have stopped the runtime's.
 async fn until(holds: impl Fn() -> bool) {
+    let begun = std::time::Instant::now();
     while !holds() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it never holds");
         tokio::task::yield_now().await;
         std::thread::yield_now();
     }
