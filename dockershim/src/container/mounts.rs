@@ -194,6 +194,25 @@ mod tests {
     }
 
     #[test]
+    fn what_the_engine_has_no_means_for_is_refused_by_name() {
+        let mapping = || vec![cri_proto::runtime::v1::IdMapping::default()];
+        let uids = Mount {
+            uid_mappings: mapping(),
+            ..mount()
+        };
+        let gids = Mount {
+            gid_mappings: mapping(),
+            ..mount()
+        };
+        for (mount, field) in [(uids, "uidMappings"), (gids, "gidMappings")] {
+            let error = check(2, &mount, true).unwrap_err();
+            assert_eq!(error.code(), tonic::Code::Unimplemented);
+            let field = format!("config.mounts[2].{field}");
+            assert!(error.to_string().contains(&field), "{error}");
+        }
+    }
+
+    #[test]
     fn propagation() {
         let of = |propagation: MountPropagation| {
             let mount = Mount {

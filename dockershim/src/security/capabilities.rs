@@ -167,6 +167,29 @@ mod tests {
     }
 
     #[test]
+    fn all_is_what_the_engine_has() {
+        let all = Capability {
+            add_capabilities: vec!["ALL".to_owned()],
+            ..Default::default()
+        };
+        let mut host = HostConfig::default();
+        apply(Some(&all), 0b101, &mut host).unwrap();
+        assert_eq!(host.cap_add.unwrap(), [NAMES[0], NAMES[2]]);
+    }
+
+    #[test]
+    fn ambient_capabilities_are_refused_by_name() {
+        let ambient = Capability {
+            add_ambient_capabilities: vec!["CHOWN".to_owned()],
+            ..Default::default()
+        };
+        let error = apply(Some(&ambient), u64::MAX, &mut HostConfig::default()).unwrap_err();
+        assert_eq!(error.code(), tonic::Code::Unimplemented);
+        let field = "add_ambient_capabilities";
+        assert!(error.to_string().contains(field), "{error}");
+    }
+
+    #[test]
     fn an_unknown_name_is_named() {
         let error = applied(&["CHOWN", "FLY"], &[]).unwrap_err();
         assert_eq!(error.code(), tonic::Code::InvalidArgument);

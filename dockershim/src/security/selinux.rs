@@ -17,3 +17,28 @@ pub fn options(label: Option<&SeLinuxOption>) -> impl Iterator<Item = String> {
         .filter(|(_, value)| !value.is_empty())
         .map(|(part, value)| format!("label={part}:{value}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_part_that_is_given_is_an_option() {
+        let label = SeLinuxOption {
+            user: "system_u".into(),
+            role: String::new(),
+            r#type: "container_t".into(),
+            level: "s0:c1,c2".into(),
+        };
+        let given: Vec<_> = options(Some(&label)).collect();
+        assert_eq!(
+            given,
+            [
+                "label=user:system_u",
+                "label=type:container_t",
+                "label=level:s0:c1,c2"
+            ]
+        );
+        assert_eq!(options(None).count(), 0);
+    }
+}
