@@ -9,7 +9,8 @@ use std::{
     fs::{self, File},
     io::Read as _,
     os::{fd::OwnedFd, unix::fs::MetadataExt as _},
-    path::Path,
+    path::{Path, PathBuf},
+    thread,
     time::Duration,
 };
 
@@ -38,6 +39,10 @@ pub(super) const NO_SANDBOX: &str = "";
 const GARBAGE_COLLECTION: &str = "GC";
 /// Bytes to read of an environment: a plugin's is the shim's own with a few more variables.
 const MAX_ENVIRONMENT: u64 = 256 * 1024;
+/// How often to look for the environments of processes that begin to run another program, and the
+/// time between.
+const LOOKS: usize = 100;
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// The plugins that an earlier shim left running.
 #[derive(Debug)]
@@ -122,33 +127,66 @@ impl Former {
                 let name = entry.file_name();
                 name.as_encoded_bytes().iter().all(u8::is_ascii_digit)
             });
-            let of_shim = owner.as_deref();
-            let plugins = processes.filter_map(|p| plugin(&p.path(), own.as_deref(), of_shim));
-            plugins.collect()
+            let paths = processes.map(|process| process.path()).collect();
+            plugins(paths, own.as_deref(), owner.as_deref())
         });
         look.await.unwrap_or_default()
     }
 }
 
-/// The plugin whose `/proc/<pid>` this is. A process in a container is no plugin, whatever its
+/// The plugins among the processes with these `/proc/<pid>`. Blocks.
+#[expect(clippy::disallowed_methods, reason = "blocks its thread anyway")]
+fn plugins(mut paths: Vec<PathBuf>, own: Option<&Path>, owner: Option<&str>) -> Vec<Plugin> {
+    let mut plugins = Vec::new();
+    for _ in 0..LOOKS {
+        paths.retain(|path| match look(path, own, owner) {
+            Some(Look::Plugin(plugin)) => {
+                plugins.push(plugin);
+                false
+            }
+            Some(Look::BeginsProgram) => true,
+            None => false,
+        });
+        if paths.is_empty() {
+            break;
+        }
+        thread::sleep(LOOK_AGAIN);
+    }
+    plugins
+}
+
+/// What a process is, if it may be a plugin.
+enum Look {
+    Plugin(Plugin),
+    /// Its environment is not there, or not all of it: it begins to run a program, or has none.
+    BeginsProgram,
+}
+
+/// The process with this `/proc/<pid>`. A process in a container is no plugin, whatever its
 /// environment; nor is a server that a plugin has started, which is in a session of its own.
-fn plugin(path: &Path, namespace: Option<&Path>, owner: Option<&str>) -> Option<Plugin> {
+fn look(path: &Path, namespace: Option<&Path>, owner: Option<&str>) -> Option<Look> {
     if fs::metadata(path).ok()?.uid() != geteuid().as_raw() {
         return None;
     }
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let directory = openat(CWD, path, flags | OFlags::DIRECTORY, Mode::empty()).ok()?;
+    let theirs = readlinkat(&directory, "ns/pid", Vec::new()).ok()?;
+    if namespace?.as_os_str().as_encoded_bytes() != theirs.to_bytes() {
+        return None;
+    }
     let read = |file: &str| {
         let file = File::from(openat(&directory, file, flags, Mode::empty()).ok()?);
         let mut bytes = Vec::new();
         file.take(MAX_ENVIRONMENT).read_to_end(&mut bytes).ok()?;
         Some(String::from_utf8_lossy(&bytes).into_owned())
     };
-    let sandbox = sandbox_of(&read("environ")?, owner)?;
-    let theirs = readlinkat(&directory, "ns/pid", Vec::new()).ok()?;
-    let of_node =
-        namespace.is_some_and(|own| own.as_os_str().as_encoded_bytes() == theirs.to_bytes());
-    (of_node && !has_own_session(&read("stat")?)).then_some(Plugin { directory, sandbox })
+    let environment = read("environ")?;
+    let stat = Stat::of(&read("stat")?);
+    let Some(sandbox) = sandbox_of(&environment, owner) else {
+        let cut_off = stat.environment == 0 || (environment.len() as u64) < stat.environment;
+        return (stat.has_memory && cut_off).then_some(Look::BeginsProgram);
+    };
+    (!stat.has_own_session).then_some(Look::Plugin(Plugin { directory, sandbox }))
 }
 
 /// The sandbox of the plugin with this environment, or [`NO_SANDBOX`] where it collects garbage
@@ -163,13 +201,29 @@ fn sandbox_of(environment: &str, owner: Option<&str>) -> Option<String> {
     (sandbox != NO_SANDBOX || collects).then(|| sandbox.to_owned())
 }
 
-/// Whether a process is in a session that its own process group began (`setsid(2)`), by its
-/// `/proc/<pid>/stat`.
-fn has_own_session(stat: &str) -> bool {
-    // What comes before is the program's name, which may be anything.
-    let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
-    let mut fields = fields.split(' ').skip(2);
-    fields.next() == fields.next()
+/// What `/proc/<pid>/stat` tells; see proc(5).
+struct Stat {
+    /// It is in a session that its own process group began (`setsid(2)`).
+    has_own_session: bool,
+    /// Threads of the kernel and processes that end have none.
+    has_memory: bool,
+    /// Bytes of its environment that are read; 0 while it begins to run a program (`execve(2)`).
+    environment: u64,
+}
+
+impl Stat {
+    fn of(text: &str) -> Self {
+        // What comes before is the program's name, which may be anything.
+        let fields = text.rsplit_once(") ").map_or("", |(_, fields)| fields);
+        let number = |field: usize| fields.split(' ').nth(field - 3)?.parse::<u64>().ok();
+        let environment = number(51).zip(number(50));
+        let size = environment.map_or(0, |(end, start)| end.saturating_sub(start));
+        Self {
+            has_own_session: number(5) == number(6),
+            has_memory: number(23).is_some_and(|size| size > 0),
+            environment: size.min(MAX_ENVIRONMENT),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -196,6 +250,15 @@ mod tests {
 
         fn runs(&mut self) -> bool {
             self.0.try_wait().unwrap().is_none()
+        }
+
+        /// Waits for its end, which is a moment after its environment is gone.
+        #[expect(clippy::disallowed_methods, reason = "the test's time is paused")]
+        fn has_ended(&mut self) -> bool {
+            (0..1000).any(|_| {
+                thread::sleep(Duration::from_millis(10));
+                !self.runs()
+            })
         }
     }
 
@@ -228,9 +291,23 @@ mod tests {
         let former = Former::new(None, Counter::default());
         former.end("former-goes-on").await.unwrap();
         assert_eq!(former.killed.get(), 1);
-        assert!(!left.runs());
+        assert!(left.has_ended());
         let left_over = former.running().await;
         assert!(!left_over.iter().any(|p| p.sandbox == "former-goes-on"));
+    }
+
+    #[test]
+    fn a_plugin_that_runs_one_program_after_another_is_always_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        let script = dir.path().join("again");
+        fs::write(&script, "exec sh \"$0\"\n").unwrap();
+        let left = Left::start("former-again", &format!("exec sh {}", script.display()));
+        let paths = vec![Path::new("/proc").join(left.0.id().to_string())];
+        let own = fs::read_link("/proc/self/ns/pid").unwrap();
+        for look in 0..5000 {
+            let seen = plugins(paths.clone(), Some(&own), None);
+            assert_eq!(seen.len(), 1, "look {look}");
+        }
     }
 
     #[tokio::test]
@@ -249,7 +326,7 @@ mod tests {
             if let Ok(pid) = text.trim().parse() {
                 break rustix::process::Pid::from_raw(pid).unwrap();
             }
-            std::thread::yield_now();
+            thread::yield_now();
         };
         Former::new(None, Counter::default())
             .end("former-server")
@@ -279,7 +356,17 @@ mod tests {
         ] {
             assert_eq!(sandbox_of(other, Some("me")), None, "{other:?}");
         }
-        assert!(has_own_session("7 (a) b) S 1 7 7 0 -1"));
-        assert!(!has_own_session("7 (a) S 1 7 3 0 -1"));
+
+        let stat = |session: u64, size: u64, start: u64, end: u64| {
+            let (pid, between) = ("1 ".repeat(16), "1 ".repeat(26));
+            let text = format!("7 (a) b) S 1 7 {session} {pid}{size} {between}{start} {end} 0");
+            let stat = Stat::of(&text);
+            (stat.has_own_session, stat.has_memory, stat.environment)
+        };
+        assert_eq!(stat(7, 4096, 10, 14), (true, true, 4));
+        assert_eq!(stat(3, 4096, 0, 0), (false, true, 0));
+        assert_eq!(stat(3, 0, 10, 10), (false, false, 0));
+        assert_eq!(stat(3, 4096, 10, 0), (false, true, 0));
+        assert_eq!(stat(3, 4096, 0, u64::MAX), (false, true, MAX_ENVIRONMENT));
     }
 }
