@@ -267,3 +267,54 @@ async fn it_serves_a_unix_socket() {
         .into_inner();
     assert_eq!(version.runtime_api_version, "v1");
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_image_in_use_stays_until_its_containers_are_gone() {
+    let mut c = Clients::new();
+    c.fake.add_image("busybox:1");
+    let sandbox = c.sandbox("web").await.unwrap();
+    c.container(&sandbox, "server").await.unwrap();
+    let remove = || cri::RemoveImageRequest {
+        image: Some(cri::ImageSpec {
+            image: "docker.io/library/busybox:1".to_owned(),
+            ..Default::default()
+        }),
+    };
+    let refused = c.images.remove_image(remove()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    let request = cri::RemovePodSandboxRequest {
+        pod_sandbox_id: sandbox,
+    };
+    c.runtime.remove_pod_sandbox(request).await.unwrap();
+    for _ in 0..2 {
+        c.images.remove_image(remove()).await.unwrap();
+    }
+    assert!(c.fake.images().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn lists_may_lag_behind_statuses() {
+    let mut c = Clients::new();
+    c.fake.add_image("busybox:1");
+    c.fake.lag_lists(Duration::from_secs(2));
+    let sandbox = c.sandbox("web").await.unwrap();
+    let id = c.container(&sandbox, "server").await.unwrap();
+    let mut lister = c.runtime.clone();
+    let mut listed = async || {
+        let request = cri::ListContainersRequest::default();
+        let answer = lister.list_containers(request).await.unwrap();
+        let containers = answer.into_inner().containers.into_iter();
+        containers.map(|c| c.state()).collect::<Vec<_>>()
+    };
+    assert_eq!(listed().await, []);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(listed().await, [cri::ContainerState::ContainerCreated]);
+    c.start(&id).await.unwrap();
+    assert_eq!(
+        c.status(&id).await.unwrap().state(),
+        cri::ContainerState::ContainerRunning
+    );
+    assert_eq!(listed().await, [cri::ContainerState::ContainerCreated]);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(listed().await, [cri::ContainerState::ContainerRunning]);
+}

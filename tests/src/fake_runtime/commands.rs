@@ -1,6 +1,9 @@
 //! Commands that `ExecSync` runs.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use cri_proto::runtime::v1 as cri;
 use tokio::time::{Instant, sleep};
@@ -14,16 +17,16 @@ const LOOK: Duration = Duration::from_millis(100);
 const KILLED: i32 = 137;
 
 /// One that runs, until it is dropped.
-struct Command<'a>(&'a Inner);
+struct Command(Arc<Inner>);
 
-impl<'a> Command<'a> {
-    fn begin(runtime: &'a Inner) -> Self {
+impl Command {
+    fn begin(runtime: &Arc<Inner>) -> Self {
         runtime.commands.fetch_add(1, Ordering::Relaxed);
-        Self(runtime)
+        Self(Arc::clone(runtime))
     }
 }
 
-impl Drop for Command<'_> {
+impl Drop for Command {
     fn drop(&mut self) {
         self.0.commands.fetch_sub(1, Ordering::Relaxed);
     }
@@ -53,15 +56,19 @@ impl FakeRuntime {
                         exit_code: exec.code,
                     },
                     exec.takes,
+                    exec.outlives_deadline,
                 ),
-                None => (handler(container, &request.cmd), Duration::ZERO),
+                None => (handler(container, &request.cmd), Duration::ZERO, false),
             })
         });
-        let (mut answer, takes) = ran.await?.into_inner();
-        let _command = Command::begin(&self.0);
+        let (mut answer, takes, goes_on) = ran.await?.into_inner();
+        let running = Command::begin(&self.0);
         let limit = Duration::from_secs(u64::try_from(request.timeout).unwrap_or_default());
         if !limit.is_zero() && takes > limit {
             self.outlived_by(&request.container_id, limit).await;
+            if goes_on {
+                self.go_on(running, request.container_id.clone(), takes - limit);
+            }
             let message = format!("the command ran for longer than {limit:?}");
             return Err(Status::deadline_exceeded(message));
         }
@@ -72,11 +79,21 @@ impl FakeRuntime {
         Ok(answer)
     }
 
+    /// Lets a command that nobody waits for any more run for so long.
+    fn go_on(&self, command: Command, container: String, takes: Duration) {
+        let this = self.clone();
+        tokio::spawn(async move {
+            this.outlived_by(&container, takes).await;
+            drop(command);
+        });
+    }
+
     /// Waits for so long; `false`: the container ended meanwhile.
     async fn outlived_by(&self, container: &str, takes: Duration) -> bool {
         let end = Instant::now() + takes;
         while Instant::now() < end {
-            if self.0.world.lock().running(container).is_err() {
+            let runs = self.0.world.lock().container(container).map(|c| c.runs());
+            if !runs.unwrap_or_default() {
                 return false;
             }
             sleep(LOOK.min(end - Instant::now())).await;

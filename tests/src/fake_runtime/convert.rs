@@ -39,7 +39,7 @@ pub(super) fn sandbox_status(sandbox: &Sandbox) -> cri::PodSandboxStatus {
         created_at: sandbox.created_at,
         network: Some(cri::PodSandboxNetworkStatus {
             ip: sandbox.ip.clone(),
-            additional_ips: Vec::new(),
+            additional_ips: second_ip(sandbox),
         }),
         linux: Some(cri::LinuxPodSandboxStatus {
             namespaces: Some(cri::Namespace {
@@ -55,6 +55,13 @@ pub(super) fn sandbox_status(sandbox: &Sandbox) -> cri::PodSandboxStatus {
         annotations: sandbox.config.annotations.clone(),
         runtime_handler: sandbox.runtime_handler.clone(),
     }
+}
+
+fn second_ip(sandbox: &Sandbox) -> Vec<cri::PodIp> {
+    let ip = Some(&sandbox.second_ip).filter(|ip| !ip.is_empty());
+    ip.map(|ip| cri::PodIp { ip: ip.clone() })
+        .into_iter()
+        .collect()
 }
 
 pub(super) fn listed_sandbox(sandbox: &Sandbox) -> cri::PodSandbox {
@@ -76,16 +83,17 @@ pub(super) fn container_status(container: &Container, world: &World) -> cri::Con
         .get(&container.sandbox_id)
         .map(|s| format!("{}/{}", s.config.log_directory, config.log_path))
         .unwrap_or_default();
+    let (image, image_ref) = image_names(container, world);
     cri::ContainerStatus {
         id: container.id.clone(),
         metadata: config.metadata.clone(),
-        state: container.state.into(),
+        state: container.told_state().into(),
         created_at: container.created_at,
         started_at: container.started_at,
         finished_at: container.finished_at,
         exit_code: container.exit_code,
-        image: config.image.clone(),
-        image_ref: container.image_id.clone(),
+        image: Some(image),
+        image_ref,
         reason: container.reason.clone(),
         message: String::new(),
         labels: config.labels.clone(),
@@ -100,6 +108,24 @@ pub(super) fn container_status(container: &Container, world: &World) -> cri::Con
         user: container_user(config),
         stop_signal: config.stop_signal,
     }
+}
+
+/// What a container's status calls its image and what it resolved to, as containerd's does:
+/// the first tag and the first digest that the image has now, whatever the container was made
+/// with.
+fn image_names(container: &Container, world: &World) -> (cri::ImageSpec, String) {
+    let image = world.images.get(&container.image_id);
+    let tag = image.and_then(|image| image.repo_tags.first());
+    let digest = image.and_then(|image| image.repo_digests.first());
+    let spec = match tag {
+        Some(tag) => cri::ImageSpec {
+            image: tag.clone(),
+            ..cri::ImageSpec::default()
+        },
+        None => container.config.image.clone().unwrap_or_default(),
+    };
+    let resolved = digest.unwrap_or(&container.image_id);
+    (spec, resolved.clone())
 }
 
 /// The user that the container was made for; none when that was left to its
@@ -127,7 +153,7 @@ pub(super) fn listed_container(container: &Container) -> cri::Container {
         metadata: config.metadata.clone(),
         image: config.image.clone(),
         image_ref: container.image_id.clone(),
-        state: container.state.into(),
+        state: container.told_state().into(),
         created_at: container.created_at,
         labels: config.labels.clone(),
         annotations: config.annotations.clone(),
@@ -233,7 +259,7 @@ pub(super) fn container_matches(container: &Container, filter: &cri::ContainerFi
         && container.sandbox_id.starts_with(&filter.pod_sandbox_id)
         && filter
             .state
-            .is_none_or(|wanted| wanted.state() == container.state)
+            .is_none_or(|wanted| wanted.state() == container.told_state())
         && labels_match(&container.config.labels, &filter.label_selector)
 }
 

@@ -6,7 +6,7 @@ use cri_proto::runtime::v1::{self as cri, image_service_server::ImageService};
 use futures::{Stream, stream};
 use tonic::{Request, Response, Status};
 
-use super::{FakeRuntime, Verb, world::World};
+use super::{FakeRuntime, Verb, image_names::normalised, world::World};
 
 #[tonic::async_trait]
 impl ImageService for FakeRuntime {
@@ -69,14 +69,15 @@ impl ImageService for FakeRuntime {
             world.pulls.push(request);
             let user = world.pulls.last().and_then(|pull| pull.auth.as_ref());
             let user = user.map_or("", |auth| &auth.username);
-            if world.private.get(&name).is_some_and(|owner| owner != user) {
+            let whole = normalised(&name);
+            if world.private.get(&whole).is_some_and(|owner| owner != user) {
                 return Err(Status::unknown(format!("{user:?} may not pull {name}")));
             }
-            if !world.pullable.contains(&name) {
+            if !world.pullable.contains(&whole) {
                 return Err(Status::not_found(format!("no registry has {name}")));
             }
             Ok(cri::PullImageResponse {
-                image_ref: world.add_image(&name),
+                image_ref: world.pull_image(&name),
             })
         })
         .await
@@ -89,6 +90,12 @@ impl ImageService for FakeRuntime {
         let name = reference(request.into_inner().image)?;
         self.call(Verb::RemoveImage, |world| {
             if let Some(id) = world.image(&name).map(|image| image.id.clone()) {
+                // CRI leaves it open. This is what CRI-O and Docker say; containerd takes the
+                // names away and keeps what containers need.
+                if let Some(user) = world.containers.values().find(|c| c.image_id == id) {
+                    let message = format!("image {id} is used by container {}", user.id);
+                    return Err(Status::failed_precondition(message));
+                }
                 world.images.remove(&id);
             }
             Ok(cri::RemoveImageResponse {})

@@ -30,7 +30,7 @@ pub(super) fn sandboxes(
 ) -> Vec<cri::PodSandbox> {
     let filter = filter.unwrap_or_default();
     world
-        .sandboxes
+        .listed_sandboxes()
         .values()
         .filter(|s| convert::sandbox_matches(s, &filter))
         .map(convert::listed_sandbox)
@@ -43,7 +43,7 @@ pub(super) fn containers(
 ) -> Vec<cri::Container> {
     let filter = filter.unwrap_or_default();
     world
-        .containers
+        .listed_containers()
         .values()
         .filter(|c| convert::container_matches(c, &filter))
         .map(convert::listed_container)

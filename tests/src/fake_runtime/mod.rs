@@ -6,42 +6,33 @@
 
 mod checkpoints;
 mod commands;
+mod connections;
 mod convert;
 mod fault;
+mod image_names;
 mod image_service;
+mod lag;
 mod lists;
 mod lives;
 mod runtime_service;
+mod stops;
+mod updates;
 mod world;
 
 use std::{
-    io,
-    path::Path,
     sync::{Arc, atomic::AtomicUsize},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use cri_proto::runtime::v1::{
-    self as cri, image_service_server::ImageServiceServer,
-    runtime_service_server::RuntimeServiceServer,
-};
-use hyper_util::rt::TokioIo;
+use cri_proto::runtime::v1 as cri;
 use parking_lot::Mutex;
-use tokio::{net::UnixListener, sync::mpsc, task::JoinHandle};
-use tokio_stream::wrappers::{UnboundedReceiverStream, UnixListenerStream};
-use tonic::{
-    Status,
-    transport::{Channel, Endpoint, Server, server::Router},
-};
+use tokio::sync::watch;
+use tonic::Status;
 
+pub use connections::Serving;
 pub use fault::{Chance, Fault, Times, Verb};
 pub use lives::{End, Event, Life};
 pub use world::{Behaviour, Container, Exec, Sandbox, Usage};
-
-/// Bytes in flight each way on an in-process connection.
-const PIPE: usize = 64 * 1024;
-/// Largest message taken or given, as the kubelet's own limit.
-const MESSAGE: usize = 16 * 1024 * 1024;
 
 /// What `ExecSync` answers in the fake runtime.
 pub type ExecHandler = dyn Fn(&Container, &[String]) -> cri::ExecSyncResponse + Send + Sync;
@@ -57,6 +48,8 @@ struct Inner {
     /// How many commands of `ExecSync` run.
     commands: AtomicUsize,
     streaming_url: Mutex<Option<String>>,
+    /// How often all connections were broken.
+    broken: watch::Sender<u32>,
 }
 
 use world::World;
@@ -83,62 +76,8 @@ impl FakeRuntime {
             exec: Mutex::new(Arc::new(|_, _| cri::ExecSyncResponse::default())),
             commands: AtomicUsize::new(0),
             streaming_url: Mutex::new(None),
+            broken: watch::Sender::new(0),
         }))
-    }
-
-    // === transports ===
-
-    /// A client channel over in-process pipes, connected when first used.
-    pub fn channel(&self) -> Channel {
-        let (dial, accepted) = mpsc::unbounded_channel::<io::Result<tokio::io::DuplexStream>>();
-        let server = self
-            .router()
-            .serve_with_incoming(UnboundedReceiverStream::new(accepted));
-        tokio::spawn(server);
-        Endpoint::from_static("http://fake-runtime").connect_with_connector_lazy(tower::service_fn(
-            move |_| {
-                let (near, far) = tokio::io::duplex(PIPE);
-                let sent = dial.send(Ok(far));
-                async move {
-                    sent.map(|()| TokioIo::new(near))
-                        .map_err(|_| io::Error::from(io::ErrorKind::ConnectionRefused))
-                }
-            },
-        ))
-    }
-
-    /// Serves on a unix socket until the returned task is dropped or aborted.
-    pub fn serve(&self, socket: &Path) -> io::Result<Serving> {
-        let listener = UnixListener::bind(socket)?;
-        let server = self
-            .router()
-            .serve_with_incoming(UnixListenerStream::new(listener));
-        Ok(Serving(tokio::spawn(async move {
-            if let Err(error) = server.await {
-                panic!("the fake runtime's server ended: {error}");
-            }
-        })))
-    }
-
-    fn router(&self) -> Router {
-        Server::builder()
-            .add_service(self.runtime_service())
-            .add_service(self.image_service())
-    }
-
-    /// The runtime service, to be called without a transport and without a task
-    /// of its own.
-    pub fn runtime_service(&self) -> RuntimeServiceServer<Self> {
-        RuntimeServiceServer::new(self.clone())
-            .max_decoding_message_size(MESSAGE)
-            .max_encoding_message_size(MESSAGE)
-    }
-
-    /// The image service, as [`Self::runtime_service`].
-    pub fn image_service(&self) -> ImageServiceServer<Self> {
-        ImageServiceServer::new(self.clone())
-            .max_decoding_message_size(MESSAGE)
-            .max_encoding_message_size(MESSAGE)
     }
 
     // === faults ===
@@ -187,7 +126,7 @@ impl FakeRuntime {
     /// Puts an image on the node; returns its id. A pull finds it too.
     pub fn add_image(&self, reference: &str) -> String {
         let mut world = self.0.world.lock();
-        world.pullable.insert(reference.to_owned());
+        world.pullable.insert(image_names::normalised(reference));
         world.add_image(reference)
     }
 
@@ -201,14 +140,15 @@ impl FakeRuntime {
 
     /// Makes a reference pullable without putting the image on the node.
     pub fn add_pullable_image(&self, reference: &str) {
-        self.0.world.lock().pullable.insert(reference.to_owned());
+        let name = image_names::normalised(reference);
+        self.0.world.lock().pullable.insert(name);
     }
 
     /// Makes a reference pullable for one user of its registry alone.
     pub fn add_private_image(&self, reference: &str, user: &str) {
         self.add_pullable_image(reference);
         let private = &mut self.0.world.lock().private;
-        private.insert(reference.to_owned(), user.to_owned());
+        private.insert(image_names::normalised(reference), user.to_owned());
     }
 
     /// Every pull that got past its faults, in order.
@@ -373,6 +313,26 @@ impl FakeRuntime {
         *self.0.streaming_url.lock() = Some(url.to_owned());
     }
 
+    /// Whether sandboxes get an IPv6 address beside that of IPv4; not at first.
+    pub fn set_dual_stack(&self, dual_stack: bool) {
+        self.0.world.lock().dual_stack = dual_stack;
+    }
+
+    /// Lets the runtime lose sight of a running container, named by id or by its name in the
+    /// pod spec: it runs on, in state unknown, until it is stopped. Returns how many.
+    pub fn lose_sight_of(&self, id_or_name: &str) -> usize {
+        let mut world = self.0.world.lock();
+        let mut lost = 0;
+        for container in world.containers.values_mut() {
+            let is_meant = container.id == id_or_name || container.name() == id_or_name;
+            if is_meant && container.state == cri::ContainerState::ContainerRunning {
+                container.is_lost = true;
+                lost += 1;
+            }
+        }
+        lost
+    }
+
     /// Whether `Status` says that sandboxes may have user namespaces; not at first.
     pub fn set_user_namespaces(&self, supported: bool) {
         self.0.world.lock().user_namespaces = supported;
@@ -405,11 +365,12 @@ impl FakeRuntime {
     async fn stop(&self, id: &str, timeout: Duration) {
         let behaviour = {
             let world = self.0.world.lock();
-            match world.running(id) {
-                Ok(container) => world.behaviour(container.name()),
-                Err(_) => return,
+            match world.container(id) {
+                Ok(container) if container.runs() => world.behaviour(container.name()),
+                _ => return,
             }
         };
+        self.signal(id, behaviour.stops_after);
         let (takes, code) = match behaviour.stops_after {
             Some(takes) if takes <= timeout => (takes, 143),
             _ => (timeout, 137),
@@ -433,15 +394,5 @@ impl FakeRuntime {
                 inner.world.lock().exit(&id, End::Itself, code);
             }
         });
-    }
-}
-
-/// A server of the fake runtime; dropped, it stops.
-#[derive(Debug)]
-pub struct Serving(JoinHandle<()>);
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }

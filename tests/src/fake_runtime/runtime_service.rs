@@ -245,11 +245,9 @@ impl RuntimeService for FakeRuntime {
         let request = request.into_inner();
         self.call(Verb::UpdateContainerResources, |world| {
             let container = world.container_mut(&request.container_id)?;
-            container
-                .config
-                .linux
-                .get_or_insert_with(Default::default)
-                .resources = request.linux;
+            let linux = container.config.linux.get_or_insert_default();
+            let now = linux.resources.get_or_insert_default();
+            super::updates::update(now, request.linux.unwrap_or_default());
             Ok(cri::UpdateContainerResourcesResponse {})
         })
         .await

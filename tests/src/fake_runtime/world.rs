@@ -30,6 +30,8 @@ pub struct Sandbox {
     pub created_at: i64,
     /// Empty on the host network.
     pub ip: String,
+    /// Of the other family; empty unless the runtime has both.
+    pub second_ip: String,
 }
 
 impl Sandbox {
@@ -64,12 +66,28 @@ pub struct Container {
     pub image_id: String,
     /// What stats verbs report.
     pub usage: Usage,
+    /// Whether the runtime has lost sight of it.
+    pub is_lost: bool,
 }
 
 impl Container {
     /// Its name in the pod spec.
     pub fn name(&self) -> &str {
         self.config.metadata.as_ref().map_or("", |m| &m.name)
+    }
+
+    /// Whether it runs, as far as the machine knows.
+    pub fn runs(&self) -> bool {
+        self.state == cri::ContainerState::ContainerRunning
+    }
+
+    /// Its state, as far as the runtime knows.
+    pub fn told_state(&self) -> cri::ContainerState {
+        if self.is_lost && self.runs() {
+            cri::ContainerState::ContainerUnknown
+        } else {
+            self.state
+        }
     }
 
     /// Its attempt: how often a container of this name was made before.
@@ -107,8 +125,10 @@ pub struct Exec {
     pub code: i32,
     /// What it prints.
     pub output: String,
-    /// How long it takes; it is ended by its deadline.
+    /// How long it takes.
     pub takes: Duration,
+    /// Whether its deadline ends the call alone, as with Docker, and not the command.
+    pub outlives_deadline: bool,
 }
 
 impl Default for Behaviour {
@@ -139,6 +159,9 @@ pub(super) struct World {
     pub(super) pod_cidr: String,
     /// Conditions that do not hold: `RuntimeReady` or `NetworkReady`.
     pub(super) unready: BTreeSet<String>,
+    /// What lists tell, where they lag behind.
+    pub(super) lag: Option<super::lag::Lag>,
+    pub(super) dual_stack: bool,
     pub(super) user_namespaces: bool,
     pub(super) group_policies: bool,
     pub(super) started_twice: Vec<String>,
@@ -170,6 +193,8 @@ impl World {
             checkpoints: BTreeMap::new(),
             pod_cidr: String::new(),
             unready: BTreeSet::new(),
+            lag: None,
+            dual_stack: false,
             user_namespaces: false,
             group_policies: false,
             started_twice: Vec::new(),
@@ -196,7 +221,8 @@ impl World {
     // === images ===
 
     pub(super) fn add_image(&mut self, reference: &str) -> String {
-        let id = image_id(reference);
+        let reference = super::image_names::normalised(reference);
+        let id = image_id(&reference);
         let image = self.images.entry(id.clone()).or_insert_with(|| cri::Image {
             id: id.clone(),
             size: 1 << 20,
@@ -207,8 +233,21 @@ impl World {
         } else {
             &mut image.repo_tags
         };
-        if !names.iter().any(|name| name == reference) {
-            names.push(reference.to_owned());
+        if !names.contains(&reference) {
+            names.push(reference);
+        }
+        id
+    }
+
+    /// Puts an image on the node as a pull does: it is known by its digest too.
+    pub(super) fn pull_image(&mut self, reference: &str) -> String {
+        let id = self.add_image(reference);
+        if let Some(image) = self.images.get_mut(&id) {
+            let digest =
+                super::image_names::resolved(&super::image_names::normalised(reference), &id);
+            if !image.repo_digests.contains(&digest) {
+                image.repo_digests.push(digest);
+            }
         }
         id
     }
@@ -216,10 +255,10 @@ impl World {
     /// The image that an id or reference names.
     pub(super) fn image(&self, name: &str) -> Option<&cri::Image> {
         self.images.get(name).or_else(|| {
-            self.images.values().find(|image| {
-                image.repo_tags.iter().any(|tag| tag == name)
-                    || image.repo_digests.iter().any(|digest| digest == name)
-            })
+            let name = super::image_names::normalised(name);
+            self.images
+                .values()
+                .find(|image| image.repo_tags.contains(&name) || image.repo_digests.contains(&name))
         })
     }
 
@@ -262,6 +301,11 @@ impl World {
             runtime_handler,
             state: cri::PodSandboxState::SandboxReady,
             created_at: self.now(),
+            second_ip: if self.dual_stack && !ip.is_empty() {
+                format!("fd00::{n:x}")
+            } else {
+                String::new()
+            },
             ip,
         };
         self.sandboxes.insert(id.clone(), sandbox);
@@ -375,6 +419,7 @@ impl World {
             reason: String::new(),
             image_id,
             usage: Usage::default(),
+            is_lost: false,
         };
         self.containers.insert(id.clone(), container);
         self.publish(
@@ -488,7 +533,7 @@ impl World {
 
     pub(super) fn running(&self, id: &str) -> Result<&Container, Status> {
         let container = self.container(id)?;
-        if container.state == cri::ContainerState::ContainerRunning {
+        if container.told_state() == cri::ContainerState::ContainerRunning {
             Ok(container)
         } else {
             Err(Status::failed_precondition(format!(

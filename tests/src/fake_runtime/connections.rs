@@ -1,0 +1,106 @@
+//! How the fake runtime is reached, and how who reaches it is cut off.
+
+use std::{io, path::Path};
+
+use cri_proto::runtime::v1::{
+    image_service_server::ImageServiceServer, runtime_service_server::RuntimeServiceServer,
+};
+use hyper_util::rt::TokioIo;
+use tokio::{io::DuplexStream, net::UnixListener, sync::mpsc, task::JoinHandle};
+use tokio_stream::wrappers::{UnboundedReceiverStream, UnixListenerStream};
+use tonic::transport::{Channel, Endpoint, Server, server::Router};
+
+use super::FakeRuntime;
+
+/// Bytes in flight each way on an in-process connection.
+const PIPE: usize = 64 * 1024;
+/// Largest message taken or given, as the kubelet's own limit.
+const MESSAGE: usize = 16 * 1024 * 1024;
+
+impl FakeRuntime {
+    /// A client channel over in-process pipes, connected when first used.
+    pub fn channel(&self) -> Channel {
+        let (dial, accepted) = mpsc::unbounded_channel::<io::Result<DuplexStream>>();
+        let server = self
+            .router()
+            .serve_with_incoming(UnboundedReceiverStream::new(accepted));
+        tokio::spawn(server);
+        let broken = self.0.broken.clone();
+        Endpoint::from_static("http://fake-runtime").connect_with_connector_lazy(tower::service_fn(
+            move |_| {
+                let (near, relayed) = tokio::io::duplex(PIPE);
+                let (relaying, far) = tokio::io::duplex(PIPE);
+                tokio::spawn(relay(relayed, relaying, broken.subscribe()));
+                let sent = dial.send(Ok(far));
+                async move {
+                    sent.map(|()| TokioIo::new(near))
+                        .map_err(|_| io::Error::from(io::ErrorKind::ConnectionRefused))
+                }
+            },
+        ))
+    }
+
+    /// Breaks every in-process connection, as a runtime that is restarted: calls under way
+    /// fail where they are, and what they had done by then stays. The next call connects
+    /// again.
+    pub fn break_connections(&self) {
+        self.0.broken.send_modify(|times| *times += 1);
+    }
+
+    /// Serves on a unix socket until the returned task is dropped or aborted.
+    pub fn serve(&self, socket: &Path) -> io::Result<Serving> {
+        let listener = UnixListener::bind(socket)?;
+        let server = self
+            .router()
+            .serve_with_incoming(UnixListenerStream::new(listener));
+        Ok(Serving(tokio::spawn(async move {
+            if let Err(error) = server.await {
+                panic!("the fake runtime's server ended: {error}");
+            }
+        })))
+    }
+
+    fn router(&self) -> Router {
+        Server::builder()
+            .add_service(self.runtime_service())
+            .add_service(self.image_service())
+    }
+
+    /// The runtime service, to be called without a transport and without a task
+    /// of its own.
+    pub fn runtime_service(&self) -> RuntimeServiceServer<Self> {
+        RuntimeServiceServer::new(self.clone())
+            .max_decoding_message_size(MESSAGE)
+            .max_encoding_message_size(MESSAGE)
+    }
+
+    /// The image service, as [`Self::runtime_service`].
+    pub fn image_service(&self) -> ImageServiceServer<Self> {
+        ImageServiceServer::new(self.clone())
+            .max_decoding_message_size(MESSAGE)
+            .max_encoding_message_size(MESSAGE)
+    }
+}
+
+/// Carries a connection until either end closes it or all are broken.
+async fn relay(
+    mut near: DuplexStream,
+    mut far: DuplexStream,
+    mut broken: tokio::sync::watch::Receiver<u32>,
+) {
+    tokio::select! {
+        // How a connection ended is seen at its ends.
+        _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
+        _ = broken.changed() => {}
+    }
+}
+
+/// A server of the fake runtime; dropped, it stops.
+#[derive(Debug)]
+pub struct Serving(JoinHandle<()>);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
