@@ -14,6 +14,7 @@ mod ephemeral;
 mod evented;
 mod events;
 mod failures;
+mod image_names;
 mod images;
 mod logs;
 mod many;

@@ -112,3 +112,33 @@ async fn probes_end_with_their_pod() {
     tokio::time::sleep(60 * SECOND).await;
     assert_eq!(node.runtime.calls(Verb::ExecSync), calls);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_command_that_outlives_its_time_fails_and_holds_up_no_other() {
+    for outlives_deadline in [false, true] {
+        let node = Node::new();
+        let behaviour = Behaviour {
+            exec: Some(Exec {
+                takes: 600 * SECOND,
+                outlives_deadline,
+                ..Exec::default()
+            }),
+            ..Behaviour::default()
+        };
+        node.runtime.behave("c", behaviour);
+        let kubelet = node.start();
+        kubelet
+            .add(probed(json!({"livenessProbe": probe(3)})))
+            .await;
+        let commands = || node.runtime.calls(Verb::ExecSync);
+        until("its restart", 40 * SECOND, || {
+            kubelet.container("web").restart_count == 1
+        })
+        .await;
+        assert_eq!(commands(), 3, "{outlives_deadline}");
+        // They end with their container.
+        until("their end", SECOND, || node.runtime.commands() == 0).await;
+        let ready = node.runtime.running("c").len();
+        assert_eq!(ready, 1, "{outlives_deadline}");
+    }
+}

@@ -186,3 +186,36 @@ async fn messages_share_what_a_pod_may_say() {
         assert_eq!(message.len(), 2048);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_of_two_families_shows_the_nodes_first() {
+    for (node_ip, v6_first) in [("192.0.2.1", false), ("2001:db8::1", true)] {
+        let node = Node::new();
+        node.runtime.set_dual_stack(true);
+        let mut options = node.options();
+        options.node_ips = vec![node_ip.parse().unwrap()];
+        let kubelet = node.start_with(options);
+        let ips = json!({"name": "IPS", "valueFrom": {"fieldRef": {"fieldPath": "status.podIPs"}}});
+        let spec = json!({"containers": [{"name": "c", "image": IMAGE, "env": [ips]}]});
+        kubelet.add(pod("web", "u1", spec)).await;
+        kubelet.until_phase("web", "Running", 5 * SECOND).await;
+        let sandbox = node.runtime.sandboxes().remove(0);
+        let mut expected = [sandbox.ip, sandbox.second_ip];
+        if v6_first {
+            expected.reverse();
+        }
+        let status = kubelet.status("web");
+        assert_eq!(status.pod_ip.as_deref(), Some(&*expected[0]));
+        let shown = status.pod_ips.unwrap().into_iter().map(|ip| ip.ip);
+        assert_eq!(shown.collect::<Vec<_>>(), expected);
+        let config = node.runtime.running("c")[0].config.clone();
+        let mut variables = config.envs.into_iter();
+        let told = variables.find(|variable| variable.key == "IPS").unwrap();
+        assert_eq!(told.value, expected.join(",").into_bytes());
+        let hosts = node.dir.path().join("kubelet/pods/u1/etc-hosts");
+        let hosts = std::fs::read_to_string(hosts).unwrap();
+        for ip in &expected {
+            assert!(hosts.contains(&format!("{ip}\tweb")), "{hosts}");
+        }
+    }
+}
