@@ -404,5 +404,8 @@ impl SyncLoop<'_> {
 /// Whether the pod is to be looked at: what was removed, or never started, asks for nothing.
 fn asks_for_a_sync(event: &PodLifecycleEvent) -> bool {
     let mut changes = event.changes.iter();
-    changes.any(|change| matches!(change.kind, ChangeKind::Started | ChangeKind::Died))
+    changes.any(|change| match change.kind {
+        ChangeKind::Started | ChangeKind::Died | ChangeKind::Lost => true,
+        ChangeKind::Created | ChangeKind::Removed => false,
+    })
 }

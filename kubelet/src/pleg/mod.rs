@@ -64,8 +64,10 @@ pub enum ChangeKind {
     Died,
     /// The runtime does not list it any more.
     Removed,
-    /// Its state is another one, neither running nor ended.
-    Changed,
+    /// It is there, and was never started.
+    Created,
+    /// The runtime cannot tell any more whether it runs.
+    Lost,
 }
 
 /// A container or sandbox of which the state changed.

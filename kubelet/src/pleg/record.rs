@@ -105,7 +105,8 @@ impl PodRecord {
                 _ if old == Some(state) => return None,
                 ContainerState::Running => ChangeKind::Started,
                 ContainerState::Exited => ChangeKind::Died,
-                ContainerState::Created | ContainerState::Unknown => ChangeKind::Changed,
+                ContainerState::Created => ChangeKind::Created,
+                ContainerState::Unknown => ChangeKind::Lost,
             };
             Some(ContainerChange {
                 id: (*id).to_owned(),

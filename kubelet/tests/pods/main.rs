@@ -36,4 +36,5 @@ mod sidecars;
 mod starts;
 mod status;
 mod termination;
+mod unknown_state;
 mod volumes;
