@@ -112,7 +112,8 @@ impl RuntimeManager {
     /// stop them.
     ///
     /// # Errors
-    /// Something may still run; the rest was stopped nonetheless.
+    /// Something may still run. The other containers were stopped nonetheless, and the sandboxes
+    /// unless a container has time left.
     pub async fn kill_pod(
         &self,
         pod: Option<&Pod>,
@@ -131,6 +132,11 @@ impl RuntimeManager {
         };
         let kills = running().map(|container| self.kill_container(container, killing));
         let mut result: Result<(), KillError> = join_all(kills).await.into_iter().collect();
+        // With its sandbox a container ends at once, whatever is left of its time.
+        let has_time = |c: &ContainerStatus| !self.endings.left(&c.id).is_zero();
+        if result.is_err() && running().any(has_time) {
+            return result;
+        }
         for sandbox in &status.sandboxes {
             let stopped = self.cri.stop_pod_sandbox(&sandbox.id).await;
             if sandbox.ready && stopped.is_ok() {

@@ -241,3 +241,38 @@ async fn a_pod_that_is_removed_while_it_is_made_leaves_nothing() {
         }
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_that_is_cut_off_is_made_again_and_gives_no_more_time() {
+    // One that ignores the signal, and two that end of it: after the cut, or too late.
+    for (stops_after, seconds, code) in [(None, 30, 137), (Some(20), 20, 143), (Some(50), 30, 137)]
+    {
+        let node = Node::new();
+        let behaviour = Behaviour {
+            stops_after: stops_after.map(|seconds| seconds * SECOND),
+            ..Behaviour::default()
+        };
+        node.runtime.behave("c", behaviour);
+        let kubelet = node.start();
+        // It is not removed, so that its end is seen.
+        let web = pod("web", "u1", json!({"activeDeadlineSeconds": 5}));
+        kubelet.add(web).await;
+        let stops = || node.runtime.calls(Verb::StopContainer);
+        until("its stop", 10 * SECOND, || stops() == 1).await;
+        let begun = Instant::now();
+        sleep(10 * SECOND).await;
+        node.runtime.break_connections();
+        sleep(SECOND).await;
+        assert_eq!(node.runtime.running("c").len(), 1, "it runs on");
+        until("its end", 30 * SECOND, || {
+            node.runtime.running("c").is_empty()
+        })
+        .await;
+        let took = begun.elapsed().as_secs();
+        let expected = seconds..=seconds + 2;
+        assert!(expected.contains(&took), "{stops_after:?}: {took} s");
+        assert_eq!(node.runtime.containers()[0].exit_code, code);
+        kubelet.until_phase("web", "Failed", 30 * SECOND).await;
+        assert!(stops() >= 2);
+    }
+}
