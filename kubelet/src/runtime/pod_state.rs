@@ -34,6 +34,8 @@ pub struct PodState {
     pub pulls: Mutex<PullBackoff>,
     restarts: Mutex<Restarts>,
     waiting: Mutex<BTreeMap<String, Waiting>>,
+    /// Id of the newest container of each name that this worker created.
+    created: Mutex<BTreeMap<String, String>>,
     /// When the pod was first heard of.
     seen: Instant,
 }
@@ -66,6 +68,7 @@ impl PodState {
                 seen_dead: HashMap::new(),
             }),
             waiting: Mutex::default(),
+            created: Mutex::default(),
             seen: Instant::now(),
         }
     }
@@ -110,6 +113,21 @@ impl PodState {
         }
         backoff.attempt(&key, seen);
         Ok(())
+    }
+
+    /// A container was created.
+    pub fn created(&self, container: &str, id: &str) {
+        let mut created = self.created.lock();
+        created.insert(container.to_owned(), id.to_owned());
+    }
+
+    /// The newest container of a name that was created, when `status` does not tell of it: it
+    /// was removed since, or what the runtime lists is older.
+    pub fn untold(&self, container: &str, status: &PodStatus) -> Option<String> {
+        let created = self.created.lock();
+        let id = created.get(container)?;
+        let is_told = status.containers.iter().any(|c| c.id == *id);
+        (!is_told).then(|| id.clone())
     }
 
     /// Why each container that could not be started waits.

@@ -9,7 +9,7 @@ use std::{
 };
 
 use cri_proto::runtime::v1::{
-    ContainerConfig, ImageSpec, NamespaceMode, PodSandboxConfig, UserNamespace,
+    self, ContainerConfig, ImageSpec, NamespaceMode, PodSandboxConfig, UserNamespace,
 };
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use tracing::{info, warn};
@@ -57,6 +57,9 @@ pub enum StartError {
         /// What is left of that.
         retry_after: Duration,
     },
+    /// It was started before, and what is known of the pod is older than that.
+    #[error("container {0} is not listed yet")]
+    Unlisted(String),
     /// Its image cannot be had.
     #[error(transparent)]
     Image(#[from] ImageError),
@@ -103,6 +106,7 @@ impl StartError {
     pub const fn reason(&self) -> &'static str {
         match self {
             Self::CrashLoopBackOff { .. } => "CrashLoopBackOff",
+            Self::Unlisted(_) => "ContainerCreating",
             Self::Image(error) => error.reason(),
             Self::Env(_)
             | Self::Mount(_)
@@ -137,13 +141,13 @@ impl StartError {
             | Self::File(_)
             | Self::Target(_) => failed(self),
             Self::Create(error) => failed(&error.words()),
-            Self::Run(_) | Self::PostStart { .. } => {}
+            Self::Unlisted(_) | Self::Run(_) | Self::PostStart { .. } => {}
         }
     }
 
     /// Whether the start went further than to its own back-off.
     pub(super) const fn was_begun(&self) -> bool {
-        !matches!(self, Self::CrashLoopBackOff { .. })
+        !matches!(self, Self::CrashLoopBackOff { .. } | Self::Unlisted(_))
     }
 
     /// When this is a back-off: how long it still is.
@@ -187,6 +191,13 @@ impl RuntimeManager {
         state: &PodState,
     ) -> Result<(), StartError> {
         let Running { pod, spec, .. } = *running;
+        if let Some(id) = state.untold(&container.name, status) {
+            // Its logs would count as those of an earlier run.
+            match self.cri.container_status(&id).await {
+                Err(error) if error.is_not_found() => {}
+                _ => return Err(StartError::Unlisted(id)),
+            }
+        }
         state
             .attempt_start(container, status)
             .map_err(|crash_loop| StartError::CrashLoopBackOff {
@@ -281,9 +292,13 @@ impl RuntimeManager {
             .create_container(running.sandbox_id, config, running.sandbox_config.clone())
             .await
             .map_err(StartError::Create)?;
+        state.created(&container.name, &id);
         self.events
             .normal(subject, reason::CREATED, "Container created");
-        if let Err(error) = self.cri.start_container(&id).await {
+        let started = self.cri.start_container(&id).await;
+        if let Err(error) = started
+            && !self.runs(&id).await
+        {
             // Events that tell of one container after the other are not counted.
             let words = error.words().replace(&id, &container.name);
             self.events
@@ -298,6 +313,13 @@ impl RuntimeManager {
         );
         self.link_log(pod, container, &id, log).await;
         self.post_start(running, container, id).await
+    }
+
+    /// Whether a container runs, as one does whose start was not confirmed: its hook is to run
+    /// too.
+    async fn runs(&self, id: &str) -> bool {
+        let status = self.cri.container_status(id).await;
+        status.is_ok_and(|status| status.state() == v1::ContainerState::ContainerRunning)
     }
 
     /// Links to the log of a container that was started, for log agents.

@@ -17,6 +17,7 @@ mod failures;
 mod image_names;
 mod images;
 mod logs;
+mod lost_answers;
 mod many;
 mod metrics;
 mod node;
