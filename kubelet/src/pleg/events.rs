@@ -6,7 +6,7 @@ use cri_proto::runtime::v1::ContainerEventResponse;
 use tokio::{sync::mpsc, time::Instant};
 use tracing::{info, warn};
 
-use super::{Hint, Pleg};
+use super::{Hint, Pleg, told::Told};
 use crate::{
     backoff::jittered,
     clock,
@@ -143,7 +143,13 @@ fn hint(event: &ContainerEventResponse) -> Hint {
     let labelled = sandbox.and_then(|sandbox| pod_status::uid_of(&sandbox.labels));
     let named = sandbox.and_then(|sandbox| sandbox.metadata.as_ref());
     match (labelled, named) {
-        (Some(uid), Some(named)) if PodUid::from(named.uid.as_str()) == uid => Hint::Pod(uid),
+        (Some(uid), Some(named)) if PodUid::from(named.uid.as_str()) == uid => {
+            let told = Told {
+                id: event.container_id.clone(),
+                kind: event.container_event_type(),
+            };
+            Hint::Pod(uid, told)
+        }
         _ => Hint::Something,
     }
 }

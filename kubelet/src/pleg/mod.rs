@@ -20,6 +20,7 @@ mod metrics;
 mod reading;
 mod record;
 mod relist;
+mod told;
 
 use std::{
     collections::BTreeMap,
@@ -42,7 +43,7 @@ pub use self::{
     cache::{CacheError, PodCache},
     record::{ContainerRecord, PodRecord, Records, group},
 };
-use self::{events::EventWatch, metrics::PlegMetrics, relist::Relisting};
+use self::{events::EventWatch, metrics::PlegMetrics, relist::Relisting, told::Told};
 use crate::{
     clock,
     metrics::{Collector, Exposition},
@@ -125,8 +126,8 @@ struct Asked {
 /// What an event tells.
 #[derive(Debug)]
 enum Hint {
-    /// Something of the pod changed.
-    Pod(PodUid),
+    /// This of the pod changed.
+    Pod(PodUid, Told),
     /// Something changed.
     Something,
 }

@@ -17,6 +17,7 @@ use super::{
     CacheError, Hint, Listing, Pleg, PodLifecycleEvent, PodRecord, Records,
     reading::{ReadError, Reading, list_pod, read_details},
     record,
+    told::Expectations,
 };
 use crate::{pod::identity::PodUid, runtime::cri::CriError};
 
@@ -61,6 +62,8 @@ pub(super) struct Relisting<'a> {
     pending: BTreeMap<PodUid, Instant>,
     /// Pods that could not be read when they were last to be.
     unread: BTreeSet<PodUid>,
+    /// What events told and lists are to show.
+    expected: Expectations,
     /// Pods of which a list showed a change and no event told yet, and until
     /// when one may.
     unannounced: Option<(BTreeSet<PodUid>, Instant)>,
@@ -88,6 +91,7 @@ impl<'a> Relisting<'a> {
             in_flight: BTreeMap::new(),
             pending: BTreeMap::new(),
             unread: BTreeSet::new(),
+            expected: Expectations::default(),
             unannounced: None,
             tasks: JoinSet::new(),
             permits: Arc::new(Semaphore::new(INSPECTIONS)),
@@ -166,7 +170,8 @@ impl<'a> Relisting<'a> {
                 self.unannounced = None;
                 self.evented_since = self.pleg.is_evented().then(Instant::now);
             }
-            Hint::Pod(uid) => {
+            Hint::Pod(uid, told) => {
+                self.expected.add(&uid, told);
                 if let Some((pods, _)) = &mut self.unannounced {
                     pods.remove(&uid);
                 }
@@ -358,7 +363,7 @@ impl<'a> Relisting<'a> {
             self.unread.remove(uid);
             // A reading that began before the list would bring the pod back.
             if let Some(reading) = self.in_flight.remove(uid)
-                && reading.lists
+                && (reading.lists || self.expected.are_there(uid))
             {
                 self.read_from(uid.clone(), begun + TICK);
             }
@@ -409,7 +414,7 @@ impl<'a> Relisting<'a> {
         let readings = self.pleg.metrics.readings.of([]);
         readings.observe_duration(at.elapsed());
         let cache = &self.pleg.cache;
-        let changed = self.pending.contains_key(&uid);
+        let mut changed = self.pending.contains_key(&uid);
         let (record, status) = match result {
             Ok(read) => read,
             Err(ReadError::List(error)) => {
@@ -428,6 +433,12 @@ impl<'a> Relisting<'a> {
             }
         };
         self.unread.remove(&uid);
+        // What an event told is already so; a list may come to it later.
+        if !changed && self.expected.are_missed_by(&uid, &record) {
+            self.pending
+                .insert(uid.clone(), Instant::now() + RELIST_PERIOD);
+            changed = true;
+        }
         cache.set(&uid, Ok(Arc::new(status)), at, changed);
         self.note(&uid, &record);
         let old = self

@@ -16,6 +16,7 @@ mod events;
 mod failures;
 mod image_names;
 mod images;
+mod lagging_lists;
 mod logs;
 mod lost_answers;
 mod many;

@@ -1,0 +1,124 @@
+//! What events told of pods and lists did not show yet.
+
+use std::collections::BTreeMap;
+
+use cri_proto::runtime::v1::ContainerEventType;
+
+use super::PodRecord;
+use crate::{pod::identity::PodUid, runtime::pod_status::ContainerState};
+
+/// Readings of a pod in which what was told may be missing. What is missing still was told
+/// wrongly, or is over.
+const READINGS: u32 = 10;
+
+/// What an event told of a container or sandbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Told {
+    /// Its id in the runtime.
+    pub(super) id: String,
+    /// What happened to it.
+    pub(super) kind: ContainerEventType,
+}
+
+/// What lists are to show, by pod.
+#[derive(Debug, Default)]
+pub(super) struct Expectations(BTreeMap<PodUid, Expected>);
+
+#[derive(Debug, Default)]
+struct Expected {
+    told: BTreeMap<String, ContainerEventType>,
+    readings: u32,
+}
+
+impl Expectations {
+    /// An event told something; of each container and sandbox the last counts.
+    pub(super) fn add(&mut self, uid: &PodUid, told: Told) {
+        let expected = self.0.entry(uid.clone()).or_default();
+        expected.told.insert(told.id, told.kind);
+        expected.readings = 0;
+    }
+
+    /// Whether lists did not show all that events told of a pod.
+    pub(super) fn are_there(&self, uid: &PodUid) -> bool {
+        self.0.contains_key(uid)
+    }
+
+    /// Whether a list that was begun after the events lacks something of what they told, and
+    /// is to be made again.
+    pub(super) fn are_missed_by(&mut self, uid: &PodUid, record: &PodRecord) -> bool {
+        let Some(expected) = self.0.get_mut(uid) else {
+            return false;
+        };
+        expected.told.retain(|id, kind| !shows(record, id, *kind));
+        expected.readings += 1;
+        let is_missed = !expected.told.is_empty() && expected.readings < READINGS;
+        if !is_missed {
+            self.0.remove(uid);
+        }
+        is_missed
+    }
+}
+
+/// Whether a list is no older than an event.
+fn shows(record: &PodRecord, id: &str, kind: ContainerEventType) -> bool {
+    let container = record.containers.iter().find(|c| c.id == id);
+    let container = container.map(|container| container.state);
+    let sandbox = record.sandboxes.iter().find(|(other, _)| other == id);
+    let sandbox = sandbox.map(|(_, ready)| *ready);
+    let is_there = container.is_some() || sandbox.is_some();
+    match kind {
+        ContainerEventType::ContainerCreatedEvent => is_there,
+        ContainerEventType::ContainerStartedEvent => {
+            is_there && container != Some(ContainerState::Created)
+        }
+        ContainerEventType::ContainerStoppedEvent => {
+            container != Some(ContainerState::Running) && sandbox != Some(true)
+        }
+        ContainerEventType::ContainerDeletedEvent => !is_there,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pleg::ContainerRecord;
+
+    #[test]
+    fn what_is_told_is_expected_until_it_is_shown_or_was_looked_for_often() {
+        use ContainerEventType as Kind;
+        let uid = PodUid::from("u");
+        let record = |state| PodRecord {
+            containers: vec![ContainerRecord {
+                id: "c".to_owned(),
+                sandbox_id: String::new(),
+                state,
+            }],
+            ..PodRecord::default()
+        };
+        let none = PodRecord::default();
+        let (running, exited) = (
+            record(ContainerState::Running),
+            record(ContainerState::Exited),
+        );
+        let mut expected = Expectations::default();
+        for (kind, missing, shown) in [
+            (Kind::ContainerCreatedEvent, &none, &running),
+            (Kind::ContainerStartedEvent, &none, &exited),
+            (Kind::ContainerStoppedEvent, &running, &none),
+            (Kind::ContainerDeletedEvent, &exited, &none),
+        ] {
+            let told = Told {
+                id: "c".to_owned(),
+                kind,
+            };
+            expected.add(&uid, told.clone());
+            assert!(expected.are_missed_by(&uid, missing), "{kind:?}");
+            assert!(!expected.are_missed_by(&uid, shown), "{kind:?}");
+            assert!(!expected.are_missed_by(&uid, missing), "{kind:?}");
+
+            expected.add(&uid, told);
+            let missed = (0..100).take_while(|_| expected.are_missed_by(&uid, missing));
+            assert_eq!(missed.count(), READINGS as usize - 1);
+        }
+    }
+}
