@@ -217,6 +217,17 @@ impl FakeCsi {
         self.0.volumes.lock().wrongs.clone()
     }
 
+    /// Whether the storage has a volume, which it has unless told otherwise. Of one that it
+    /// does not have, every call says so.
+    pub fn set_existing(&self, volume: &str, exists: bool) {
+        let deleted = &mut self.0.volumes.lock().deleted;
+        if exists {
+            deleted.remove(volume);
+        } else {
+            deleted.insert(volume.to_owned());
+        }
+    }
+
     /// Nothing fails any more.
     pub fn clear_faults(&self) {
         self.0.faults.lock().clear();
@@ -245,6 +256,9 @@ impl FakeCsi {
     ) -> Result<Response<T>, Status> {
         let fault = self.fault_of(call.verb());
         self.0.calls.lock().push(call.clone());
+        if self.0.volumes.lock().deleted.contains(call.volume()) {
+            return Err(Status::not_found("no such volume"));
+        }
         let doing = Doing::begin(self, call.clone())?;
         match fault {
             None => done(doing.finish(work)),

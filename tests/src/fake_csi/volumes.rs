@@ -14,6 +14,8 @@ pub(super) struct Volumes {
     by_id: BTreeMap<String, Volume>,
     /// Directory of the volumes' data, where there is some.
     pub(super) data: Option<PathBuf>,
+    /// Ids of volumes that the storage does not have.
+    pub(super) deleted: BTreeSet<String>,
     /// What no kubelet may ask for, and one did.
     pub(super) wrongs: Vec<String>,
 }

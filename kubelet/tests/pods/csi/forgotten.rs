@@ -131,3 +131,45 @@ async fn what_a_driver_forgets_to_unmount_is_unmounted() {
         }
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_the_storage_does_not_have_is_waited_for() {
+    for is_device in [false, true] {
+        let on = Cluster::new();
+        let mode = if is_device { "Block" } else { "Filesystem" };
+        on.put_volume(json!({"volumeMode": mode}), "1Gi");
+        let _driver = on.serve();
+        on.driver.set_existing("handle-1", false);
+        let kubelet = on.node.start();
+        let pod = if is_device { claimed_device } else { claimed };
+        kubelet.add(pod("a")).await;
+        until("the call", 60 * SECOND, || {
+            on.driver.verbs().contains(&"Stage")
+        })
+        .await;
+        sleep(60 * SECOND).await;
+        assert_eq!(kubelet.phase("a"), "Pending");
+        // Nothing was staged, and nothing is to be given back.
+        kubelet.remove(pod("a")).await;
+        gone(&kubelet, &on, "a").await;
+        assert_eq!(on.driver.left(), [""; 0]);
+
+        kubelet.add(pod("b")).await;
+        sleep(30 * SECOND).await;
+        on.driver.set_existing("handle-1", true);
+        kubelet.until_phase("b", "Running", 150 * SECOND).await;
+        kubelet.stop().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_is_deleted_while_a_pod_uses_it_holds_no_pod_up() {
+    let setup = Setup::new(false).await;
+    setup.on.driver.fault("Unpublish", Fault::Forget);
+    setup.remove_pod().await;
+    setup.until_called("Unpublish").await;
+    setup.on.driver.clear_faults();
+    setup.on.driver.set_existing("handle-1", false);
+    setup.until_nothing_is_left().await;
+    setup.kubelet.stop().await;
+}
