@@ -141,14 +141,31 @@ async fn answer(
         }
         ("POST", ["containers", id, "start"]) => {
             state.wait_while_hanging(&Hang::Start).await;
-            state.set_running(id, true);
-            state.emit("start", id);
-            empty()
+            match state.running(id) {
+                None => missing(id),
+                Some(true) => reply(StatusCode::NOT_MODIFIED, ""),
+                Some(false) if state.removing.lock().contains(*id) => message(
+                    StatusCode::CONFLICT,
+                    "container is marked for removal and cannot be started",
+                ),
+                Some(false) => {
+                    state.set_running(id, true);
+                    state.emit("start", id);
+                    empty()
+                }
+            }
         }
         ("POST", ["containers", id, "stop"]) => {
-            state.set_running(id, false);
-            state.emit("die", id);
-            empty()
+            state.wait_while_hanging(&Hang::Stop).await;
+            match state.running(id) {
+                None => missing(id),
+                Some(false) => reply(StatusCode::NOT_MODIFIED, ""),
+                Some(true) => {
+                    state.set_running(id, false);
+                    state.emit("die", id);
+                    empty()
+                }
+            }
         }
         ("POST", ["containers", _, "checkpoints"]) => {
             let wanted: Value = serde_json::from_slice(&body).unwrap();
@@ -160,6 +177,10 @@ async fn answer(
         }
         ("DELETE", ["containers", _, "checkpoints", _]) => empty(),
         ("DELETE", ["containers", id]) => {
+            if !state.removing.lock().insert((*id).to_owned()) {
+                let text = format!("removal of container {id} is already in progress");
+                return Ok(message(StatusCode::CONFLICT, &text));
+            }
             state
                 .wait_while_hanging(&Hang::Remove((*id).to_owned()))
                 .await;

@@ -28,6 +28,11 @@ impl FakeEngine {
         self.state.emit("restart", id);
     }
 
+    /// `docker start`, of which no event tells.
+    pub fn start_unseen(&self, id: &str) {
+        self.state.set_running(id, true);
+    }
+
     /// `docker rename`.
     pub fn rename(&self, id: &str, name: &str) {
         self.amend(id, |container| {

@@ -40,6 +40,7 @@ pub enum Hang {
     Inspect(String),
     Remove(String),
     Start,
+    Stop,
     Images,
     Containers,
     DiskUsage,
@@ -62,6 +63,8 @@ struct State {
     /// Ids of images that no inspect is answered of.
     broken_images: Mutex<HashSet<String>>,
     hanging: watch::Sender<HashSet<Hang>>,
+    /// Ids of what is being removed.
+    removing: Mutex<HashSet<String>>,
     calls: Mutex<HashMap<String, usize>>,
     next: Mutex<u64>,
     /// The first process of what is started.
@@ -81,6 +84,7 @@ impl FakeEngine {
             images: Mutex::new(BTreeMap::from([(PAUSE_ID.into(), PAUSE.into())])),
             broken_images: Mutex::default(),
             hanging: watch::Sender::default(),
+            removing: Mutex::default(),
             calls: Mutex::default(),
             next: Mutex::default(),
             pid: AtomicU32::new(PID),
@@ -295,6 +299,12 @@ impl State {
             state["StartedAt"] = json!(STARTED);
             state["FinishedAt"] = json!(if running { NEVER } else { ENDED });
         }
+    }
+
+    /// Whether a container runs, if it is there.
+    fn running(&self, id: &str) -> Option<bool> {
+        let container = self.find(id)?;
+        Some(container["State"]["Running"] == json!(true))
     }
 
     fn find(&self, id_or_name: &str) -> Option<Value> {
