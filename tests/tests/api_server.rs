@@ -98,7 +98,7 @@ async fn a_pod_is_created_whole_and_changes_only_where_it_may() {
 #[tokio::test(start_paused = true)]
 async fn a_status_patch_changes_the_status_alone() {
     let server = ApiServer::start().unwrap();
-    let pods = pods(&server.client(Caller::node("n1")));
+    let pods = pods(&server.client(Caller::admin()));
     let made = pods
         .create(&PostParams::default(), &pod("web"))
         .await
@@ -225,7 +225,7 @@ async fn lists_are_selected_and_come_in_parts() {
 #[tokio::test(start_paused = true)]
 async fn a_watch_resumes_where_it_was_and_expires_when_that_is_forgotten() {
     let server = ApiServer::start().unwrap();
-    let pods = pods(&server.client(Caller::node("n1")));
+    let pods = pods(&server.client(Caller::admin()));
     let revision = server.revision().to_string();
     let params = WatchParams::default().fields("spec.nodeName=n1");
     pods.create(&PostParams::default(), &pod("web"))
@@ -382,10 +382,102 @@ async fn callers_over_tls_are_known_by_certificate_and_by_token() {
         (listening.kubeconfig_with_token("secret"), "jane"),
     ] {
         let pods = pods(&client(kubeconfig).await);
-        pods.list(&ListParams::default()).await.unwrap();
+        let of_node = ListParams::default().fields("spec.nodeName=n1");
+        pods.list(&of_node).await.unwrap();
         assert_eq!(server.requests().last().unwrap().user, user);
     }
     let stranger = pods(&client(listening.kubeconfig_with_token("guessed")).await);
     let answer = stranger.list(&ListParams::default()).await;
     assert_eq!(refused(answer), (401, "Unauthorized".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_may_do_what_is_its_own_and_no_more() {
+    let server = ApiServer::start().unwrap();
+    let admin = pods(&server.client(Caller::admin()));
+    for name in ["web", "other"] {
+        let mut pod = pod(name);
+        pod.data["spec"]["volumes"] = json!([{"name": "v", "secret": {"secretName": name}}]);
+        if name == "other" {
+            pod.data["spec"]["nodeName"] = json!("n2");
+        }
+        admin.create(&PostParams::default(), &pod).await.unwrap();
+        let secret = json!({"metadata": {"name": name}});
+        server.create("v1", "secrets", "default", secret).unwrap();
+    }
+    let node = server.client(Caller::node("n1"));
+    let forbidden = (403, "Forbidden".to_owned());
+    let own = pods(&node);
+    own.get("web").await.unwrap();
+    assert_eq!(refused(own.get("other").await), forbidden);
+    let all = own.list(&ListParams::default()).await;
+    assert_eq!(refused(all), forbidden);
+    let patch = Patch::Merge(json!({"status": {"phase": "Failed"}}));
+    let params = PatchParams::default();
+    own.patch_status("web", &params, &patch).await.unwrap();
+    let other = own.patch_status("other", &params, &patch).await;
+    assert_eq!(refused(other), forbidden);
+    assert_eq!(refused(own.patch("web", &params, &patch).await), forbidden);
+    // It creates mirrors of its own pods alone.
+    let made = own.create(&PostParams::default(), &pod("new")).await;
+    assert_eq!(refused(made), forbidden);
+    let mut mirror = pod("mirror");
+    let annotations = [("kubernetes.io/config.mirror".to_owned(), "hash".to_owned())];
+    mirror.metadata.annotations = Some(annotations.into());
+    own.create(&PostParams::default(), &mirror).await.unwrap();
+
+    let secrets: Api<DynamicObject> =
+        Api::namespaced_with(node, "default", &kind("", "v1", "Secret"));
+    secrets.get("web").await.unwrap();
+    assert_eq!(refused(secrets.get("other").await), forbidden);
+    assert_eq!(
+        refused(secrets.list(&ListParams::default()).await),
+        forbidden
+    );
+    let one = ListParams::default().fields("metadata.name=web");
+    assert_eq!(secrets.list(&one).await.unwrap().items.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_status_that_cannot_be_is_refused() {
+    let server = ApiServer::start().unwrap();
+    let pods = pods(&server.client(Caller::admin()));
+    let mut pod = pod("web");
+    pod.data["spec"]["restartPolicy"] = json!("OnFailure");
+    pods.create(&PostParams::default(), &pod).await.unwrap();
+    let params = PatchParams::default();
+    let ended = |code: i64| json!([{"name": "c", "state": {"terminated": {"exitCode": code}}}]);
+    let running = json!([{"name": "c", "state": {"running": {}}}]);
+    for (status, accepted) in [
+        (json!({"containerStatuses": ended(1)}), true),
+        (json!({"containerStatuses": running}), true),
+        (json!({"containerStatuses": ended(0)}), true),
+        (json!({"containerStatuses": running}), false),
+        (json!({"qosClass": "Guaranteed"}), false),
+        (
+            json!({"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}]}),
+            true,
+        ),
+        (
+            json!({"podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]}),
+            true,
+        ),
+        (json!({"podIPs": [{"ip": "fd00::1"}]}), false),
+        (
+            json!({"podIPs": [{"ip": "10.0.0.1"}, {"ip": "10.0.0.2"}]}),
+            false,
+        ),
+        (json!({"podIPs": [{"ip": "10.0.0.1"}, {"ip": "no"}]}), false),
+    ] {
+        let patch = Patch::Merge(json!({"status": status}));
+        let patched = pods.patch_status("web", &params, &patch).await;
+        match patched {
+            Ok(_) => assert!(accepted, "{status}"),
+            Err(error) => {
+                assert!(!accepted, "{status}: {error}");
+                let refused = refused(Err::<(), _>(error));
+                assert_eq!(refused, (422, "Invalid".to_owned()), "{status}");
+            }
+        }
+    }
 }

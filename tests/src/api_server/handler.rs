@@ -18,7 +18,7 @@ use super::{
     deletion::DeleteOptions,
     discovery,
     errors::ApiError,
-    metrics, node_proxy, openapi,
+    metrics, node_authorizer, node_proxy, openapi,
     patch::Patch,
     policy::Attributes,
     protobuf,
@@ -62,8 +62,11 @@ impl Server {
             }
         }
         self.check_available()?;
-        let answer = match self.authorize(&record, target.as_ref(), &caller) {
-            Err(error) => Err(error),
+        let answer = match self.authorize(&record, target.as_ref(), &query, &caller) {
+            Err(error) => {
+                self.refusals.lock().push(error.message.clone());
+                Err(error)
+            }
             Ok(()) => match target {
                 Some(Ok(target)) => self.resource(request, target, &query, &caller).await,
                 Some(Err(error)) => Err(error),
@@ -77,6 +80,7 @@ impl Server {
         &self,
         record: &Record,
         target: Option<&Result<Target, ApiError>>,
+        query: &Query,
         caller: &Caller,
     ) -> Result<(), ApiError> {
         let mut attributes = Attributes {
@@ -95,8 +99,18 @@ impl Server {
             None => attributes.path.clone_from(&record.path),
         }
         let policy = self.switches.lock().policy.clone();
+        let mut reason = String::new();
         if policy.allows(caller, &attributes) {
-            return Ok(());
+            let node = node_authorizer::node_of(caller).filter(|_| policy.authorizes_nodes());
+            let (Some(node), Some(target)) = (node, target) else {
+                return Ok(());
+            };
+            let storage = self.storage.lock();
+            let verb = record.verb;
+            match node_authorizer::authorize(&storage, node, verb, target, query) {
+                Ok(()) => return Ok(()),
+                Err(why) => reason = format!(": {why}"),
+            }
         }
         let Some(target) = target else {
             return Err(ApiError::new(
@@ -113,7 +127,7 @@ impl Server {
             None => "at the cluster scope".to_owned(),
         };
         let why = format!(
-            "User {:?} cannot {} resource {:?} in API group {:?} {scope}",
+            "User {:?} cannot {} resource {:?} in API group {:?} {scope}{reason}",
             caller.user,
             attributes.verb,
             target.counted(),

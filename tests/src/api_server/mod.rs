@@ -17,6 +17,7 @@ mod event_versions;
 mod handler;
 mod lists;
 mod metrics;
+mod node_authorizer;
 mod node_proxy;
 mod openapi;
 mod patch;
@@ -86,6 +87,7 @@ struct Server {
     cuts: Sender<Cuts>,
     clock: Clock,
     records: Mutex<Vec<Record>>,
+    refusals: Mutex<Vec<String>>,
     samples: Mutex<metrics::Samples>,
     switches: Mutex<Switches>,
     authority: Authority,
@@ -119,6 +121,7 @@ impl ApiServer {
             cuts: Sender::new(Cuts::default()),
             clock,
             records: Mutex::default(),
+            refusals: Mutex::default(),
             samples: Mutex::default(),
             switches: Mutex::new(Switches {
                 available: true,
@@ -187,6 +190,25 @@ impl ApiServer {
     ) -> Result<Value, ApiError> {
         self.0
             .get(&target(api_version, plural, namespace, Some(name))?)
+    }
+
+    /// Deletes an object as the administrator, with these options.
+    pub fn delete(
+        &self,
+        api_version: &str,
+        plural: &str,
+        namespace: &str,
+        name: &str,
+        options: &Value,
+    ) -> Result<Value, ApiError> {
+        let target = target(api_version, plural, namespace, Some(name))?;
+        let options = deletion::DeleteOptions::read(options, &request::Query::default());
+        self.0.delete(&target, &options)
+    }
+
+    /// What was asked for that the caller may not do: for messages.
+    pub fn refusals(&self) -> Vec<String> {
+        self.0.refusals.lock().clone()
     }
 
     /// The revision of the newest change.

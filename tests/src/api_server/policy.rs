@@ -31,17 +31,18 @@ pub type Rule = dyn Fn(&Caller, &Attributes) -> bool + Send + Sync;
 pub struct Policy {
     tokens: BTreeMap<String, Caller>,
     anonymous: bool,
-    rule: Arc<Rule>,
+    /// None: nodes may do what upstream lets them, and all others everything.
+    rule: Option<Arc<Rule>>,
 }
 
 impl Default for Policy {
-    /// Nobody has a token, callers without credentials are refused, and all others
-    /// may do everything.
+    /// Nobody has a token, callers without credentials are refused, nodes may do what
+    /// upstream's node authorizer and RBAC let them, and all others everything.
     fn default() -> Self {
         Self {
             tokens: BTreeMap::new(),
             anonymous: false,
-            rule: Arc::new(|_, _| true),
+            rule: None,
         }
     }
 }
@@ -69,7 +70,7 @@ impl Policy {
         &mut self,
         rule: impl Fn(&Caller, &Attributes) -> bool + Send + Sync + 'static,
     ) {
-        self.rule = Arc::new(rule);
+        self.rule = Some(Arc::new(rule));
     }
 
     /// Whose token this is.
@@ -82,9 +83,17 @@ impl Policy {
         self.anonymous
     }
 
+    /// Whether nodes are asked about as upstream does.
+    pub(super) fn authorizes_nodes(&self) -> bool {
+        self.rule.is_none()
+    }
+
     /// Whether the caller may do it.
     pub(super) fn allows(&self, caller: &Caller, attributes: &Attributes) -> bool {
         caller.groups.iter().any(|group| group == "system:masters")
-            || (self.rule)(caller, attributes)
+            || self
+                .rule
+                .as_ref()
+                .is_none_or(|rule| rule(caller, attributes))
     }
 }

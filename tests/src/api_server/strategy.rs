@@ -166,6 +166,9 @@ pub fn update(target: &Target, old: &Value, mut wanted: Value) -> Result<Value, 
             if pod && next["status"]["qosClass"].is_null() {
                 copy(&old["status"], &mut next["status"], "qosClass");
             }
+            if pod {
+                refuse(pods::status_validation::update(old, &next))?;
+            }
             next
         }
         "resize" => {

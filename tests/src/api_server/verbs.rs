@@ -8,6 +8,7 @@ use super::{
     Server,
     errors::{ApiError, Cause},
     event_versions::{to_shown, to_stored},
+    node_authorizer,
     patch::Patch,
     pods,
     request::{Caller, Query, Target},
@@ -81,6 +82,12 @@ impl Server {
         place(target, &mut object)?;
         self.name(resource, &mut object)?;
         let name = text(&object, "/metadata/name").to_owned();
+        if self.switches.lock().policy.authorizes_nodes()
+            && let Some(node) = node_authorizer::node_of(caller)
+        {
+            node_authorizer::admit(node, target, &object)
+                .map_err(|why| ApiError::forbidden(resource, &name, &why))?;
+        }
         if resource.namespaced {
             check_namespace(storage, resource, namespace, &name)?;
         }

@@ -1,6 +1,7 @@
 //! What the server makes of pods: defaults, what may change, graceful deletion.
 
 pub mod defaults;
+pub mod status_validation;
 pub mod validation;
 
 use serde_json::{Value, json};

@@ -1,0 +1,309 @@
+//! What a node may do where no rule is set: what upstream's node authorizer, the rules of
+//! `system:node` and the admission plugin NodeRestriction let it, as far as kubelets ask.
+
+use serde_json::Value;
+
+use super::{
+    request::{Caller, Query, Target},
+    resources,
+    storage::{Key, Storage},
+    strategy::text,
+};
+
+/// The node that a caller is.
+pub(super) fn node_of(caller: &Caller) -> Option<&str> {
+    let is_node = caller.groups.iter().any(|group| group == "system:nodes");
+    caller.user.strip_prefix("system:node:").filter(|_| is_node)
+}
+
+/// What a node asks for.
+struct Asked<'a> {
+    storage: &'a Storage,
+    node: &'a str,
+    verb: &'a str,
+    namespace: &'a str,
+    name: &'a str,
+    query: &'a Query,
+}
+
+/// Whether the node may do it, or why not.
+pub(super) fn authorize(
+    storage: &Storage,
+    node: &str,
+    verb: &str,
+    target: &Target,
+    query: &Query,
+) -> Result<(), String> {
+    // A list or a watch of one name is of that object.
+    let selected = selector(query, "metadata.name");
+    let asked = Asked {
+        storage,
+        node,
+        verb,
+        namespace: target.namespace_text(),
+        name: target.name.as_deref().or(selected).unwrap_or_default(),
+        query,
+    };
+    let resource = target.resource;
+    let plural = resource.plural;
+    match (resource.group, plural, target.subresource.as_str()) {
+        ("", "secrets" | "configmaps", "") => {
+            asked.verbs(&["get", "list", "watch"])?;
+            asked.referred(plural)
+        }
+        ("", "persistentvolumeclaims", "status") => {
+            asked.verbs(&["update", "patch"])?;
+            asked.referred(plural)
+        }
+        ("", "persistentvolumeclaims" | "persistentvolumes", "")
+        | ("storage.k8s.io", "volumeattachments", "")
+        | ("", "serviceaccounts", "") => {
+            asked.verbs(&["get"])?;
+            asked.referred(plural)
+        }
+        ("", "serviceaccounts", "token") => {
+            asked.verbs(&["create"])?;
+            asked.referred(plural)
+        }
+        ("", "pods", "") => asked.pods(),
+        ("", "pods", "status") => {
+            asked.verbs(&["update", "patch"])?;
+            asked.own_pod()
+        }
+        ("", "pods", "eviction") => {
+            asked.verbs(&["create"])?;
+            asked.own_pod()
+        }
+        ("", "nodes", "") => {
+            asked.verbs(&["get", "list", "watch", "create", "update", "patch"])?;
+            asked.own_name()
+        }
+        ("", "nodes", "status") => {
+            asked.verbs(&["update", "patch"])?;
+            asked.own_name()
+        }
+        ("storage.k8s.io", "csinodes", "") => {
+            asked.verbs(&["get", "create", "update", "patch", "delete"])?;
+            asked.own_name()
+        }
+        ("coordination.k8s.io", "leases", "") => {
+            asked.verbs(&["get", "create", "update", "patch", "delete"])?;
+            if asked.namespace != "kube-node-lease" {
+                return Err("can only access leases in the \"kube-node-lease\" namespace".into());
+            }
+            asked.own_name()
+        }
+        ("", "services", "")
+        | ("storage.k8s.io", "csidrivers", "")
+        | ("node.k8s.io", "runtimeclasses", "")
+        | ("certificates.k8s.io", "clustertrustbundles", "") => {
+            asked.verbs(&["get", "list", "watch"])
+        }
+        ("" | "events.k8s.io", "events", "") => asked.verbs(&["create", "update", "patch"]),
+        ("certificates.k8s.io", "certificatesigningrequests", "") => {
+            asked.verbs(&["create", "get", "list", "watch"])
+        }
+        ("authentication.k8s.io" | "authorization.k8s.io", _, "") => asked.verbs(&["create"]),
+        _ => asked.verbs(&[]),
+    }
+}
+
+/// What NodeRestriction refuses of a new object.
+pub(super) fn admit(node: &str, target: &Target, object: &Value) -> Result<(), String> {
+    let name = text(object, "/metadata/name");
+    let is_mirror = object["metadata"]["annotations"]["kubernetes.io/config.mirror"].is_string();
+    match target.resource.kind {
+        "Node" if name != node => Err(format!(
+            "node {node:?} is not allowed to modify node {name:?}"
+        )),
+        "Pod" if !is_mirror => Err(format!(
+            "pod does not have \"kubernetes.io/config.mirror\" annotation, node {node:?} can only create mirror pods"
+        )),
+        "Pod" if text(object, "/spec/nodeName") != node => Err(format!(
+            "node {node:?} can only create pods with spec.nodeName set to itself"
+        )),
+        _ => Ok(()),
+    }
+}
+
+impl Asked<'_> {
+    fn verbs(&self, allowed: &[&str]) -> Result<(), String> {
+        if allowed.contains(&self.verb) {
+            return Ok(());
+        }
+        Err(format!("no rule lets nodes {}", self.verb))
+    }
+
+    fn own_name(&self) -> Result<(), String> {
+        if self.name == self.node || self.verb == "create" {
+            return Ok(());
+        }
+        let node = self.node;
+        Err(format!(
+            "node {node:?} cannot {} {:?}",
+            self.verb, self.name
+        ))
+    }
+
+    fn pods(&self) -> Result<(), String> {
+        match self.verb {
+            "list" | "watch" if selector(self.query, "spec.nodeName") == Some(self.node) => Ok(()),
+            "list" | "watch" => {
+                Err("can only list/watch pods with spec.nodeName field selector".into())
+            }
+            "create" => Ok(()),
+            "get" | "delete" => self.own_pod(),
+            _ => self.verbs(&[]),
+        }
+    }
+
+    fn own_pod(&self) -> Result<(), String> {
+        let mut pods = self.own_pods();
+        let is_own = pods.any(|pod| text(&pod, "/metadata/name") == self.name);
+        // What is not there is found to be so.
+        let is_there = self.stored("pods", self.namespace, self.name).is_some();
+        if is_own || !is_there {
+            return Ok(());
+        }
+        Err(self.unrelated())
+    }
+
+    /// The pods of the namespace, or of all, that are bound to the node.
+    fn own_pods(&self) -> impl Iterator<Item = Value> {
+        let namespace = Some(self.namespace).filter(|namespace| !namespace.is_empty());
+        let pods = resources::find("", "v1", "pods");
+        let pods = pods.map(|pods| self.storage.list(pods, namespace));
+        let pods = pods
+            .into_iter()
+            .flatten()
+            .map(|(_, pod)| Value::clone(&pod));
+        let node = self.node.to_owned();
+        pods.filter(move |pod| text(pod, "/spec/nodeName") == node)
+    }
+
+    fn stored(&self, plural: &str, namespace: &str, name: &str) -> Option<Value> {
+        let resource = resources::find("", "v1", plural)?;
+        let found = self.storage.get(&Key::new(resource, namespace, name))?;
+        Some(Value::clone(&found))
+    }
+
+    /// Whether a pod of the node needs the object.
+    fn referred(&self, plural: &str) -> Result<(), String> {
+        if self.name.is_empty() {
+            return Err(format!(
+                "No Object name found, cannot {} all {plural}",
+                self.verb
+            ));
+        }
+        let is_referred = match plural {
+            "volumeattachments" => {
+                let attachments = resources::find("storage.k8s.io", "v1", plural);
+                let key = attachments.map(|all| Key::new(all, "", self.name));
+                let found = key.and_then(|key| self.storage.get(&key));
+                found.is_none_or(|found| text(&found, "/spec/nodeName") == self.node)
+            }
+            "serviceaccounts" => self
+                .own_pods()
+                .any(|pod| text(&pod, "/spec/serviceAccountName") == self.name),
+            "persistentvolumes" => self
+                .own_volumes()
+                .any(|volume| text(&volume, "/metadata/name") == self.name),
+            "persistentvolumeclaims" => self
+                .own_pods()
+                .any(|pod| claims(&pod).contains(&self.name.to_owned())),
+            "secrets" => {
+                let of_pod = self
+                    .own_pods()
+                    .any(|pod| refers(&pod["spec"], SECRETS, self.name));
+                of_pod
+                    || self
+                        .own_volumes()
+                        .any(|volume| refers(&volume["spec"], SECRETS, self.name))
+            }
+            _ => self
+                .own_pods()
+                .any(|pod| refers(&pod["spec"], CONFIG_MAPS, self.name)),
+        };
+        if is_referred {
+            Ok(())
+        } else {
+            Err(self.unrelated())
+        }
+    }
+
+    /// The persistent volumes that the node's pods claim.
+    fn own_volumes(&self) -> impl Iterator<Item = Value> {
+        let all = Asked {
+            namespace: "",
+            ..*self
+        };
+        let pods: Vec<Value> = all.own_pods().collect();
+        pods.into_iter().flat_map(move |pod| {
+            let namespace = text(&pod, "/metadata/namespace").to_owned();
+            let claims = claims(&pod).into_iter();
+            let volumes = claims.filter_map(|claim| {
+                let claim = self.stored("persistentvolumeclaims", &namespace, &claim)?;
+                self.stored("persistentvolumes", "", text(&claim, "/spec/volumeName"))
+            });
+            volumes.collect::<Vec<_>>()
+        })
+    }
+
+    fn unrelated(&self) -> String {
+        format!(
+            "no relationship found between node {:?} and this object",
+            self.node
+        )
+    }
+}
+
+/// Fields that name a secret, by themselves or by the name in them.
+const SECRETS: &[&str] = &[
+    "secretName",
+    "secret",
+    "secretRef",
+    "secretKeyRef",
+    "imagePullSecrets",
+    "nodePublishSecretRef",
+    "nodeStageSecretRef",
+    "nodeExpandSecretRef",
+];
+/// The same of config maps.
+const CONFIG_MAPS: &[&str] = &["configMap", "configMapRef", "configMapKeyRef"];
+
+/// Whether one of these fields, however deep, names the object.
+fn refers(value: &Value, fields: &[&str], name: &str) -> bool {
+    let names = |value: &Value| value == name || value["name"] == name;
+    match value {
+        Value::Object(object) => object.iter().any(|(field, value)| {
+            let is_one = fields.contains(&field.as_str());
+            let mut listed = value.as_array().into_iter().flatten();
+            (is_one && (names(value) || listed.any(names))) || refers(value, fields, name)
+        }),
+        Value::Array(list) => list.iter().any(|value| refers(value, fields, name)),
+        _ => false,
+    }
+}
+
+/// The claims of a pod, with those that are made for its ephemeral volumes.
+fn claims(pod: &Value) -> Vec<String> {
+    let volumes = pod["spec"]["volumes"].as_array().into_iter().flatten();
+    let claims = volumes.filter_map(|volume| {
+        if volume["ephemeral"].is_object() {
+            let (pod, volume) = (text(pod, "/metadata/name"), text(volume, "/name"));
+            return Some(format!("{pod}-{volume}"));
+        }
+        let claim = text(volume, "/persistentVolumeClaim/claimName");
+        (!claim.is_empty()).then(|| claim.to_owned())
+    });
+    claims.collect()
+}
+
+/// What a field selector asks of a field.
+fn selector<'a>(query: &'a Query, field: &str) -> Option<&'a str> {
+    let mut terms = query.text("fieldSelector").split(',');
+    terms.find_map(|term| {
+        let (key, value) = term.split_once('=')?;
+        (key == field).then(|| value.trim_start_matches('='))
+    })
+}
