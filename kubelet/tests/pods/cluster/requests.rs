@@ -2,7 +2,11 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use e2e::api_server::{ApiServer, Caller};
+use e2e::{
+    api_server::{ApiError, ApiServer, Caller, Record, Verdict},
+    fake_runtime::Verb,
+    random::Random,
+};
 use k8s_openapi::api::core::v1::Pod;
 use kubelet::{
     apiserver::objects::{ApiObjects, ApiObjectsParts, ChangeDetection},
@@ -19,7 +23,8 @@ use kubelet::{
     },
     runtime::cri::CriClient,
 };
-use serde_json::json;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
 use tokio::time::sleep;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -120,6 +125,112 @@ fn ready(api: &ApiServer, name: &str) -> bool {
     let conditions = pod.status.and_then(|status| status.conditions);
     let mut conditions = conditions.into_iter().flatten();
     conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+/// The node's object, once it is there.
+async fn registered(api: &ApiServer) {
+    until("the node", 60 * SECOND, || {
+        api.get("v1", "nodes", "", "node").is_ok()
+    })
+    .await;
+}
+
+/// A pod of the node that needs a secret and a config map.
+fn needy(name: &str) -> Value {
+    json!({
+        "metadata": {"name": name},
+        "spec": {
+            "nodeName": "node",
+            "containers": [{
+                "name": "c", "image": IMAGE, "imagePullPolicy": "Never",
+                "envFrom": [{"configMapRef": {"name": "settings"}}],
+                "volumeMounts": [{"name": "v", "mountPath": "/v"}]
+            }],
+            "volumes": [{"name": "v", "secret": {"secretName": "keys"}}]
+        }
+    })
+}
+
+fn put_needs(api: &ApiServer) {
+    for (plural, name) in [("secrets", "keys"), ("configmaps", "settings")] {
+        let object = json!({"metadata": {"name": name}});
+        api.create("v1", plural, "default", object).unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_asked_for_that_a_node_may_not_have() {
+    let api = ApiServer::start().unwrap();
+    let node = Node::new();
+    let (tasks, cancel) = (TaskTracker::new(), CancellationToken::new());
+    put_needs(&api);
+    join(&api, &node, &tasks, &cancel).await;
+    registered(&api).await;
+    api.create("v1", "pods", "default", needy("web")).unwrap();
+    until("the pod", 60 * SECOND, || ready(&api, "web")).await;
+    sleep(600 * SECOND).await;
+    let grace = json!({"gracePeriodSeconds": 5});
+    api.delete("v1", "pods", "default", "web", &grace).unwrap();
+    until("its end", 60 * SECOND, || {
+        api.get("v1", "pods", "default", "web").is_err()
+    })
+    .await;
+    sleep(60 * SECOND).await;
+    assert_eq!(api.refusals(), [""; 0]);
+    cancel.cancel();
+    tasks.close();
+    tasks.wait().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_refuses_breaks_and_forgets_is_got_over() {
+    let api = ApiServer::start().unwrap();
+    let node = Node::new();
+    let (tasks, cancel) = (TaskTracker::new(), CancellationToken::new());
+    put_needs(&api);
+    join(&api, &node, &tasks, &cancel).await;
+    registered(&api).await;
+    // Every fourth request comes to nothing or late.
+    let random = Mutex::new(Random::new(1, 1));
+    api.intercept(Some(Arc::new(move |_: &Record| {
+        match random.lock().below(20) {
+            0 => Verdict::Refuse(ApiError::too_many_requests("slow down")),
+            1 => Verdict::Refuse(ApiError::internal("on purpose")),
+            2 => Verdict::Refuse(ApiError::unavailable()),
+            3 => Verdict::Break,
+            4 => Verdict::Delay(5 * SECOND),
+            _ => Verdict::Pass,
+        }
+    })));
+    let names: Vec<String> = (0..10).map(|number| format!("pod-{number}")).collect();
+    for (number, name) in names.iter().enumerate() {
+        api.create("v1", "pods", "default", needy(name)).unwrap();
+        match number % 3 {
+            0 => api.compact(),
+            1 => api.end_watches(),
+            _ => {}
+        }
+        sleep(3 * SECOND).await;
+    }
+    until("all pods to be ready", 600 * SECOND, || {
+        names.iter().all(|name| ready(&api, name))
+    })
+    .await;
+    for name in &names {
+        let grace = json!({"gracePeriodSeconds": 5});
+        api.delete("v1", "pods", "default", name, &grace).unwrap();
+        api.compact();
+    }
+    until("the end of all", 600 * SECOND, || {
+        let gone = |name: &String| api.get("v1", "pods", "default", name).is_err();
+        names.iter().all(gone) && node.runtime.sandboxes().is_empty()
+    })
+    .await;
+    assert_eq!(node.runtime.started_twice(), Vec::<String>::new());
+    assert_eq!(node.runtime.calls(Verb::CreateContainer), names.len());
+    cancel.cancel();
+    tasks.close();
+    tasks.wait().await;
 }
 
 #[tokio::test(start_paused = true)]
