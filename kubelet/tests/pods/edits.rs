@@ -103,7 +103,8 @@ async fn another_image_restarts_the_container_in_its_sandbox() {
     let spec = json!({"containers": [{"name": "c", "image": "busybox:2"}]});
     kubelet.update(pod("web", "u1", spec)).await;
     until("the new image", 5 * SECOND, || {
-        kubelet.container("web").image == "busybox:2" && node.runtime.running("c").len() == 1
+        let shown = kubelet.container("web").image;
+        shown == "docker.io/library/busybox:2" && node.runtime.running("c").len() == 1
     })
     .await;
     assert_eq!(node.runtime.sandboxes().len(), 1);

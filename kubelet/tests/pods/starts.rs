@@ -53,7 +53,7 @@ async fn a_pod_comes_to_run_with_a_full_status() {
     assert!(container.ready && container.started == Some(true));
     assert_eq!(
         (container.restart_count, container.image.as_str()),
-        (0, IMAGE)
+        (0, "docker.io/library/busybox:1")
     );
 
     let config = &node.runtime.containers()[0].config;
