@@ -15,7 +15,7 @@ impl Setup {
     fn new() -> Self {
         let server = FakeServer::new();
         let node = watch::Sender::new(None);
-        let keeper = CsiNodeKeeper::new(server.client(), "n", node.subscribe());
+        let keeper = CsiNodeKeeper::new(server.client_of("n"), "n", node.subscribe());
         let setup = Self {
             server,
             keeper: Arc::new(keeper),
@@ -29,10 +29,17 @@ impl Setup {
 
     /// Puts the node, with `labels`.
     fn register(&self, labels: Value) {
-        let node = json!({"metadata": {"name": "n", "uid": "u", "labels": labels}});
-        self.server.put(NODES, node.clone());
+        let node = json!({"metadata": {"name": "n", "labels": labels}});
+        self.server.put(NODES, node);
+        let node = self.server.object(NODES, "n").unwrap();
         let node = serde_json::from_value(node).unwrap();
         self.node.send_replace(Some(Arc::new(node)));
+    }
+
+    /// What says that an object is of the node.
+    fn owner(&self) -> Value {
+        let uid = &self.server.object(NODES, "n").unwrap()["metadata"]["uid"];
+        json!({"apiVersion": "v1", "kind": "Node", "name": "n", "uid": uid})
     }
 
     /// The ids and the place that the node says.
@@ -45,7 +52,8 @@ impl Setup {
 
     fn drivers(&self) -> Value {
         let csi_node = self.server.object(CSI_NODES, "n").unwrap();
-        csi_node["spec"]["drivers"].clone()
+        let drivers = csi_node["spec"]["drivers"].as_array();
+        json!(drivers.cloned().unwrap_or_default())
     }
 
     async fn settle(&self) {
@@ -71,10 +79,7 @@ async fn the_cluster_knows_the_drivers_of_the_node() {
     assert_eq!(setup.keeper.problem(), None);
     let csi_node = setup.server.object(CSI_NODES, "n").unwrap();
     let owner = &csi_node["metadata"]["ownerReferences"][0];
-    assert_eq!(
-        (&owner["kind"], &owner["uid"]),
-        (&json!("Node"), &json!("u"))
-    );
+    assert_eq!(*owner, setup.owner());
     // No volume of a plugin of old is translated.
     assert_eq!(csi_node["metadata"]["annotations"][MIGRATED], Value::Null);
 
@@ -146,19 +151,20 @@ async fn a_driver_that_says_what_cannot_be_is_not_taken() {
 async fn the_object_of_an_earlier_node_is_replaced() {
     let server = FakeServer::new();
     let owner = json!({"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "earlier"});
-    let metadata = json!({"name": "n", "uid": "c", "ownerReferences": [owner]});
+    let metadata = json!({"name": "n", "ownerReferences": [owner]});
     let drivers = json!([{"name": "old", "nodeID": "i-0"}]);
     server.put(
         CSI_NODES,
         json!({"metadata": metadata, "spec": {"drivers": drivers}}),
     );
-    let node = json!({"metadata": {"name": "n", "uid": "u"}});
-    server.put(NODES, node.clone());
+    server.put(NODES, json!({"metadata": {"name": "n"}}));
+    let node = server.object(NODES, "n").unwrap();
+    let uid = node["metadata"]["uid"].clone();
     let node = watch::Sender::new(serde_json::from_value(node).ok().map(Arc::new));
-    let keeper = CsiNodeKeeper::new(server.client(), "n", node.subscribe());
+    let keeper = CsiNodeKeeper::new(server.client_of("n"), "n", node.subscribe());
     keeper.install(&driver("d")).await.unwrap();
     let csi_node = server.object(CSI_NODES, "n").unwrap();
-    assert_eq!(csi_node["metadata"]["ownerReferences"][0]["uid"], "u");
+    assert_eq!(csi_node["metadata"]["ownerReferences"][0]["uid"], uid);
     assert_eq!(
         csi_node["spec"]["drivers"],
         json!([{"name": "d", "nodeID": "i-1"}])
@@ -200,10 +206,10 @@ async fn what_could_not_be_told_is_told_later() {
 #[tokio::test(start_paused = true)]
 async fn what_an_earlier_kubelet_translated_is_not_told_any_more() {
     let setup = Setup::new();
-    let owner = json!({"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"});
+    let owner = setup.owner();
     let annotations = json!({"kept": "x", MIGRATED: "kubernetes.io/gce-pd"});
     let metadata = json!({
-        "name": "n", "uid": "c", "ownerReferences": [owner], "annotations": annotations
+        "name": "n", "ownerReferences": [owner], "annotations": annotations
     });
     setup.server.put(
         CSI_NODES,

@@ -198,7 +198,6 @@ mod tests {
     /// What comes of a source, in a cluster of four bundles.
     async fn outcome(source: Value) -> Result<Vec<u8>, String> {
         let server = FakeServer::new();
-        server.serve(GROUP, "v1beta1", "clustertrustbundles");
         for (number, name, signer, label) in [
             (1, "plain", "", "a"),
             (2, "example.com:ca:1", "example.com/ca", "a"),

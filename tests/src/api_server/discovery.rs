@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{
     metrics,
-    resources::{RESOURCES, Resource},
+    resources::{Resource, Served},
 };
 
 /// The type of an answer that tells of all groups at once.
@@ -13,7 +13,7 @@ pub(super) const AGGREGATED: &str =
     "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 /// What a path of discovery answers.
-pub(super) fn answer(path: &str) -> Option<Value> {
+pub(super) fn answer(served: &Served, path: &str) -> Option<Value> {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     match parts.as_slice() {
         ["version"] => Some(version()),
@@ -22,9 +22,9 @@ pub(super) fn answer(path: &str) -> Option<Value> {
             "serverAddressByClientCIDRs": [],
         })),
         ["apis"] => Some(json!({
-            "kind": "APIGroupList", "apiVersion": "v1", "groups": groups(),
+            "kind": "APIGroupList", "apiVersion": "v1", "groups": groups(served),
         })),
-        ["apis", name] => groups()
+        ["apis", name] => groups(served)
             .into_iter()
             .find(|group| group["name"] == *name)
             .map(|mut group| {
@@ -32,14 +32,14 @@ pub(super) fn answer(path: &str) -> Option<Value> {
                 group["apiVersion"] = json!("v1");
                 group
             }),
-        ["api", version] => resource_list("", version),
-        ["apis", group, version] => resource_list(group, version),
+        ["api", version] => resource_list(served, "", version),
+        ["apis", group, version] => resource_list(served, group, version),
         _ => None,
     }
 }
 
 /// What `/api` and `/apis` answer to who accepts all groups at once.
-pub(super) fn aggregated(path: &str, accept: &str) -> Option<Value> {
+pub(super) fn aggregated(served: &Served, path: &str, accept: &str) -> Option<Value> {
     let wanted = accept.split(',').any(|one| {
         ["g=apidiscovery.k8s.io", "v=v2", "as=APIGroupDiscoveryList"]
             .iter()
@@ -47,13 +47,16 @@ pub(super) fn aggregated(path: &str, accept: &str) -> Option<Value> {
     });
     let names: Vec<String> = match path.trim_end_matches('/') {
         "/api" if wanted => vec![String::new()],
-        "/apis" if wanted => groups()
+        "/apis" if wanted => groups(served)
             .iter()
             .filter_map(|group| group["name"].as_str().map(str::to_owned))
             .collect(),
         _ => return None,
     };
-    let items: Vec<Value> = names.iter().map(|name| group_at_once(name)).collect();
+    let items: Vec<Value> = names
+        .iter()
+        .map(|name| group_at_once(served, name))
+        .collect();
     Some(json!({
         "kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2",
         "metadata": {}, "items": items,
@@ -61,9 +64,9 @@ pub(super) fn aggregated(path: &str, accept: &str) -> Option<Value> {
 }
 
 /// The groups and versions there are, in order.
-pub(super) fn group_versions() -> Vec<(&'static str, &'static str)> {
+pub(super) fn group_versions(served: &Served) -> Vec<(&'static str, &'static str)> {
     let mut all: Vec<(&str, &str)> = Vec::new();
-    for resource in RESOURCES {
+    for resource in served {
         if !all.contains(&(resource.group, resource.version)) {
             all.push((resource.group, resource.version));
         }
@@ -79,9 +82,9 @@ fn version() -> Value {
     })
 }
 
-fn groups() -> Vec<Value> {
+fn groups(served: &Served) -> Vec<Value> {
     let mut groups: Vec<Value> = Vec::new();
-    for (group, version) in group_versions() {
+    for (group, version) in group_versions(served) {
         if group.is_empty() {
             continue;
         }
@@ -100,15 +103,16 @@ fn groups() -> Vec<Value> {
     groups
 }
 
-fn of_version(group: &str, version: &str) -> Vec<&'static Resource> {
-    RESOURCES
+fn of_version(served: &Served, group: &str, version: &str) -> Vec<&'static Resource> {
+    served
         .iter()
+        .copied()
         .filter(|resource| resource.group == group && resource.version == version)
         .collect()
 }
 
-fn resource_list(group: &str, version: &str) -> Option<Value> {
-    let here = of_version(group, version);
+fn resource_list(served: &Served, group: &str, version: &str) -> Option<Value> {
+    let here = of_version(served, group, version);
     let first = here.first()?;
     let resources: Vec<Value> = here.iter().flat_map(|resource| entries(resource)).collect();
     Some(json!({
@@ -145,12 +149,12 @@ fn entries(resource: &Resource) -> Vec<Value> {
     entries
 }
 
-fn group_at_once(group: &str) -> Value {
-    let versions: Vec<Value> = group_versions()
+fn group_at_once(served: &Served, group: &str) -> Value {
+    let versions: Vec<Value> = group_versions(served)
         .into_iter()
         .filter(|(had, _)| *had == group)
         .map(|(_, version)| {
-            let resources: Vec<Value> = of_version(group, version)
+            let resources: Vec<Value> = of_version(served, group, version)
                 .into_iter()
                 .map(resource_at_once)
                 .collect();
@@ -247,13 +251,15 @@ fn subresource_kind<'a>(resource: &'a Resource, subresource: &str) -> (&'a str, 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api_server::resources::served_by_default;
 
     #[test]
     fn all_groups_are_told_at_once_to_who_accepts_it() {
+        let served = served_by_default();
         let accept = format!("{AGGREGATED},application/json");
-        assert_eq!(aggregated("/apis", "application/json"), None);
-        assert_eq!(aggregated("/apis/apps", &accept), None);
-        let core = aggregated("/api", &accept).unwrap();
+        assert_eq!(aggregated(&served, "/apis", "application/json"), None);
+        assert_eq!(aggregated(&served, "/apis/apps", &accept), None);
+        let core = aggregated(&served, "/api", &accept).unwrap();
         let resources = core["items"][0]["versions"][0]["resources"]
             .as_array()
             .unwrap();
@@ -274,10 +280,11 @@ mod tests {
 
     #[test]
     fn a_drain_finds_evictions() {
-        let apis = answer("/apis").unwrap();
+        let served = served_by_default();
+        let apis = answer(&served, "/apis").unwrap();
         let groups = apis["groups"].as_array().unwrap();
         assert!(groups.iter().any(|group| group["name"] == "policy"));
-        let core = answer("/api/v1").unwrap();
+        let core = answer(&served, "/api/v1").unwrap();
         let evictions = core["resources"]
             .as_array()
             .unwrap()

@@ -1,7 +1,7 @@
-//! The two versions of events: both groups show the same objects, stored as the
-//! core group has them.
+//! Objects as they are stored and as each version of their API shows them. Both groups
+//! show the same events, stored as the core group has them.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::resources::Resource;
 
@@ -40,15 +40,21 @@ pub fn to_stored(resource: &'static Resource, mut object: Value) -> Value {
 /// A stored object as the resource's group shows it.
 pub fn to_shown(resource: &'static Resource, stored: &Value) -> Value {
     let mut object = stored.clone();
-    if is_new_event(resource) {
-        if let Some(fields) = object.as_object_mut() {
-            for (core, new) in NAMES {
-                if let Some(value) = fields.remove(core) {
-                    fields.insert(new.to_owned(), value);
-                }
+    if is_new_event(resource)
+        && let Some(fields) = object.as_object_mut()
+    {
+        for (core, new) in NAMES {
+            if let Some(value) = fields.remove(core) {
+                fields.insert(new.to_owned(), value);
             }
         }
-        object["apiVersion"] = Value::String(resource.api_version());
     }
+    object["apiVersion"] = Value::String(resource.api_version());
+    // Upstream tells who wrote which field, at a length.
+    object["metadata"]["managedFields"] = json!([{
+        "manager": "kubectl", "operation": "Update", "apiVersion": resource.api_version(),
+        "time": object["metadata"]["creationTimestamp"],
+        "fieldsType": "FieldsV1", "fieldsV1": {"f:metadata": {"f:labels": {}}},
+    }]);
     object
 }

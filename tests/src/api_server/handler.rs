@@ -46,7 +46,7 @@ impl Server {
         self.check_available()?;
         let query = Query::of(request.uri());
         let path = request.uri().path().to_owned();
-        let target = Target::parse(&path);
+        let target = Target::parse(&path).map(|target| self.served(target?));
         let record = record(&request, &path, target.as_ref(), &query, &caller);
         self.records.lock().push(record.clone());
         let interceptor = self.switches.lock().interceptor.clone();
@@ -70,7 +70,7 @@ impl Server {
             Ok(()) => match target {
                 Some(Ok(target)) => self.resource(request, target, &query, &caller).await,
                 Some(Err(error)) => Err(error),
-                None => other_path(&path, &header(request.headers(), "accept")),
+                None => self.other_path(&path, &header(request.headers(), "accept")),
             },
         };
         Ok(answer.unwrap_or_else(|error| failure(&error)))
@@ -134,6 +134,32 @@ impl Server {
             target.resource.group
         );
         Err(ApiError::forbidden(target.resource, &attributes.name, &why))
+    }
+
+    /// The target, if the server has its resource.
+    fn served(&self, target: Target) -> Result<Target, ApiError> {
+        let switches = self.switches.lock();
+        if switches.served.contains(&target.resource) {
+            Ok(target)
+        } else {
+            Err(ApiError::no_such_path())
+        }
+    }
+
+    /// Paths that are no resource's.
+    fn other_path(&self, path: &str, accept: &str) -> Result<Response<ResponseBody>, ApiError> {
+        if matches!(path, "/healthz" | "/livez" | "/readyz") {
+            return Ok(Response::new(whole("ok")));
+        }
+        let served = self.switches.lock().served.clone();
+        if let Some(all) = discovery::aggregated(&served, path, accept) {
+            let body = whole(all.to_string());
+            return answer(StatusCode::OK, discovery::AGGREGATED, body);
+        }
+        let found = discovery::answer(&served, path);
+        let found = found.or_else(|| openapi::answer(&served, path));
+        let found = found.ok_or_else(ApiError::no_such_path)?;
+        Ok(success(StatusCode::OK, &found))
     }
 
     async fn resource<B>(
@@ -241,20 +267,6 @@ impl Server {
             _ => Err(ApiError::method_not_allowed()),
         }
     }
-}
-
-/// Paths that are no resource's.
-fn other_path(path: &str, accept: &str) -> Result<Response<ResponseBody>, ApiError> {
-    if matches!(path, "/healthz" | "/livez" | "/readyz") {
-        return Ok(Response::new(whole("ok")));
-    }
-    if let Some(all) = discovery::aggregated(path, accept) {
-        let body = whole(all.to_string());
-        return answer(StatusCode::OK, discovery::AGGREGATED, body);
-    }
-    let found = discovery::answer(path).or_else(|| openapi::answer(path));
-    let found = found.ok_or_else(ApiError::no_such_path)?;
-    Ok(success(StatusCode::OK, &found))
 }
 
 fn record<B>(

@@ -101,6 +101,8 @@ struct Switches {
     approve: bool,
     mount_tokens: bool,
     policy: Policy,
+    /// In the order of discovery.
+    served: Vec<&'static Resource>,
 }
 
 impl ApiServer {
@@ -131,6 +133,7 @@ impl ApiServer {
                 approve: true,
                 mount_tokens: false,
                 policy: Policy::default(),
+                served: resources::served_by_default(),
             }),
             authority,
         }));
@@ -180,6 +183,26 @@ impl ApiServer {
         self.0.create(&target, object, &query, &Caller::admin())
     }
 
+    /// Puts an object there as the administrator, or in the place of what has its name.
+    pub fn put(
+        &self,
+        api_version: &str,
+        plural: &str,
+        namespace: &str,
+        object: Value,
+    ) -> Result<Value, ApiError> {
+        let name = strategy::text(&object, "/metadata/name").to_owned();
+        let target = target(api_version, plural, namespace, Some(&name))?;
+        match self.0.get(&target) {
+            Ok(_) => {
+                let query = request::Query::default();
+                self.0.update(&target, object, &query, &Caller::admin())
+            }
+            Err(error) if error.code == 404 => self.create(api_version, plural, namespace, object),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The object as it is stored now.
     pub fn get(
         &self,
@@ -209,6 +232,32 @@ impl ApiServer {
     /// What was asked for that the caller may not do: for messages.
     pub fn refusals(&self) -> Vec<String> {
         self.0.refusals.lock().clone()
+    }
+
+    /// Whether the server has this version of a resource, as `--runtime-config` says to a
+    /// kube-apiserver.
+    ///
+    /// # Errors
+    /// No server has it.
+    pub fn serve(&self, api_version: &str, plural: &str, serve: bool) -> Result<(), ApiError> {
+        let told = target(api_version, plural, "", None)?.resource;
+        let served = &mut self.0.switches.lock().served;
+        let all = resources::RESOURCES.iter();
+        *served = all
+            .filter(|one| {
+                if *one == told {
+                    serve
+                } else {
+                    served.contains(one)
+                }
+            })
+            .collect();
+        Ok(())
+    }
+
+    /// How many watches there are.
+    pub fn watches(&self) -> usize {
+        self.0.revision.receiver_count()
     }
 
     /// The revision of the newest change.

@@ -4,18 +4,18 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{discovery::group_versions, metrics, resources::RESOURCES};
+use super::{discovery::group_versions, metrics, resources::Served};
 
 /// What a path answers.
-pub(super) fn answer(path: &str) -> Option<Value> {
+pub(super) fn answer(served: &Served, path: &str) -> Option<Value> {
     let rest = path.strip_prefix("/openapi/v3")?.trim_matches('/');
     if rest.is_empty() {
-        return Some(index());
+        return Some(index(served));
     }
-    let (group, version) = group_versions()
+    let (group, version) = group_versions(served)
         .into_iter()
         .find(|(group, version)| root(group, version) == rest)?;
-    Some(document(group, version))
+    Some(document(served, group, version))
 }
 
 fn root(group: &str, version: &str) -> String {
@@ -26,8 +26,8 @@ fn root(group: &str, version: &str) -> String {
     }
 }
 
-fn index() -> Value {
-    let paths: Map<String, Value> = group_versions()
+fn index(served: &Served) -> Value {
+    let paths: Map<String, Value> = group_versions(served)
         .into_iter()
         .map(|(group, version)| {
             let root = root(group, version);
@@ -38,9 +38,9 @@ fn index() -> Value {
     json!({"paths": paths})
 }
 
-fn document(group: &str, version: &str) -> Value {
+fn document(served: &Served, group: &str, version: &str) -> Value {
     let mut paths = Map::new();
-    for resource in RESOURCES {
+    for resource in served {
         let stored = !resource.answered_only && resource.group != metrics::GROUP;
         if (resource.group, resource.version) != (group, version) || !stored {
             continue;
@@ -77,16 +77,18 @@ fn document(group: &str, version: &str) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api_server::resources::served_by_default;
 
     #[test]
     fn each_kind_s_patch_takes_field_validation() {
-        let index = answer("/openapi/v3").unwrap();
+        let served = served_by_default();
+        let index = answer(&served, "/openapi/v3").unwrap();
         assert!(index["paths"]["apis/apps/v1"].is_object());
-        let core = answer("/openapi/v3/api/v1").unwrap();
+        let core = answer(&served, "/openapi/v3/api/v1").unwrap();
         let pod = &core["paths"]["/api/v1/namespaces/{namespace}/pods/{name}"]["patch"];
         assert_eq!(pod["x-kubernetes-group-version-kind"]["kind"], "Pod");
         assert_eq!(pod["parameters"][2]["name"], "fieldValidation");
-        assert_eq!(answer("/openapi/v2"), None);
-        assert_eq!(answer("/openapi/v3/apis/none/v1"), None);
+        assert_eq!(answer(&served, "/openapi/v2"), None);
+        assert_eq!(answer(&served, "/openapi/v3/apis/none/v1"), None);
     }
 }

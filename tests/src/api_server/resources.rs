@@ -27,6 +27,8 @@ pub struct Resource {
     pub generations: bool,
     /// Whether objects are only answered and never stored, as reviews are.
     pub answered_only: bool,
+    /// Whether it is served without being told so.
+    pub by_default: bool,
 }
 
 const fn core(
@@ -48,6 +50,7 @@ const fn core(
         create_on_update: false,
         generations: false,
         answered_only: false,
+        by_default: true,
     }
 }
 
@@ -95,6 +98,11 @@ impl Resource {
         self
     }
 
+    const fn on_demand(mut self) -> Self {
+        self.by_default = false;
+        self
+    }
+
     const fn generated(mut self) -> Self {
         self.generations = true;
         self
@@ -123,15 +131,25 @@ impl Resource {
         self.subresources.contains(&subresource)
     }
 
-    /// The resource whose store holds the objects: both groups' events are one.
+    /// The resource whose store holds the objects: both groups' events are one, and all
+    /// versions of trust bundles.
     pub fn stored(&'static self) -> &'static Resource {
-        if self.plural == "events" {
-            find("", "v1", "events").unwrap_or(self)
-        } else {
-            self
-        }
+        let stored = match self.plural {
+            "events" => find("", "v1", "events"),
+            "clustertrustbundles" => find(self.group, "v1beta1", self.plural),
+            _ => None,
+        };
+        stored.unwrap_or(self)
     }
 }
+
+const TRUST_BUNDLES: Resource = of(
+    "certificates.k8s.io",
+    "clustertrustbundles",
+    "clustertrustbundle",
+    "ClusterTrustBundle",
+    false,
+);
 
 /// Every resource, in the order of discovery.
 pub static RESOURCES: &[Resource] = &[
@@ -223,14 +241,9 @@ pub static RESOURCES: &[Resource] = &[
     )
     .short(&["csr"])
     .with(&["status", "approval"]),
-    of(
-        "certificates.k8s.io",
-        "clustertrustbundles",
-        "clustertrustbundle",
-        "ClusterTrustBundle",
-        false,
-    )
-    .version("v1beta1"),
+    TRUST_BUNDLES.version("v1").on_demand(),
+    TRUST_BUNDLES.version("v1beta1"),
+    TRUST_BUNDLES.version("v1alpha1").on_demand(),
     of("coordination.k8s.io", "leases", "lease", "Lease", true)
         .conditional()
         .upsert(),
@@ -281,6 +294,15 @@ pub static RESOURCES: &[Resource] = &[
     )
     .with(&["status"]),
 ];
+
+/// The resources that a server has, in the order of discovery.
+pub type Served = [&'static Resource];
+
+/// Those that it has without being told so.
+pub fn served_by_default() -> Vec<&'static Resource> {
+    let all = RESOURCES.iter();
+    all.filter(|resource| resource.by_default).collect()
+}
 
 /// The resource of this group, version and plural name.
 pub fn find(group: &str, version: &str, plural: &str) -> Option<&'static Resource> {

@@ -18,10 +18,13 @@ async fn an_event_that_cannot_be_read_is_passed_over() {
     let server = FakeServer::new();
     let api = Api::<Service>::all(server.client());
     let mut changes = ListWatch::new(api, String::new());
-    assert_eq!(changes.next().await, Change::All(Vec::new()));
-    let bad = json!({"metadata": {"name": "bad"}, "spec": "nonsense"});
+    let Change::All(services) = changes.next().await else {
+        panic!("nothing was listed");
+    };
+    assert_eq!(services.len(), 1, "that of the cluster itself");
+    let bad = json!({"metadata": {"namespace": "ns", "name": "bad"}, "spec": "nonsense"});
     server.put(PATH, bad);
-    server.put(PATH, json!({"metadata": {"name": "good"}}));
+    server.put(PATH, json!({"metadata": {"namespace": "ns", "name": "good"}}));
     let Change::Put(service) = changes.next().await else {
         panic!("no service came");
     };

@@ -179,13 +179,10 @@ mod tests {
         tasks: TaskTracker,
     }
 
-    /// A server that has the signing requests in `v1`, and the bundles in these versions.
+    /// A server that has the bundles in these versions.
     fn setup(versions: &[&str]) -> Setup {
         let server = FakeServer::new();
-        server.serve(GROUP, "v1", "certificatesigningrequests");
-        for version in versions {
-            server.serve(GROUP, version, PLURAL);
-        }
+        server.serve(GROUP, PLURAL, &VERSIONS, versions);
         let (client, tasks) = (server.client(), TaskTracker::new());
         let cancel = CancellationToken::new();
         let followed = Followed::new(client.clone(), MINUTE, tasks.clone(), cancel);
@@ -199,7 +196,7 @@ mod tests {
 
     fn bundle(name: &str, signer: &str, certificates: &str) -> Value {
         json!({
-            "metadata": {"name": name, "managedFields": [{"manager": "m"}]},
+            "metadata": {"name": name},
             "spec": {"signerName": signer, "trustBundle": certificates}
         })
     }
@@ -307,7 +304,7 @@ mod tests {
             "cannot read clustertrustbundle.certificates.k8s.io \"b\": not for this node"
         );
         setup.server.turn(Mood::Well);
-        setup.server.serve(GROUP, "v1beta1", PLURAL);
+        setup.server.serve(GROUP, PLURAL, &VERSIONS, &["v1beta1"]);
         setup.server.put(BETA, bundle("b", "", "1"));
         assert_eq!(setup.named("b").await.unwrap(), "1");
     }

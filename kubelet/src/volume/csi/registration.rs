@@ -126,7 +126,7 @@ mod tests {
     use std::path::PathBuf;
 
     use e2e::fake_csi::FakeCsi;
-    use serde_json::{Value, json};
+    use serde_json::json;
     use tokio::sync::watch;
     use tokio_util::sync::CancellationToken;
     use tonic::Status;
@@ -204,10 +204,11 @@ mod tests {
         let driver = FakeCsi::new("d.example.com");
         let _serving = driver.serve(&dir.path().join("reg.sock"), &endpoint);
         let server = FakeServer::new();
-        let node = json!({"metadata": {"name": "n", "uid": "u"}});
-        server.put("/api/v1/nodes", node.clone());
+        server.put("/api/v1/nodes", json!({"metadata": {"name": "n"}}));
+        let node = server.object("/api/v1/nodes", "n").unwrap();
         let node = watch::Sender::new(serde_json::from_value(node).ok().map(Arc::new));
-        let keeper = Arc::new(CsiNodeKeeper::new(server.client(), "n", node.subscribe()));
+        let keeper = CsiNodeKeeper::new(server.client_of("n"), "n", node.subscribe());
+        let keeper = Arc::new(keeper);
         let drivers = Arc::<DriverStore>::default();
         let handler = CsiRegistration {
             drivers: Arc::clone(&drivers),
@@ -215,7 +216,8 @@ mod tests {
         };
         let known = || {
             let csi_node = server.object("/apis/storage.k8s.io/v1/csinodes", "n");
-            csi_node.map_or(Value::Null, |csi_node| csi_node["spec"]["drivers"].clone())
+            let drivers = csi_node.and_then(|one| one["spec"]["drivers"].as_array().cloned());
+            json!(drivers.unwrap_or_default())
         };
 
         let plugin = plugin(endpoint, &["1.0.0"]);
