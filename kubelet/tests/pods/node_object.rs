@@ -1,20 +1,15 @@
 //! The node's object, its status and its lease, on an API server in memory.
 
 use std::{
-    collections::BTreeMap,
-    convert::Infallible,
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
-use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
-use hyper::{Method, Request, Response, body::Frame};
+use e2e::api_server::{ApiError, ApiServer, Caller, Verdict};
 use k8s_openapi::api::core::v1::Node as NodeObject;
-use kube::client::Body;
 use kubelet::{
     config::cluster::NodeOptions,
     node::{
@@ -27,11 +22,7 @@ use kubelet::{
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::{
-    sync::{broadcast, watch},
-    task::JoinSet,
-    time::sleep,
-};
+use tokio::{sync::watch, task::JoinSet, time::sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::node::{Node, SECOND, until};
@@ -39,222 +30,54 @@ use crate::node::{Node, SECOND, until};
 /// Its name is its address, so that no name has to be looked up.
 const NAME: &str = "192.0.2.9";
 
-type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
-
-/// Trouble of a server that does not answer at all.
-const SILENCE: u16 = 0;
-
-/// An API server that knows nodes and leases.
+/// The node and its lease at the tests' API server.
 #[derive(Clone)]
-struct Api(Arc<ApiParts>);
-
-struct ApiParts {
-    objects: Mutex<BTreeMap<String, Value>>,
-    version: AtomicU64,
-    changes: broadcast::Sender<Value>,
-    /// Each request as `METHOD path`.
-    requests: Mutex<Vec<String>>,
-    /// Answers to give instead of doing what is asked: a status, for so many requests.
-    trouble: Mutex<Option<(u16, usize)>>,
-}
-
-impl ApiParts {
-    /// What the next request meets, if anything.
-    fn next_trouble(&self) -> Option<u16> {
-        let mut trouble = self.trouble.lock();
-        let (status, left) = trouble.as_mut()?;
-        *left = left.checked_sub(1)?;
-        Some(*status)
-    }
-}
+struct Api(ApiServer);
 
 impl Api {
     fn new() -> Self {
-        Self(Arc::new(ApiParts {
-            objects: Mutex::default(),
-            version: AtomicU64::new(1),
-            changes: broadcast::channel(100).0,
-            requests: Mutex::default(),
-            trouble: Mutex::default(),
-        }))
+        Self(ApiServer::start().unwrap())
     }
 
     fn client(&self) -> kube::Client {
-        let api = self.clone();
-        let service = tower::service_fn(move |request| {
-            let api = api.clone();
-            async move { Ok::<_, Infallible>(api.answer(request).await) }
-        });
-        kube::Client::new(service, "default")
+        self.0.client(Caller::node(NAME))
     }
 
     fn node(&self) -> Value {
-        let objects = self.0.objects.lock();
-        objects
-            .get(&format!("/api/v1/nodes/{NAME}"))
-            .cloned()
-            .unwrap_or_default()
+        self.0.get("v1", "nodes", "", NAME).unwrap_or_default()
     }
 
     fn lease(&self) -> Value {
-        let path = format!("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{NAME}");
-        self.0
-            .objects
-            .lock()
-            .get(&path)
-            .cloned()
-            .unwrap_or_default()
+        let (version, namespace) = ("coordination.k8s.io/v1", "kube-node-lease");
+        let lease = self.0.get(version, "leases", namespace, NAME);
+        lease.unwrap_or_default()
     }
 
     fn condition(&self, kind: &str) -> Value {
         let node = self.node();
-        let conditions = node["status"]["conditions"]
-            .as_array()
-            .cloned()
-            .unwrap_or_default();
-        let found = conditions
-            .into_iter()
-            .find(|condition| condition["type"] == kind);
-        found.unwrap_or_default()
+        let conditions = node["status"]["conditions"].as_array().into_iter();
+        let mut conditions = conditions.flatten();
+        let found = conditions.find(|condition| condition["type"] == kind);
+        found.cloned().unwrap_or_default()
     }
 
-    fn count(&self, request: &str) -> usize {
-        let requests = self.0.requests.lock();
-        requests
-            .iter()
-            .filter(|made| made.starts_with(request))
-            .count()
+    /// How many requests there were of this verb.
+    fn count(&self, verb: &str) -> usize {
+        let requests = self.0.requests();
+        requests.iter().filter(|one| one.verb == verb).count()
     }
 
-    fn store(&self, path: &str, mut object: Value) -> Value {
-        let version = self.0.version.fetch_add(1, Ordering::Relaxed) + 1;
-        let metadata = &mut object["metadata"];
-        metadata["resourceVersion"] = json!(version.to_string());
-        if metadata["uid"].is_null() {
-            metadata["uid"] = json!(format!("uid-{version}"));
-        }
-        self.0
-            .objects
-            .lock()
-            .insert(path.to_owned(), object.clone());
-        if path.contains("/nodes/") {
-            let _ = self.0.changes.send(object.clone());
-        }
-        object
+    /// Has the next requests meet this instead of an answer.
+    fn trouble(&self, verdict: Verdict, requests: usize) {
+        let met = AtomicUsize::new(0);
+        self.0.intercept(Some(Arc::new(move |_| {
+            if met.fetch_add(1, Ordering::Relaxed) < requests {
+                verdict.clone()
+            } else {
+                Verdict::Pass
+            }
+        })));
     }
-
-    async fn answer(&self, request: Request<Body>) -> Answer {
-        let (head, body) = request.into_parts();
-        let path = head.uri.path().to_owned();
-        let query = head.uri.query().unwrap_or_default().to_owned();
-        let is_watch = query.contains("watch=true");
-        let verb = if is_watch {
-            "WATCH"
-        } else {
-            head.method.as_str()
-        };
-        self.0.requests.lock().push(format!("{verb} {path}"));
-        match self.0.next_trouble() {
-            Some(SILENCE) => std::future::pending().await,
-            Some(status) => return failure(status, "InternalError"),
-            None => {}
-        }
-        if is_watch {
-            let changes = self.0.changes.subscribe();
-            let lines = futures::stream::unfold(changes, |mut changes| async move {
-                let object = changes.recv().await.ok()?;
-                let line = format!("{}\n", json!({"type": "MODIFIED", "object": object}));
-                Some((Ok(Frame::data(Bytes::from(line))), changes))
-            });
-            return Response::new(StreamBody::new(lines).boxed_unsync());
-        }
-        let body = body.collect().await.unwrap().to_bytes();
-        let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-        let known = self.0.objects.lock().get(&path).cloned();
-        match (head.method, known) {
-            (Method::GET, _) if path == "/api/v1/nodes" => {
-                let selector = format!("&fieldSelector=metadata.name%3D{NAME}&");
-                assert!(query.starts_with(&selector), "{query}");
-                let items: Vec<Value> =
-                    [self.node()].into_iter().filter(Value::is_object).collect();
-                let version = self.0.version.load(Ordering::Relaxed).to_string();
-                success(&json!({"metadata": {"resourceVersion": version}, "items": items}))
-            }
-            (Method::GET, Some(object)) => success(&object),
-            (Method::GET, None) => failure(404, "NotFound"),
-            (Method::POST, _) => {
-                let path = format!("{path}/{NAME}");
-                if self.0.objects.lock().contains_key(&path) {
-                    return failure(409, "AlreadyExists");
-                }
-                success(&self.store(&path, body))
-            }
-            (Method::PUT, Some(object)) => {
-                if object["metadata"]["resourceVersion"] != body["metadata"]["resourceVersion"] {
-                    return failure(409, "Conflict");
-                }
-                success(&self.store(&path, body))
-            }
-            (Method::PATCH, _) => {
-                let path = path.strip_suffix("/status").unwrap();
-                let Some(mut object) = self.0.objects.lock().get(path).cloned() else {
-                    return failure(404, "NotFound");
-                };
-                assert!(body.get("spec").is_none(), "{body}");
-                merge(&mut object, body);
-                success(&self.store(path, object))
-            }
-            other => panic!("{path}: {other:?}"),
-        }
-    }
-}
-
-/// A strategic merge, as far as nodes need one.
-fn merge(object: &mut Value, patch: Value) {
-    match (object, patch) {
-        (Value::Object(object), Value::Object(patch)) => {
-            for (key, value) in patch {
-                match value {
-                    Value::Null => drop(object.remove(&key)),
-                    value => merge(object.entry(key).or_insert(Value::Null), value),
-                }
-            }
-        }
-        (Value::Array(object), Value::Array(patch))
-            if patch.iter().all(|item| item.get("type").is_some()) =>
-        {
-            for item in patch {
-                match object
-                    .iter_mut()
-                    .find(|known| known["type"] == item["type"])
-                {
-                    Some(known) => *known = item,
-                    None => object.push(item),
-                }
-            }
-        }
-        (object, Value::Array(patch)) => {
-            let items = patch
-                .into_iter()
-                .filter(|item| item.get("$patch").is_none());
-            *object = Value::Array(items.collect());
-        }
-        (object, patch) => *object = patch,
-    }
-}
-
-fn success(object: &Value) -> Answer {
-    Response::new(Full::from(object.to_string()).boxed_unsync())
-}
-
-fn failure(code: u16, reason: &str) -> Answer {
-    let status = json!({
-        "kind": "Status", "apiVersion": "v1", "metadata": {},
-        "status": "Failure", "message": reason, "reason": reason, "code": code,
-    });
-    let mut answer = success(&status);
-    *answer.status_mut() = code.try_into().unwrap();
-    answer
 }
 
 /// What the test says of the node.
@@ -446,42 +269,39 @@ async fn a_quiet_node_asks_no_more_than_upstream_does() {
     let reporting = start(&api, &node, NodeOptions::default());
     reporting.until_ready("True").await;
     sleep(400 * SECOND).await;
-    api.0.requests.lock().clear();
+    api.0.forget_requests();
     sleep(3600 * SECOND).await;
-    let patches = api.count("PATCH");
+    let patches = api.count("patch");
     assert!(
         (11..=13).contains(&patches),
         "{patches} status patches an hour"
     );
-    let renewals = api.count("PUT");
+    let renewals = api.count("update");
     assert!(
         (340..=361).contains(&renewals),
         "{renewals} renewals an hour"
     );
     // Each lasts five to ten minutes.
-    let watches = api.count("WATCH");
+    let watches = api.count("watch");
     assert!(watches <= 12, "{watches} watches an hour");
-    let others = api.0.requests.lock().len() - patches - renewals - watches;
-    assert_eq!(others, 0, "{:?}", api.0.requests.lock());
+    let all = api.0.requests();
+    assert_eq!(all.len(), patches + renewals + watches, "{all:?}");
     reporting.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_was_there_before_and_what_others_say_stays() {
     let (api, node) = (Api::new(), Node::new());
-    let path = format!("/api/v1/nodes/{NAME}");
-    api.store(
-        &path,
-        json!({
-            "metadata": {"name": NAME, "labels": {"tier": "db", "kubernetes.io/arch": "z"}},
-            "spec": {"unschedulable": true, "podCIDR": "10.1.0.0/24"},
-            "status": {
-                "capacity": {"example.com/gpu": "2", "hugepages-3Mi": "0"},
-                "conditions": [{"type": "NetworkUnavailable", "status": "False"}],
-                "volumesAttached": [{"name": "v", "devicePath": ""}],
-            },
-        }),
-    );
+    let before = json!({
+        "metadata": {"name": NAME, "labels": {"tier": "db", "kubernetes.io/arch": "z"}},
+        "spec": {"unschedulable": true, "podCIDR": "10.1.0.0/24"},
+        "status": {
+            "capacity": {"example.com/gpu": "2", "hugepages-3Mi": "0"},
+            "conditions": [{"type": "NetworkUnavailable", "status": "False"}],
+            "volumesAttached": [{"name": "v", "devicePath": ""}],
+        },
+    });
+    api.0.create("v1", "nodes", "", before).unwrap();
     let reporting = start(&api, &node, NodeOptions::default());
     reporting.until_ready("True").await;
     let object = api.node();
@@ -495,10 +315,13 @@ async fn what_was_there_before_and_what_others_say_stays() {
     assert_eq!(api.condition("NetworkUnavailable")["status"], "False");
 
     // The node controller gave the node up; the kubelet says that it is there.
-    let mut lost = object.clone();
-    let conditions = lost["status"]["conditions"].as_array_mut().unwrap();
-    conditions.last_mut().unwrap()["status"] = json!("Unknown");
-    api.store(&path, lost);
+    let lose = |node: &mut Value| {
+        let conditions = node["status"]["conditions"].as_array_mut().unwrap();
+        let mut conditions = conditions.iter_mut();
+        let ready = conditions.find(|one| one["type"] == "Ready").unwrap();
+        ready["status"] = json!("Unknown");
+    };
+    api.0.edit("v1", "nodes", "", NAME, lose).unwrap();
     until("Ready again", 15 * SECOND, || {
         api.condition("Ready")["status"] == "True"
     })
@@ -551,7 +374,7 @@ async fn a_shutdown_is_told_at_once() {
 #[tokio::test(start_paused = true)]
 async fn an_api_server_in_trouble_is_asked_again() {
     let (api, node) = (Api::new(), Node::new());
-    *api.0.trouble.lock() = Some((500, 30));
+    api.trouble(Verdict::Refuse(ApiError::internal("trouble")), 30);
     let reporting = start(&api, &node, NodeOptions::default());
     until("a ready node", 300 * SECOND, || {
         api.condition("Ready")["status"] == "True"
@@ -559,14 +382,14 @@ async fn an_api_server_in_trouble_is_asked_again() {
     .await;
     until("a lease", 60 * SECOND, || api.lease().is_object()).await;
 
-    *api.0.trouble.lock() = Some((SILENCE, 1000));
+    api.trouble(Verdict::Delay(Duration::MAX), 1000);
     let renewed = api.lease()["spec"]["renewTime"].clone();
     sleep(60 * SECOND).await;
     assert!(
         reporting.cuts.load(Ordering::Relaxed) > 0,
         "connections are made anew"
     );
-    *api.0.trouble.lock() = None;
+    api.0.intercept(None);
     until("a renewal", 20 * SECOND, || {
         api.lease()["spec"]["renewTime"] != renewed
     })

@@ -6,6 +6,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use e2e::api_server::merge;
 use k8s_openapi::{
     api::{
         authentication::v1::{TokenRequestSpec, TokenRequestStatus},
@@ -21,8 +22,6 @@ use k8s_openapi::{
 };
 use kubelet::apiserver::objects::{Answer, ObjectError, Objects};
 use serde_json::{Value, json};
-
-use crate::cluster::api::merge;
 
 /// Objects by resource (`secret`), namespace (empty where there is none) and name.
 #[derive(Debug, Default)]
@@ -158,7 +157,7 @@ impl Objects for MemoryObjects {
     ) -> Answer<'a, Arc<PersistentVolumeClaim>> {
         let resource = "persistentvolumeclaim";
         let mut claim = self.get_raw(resource, namespace, name);
-        merge(&mut claim["status"], &patch["status"]);
+        merge("PersistentVolumeClaim", &mut claim, &patch).unwrap();
         self.put(resource, claim);
         self.patches.lock().unwrap().push(patch);
         self.get(resource, namespace, name)

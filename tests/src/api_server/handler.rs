@@ -50,16 +50,14 @@ impl Server {
         let record = record(&request, &path, target.as_ref(), &query, &caller);
         self.records.lock().push(record.clone());
         let interceptor = self.switches.lock().interceptor.clone();
-        match interceptor.map_or(Verdict::Pass, |decide| decide(&record)) {
-            Verdict::Pass => {}
+        let broken = || io::Error::new(io::ErrorKind::ConnectionReset, "connection broken");
+        let verdict = interceptor.map_or(Verdict::Pass, |decide| decide(&record));
+        let is_lost = matches!(verdict, Verdict::Lose);
+        match verdict {
+            Verdict::Pass | Verdict::Lose => {}
             Verdict::Delay(time) => sleep(time).await,
             Verdict::Refuse(error) => return Ok(failure(&error)),
-            Verdict::Break => {
-                return Err(io::Error::new(
-                    io::ErrorKind::ConnectionReset,
-                    "connection broken",
-                ));
-            }
+            Verdict::Break => return Err(broken()),
         }
         self.check_available()?;
         let answer = match self.authorize(&record, target.as_ref(), &query, &caller) {
@@ -73,6 +71,9 @@ impl Server {
                 None => self.other_path(&path, &header(request.headers(), "accept")),
             },
         };
+        if is_lost {
+            return Err(broken());
+        }
         Ok(answer.unwrap_or_else(|error| failure(&error)))
     }
 

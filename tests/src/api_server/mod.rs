@@ -48,6 +48,7 @@ use tower::service_fn;
 
 pub use connections::Listening;
 pub use errors::{ApiError, Cause};
+pub use patch::strategic::merge;
 pub use policy::{Attributes, Policy};
 pub use request::{Caller, Record};
 pub use resources::Resource;
@@ -71,6 +72,8 @@ pub enum Verdict {
     Refuse(ApiError),
     /// Its connection breaks.
     Break,
+    /// It is done, and then its connection breaks.
+    Lose,
 }
 
 /// Decides about each request.
@@ -203,6 +206,37 @@ impl ApiServer {
         }
     }
 
+    /// Puts an object there as [`Self::create`] does, with the UID that it has.
+    pub fn restore(
+        &self,
+        api_version: &str,
+        plural: &str,
+        namespace: &str,
+        object: Value,
+    ) -> Result<Value, ApiError> {
+        let target = target(api_version, plural, namespace, None)?;
+        self.0.restore(&target, object)
+    }
+
+    /// Changes an object in whatever way, without defaults, admission and validation.
+    pub fn edit(
+        &self,
+        api_version: &str,
+        plural: &str,
+        namespace: &str,
+        name: &str,
+        edit: impl FnOnce(&mut Value),
+    ) -> Result<Value, ApiError> {
+        let target = target(api_version, plural, namespace, Some(name))?;
+        self.0.edit(&target, edit)
+    }
+
+    /// Binds a pod to a node, as a scheduler does.
+    pub fn bind(&self, namespace: &str, pod: &str, node: &str) -> Result<Value, ApiError> {
+        let target = target("v1", "pods", namespace, Some(pod))?;
+        self.0.bind(&target, &json!({"target": {"name": node}}))
+    }
+
     /// The object as it is stored now.
     pub fn get(
         &self,
@@ -213,6 +247,19 @@ impl ApiServer {
     ) -> Result<Value, ApiError> {
         self.0
             .get(&target(api_version, plural, namespace, Some(name))?)
+    }
+
+    /// The objects of a namespace, or of all with an empty one.
+    pub fn list(
+        &self,
+        api_version: &str,
+        plural: &str,
+        namespace: &str,
+    ) -> Result<Vec<Value>, ApiError> {
+        let target = target(api_version, plural, namespace, None)?;
+        let mut list = self.0.list(&target, &request::Query::default())?;
+        let items = list["items"].as_array_mut();
+        Ok(items.map(std::mem::take).unwrap_or_default())
     }
 
     /// Deletes an object as the administrator, with these options.

@@ -55,9 +55,35 @@ impl Server {
         caller: &Caller,
     ) -> Result<Value, ApiError> {
         let mut storage = self.storage.lock();
+        let object = without_uid(object);
         let created = self.create_in(&mut storage, target, object, query.dry_run(), caller)?;
         self.publish(&storage);
         Ok(to_shown(target.resource, &created))
+    }
+
+    /// Creates an object that has a UID already, as a restored cluster has it.
+    pub(super) fn restore(&self, target: &Target, object: Value) -> Result<Value, ApiError> {
+        let mut storage = self.storage.lock();
+        let created = self.create_in(&mut storage, target, object, false, &Caller::admin())?;
+        self.publish(&storage);
+        Ok(to_shown(target.resource, &created))
+    }
+
+    /// Changes what is stored, whatever it becomes.
+    pub(super) fn edit(
+        &self,
+        target: &Target,
+        edit: impl FnOnce(&mut Value),
+    ) -> Result<Value, ApiError> {
+        let mut storage = self.storage.lock();
+        let key = target.key()?;
+        let old = storage.get(&key);
+        let old = old.ok_or_else(|| ApiError::not_found(target.resource, &key.name))?;
+        let mut object = Value::clone(&old);
+        edit(&mut object);
+        let stored = storage.put(key, object);
+        self.publish(&storage);
+        Ok(to_shown(target.resource, &stored))
     }
 
     pub(super) fn create_in(
@@ -104,7 +130,9 @@ impl Server {
         ] {
             remove(metadata, field);
         }
-        metadata["uid"] = json!(self.clock.uid());
+        if text(metadata, "/uid").is_empty() {
+            metadata["uid"] = json!(self.clock.uid());
+        }
         metadata["creationTimestamp"] = json!(self.clock.text());
         remove(metadata, "generation");
         if resource.generations {
@@ -178,6 +206,7 @@ impl Server {
         let Some(old) = storage.get(&target.key()?) else {
             if resource.create_on_update && target.subresource.is_empty() {
                 remove(&mut object["metadata"], "resourceVersion");
+                let object = without_uid(object);
                 let created =
                     self.create_in(&mut storage, target, object, query.dry_run(), caller)?;
                 self.publish(&storage);
@@ -224,7 +253,7 @@ impl Server {
                 let created = self.create_in(
                     &mut storage,
                     target,
-                    object.clone(),
+                    without_uid(object.clone()),
                     query.dry_run(),
                     caller,
                 )?;
@@ -304,6 +333,14 @@ impl Server {
             json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}),
         )
     }
+}
+
+/// A new object without the UID that its creator may have given it.
+fn without_uid(mut object: Value) -> Value {
+    if let Some(metadata) = object.get_mut("metadata") {
+        remove(metadata, "uid");
+    }
+    object
 }
 
 /// Whether nothing keeps an object that is being deleted any longer.
