@@ -51,7 +51,7 @@ impl Server {
     ) -> Result<Value, ApiError> {
         let mut storage = self.storage.lock();
         let deleted = self.delete_in(&mut storage, target, options)?;
-        self.publish(&storage);
+        self.publish();
         Ok(deleted)
     }
 
@@ -75,7 +75,7 @@ impl Server {
                 items.push(to_shown(target.resource, &object));
             }
         }
-        self.publish(&storage);
+        self.publish();
         Ok(json!({
             "kind": format!("{}List", target.resource.kind),
             "apiVersion": target.resource.api_version(),

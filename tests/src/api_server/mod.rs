@@ -43,7 +43,7 @@ use std::{io, sync::Arc, time::Duration};
 use kube::client::Body;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::sync::watch::Sender;
+use tokio::sync::{Notify, watch::Sender};
 use tower::service_fn;
 
 pub use connections::Listening;
@@ -86,7 +86,10 @@ pub struct ApiServer(Arc<Server>);
 /// What is behind an [`ApiServer`].
 struct Server {
     storage: Mutex<Storage>,
-    revision: Sender<u64>,
+    /// Wakes watches, in the order in which they wait: a simulation is to repeat.
+    news: Notify,
+    /// One more than there are watches.
+    watching: Arc<()>,
     cuts: Sender<Cuts>,
     clock: Clock,
     records: Mutex<Vec<Record>>,
@@ -122,7 +125,8 @@ impl ApiServer {
         let authority = Authority::new(&clock).map_err(ApiError::internal)?;
         let server = Self(Arc::new(Server {
             storage: Mutex::default(),
-            revision: Sender::new(0),
+            news: Notify::new(),
+            watching: Arc::default(),
             cuts: Sender::new(Cuts::default()),
             clock,
             records: Mutex::default(),
@@ -304,7 +308,7 @@ impl ApiServer {
 
     /// How many watches there are.
     pub fn watches(&self) -> usize {
-        self.0.revision.receiver_count()
+        Arc::strong_count(&self.0.watching) - 1
     }
 
     /// The revision of the newest change.
@@ -319,7 +323,7 @@ impl ApiServer {
 
     /// Ends all watches in order, as at the end of their time.
     pub fn end_watches(&self) {
-        self.0.cuts.send_modify(|cuts| cuts.ended += 1);
+        self.0.cut(|cuts| cuts.ended += 1);
     }
 
     /// Whether the server answers. When it does not, connections break and new ones
@@ -327,7 +331,7 @@ impl ApiServer {
     pub fn set_available(&self, available: bool) {
         self.0.switches.lock().available = available;
         if !available {
-            self.0.cuts.send_modify(|cuts| cuts.broken += 1);
+            self.0.cut(|cuts| cuts.broken += 1);
         }
     }
 
@@ -346,7 +350,7 @@ impl ApiServer {
         if run {
             self.0.schedule(&mut storage);
         }
-        self.0.publish(&storage);
+        self.0.publish();
     }
 
     /// The authority (PEM) that must have signed the serving certificates of kubelets;
@@ -407,8 +411,13 @@ impl ApiServer {
 
 impl Server {
     /// Tells watches of what was stored.
-    fn publish(&self, storage: &Storage) {
-        self.revision.send_replace(storage.revision());
+    fn publish(&self) {
+        self.news.notify_waiters();
+    }
+
+    fn cut(&self, cut: impl FnOnce(&mut Cuts)) {
+        self.cuts.send_modify(cut);
+        self.news.notify_waiters();
     }
 
     /// What admission adds to a new object.

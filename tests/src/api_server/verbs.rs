@@ -57,7 +57,7 @@ impl Server {
         let mut storage = self.storage.lock();
         let object = without_uid(object);
         let created = self.create_in(&mut storage, target, object, query.dry_run(), caller)?;
-        self.publish(&storage);
+        self.publish();
         Ok(to_shown(target.resource, &created))
     }
 
@@ -65,7 +65,7 @@ impl Server {
     pub(super) fn restore(&self, target: &Target, object: Value) -> Result<Value, ApiError> {
         let mut storage = self.storage.lock();
         let created = self.create_in(&mut storage, target, object, false, &Caller::admin())?;
-        self.publish(&storage);
+        self.publish();
         Ok(to_shown(target.resource, &created))
     }
 
@@ -82,7 +82,7 @@ impl Server {
         let mut object = Value::clone(&old);
         edit(&mut object);
         let stored = storage.put(key, object);
-        self.publish(&storage);
+        self.publish();
         Ok(to_shown(target.resource, &stored))
     }
 
@@ -209,7 +209,7 @@ impl Server {
                 let object = without_uid(object);
                 let created =
                     self.create_in(&mut storage, target, object, query.dry_run(), caller)?;
-                self.publish(&storage);
+                self.publish();
                 return Ok(to_shown(resource, &created));
             }
             return Err(ApiError::not_found(resource, &name));
@@ -228,7 +228,7 @@ impl Server {
             return Err(ApiError::modified(resource, &name));
         }
         let stored = self.write(&mut storage, target, &old, object, query.dry_run())?;
-        self.publish(&storage);
+        self.publish();
         Ok(to_shown(resource, &stored))
     }
 
@@ -257,7 +257,7 @@ impl Server {
                     query.dry_run(),
                     caller,
                 )?;
-                self.publish(&storage);
+                self.publish();
                 return Ok((to_shown(resource, &created), true));
             }
             return Err(ApiError::not_found(resource, &name));
@@ -272,7 +272,7 @@ impl Server {
             check_uid(target, &old, text(&next, "/metadata/uid"))?;
         }
         let stored = self.write(&mut storage, target, &old, next, query.dry_run())?;
-        self.publish(&storage);
+        self.publish();
         Ok((to_shown(resource, &stored), false))
     }
 
@@ -328,7 +328,7 @@ impl Server {
         let mut pod = Value::clone(&old);
         pods::bind(&mut pod, text(binding, "/target/name"), &self.clock.text());
         storage.put(key, pod);
-        self.publish(&storage);
+        self.publish();
         Ok(
             json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}),
         )

@@ -1,15 +1,12 @@
 //! Watches: from a revision or from what there is, with bookmarks, until their
 //! time is over, their revision expires or a test cuts them.
 
-use std::{collections::VecDeque, io, sync::Arc, time::Duration};
+use std::{collections::VecDeque, io, pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures::{Stream, stream};
 use serde_json::{Value, json};
-use tokio::{
-    sync::watch::Receiver,
-    time::{Instant, sleep_until},
-};
+use tokio::time::{Instant, sleep_until};
 
 use super::{
     Server,
@@ -50,9 +47,9 @@ struct Watch {
     ends_beginning: bool,
     next_bookmark: Instant,
     deadline: Instant,
-    newest: Receiver<u64>,
-    cuts: Receiver<Cuts>,
+    /// Cuts before it began do not end it.
     begun: Cuts,
+    _watching: Arc<()>,
     over: bool,
 }
 
@@ -77,8 +74,6 @@ impl Server {
         let lasts = query
             .seconds("timeoutSeconds")
             .filter(|time| !time.is_zero());
-        let cuts = self.cuts.subscribe();
-        let begun = *cuts.borrow();
         let mut watch = Watch {
             server: Arc::clone(self),
             target: target.clone(),
@@ -90,9 +85,8 @@ impl Server {
             ends_beginning: false,
             next_bookmark: Instant::now() + BOOKMARK_EVERY,
             deadline: Instant::now() + lasts.unwrap_or(LASTS),
-            newest: self.revision.subscribe(),
-            cuts,
-            begun,
+            begun: *self.cuts.borrow(),
+            _watching: Arc::clone(&self.watching),
             over: false,
         };
         let from = query.text("resourceVersion");
@@ -138,8 +132,12 @@ impl Watch {
     }
 
     async fn next(mut self) -> Option<(io::Result<Bytes>, Self)> {
+        let server = Arc::clone(&self.server);
         loop {
-            let cuts = *self.cuts.borrow();
+            // What comes from here on is not missed.
+            let mut news = pin!(server.news.notified());
+            news.as_mut().enable();
+            let cuts = *server.cuts.borrow();
             if cuts.broken != self.begun.broken {
                 if self.over {
                     return None;
@@ -158,7 +156,6 @@ impl Watch {
             if self.over {
                 return None;
             }
-            self.newest.mark_unchanged();
             self.follow();
             if !self.pending.is_empty() {
                 continue;
@@ -170,14 +167,7 @@ impl Watch {
             };
             let timed = tokio::select! {
                 biased;
-                cut = self.cuts.changed() => {
-                    self.over |= cut.is_err();
-                    false
-                }
-                newer = self.newest.changed() => {
-                    self.over |= newer.is_err();
-                    false
-                }
+                () = news => false,
                 () = sleep_until(wake) => true,
             };
             if timed {
