@@ -2,7 +2,7 @@
 //! kubelet hears what changed.
 
 use std::{
-    collections::{HashMap, HashSet, hash_map::Entry},
+    collections::{BTreeMap, HashMap, HashSet, btree_map::Entry},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -38,7 +38,7 @@ pub struct PodConfig {
 struct Shared {
     updates: mpsc::Sender<PodUpdate>,
     /// Held while a set is merged and its updates are sent: they stay in order.
-    sources: Mutex<HashMap<Source, HashMap<PodUid, Arc<Pod>>>>,
+    sources: Mutex<HashMap<Source, BTreeMap<PodUid, Arc<Pod>>>>,
     seen: parking_lot::Mutex<SeenSources>,
     all_seen: AtomicBool,
 }
@@ -246,9 +246,9 @@ impl Differences {
 
 /// Makes `known` what `told` is, and returns the differences in the order in
 /// which they must be told.
-fn merge(known: &mut HashMap<PodUid, Arc<Pod>>, told: Vec<Arc<Pod>>, source: Source) -> Changes {
+fn merge(known: &mut BTreeMap<PodUid, Arc<Pod>>, told: Vec<Arc<Pod>>, source: Source) -> Changes {
     let mut differences = Differences::default();
-    let mut now = HashMap::with_capacity(told.len());
+    let mut now = BTreeMap::new();
     let mut names = HashSet::new();
     for pod in told {
         if !names.insert(full_name(&pod)) {

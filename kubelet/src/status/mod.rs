@@ -15,10 +15,7 @@ mod restart_all;
 pub mod sync;
 mod verdict;
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus as ApiStatus};
@@ -76,7 +73,7 @@ struct Report {
 
 #[derive(Debug, Default)]
 struct Reports {
-    by_uid: HashMap<PodUid, Report>,
+    by_uid: BTreeMap<PodUid, Report>,
     version: u64,
 }
 

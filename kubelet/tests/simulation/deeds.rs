@@ -1,5 +1,7 @@
 //! What is done to the pods and the machine of a run.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{Container, Pod},
@@ -42,9 +44,13 @@ impl Simulation {
                 sleep(lasting).await;
             }
             974..=976 => self.restart().await,
+            977..=983 if self.node.cluster.is_some() => self.trouble().await,
             977..=983 => self.reconcile().await,
             984..=989 => sleep(self.random.millis(500, 4000)).await,
             _ => self.flip_probes(),
+        }
+        if let Some(cluster) = &mut self.node.cluster {
+            cluster.bring_due();
         }
         if self.random.permille(700) {
             sleep(self.random.millis(0, 50)).await;
@@ -79,10 +85,33 @@ impl Simulation {
         index
     }
 
+    /// Adds a pod that runs on, and needs what comes after a time.
+    pub async fn add_needy(&mut self, after: Duration) {
+        let slot = self.generations.len();
+        self.generations.push(0);
+        let runtime = &self.node.runtime;
+        let mut planned = pods::plan_sized(slot, Source::Api, 1, &mut self.random, runtime);
+        if let Some(cluster) = &mut self.node.cluster {
+            cluster.give_needs(&mut planned.pod, after);
+        }
+        let index = self.take(slot, planned);
+        self.send(PodOperation::Add, index).await;
+    }
+
     async fn add_of(&mut self, kinds: &[Kind]) {
         let slot = self.generations.len();
         self.generations.push(0);
-        let planned = pods::plan(slot, 0, kinds, &mut self.random, &self.node.runtime);
+        let mut planned = pods::plan(slot, 0, kinds, &mut self.random, &self.node.runtime);
+        if let Some(cluster) = &mut self.node.cluster
+            && planned.source == Source::Api
+            && self.random.permille(300)
+        {
+            let after = match cluster.well_since {
+                None => self.random.of(&[0, 0, 100, 3000]),
+                Some(_) => 0,
+            };
+            cluster.give_needs(&mut planned.pod, Duration::from_millis(after));
+        }
         let index = self.take(slot, planned);
         self.send(PodOperation::Add, index).await;
     }
@@ -99,7 +128,21 @@ impl Simulation {
         self.node
             .trace
             .note(format!("{operation:?} {}", subject.uid), &[]);
-        self.kubelet.send(operation, source, vec![pod]).await;
+        match (&self.node.cluster, source) {
+            (None, _) => self.kubelet.send(operation, source, vec![pod]).await,
+            (Some(cluster), Source::Api) => cluster.tell(operation, &pod).await,
+            (Some(_), _) => {
+                let pods = self.pods_of(source);
+                self.kubelet.set_static(pods).await;
+            }
+        }
+    }
+
+    /// The pods that a source has.
+    fn pods_of(&self, source: Source) -> Vec<Pod> {
+        let subjects = self.subjects.iter();
+        let present = subjects.filter(|s| s.present && s.source == source);
+        present.map(|subject| subject.pod.clone()).collect()
     }
 
     /// A pod by chance that fulfils a condition, if the first few tries find one.
@@ -169,7 +212,9 @@ impl Simulation {
     }
 
     pub async fn delete_one(&mut self, index: usize) {
-        let grace = i64::try_from(self.random.between(0, 5)).unwrap();
+        // An API server removes a pod at once that is to have no time.
+        let least = u64::from(self.node.cluster.is_some());
+        let grace = i64::try_from(self.random.between(least, 5)).unwrap();
         let subject = &mut self.subjects[index];
         subject.deleting = true;
         let metadata = &mut subject.pod.metadata;
@@ -240,7 +285,10 @@ impl Simulation {
 
     /// Adds a pod again that was removed, perhaps while it is still ending.
     async fn bring_back(&mut self) {
-        let Some(index) = self.pick(|subject| !subject.present && !subject.deleting) else {
+        // An API server makes another pod, of another UID.
+        let alone = self.node.cluster.is_none();
+        let wanted = |s: &Subject| !s.present && !s.deleting && (alone || s.source == Source::File);
+        let Some(index) = self.pick(wanted) else {
             return;
         };
         let slot = self.subjects[index].slot;
@@ -274,12 +322,12 @@ impl Simulation {
         }
         sleep(self.random.millis(0, 2000)).await;
         for source in [Source::File, Source::Api] {
-            let present = self
-                .subjects
-                .iter()
-                .filter(|s| s.present && s.source == source);
-            let pods: Vec<Pod> = present.map(|subject| subject.pod.clone()).collect();
-            self.kubelet.send(PodOperation::Add, source, pods).await;
+            let pods = self.pods_of(source);
+            if self.node.cluster.is_none() {
+                self.kubelet.send(PodOperation::Add, source, pods).await;
+            } else if source == Source::File {
+                self.kubelet.set_static(pods).await;
+            }
             sleep(self.random.millis(0, 500)).await;
         }
         self.kubelet.sources_are_read();

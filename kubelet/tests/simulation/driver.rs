@@ -12,6 +12,7 @@ use tokio::{
 
 use crate::{
     checks::{self, Panics},
+    cluster::{self, Cluster},
     faults, history,
     node::{Node, Running},
     pods,
@@ -25,6 +26,8 @@ pub const EPOCH: i64 = 1_767_225_600;
 /// that failed just before waits for up to five minutes, and again if then it is one
 /// too many.
 const SETTLED: Duration = Duration::from_secs(11 * 60);
+/// Longer than anything lasts that nobody uses any more.
+const UNUSED: Duration = Duration::from_secs(10 * 60);
 /// Between two looks at whether it is.
 const LOOK: Duration = Duration::from_secs(4);
 /// How long it is seen to stay so.
@@ -57,9 +60,11 @@ pub async fn simulate(seed: u64, pods: usize) -> Trace {
     let mut random = Random::new(seed, 1);
     let runtime = FakeRuntime::at(Duration::from_secs(EPOCH.unsigned_abs()));
     pods::add_images(&runtime);
-    let node = Node::new(runtime, &mut random);
+    let cluster = (seed % 2 == 1).then(Cluster::new);
+    let node = Node::new(runtime, cluster, &mut random);
     let kubelet = node.start();
     kubelet.sources_are_read();
+    kubelet.set_static(Vec::new()).await;
     sleep(Duration::from_secs(3)).await;
     let idle_tasks = Handle::current().metrics().num_alive_tasks();
 
@@ -81,17 +86,24 @@ pub async fn simulate(seed: u64, pods: usize) -> Trace {
         generations: Vec::new(),
     };
     faults::begin(&simulation.node.runtime, Random::new(seed, 2));
+    if let Some(cluster) = &simulation.node.cluster {
+        cluster.fail_by_chance(Random::new(seed, 3), simulation.node.trace.clone());
+    }
     while simulation.subjects.len() < pods {
         simulation.act().await;
     }
     simulation.node.runtime.clear_faults();
     simulation.node.failing.end();
+    if let Some(cluster) = &mut simulation.node.cluster {
+        cluster.be_well();
+    }
     simulation.settle("after the faults").await;
     simulation.rounds().await;
     simulation.remove_all().await;
     simulation.settle("after all pods were removed").await;
-    // Containers that are gone end on their own in the fake runtime.
-    sleep(Duration::from_secs(10)).await;
+    // Containers that are gone end on their own in the fake runtime, and what pods needed is
+    // followed for a while.
+    sleep(UNUSED).await;
     let tasks = Handle::current().metrics().num_alive_tasks();
     assert_eq!(tasks, idle_tasks, "seed {seed}: tasks without any pod");
     simulation.kubelet.kill().await;
@@ -141,13 +153,21 @@ impl Simulation {
         }
     }
 
+    /// The first thing that is not as it should be.
+    pub fn problem(&self) -> Option<String> {
+        checks::problem(self).or_else(|| cluster::problem(self))
+    }
+
     /// Waits until everything is as it should be, and sees that it stays so.
     async fn settle(&mut self, when: &str) {
         let deadline = Instant::now() + SETTLED;
         loop {
             sleep(LOOK).await;
             self.observe();
-            let Some(problem) = checks::problem(self) else {
+            if let Some(cluster) = &mut self.node.cluster {
+                cluster.bring_due();
+            }
+            let Some(problem) = self.problem() else {
                 break;
             };
             assert!(
@@ -159,7 +179,7 @@ impl Simulation {
         sleep(CALM).await;
         self.calm.push(settled..Instant::now());
         self.observe();
-        if let Some(problem) = checks::problem(self) {
+        if let Some(problem) = self.problem() {
             panic!("{when}, after it had settled: {problem}");
         }
         if let Some(problem) = history::problem(self) {

@@ -8,6 +8,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod checks;
+mod cluster;
 mod deeds;
 mod driver;
 mod faults;

@@ -1,6 +1,8 @@
 //! A node: the runtime, the directories, and the kubelet that runs on them.
 
 use std::{
+    collections::BTreeMap,
+    future::ready,
     path::PathBuf,
     sync::{
         Arc,
@@ -9,28 +11,33 @@ use std::{
     time::Duration,
 };
 
-use e2e::{fake_runtime::FakeRuntime, random::Random};
+use e2e::{api_server::Caller, fake_runtime::FakeRuntime, random::Random};
 use k8s_openapi::api::core::v1::Pod;
 use kubelet::{
-    apiserver::objects::NoObjects,
+    apiserver::objects::{ApiObjects, ApiObjectsParts, ChangeDetection, NoObjects},
     config::{
         options::Options,
+        pod_config::{PodConfig, PodSet, SourceHandle},
+        source::apiserver::ApiSource,
         update::{PodOperation, PodUpdate, Source},
     },
     events::EventRecorder,
-    kubelet::Kubelet,
+    kubelet::{Kubelet, Membership},
     runtime::cri::CriClient,
 };
 use tokio::{sync::mpsc, task::JoinHandle};
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
+    cluster::{Cluster, NODE},
     probes::Failing,
     trace::{Trace, Traced},
 };
 
 /// Updates on their way to the kubelet.
 const UPDATES: usize = 50;
+/// How long a kubelet may take no updates.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What outlives one kubelet.
 pub struct Node {
@@ -38,14 +45,16 @@ pub struct Node {
     pub failing: Failing,
     pub trace: Trace,
     pub options: Options,
+    /// None: it is in no cluster.
+    pub cluster: Option<Cluster>,
     _dir: tempfile::TempDir,
 }
 
 impl Node {
-    pub fn new(runtime: FakeRuntime, random: &mut Random) -> Self {
+    pub fn new(runtime: FakeRuntime, cluster: Option<Cluster>, random: &mut Random) -> Self {
         let dir = memory_dir();
         let options = Options {
-            node_name: "node".to_owned(),
+            node_name: NODE.to_owned(),
             node_ips: vec!["192.0.2.1".parse().unwrap()],
             root_dir: dir.path().join("kubelet"),
             pod_logs_dir: dir.path().join("logs"),
@@ -62,6 +71,7 @@ impl Node {
             runtime,
             trace: Trace::new(dir.path()),
             options,
+            cluster,
             _dir: dir,
         }
     }
@@ -78,6 +88,13 @@ impl Node {
             trace: self.trace.clone(),
         };
         let cri = CriClient::from_channels(runtime, image, timeout);
+        match &self.cluster {
+            Some(cluster) => self.join(cluster, cri),
+            None => self.run_alone(cri),
+        }
+    }
+
+    fn run_alone(&self, cri: CriClient) -> Running {
         let ready = Arc::new(AtomicBool::new(false));
         let (updates, receiver) = mpsc::channel(UPDATES);
         let all_heard = {
@@ -85,21 +102,49 @@ impl Node {
             // What is on its way to the kubelet was not heard yet.
             move || ready.load(Ordering::Relaxed) && updates.capacity() == UPDATES
         };
-        let events = EventRecorder::default();
-        let options = self.options.clone();
+        let (options, events) = (self.options.clone(), EventRecorder::default());
         let kubelet = Kubelet::new(options, cri, Arc::new(NoObjects), None, events, all_heard);
-        let cancel = CancellationToken::new();
-        let task = tokio::spawn({
-            let (kubelet, cancel) = (kubelet.clone(), cancel.clone());
-            async move { kubelet.run(receiver, cancel).await.unwrap() }
+        let sources = Sources::Told { updates, ready };
+        let (tasks, cancel) = (TaskTracker::new(), CancellationToken::new());
+        Running::new(kubelet, receiver, sources, tasks, cancel)
+    }
+
+    fn join(&self, cluster: &Cluster, cri: CriClient) -> Running {
+        let client = || cluster.server.client(Caller::node(NODE));
+        let (config, receiver) = PodConfig::new();
+        let (file, api) = (config.source(Source::File), config.source(Source::Api));
+        let (tasks, cancel) = (TaskTracker::new(), CancellationToken::new());
+        let objects = ApiObjects::new(ApiObjectsParts {
+            client: client(),
+            node: cluster.node.subscribe(),
+            change_detection: ChangeDetection::Watch,
+            sync_frequency: self.options.sync_frequency,
+            tasks: tasks.clone(),
+            cancel: cancel.clone(),
         });
-        Running {
-            kubelet,
-            updates,
-            ready,
-            cancel,
-            task,
-        }
+        let membership = Membership {
+            client: client(),
+            node: cluster.node.subscribe(),
+            last_node: None,
+            last_statuses: BTreeMap::new(),
+        };
+        let source = ApiSource {
+            client: client(),
+            node_name: NODE.to_owned(),
+            node_known: Box::pin(ready(())),
+            checkpoint: None,
+        };
+        tasks.spawn(source.run(api, cancel.clone()));
+        let kubelet = Kubelet::new(
+            self.options.clone(),
+            cri,
+            Arc::new(objects),
+            Some(membership),
+            EventRecorder::default(),
+            move || config.seen_all_sources(),
+        );
+        let sources = Sources::Cluster { file };
+        Running::new(kubelet, receiver, sources, tasks, cancel)
     }
 }
 
@@ -115,27 +160,76 @@ fn memory_dir() -> tempfile::TempDir {
 /// A kubelet that runs.
 pub struct Running {
     pub kubelet: Kubelet,
-    ready: Arc<AtomicBool>,
-    updates: mpsc::Sender<PodUpdate>,
+    sources: Sources,
     cancel: CancellationToken,
+    /// Everything but the kubelet's own task.
+    tasks: TaskTracker,
     task: JoinHandle<()>,
 }
 
+/// Where a kubelet has its pods from.
+enum Sources {
+    /// It is told what happens to them.
+    Told {
+        updates: mpsc::Sender<PodUpdate>,
+        ready: Arc<AtomicBool>,
+    },
+    /// From manifests, and from the API server.
+    Cluster { file: SourceHandle },
+}
+
 impl Running {
+    fn new(
+        kubelet: Kubelet,
+        updates: mpsc::Receiver<PodUpdate>,
+        sources: Sources,
+        tasks: TaskTracker,
+        cancel: CancellationToken,
+    ) -> Self {
+        let task = tokio::spawn({
+            let (kubelet, cancel) = (kubelet.clone(), cancel.clone());
+            async move { kubelet.run(updates, cancel).await.unwrap() }
+        });
+        Self {
+            kubelet,
+            sources,
+            cancel,
+            tasks,
+            task,
+        }
+    }
+
+    /// Tells a kubelet in no cluster what happens to pods.
     pub async fn send(&self, operation: PodOperation, source: Source, pods: Vec<Pod>) {
+        let Sources::Told { updates, .. } = &self.sources else {
+            return;
+        };
         let update = PodUpdate {
             pods: pods.into_iter().map(Arc::new).collect(),
             operation,
             source,
         };
         // A kubelet that still waits for its runtime takes no updates.
-        let sent = tokio::time::timeout(Duration::from_secs(120), self.updates.send(update));
+        let sent = tokio::time::timeout(PATIENCE, updates.send(update));
         sent.await.unwrap().unwrap();
     }
 
-    /// It has heard of every pod.
+    /// Puts these manifests on a node of a cluster.
+    pub async fn set_static(&self, pods: Vec<Pod>) {
+        let Sources::Cluster { file } = &self.sources else {
+            return;
+        };
+        let pods = pods.into_iter().map(Arc::new).collect();
+        let complete = true;
+        let set = tokio::time::timeout(PATIENCE, file.set(PodSet { pods, complete }));
+        set.await.unwrap().unwrap();
+    }
+
+    /// A kubelet in no cluster has heard of every pod.
     pub fn sources_are_read(&self) {
-        self.ready.store(true, Ordering::Relaxed);
+        if let Sources::Told { ready, .. } = &self.sources {
+            ready.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Ends the kubelet at whatever it does, and leaves the pods.
@@ -143,5 +237,8 @@ impl Running {
         self.cancel.cancel();
         let ended = tokio::time::timeout(Duration::from_millis(10), self.task);
         ended.await.unwrap().unwrap();
+        self.tasks.close();
+        let ended = tokio::time::timeout(Duration::from_millis(10), self.tasks.wait());
+        ended.await.unwrap();
     }
 }

@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 
 use e2e::random::Random;
 
+use crate::cluster::NODE;
+
 /// What is to become of a pod that nothing but its own containers ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect {
@@ -145,10 +147,17 @@ fn make(slot: usize, kind: Kind, random: &mut Random, runtime: &FakeRuntime) -> 
     (maker.spec, expect)
 }
 
-fn planned(slot: usize, generation: u32, source: Source, spec: Value, expect: Expect) -> Planned {
+fn planned(
+    slot: usize,
+    generation: u32,
+    source: Source,
+    mut spec: Value,
+    expect: Expect,
+) -> Planned {
     let uid = format!("uid-{slot}-{generation}");
     let mut metadata = json!({"name": format!("p{slot}"), "namespace": "default", "uid": uid});
     if source == Source::File {
+        spec["nodeName"] = json!(NODE);
         metadata["annotations"] = json!({
             "kubernetes.io/config.source": "file", "kubernetes.io/config.hash": uid,
         });

@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::{
-    checks,
     driver::Simulation,
     pods::{self, Expect},
 };
@@ -136,7 +135,7 @@ impl Simulation {
 
     fn assert_settled(&mut self, when: &str) {
         self.observe();
-        if let Some(problem) = checks::problem(self) {
+        if let Some(problem) = self.problem() {
             panic!("when {when}: {problem}");
         }
     }

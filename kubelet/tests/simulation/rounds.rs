@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use tonic::Status;
 
 use crate::{
-    checks,
+    cluster::Cluster,
     driver::Simulation,
     pods::{self, Expect},
     subject::Subject,
@@ -41,6 +41,17 @@ const PROBES: Duration = Duration::from_secs(20);
 const JOB: Duration = Duration::from_secs(4);
 /// Between two lists where events are trusted.
 const SLOW_LIST: Duration = Duration::from_secs(30);
+
+/// How long the API server is away.
+const AWAY: Duration = Duration::from_secs(20);
+/// Requests to it of which the answers get lost.
+const LOST_REQUESTS: usize = 3;
+/// How late things come that pods need.
+const LATE: Duration = Duration::from_secs(10);
+/// The longest time between two tries of a sync that fails, lengthened by up to half.
+const SYNC_RETRY: Duration = Duration::from_secs(15);
+/// The same of requests to the API server.
+const SERVER_RETRY: Duration = Duration::from_secs(45);
 
 /// What fails or is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +96,12 @@ enum Class {
     Debug,
     /// A pod is resized.
     Resize,
+    /// Containers crash, and a pod is removed, while the API server is away.
+    ServerAway,
+    /// Containers crash, and the answers of some requests to the API server get lost.
+    LostRequests,
+    /// New pods need what comes late.
+    LateNeeds,
 }
 
 const CLASSES: &[Class] = &[
@@ -108,6 +125,9 @@ const CLASSES: &[Class] = &[
     Class::FullNode,
     Class::Debug,
     Class::Resize,
+    Class::ServerAway,
+    Class::LostRequests,
+    Class::LateNeeds,
 ];
 
 impl Class {
@@ -139,9 +159,23 @@ impl Class {
             Self::Edit => GRACE + restart,
             // They fail twice at most.
             Self::JobSandboxEnd => 3 * (restart + JOB),
+            // Lists, watches and statuses are retried ever later.
+            Self::ServerAway => restart + SERVER_RETRY,
+            // After one, two and four seconds.
+            Self::LostRequests => restart + 7 * RETRY,
+            // A sync that failed is retried ever later.
+            Self::LateNeeds => SYNC_RETRY + READY,
             // They look at it themselves.
             Self::FullNode | Self::Debug | Self::Resize => NOTICED,
         }
+    }
+
+    /// Whether it needs an API server.
+    const fn is_of_cluster(self) -> bool {
+        matches!(
+            self,
+            Self::ServerAway | Self::LostRequests | Self::LateNeeds
+        )
     }
 
     /// Whether it needs a pod whose source is the API server.
@@ -164,6 +198,7 @@ impl Simulation {
     /// Tries some classes of faults, each on pods that have settled.
     pub async fn rounds(&mut self) {
         let mut classes = CLASSES.to_vec();
+        classes.retain(|class| self.node.cluster.is_some() || !class.is_of_cluster());
         for _ in 0..ROUNDS {
             let chosen = usize::try_from(self.random.below(classes.len() as u64)).unwrap();
             let class = classes.swap_remove(chosen);
@@ -220,6 +255,15 @@ impl Simulation {
             Class::FullNode => self.fill().await,
             Class::Debug => self.debug().await,
             Class::Resize => self.resize().await,
+            Class::ServerAway => self.be_away(&targets).await,
+            Class::LostRequests => self.cluster().lose(LOST_REQUESTS),
+            Class::LateNeeds => {
+                for _ in 0..TARGETS {
+                    self.add_needy(LATE).await;
+                }
+                sleep(LATE).await;
+                self.cluster().bring_due();
+            }
         }
         if matches!(
             class,
@@ -231,6 +275,7 @@ impl Simulation {
                 | Class::HangAfter
                 | Class::LostEvents
                 | Class::BrokenEvents
+                | Class::LostRequests
         ) {
             self.crash_all(&targets);
         }
@@ -240,11 +285,14 @@ impl Simulation {
         // Those of calls that nobody made.
         runtime.clear_faults();
         runtime.mute_events(false);
+        if let Some(cluster) = &self.node.cluster {
+            cluster.server.intercept(None);
+        }
         if class == Class::Crash {
             self.calm.push(begun..Instant::now());
         }
         self.observe();
-        if let Some(problem) = checks::problem(self) {
+        if let Some(problem) = self.problem() {
             panic!("{limit:?} after {class:?}: {problem}");
         }
     }
@@ -286,6 +334,21 @@ impl Simulation {
         sleep(JOB / 2).await;
         let jobs: Vec<usize> = (first..self.subjects.len()).collect();
         self.end_sandboxes(&jobs);
+    }
+
+    async fn be_away(&mut self, targets: &[usize]) {
+        self.cluster().server.set_available(false);
+        self.crash_all(targets);
+        let of_api = |index: &&usize| self.subjects[**index].source == Source::Api;
+        if let Some(index) = targets.iter().find(of_api).copied() {
+            self.remove_one(index).await;
+        }
+        sleep(AWAY).await;
+        self.cluster().server.set_available(true);
+    }
+
+    fn cluster(&mut self) -> &mut Cluster {
+        self.node.cluster.as_mut().unwrap()
     }
 
     async fn do_to(&mut self, targets: &[usize], operation: PodOperation) {

@@ -24,7 +24,10 @@ async fn an_event_that_cannot_be_read_is_passed_over() {
     assert_eq!(services.len(), 1, "that of the cluster itself");
     let bad = json!({"metadata": {"namespace": "ns", "name": "bad"}, "spec": "nonsense"});
     server.put(PATH, bad);
-    server.put(PATH, json!({"metadata": {"namespace": "ns", "name": "good"}}));
+    server.put(
+        PATH,
+        json!({"metadata": {"namespace": "ns", "name": "good"}}),
+    );
     let Change::Put(service) = changes.next().await else {
         panic!("no service came");
     };

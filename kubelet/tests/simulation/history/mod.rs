@@ -46,10 +46,13 @@ impl<'a> History<'a> {
     }
 
     /// Whether the kubelet may have taken no updates at a time, because its runtime seemed to
-    /// be down: it tells nothing for 30 s then.
+    /// be down: it tells nothing for 30 s then. Nor may it hear of what happens at an API server
+    /// that fails.
     fn is_unheard(&self, at: Instant) -> bool {
+        let cluster = self.simulation.node.cluster.as_ref();
+        let fails = cluster.is_some_and(|c| c.well_since.is_none_or(|since| at < since));
         let mut outages = self.simulation.outages.iter();
-        outages.any(|outage| *outage <= at && at <= *outage + OUTAGE)
+        fails || outages.any(|outage| *outage <= at && at <= *outage + OUTAGE)
     }
 
     /// Whether nothing failed or was disturbed in a time, and had not for long.

@@ -1,0 +1,303 @@
+//! The cluster of a node: its API server, what its pods need, and what goes wrong with it.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use e2e::{
+    api_server::{ApiError, ApiServer, Caller, Record, Verdict},
+    random::Random,
+};
+use k8s_openapi::api::core::v1::{Node, Pod, PodStatus};
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use kubelet::{
+    config::update::{PodOperation, Source},
+    pod::identity::{CONFIG_MIRROR, PodUid},
+    runtime::machine::Machine,
+};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep},
+};
+
+use crate::{
+    checks::summary,
+    driver::{EPOCH, Simulation},
+    history,
+    subject::Subject,
+    trace::Trace,
+};
+
+/// The name of the node.
+pub const NODE: &str = "node";
+const NAMESPACE: &str = "default";
+/// A variable with what is in a secret.
+const VARIABLE: &str = "FROM_SECRET";
+
+/// The API server that a node is registered with.
+pub struct Cluster {
+    pub server: ApiServer,
+    pub node: watch::Sender<Option<Arc<Node>>>,
+    /// Since when the server does what it is asked for; not yet while it fails by chance.
+    pub well_since: Option<Instant>,
+    /// What pods wait for, by when it comes.
+    due: Vec<(Instant, &'static str, Value)>,
+}
+
+impl Cluster {
+    pub fn new() -> Self {
+        let since_epoch = Duration::from_secs(EPOCH.unsigned_abs());
+        let server = ApiServer::start_at(Some(since_epoch)).unwrap();
+        let resources = json!({
+            "cpu": Machine::read().cpus.to_string(), "memory": "64Gi", "pods": "10000",
+        });
+        let node = json!({
+            "metadata": {"name": NODE},
+            "status": {"capacity": resources, "allocatable": resources},
+        });
+        let node = server.create("v1", "nodes", "", node).unwrap();
+        Self {
+            server,
+            node: watch::Sender::new(Some(Arc::new(serde_json::from_value(node).unwrap()))),
+            well_since: None,
+            due: Vec::new(),
+        }
+    }
+
+    /// Lets requests of the node fail by chance until it is well again.
+    pub fn fail_by_chance(&self, random: Random, trace: Trace) {
+        let random = Mutex::new(random);
+        self.server.intercept(Some(Arc::new(move |record| {
+            let verdict = meet(record, &mut random.lock());
+            let what = format!("{} {}: {verdict:?}", record.verb, record.path);
+            trace.note(what, &[]);
+            verdict
+        })));
+    }
+
+    /// Has the next requests of the node that write something done, and not answered.
+    pub fn lose(&self, requests: usize) {
+        let lost = AtomicUsize::new(0);
+        self.server.intercept(Some(Arc::new(move |record| {
+            let writes = !matches!(record.verb, "get" | "list" | "watch");
+            if writes && lost.fetch_add(1, Ordering::Relaxed) < requests {
+                Verdict::Lose
+            } else {
+                Verdict::Pass
+            }
+        })));
+    }
+
+    /// Lets nothing go wrong from now on.
+    pub fn be_well(&mut self) {
+        self.server.intercept(None);
+        self.well_since = Some(Instant::now());
+    }
+
+    /// Does to a pod what one of its users does.
+    pub async fn tell(&self, operation: PodOperation, pod: &Pod) {
+        let name = pod.metadata.name.as_deref().unwrap();
+        match operation {
+            PodOperation::Add => {
+                let pod = serde_json::to_value(pod).unwrap();
+                self.server.restore("v1", "pods", NAMESPACE, pod).unwrap();
+                self.server.bind(NAMESPACE, name, NODE).unwrap();
+            }
+            PodOperation::Update => self.change(name, pod).await,
+            PodOperation::Delete => self.delete(name, pod.metadata.deletion_grace_period_seconds),
+            PodOperation::Remove => self.delete(name, Some(0)),
+            PodOperation::Restore | PodOperation::Reconcile => {}
+        }
+    }
+
+    /// The kubelet may have ended it before.
+    fn delete(&self, name: &str, grace: Option<i64>) {
+        let options = json!({"gracePeriodSeconds": grace});
+        match self.server.delete("v1", "pods", NAMESPACE, name, &options) {
+            Err(error) if error.code != 404 => panic!("{name}: {error}"),
+            _ => {}
+        }
+    }
+
+    async fn change(&self, name: &str, pod: &Pod) {
+        let Ok(mut now) = self.server.get("v1", "pods", NAMESPACE, name) else {
+            return;
+        };
+        let wanted = serde_json::to_value(pod).unwrap();
+        now["metadata"]["labels"] = wanted["metadata"]["labels"].clone();
+        let containers = wanted["spec"]["containers"].as_array().unwrap();
+        for (index, container) in containers.iter().enumerate() {
+            now["spec"]["containers"][index]["image"] = container["image"].clone();
+        }
+        self.server
+            .put("v1", "pods", NAMESPACE, now.clone())
+            .unwrap();
+        let client = self.server.client(Caller::admin());
+        let (api, params) = (
+            Api::<Pod>::namespaced(client, NAMESPACE),
+            PatchParams::default(),
+        );
+        let debug = &wanted["spec"]["ephemeralContainers"];
+        if *debug != now["spec"]["ephemeralContainers"] {
+            let patch = Patch::Strategic(json!({"spec": {"ephemeralContainers": debug}}));
+            let patched = api.patch_ephemeral_containers(name, &params, &patch).await;
+            patched.unwrap();
+        }
+        let requests = |spec: &Value| spec["containers"][0]["resources"]["requests"].clone();
+        if requests(&wanted["spec"]) != requests(&now["spec"]) {
+            let (container, requests) = (&containers[0]["name"], requests(&wanted["spec"]));
+            let container = json!({"name": container, "resources": {"requests": requests}});
+            let patch = Patch::Strategic(json!({"spec": {"containers": [container]}}));
+            api.patch_resize(name, &params, &patch).await.unwrap();
+        }
+    }
+
+    /// Gives a pod a variable from a secret and a volume from a config map, which come after a
+    /// time.
+    pub fn give_needs(&mut self, pod: &mut Pod, after: Duration) {
+        let name = pod.metadata.name.clone().unwrap();
+        let mut given = serde_json::to_value(&*pod).unwrap();
+        let container = &mut given["spec"]["containers"][0];
+        container["env"] = json!([{
+            "name": VARIABLE, "valueFrom": {"secretKeyRef": {"name": name, "key": "key"}}
+        }]);
+        let mut mounts = container["volumeMounts"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        mounts.push(json!({"name": "settings", "mountPath": "/settings"}));
+        container["volumeMounts"] = json!(mounts);
+        let spec = &mut given["spec"];
+        let mut volumes = spec["volumes"].as_array().cloned().unwrap_or_default();
+        volumes.push(json!({"name": "settings", "configMap": {"name": name}}));
+        spec["volumes"] = json!(volumes);
+        *pod = serde_json::from_value(given).unwrap();
+        let metadata = json!({"name": name});
+        let secret = json!({"metadata": metadata, "stringData": {"key": name}});
+        let settings = json!({"metadata": metadata, "data": {"key": name}});
+        let at = Instant::now() + after;
+        self.due.push((at, "secrets", secret));
+        self.due.push((at, "configmaps", settings));
+        self.bring_due();
+    }
+
+    /// Makes what is due by now.
+    pub fn bring_due(&mut self) {
+        let now = Instant::now();
+        for (_, plural, object) in self.due.extract_if(.., |(at, ..)| *at <= now) {
+            self.server.create("v1", plural, NAMESPACE, object).unwrap();
+        }
+    }
+}
+
+/// What a request of the node meets.
+fn meet(record: &Record, random: &mut Random) -> Verdict {
+    if !record.user.starts_with("system:node:") || !random.permille(40) {
+        return Verdict::Pass;
+    }
+    match random.below(10) {
+        0 => Verdict::Refuse(ApiError::internal("trouble")),
+        1 => Verdict::Refuse(ApiError::unavailable()),
+        2 => Verdict::Refuse(ApiError::too_many_requests("try again later")),
+        3..=4 => Verdict::Break,
+        5..=6 => Verdict::Lose,
+        7..=8 => Verdict::Delay(random.millis(10, 4000)),
+        _ => Verdict::Delay(random.millis(10_000, 60_000)),
+    }
+}
+
+impl Simulation {
+    /// Lets the API server forget, end its watches, or be away for a while.
+    pub async fn trouble(&mut self) {
+        let away = self.random.millis(0, 5000);
+        let what = self.random.below(3);
+        let Some(cluster) = &self.node.cluster else {
+            return;
+        };
+        match what {
+            0 => cluster.server.compact(),
+            1 => cluster.server.end_watches(),
+            _ => {
+                cluster.server.set_available(false);
+                sleep(away).await;
+                cluster.server.set_available(true);
+            }
+        }
+    }
+}
+
+/// The first thing that the API server does not have as it is on the node.
+pub fn problem(simulation: &Simulation) -> Option<String> {
+    let cluster = simulation.node.cluster.as_ref()?;
+    let pods = cluster.server.list("v1", "pods", NAMESPACE).unwrap();
+    let pods = pods.into_iter().map(|pod| {
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        (pod.metadata.name.clone().unwrap(), pod)
+    });
+    let mut pods: BTreeMap<String, Pod> = pods.collect();
+    for subject in &simulation.subjects {
+        if !subject.present || (subject.deleting && subject.source == Source::Api) {
+            continue;
+        }
+        let name = subject.pod.metadata.name.as_deref().unwrap();
+        let uid = PodUid::from(subject.uid.as_str());
+        let status = simulation.kubelet.kubelet.status(&uid);
+        let problem = match pods.remove(name) {
+            None => Some("the API server does not have it".to_owned()),
+            Some(pod) => identity(subject, &pod)
+                .or_else(|| difference(&pod.status.unwrap_or_default(), status.as_deref()?))
+                .or_else(|| lacks_value(simulation, subject)),
+        };
+        if let Some(problem) = problem {
+            return Some(format!(
+                "{} of {}: {problem}; its status: {:?}, before:\n{}",
+                subject.uid,
+                subject.source.as_str(),
+                status.as_deref().map(summary),
+                history::told(simulation, subject)
+            ));
+        }
+    }
+    let of_nobody = pods.into_keys().next();
+    of_nobody.map(|name| format!("{name} is at the API server and nowhere else"))
+}
+
+/// Whether this is the pod, or the mirror of it.
+fn identity(subject: &Subject, pod: &Pod) -> Option<String> {
+    let told = match subject.source {
+        Source::Api => pod.metadata.uid.as_deref(),
+        _ => {
+            let annotations = pod.metadata.annotations.as_ref();
+            annotations.and_then(|all| all.get(CONFIG_MIRROR).map(String::as_str))
+        }
+    };
+    (told != Some(&subject.uid)).then(|| format!("the API server has {told:?}"))
+}
+
+fn difference(told: &PodStatus, status: &PodStatus) -> Option<String> {
+    let (told, status) = (summary(told), summary(status));
+    (told != status).then(|| format!("the API server has {told:?}, and it is {status:?}"))
+}
+
+/// Whether a container runs without what it needs from a secret.
+fn lacks_value(simulation: &Simulation, subject: &Subject) -> Option<String> {
+    let container = &subject.spec().containers[0];
+    container.env.as_ref()?;
+    let running = simulation.node.runtime.running(&container.name);
+    let run = running.first()?;
+    let mut variables = run.config.envs.iter();
+    let given = variables.find(|variable| variable.key == VARIABLE);
+    let given = given.map(|variable| String::from_utf8_lossy(&variable.value));
+    let wanted = subject.pod.metadata.name.as_deref();
+    (given.as_deref() != wanted).then(|| format!("{} has {given:?} of its secret", container.name))
+}
