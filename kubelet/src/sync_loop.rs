@@ -207,6 +207,14 @@ impl SyncLoop<'_> {
             let uid = PodUid::of(&pod);
             self.workers.sync(&uid);
             self.statuses.renew(&uid);
+            // A pod that has ended is not synced any more.
+            let was_run = !self.rejected.contains(&uid) && !self.waiting.contains_key(&uid);
+            if let Some(mirrors) = self.mirrors
+                && was_run
+                && self.workers.has_ended(&uid)
+            {
+                mirrors.mirror(&pod);
+            }
         } else {
             debug!(
                 mirror = full_name,

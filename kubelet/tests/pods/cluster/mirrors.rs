@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use e2e::fake_runtime::Verb;
+use e2e::fake_runtime::{Behaviour, Verb};
 use serde_json::json;
 
-use super::{Joined, MINUTE, manifest};
+use super::{Joined, MINUTE, manifest, once};
 use crate::node::{SECOND, until};
 
 const NAME: &str = "static-node";
@@ -173,4 +173,29 @@ async fn a_mirror_of_an_earlier_kubelet_is_kept() {
     );
     assert_eq!(joined.api.count("DELETE"), 0);
     assert_eq!(joined.node.runtime.calls(Verb::StartContainer), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_static_pod_that_is_done_has_its_mirror_nonetheless() {
+    let joined = Joined::new();
+    let member = joined.start().await;
+    member.set_static(vec![manifest("one")]).await;
+    joined.until_phase(NAME, "Running", 5 * SECOND).await;
+    member.stop().await;
+
+    // The pod is done before this kubelet hears of the mirror of the one before.
+    let behaviour = Behaviour {
+        exits_after: Some((SECOND, 0)),
+        ..Behaviour::default()
+    };
+    joined.node.runtime.behave("c", behaviour);
+    let mut member = joined.unregistered(joined.node.options()).await;
+    let edited = once("two");
+    let hash = edited.metadata.uid.clone().unwrap();
+    member.set_static(vec![edited]).await;
+    tokio::time::sleep(MINUTE).await;
+    member.register.take().unwrap().send(()).unwrap();
+    joined.until_phase(NAME, "Succeeded", 5 * SECOND).await;
+    let annotations = joined.api.pod(NAME).unwrap().metadata.annotations.unwrap();
+    assert_eq!(annotations["kubernetes.io/config.mirror"], hash);
 }

@@ -194,9 +194,18 @@ impl Member {
 
 /// A static pod `static-node` of one container that runs `command`.
 fn manifest(command: &str) -> Pod {
+    manifest_of(command, "Always")
+}
+
+/// The same, which is not restarted.
+fn once(command: &str) -> Pod {
+    manifest_of(command, "Never")
+}
+
+fn manifest_of(command: &str, restart_policy: &str) -> Pod {
     let pod = json!({
         "metadata": {"name": "static", "namespace": "default", "labels": {"tier": "node"}},
-        "spec": {"containers": [{
+        "spec": {"restartPolicy": restart_policy, "containers": [{
             "name": "c", "image": IMAGE, "imagePullPolicy": "Never", "command": [command],
             "resources": {"limits": {"cpu": "0.5"}}
         }]}
