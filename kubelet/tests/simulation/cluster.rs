@@ -217,22 +217,25 @@ fn meet(record: &Record, random: &mut Random) -> Verdict {
 }
 
 impl Simulation {
-    /// Lets the API server forget, end its watches, or be away for a while.
+    /// Lets the API server end its watches, or be away for a while and perhaps forget what
+    /// happened meanwhile.
     pub async fn trouble(&mut self) {
-        let away = self.random.millis(0, 5000);
-        let what = self.random.below(3);
         let Some(cluster) = &self.node.cluster else {
             return;
         };
-        match what {
-            0 => cluster.server.compact(),
-            1 => cluster.server.end_watches(),
-            _ => {
-                cluster.server.set_available(false);
-                sleep(away).await;
-                cluster.server.set_available(true);
-            }
+        let server = cluster.server.clone();
+        if self.random.permille(300) {
+            server.end_watches();
+            return;
         }
+        server.set_available(false);
+        sleep(self.random.millis(0, 5000)).await;
+        self.add().await;
+        self.remove().await;
+        if self.random.permille(500) {
+            server.compact();
+        }
+        server.set_available(true);
     }
 }
 

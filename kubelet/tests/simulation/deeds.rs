@@ -60,7 +60,7 @@ impl Simulation {
         }
     }
 
-    async fn add(&mut self) {
+    pub async fn add(&mut self) {
         self.add_of(pods::KINDS).await;
     }
 
@@ -90,7 +90,7 @@ impl Simulation {
         let slot = self.generations.len();
         self.generations.push(0);
         let runtime = &self.node.runtime;
-        let mut planned = pods::plan_sized(slot, Source::Api, 1, &mut self.random, runtime);
+        let mut planned = pods::plan_sized(slot, Source::Api, 0, &mut self.random, runtime);
         if let Some(cluster) = &mut self.node.cluster {
             cluster.give_needs(&mut planned.pod, after);
         }
@@ -191,7 +191,7 @@ impl Simulation {
         subject.disturbed |= self.node.runtime.exit_sandboxes_of(&subject.uid) > 0;
     }
 
-    async fn remove(&mut self) {
+    pub async fn remove(&mut self) {
         if let Some(index) = self.pick(|subject| subject.present) {
             self.remove_one(index).await;
         }

@@ -96,7 +96,7 @@ enum Class {
     Debug,
     /// A pod is resized.
     Resize,
-    /// Containers crash, and a pod is removed, while the API server is away.
+    /// Containers crash, a pod is removed and a static one added while the API server is away.
     ServerAway,
     /// Containers crash, and the answers of some requests to the API server get lost.
     LostRequests,
@@ -343,7 +343,11 @@ impl Simulation {
         if let Some(index) = targets.iter().find(of_api).copied() {
             self.remove_one(index).await;
         }
+        // It is to be mirrored.
+        self.add_sized(Source::File, 0).await;
         sleep(AWAY).await;
+        // What happened meanwhile is listed.
+        self.cluster().server.compact();
         self.cluster().server.set_available(true);
     }
 
