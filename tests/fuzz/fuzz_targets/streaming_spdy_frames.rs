@@ -34,7 +34,11 @@ fn decode<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Result<Vec<Frame>, Fram
             match (frames.last_mut(), frame) {
                 (
                     Some(Frame::Data { id, fin, data }),
-                    Frame::Data { id: next, fin: end, data: more },
+                    Frame::Data {
+                        id: next,
+                        fin: end,
+                        data: more,
+                    },
                 ) if *id == next && !*fin => {
                     *data = [&data[..], &more[..]].concat().into();
                     *fin = end;

@@ -68,7 +68,13 @@ fn answer(input: &Input<'_>) -> serde_json::Value {
     };
     labels.insert(labels::TYPE, kind);
     const STATES: [&str; 7] = [
-        "created", "running", "paused", "restarting", "removing", "exited", "dead",
+        "created",
+        "running",
+        "paused",
+        "restarting",
+        "removing",
+        "exited",
+        "dead",
     ];
     serde_json::json!({
         "Id": "0123456789ab",
