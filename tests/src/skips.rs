@@ -52,6 +52,21 @@ mod tests {
     }
 
     #[test]
+    fn what_was_not_checked_is_told_last_and_every_status_counts() {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/test.sh");
+        let commands = [
+            format!("echo first; echo b >>${VARIABLE}"),
+            format!("echo second >&2; echo a >>${VARIABLE}; exit 3"),
+            "echo third".to_owned(),
+        ];
+        let run = std::process::Command::new(script).args(commands).output();
+        let run = run.unwrap();
+        let told = String::from_utf8(run.stdout).unwrap();
+        let wanted = "first\nsecond\nthird\nchecks that were not made on this machine: 2\na\nb\n";
+        assert_eq!((told.as_str(), run.status.code()), (wanted, Some(3)));
+    }
+
+    #[test]
     fn the_target_is_told() {
         assert_eq!(program(), "e2e");
     }
