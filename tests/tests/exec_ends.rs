@@ -14,6 +14,8 @@ use tonic::{Code, Request};
 
 const BOTH: [Transport; 2] = [Transport::Spdy, Transport::WebSocket];
 const SOON: Duration = Duration::from_secs(20);
+/// What would take for ever.
+const LIMIT: Duration = Duration::from_secs(120);
 /// A command with a child, which both would run for long, and do not heed what is politely asked.
 const LONG: &str = "trap '' TERM HUP; echo begun; sleep 1234 & sleep 1234; wait";
 const OUTPUTS: Wants = Wants {
@@ -94,6 +96,32 @@ async fn exec_sync_ends_its_command_when_its_time_is_over_or_its_client_is_gone(
     // Others are not touched.
     let answer = cri.exec(&id, &["echo", "alive"], 10).await.unwrap();
     assert_eq!(answer.stdout, b"alive\n");
+}
+
+#[tokio::test]
+async fn a_command_that_ends_its_container_ends_with_it() {
+    let node = Node::with_shim().await.unwrap();
+    let cri = Cri::of(&node).await.unwrap();
+    let ends = "while [ ! -e /tmp/end ]; do usleep 1000; done";
+    let touch = ["touch", "/tmp/end"];
+    let commands = (0..8).map(|n| {
+        let mut cri = cri.clone();
+        async move {
+            let pod = format!("p{n}");
+            let (_, id) = cri.run_pod(&pod, &["sh", "-c", ends]).await.unwrap();
+            // The engine may know how the command ended, and may not.
+            if n % 2 == 0 {
+                match cri.exec(&id, &touch, 0).await {
+                    Ok(_) => {}
+                    Err(error) => assert_eq!(error.code(), Code::FailedPrecondition, "{error}"),
+                }
+            } else {
+                exec(&mut cri, &id, &touch, OUTPUTS, BOTH[n / 2 % 2]).await;
+            }
+        }
+    });
+    let commands = futures::future::join_all(commands);
+    tokio::time::timeout(LIMIT, commands).await.unwrap();
 }
 
 #[tokio::test]

@@ -6,8 +6,10 @@ use futures::{FutureExt as _, future::ready};
 
 use super::{
     exec::{check, require_running},
+    output::Output,
     session::{self, Ended},
     status::find,
+    stop::wait_for_end,
 };
 use crate::{Error, Shim, Streaming, engine::AttachTo};
 
@@ -59,6 +61,7 @@ pub async fn run(shim: &Shim, attach: Attach, mut streams: Streams) -> Result<()
         streams.stdin = None;
     }
     let (reader, writer) = shim.engine.attach_container(id, to).await?;
+    let reader = Output::new(reader, wait_for_end(shim, id));
     let sizes = streams.resize.take();
     let resizing = async {
         if let Some(mut sizes) = sizes {

@@ -9,8 +9,10 @@ use tokio::sync::mpsc;
 
 use super::{
     exec_process::{self, exited},
+    output::Output,
     session::{self, Ended},
     status::find,
+    stop::wait_for_end,
 };
 use crate::{Error, Shim, Streaming, engine::NewExec, model::Container};
 
@@ -103,6 +105,7 @@ pub async fn run(shim: &Shim, exec: Exec, streams: Streams) -> Result<Exit, Erro
     };
     let id = shim.engine.create_exec(container.id(), command).await?;
     let (reader, writer) = shim.engine.start_exec(&id, tty).await?;
+    let reader = Output::new(reader, wait_for_end(shim, container.id()));
     let gone = streams.gone.clone();
     let mut streams = streams;
     let sizes = streams.resize.take();
@@ -114,11 +117,11 @@ pub async fn run(shim: &Shim, exec: Exec, streams: Streams) -> Result<Exit, Erro
     };
     let ended = match ended {
         Ended::Output => tokio::select! {
-            exited = exited(shim, &id) => return Ok(Exit::Code(exited?.code)),
+            exited = exited(shim, &id, container.id()) => return Ok(Exit::Code(exited?.code)),
             () = gone.cancelled() => Ended::ClientGone,
         },
         Ended::NotStarted(reason) => {
-            let code = exited(shim, &id).await?.code;
+            let code = exited(shim, &id, container.id()).await?.code;
             return Ok(Exit::NotStarted { code, reason });
         }
         ended => ended,

@@ -7,9 +7,9 @@ use bollard::models::ExecInspectResponse;
 use rustix::process::Signal;
 use tokio::time::Instant;
 
+use super::{output::PATIENCE, stop::wait_for_end};
 use crate::{
-    Shim,
-    engine::EngineError,
+    Error, Shim,
     process::{ProcessError, Processes},
 };
 
@@ -34,16 +34,37 @@ pub struct Exited {
 /// Waits until the command has ended.
 ///
 /// # Errors
-/// The engine's.
-pub async fn exited(shim: &Shim, exec: &str) -> Result<Exited, EngineError> {
-    let mut pause = FIRST_POLL;
-    loop {
-        if let Some(exited) = Exited::of(&shim.engine.inspect_exec(exec).await?) {
-            return Ok(exited);
+/// The engine's; `FailedPrecondition` when the container has ended and the engine does not tell
+/// how the command did.
+pub async fn exited(shim: &Shim, exec: &str, container: &str) -> Result<Exited, Error> {
+    let told = async {
+        let mut pause = FIRST_POLL;
+        loop {
+            match shim.engine.inspect_exec(exec).await {
+                Ok(state) => {
+                    if let Some(exited) = Exited::of(&state) {
+                        return Ok(Some(exited));
+                    }
+                }
+                Err(error) if error.is_not_found() => return Ok(None),
+                Err(error) => return Err(error),
+            }
+            tokio::time::sleep(pause).await;
+            pause = slower(pause);
         }
-        tokio::time::sleep(pause).await;
-        pause = slower(pause);
-    }
+    };
+    let never_told = async {
+        wait_for_end(shim, container).await;
+        tokio::time::sleep(PATIENCE).await;
+    };
+    let exited = tokio::select! {
+        exited = told => exited?,
+        () = never_told => None,
+    };
+    exited.ok_or_else(|| {
+        let reason = "has ended, and the engine does not tell how its command did";
+        Error::FailedPrecondition(format!("container {container} {reason}"))
+    })
 }
 
 /// Whether the command began. If it did not, the engine's words come in the place of its output,
@@ -62,7 +83,7 @@ pub async fn has_started(shim: &Shim, exec: &str) -> bool {
 /// the signal that its kind expects, and SIGKILL.
 pub async fn end(shim: &Shim, exec: &str, container: &str, tty: bool) {
     let polite = if tty { Signal::HUP } else { Signal::TERM };
-    let ends = || tokio::time::timeout(GRACE, exited(shim, exec));
+    let ends = || tokio::time::timeout(GRACE, exited(shim, exec, container));
     if ends().await.is_ok() {
         return;
     }

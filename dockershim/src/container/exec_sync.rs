@@ -15,7 +15,9 @@ use cri_proto::runtime::v1::{ExecSyncRequest, ExecSyncResponse};
 use tokio::io::AsyncWrite;
 use tokio_util::sync::CancellationToken;
 
-use super::{exec::require_running, exec_process, status::find};
+use super::{
+    exec::require_running, exec_process, output::Output, status::find, stop::wait_for_end,
+};
 use crate::{
     Error, Shim,
     engine::{self, Cause, EngineError, NewExec},
@@ -67,7 +69,7 @@ pub async fn exec_sync(
         }
     };
     let error = tokio::select! {
-        finished = run(shim, &exec) => return finished,
+        finished = run(shim, &exec, &id) => return finished,
         () = over => Error::Deadline {
             action: "run a command in container",
             object: id.clone(),
@@ -83,8 +85,9 @@ pub async fn exec_sync(
     Err(error)
 }
 
-async fn run(shim: &Shim, exec: &str) -> Result<ExecSyncResponse, Error> {
+async fn run(shim: &Shim, exec: &str, container: &str) -> Result<ExecSyncResponse, Error> {
     let (reader, _writer) = shim.engine.start_exec(exec, false).await?;
+    let reader = Output::new(reader, wait_for_end(shim, container));
     let kept = AtomicUsize::new(0);
     let (mut stdout, mut stderr) = (Kept::new(&kept), Kept::new(&kept));
     let carried = engine::carry(reader, false, &mut stdout, &mut stderr).await;
@@ -96,7 +99,7 @@ async fn run(shim: &Shim, exec: &str) -> Result<ExecSyncResponse, Error> {
     if stdout.cut || stderr.cut {
         shim.exec_output.reach();
     }
-    let exited = exec_process::exited(shim, exec).await?;
+    let exited = exec_process::exited(shim, exec, container).await?;
     if !exited.started {
         std::mem::swap(&mut stdout, &mut stderr);
     }

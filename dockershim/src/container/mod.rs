@@ -14,6 +14,7 @@ pub mod image_mounts;
 pub mod list;
 pub mod list_stats;
 mod mounts;
+mod output;
 pub mod remove;
 pub mod reopen_log;
 mod resources;

@@ -2,11 +2,11 @@
 
 use cri_streaming::{Reader, Streams, Writer};
 use futures::future::BoxFuture;
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, sink};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, sink};
 
 use crate::{
     Error,
-    engine::{self, Cause, EngineError, HijackedReader, HijackedWriter, OutputError},
+    engine::{self, Cause, EngineError, HijackedWriter, OutputError},
 };
 
 /// The engine's reason why a process did not start is kept up to this length, in bytes.
@@ -28,7 +28,7 @@ pub(super) enum Ended {
 /// Carries input and output until the output ends or either side is gone. What comes first is
 /// output only if the process has `started` by then.
 pub(super) async fn carry(
-    from: HijackedReader,
+    from: impl AsyncBufRead + Unpin,
     to: HijackedWriter,
     tty: bool,
     streams: Streams,
@@ -83,7 +83,7 @@ pub(super) async fn carry(
 }
 
 /// The engine's words in the place of a process's output.
-async fn reason(from: HijackedReader, tty: bool) -> String {
+async fn reason(from: impl AsyncBufRead + Unpin, tty: bool) -> String {
     let mut words = Vec::new();
     // As far as they come.
     let _ = engine::carry(from.take(LONGEST_REASON), tty, &mut words, &mut sink()).await;

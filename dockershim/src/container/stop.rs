@@ -35,7 +35,7 @@ pub async fn stop(
 pub(crate) async fn stop_running(shim: &Shim, id: &str, grace: Duration) -> Result<(), Error> {
     let stopped = tokio::select! {
         stopped = shim.engine.stop_container(id, grace) => stopped,
-        () = shim.model.wait_for(|snapshot| !runs(snapshot, id)) => return Ok(()),
+        () = wait_for_end(shim, id) => return Ok(()),
     };
     match stopped {
         Err(error) if error.is_not_found() => shim.looker.removed(id),
@@ -43,6 +43,11 @@ pub(crate) async fn stop_running(shim: &Shim, id: &str, grace: Duration) -> Resu
         Ok(()) => shim.looker.refresh(id).await?,
     }
     Ok(())
+}
+
+/// Returns when what has the full id `id`, sandbox or container, does not run any more.
+pub(crate) async fn wait_for_end(shim: &Shim, id: &str) {
+    shim.model.wait_for(|snapshot| !runs(snapshot, id)).await;
 }
 
 fn runs(snapshot: &Snapshot, id: &str) -> bool {

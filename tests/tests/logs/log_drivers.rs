@@ -111,9 +111,8 @@ async fn a_log_driver_that_cannot_be_read_is_named_in_the_log() {
         .await
         .unwrap();
     let mut cri = Cri::of(&node).await.unwrap();
-    cri.exec(&logging.id, &["touch", "/tmp/end"], 60)
-        .await
-        .unwrap();
+    // The container may end before its command has.
+    let _ = cri.exec(&logging.id, &["touch", "/tmp/end"], 60).await;
     logging.ended(&node).await;
     let log = node.shim_log();
     assert!(!log.contains("before its log is complete"), "{log}");
