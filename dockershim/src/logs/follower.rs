@@ -35,8 +35,8 @@ pub(super) enum Order {
     Finish(oneshot::Sender<()>),
     /// Note down how far it has come, and end: the shim ends.
     Leave,
-    /// The container was removed: forget it, and end.
-    Forget,
+    /// The container was removed: take what is left, and end.
+    Remove,
 }
 
 /// One container's log, being followed.
@@ -119,10 +119,9 @@ impl Follower {
                         let _ = done.send(self.reopen().await);
                     }
                     Some(Order::Finish(done)) => finishing.push(done),
-                    Some(Order::Forget) => {
+                    Some(Order::Remove) => {
                         self.take_the_rest().await;
                         self.saver.wait().await;
-                        self.shared.forget(&self.id).await;
                         return;
                     }
                     Some(Order::Leave) | None => {

@@ -211,13 +211,19 @@ impl Logs {
 
     /// Forgets a container that was removed.
     pub fn forget(&self, id: &str) {
-        match self.followers.lock().remove(id) {
-            Some(handle) if handle.orders.send(Order::Forget).is_ok() => {}
-            _ => {
-                let (id, shared) = (id.to_owned(), Arc::clone(&self.shared));
-                tokio::spawn(async move { shared.forget(&id).await });
-            }
+        let follower = self.followers.lock().remove(id);
+        if let Some(handle) = &follower {
+            // One that has ended has taken all.
+            let _ = handle.orders.send(Order::Remove);
         }
+        let (id, shared) = (id.to_owned(), Arc::clone(&self.shared));
+        tokio::spawn(async move {
+            // It may be at its end for another reason, and note that down last.
+            if let Some(handle) = follower {
+                let _ = handle.task.await;
+            }
+            shared.forget(&id).await;
+        });
     }
 
     /// Removes what is remembered of containers that are no more.

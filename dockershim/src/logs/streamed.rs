@@ -99,12 +99,11 @@ impl Streamed {
                         entries = Entries::Closed(Instant::now());
                         continue;
                     }
-                    Some(Order::Forget) => {
+                    Some(Order::Remove) => {
                         if !self.finishing.is_empty() {
                             self.shared.lose(Loss::Removed, &self.log);
                         }
                         self.saver.wait().await;
-                        self.shared.forget(&self.id).await;
                         return;
                     }
                     Some(Order::Leave) | None => {

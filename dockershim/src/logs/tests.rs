@@ -145,6 +145,21 @@ async fn a_removed_container_has_what_it_wrote_at_last() {
 }
 
 #[tokio::test]
+async fn nothing_is_left_of_what_is_removed_as_it_ends() {
+    let world = World::new();
+    write(&world.container.engine_log, 2);
+    let logs = world.logs();
+    logs.follow(&world.container);
+    let noted = || logs.shared.checkpoints.load("c").is_some();
+    world.until("it is begun", noted).await;
+    // The follower is asked for the second while it is at the first, after which it ends.
+    logs.end("c");
+    logs.forget("c");
+    world.until("nothing is left", || !noted()).await;
+    assert_eq!(world.lines(), 2);
+}
+
+#[tokio::test]
 async fn a_log_that_is_followed_after_its_end_is_left_again() {
     let world = World::new();
     write(&world.container.engine_log, 2);
