@@ -97,7 +97,7 @@ impl Node {
     /// [`Self::with_shim`], with further flags of the shim.
     pub async fn with_shim_and(flags: &[&str]) -> Result<Self> {
         let mut node = Self::with_shim().await?;
-        node.stop_shim()?;
+        node.stop_shim().await?;
         node.start_shim_with(flags).await?;
         Ok(node)
     }

@@ -43,23 +43,27 @@ async fn a_plugin_that_outlives_the_shim_ends_before_its_work_is_undone() {
     fs::write(&script, SLOW).unwrap();
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
     let mut config = bridge(&node);
+    config["name"] = json!("slow");
     let plugins = config["plugins"].as_array_mut().unwrap();
     plugins.push(json!({"type": "slow"}));
     configure(&node, &config).unwrap();
     let log = node.path("cni/bin/slow.log");
     let asked = || fs::read_to_string(&log).unwrap_or_default();
-    // Until the new configuration is seen, pods are made by the other.
+    node.await_until("the configuration is seen", SOON, async |node| {
+        Ok(node.shim_log().contains("network=\"slow\""))
+    })
+    .await
+    .unwrap();
+    let mut runner = cri.clone();
+    // It ends with the shim that is asked.
+    let run = tokio::spawn(async move { runner.run(&sandbox("slow")).await.is_ok() });
     node.await_until("the plugin is at it", SOON, async |_| {
-        let mut cri = cri.clone();
-        let attempt = cri.pods(Default::default()).await?.len();
-        let pod = sandbox(&format!("slow{attempt}"));
-        let run = cri.run(&pod);
-        let _ = tokio::time::timeout(Duration::from_secs(2), run).await;
         Ok(asked().contains("begin ADD"))
     })
     .await
     .unwrap();
     node.kill_shim().unwrap();
+    assert!(!run.await.unwrap());
     node.start_shim().await.unwrap();
     node.await_until("the shim finds it", SOON, async |node| {
         Ok(asked().contains("DEL") || node.shim_log().contains("left running"))
@@ -82,7 +86,7 @@ async fn the_pods_of_another_engine_keep_their_network() {
     let pod = cri.run(&sandbox("web")).await.unwrap();
     let attached = leases(&node);
     let mut other = Node::with_cni().await.unwrap();
-    other.stop_shim().unwrap();
+    other.stop_shim().await.unwrap();
     // As on a node where both have libcni's directory.
     let cache = other.path("cni/cache");
     let _ = fs::remove_dir_all(&cache);

@@ -226,5 +226,5 @@ async fn what_was_pruned_is_gone_and_does_not_hinder() {
     prune().await;
     let again = cri.run(&sandbox("again")).await.unwrap();
     await_sandbox(&node, &cri, &again, PodSandboxState::SandboxReady).await;
-    node.stop_shim().unwrap();
+    node.stop_shim().await.unwrap();
 }

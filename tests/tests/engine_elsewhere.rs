@@ -42,7 +42,7 @@ where
 #[tokio::test]
 async fn nothing_is_read_of_processes_that_bear_its_numbers() {
     let mut node = Node::with_shim().await.unwrap();
-    node.stop_shim().unwrap();
+    node.stop_shim().await.unwrap();
     let socket = node.path("engine/docker.sock");
     let endpoint = by_tcp(move || UnixStream::connect(socket.clone())).await;
     node.start_shim_apart(&endpoint, &[]).await.unwrap();
@@ -74,7 +74,7 @@ async fn nothing_is_read_of_processes_that_bear_its_numbers() {
 #[tokio::test]
 async fn an_engine_that_serves_tls_does_its_work() {
     let mut node = Node::with_shim().await.unwrap();
-    node.stop_shim().unwrap();
+    node.stop_shim().await.unwrap();
     let authority = Authority::new("engines");
     let directory = |name: &str, identity| {
         let directory = node.path(name);

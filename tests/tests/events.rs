@@ -128,7 +128,7 @@ async fn a_container_that_ends_by_itself_is_told_and_a_stopping_shim_ends_the_st
         }
     }
     drop(cri);
-    node.stop_shim().unwrap();
+    node.stop_shim().await.unwrap();
     let end = tokio::time::timeout(SOON, events.message()).await.unwrap();
     assert!(matches!(end, Ok(None) | Err(_)));
 }

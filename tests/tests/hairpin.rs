@@ -27,7 +27,7 @@ async fn the_hairpin_mode_sets_the_engines_bridge() {
     let plain = look(&node, PORTS);
     assert_eq!(plain, "0\n");
 
-    node.stop_shim().unwrap();
+    node.stop_shim().await.unwrap();
     node.start_shim_beside_the_engine(&["--hairpin-mode", "hairpin-veth"])
         .await
         .unwrap();
@@ -39,7 +39,7 @@ async fn the_hairpin_mode_sets_the_engines_bridge() {
     cri.remove_pod(&pod).await.unwrap();
     assert!(!is_promiscuous(&look(&node, BRIDGE)));
 
-    node.stop_shim().unwrap();
+    node.stop_shim().await.unwrap();
     node.start_shim_beside_the_engine(&["--hairpin-mode", "promiscuous-bridge"])
         .await
         .unwrap();
@@ -49,7 +49,7 @@ async fn the_hairpin_mode_sets_the_engines_bridge() {
     assert_eq!(look(&node, PORTS), "0\n0\n");
 
     // Elsewhere there is nothing to set, and that is said once.
-    node.stop_shim().unwrap();
+    node.stop_shim().await.unwrap();
     node.start_shim_with(&["--hairpin-mode", "hairpin-veth"])
         .await
         .unwrap();

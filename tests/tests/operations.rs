@@ -251,7 +251,7 @@ async fn a_shim_that_is_told_to_end_answers_what_is_in_flight() {
     sleep(Duration::from_millis(500)).await;
     assert!(!request.is_finished());
     let began = Instant::now();
-    tokio::task::block_in_place(|| node.stop_shim()).unwrap();
+    node.stop_shim().await.unwrap();
     assert!(began.elapsed() > Duration::from_secs(1));
     request.await.unwrap().unwrap();
     let log = node.shim_log();

@@ -128,7 +128,7 @@ async fn starts_its_pods_while_the_api_server_is_away(node: Node) {
 #[tokio::test]
 async fn on_docker_through_the_shim() {
     let mut node = Node::with_shim().await.unwrap();
-    node.stop_shim().unwrap();
+    node.stop_shim().await.unwrap();
     node.start_shim_beside_the_engine(&[]).await.unwrap();
     starts_its_pods_while_the_api_server_is_away(node).await;
 }

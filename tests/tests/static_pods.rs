@@ -309,7 +309,7 @@ async fn either_binary_killed_leaves_the_pods_running_and_picks_up_again() {
     // An orderly stop leaves pods running as well.
     let left = held(&node).await;
     node.stop_kubelet().unwrap();
-    node.stop_shim().unwrap();
+    node.stop_shim().await.unwrap();
     node.start_shim().await.unwrap();
     assert_eq!(held(&node).await, left);
 }
@@ -425,5 +425,5 @@ async fn run_once_starts_the_pods_and_ends() {
     let running = running.unwrap();
     assert_eq!(running.len(), 1);
     assert_eq!(running[0].state(), cri::ContainerState::ContainerRunning);
-    node.stop_shim().unwrap();
+    node.stop_shim().await.unwrap();
 }

@@ -45,7 +45,7 @@ impl Node {
     /// streaming server is where the kubelet is.
     pub async fn with_shim_beside_the_engine() -> Result<Self> {
         let mut node = Self::with_shim().await?;
-        node.stop_shim()?;
+        node.stop_shim().await?;
         node.start_shim_beside_the_engine(&[]).await?;
         Ok(node)
     }
@@ -138,8 +138,10 @@ impl Node {
     }
 
     /// SIGTERM of the shim, and its end.
-    pub fn stop_shim(&mut self) -> Result<()> {
-        let status = self.shim.take().context("no shim runs")?.stop()?;
+    pub async fn stop_shim(&mut self) -> Result<()> {
+        let shim = self.shim.take().context("no shim runs")?;
+        // It waits for its clients, which are here, and have to hear of it.
+        let status = tokio::task::spawn_blocking(|| shim.stop()).await??;
         anyhow::ensure!(status.success(), "the shim ended with {status}");
         Ok(())
     }

@@ -142,11 +142,11 @@ async fn a_container_that_ends_while_the_shim_is_away_has_its_whole_log() {
     // Nothing is left of it but the log, which is the kubelet's to remove.
     let mut cri = Cri::of(&node).await.unwrap();
     cri.remove(&logging.id).await.unwrap();
-    let left: Vec<_> = fs::read_dir(node.path("shim/logs"))
-        .unwrap()
-        .flatten()
-        .collect();
-    assert!(left.is_empty(), "{left:?}");
+    node.await_until("nothing else is left", END, async |node| {
+        Ok(fs::read_dir(node.path("shim/logs"))?.next().is_none())
+    })
+    .await
+    .unwrap();
     assert!(logging.log.exists());
 }
 
@@ -196,7 +196,7 @@ async fn remote(node: &Node) -> (String, watch::Sender<()>) {
 async fn a_log_of_an_engine_whose_files_cannot_be_seen_has_each_line_once() {
     let mut node = Node::with_shim().await.unwrap();
     let (endpoint, breaks) = remote(&node).await;
-    node.stop_shim().unwrap();
+    node.stop_shim().await.unwrap();
     node.start_shim_apart(&endpoint, &[]).await.unwrap();
     let mut cri = Cri::of(&node).await.unwrap();
     let script = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); echo $i; \
@@ -246,7 +246,7 @@ async fn a_log_of_an_engine_whose_files_cannot_be_seen_has_each_line_once() {
 async fn a_terminals_log_of_an_engine_whose_files_cannot_be_seen_is_whole() {
     let mut node = Node::with_shim().await.unwrap();
     let (endpoint, _breaks) = remote(&node).await;
-    node.stop_shim().unwrap();
+    node.stop_shim().await.unwrap();
     node.start_shim_apart(&endpoint, &[]).await.unwrap();
     let mut cri = Cri::of(&node).await.unwrap();
     let mut pod = sandbox("terminal");
