@@ -418,8 +418,19 @@ mod tests {
     }
 
     #[test]
+    fn a_certificate_and_its_key_come_together() {
+        let (certificate, key) = ("streaming-tls-cert-file", "streaming-tls-private-key-file");
+        for (given, wanted) in [(certificate, key), (key, certificate)] {
+            let error = config(&[&format!("--{given}=/nonexistent")]).unwrap_err();
+            let says = format!("--{wanted}: is needed with --{given}");
+            assert_eq!(error.to_string(), says);
+        }
+    }
+
+    #[test]
     fn the_engine_keeps_a_minute_of_a_log_by_default() {
         let log = config(&[]).unwrap().engine_log;
+        assert_eq!((log.max_size.as_str(), log.max_file), ("32m", 50));
         let size: u64 = log.max_size.strip_suffix('m').unwrap().parse().unwrap();
         // The newest file may have just been begun.
         let kept = size * 1_000_000 * u64::from(log.max_file - 1);

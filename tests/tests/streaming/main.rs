@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod tls;
+
 use std::{fs, time::Duration};
 
 use bollard::query_parameters::InspectContainerOptions;
