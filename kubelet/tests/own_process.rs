@@ -102,3 +102,42 @@ async fn a_standalone_kubelet_is_what_its_file_says() {
         .find(|text| text.contains("newerField"));
     assert!(warning.unwrap().contains("unknown field"), "{output}");
 }
+
+#[tokio::test]
+async fn with_swap_on_it_starts_only_where_it_may() {
+    let dir = tempfile::tempdir().unwrap();
+    let runtime = FakeRuntime::new();
+    let _serving = runtime.serve(&socket(dir.path())).unwrap();
+    let swaps = dir.path().join("swaps");
+    fs::write(
+        &swaps,
+        "Filename Type Size Used Priority\n/dev/swap7 partition 1 0 -2\n",
+    )
+    .unwrap();
+    // In a mount namespace where the kernel says so.
+    let mount = format!(
+        "mount --bind {} /proc/swaps && exec \"$@\"",
+        swaps.display()
+    );
+    let there = ["unshare", "--mount", "sh", "-c", &mount, "sh"].map(str::to_owned);
+    let mut refuses = start(dir.path(), "", &there);
+    let ended = timeout(Duration::from_secs(30), async {
+        while refuses.check_runs().is_ok() {
+            sleep(Duration::from_millis(20)).await;
+        }
+    });
+    let ended = ended.await.is_ok();
+    let output = refuses.output();
+    assert!(ended, "{output}");
+    assert!(output.contains("swap is on (/dev/swap7)"), "{output}");
+
+    let starts = start(
+        dir.path(),
+        "failSwapOn: false\npodCIDR: 10.9.0.0/24\n",
+        &there,
+    );
+    until(&starts, "pods' network at the runtime", || {
+        runtime.pod_cidr() == "10.9.0.0/24"
+    })
+    .await;
+}

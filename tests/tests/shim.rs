@@ -350,6 +350,13 @@ async fn wrong_requests_name_the_field_and_make_nothing() {
         .unwrap_err();
     assert_eq!(unserved.code(), Code::Unimplemented);
     assert!(unserved.message().contains("CheckpointPod"), "{unserved:?}");
+    let unserved = cri
+        .runtime
+        .restore_pod(cri::RestorePodRequest::default())
+        .await
+        .unwrap_err();
+    assert_eq!(unserved.code(), Code::Unimplemented);
+    assert!(unserved.message().contains("RestorePod"), "{unserved:?}");
 }
 
 #[tokio::test]

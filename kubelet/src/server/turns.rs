@@ -111,8 +111,8 @@ mod tests {
         let turns = Turns::new(["questions", "of_address"]);
         let address = |n: u8| Some(IpAddr::from([192, 0, 2, n]));
         let mut asking = Vec::new();
-        for n in 0..QUESTIONS / OF_ADDRESS {
-            for _ in 0..OF_ADDRESS {
+        for n in 0..4 {
+            for _ in 0..4 {
                 let turn = turns.wait(address(u8::try_from(n).unwrap()));
                 asking.push(turn.now_or_never().unwrap());
             }
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(reached, [1, 1]);
         asking.remove(0);
         let turn = next.now_or_never().unwrap();
-        assert_eq!(turns.queues.lock().len(), QUESTIONS / OF_ADDRESS + 1);
+        assert_eq!(turns.queues.lock().len(), 5);
         drop((turn, asking));
         assert!(turns.queues.lock().is_empty());
     }

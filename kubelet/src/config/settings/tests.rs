@@ -34,6 +34,7 @@ fn nothing_given_is_upstreams_defaults() {
     let settings = Settings::load(&flags(&[])).unwrap();
     assert_eq!(settings.options.node_name, "node-1");
     assert_eq!(settings.options.max_pods, 110);
+    assert_eq!(settings.max_open_files, 1_000_000);
     assert_eq!(
         settings.server.healthz,
         Some(([127, 0, 0, 1], 10248).into())
@@ -215,11 +216,30 @@ fn what_has_no_effect_is_said_in_one_line() {
 }
 
 #[test]
+fn the_example_is_a_standalone_node_beside_the_shim() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("kubelet.yaml");
+    let example = include_str!("../../../../deploy/kubelet.yaml");
+    fs::write(&path, example).unwrap();
+    let config = format!("--config={}", path.display());
+    let settings = Settings::load(&flags(&[&config])).unwrap();
+    assert_eq!(settings.warnings, [""; 0]);
+    let shim = "unix:///run/cri-dockerd.sock";
+    assert_eq!(settings.options.image_service_endpoint, shim);
+    assert!(settings.manifests.is_some() && settings.cluster.is_none());
+    assert_eq!(
+        settings.server.read_only,
+        Some(([127, 0, 0, 1], 10255).into())
+    );
+}
+
+#[test]
 fn a_kubeconfig_makes_a_member_of_a_cluster() {
     assert!(Settings::load(&flags(&[])).unwrap().cluster.is_none());
     let settings = with_file(
         "rotateCertificates: true\nnodeStatusUpdateFrequency: 20s\nnodeStatusMaxImages: -1\n\
-         registerWithTaints: [{key: a, effect: NoSchedule}]\nproviderID: cloud://1\n",
+         registerWithTaints: [{key: a, effect: NoSchedule}]\nproviderID: cloud://1\n\
+         eventRecordQPS: 9\n",
         &[
             "--kubeconfig=/k.conf",
             "--node-labels=tier=web",
@@ -231,6 +251,8 @@ fn a_kubeconfig_makes_a_member_of_a_cluster() {
     let cluster = settings.cluster.unwrap();
     assert_eq!(cluster.kubeconfig, Path::new("/k.conf"));
     assert_eq!((cluster.rate_limit.qps, cluster.rate_limit.burst), (7, 100));
+    let events = cluster.event_rate_limit.map(|limit| limit.qps);
+    assert_eq!(events, Some(9));
     assert!(cluster.rotate_certificates && !cluster.server_tls_bootstrap);
     let node = cluster.node;
     assert_eq!(node.labels["tier"], "web");

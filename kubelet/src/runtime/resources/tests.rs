@@ -169,6 +169,10 @@ fn swap_is_for_burstable_pods_that_may_have_it() {
     let mut critical = one(burstable.clone());
     critical.spec.as_mut().unwrap().priority = Some(2_000_000_000);
     assert_eq!(swap(&critical, limited, &machine()), text("0"));
+    let mut of_file = one(burstable.clone());
+    let source = ("kubernetes.io/config.source".to_owned(), "file".to_owned());
+    of_file.metadata.annotations = Some([source].into());
+    assert_eq!(swap(&of_file, limited, &machine()), text("0"));
 
     let mut machine = machine();
     machine.swap_controller = false;

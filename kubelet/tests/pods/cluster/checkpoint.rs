@@ -153,7 +153,10 @@ async fn pods_start_without_the_api_server_with_their_config_maps() {
 
     reboot(&mut joined);
     let mut member = start_alone(&joined).await;
-    until_runs(&joined, "web").await;
+    // The API server has ten seconds to say which pods there are.
+    tokio::time::sleep(9 * SECOND).await;
+    assert_eq!(joined.node.runtime.sandboxes().len(), 0);
+    until("it to run", 10 * SECOND, || runs(&joined, "web")).await;
     assert_eq!(
         file_in_volume(&joined, "web", "configmap", "v/mode"),
         "files"
