@@ -40,7 +40,15 @@ fn append(file: &Path, line: &str) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::{fs, path::PathBuf, process::Command, time::Duration};
+
+    use rustix::process::{Pid, Signal, kill_process};
+    use tokio::time::{sleep, timeout};
+
     use super::*;
+
+    const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/test.sh");
+    const SOON: Duration = Duration::from_secs(20);
 
     #[test]
     fn every_line_is_kept() {
@@ -48,22 +56,50 @@ mod tests {
         let file = dir.path().join("skipped");
         append(&file, "one\n").unwrap();
         append(&file, "two\n").unwrap();
-        assert_eq!(std::fs::read_to_string(&file).unwrap(), "one\ntwo\n");
+        assert_eq!(fs::read_to_string(&file).unwrap(), "one\ntwo\n");
     }
 
     #[test]
     fn what_was_not_checked_is_told_last_and_every_status_counts() {
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/test.sh");
         let commands = [
             format!("echo first; echo b >>${VARIABLE}"),
             format!("echo second >&2; echo a >>${VARIABLE}; exit 3"),
             "echo third".to_owned(),
         ];
-        let run = std::process::Command::new(script).args(commands).output();
-        let run = run.unwrap();
+        let run = Command::new(SCRIPT).args(commands).output().unwrap();
         let told = String::from_utf8(run.stdout).unwrap();
         let wanted = "first\nsecond\nthird\nchecks that were not made on this machine: 2\na\nb\n";
         assert_eq!((told.as_str(), run.status.code()), (wanted, Some(3)));
+    }
+
+    /// Waits until it is so.
+    async fn until(what: &str, so: impl Fn() -> bool) {
+        let waiting = async {
+            while !so() {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        assert!(timeout(SOON, waiting).await.is_ok(), "{what}");
+    }
+
+    #[tokio::test]
+    async fn what_the_tests_started_ends_with_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = ["first", "second"].map(|name| dir.path().join(name));
+        let commands = files.each_ref().map(|file| {
+            let file = file.display();
+            format!("sleep 100 & echo $! >{file}.new; mv {file}.new {file}; wait")
+        });
+        let mut run = Command::new(SCRIPT).args(commands).spawn().unwrap();
+        until("both run", || files.iter().all(|file| file.exists())).await;
+        kill_process(Pid::from_child(&run), Signal::TERM).unwrap();
+        assert_eq!(run.wait().unwrap().code(), Some(143));
+        let has_ended = |file: &PathBuf| {
+            let pid = fs::read_to_string(file).unwrap();
+            let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
+            stat.map_or(true, |stat| stat.contains(") Z "))
+        };
+        until("both ended", || files.iter().all(has_ended)).await;
     }
 
     #[test]
