@@ -15,8 +15,8 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-/// How long nothing may come of a container that has ended.
-pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+/// How long nothing may come of a container that has ended: longer than a slow engine is silent.
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Output that also ends when the container has `ended` and nothing more comes.
 pub(super) struct Output<'a, R> {

@@ -351,8 +351,9 @@ async fn a_message_at_the_end_of_a_log_is_not_read_through_a_link() {
     symlink(outside.join("0.log"), &log).unwrap();
     let mut cri = Cri::of(&node).await.unwrap();
     let id = container_id(&fails);
-    // The container may end before its command has.
-    let _ = cri.exec(&id, &["touch", "/tmp/end"], 10).await;
+    // Afterwards: the container may end before the command that ends it has.
+    let end = ["sh", "-c", "(sleep 1; touch /tmp/end) >/dev/null 2>&1 &"];
+    cri.exec(&id, &end, 10).await.unwrap();
     let fails = node
         .await_pod("fails", SOON, |pod| pod["status"]["phase"] == "Failed")
         .await

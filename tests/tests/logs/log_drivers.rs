@@ -111,8 +111,9 @@ async fn a_log_driver_that_cannot_be_read_is_named_in_the_log() {
         .await
         .unwrap();
     let mut cri = Cri::of(&node).await.unwrap();
-    // The container may end before its command has.
-    let _ = cri.exec(&logging.id, &["touch", "/tmp/end"], 60).await;
+    // Afterwards: the container may end before the command that ends it has.
+    let end = ["sh", "-c", "(sleep 1; touch /tmp/end) >/dev/null 2>&1 &"];
+    cri.exec(&logging.id, &end, 60).await.unwrap();
     logging.ended(&node).await;
     let log = node.shim_log();
     assert!(!log.contains("before its log is complete"), "{log}");
