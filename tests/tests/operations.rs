@@ -238,7 +238,7 @@ async fn the_doctor_finds_a_good_node_good_and_says_what_to_do_about_a_bad_one()
     assert!(row(&table, "CNI configuration").contains("fail"), "{table}");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_shim_that_is_told_to_end_answers_what_is_in_flight() {
     let mut node = Node::with_shim().await.unwrap();
     let mut cri = Cri::of(&node).await.unwrap();

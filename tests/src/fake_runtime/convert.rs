@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use cri_proto::runtime::v1 as cri;
 
-use super::world::{Container, Sandbox, World};
+use super::{
+    objects::{Container, Sandbox},
+    world::World,
+};
 
 pub(super) fn status(world: &World) -> cri::StatusResponse {
     let ready = |kind: &str| cri::RuntimeCondition {

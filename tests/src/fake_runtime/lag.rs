@@ -10,7 +10,8 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     FakeRuntime,
-    world::{Container, Sandbox, World},
+    objects::{Container, Sandbox},
+    world::World,
 };
 
 /// Between two looks at the world.

@@ -14,6 +14,7 @@ mod image_service;
 mod lag;
 mod lists;
 mod lives;
+mod objects;
 mod runtime_service;
 mod stops;
 mod updates;
@@ -32,7 +33,7 @@ use tonic::Status;
 pub use connections::Serving;
 pub use fault::{Chance, Fault, Times, Verb};
 pub use lives::{End, Event, Life};
-pub use world::{Behaviour, Container, Exec, Sandbox, Usage};
+pub use objects::{Behaviour, Container, Exec, Sandbox, Usage};
 
 /// What `ExecSync` answers in the fake runtime.
 pub type ExecHandler = dyn Fn(&Container, &[String]) -> cri::ExecSyncResponse + Send + Sync;
