@@ -11,14 +11,14 @@ shift
 profile=fuzz built=$PWD/target/fuzz
 [ -z "${FUZZ_DEV:-}" ] || profile=dev built=$PWD/target/debug
 
-RUSTC_WORKSPACE_WRAPPER=$PWD/deploy/fuzz-rustc.sh \
-  cargo build --workspace --features fuzz/libfuzzer --bin '*_*' --profile "$profile"
-
-cd tests/fuzz
 targets=("$@")
-[ ${#targets[@]} -gt 0 ] || for each in fuzz_targets/*.rs; do
+[ ${#targets[@]} -gt 0 ] || for each in tests/fuzz/fuzz_targets/*.rs; do
   targets+=("$(basename "$each" .rs)")
 done
+RUSTC_WORKSPACE_WRAPPER=$PWD/deploy/fuzz-rustc.sh \
+  cargo build --workspace --features fuzz/libfuzzer "${targets[@]/#/--bin=}" --profile "$profile"
+
+cd tests/fuzz
 for target in "${targets[@]}"; do
   mkdir -p "corpus/$target" "artifacts/$target"
   corpora=("corpus/$target")

