@@ -3,7 +3,11 @@
 use std::fs;
 
 use cri_proto::runtime::v1::ContainerState;
-use e2e::{asked, cri::Cri, node::Node};
+use e2e::{
+    asked,
+    cri::{Cri, container, sandbox},
+    node::Node,
+};
 use tokio::io::AsyncWriteExt as _;
 
 use super::{ALL, BOTH, OUTPUTS, SOON, await_handles, exchange, finish, handles, read_until, say};
@@ -71,7 +75,11 @@ async fn sessions_in_a_row_and_at_once_leave_nothing_behind() {
 async fn an_engine_or_a_shim_that_dies_ends_its_sessions_and_nothing_else() {
     let mut node = Node::with_shim().await.unwrap();
     let mut cri = Cri::of(&node).await.unwrap();
-    let (_, id) = cri.run_pod("p", &["sleep", "1000"]).await.unwrap();
+    let (pod, id) = cri.run_pod("p", &["sleep", "1000"]).await.unwrap();
+    let mut config = container("attached", &["cat"]);
+    config.stdin = true;
+    let attached = cri.create(&pod, config, &sandbox("p")).await.unwrap();
+    cri.start(&attached).await.unwrap();
     for transport in BOTH {
         let mut command = cri
             .exec_streams(&id, &["cat"], ALL, transport)
@@ -95,6 +103,11 @@ async fn an_engine_or_a_shim_that_dies_ends_its_sessions_and_nothing_else() {
         say(&mut command, "a\n").await;
         read_until(&mut command, "a\n").await;
         commands.push((transport, command));
+        let joined = cri.attach_streams(&attached, ALL, transport).await;
+        let mut joined = joined.unwrap();
+        say(&mut joined, "b\n").await;
+        read_until(&mut joined, "b\n").await;
+        commands.push((transport, joined));
     }
     // Its containers run on: no command has ended.
     node.engine_mut().kill().unwrap();
