@@ -2,11 +2,13 @@
 
 use cri_streaming::{Reader, Streams, Writer};
 use futures::future::BoxFuture;
-use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, sink};
+use tokio::io::{
+    AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, sink,
+};
 
 use crate::{
     Error,
-    engine::{self, Cause, EngineError, HijackedWriter, OutputError},
+    engine::{self, Cause, EngineError, OutputError},
 };
 
 /// The engine's reason why a process did not start is kept up to this length, in bytes.
@@ -29,7 +31,7 @@ pub(super) enum Ended {
 /// output only if the process has `started` by then.
 pub(super) async fn carry(
     from: impl AsyncBufRead + Unpin,
-    to: HijackedWriter,
+    to: impl AsyncWrite + Unpin,
     tty: bool,
     streams: Streams,
     started: BoxFuture<'_, bool>,
@@ -95,7 +97,7 @@ fn or_sink(stream: Option<Writer>) -> Writer {
 }
 
 /// Carries input and its end, and holds the engine's connection until it is dropped.
-async fn input(stdin: Option<Reader>, mut to: HijackedWriter) -> std::convert::Infallible {
+async fn input(stdin: Option<Reader>, mut to: impl AsyncWrite + Unpin) -> std::convert::Infallible {
     if let Some(mut stdin) = stdin {
         match tokio::io::copy_buf(&mut stdin, &mut to).await {
             Ok(_) => {
@@ -124,5 +126,36 @@ impl Ended {
             object: format!("{kind} {id}"),
             cause,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::{FutureExt as _, future::ready};
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_engine_that_breaks_off_within_a_piece_is_told_from_the_end_of_the_output() {
+        let whole = b"\x01\0\0\0\0\0\0\x04text";
+        for length in [whole.len(), whole.len() - 1, 5] {
+            let streams = Streams {
+                stdin: None,
+                stdout: None,
+                stderr: None,
+                resize: None,
+                gone: CancellationToken::new(),
+            };
+            let started = ready(true).boxed();
+            let ended = carry(&whole[..length], sink(), false, streams, started).await;
+            if length == whole.len() {
+                assert!(matches!(ended, Ended::Output), "{ended:?}");
+            } else {
+                assert!(matches!(ended, Ended::Engine(_)), "{length}: {ended:?}");
+                let error = ended.into_error("container", "c");
+                assert_eq!(tonic::Status::from(error).code(), tonic::Code::Unavailable);
+            }
+        }
     }
 }

@@ -40,7 +40,7 @@ pub use endpoint::Endpoint;
 pub use error::{Cause, EngineError};
 pub use exec::NewExec;
 pub use here::Here;
-pub use hijack::{AttachTo, HijackedWriter};
+pub use hijack::AttachTo;
 use image_files::ScratchUse;
 pub use image_files::may_be_scratch;
 pub use images::Credentials;

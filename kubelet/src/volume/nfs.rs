@@ -72,12 +72,8 @@ impl VolumePlugin for Nfs {
             // The limit is the server's, not that of those before this one.
             let turn = turn_at(&dir).await?;
             let target = dir.clone();
-            let mut unmounted = pin!(turn.blocking(move || mount::clean_up(&target)));
-            loop {
-                // Is never begun anew before its end, or each would take a thread.
-                if let Ok(ended) = timeout(UNMOUNT_LIMIT, &mut unmounted).await {
-                    return unless_panicked(ended);
-                }
+            let unmounted = turn.blocking(move || mount::clean_up(&target));
+            let force = || async {
                 warn!(%path, "the server does not let go; forcing it");
                 let dir = dir.clone();
                 let force = move || mount::unmount(&dir, UnmountFlags::FORCE);
@@ -85,9 +81,25 @@ impl VolumePlugin for Nfs {
                 if let Err(error) = blocking_on_own_files(force).await {
                     warn!(%path, %error, "cannot force the server to let go");
                 }
-            }
+            };
+            unless_panicked(ended(unmounted, force).await)
         }
         .boxed()
+    }
+}
+
+/// Waits for the end of what waits for a server, which is forced as often as it takes too long.
+/// It is not begun anew before its end, or each would take a thread.
+async fn ended<T, F: Future<Output = ()>>(
+    work: impl Future<Output = T>,
+    force: impl Fn() -> F,
+) -> T {
+    let mut work = pin!(work);
+    loop {
+        match timeout(UNMOUNT_LIMIT, &mut work).await {
+            Ok(ended) => return ended,
+            Err(_) => force().await,
+        }
     }
 }
 
@@ -121,7 +133,25 @@ fn export(source: &NFSVolumeSource) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tokio::{sync::Notify, time::Instant};
+
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_does_not_let_go_is_forced_until_it_does() {
+        let begin = Instant::now();
+        let (forced, lets_go) = (parking_lot::Mutex::new(Vec::new()), Notify::new());
+        let force = || async {
+            forced.lock().push(begin.elapsed());
+            if forced.lock().len() == 2 {
+                lets_go.notify_one();
+            }
+        };
+        let ended = ended(lets_go.notified(), force);
+        timeout(3 * UNMOUNT_LIMIT, ended).await.unwrap();
+        assert_eq!(*forced.lock(), [UNMOUNT_LIMIT, 2 * UNMOUNT_LIMIT]);
+        assert_eq!(UNMOUNT_LIMIT, Duration::from_secs(60));
+    }
 
     #[test]
     fn servers_are_written_as_mount_reads_them() {
