@@ -126,6 +126,11 @@ impl Connection {
     }
 
     #[cfg(test)]
+    pub(super) fn kept(&self) -> usize {
+        self.shared.state.lock().kept()
+    }
+
+    #[cfg(test)]
     pub(super) fn streams(&self) -> usize {
         self.shared.state.lock().streams()
     }

@@ -282,6 +282,16 @@ impl State {
         self.closed
     }
 
+    /// Bytes that are kept for readers.
+    #[cfg(test)]
+    pub(super) fn kept(&self) -> usize {
+        self.streams
+            .values()
+            .flat_map(|it| &it.received)
+            .map(Bytes::len)
+            .sum()
+    }
+
     #[cfg(test)]
     pub(super) fn streams(&self) -> usize {
         self.streams.len()

@@ -285,6 +285,42 @@ async fn a_peer_without_windows_is_stopped_when_nobody_reads() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_peer_with_many_streams_is_stopped_by_what_all_have() {
+    let (near, far) = duplex(4000);
+    let (_server, mut incoming) = Connection::server(far, IDLE, CancellationToken::new());
+    let mut peer = Peer::new(near);
+    let (mut unread, mut sent) = (Vec::new(), 0);
+    for number in 0..100 {
+        let id = 2 * number + 1;
+        peer.open(id).await;
+        unread.push(next(&mut incoming).await.accept());
+        // Less than one stream may have.
+        if timeout(LONG, peer.data(id, 500_000)).await.is_err() {
+            break;
+        }
+        sent += 500_000;
+    }
+    assert!(sent < 6 << 20, "{sent}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_unread_of_streams_that_are_gone_does_not_count() {
+    let (near, far) = duplex(4000);
+    let (_server, mut incoming) = Connection::server(far, IDLE, CancellationToken::new());
+    let mut peer = Peer::new(near);
+    for number in 0..100 {
+        let id = 2 * number + 1;
+        peer.open(id).await;
+        let stream = next(&mut incoming).await.accept();
+        timeout(LONG, peer.data(id, 100_000)).await.unwrap();
+        peer.send(Frame::Ping(1)).await;
+        let answered = async { while peer.next().await.unwrap() != Frame::Ping(1) {} };
+        timeout(LONG, answered).await.unwrap();
+        drop(stream);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_peer_that_sends_byte_by_byte_is_stopped_by_what_that_costs() {
     let (near, far) = duplex(4000);
     let (_server, mut incoming) = Connection::server(far, IDLE, CancellationToken::new());
@@ -336,7 +372,7 @@ async fn a_window_of_more_than_two_gibibytes_ends_what_it_is_of() {
     peer.send(update(1, MOST - FIRST + 1)).await;
     let reset = loop {
         let frame = timeout(LONG, peer.next()).await;
-        if let Some(Frame::RstStream { id, status }) = frame.unwrap() {
+        if let Frame::RstStream { id, status } = frame.unwrap().unwrap() {
             break (id, status);
         }
     };
@@ -361,12 +397,16 @@ async fn a_peer_that_leaves_is_noticed_even_when_nobody_reads() {
 #[tokio::test(start_paused = true)]
 async fn unread_data_of_a_dropped_reader_stops_nobody() {
     let (near, far) = duplex(4000);
-    let (_server, mut incoming) = Connection::server(far, IDLE, CancellationToken::new());
+    let (server, mut incoming) = Connection::server(far, IDLE, CancellationToken::new());
     let mut peer = Peer::new(near);
     peer.open(1).await;
     let (reader, _writer) = next(&mut incoming).await.accept().split();
     peer.data(1, 100_000).await;
+    peer.send(Frame::Ping(1)).await;
+    while peer.next().await.unwrap() != Frame::Ping(1) {}
+    assert_eq!(server.kept(), 100_000);
     drop(reader);
+    assert_eq!(server.kept(), 0);
     for _ in 0..100 {
         timeout(LONG, peer.data(1, 100_000)).await.unwrap();
     }
