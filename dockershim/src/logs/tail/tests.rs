@@ -273,6 +273,68 @@ fn a_new_file_with_the_inode_of_one_that_is_gone_is_not_taken_for_it() {
     assert!(lines.iter().all(|line| line.contains(" F line ")));
 }
 
+/// What is logged.
+#[derive(Clone, Default)]
+struct Told(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl std::io::Write for Told {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn what_is_lost_is_told_once_until_the_log_has_caught_up() {
+    let (mut world, told) = (World::new(), Told::default());
+    let writer = told.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_writer(move || writer.clone())
+        .finish();
+    tracing::subscriber::with_default(subscriber, || {
+        for times in 1..3 {
+            for _ in 0..3 {
+                world.write("torn\n");
+            }
+            world.drain();
+            let text = String::from_utf8(told.0.lock().unwrap().clone()).unwrap();
+            assert_eq!(text.matches("output is lost").count(), times, "{text}");
+        }
+    });
+}
+
+#[test]
+fn a_line_of_the_log_that_a_crash_tore_is_made_anew() {
+    for keeps_position in [true, false] {
+        let mut world = World::new();
+        world.log(3);
+        world.drain();
+        world.saved = Some(world.tail().position(false).unwrap());
+        world.log(3);
+        world.drain();
+        let log = OpenOptions::new()
+            .write(true)
+            .open(&world.paths.log)
+            .unwrap();
+        log.set_len(log.metadata().unwrap().len() - 4).unwrap();
+        world.tail = None;
+        if !keeps_position {
+            world.saved = None;
+        }
+        world.log(1);
+        world.drain();
+        let lines = world.lines();
+        let whole: Vec<_> = (0..7)
+            .map(|n| format!("2026-01-01T00:00:00.{n:09}Z {} F line {n}", stream(n)))
+            .collect();
+        assert_eq!(lines, whole, "{keeps_position}");
+    }
+}
+
 #[test]
 fn a_crash_between_a_reopen_and_its_note_repeats_nothing() {
     let mut world = World::new();
