@@ -130,6 +130,7 @@ mod tests {
         static SERVERS: Servers = Servers::new(2, 2);
         let runtime = Builder::new_current_thread()
             .max_blocking_threads(3)
+            .enable_time()
             .build()
             .unwrap();
         runtime.block_on(async {
@@ -145,7 +146,11 @@ mod tests {
             let abandoned = [hang(), hang()];
             let waiting = [hang(), hang()];
             yield_now().await;
-            repeatable::blocking(|| ()).await.unwrap();
+            let soon = std::time::Duration::from_secs(10);
+            tokio::time::timeout(soon, repeatable::blocking(|| ()))
+                .await
+                .unwrap()
+                .unwrap();
             for task in &abandoned {
                 task.abort();
             }
@@ -155,7 +160,11 @@ mod tests {
             }
             yield_now().await;
             assert_eq!(SERVERS.all.available_permits(), 0);
-            repeatable::blocking(|| ()).await.unwrap();
+            let soon = std::time::Duration::from_secs(10);
+            tokio::time::timeout(soon, repeatable::blocking(|| ()))
+                .await
+                .unwrap()
+                .unwrap();
             drop(server);
             for ended in join_all(waiting).await {
                 assert!(ended.unwrap().unwrap());

@@ -198,6 +198,11 @@ mod tests {
             ("memory", "1536Mi"),
             ("memory", "1000"),
             ("memory", "0"),
+            ("memory", "3Ki"),
+            ("memory", "3Gi"),
+            ("memory", "3Ti"),
+            ("memory", "3Pi"),
+            ("memory", "3Ei"),
         ] {
             assert_eq!(format(name, parse(text).unwrap()), text);
         }

@@ -341,3 +341,16 @@ fn flatten<T>(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_that_failed_together_are_not_tried_again_together() {
+        let mut delays: Vec<Duration> = (0..50).map(|_| Retry::new().next()).collect();
+        delays.sort();
+        delays.dedup();
+        assert!(delays.len() > 10, "{delays:?}");
+    }
+}

@@ -220,6 +220,13 @@ mod tests {
             let quantity = Amount::of(&Quantity(text.to_owned())).unwrap().quantity();
             assert_eq!(quantity.0, expected, "{text}");
         }
+        for suffix in [
+            "n", "u", "m", "", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei",
+        ] {
+            let text = format!("3{suffix}");
+            let quantity = Amount::of(&Quantity(text.clone())).unwrap().quantity();
+            assert_eq!(quantity.0, text);
+        }
         assert_eq!(
             (millis(100).0, bytes(64 << 20).0),
             ("100m".into(), "64Mi".into())

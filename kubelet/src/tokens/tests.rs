@@ -184,6 +184,33 @@ async fn the_last_token_is_used_until_its_end_while_there_is_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_token_ends_by_the_clock_that_runs_while_the_machine_sleeps() {
+    let expires = Time(clock::now() - SignedDuration::from_secs(1));
+    let held = Held {
+        token: TokenRequestStatus {
+            expiration_timestamp: Some(expires),
+            ..Default::default()
+        },
+        got: Instant::now(),
+        lifetime: SignedDuration::from_hours(1),
+    };
+    assert!(held.is_over() && !held.is_fresh());
+}
+
+#[tokio::test(start_paused = true)]
+async fn tokens_that_were_had_together_are_not_renewed_together() {
+    let expires = Time(clock::now() + SignedDuration::from_hours(1));
+    let token = TokenRequestStatus {
+        expiration_timestamp: Some(expires),
+        ..Default::default()
+    };
+    let held = Held::new(token, HOUR);
+    sleep(48 * MINUTE - Duration::from_secs(2)).await;
+    let fresh = (0..200).filter(|_| held.is_fresh()).count();
+    assert!((20..180).contains(&fresh), "{fresh}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_token_is_for_one_pod_account_audience_and_lifetime() {
     let server = Server::new(i64::MAX, SignedDuration::ZERO);
     let cache = TokenCache::default();

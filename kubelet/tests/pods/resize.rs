@@ -386,6 +386,53 @@ async fn a_pod_is_resized_as_a_whole() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_never_has_less_than_its_containers() {
+    let node = Node::new();
+    let kubelet = node.start();
+    kubelet.add(whole("100m", "64Mi")).await;
+    kubelet.until_phase("web", "Running", 3 * SECOND).await;
+    for verb in [
+        Verb::UpdateContainerResources,
+        Verb::UpdatePodSandboxResources,
+    ] {
+        node.runtime
+            .fault(verb, Fault::Delay(SECOND), Times::Always);
+    }
+    for (memory, last) in [("128Mi", [128, 128, 16]), ("64Mi", [64, 64, 16])] {
+        kubelet.update(whole("100m", memory)).await;
+        until("its limits", 15 * SECOND, || {
+            let now = limits(&node);
+            assert!(now[0] >= now[1], "{now:?}");
+            now == last
+        })
+        .await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_first_limit_is_not_below_what_is_used() {
+    let node = Node::new();
+    let kubelet = node.start();
+    let limited = |limits: Value| {
+        let mut resources = resources("100m", "16Mi");
+        resources["limits"] = limits;
+        sized(&resources, "NotRequired")
+    };
+    kubelet.add(limited(json!({}))).await;
+    kubelet.until_phase("web", "Running", 3 * SECOND).await;
+    let usage = Usage {
+        memory_bytes: 100 << 20,
+        ..Usage::default()
+    };
+    node.runtime
+        .set_usage(&node.runtime.running("c")[0].id, usage);
+    kubelet.update(limited(json!({"memory": "64Mi"}))).await;
+    let why = || condition(&kubelet, "PodResizeInProgress").and_then(|c| c.message);
+    until("the reason", 15 * SECOND, || why().is_some()).await;
+    assert!(why().unwrap().starts_with("cannot decrease memory limits"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn memory_that_a_pod_uses_is_not_taken_from_it() {
     let node = Node::new();
     let kubelet = node.start();
