@@ -6,6 +6,8 @@
 mod receiving;
 mod sending;
 mod streams;
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -27,6 +29,8 @@ const DEFAULT_WINDOW: i64 = 64 * 1024;
 pub(super) const STREAM_WINDOW: u32 = 512 * 1024;
 /// The same for all streams of a connection together.
 const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
+/// What is kept for a stream, with what its pieces cost, before no more is read.
+const STREAM_SHARE: usize = 2 * STREAM_WINDOW as usize;
 const LARGEST_WINDOW: i64 = 0x7fff_ffff;
 /// What a stream may have waiting to be sent.
 const STREAM_QUEUE: usize = 128 * 1024;

@@ -1,15 +1,13 @@
 //! What the other side says.
 
-use std::{
-    collections::HashMap,
-    task::{Context, Poll},
-};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 
 use super::{
     CONNECTION_WINDOW, CONTROL_QUEUE, Counts, DEFAULT_WINDOW, LARGEST_WINDOW, MOST_STREAMS, Offer,
-    Outgoing, PIECE_OVERHEAD, Received, STREAM_WINDOW, State, StreamState, Violation, wake,
+    Outgoing, PIECE_OVERHEAD, Received, STREAM_SHARE, STREAM_WINDOW, State, StreamState, Violation,
+    wake,
 };
 use crate::spdy::{
     frame::{Frame, status},
@@ -214,15 +212,11 @@ impl State {
 
     /// Ready when more may be read from the transport.
     pub(in crate::spdy) fn poll_may_receive(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let most = |streams: &HashMap<u32, StreamState>| {
-            streams
-                .values()
-                .all(|it| it.reader_gone || it.received_cost <= 2 * STREAM_WINDOW as usize)
-        };
+        let too_much = |it: &StreamState| it.received_cost > STREAM_SHARE;
         // The sum is looked at first: below one stream's share no stream can be over its.
         let full = self.control.len() > CONTROL_QUEUE
             || self.received_cost > CONNECTION_WINDOW as usize
-            || (self.received_cost > 2 * STREAM_WINDOW as usize && !most(&self.streams));
+            || (self.received_cost > STREAM_SHARE && self.streams.values().any(too_much));
         if full && !self.closed {
             self.receiver = Some(cx.waker().clone());
             return Poll::Pending;

@@ -60,7 +60,8 @@ impl State {
         }
     }
 
-    /// What waits to be sent on a stream that was reset is dropped.
+    /// What waits to be sent on a stream that is reset is dropped. What the stream itself
+    /// has waiting is not counted any more: nothing is queued on it again.
     pub(super) fn drop_queue(&mut self, id: u32) {
         let mut dropped = 0;
         self.data.retain(|frame| match frame {
@@ -74,9 +75,6 @@ impl State {
             return;
         }
         self.data_queued -= dropped;
-        if let Some(stream) = self.streams.get_mut(&id) {
-            stream.queued -= dropped;
-        }
         self.wake_writers();
     }
 

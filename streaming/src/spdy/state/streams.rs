@@ -54,7 +54,8 @@ impl State {
 
     pub(in crate::spdy) fn refuse(&mut self, id: u32) {
         self.reset(id, status::REFUSED_STREAM);
-        self.streams.remove(&id);
+        self.drop_reader(id);
+        self.drop_writer(id);
     }
 
     pub(in crate::spdy) fn accept(&mut self, id: u32) {

@@ -1,0 +1,211 @@
+//! One end without a transport: frames are given to it, and what it would send is taken.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod receiving;
+mod sending;
+mod streams;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+};
+
+use bytes::Bytes;
+
+use super::{Outgoing, Received, State, Violation};
+use crate::spdy::{
+    frame::{Frame, status},
+    headers::Headers,
+};
+
+const KIB: usize = 1024;
+const MIB: usize = 1024 * KIB;
+/// What a piece costs beside its bytes.
+const OVERHEAD: usize = 64;
+
+struct End(State);
+
+impl End {
+    fn server() -> Self {
+        Self(State::new(true))
+    }
+
+    /// A client that has sent its settings.
+    fn client() -> Self {
+        let mut client = Self(State::new(false));
+        client.says();
+        client
+    }
+
+    fn try_receive(&mut self, frame: Frame) -> Result<(), Violation> {
+        self.0.receive(Received::Other(frame))
+    }
+
+    #[track_caller]
+    fn receive(&mut self, frame: Frame) {
+        self.try_receive(frame).unwrap();
+    }
+
+    /// The other side opens streams, which are accepted.
+    #[track_caller]
+    fn accept(&mut self, ids: impl IntoIterator<Item = u32>) {
+        for id in ids {
+            let syn = Received::Syn {
+                id,
+                fin: false,
+                unidirectional: false,
+                headers: Headers::default(),
+            };
+            self.0.receive(syn).unwrap();
+            self.0.accept(id);
+        }
+        self.says();
+    }
+
+    fn receive_data(&mut self, id: u32, length: usize) {
+        let (fin, data) = (false, Bytes::from(vec![7; length]));
+        self.receive(Frame::Data { id, fin, data });
+    }
+
+    fn receive_end(&mut self, id: u32) {
+        self.receive(end(id));
+    }
+
+    /// The next piece that came in for a stream.
+    fn read(&mut self, id: u32) -> Poll<Result<Option<Bytes>, u32>> {
+        self.0.poll_read(id, &mut idle())
+    }
+
+    fn takes_more(&mut self) -> bool {
+        self.0.poll_may_receive(&mut idle()).is_ready()
+    }
+
+    /// Queues data; whether there was room for all of it.
+    fn queue(&mut self, id: u32, length: usize) -> bool {
+        self.queue_or_wake(id, length, Waker::noop())
+    }
+
+    fn queue_or_wake(&mut self, id: u32, length: usize, waker: &Waker) -> bool {
+        let mut cx = Context::from_waker(waker);
+        match self.0.poll_reserve(id, length, &mut cx) {
+            Poll::Ready(Ok(room)) => {
+                self.0.write(id, Bytes::from(vec![7; room]));
+                room == length
+            }
+            Poll::Ready(Err(())) | Poll::Pending => false,
+        }
+    }
+
+    fn drop_halves(&mut self, id: u32) {
+        self.0.drop_reader(id);
+        self.0.drop_writer(id);
+    }
+
+    /// What goes to the transport at once; `None` when nothing ever will again.
+    fn batch(&mut self) -> Poll<Option<Vec<Frame>>> {
+        let mut batch = Vec::new();
+        let polled = self.0.poll_batch(&mut idle(), &mut batch);
+        polled.map(|more| more.map(|()| batch.into_iter().map(frame).collect()))
+    }
+
+    /// The transport took this.
+    fn carried(&mut self, frames: &[Frame]) {
+        self.0.sent(frames.iter().filter_map(|frame| match frame {
+            Frame::Data { id, data, .. } => Some((*id, data.len())),
+            _ => None,
+        }));
+    }
+
+    /// All that waits to be sent, which the transport takes.
+    #[track_caller]
+    fn says(&mut self) -> Vec<Frame> {
+        let mut said = Vec::new();
+        for _ in 0..100 {
+            let Poll::Ready(Some(batch)) = self.batch() else {
+                return said;
+            };
+            self.carried(&batch);
+            said.extend(batch);
+        }
+        panic!("there is no end of what it says");
+    }
+}
+
+/// A context of somebody whom nobody has to wake.
+fn idle() -> Context<'static> {
+    Context::from_waker(Waker::noop())
+}
+
+/// A frame without its headers, which are of no interest here.
+fn frame(outgoing: Outgoing) -> Frame {
+    let (fin, block) = (false, Bytes::new());
+    match outgoing {
+        Outgoing::Frame(frame) => frame,
+        Outgoing::Syn(id, _) => Frame::SynStream {
+            id,
+            associated: 0,
+            priority: 0,
+            fin,
+            unidirectional: false,
+            block,
+        },
+        Outgoing::Reply(id) => Frame::SynReply { id, fin, block },
+    }
+}
+
+/// The end of what one side sends on a stream.
+fn end(id: u32) -> Frame {
+    let (fin, data) = (true, Bytes::new());
+    Frame::Data { id, fin, data }
+}
+
+fn reset(id: u32, status: u32) -> Frame {
+    Frame::RstStream { id, status }
+}
+
+fn settings(window: u32) -> Frame {
+    let initial_window = Some(window);
+    Frame::Settings { initial_window }
+}
+
+fn update(id: u32, delta: u32) -> Frame {
+    Frame::WindowUpdate { id, delta }
+}
+
+fn good_bye(last: u32) -> Frame {
+    Frame::GoAway { last, status: 0 }
+}
+
+/// The streams of the data in `frames`, in order.
+fn pieces(frames: &[Frame]) -> Vec<u32> {
+    let piece = |frame: &Frame| match frame {
+        Frame::Data { id, .. } => Some(*id),
+        _ => None,
+    };
+    frames.iter().filter_map(piece).collect()
+}
+
+/// Somebody who waits, and counts how often that was over.
+#[derive(Default)]
+struct Waiting(AtomicUsize);
+
+impl Waiting {
+    fn new() -> (Arc<Self>, Waker) {
+        let waiting = Arc::<Self>::default();
+        (Arc::clone(&waiting), Waker::from(waiting))
+    }
+
+    fn wakes(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Wake for Waiting {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
