@@ -87,9 +87,10 @@ fn victim(record: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::{fs, io::Write as _};
 
     use proptest::prelude::*;
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
 
     use super::*;
 
@@ -112,6 +113,26 @@ mod tests {
         ] {
             assert_eq!(victim(&record("6,145957,54154334015,-", &cgroup)), Some(ID));
         }
+    }
+
+    #[test]
+    fn what_was_written_is_read_and_nothing_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kmsg");
+        mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let mut log = KernelLog::open(&path).unwrap();
+        let mut kernel = OpenOptions::new().write(true).open(&path).unwrap();
+        let mut victims = Vec::new();
+        for count in 0..2 {
+            assert_eq!(victims.len(), count);
+            let record = record("6,145957,54154334015,-", &format!("/docker/{ID}"));
+            kernel.write_all(record.as_bytes()).unwrap();
+            log.read(|id| victims.push(id.to_owned())).unwrap();
+        }
+        assert_eq!(victims, [ID, ID]);
+        // What cannot be read is no log without news.
+        let mut directory = KernelLog::open(dir.path()).unwrap();
+        assert!(directory.read(|_| {}).is_err());
     }
 
     #[test]
