@@ -100,7 +100,15 @@ mod tests {
             tokio::time::sleep(delay).await;
         }
         assert_eq!(delays, [10, 20, 40, 40]);
-        tokio::time::sleep(81 * SECOND).await;
+        // What is left of a delay, and the last moment at which trouble goes on.
+        tokio::time::sleep(40 * SECOND).await;
+        failed = Instant::now();
+        tokio::time::sleep(3 * SECOND).await;
+        assert_eq!(
+            backoff.remaining("a", failed),
+            Some((37 * SECOND, 40 * SECOND))
+        );
+        tokio::time::sleep(38 * SECOND).await;
         let failed = Instant::now();
         assert_eq!(backoff.remaining("a", failed), None);
         backoff.attempt("a", failed);

@@ -70,8 +70,7 @@ impl SealingKey {
             path: path.to_owned(),
             source,
         })?;
-        let is_exposed = |metadata: fs::Metadata| metadata.mode() & OTHERS_READ != 0;
-        if fs::metadata(path).is_ok_and(is_exposed) {
+        if fs::metadata(path).is_ok_and(|metadata| is_exposed(metadata.mode())) {
             warn!(
                 path = %path.display(),
                 "--bootstrap-checkpoint-key: others than its owner may read it, and with it \
@@ -137,6 +136,11 @@ impl SealingKey {
     }
 }
 
+/// Whether others than the owner may read a file of this mode.
+const fn is_exposed(mode: u32) -> bool {
+    mode & OTHERS_READ != 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -160,6 +164,19 @@ mod tests {
         assert_eq!(open(&other, b"secrets default a", &sealed), None);
         // Nobody sees that two texts are the same.
         assert_ne!(key.seal(b"secrets default a", b"password").unwrap(), sealed);
+    }
+
+    #[test]
+    fn a_key_is_not_shown() {
+        let key = SealingKey::parse(&[7; KEY_LEN]).unwrap();
+        assert_eq!(format!("{key:?}"), "SealingKey { .. }");
+    }
+
+    #[test]
+    fn a_key_that_others_may_read_is_told() {
+        for (mode, exposed) in [(0o600, false), (0o700, false), (0o640, true), (0o604, true)] {
+            assert_eq!(is_exposed(mode), exposed, "{mode:o}");
+        }
     }
 
     #[test]

@@ -203,8 +203,18 @@ mod tests {
             ("memory", "3Ti"),
             ("memory", "3Pi"),
             ("memory", "3Ei"),
+            // CPU has no powers of two, and a fraction of a byte none either.
+            ("cpu", "2048"),
+            ("memory", "1500m"),
         ] {
             assert_eq!(format(name, parse(text).unwrap()), text);
+        }
+    }
+
+    #[test]
+    fn less_than_a_billionth_is_rounded_up() {
+        for (text, nanos) in [("0.0000000010", 1), ("0.0000000011", 2)] {
+            assert_eq!(parse(text).unwrap(), nanos, "{text}");
         }
     }
 

@@ -113,7 +113,9 @@ mod tests {
 
     #[test]
     fn what_is_requested_of_nothing_always_fits() {
-        let node = node(json!({"pods": "5"}));
-        assert_eq!(shortages(&pod(json!({"cpu": "0"})), &[], &node), []);
+        let node = node(json!({"pods": "5", "cpu": "1"}));
+        // Even where more is used than there is.
+        let others = [pod(json!({"cpu": "2"}))];
+        assert_eq!(shortages(&pod(json!({"cpu": "0"})), &others, &node), []);
     }
 }

@@ -289,6 +289,77 @@ mod tests {
     }
 
     #[test]
+    fn what_a_pod_lacks_counts_by_its_fraction_and_squared() {
+        let has = |name: &str, cpu: &str, memory: &str| {
+            pod(name, 0, json!({"requests": {"cpu": cpu, "memory": memory}}))
+        };
+        let missing = [("cpu", 1000), ("memory", 1000 << 20)];
+        let names = |mut chosen: Vec<String>| {
+            chosen.sort();
+            chosen
+        };
+        // Two halves come nearer than all of one resource.
+        let others = [
+            has("all cpu", "1", "1Mi"),
+            has("half", "500m", "500Mi"),
+            has("other half", "500m", "500Mi"),
+        ];
+        let halves = names(chosen(&missing, &others).unwrap());
+        assert_eq!(halves, ["half", "other half"]);
+        // Most of the bytes are little beside a pod that lacks less of both.
+        let others = [
+            has("most memory", "100m", "900Mi"),
+            has("most cpu", "900m", "500Mi"),
+            has("rest", "100m", "500Mi"),
+        ];
+        let both = names(chosen(&missing, &others).unwrap());
+        assert_eq!(both, ["most cpu", "rest"]);
+    }
+
+    #[test]
+    fn of_equals_the_less_important_and_then_the_smaller_goes() {
+        let has = |name: &str, priority: i32, cpu: &str, memory: &str| {
+            let requests = json!({"cpu": cpu, "memory": memory});
+            pod(name, priority, json!({"requests": requests}))
+        };
+        let one = [("pods", 1)];
+        for (others, goes) in [
+            (
+                [has("low", -7, "2", "2Mi"), has("high", 5, "1", "1Mi")],
+                "low",
+            ),
+            (
+                [
+                    has("more memory", 5, "1", "2Mi"),
+                    has("more cpu", 5, "2", "1Mi"),
+                ],
+                "more cpu",
+            ),
+            (
+                [has("more cpu", 5, "2", "1Mi"), has("less", 5, "1", "1Mi")],
+                "less",
+            ),
+        ] {
+            assert_eq!(chosen(&one, &others).unwrap(), [goes]);
+            let [a, b] = others;
+            assert_eq!(chosen(&one, &[b, a]).unwrap(), [goes]);
+        }
+    }
+
+    #[test]
+    fn a_critical_pod_has_the_room_of_a_less_critical_one_and_of_no_other() {
+        let (node, cluster) = (2_000_001_000, 2_000_000_000);
+        let for_one = |own, other| {
+            let others = [pod("other", other, json!({}))];
+            let shortage = Shortage::find("pods", 1, 1, 1).unwrap();
+            victims(&pod("own", own, json!({})), &others, &[shortage]).is_ok()
+        };
+        assert!(for_one(node, cluster));
+        assert!(!for_one(cluster, node));
+        assert!(!for_one(cluster, cluster));
+    }
+
+    #[test]
     fn nobody_goes_in_vain() {
         let others = [burstable("b", "300m")];
         let error = chosen(&[("cpu", 400)], &others).unwrap_err();

@@ -271,6 +271,42 @@ mod tests {
     }
 
     #[test]
+    fn a_line_is_shown_when_it_has_ended() {
+        let mut decoder = Decoder::new(&LogOptions::default());
+        decoder.push(format!("{AT} stdout F o").as_bytes()).unwrap();
+        assert_eq!(decoder.held(), 0);
+        decoder.push(b"ne\n").unwrap();
+        assert_eq!(decoder.held(), 4);
+        assert_eq!(&decoder.take()[..], b"one\n");
+        assert_eq!(decoder.held(), 0);
+    }
+
+    #[test]
+    fn the_next_file_may_be_of_another_format() {
+        let mut decoder = Decoder::new(&LogOptions::default());
+        decoder
+            .push(format!("{AT} stdout F one").as_bytes())
+            .unwrap();
+        decoder.next_file().unwrap();
+        let json = format!("{{\"log\":\"two\\n\",\"stream\":\"stdout\",\"time\":\"{AT}\"}}\n");
+        decoder.push(json.as_bytes()).unwrap();
+        assert_eq!(&decoder.take()[..], b"one\ntwo\n");
+    }
+
+    #[test]
+    fn a_huge_part_of_a_line_does_not_end_it() {
+        let part = "x".repeat(2 * LONGEST_LINE);
+        let mut decoder = Decoder::new(&LogOptions::default());
+        decoder
+            .push(format!("{AT} stdout P {part}").as_bytes())
+            .unwrap();
+        decoder
+            .push(format!("\n{AT} stdout F end\n").as_bytes())
+            .unwrap();
+        assert_eq!(decoder.take(), format!("{part}end\n"));
+    }
+
+    #[test]
     fn a_huge_line_is_shown_without_being_held() {
         let text = "x".repeat(LONGEST_LINE);
         let mut decoder = Decoder::new(&LogOptions::default());

@@ -284,6 +284,46 @@ mod tests {
     }
 
     #[test]
+    fn a_phase_is_read_as_it_is_written() {
+        use Phase::{Failed, Pending, Running, Succeeded};
+        for phase in [Pending, Running, Succeeded, Failed] {
+            assert_eq!(Phase::parse(Some(phase.as_str())), phase);
+        }
+        assert_eq!(Running.as_str(), "Running");
+        assert_eq!([Some("Unknown"), None].map(Phase::parse), [Pending; 2]);
+        assert_eq!(
+            [Pending, Running, Succeeded, Failed].map(Phase::is_terminal),
+            [false, false, true, true]
+        );
+    }
+
+    #[test]
+    fn a_container_of_which_nothing_is_known_keeps_a_pod_pending() {
+        let spec = PodSpec {
+            containers: vec![named("a"), named("b")],
+            ..PodSpec::default()
+        };
+        let containers = [status("a", running())];
+        assert_eq!(of(&spec, &[], &containers, false), Phase::Pending);
+    }
+
+    #[test]
+    fn a_sidecar_that_never_ran_is_waited_for_while_a_container_runs() {
+        let mut sidecar = named("s");
+        sidecar.restart_policy = Some("Always".to_owned());
+        let spec = PodSpec {
+            restart_policy: Some("Never".to_owned()),
+            init_containers: Some(vec![sidecar]),
+            containers: vec![named("a"), named("b")],
+            ..PodSpec::default()
+        };
+        let init = [status("s", waiting())];
+        let of = |a, b| of(&spec, &init, &[status("a", a), status("b", b)], false);
+        assert_eq!(of(ended(0), running()), Phase::Pending);
+        assert_eq!(of(ended(0), ended(0)), Phase::Succeeded);
+    }
+
+    #[test]
     fn a_crash_looping_pod_runs() {
         let spec = PodSpec {
             containers: vec![named("a")],
@@ -373,7 +413,10 @@ mod tests {
             })
         };
         assert_eq!(of(running(), false, waiting(), false), Phase::Pending);
+        assert_eq!(of(running(), false, running(), false), Phase::Pending);
+        assert_eq!(of(running(), true, running(), false), Phase::Running);
         assert_eq!(of(running(), false, running(), true), Phase::Running);
+        assert_eq!(of(waiting(), false, running(), true), Phase::Pending);
         assert_eq!(of(running(), true, ended(0), true), Phase::Running);
         assert_eq!(of(ended(1), false, ended(0), true), Phase::Succeeded);
         assert_eq!(of(ended(0), false, ended(1), true), Phase::Failed);

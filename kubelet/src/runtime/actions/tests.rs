@@ -152,6 +152,49 @@ fn another_network_or_no_address_needs_another_sandbox() {
 }
 
 #[test]
+fn only_the_newest_sandbox_serves_and_only_alone() {
+    let both = |newest, older| {
+        let mut status = has(vec![ran("a", RUNNING, 0)]);
+        status.sandboxes = vec![sandbox(newest), sandbox(older)];
+        compute(&pod("Always", &[], &["a"]), &status).create_sandbox
+    };
+    assert_eq!(both(true, false), None);
+    assert_eq!(both(true, true), Some(3));
+    assert_eq!(both(false, true), Some(3));
+}
+
+#[test]
+fn what_may_run_still_is_killed_before_it_is_started_again() {
+    let unknown = |name: &str| ran(name, ContainerState::Unknown, 0);
+    let killed = |actions: &PodActions| -> Vec<String> {
+        actions.kill.iter().map(|kill| kill.id.clone()).collect()
+    };
+    let actions = compute(&pod("Always", &[], &["a"]), &has(vec![unknown("a")]));
+    assert_eq!(
+        (killed(&actions), starts(&actions)),
+        (vec!["id-a".to_owned()], (vec![], vec![0]))
+    );
+    let ended = compute(&pod("Always", &[], &["a"]), &has(vec![ran("a", EXITED, 0)]));
+    assert_eq!(
+        (killed(&ended), starts(&ended)),
+        (vec![], (vec![], vec![0]))
+    );
+
+    let init = |policy: &str| compute(&pod(policy, &["i"], &["a"]), &has(vec![unknown("i")]));
+    let actions = init("Always");
+    assert_eq!(
+        (killed(&actions), starts(&actions)),
+        (vec!["id-i".to_owned()], (vec![0], vec![]))
+    );
+    // Its exit code is not known, and it must not run twice.
+    let actions = init("Never");
+    assert_eq!(
+        (actions.kill_pod, starts(&actions)),
+        (true, (vec![], vec![]))
+    );
+}
+
+#[test]
 fn init_containers_run_one_by_one() {
     let pod = pod("Always", &["i", "j"], &["a"]);
     let step = |containers| {
@@ -329,6 +372,47 @@ fn ephemeral_containers_are_started_once() {
     // A new pod gets its sandbox first.
     let actions = compute(&pod, &PodStatus::default());
     assert!(actions.start_ephemeral.is_empty());
+}
+
+#[test]
+fn a_policy_is_the_containers_own_or_that_of_its_pod() {
+    use RestartPolicy::{Always, Never, OnFailure};
+    let pod = pod("Never", &[], &["a"]);
+    let spec = pod.spec.as_ref().unwrap();
+    let own = |policy: Option<&str>| {
+        let mut container = container("a");
+        container.restart_policy = policy.map(str::to_owned);
+        RestartPolicy::of_container(spec, &container)
+    };
+    let policies = [Some("Always"), Some("OnFailure"), Some("Never"), None];
+    assert_eq!(policies.map(own), [Always, OnFailure, Never, Never]);
+}
+
+#[test]
+fn there_is_something_to_do_if_anything_is() {
+    assert!(PodActions::default().is_empty());
+    let kill = ContainerToReset {
+        id: String::new(),
+        kill: false,
+    };
+    let changes: [fn(&mut PodActions); 5] = [
+        |actions| actions.kill_pod = true,
+        |actions| actions.create_sandbox = Some(0),
+        |actions| actions.start_ephemeral = vec![0],
+        |actions| actions.start_init = vec![0],
+        |actions| actions.start = vec![0],
+    ];
+    let one = changes.map(|change| {
+        let mut actions = PodActions::default();
+        change(&mut actions);
+        actions
+    });
+    let reset = PodActions {
+        reset: vec![kill],
+        ..PodActions::default()
+    };
+    assert!(!reset.is_empty());
+    assert!(one.iter().all(|actions| !actions.is_empty()), "{one:?}");
 }
 
 #[test]
