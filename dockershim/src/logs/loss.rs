@@ -72,12 +72,17 @@ pub(super) struct Episode {
 }
 
 impl Episode {
-    /// Counts one.
+    /// Counts one, and tells the first.
     pub(super) fn count(&mut self, loss: Loss, log: &Path) {
-        self.counts[loss as usize] += 1;
-        if !std::mem::replace(&mut self.told[loss as usize], true) {
+        if self.is_first(loss) {
             tracing::warn!(log = %log.display(), reason = loss.name(), "output is lost: {loss}");
         }
+    }
+
+    /// Counts one; whether it is the first of its kind.
+    pub(super) fn is_first(&mut self, loss: Loss) -> bool {
+        self.counts[loss as usize] += 1;
+        !std::mem::replace(&mut self.told[loss as usize], true)
     }
 
     /// The log has caught up.
@@ -93,5 +98,24 @@ impl Episode {
                 all.add(loss, count);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_is_told_once_until_the_log_has_caught_up_and_counted_each_time() {
+        let (mut episode, all) = (Episode::default(), Losses::default());
+        for _ in 0..2 {
+            let rotated = [(); 3].map(|()| episode.is_first(Loss::Rotated));
+            assert_eq!(rotated, [true, false, false]);
+            assert!(episode.is_first(Loss::Removed));
+            episode.end();
+        }
+        episode.hand_on(&all);
+        episode.hand_on(&all);
+        assert_eq!(Loss::ALL.map(|loss| all.get(loss)), [6, 0, 0, 2]);
     }
 }
