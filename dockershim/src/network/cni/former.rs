@@ -238,6 +238,11 @@ mod tests {
     /// A shell with the environment of a plugin; ends with the test.
     struct Left(Child);
 
+    /// A sandbox's id that is not met by a test of another process.
+    fn id(name: &str) -> String {
+        format!("former-{name}-{}", std::process::id())
+    }
+
     impl Left {
         fn start(sandbox: &str, script: &str) -> Self {
             let mut command = Command::new("sh");
@@ -275,25 +280,25 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let ended = dir.path().join("ended");
         let script = format!("sleep 0.5; touch {}", ended.display());
-        let mut waited_for = Left::start("former-waited-for", &script);
-        let mut other = Left::start("former-other", "sleep 1000; true");
+        let mut waited_for = Left::start(&id("waited-for"), &script);
+        let mut other = Left::start(&id("other"), "sleep 1000; true");
         let former = Former::new(None, Counter::default());
-        former.end("former-waited-for").await.unwrap();
+        former.end(&id("waited-for")).await.unwrap();
         assert!(ended.exists());
-        former.end("former-without").await.unwrap();
+        former.end(&id("without")).await.unwrap();
         waited_for.0.wait().unwrap();
         assert!(other.runs());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_plugin_that_goes_on_is_killed_with_what_it_runs() {
-        let mut left = Left::start("former-goes-on", "sleep 1000; true");
+        let mut left = Left::start(&id("goes-on"), "sleep 1000; true");
         let former = Former::new(None, Counter::default());
-        former.end("former-goes-on").await.unwrap();
+        former.end(&id("goes-on")).await.unwrap();
         assert_eq!(former.killed.get(), 1);
         assert!(left.has_ended());
         let left_over = former.running().await;
-        assert!(!left_over.iter().any(|p| p.sandbox == "former-goes-on"));
+        assert!(!left_over.iter().any(|p| p.sandbox == id("goes-on")));
     }
 
     #[test]
@@ -301,7 +306,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let script = dir.path().join("again");
         fs::write(&script, "exec sh \"$0\"\n").unwrap();
-        let left = Left::start("former-again", &format!("exec sh {}", script.display()));
+        let left = Left::start(&id("again"), &format!("exec sh {}", script.display()));
         let paths = vec![Path::new("/proc").join(left.0.id().to_string())];
         let own = fs::read_link("/proc/self/ns/pid").unwrap();
         for look in 0..5000 {
@@ -319,7 +324,7 @@ mod tests {
         command
             .args(["-c", script])
             .arg(&number)
-            .envs([("CNI_COMMAND", "ADD"), ("CNI_CONTAINERID", "former-server")]);
+            .envs([("CNI_COMMAND", "ADD"), ("CNI_CONTAINERID", &id("server"))]);
         command.status().unwrap();
         let pid = loop {
             let text = fs::read_to_string(&number).unwrap_or_default();
@@ -329,7 +334,7 @@ mod tests {
             thread::yield_now();
         };
         Former::new(None, Counter::default())
-            .end("former-server")
+            .end(&id("server"))
             .await
             .unwrap();
         let running = rustix::process::test_kill_process(pid);
