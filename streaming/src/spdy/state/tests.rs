@@ -1,7 +1,5 @@
 //! One end without a transport: frames are given to it, and what it would send is taken.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
 mod receiving;
 mod sending;
 mod streams;
