@@ -1,22 +1,17 @@
 //! `Attach`: joins a client to the streams of a running container.
 
-use std::io;
-
 use cri_proto::runtime::v1::{AttachRequest, AttachResponse};
 use cri_streaming::{Attach, Streams, TerminalSize, Wants};
 use futures::{FutureExt as _, future::ready};
 
 use super::{
     exec::{check, require_running},
-    output::{Output, PATIENCE},
+    output::Output,
     session::{self, Ended},
     status::find,
     stop::wait_for_end,
 };
-use crate::{
-    Error, Shim, Streaming,
-    engine::{AttachTo, EngineError},
-};
+use crate::{Error, Shim, Streaming, engine::AttachTo};
 
 /// Returns the URL at which a client gets the container's streams.
 ///
@@ -82,27 +77,14 @@ pub async fn run(shim: &Shim, attach: Attach, mut streams: Streams) -> Result<()
         ended = session::carry(reader, writer, tty, streams, ready(true).boxed()) => ended,
         never = resizing => match never {},
     };
-    let broken = match ended {
-        Ended::Output if has_ended(shim, id).await? => return Ok(()),
-        Ended::Output => Ended::Engine(io::ErrorKind::UnexpectedEof.into()),
-        Ended::NotStarted(_) | Ended::ClientGone => return Ok(()),
-        broken @ Ended::Engine(_) => broken,
-    };
-    Err(broken.into_error("container", id))
-}
-
-/// Whether it is the container that has ended. Its output ends with it, and also when the engine
-/// closes the connection because it ends itself.
-async fn has_ended(shim: &Shim, id: &str) -> Result<bool, EngineError> {
-    let state = match shim.engine.inspect_container(id).await {
-        Ok(inspected) => inspected.state,
-        Err(error) if error.is_not_found() => return Ok(true),
-        Err(error) => return Err(error),
-    };
-    if !state.and_then(|state| state.running).unwrap_or_default() {
-        return Ok(true);
+    match ended {
+        // The engine ends it with the container or with the client's input, and also when it
+        // ends itself, which is seen by its not answering.
+        Ended::Output => match shim.engine.inspect_container(id).await {
+            Err(error) if !error.is_not_found() => Err(error.into()),
+            _ => Ok(()),
+        },
+        Ended::NotStarted(_) | Ended::ClientGone => Ok(()),
+        broken @ Ended::Engine(_) => Err(broken.into_error("container", id)),
     }
-    // The engine ends the output first.
-    let end = tokio::time::timeout(PATIENCE, wait_for_end(shim, id));
-    Ok(end.await.is_ok())
 }

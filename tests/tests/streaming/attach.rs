@@ -5,6 +5,7 @@ use e2e::{
     cri::{Cri, container, sandbox},
     node::Node,
 };
+use tokio::io::AsyncWriteExt as _;
 
 use super::{ALL, BOTH, SOON, TTY, read_until, say};
 
@@ -41,4 +42,26 @@ async fn attach_joins_the_container_and_leaves_it_running() {
             .unwrap();
         }
     }
+}
+
+#[tokio::test]
+async fn the_end_of_a_clients_input_ends_its_attach_and_not_the_container() {
+    let node = Node::with_shim().await.unwrap();
+    let mut cri = Cri::of(&node).await.unwrap();
+    let pod = cri.run(&sandbox("p")).await.unwrap();
+    let mut config = container("c", &["cat"]);
+    config.stdin = true;
+    let id = cri.create(&pod, config, &sandbox("p")).await.unwrap();
+    cri.start(&id).await.unwrap();
+    for transport in BOTH {
+        let mut command = cri.attach_streams(&id, ALL, transport).await.unwrap();
+        say(&mut command, "a\n").await;
+        read_until(&mut command, "a\n").await;
+        command.stdin.take().unwrap().shutdown().await.unwrap();
+        let ended = tokio::time::timeout(SOON, command.status.wait()).await;
+        let status = ended.unwrap().unwrap();
+        assert!(status.is_success(), "{transport:?}: {status:?}");
+    }
+    let status = cri.status(&id).await.unwrap();
+    assert_eq!(status.state(), ContainerState::ContainerRunning);
 }
