@@ -190,11 +190,16 @@ impl Engine {
         self.signal(Signal::CONT)
     }
 
-    /// Kills what runs in containers and waits until the engine has seen it. The
-    /// engine would end them too, but only after the ten seconds that each program
+    /// Kills what runs in containers and waits until the engine has seen it, if it runs.
+    /// The engine would end them too, but only after the ten seconds that each program
     /// has for its SIGTERM; and what it has not seen when it ends leaves a process.
     fn kill_containers(&self) {
-        kill_containers(&self.containerd_namespace(), Containerd::Sees);
+        let containerd = if self.dockerd.is_some() {
+            Containerd::Sees
+        } else {
+            Containerd::IsGone
+        };
+        kill_containers(&self.containerd_namespace(), containerd);
     }
 
     fn containerd_namespace(&self) -> String {
@@ -212,8 +217,8 @@ impl Drop for Engine {
         // A paused engine would not see its SIGTERM.
         if self.dockerd.is_some() {
             let _ = self.resume();
-            self.kill_containers();
         }
+        self.kill_containers();
         drop(self.dockerd.take());
         // The engine leaves mounts behind, and a directory with one is not removed.
         unmount_below(&self.dir);

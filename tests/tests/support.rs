@@ -54,10 +54,26 @@ async fn an_engine_pulls_from_the_registry_what_was_pushed() {
 
 #[tokio::test]
 async fn a_test_that_panics_leaves_nothing_behind() {
+    leaves_nothing_behind(EngineAtEnd::Runs).await;
+}
+
+#[tokio::test]
+async fn an_engine_that_was_killed_leaves_nothing_behind() {
+    leaves_nothing_behind(EngineAtEnd::WasKilled).await;
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum EngineAtEnd {
+    Runs,
+    WasKilled,
+}
+
+/// A test with a container, which panics.
+async fn leaves_nothing_behind(at_end: EngineAtEnd) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_owned();
     let test = async {
-        let engine = Engine::start(&path.join("engine")).await.unwrap();
+        let mut engine = Engine::start(&path.join("engine")).await.unwrap();
         let docker = engine.client().unwrap();
         images::load_busybox(&docker).await.unwrap();
         let body = bollard::models::ContainerCreateBody {
@@ -69,6 +85,9 @@ async fn a_test_that_panics_leaves_nothing_behind() {
         let id = docker.create_container(options, body).await.unwrap().id;
         let options = None::<bollard::query_parameters::StartContainerOptions>;
         docker.start_container(&id, options).await.unwrap();
+        if at_end == EngineAtEnd::WasKilled {
+            engine.kill().unwrap();
+        }
         assert!(!processes_of(&path).is_empty());
         panic!("as a failing test does");
     };
