@@ -22,7 +22,9 @@ pub fn problem(history: &History<'_>) -> Option<String> {
             .and_then(|last| count(history, last, life).or_else(|| unused(history, last, life)));
         again.or_else(|| {
             let started = life.started()?;
-            let twice = earlier().find_map(|e| run_again(history, place, container, e, life));
+            // A container of another image is another one.
+            let mut same = earlier().rev().take_while(|e| e.image == life.image);
+            let twice = same.find_map(|e| run_again(history, place, container, e, life));
             twice.or_else(|| too_early(history, place, life, started))
         })
     })
@@ -54,8 +56,8 @@ fn run_again(
     later: &Life,
 ) -> Option<String> {
     let (begun, again) = (earlier.started()?, later.started()?);
-    // A pod that came back begins anew, and a container of another image is another one.
-    if history.subject.done(Deed::Removed, begun, again).is_some() || earlier.image != later.image {
+    // A pod that came back begins anew.
+    if history.subject.done(Deed::Removed, begun, again).is_some() {
         return None;
     }
     let code = earlier.ended().map(|(.., code)| code);
