@@ -2,10 +2,13 @@
 
 use std::{collections::BTreeMap, future::Future, time::Duration};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::task::AbortOnDropHandle;
 
+/// What a container is given whose own time cannot be read: as long as pods get unless they say
+/// otherwise, and some time for the runtime to recover.
+const UNREAD: Duration = Duration::from_secs(60);
 /// For how long an end that nobody waits for any more is remembered beyond its time.
 const MEMORY: Duration = Duration::from_secs(600);
 
@@ -21,6 +24,8 @@ pub(super) struct Endings(Mutex<BTreeMap<String, Ending>>);
 struct Ending {
     /// When its time is over.
     deadline: Instant,
+    /// Whether that is its own time, and not [`UNREAD`].
+    is_read: bool,
     hook: Option<Hook>,
 }
 
@@ -36,15 +41,38 @@ impl Endings {
     /// A container is to end within `grace`, or in what is left of the time that it was
     /// given before, if that is less.
     pub(super) fn begin(&self, id: &str, grace: Duration) {
-        let now = Instant::now();
-        let deadline = now + grace;
-        let mut endings = self.0.lock();
-        endings.retain(|_, ending| ending.deadline + MEMORY > now);
+        let deadline = Instant::now() + grace;
+        let mut endings = self.remembered();
         let ending = endings.entry(id.to_owned()).or_insert(Ending {
             deadline,
+            is_read: true,
             hook: None,
         });
-        ending.deadline = ending.deadline.min(deadline);
+        if ending.is_read {
+            ending.deadline = ending.deadline.min(deadline);
+        } else {
+            ending.deadline = deadline;
+            ending.is_read = true;
+        }
+    }
+
+    /// A container is to end within a time that is yet to be read. Nothing ends it by force
+    /// meanwhile.
+    pub(super) fn begin_unread(&self, id: &str) {
+        let deadline = Instant::now() + UNREAD;
+        let mut endings = self.remembered();
+        endings.entry(id.to_owned()).or_insert(Ending {
+            deadline,
+            is_read: false,
+            hook: None,
+        });
+    }
+
+    fn remembered(&self) -> MutexGuard<'_, BTreeMap<String, Ending>> {
+        let now = Instant::now();
+        let mut endings = self.0.lock();
+        endings.retain(|_, ending| ending.deadline + MEMORY > now);
+        endings
     }
 
     /// The container's remaining time, rounded up to whole seconds as upstream.
@@ -103,4 +131,35 @@ pub(super) enum Waited {
     UntilItsEnd,
     /// Time ran out.
     InVain,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_time_that_is_yet_to_be_read_gives_way_to_the_one_that_was() {
+        let endings = Endings::default();
+        endings.begin_unread("a");
+        tokio::time::advance(10 * SECOND).await;
+        endings.begin_unread("a");
+        assert_eq!(endings.left("a"), 50 * SECOND);
+        endings.begin("a", 300 * SECOND);
+        assert_eq!(endings.left("a"), 300 * SECOND);
+        endings.begin_unread("a");
+        assert_eq!(endings.left("a"), 300 * SECOND);
+        endings.begin("a", 5 * SECOND);
+        endings.begin("a", 20 * SECOND);
+        assert_eq!(endings.left("a"), 5 * SECOND);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_cannot_be_read_is_not_waited_for_for_ever() {
+        let endings = Endings::default();
+        endings.begin_unread("a");
+        tokio::time::advance(UNREAD).await;
+        assert_eq!(endings.left("a"), Duration::ZERO);
+    }
 }

@@ -180,7 +180,10 @@ impl RuntimeManager {
             _ => match self.restore(&status.id).await {
                 Ok(ending) => ending,
                 Err(error) if error.is_not_found() => return Ok(()),
-                Err(error) => return Err(failed(error)),
+                Err(error) => {
+                    self.endings.begin_unread(&status.id);
+                    return Err(failed(error));
+                }
             },
         };
         if let Some(pod) = pod {

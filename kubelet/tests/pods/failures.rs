@@ -1,6 +1,8 @@
 //! A runtime that fails, hangs or is away.
 
-use e2e::fake_runtime::{Fault, Times, Verb};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use e2e::fake_runtime::{End, Fault, Times, Verb};
 use serde_json::json;
 use tonic::Status;
 
@@ -209,5 +211,36 @@ async fn a_pod_of_which_a_detail_could_once_not_be_read_is_removed() {
         kubelet.remove(pod("web", "u1", json!({}))).await;
         let what = format!("the pod to be gone, of which reading {before} failed");
         until(&what, 30 * SECOND, || node.runtime.sandboxes().is_empty()).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_whose_time_cannot_be_read_is_not_ended_by_force() {
+    // What a pod of no source gets to end is read of its containers, each of which is asked
+    // about before, too.
+    for nth in 0..6 {
+        let node = Node::new();
+        let kubelet = node.start();
+        kubelet.add(pod("web", "u1", json!({}))).await;
+        kubelet.until_phase("web", "Running", 3 * SECOND).await;
+        kubelet.stop().await;
+
+        let kubelet = node.start();
+        kubelet.ready.store(false, Ordering::Relaxed);
+        tokio::time::sleep(20 * SECOND).await;
+        let asked = AtomicUsize::new(0);
+        node.runtime.faults_by_chance(move |verb| {
+            let is_nth = || asked.fetch_add(1, Ordering::Relaxed) == nth;
+            (verb == Verb::ContainerStatus && is_nth()).then(error)
+        });
+        kubelet.ready.store(true, Ordering::Relaxed);
+        until("its end", 30 * SECOND, || {
+            node.runtime.sandboxes().is_empty()
+        })
+        .await;
+        let lives = node.runtime.lives();
+        let ends = lives.iter().filter_map(|life| Some(life.ended()?.1));
+        let ends: Vec<End> = ends.collect();
+        assert_eq!(ends, [End::Stop], "when question {nth} failed");
     }
 }
