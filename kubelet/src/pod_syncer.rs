@@ -178,6 +178,12 @@ impl Syncer {
         Err(error)
     }
 
+    fn mirror(&self, pod: &Pod) {
+        if let Some(mirrors) = &self.mirrors {
+            mirrors.mirror(pod);
+        }
+    }
+
     /// What is left of the time that the pod may be active for, if that is limited.
     fn deadline(&self, pod: &Pod) -> Option<Duration> {
         let status = self.statuses.get(&PodUid::of(pod))?;
@@ -234,6 +240,8 @@ impl PodSyncer for Syncer {
         let held_back = self.may_run(&pod, before.as_deref()).err();
         let phase = self.report(&pod, &status, &state, None, held_back.as_ref());
         if phase.is_terminal() {
+            // An earlier kubelet may not have come to it.
+            self.mirror(&pod);
             return Ok(DONE);
         }
         let deadline = self.deadline(&pod);
@@ -261,9 +269,7 @@ impl PodSyncer for Syncer {
             return self.hold_back(&pod, &status, before.as_deref(), why).await;
         }
         self.wait_for_network(&pod)?;
-        if let Some(mirrors) = &self.mirrors {
-            mirrors.mirror(&pod);
-        }
+        self.mirror(&pod);
         self.removals.ended(&PodUid::of(&pod)).await;
         let pod_dir = directory::pod_dir(&self.options, &PodUid::of(&pod));
         let made = pod_dir.clone();

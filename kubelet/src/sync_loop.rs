@@ -39,6 +39,8 @@ use crate::{
 
 /// Between two rounds of housekeeping, as upstream.
 const HOUSEKEEPING_PERIOD: Duration = Duration::from_secs(2);
+/// Between two looks at the mirrors of static pods that have ended, which nothing syncs any more.
+const MIRRORING_PERIOD: Duration = Duration::from_secs(60);
 /// How long the loop takes nothing while the runtime is not ready: ever longer, as upstream.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(5);
@@ -75,6 +77,8 @@ impl SyncLoop<'_> {
     pub(crate) async fn run(mut self, mut inbox: Inbox, cancel: CancellationToken) {
         let mut housekeeping = tokio::time::interval(HOUSEKEEPING_PERIOD);
         housekeeping.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut mirroring = tokio::time::interval(MIRRORING_PERIOD);
+        mirroring.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let ready = cancel.run_until_cancelled(self.wait_for_runtime(&mut inbox));
             if ready.await.is_none() {
@@ -93,6 +97,9 @@ impl SyncLoop<'_> {
                         self.statuses.forget_remembered();
                         housekeeping.run();
                     }
+                }
+                _ = mirroring.tick() => {
+                    self.pods.pods().iter().for_each(|pod| self.mirror_if_ended(pod));
                 }
                 news = inbox.next() => match news {
                     News::Update(update) => self.update(update),
@@ -207,19 +214,24 @@ impl SyncLoop<'_> {
             let uid = PodUid::of(&pod);
             self.workers.sync(&uid);
             self.statuses.renew(&uid);
-            // A pod that has ended is not synced any more.
-            let was_run = !self.rejected.contains(&uid) && !self.waiting.contains_key(&uid);
-            if let Some(mirrors) = self.mirrors
-                && was_run
-                && self.workers.has_ended(&uid)
-            {
-                mirrors.mirror(&pod);
-            }
+            self.mirror_if_ended(&pod);
         } else {
             debug!(
                 mirror = full_name,
                 "a mirror pod of which there is no pod (yet)"
             );
+        }
+    }
+
+    /// Sees to the mirror of a static pod that has ended: it is not synced any more.
+    fn mirror_if_ended(&self, pod: &Pod) {
+        let uid = PodUid::of(pod);
+        let was_run = !self.rejected.contains(&uid) && !self.waiting.contains_key(&uid);
+        if let Some(mirrors) = self.mirrors
+            && was_run
+            && self.workers.has_ended(&uid)
+        {
+            mirrors.mirror(pod);
         }
     }
 

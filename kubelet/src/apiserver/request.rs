@@ -2,7 +2,12 @@
 
 use std::{error::Error, time::Duration};
 
-use kube::core::Status;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api,
+    api::{DeleteParams, Preconditions},
+    core::Status,
+};
 use tokio::time;
 
 /// A request that was not answered by then is made again.
@@ -68,6 +73,11 @@ impl ApiError {
     /// was for.
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Refused(status) if status.is_conflict())
+    }
+
+    /// Whether the object may not be as the request has it.
+    pub fn is_invalid(&self) -> bool {
+        matches!(self, Self::Refused(status) if status.is_invalid())
     }
 
     /// Whether this node may not ask for it.
@@ -138,6 +148,27 @@ pub async fn ask_within<T>(
     match time::timeout(limit, request).await {
         Ok(answer) => answer.map_err(ApiError::from),
         Err(_) => Err(ApiError::Silent(limit)),
+    }
+}
+
+/// Has the pod of this name and UID deleted at once; whether there was one.
+///
+/// # Errors
+/// It may still be there.
+pub async fn delete_at_once(api: &Api<Pod>, name: &str, uid: &str) -> Result<bool, ApiError> {
+    let params = DeleteParams {
+        grace_period_seconds: Some(0),
+        preconditions: Some(Preconditions {
+            uid: Some(uid.to_owned()),
+            resource_version: None,
+        }),
+        ..DeleteParams::default()
+    };
+    match ask(api.delete(name, &params)).await {
+        Ok(_) => Ok(true),
+        // Another one of that name is not meant.
+        Err(error) if error.is_not_found() || error.is_conflict() => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

@@ -7,10 +7,7 @@ use k8s_openapi::{
     api::core::v1::{Node, Pod},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
-use kube::{
-    Api, Client,
-    api::{DeleteParams, PostParams, Preconditions},
-};
+use kube::{Api, Client, api::PostParams};
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
@@ -23,7 +20,7 @@ use super::{
 use crate::{
     apiserver::{
         objects::Objects,
-        request::{ApiError, ask},
+        request::{ApiError, ask, delete_at_once},
     },
     backoff::jittered,
 };
@@ -86,6 +83,14 @@ enum Wish {
     Mirrored(PodUid),
     /// The mirror pod of this UID is to go.
     Gone(PodUid),
+}
+
+/// Whether something is to be heard of a wish.
+enum Asked {
+    /// The API server did what it was asked for.
+    Yes,
+    /// There was nothing to ask for.
+    Nothing,
 }
 
 /// Why a wish is yet to be fulfilled.
@@ -164,11 +169,11 @@ impl MirrorPods {
             for (name, (number, wish)) in open {
                 self.ask_for(&name, &wish);
                 let fulfilled = self.fulfil(&name, &wish).await;
-                if fulfilled.is_err() {
+                if !matches!(fulfilled, Ok(Asked::Yes)) {
                     self.wishes.lock().asked.remove(&name);
                 }
                 match fulfilled {
-                    Ok(()) => self.forget(&name, number),
+                    Ok(_) => self.forget(&name, number),
                     Err(MirrorError::NoNode(node)) => {
                         debug!(node, "mirror pods wait for their node");
                         retry = retry.max(Some(NODE_PERIOD));
@@ -199,18 +204,21 @@ impl MirrorPods {
         }
     }
 
-    async fn fulfil(&self, name: &Name, wish: &Wish) -> Result<(), MirrorError> {
+    async fn fulfil(&self, name: &Name, wish: &Wish) -> Result<Asked, MirrorError> {
         let uid = match wish {
             Wish::Mirrored(uid) => uid,
-            Wish::Gone(uid) => return Ok(self.delete(name, uid).await?),
+            Wish::Gone(uid) => {
+                self.delete(name, uid).await?;
+                return Ok(Asked::Yes);
+            }
         };
         // It may have been taken away meanwhile.
         let Some(pod) = self.pods.get(uid) else {
-            return Ok(());
+            return Ok(Asked::Nothing);
         };
         let mirror = self.pods.mirror(&identity::full_name(&pod));
         if mirror.as_ref().is_some_and(|mirror| is_good(mirror, &pod)) {
-            return Ok(());
+            return Ok(Asked::Nothing);
         }
         let node = self.objects.node().await.ok().flatten();
         let node = node.filter(|node| node.metadata.deletion_timestamp.is_none());
@@ -229,33 +237,22 @@ impl MirrorPods {
                     pod = identity::full_name(&pod), pod_uid = %uid,
                     mirror_uid = created.metadata.uid, "created the mirror pod"
                 );
-                Ok(())
+                Ok(Asked::Yes)
             }
             // This kubelet is yet to hear of it; or it is in the way, and the pod's next
             // sync finds it so.
-            Err(error) if error.is_already_exists() => Ok(()),
+            Err(error) if error.is_already_exists() => Ok(Asked::Yes),
             Err(error) => Err(error.into()),
         }
     }
 
     async fn delete(&self, name: &Name, uid: &PodUid) -> Result<(), ApiError> {
         let api = Api::<Pod>::namespaced(self.client.clone(), &name.namespace);
-        let params = DeleteParams {
-            grace_period_seconds: Some(0),
-            preconditions: Some(Preconditions {
-                uid: Some(uid.to_string()),
-                resource_version: None,
-            }),
-            ..DeleteParams::default()
-        };
-        match ask(api.delete(&name.name, &params)).await {
-            Ok(_) => info!(
+        if delete_at_once(&api, &name.name, uid.as_str()).await? {
+            info!(
                 pod = %format_args!("{}_{}", name.name, name.namespace), mirror_uid = %uid,
                 "deleted the mirror pod"
-            ),
-            // Another one of that name is not meant.
-            Err(error) if error.is_not_found() || error.is_conflict() => {}
-            Err(error) => return Err(error),
+            );
         }
         Ok(())
     }

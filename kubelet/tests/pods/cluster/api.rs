@@ -1,6 +1,8 @@
 //! The pods of the tests' API server as tests of one node's pods ask for them.
 
-use e2e::api_server::{ApiServer, Caller, Record};
+use std::sync::Arc;
+
+use e2e::api_server::{ApiError, ApiServer, Caller, Interceptor, Record, Verdict};
 use k8s_openapi::api::core::v1::Pod;
 use kube::client::Client;
 use serde_json::{Value, json};
@@ -37,6 +39,16 @@ impl Api {
     /// Lets every request fail, and breaks the watches; or lets them through again.
     pub fn set_away(&self, away: bool) {
         self.0.set_available(!away);
+    }
+
+    /// Has pods refused that the node makes.
+    pub fn refuse_creations(&self, refuses: bool) {
+        let refuse = |record: &Record| match record.verb {
+            "create" => Verdict::Refuse(ApiError::bad_request("no pods of nodes")),
+            _ => Verdict::Pass,
+        };
+        self.0
+            .intercept(refuses.then(|| Arc::new(refuse) as Arc<Interceptor>));
     }
 
     /// Forgets what changed until now.

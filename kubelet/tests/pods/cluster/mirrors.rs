@@ -199,3 +199,72 @@ async fn a_static_pod_that_is_done_has_its_mirror_nonetheless() {
     let annotations = joined.api.pod(NAME).unwrap().metadata.annotations.unwrap();
     assert_eq!(annotations["kubernetes.io/config.mirror"], hash);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_static_pod_that_comes_back_before_it_had_a_mirror_has_one_at_once() {
+    let joined = Joined::new();
+    joined.objects.remove("node", "", "node");
+    let member = joined.start().await;
+    member.set_static(vec![manifest("one")]).await;
+    until("it to run", 5 * SECOND, || {
+        joined.node.runtime.running("c").len() == 1
+    })
+    .await;
+    member.set_static(Vec::new()).await;
+    until("its end", 40 * SECOND, || {
+        joined.node.runtime.sandboxes().is_empty()
+    })
+    .await;
+    let node = json!({"metadata": {"name": "node", "uid": "node-uid"}});
+    joined.objects.put("node", node);
+    // What was to be mirrored is found to be gone.
+    tokio::time::sleep(2 * SECOND).await;
+    member.set_static(vec![manifest("one")]).await;
+    joined.until_phase(NAME, "Running", 5 * SECOND).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_ended_before_it_had_a_mirror_has_one_by_the_next_kubelet() {
+    let joined = Joined::new();
+    joined.api.set_away(true);
+    let member = joined.start().await;
+    let behaviour = Behaviour {
+        exits_after: Some((SECOND, 0)),
+        ..Behaviour::default()
+    };
+    joined.node.runtime.behave("c", behaviour);
+    member.set_static(vec![once("one")]).await;
+    until("its end", 10 * SECOND, || {
+        joined.node.runtime.calls(Verb::StopPodSandbox) == 1
+    })
+    .await;
+    member.stop().await;
+    joined.api.set_away(false);
+
+    let member = joined.start().await;
+    member.set_static(vec![once("one")]).await;
+    joined.until_phase(NAME, "Succeeded", 5 * SECOND).await;
+    assert_eq!(joined.node.runtime.calls(Verb::StartContainer), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_mirror_that_the_server_refused_is_asked_for_again_of_what_has_ended() {
+    let joined = Joined::new();
+    let behaviour = Behaviour {
+        exits_after: Some((SECOND, 0)),
+        ..Behaviour::default()
+    };
+    joined.node.runtime.behave("c", behaviour);
+    joined.api.refuse_creations(true);
+    let member = joined.start().await;
+    member.set_static(vec![once("one")]).await;
+    until("its end", 10 * SECOND, || {
+        joined.node.runtime.calls(Verb::StopPodSandbox) == 1
+    })
+    .await;
+    tokio::time::sleep(10 * MINUTE).await;
+    let asked = joined.api.count("POST");
+    assert!((2..=20).contains(&asked), "{:?}", joined.api.requests());
+    joined.api.refuse_creations(false);
+    joined.until_phase(NAME, "Succeeded", 2 * MINUTE).await;
+}
