@@ -1,13 +1,18 @@
 //! Sends the statuses of pods to the API server, and has it delete the pods of which
 //! nothing is left.
 
-use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+    time::Duration,
+};
 
 use futures::{StreamExt as _, stream};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 use kube::{
     Api, Client,
-    api::{DeleteParams, Patch, PatchParams, Preconditions},
+    api::{Patch, PatchParams},
 };
 use tokio::{
     sync::watch,
@@ -18,7 +23,7 @@ use tracing::{debug, info, warn};
 
 use super::{Report, StatusManager, is_terminal, patch};
 use crate::{
-    apiserver::request::{ApiError, ask},
+    apiserver::request::{ApiError, ask, delete_at_once},
     backoff::jittered,
     pod::{
         identity::{self, PodUid},
@@ -253,6 +258,28 @@ fn is_deletable(server: &Pod, report: &Report) -> bool {
         && server.status.as_ref().is_some_and(is_terminal)
 }
 
+/// Whether a mirror pod has containers that ended and have not. What is to run once is over to
+/// the server when it has ended; a static pod may be taken away and run again, and is another
+/// pod to it then.
+fn takes_back_an_end(server: &Pod, status: &PodStatus) -> bool {
+    if !identity::is_mirror(server) {
+        return false;
+    }
+    let Some(old) = &server.status else {
+        return false;
+    };
+    let ended = |status: &PodStatus| -> BTreeSet<String> {
+        let all = status.init_container_statuses.iter().flatten();
+        let all = all.chain(status.container_statuses.iter().flatten());
+        let has_ended = |c: &&ContainerStatus| {
+            let state = c.state.as_ref();
+            state.is_some_and(|state| state.terminated.is_some())
+        };
+        all.filter(has_ended).map(|c| c.name.clone()).collect()
+    };
+    !ended(old).is_subset(&ended(status))
+}
+
 /// Sends one status; and has the pod deleted, if that was waited for.
 async fn send(client: &Client, due: &Due) -> Result<Outcome, ApiError> {
     let Due { report, server, .. } = due;
@@ -283,22 +310,24 @@ async fn send(client: &Client, due: &Due) -> Result<Outcome, ApiError> {
                 debug!(pod = identity::full_name(&server), %error, "nobody has the pod's status");
                 return Ok(sent);
             }
+            Err(error) if error.is_invalid() && takes_back_an_end(&server, &report.status) => {
+                let uid = server.metadata.uid.as_deref().unwrap_or_default();
+                if delete_at_once(&api, name, uid).await? {
+                    info!(
+                        pod = identity::full_name(&server),
+                        mirror_uid = uid,
+                        "deleted the mirror pod of an earlier run"
+                    );
+                }
+                return Ok(sent);
+            }
             Err(error) => return Err(error),
         }
     }
     if !due.deleted && is_deletable(&server, report) {
-        let params = DeleteParams {
-            grace_period_seconds: Some(0),
-            preconditions: Some(Preconditions {
-                uid: server.metadata.uid.clone(),
-                resource_version: None,
-            }),
-            ..DeleteParams::default()
-        };
-        match ask(api.delete(name, &params)).await {
-            Err(error) if !error.is_not_found() && !error.is_conflict() => return Err(error),
-            _ => sent.deleted = true,
-        }
+        let uid = server.metadata.uid.as_deref().unwrap_or_default();
+        delete_at_once(&api, name, uid).await?;
+        sent.deleted = true;
         info!(
             pod = identity::full_name(&server),
             pod_uid = server.metadata.uid,

@@ -268,3 +268,34 @@ async fn a_mirror_that_the_server_refused_is_asked_for_again_of_what_has_ended()
     joined.api.refuse_creations(false);
     joined.until_phase(NAME, "Succeeded", 2 * MINUTE).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_static_pod_that_runs_once_more_shows_that_run() {
+    let joined = Joined::new();
+    let behaviour = Behaviour {
+        exits_after: Some((SECOND, 0)),
+        ..Behaviour::default()
+    };
+    joined.node.runtime.behave("c", behaviour);
+    let member = joined.start().await;
+    member.set_static(vec![once("one")]).await;
+    joined.until_phase(NAME, "Succeeded", 10 * SECOND).await;
+
+    // Its mirror is not missed while it is away for so short a time. To the server what is to
+    // run once is over for good.
+    joined.node.runtime.behave("c", Behaviour::default());
+    member.set_static(Vec::new()).await;
+    member.set_static(vec![once("one")]).await;
+    until("the next run", 10 * SECOND, || {
+        joined.node.runtime.calls(Verb::StartContainer) == 2
+    })
+    .await;
+    until("it to be ready at the API server", 20 * SECOND, || {
+        joined.api.condition(NAME, "Ready") == "True"
+    })
+    .await;
+    assert_eq!(joined.api.phase(NAME), "Running");
+    tokio::time::sleep(2 * MINUTE).await;
+    assert_eq!(joined.api.count("DELETE"), 1, "{:?}", joined.api.requests());
+    assert_eq!(joined.api.count("POST"), 2, "{:?}", joined.api.requests());
+}
