@@ -212,8 +212,8 @@ containers:
   resources: {limits: {memory: 24Mi}}",
         )
         .phase("Failed")
-        .container("c", "/state/terminated/reason", "OOMKilled")
-        .container("c", "/state/terminated/exitCode", 137),
+        .container("c", "/state/terminated/exitCode", 137)
+        .out_of_memory("c"),
         row(
             "edited",
             "a manifest that changes becomes another pod, once the old one has ended",

@@ -13,6 +13,8 @@ pub enum Step {
     Shows(Vec<(Place, Expect)>),
     /// Fails once one of these does not hold within this time.
     Stays(Duration, Vec<(Place, Expect)>),
+    /// Waits until a container is told to have ended for want of memory.
+    OutOfMemory(&'static str),
     /// Waits until a container's log is so.
     Log(&'static str, Expect),
     /// Writes the manifest with another spec.
@@ -202,6 +204,11 @@ impl Row {
             self.steps
                 .push(Step::Stays(Duration::from_secs(seconds), all));
         }
+        self
+    }
+
+    pub fn out_of_memory(mut self, container: &'static str) -> Self {
+        self.steps.push(Step::OutOfMemory(container));
         self
     }
 
