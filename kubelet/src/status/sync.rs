@@ -258,9 +258,9 @@ fn is_deletable(server: &Pod, report: &Report) -> bool {
         && server.status.as_ref().is_some_and(is_terminal)
 }
 
-/// Whether a mirror pod has containers that ended and have not. What is to run once is over to
-/// the server when it has ended; a static pod may be taken away and run again, and is another
-/// pod to it then.
+/// Whether the server has a container of a mirror pod as ended that `status` does not. To the
+/// server a container that is to run once is over when it has ended; a static pod that was taken
+/// away may run again, and needs another mirror then.
 fn takes_back_an_end(server: &Pod, status: &PodStatus) -> bool {
     if !identity::is_mirror(server) {
         return false;

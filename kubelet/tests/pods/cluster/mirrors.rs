@@ -10,6 +10,14 @@ use crate::node::{SECOND, until};
 
 const NAME: &str = "static-node";
 
+/// A container that succeeds after a second.
+fn short() -> Behaviour {
+    Behaviour {
+        exits_after: Some((SECOND, 0)),
+        ..Behaviour::default()
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_static_pod_has_a_mirror_with_its_status() {
     let joined = Joined::new();
@@ -184,11 +192,7 @@ async fn a_static_pod_that_is_done_has_its_mirror_nonetheless() {
     member.stop().await;
 
     // The pod is done before this kubelet hears of the mirror of the one before.
-    let behaviour = Behaviour {
-        exits_after: Some((SECOND, 0)),
-        ..Behaviour::default()
-    };
-    joined.node.runtime.behave("c", behaviour);
+    joined.node.runtime.behave("c", short());
     let mut member = joined.unregistered(joined.node.options()).await;
     let edited = once("two");
     let hash = edited.metadata.uid.clone().unwrap();
@@ -228,11 +232,7 @@ async fn what_ended_before_it_had_a_mirror_has_one_by_the_next_kubelet() {
     let joined = Joined::new();
     joined.api.set_away(true);
     let member = joined.start().await;
-    let behaviour = Behaviour {
-        exits_after: Some((SECOND, 0)),
-        ..Behaviour::default()
-    };
-    joined.node.runtime.behave("c", behaviour);
+    joined.node.runtime.behave("c", short());
     member.set_static(vec![once("one")]).await;
     until("its end", 10 * SECOND, || {
         joined.node.runtime.calls(Verb::StopPodSandbox) == 1
@@ -250,11 +250,7 @@ async fn what_ended_before_it_had_a_mirror_has_one_by_the_next_kubelet() {
 #[tokio::test(start_paused = true)]
 async fn a_mirror_that_the_server_refused_is_asked_for_again_of_what_has_ended() {
     let joined = Joined::new();
-    let behaviour = Behaviour {
-        exits_after: Some((SECOND, 0)),
-        ..Behaviour::default()
-    };
-    joined.node.runtime.behave("c", behaviour);
+    joined.node.runtime.behave("c", short());
     joined.api.refuse_creations(true);
     let member = joined.start().await;
     member.set_static(vec![once("one")]).await;
@@ -272,11 +268,7 @@ async fn a_mirror_that_the_server_refused_is_asked_for_again_of_what_has_ended()
 #[tokio::test(start_paused = true)]
 async fn a_static_pod_that_runs_once_more_shows_that_run() {
     let joined = Joined::new();
-    let behaviour = Behaviour {
-        exits_after: Some((SECOND, 0)),
-        ..Behaviour::default()
-    };
-    joined.node.runtime.behave("c", behaviour);
+    joined.node.runtime.behave("c", short());
     let member = joined.start().await;
     member.set_static(vec![once("one")]).await;
     joined.until_phase(NAME, "Succeeded", 10 * SECOND).await;
