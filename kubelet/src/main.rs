@@ -10,10 +10,11 @@ use anyhow::anyhow;
 use kubelet::{
     cli::{self, Command, Flags},
     config::settings::Settings,
-    foreign, logging, logs_command, oom_score, open_files,
+    logging, logs_command,
     pod::identity::full_name,
     run, status_command, version,
 };
+use kubelet_host::{foreign, oom_score, open_files};
 use tokio::runtime::Builder;
 
 /// The node agent waits far more than it computes.

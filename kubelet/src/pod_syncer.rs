@@ -5,12 +5,12 @@ mod starts;
 use std::{io, os::unix::fs::DirBuilderExt as _, path::PathBuf, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus as ApiStatus};
+use kubelet_host::{clock, repeatable};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
 pub(crate) use self::starts::PodStarts;
 use crate::{
-    clock,
     config::options::Options,
     events::{self, EventRecorder, reason},
     lifecycle::{Admission, NodeSource, Rejection, deadline},
@@ -24,7 +24,6 @@ use crate::{
     },
     pod_worker::{Kill, PodSyncer, Subject, SyncOutcome, WorkerError},
     prober::ProbeManager,
-    repeatable,
     runtime::{
         RuntimeManager, grace_period, pod_state::PodState, pod_status::PodStatus,
         readiness::RuntimeReadiness,

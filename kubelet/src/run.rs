@@ -3,6 +3,7 @@
 use std::{io, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Node, Pod};
+use kubelet_host::selinux;
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::{mpsc, watch},
@@ -30,7 +31,6 @@ use crate::{
     node::findings::{Findings, Pressure},
     root_dir::{RootDirError, RootDirLock},
     runtime::cri::{CriClient, CriError},
-    selinux,
     server::{
         FromCluster, NodeView, ServerError, Servers,
         reviews::ApiServerReviews,

@@ -10,14 +10,14 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
+use kubelet_host::clock;
+use kubelet_pacing::backoff::jittered;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::warn;
 
 use crate::{
     apiserver::objects::{ObjectError, Objects},
-    backoff::jittered,
-    clock,
     pod::identity::{self, PodUid},
 };
 

@@ -9,12 +9,13 @@ use kube::{
     api::{ListParams, WatchEvent, WatchParams},
     core::Status,
 };
+use kubelet_host::repeatable;
+use kubelet_pacing::backoff::jittered;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::request::{ApiError, ask};
-use crate::{backoff::jittered, repeatable};
 
 /// First and longest delay after something failed, and how long nothing may fail until
 /// the first holds again; all as upstream.

@@ -6,9 +6,8 @@ use std::{
 };
 
 use futures::future::BoxFuture;
+use kubelet_pacing::token_bucket::TokenBucket;
 use tower::Service;
-
-use crate::token_bucket::TokenBucket;
 
 /// Has requests wait in turn when there are more than allowed.
 #[derive(Clone, Debug)]

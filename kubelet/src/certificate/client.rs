@@ -7,6 +7,8 @@ use std::{fs, io, path::PathBuf, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use kube::Client;
+use kubelet_host::{clock, files, repeatable::blocking};
+use kubelet_pacing::backoff::jittered;
 use rcgen::KeyPair;
 use tokio::{sync::watch, time};
 use tokio_rustls::rustls::pki_types::{PrivateKeyDer, pem::PemObject as _};
@@ -29,11 +31,7 @@ use crate::{
         identity::ClientIdentity,
         kubeconfig::{ClusterAccess, KubeconfigError},
     },
-    backoff::jittered,
-    clock,
     config::cluster::ClusterOptions,
-    files,
-    repeatable::blocking,
 };
 
 /// How long the first request may stay undecided, as upstream.

@@ -3,9 +3,8 @@
 use std::{io, path::Path};
 
 use kube::config::Cluster;
+use kubelet_host::files;
 use serde_json::Value;
-
-use crate::files;
 
 /// Writes, whole or not at all, the kubeconfig that reaches `cluster` with the pair at
 /// `pem`, as upstream's after a bootstrap.

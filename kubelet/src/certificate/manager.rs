@@ -5,6 +5,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use kube::Client;
+use kubelet_host::{clock, repeatable};
 use tokio::{sync::watch, time};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -15,7 +16,6 @@ use super::{
     request::{RequestError, Signer, SigningRequest, Template, new_key, renewal},
     store::{PairStore, StoreError},
 };
-use crate::{clock, repeatable};
 
 /// How long a request may stay undecided, as upstream.
 const DECISION: Duration = Duration::from_secs(15 * 60);

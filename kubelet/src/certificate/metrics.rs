@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use kubelet_host::clock;
 
 use super::pair::Facts;
 use crate::{
     apiserver::identity::ClientIdentity,
-    clock,
     cluster::ServingPairs,
     metrics::{Collector, Counter, Exposition, Family},
 };

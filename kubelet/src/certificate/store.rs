@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::pair::{Pair, PairError};
-use crate::{clock, files};
+use kubelet_host::{clock, files};
 
 /// Why a pair cannot be read or written.
 #[derive(Debug, thiserror::Error)]

@@ -23,6 +23,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::{Node, Pod, PodStatus};
+use kubelet_host::repeatable::blocking;
 use parking_lot::Mutex;
 use serde::{Serialize, de::DeserializeOwned};
 use sha2::{Digest as _, Sha256};
@@ -43,7 +44,6 @@ use self::{
 use crate::{
     image::credentials::hex,
     pod::identity::{self, PodUid},
-    repeatable::blocking,
 };
 
 /// First and longest delay until what cannot be written or removed is tried again.

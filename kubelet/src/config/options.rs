@@ -4,13 +4,14 @@
 use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, time::Duration};
 
 use super::reservation::Reservation;
+use kubelet_host::selinux::SeLinux;
+
 use crate::{
     image::{
         credentials::plugin::config::CredentialProvider, pull_records::policy::VerificationPolicy,
     },
     logs::RotationPolicy,
     node::shutdown::order::ShutdownGracePeriod,
-    selinux::SeLinux,
 };
 
 /// Values of one run of the kubelet, after flags, file and defaults are merged.

@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use kubelet_host::selinux::SeLinux;
 use serde_json::{Map, Value};
 
 pub use super::server_settings::ServerOptions;
@@ -32,7 +33,6 @@ use super::{
 };
 use crate::{
     cli::Flags, image::credentials::plugin::config::ProviderConfigError, logging::LogFormat,
-    selinux::SeLinux,
 };
 
 /// Everything that one run is made from.

@@ -12,12 +12,12 @@ use k8s_openapi::{
     api::core::v1::{Event, EventSource},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
+use kubelet_host::clock;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
 use super::Subject;
-use crate::clock;
 
 /// Events that wait to be sent, as upstream.
 const QUEUED: usize = 1000;

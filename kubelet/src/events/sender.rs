@@ -7,16 +7,14 @@ use kube::{
     Api, Client,
     api::{Patch, PatchParams, PostParams},
 };
+use kubelet_host::repeatable::random;
 use serde_json::json;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::{EventQueue, correlator::Correlator};
-use crate::{
-    apiserver::request::{ApiError, ask},
-    repeatable::random,
-};
+use crate::apiserver::request::{ApiError, ask};
 
 /// How often the API server is asked to take an event, as upstream.
 const TRIES: u32 = 12;

@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use kubelet_host::repeatable;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::{error, info, warn};
@@ -17,7 +18,6 @@ use crate::{
     pleg::Listing,
     pod::{directory, identity::PodUid, removals::Removals},
     pod_worker::WorkerError,
-    repeatable,
     volume::{self, VolumeManager, disk},
 };
 

@@ -2,10 +2,10 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use kubelet_pacing::backoff::{Backoff, jittered};
 use tokio::time::Instant;
 
 use super::error::{ImageError, PullFailure};
-use crate::backoff::{Backoff, jittered};
 
 /// First and longest delay after failed pulls, as upstream.
 const BASE: Duration = Duration::from_secs(10);

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use kubelet_host::clock;
 
 use super::record::Stream;
-use crate::clock;
 
 /// What of a container's log is wanted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

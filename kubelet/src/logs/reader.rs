@@ -9,6 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use kubelet_host::repeatable::blocking;
 use tokio::{
     fs::File,
     io::{AsyncReadExt as _, AsyncSeekExt as _},
@@ -17,7 +18,6 @@ use tokio::{
 };
 
 use super::{decoder::Decoder, open_log, options::LogOptions, tail, watch::FileWatch};
-use crate::repeatable::blocking;
 
 /// Bytes that are read at a time.
 const BLOCK: usize = 64 * 1024;

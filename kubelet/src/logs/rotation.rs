@@ -9,6 +9,7 @@ use std::{
 };
 
 use cri_proto::runtime::v1;
+use kubelet_host::{clock, repeatable::blocking};
 use rustix::fs::{FileType, Stat};
 use tokio::{
     sync::Semaphore,
@@ -20,10 +21,8 @@ use tracing::{debug, info, warn};
 
 use super::{place::Place, rotated};
 use crate::{
-    clock,
     config::options::Options,
     pleg::{Pleg, PodCache},
-    repeatable::blocking,
     runtime::{
         cri::{CriClient, CriError},
         pod_status::ContainerState,

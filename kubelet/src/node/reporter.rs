@@ -8,6 +8,10 @@ use kube::{
     Api, Client,
     api::{Patch, PatchParams},
 };
+use kubelet_host::{
+    clock,
+    repeatable::{blocking, random},
+};
 use tokio::{
     sync::watch,
     time::{self, Instant},
@@ -27,10 +31,8 @@ use super::{
 };
 use crate::{
     apiserver::request::{ApiError, ask_within},
-    clock,
     config::cluster::NodeOptions,
     events::{EventRecorder, Subject, reason},
-    repeatable::{blocking, random},
     runtime::{cri::CriClient, machine::Machine, readiness::RuntimeReadiness},
 };
 

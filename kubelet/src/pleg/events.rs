@@ -3,13 +3,13 @@
 use std::{pin::pin, sync::atomic::Ordering, time::Duration};
 
 use cri_proto::runtime::v1::ContainerEventResponse;
+use kubelet_host::clock;
+use kubelet_pacing::backoff::jittered;
 use tokio::{sync::mpsc, time::Instant};
 use tracing::{info, warn};
 
 use super::{Hint, Pleg, told::Told};
 use crate::{
-    backoff::jittered,
-    clock,
     pod::identity::PodUid,
     runtime::{cri::CriError, pod_status},
 };

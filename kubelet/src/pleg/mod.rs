@@ -32,6 +32,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use kubelet_host::clock;
 use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, mpsc},
@@ -45,7 +46,6 @@ pub use self::{
 };
 use self::{events::EventWatch, metrics::PlegMetrics, relist::Relisting, told::Told};
 use crate::{
-    clock,
     metrics::{Collector, Exposition},
     pod::identity::PodUid,
     runtime::{cri::CriClient, pod_status::ContainerState},

@@ -10,10 +10,9 @@ use std::{
 
 use futures::{FutureExt as _, StreamExt as _};
 use inotify::{EventMask, EventStream, Inotify, WatchDescriptor, WatchMask, Watches};
+use kubelet_host::repeatable::blocking;
 use tokio::time::{sleep, timeout};
 use tracing::warn;
-
-use crate::repeatable::blocking;
 
 /// A handful of events at a time; more wait in the kernel.
 const BUFFER: usize = 4096;

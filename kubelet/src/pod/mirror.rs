@@ -8,6 +8,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
 use kube::{Api, Client, api::PostParams};
+use kubelet_pacing::backoff::jittered;
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
@@ -17,12 +18,9 @@ use super::{
     identity::{self, CONFIG_HASH, CONFIG_MIRROR, PodUid},
     manager::PodManager,
 };
-use crate::{
-    apiserver::{
-        objects::Objects,
-        request::{ApiError, ask, delete_at_once},
-    },
-    backoff::jittered,
+use crate::apiserver::{
+    objects::Objects,
+    request::{ApiError, ask, delete_at_once},
 };
 
 /// First and longest delay while the API server is away.

@@ -220,7 +220,7 @@ mod tests {
         mailbox.kill(kill(None, true));
         let mut pod = Pod::default();
         mailbox.update(&Arc::new(pod.clone()));
-        pod.metadata.deletion_timestamp = Some(crate::clock::now_time());
+        pod.metadata.deletion_timestamp = Some(kubelet_host::clock::now_time());
         pod.metadata.deletion_grace_period_seconds = Some(3);
         mailbox.update(&Arc::new(pod));
         assert!(mailbox.finish());

@@ -11,6 +11,7 @@ mod worker;
 use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_host::file_work::FileWork;
 use parking_lot::Mutex;
 use tokio::{sync::watch, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -19,7 +20,6 @@ pub use self::mailbox::Kill;
 pub(crate) use self::metrics::{Stage, if_true};
 use self::{mailbox::Mailbox, metrics::WorkerMetrics, static_names::StaticNames, worker::Worker};
 use crate::{
-    file_work::FileWork,
     metrics::{Collector, Exposition},
     pod::identity::{self, PodUid},
     runtime::{pod_state::PodState, pod_status::PodStatus},

@@ -5,6 +5,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use kubelet_host::repeatable;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -12,7 +13,6 @@ use tokio_util::sync::CancellationToken;
 use super::{Kill, PodSyncer, PodWorkers, Subject, SyncOutcome, WorkerError};
 use crate::{
     pod::identity::{CONFIG_SOURCE, PodUid},
-    repeatable,
     runtime::{pod_state::PodState, pod_status::PodStatus},
 };
 

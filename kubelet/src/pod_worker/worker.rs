@@ -3,6 +3,8 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_host::file_work::FileWork;
+use kubelet_pacing::backoff::jittered;
 use tokio::{
     sync::watch,
     time::{Instant, timeout},
@@ -16,7 +18,7 @@ use super::{
     metrics::WorkerMetrics,
     static_names::StaticNames,
 };
-use crate::{backoff::jittered, file_work::FileWork, pod::identity, runtime::pod_state::PodState};
+use crate::{pod::identity, runtime::pod_state::PodState};
 
 /// First and longest delay after something failed.
 const RETRY_BASE: Duration = Duration::from_secs(1);

@@ -8,6 +8,7 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
+use kubelet_host::clock;
 use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, mpsc},
@@ -21,7 +22,6 @@ use super::{
     worker::{Probed, Worker},
 };
 use crate::{
-    clock,
     events::EventRecorder,
     metrics::{Collector, Exposition},
     pod::identity::{self, PodUid},

@@ -3,6 +3,8 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodStatus, Probe};
+use kubelet_host::clock;
+use kubelet_pacing::backoff::jittered;
 use tokio::{
     sync::Notify,
     time::{Instant, MissedTickBehavior, interval_at},
@@ -16,8 +18,6 @@ use super::{
     results::{ProbeResult, ProbeType},
 };
 use crate::{
-    backoff::jittered,
-    clock,
     events::{Subject, reason},
     runtime::restart_rules,
     status::Phase,

@@ -8,12 +8,12 @@ use std::{
 
 use cri_proto::runtime::v1::DnsConfig;
 use k8s_openapi::api::core::v1::{Pod, PodDNSConfig};
+use kubelet_host::files;
 use tracing::{info, warn};
 
 use crate::{
     config::options::Options,
     events::{EventRecorder, Subject, reason},
-    files,
     pod::identity,
 };
 

@@ -3,12 +3,12 @@
 use std::{fs, path::Path};
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kubelet_host::repeatable::blocking;
 use tracing::warn;
 
 use crate::{
     apiserver::objects::{ObjectError, Objects},
     pod::resources::ResourceList,
-    repeatable::blocking,
 };
 
 /// Assumed where the machine's memory cannot be read.

@@ -8,13 +8,10 @@ use std::{
 
 use cri_proto::runtime::v1::{Device, ImageSpec, Mount, MountPropagation};
 use k8s_openapi::api::core::v1::{Container, VolumeMount};
+use kubelet_host::{file_work::FileWork, selinux::SeLinux};
 
 use super::{container_config::TERMINATION_MESSAGE_PATH, sub_paths::SubPaths};
-use crate::{
-    file_work::FileWork,
-    selinux::SeLinux,
-    volume::{MountedVolumes, plugin::Mounted},
-};
+use crate::volume::{MountedVolumes, plugin::Mounted};
 
 /// Why a container cannot have its mounts. Nothing is said of the node's file system: who
 /// reads it may not be its owner.

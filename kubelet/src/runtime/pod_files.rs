@@ -7,12 +7,13 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use kubelet_host::files;
 
 use super::{
     container_config,
     hostname::{self, HostnameError},
 };
-use crate::{config::options::Options, files, pod::directory};
+use crate::{config::options::Options, pod::directory};
 
 /// A file that could not be made.
 #[derive(Debug, thiserror::Error)]

@@ -6,11 +6,12 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Container;
+use kubelet_pacing::backoff::Backoff;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::pod_status::{ContainerState, PodStatus};
-use crate::{backoff::Backoff, image::PullBackoff};
+use crate::image::PullBackoff;
 
 /// First delay before a container is started again, as upstream.
 const RESTART_BACKOFF_BASE: Duration = Duration::from_secs(10);

@@ -3,6 +3,7 @@
 use std::{collections::HashSet, io, path::Path};
 
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_host::repeatable;
 use tracing::{debug, info, warn};
 
 use super::{
@@ -13,7 +14,6 @@ use super::{
 use crate::{
     logs,
     pod::{directory, identity},
-    repeatable,
 };
 
 /// The dead containers that nobody needs: all but the newest of each name.

@@ -12,6 +12,7 @@ use cri_proto::runtime::v1::{
     self, ContainerConfig, ImageSpec, NamespaceMode, PodSandboxConfig, UserNamespace,
 };
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use kubelet_host::{file_work::FileWork, repeatable};
 use tracing::{info, warn};
 
 use super::{
@@ -31,11 +32,9 @@ use super::{
 use crate::{
     config::duration::GoDuration,
     events::{EventRecorder, Subject, reason},
-    file_work::FileWork,
     image::ImageError,
     logs::links,
     pod::{directory, identity},
-    repeatable,
     volume::{MountedVolumes, plugin::Mounted},
 };
 

@@ -8,6 +8,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::VolumeMount;
+use kubelet_host::foreign;
 use tracing::warn;
 
 use super::{
@@ -15,12 +16,9 @@ use super::{
     expansion::expand,
     mounts::{MountError, MountParts},
 };
-use crate::{
-    foreign,
-    volume::{
-        plugin::Mounted,
-        subpath::{self, SubPath},
-    },
+use crate::volume::{
+    plugin::Mounted,
+    subpath::{self, SubPath},
 };
 
 /// Where the parts of volumes are that a container mounts, by the places of its mounts.

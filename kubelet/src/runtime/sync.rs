@@ -4,6 +4,7 @@ use std::{fmt::Display, path::Path, time::Duration};
 
 use cri_proto::runtime::v1::{PodSandboxConfig, UserNamespace};
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use kubelet_host::files;
 use tracing::{info, warn};
 
 use super::{
@@ -25,7 +26,6 @@ use super::{
 };
 use crate::{
     events::{Subject, reason},
-    files,
     pod::identity,
     status::ips,
     volume::MountedVolumes,

@@ -10,11 +10,12 @@ use std::{
 };
 
 use cri_proto::runtime::v1;
+use kubelet_host::foreign;
 use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
 
 use super::labels;
-use crate::{foreign, logs};
+use crate::logs;
 
 /// Longest message, in bytes, as the API has it.
 pub const MAX_MESSAGE: u64 = 4096;

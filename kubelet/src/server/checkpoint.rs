@@ -15,6 +15,7 @@ use axum::{
     routing::post,
 };
 use cri_proto::runtime::v1::CheckpointContainerRequest;
+use kubelet_host::{clock, repeatable::blocking};
 use serde_json::json;
 
 use super::{
@@ -22,7 +23,7 @@ use super::{
     answer::{json as json_answer, text},
     target,
 };
-use crate::{clock, logs::has_container, pod::identity, repeatable::blocking};
+use crate::{logs::has_container, pod::identity};
 
 pub(super) fn routes<V: NodeView>(view: V, root_dir: PathBuf) -> Router {
     let dir = root_dir.join("checkpoints");

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use axum::Router;
 use cri_streaming::{bound::Bound, places::Places};
+use kubelet_host::repeatable::blocking;
 use tokio::time;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -25,7 +26,6 @@ use super::{
 use crate::{
     config::server_settings::{CertificateSource, SecureOptions},
     metrics::Collector,
-    repeatable::blocking,
 };
 
 /// How often the client authorities are looked at when nobody connects.

@@ -14,12 +14,12 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
+use kubelet_host::repeatable::blocking;
 use rustix::fs::{Mode, OFlags};
 use tokio::io::AsyncReadExt as _;
 use tokio_util::io::ReaderStream;
 
 use super::answer::error;
-use crate::repeatable::blocking;
 
 const BASE: &str = "/logs/";
 /// Names in a listing; more are left out.

@@ -3,19 +3,17 @@
 use k8s_openapi::api::core::v1::{
     Container, ContainerStatus, Pod, PodCondition, PodSpec, PodStatus as ApiStatus,
 };
+use kubelet_host::clock;
 
 use super::{
     containers::{is_running, is_terminated},
     phase::Phase,
     restart_all,
 };
-use crate::{
-    clock,
-    runtime::{
-        actions::{self, SandboxNeed},
-        pod_status::PodStatus,
-        restart_rules,
-    },
+use crate::runtime::{
+    actions::{self, SandboxNeed},
+    pod_status::PodStatus,
+    restart_rules,
 };
 
 /// The pod has a sandbox with a network.

@@ -7,19 +7,17 @@ use k8s_openapi::api::core::v1::{
     ContainerStateWaiting, ContainerStatus, EphemeralContainer, Pod, PodSpec,
     PodStatus as ApiStatus,
 };
+use kubelet_host::clock;
 
 use super::{
     details,
     readiness::{Kind, Readiness},
 };
-use crate::{
-    clock,
-    runtime::{
-        pod_state::Waiting,
-        pod_status::{self, PodStatus},
-        resize::ResizeReport,
-        restart_rules,
-    },
+use crate::runtime::{
+    pod_state::Waiting,
+    pod_status::{self, PodStatus},
+    resize::ResizeReport,
+    restart_rules,
 };
 
 /// Exit code of a container whose end nobody saw, as upstream.

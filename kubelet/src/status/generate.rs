@@ -10,6 +10,7 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::Time,
 };
+use kubelet_host::clock;
 
 use super::{
     Facts,
@@ -23,7 +24,6 @@ use super::{
     restart_all,
 };
 use crate::{
-    clock,
     node::host_ips::HostIps,
     pod::identity,
     prober::results::ProbeResults,

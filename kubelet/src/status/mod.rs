@@ -19,6 +19,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus as ApiStatus};
+use kubelet_host::clock;
 use parking_lot::Mutex;
 use tokio::{sync::watch, time::Instant};
 use tracing::info;
@@ -26,7 +27,7 @@ use tracing::info;
 use self::generate::Node;
 pub use self::{phase::Phase, verdict::Verdict};
 use crate::{
-    checkpoint, clock,
+    checkpoint,
     config::options::Options,
     lifecycle::Rejection,
     metrics::{Collector, Exposition, Family, Histogram},

@@ -14,6 +14,7 @@ use kube::{
     Api, Client,
     api::{Patch, PatchParams},
 };
+use kubelet_pacing::backoff::jittered;
 use tokio::{
     sync::watch,
     time::{Instant, MissedTickBehavior},
@@ -24,7 +25,6 @@ use tracing::{debug, info, warn};
 use super::{Report, StatusManager, is_terminal, patch};
 use crate::{
     apiserver::request::{ApiError, ask, delete_at_once},
-    backoff::jittered,
     pod::{
         identity::{self, PodUid},
         manager::PodManager,

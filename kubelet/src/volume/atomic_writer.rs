@@ -9,10 +9,10 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
+use kubelet_host::clock;
 use tree_walk::{Step, Walk};
 
 use super::{VolumeError, disk, mount};
-use crate::clock;
 
 const DATA: &str = "..data";
 const NEW_DATA: &str = "..data_tmp";

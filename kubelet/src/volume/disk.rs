@@ -10,7 +10,9 @@ use super::{
     plugin::{PodVolume, VolumeMode},
     subpath,
 };
-use crate::{mount_info, pod::identity::PodUid};
+use kubelet_host::mount_info;
+
+use crate::pod::identity::PodUid;
 
 /// The volumes below a pod's directory. Blocks.
 ///

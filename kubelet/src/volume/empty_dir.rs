@@ -9,16 +9,14 @@ use std::{
 
 use futures::future::FutureExt as _;
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, PodSpec, ResourceRequirements};
+use kubelet_host::mount_info;
 
 use super::{
     VolumeError, VolumeHost, blocking_on_own_files, huge_pages, mount, ownership,
     plugin::{Attributes, FsGroup, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
     spec::VolumeSpec,
 };
-use crate::{
-    mount_info,
-    runtime::{resources, restart_rules},
-};
+use crate::runtime::{resources, restart_rules};
 
 const NAME: &str = "kubernetes.io/empty-dir";
 

@@ -6,6 +6,7 @@ use k8s_openapi::{
     api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimStatus},
     apimachinery::pkg::api::resource::Quantity,
 };
+use kubelet_host::clock;
 use serde_json::{Value, json};
 use tracing::warn;
 
@@ -13,7 +14,7 @@ use super::{
     VolumeError, VolumeHost,
     plugin::{Growth, MountRequest, VolumePlugin},
 };
-use crate::{clock, runtime::resources};
+use crate::runtime::resources;
 
 const STORAGE: &str = "storage";
 /// Annotation of claims of volumes that no node has anything to do for when they grow.

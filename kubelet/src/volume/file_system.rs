@@ -4,7 +4,7 @@
 use std::{path::Path, process::Command};
 
 use super::{VolumeError, mount};
-use crate::mount_info;
+use kubelet_host::mount_info;
 
 /// `blkid` found nothing.
 const NOTHING_FOUND: i32 = 2;

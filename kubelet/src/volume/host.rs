@@ -5,6 +5,10 @@ use std::{
     sync::Arc,
 };
 
+use kubelet_host::{
+    foreign::{self, Turn},
+    repeatable,
+};
 use tokio::task::JoinError;
 
 use super::{
@@ -15,9 +19,7 @@ use crate::{
     apiserver::objects::Objects,
     config::options::Options,
     events::EventRecorder,
-    foreign::{self, Turn},
     pod::{directory, identity::PodUid},
-    repeatable,
     runtime::{machine::Machine, resources},
 };
 

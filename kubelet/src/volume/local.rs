@@ -9,6 +9,7 @@ use std::{
 
 use futures::future::FutureExt as _;
 use k8s_openapi::api::core::v1::LocalVolumeSource;
+use kubelet_host::mount_info;
 
 use super::{
     VolumeError, VolumeHost, blocking_at, blocking_on_own_files, disk, file_system, mount,
@@ -19,10 +20,7 @@ use super::{
     },
     spec::VolumeSpec,
 };
-use crate::{
-    config::validation::{field::Faults, mounts},
-    mount_info,
-};
+use crate::config::validation::{field::Faults, mounts};
 
 const NAME: &str = "kubernetes.io/local-volume";
 const DEFAULT_FS_TYPE: &str = "ext4";

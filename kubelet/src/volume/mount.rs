@@ -7,10 +7,10 @@ use std::{
     process::{Command, Stdio},
 };
 
+use kubelet_host::mount_info;
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::VolumeError;
-use crate::mount_info;
 
 /// Mounts a tmpfs of at most `size` bytes (the kernel's default without one), which is not
 /// swapped out where the kernel knows how.

@@ -5,14 +5,12 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{PodSpec, SELinuxOptions, SecurityContext, VolumeMount};
+use kubelet_host::selinux::SeLinux;
 
 use super::{VolumeError, spec::VolumeSpec};
-use crate::{
-    config::validation::{
-        field::{Faults, Path},
-        mounts,
-    },
-    selinux::SeLinux,
+use crate::config::validation::{
+    field::{Faults, Path},
+    mounts,
 };
 
 /// What a container says of its label, and where.

@@ -14,10 +14,10 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
+use kubelet_host::{file_work::FileWork, mount_info};
 use rustix::fs::{Mode, OFlags};
 
 use super::{VolumeError, disk, mount};
-use crate::{file_work::FileWork, mount_info};
 
 /// Upstream's name of the directory.
 const DIRECTORY: &str = "volume-subpaths";

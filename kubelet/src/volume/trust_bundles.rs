@@ -11,13 +11,13 @@ use k8s_openapi::api::{
     certificates::v1beta1::ClusterTrustBundle, core::v1::ClusterTrustBundleProjection,
 };
 use kube::core::{ParseExpressionError, Selector, SelectorExt as _};
+use kubelet_host::repeatable;
 use tokio_rustls::rustls::pki_types::{CertificateDer, pem::PemObject as _};
 
 use super::VolumeError;
 use crate::{
     apiserver::objects::{ObjectError, Objects},
     certificate::pem,
-    repeatable,
 };
 
 /// Why there are no certificates; in upstream's words.

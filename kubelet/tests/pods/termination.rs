@@ -17,7 +17,7 @@ fn stubborn() -> Behaviour {
 }
 
 fn deleted(mut pod: Pod, grace: i64) -> Pod {
-    pod.metadata.deletion_timestamp = Some(Time(kubelet::clock::now()));
+    pod.metadata.deletion_timestamp = Some(Time(kubelet_host::clock::now()));
     pod.metadata.deletion_grace_period_seconds = Some(grace);
     pod
 }

@@ -4,7 +4,8 @@ use std::{ops::Range, sync::Arc, time::Duration};
 
 use e2e::{fake_runtime::FakeRuntime, random::Random};
 use jiff::Timestamp;
-use kubelet::{pod::identity::PodUid, repeatable::Repeatable};
+use kubelet::pod::identity::PodUid;
+use kubelet_host::repeatable::Repeatable;
 use tokio::{
     runtime::Handle,
     time::{Instant, sleep},

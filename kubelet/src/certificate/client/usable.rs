@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
+use kubelet_host::clock;
+
 use crate::{
     apiserver::kubeconfig::ClusterAccess,
     certificate::{manager::holds, pair::Pair},
-    clock,
 };
 
 /// Why a kubeconfig is not used.

@@ -9,6 +9,7 @@ mod store;
 use std::{io, path::Path, sync::Arc};
 
 use cri_proto::runtime::v1::Image;
+use kubelet_host::repeatable;
 use tracing::warn;
 
 use self::{
@@ -20,7 +21,6 @@ use super::{
     credentials::{CredentialSource, TrackedCredential},
     reference::Reference,
 };
-use crate::repeatable;
 
 /// A record that many secrets are in takes no further ones by being looked at, so
 /// that namespaces that come and go do not grow it without end.

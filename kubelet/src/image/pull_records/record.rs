@@ -3,12 +3,10 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kubelet_host::clock;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    clock,
-    image::credentials::{Coordinates, CredentialSource, TrackedCredential},
-};
+use crate::image::credentials::{Coordinates, CredentialSource, TrackedCredential};
 
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 /// An older version, which is the same but for its name.

@@ -1,11 +1,9 @@
 use jiff::Timestamp;
+use kubelet_host::repeatable::Repeatable;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{
-    image::credentials::{Coordinates, Credential},
-    repeatable::Repeatable,
-};
+use crate::image::credentials::{Coordinates, Credential};
 
 const ID: &str = "sha256:1";
 

@@ -10,10 +10,10 @@ use std::{
 };
 
 use futures::StreamExt as _;
+use kubelet_host::files;
 use zbus::{Connection, OwnedFd, connection::Builder, proxy::OwnerChangedStream};
 
 use super::login_manager::{LoginManager, LoginManagerError, Session};
-use crate::files;
 
 /// How long logind and systemd may take to answer.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);

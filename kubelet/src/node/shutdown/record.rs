@@ -8,11 +8,12 @@ use std::{
 };
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kubelet_host::{clock, files};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
-use crate::{clock, files, metrics::Exposition};
+use crate::metrics::Exposition;
 
 /// The file below the root directory, of upstream's name.
 const FILE: &str = "graceful_node_shutdown_state";

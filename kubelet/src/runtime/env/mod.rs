@@ -12,6 +12,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::{Container, EnvVarSource, FileKeySelector, Pod, PodSpec};
+use kubelet_host::foreign;
 
 use self::{
     config_data::ConfigData, env_file::EnvFileError, field::FieldError,
@@ -20,7 +21,6 @@ use self::{
 use super::{expansion::expand, machine::Machine};
 use crate::{
     apiserver::objects::{ObjectError, Objects},
-    foreign,
     pod::{identity, resources::ResourceList},
     volume::MountedVolumes,
 };

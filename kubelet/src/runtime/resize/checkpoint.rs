@@ -9,11 +9,12 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::ResourceRequirements;
+use kubelet_host::repeatable::blocking;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 use super::ByContainer;
-use crate::{pod::identity::PodUid, repeatable::blocking};
+use crate::pod::identity::PodUid;
 
 const FILE: &str = "resources.json";
 

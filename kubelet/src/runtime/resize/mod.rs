@@ -16,6 +16,7 @@ mod told;
 use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodCondition, PodSpec, ResourceRequirements};
+use kubelet_host::clock;
 
 pub(super) use self::grants::Resizes;
 use self::{grants::Granted, need::Need};
@@ -24,7 +25,7 @@ use super::{
     RuntimeManager,
     pod_status::{ContainerState, ContainerStatus, PodStatus},
 };
-use crate::{clock, status::conditions::RESIZE_IN_PROGRESS};
+use crate::status::conditions::RESIZE_IN_PROGRESS;
 
 /// Reason of a resize that the runtime, or what the container uses, is against.
 const ERROR: &str = "Error";

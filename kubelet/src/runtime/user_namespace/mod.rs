@@ -15,10 +15,11 @@ use std::{
 };
 
 use cri_proto::runtime::v1::{IdMapping, NamespaceMode, UserNamespace};
+use kubelet_host::repeatable::blocking;
 use serde::{Deserialize, Serialize};
 
 use self::subordinate_ids::{IdRange, RangeError};
-use crate::{config::options::Options, repeatable::blocking};
+use crate::config::options::Options;
 
 /// Name of the file in a pod's directory.
 const FILE: &str = "userns";

@@ -13,14 +13,12 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
+use kubelet_host::repeatable::blocking;
 use tracing::warn;
 
 use self::process::Process;
 use super::{NodeView, answer::error};
-use crate::{
-    metrics::{Collector, Exposition},
-    repeatable::blocking,
-};
+use crate::metrics::{Collector, Exposition};
 
 pub(super) use self::http::{HttpMetrics, ServerType};
 

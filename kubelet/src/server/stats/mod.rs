@@ -7,6 +7,7 @@ mod summary;
 use std::sync::Arc;
 
 use axum::{Router, http::StatusCode, response::Response, routing::any};
+use kubelet_host::repeatable::blocking;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -14,7 +15,6 @@ use super::{
     NodeView,
     answer::{error, json},
 };
-use crate::repeatable::blocking;
 use node::NodeUsage;
 
 /// What the node had used of its CPUs when it was last asked, for what it uses now.

@@ -3,8 +3,7 @@
 use std::{fs, io, path::Path};
 
 use jiff::Timestamp;
-
-use crate::clock;
+use kubelet_host::clock;
 
 /// Nanoseconds of a tick in `/proc/stat`, which is the same on all of Linux.
 const TICK: u64 = 10_000_000;

@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use kubelet_host::clock;
 use parking_lot::Mutex;
 use tokio_rustls::rustls::{
     self, DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme,
@@ -21,7 +22,6 @@ use tokio_rustls::rustls::{
 use tracing::{info, warn};
 
 use super::watched_file::Stamp;
-use crate::clock;
 
 /// The authorities of client certificates (`authentication.x509.clientCAFile`), read again
 /// when the file has changed. While the new one cannot be used the old ones count on.

@@ -8,6 +8,7 @@ mod watched_file;
 
 use std::{io, sync::Arc};
 
+use kubelet_host::repeatable::blocking;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::{
@@ -27,7 +28,6 @@ use self::{
     client_authority::{AnyCertificate, ClientAuthority},
     parameters::TlsParameters,
 };
-use crate::repeatable::blocking;
 
 /// The certificates that a caller showed, its own first; empty when it showed none.
 #[derive(Clone, Debug, Default)]

@@ -9,14 +9,13 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use kubelet_host::clock;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
 };
 use tokio_rustls::rustls::pki_types::{CertificateDer, pem::PemObject};
 use x509_parser::{certificate::X509Certificate, prelude::FromDer};
-
-use crate::clock;
 
 /// How long a certificate is good for.
 const VALIDITY: Duration = Duration::from_secs(365 * 24 * 3600);

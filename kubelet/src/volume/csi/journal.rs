@@ -6,13 +6,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use kubelet_host::mount_info;
 use tracing::warn;
 
 use super::{client::CsiError, volume_data::VolumeData};
-use crate::{
-    mount_info,
-    volume::{VolumeError, blocking_at, blocking_on_own_files, mount},
-};
+use crate::volume::{VolumeError, blocking_at, blocking_on_own_files, mount};
 
 /// What is written down in a directory.
 pub(super) async fn load(dir: &Path) -> Result<Option<VolumeData>, VolumeError> {

@@ -9,13 +9,11 @@ use std::{
     path::Path,
 };
 
+use kubelet_host::mount_info;
 use serde::{Deserialize, Serialize};
 
 use super::source::unique_name;
-use crate::{
-    mount_info,
-    volume::{VolumeError, mount},
-};
+use crate::volume::{VolumeError, mount};
 
 const FILE: &str = "vol_data.json";
 const NEW_FILE: &str = ".vol_data.json.new";

@@ -7,7 +7,8 @@ use std::{
 };
 
 use e2e::fake_runtime::{Behaviour, FakeRuntime};
-use kubelet::{checkpoint::CheckpointOptions, config::options::Options, mount_info};
+use kubelet::{checkpoint::CheckpointOptions, config::options::Options};
+use kubelet_host::mount_info;
 use serde_json::{Value, json};
 
 use super::{Joined, MINUTE, Member};

@@ -57,7 +57,7 @@ impl Drop for Repeatable {
 }
 
 /// A number by chance.
-pub(crate) fn random() -> u64 {
+pub fn random() -> u64 {
     let Some(mut run) = RUN.get() else {
         return RandomState::new().hash_one(());
     };
@@ -87,7 +87,7 @@ pub(crate) fn is_repeatable() -> bool {
 ///
 /// # Errors
 /// It panicked.
-pub(crate) async fn blocking<T: Send + 'static>(
+pub async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, JoinError> {
     if is_repeatable() {
@@ -102,7 +102,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
 }
 
 /// As [`blocking`], for work whose end nobody waits for.
-pub(crate) fn blocking_detached(work: impl FnOnce() + Send + 'static) {
+pub fn blocking_detached(work: impl FnOnce() + Send + 'static) {
     match tokio::runtime::Handle::try_current() {
         Ok(runtime) if !is_repeatable() => drop(runtime.spawn_blocking(work)),
         _ => work(),

@@ -2,9 +2,8 @@
 
 use std::{collections::HashMap, time::Duration};
 
+use kubelet_host::repeatable;
 use tokio::time::Instant;
-
-use crate::repeatable;
 
 /// Delays by key: the first is the base, each further one twice the last up to
 /// the maximum, and the base again after some time without trouble: twice the

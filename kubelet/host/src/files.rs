@@ -16,30 +16,26 @@ async fn run<T: Send + 'static>(
 }
 
 /// [`fs::read_to_string`].
-pub(crate) async fn read_to_string(path: &Path) -> io::Result<String> {
+pub async fn read_to_string(path: &Path) -> io::Result<String> {
     let path = path.to_owned();
     run(move || fs::read_to_string(path)).await
 }
 
 /// [`fs::write`].
-pub(crate) async fn write(path: &Path, contents: impl Into<Vec<u8>>) -> io::Result<()> {
+pub async fn write(path: &Path, contents: impl Into<Vec<u8>>) -> io::Result<()> {
     let (path, contents) = (path.to_owned(), contents.into());
     run(move || fs::write(path, contents)).await
 }
 
 /// [`replace_now`], made where it blocks nobody.
-pub(crate) async fn replace(
-    path: &Path,
-    contents: impl Into<Vec<u8>>,
-    mode: u32,
-) -> io::Result<()> {
+pub async fn replace(path: &Path, contents: impl Into<Vec<u8>>, mode: u32) -> io::Result<()> {
     let (path, contents) = (path.to_owned(), contents.into());
     run(move || replace_now(&path, &contents, mode)).await
 }
 
 /// Writes a file whole or not at all, which a loss of power does not undo. Directories that
 /// lack are made.
-pub(crate) fn replace_now(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
+pub fn replace_now(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
     let dir = path.parent().unwrap_or_else(|| Path::new("/"));
     let mut dirs = fs::DirBuilder::new();
     dirs.recursive(true).mode(0o755);
@@ -63,25 +59,25 @@ pub(crate) fn replace_now(path: &Path, contents: &[u8], mode: u32) -> io::Result
 }
 
 /// [`fs::create_dir_all`].
-pub(crate) async fn create_dir_all(path: &Path) -> io::Result<()> {
+pub async fn create_dir_all(path: &Path) -> io::Result<()> {
     let path = path.to_owned();
     run(move || fs::create_dir_all(path)).await
 }
 
 /// [`fs::remove_file`].
-pub(crate) async fn remove_file(path: &Path) -> io::Result<()> {
+pub async fn remove_file(path: &Path) -> io::Result<()> {
     let path = path.to_owned();
     run(move || fs::remove_file(path)).await
 }
 
 /// [`fs::set_permissions`].
-pub(crate) async fn set_permissions(path: &Path, permissions: fs::Permissions) -> io::Result<()> {
+pub async fn set_permissions(path: &Path, permissions: fs::Permissions) -> io::Result<()> {
     let path = path.to_owned();
     run(move || fs::set_permissions(path, permissions)).await
 }
 
 /// The names in a directory, sorted.
-pub(crate) async fn names(path: &Path) -> io::Result<Vec<String>> {
+pub async fn names(path: &Path) -> io::Result<Vec<String>> {
     let path = path.to_owned();
     run(move || {
         let mut names = Vec::new();

@@ -27,15 +27,15 @@ const SERVER_THREADS: usize = 8;
 pub const MAX_THREADS: usize = 4 * THREADS;
 
 /// Mounts, unmounts and the like, for the volumes of pods.
-pub(crate) static VOLUMES: Servers = Servers::new(THREADS, SERVER_THREADS);
+pub static VOLUMES: Servers = Servers::new(THREADS, SERVER_THREADS);
 /// What containers name in their volumes before they start.
-pub(crate) static CONTAINERS: Servers = Servers::new(THREADS, SERVER_THREADS);
+pub static CONTAINERS: Servers = Servers::new(THREADS, SERVER_THREADS);
 /// What containers leave behind when they end.
-pub(crate) static MESSAGES: Servers = Servers::new(THREADS, SERVER_THREADS);
+pub static MESSAGES: Servers = Servers::new(THREADS, SERVER_THREADS);
 
 /// The threads for one kind of work, with a bound for each server.
 #[derive(Debug)]
-pub(crate) struct Servers {
+pub struct Servers {
     all: Semaphore,
     each: usize,
     by_name: Mutex<BTreeMap<String, Weak<Semaphore>>>,
@@ -43,7 +43,7 @@ pub(crate) struct Servers {
 
 /// The right to one of the threads.
 #[derive(Debug)]
-pub(crate) struct Turn {
+pub struct Turn {
     _permit: Option<SemaphorePermit<'static>>,
     _of_server: Option<OwnedSemaphorePermit>,
 }
@@ -58,7 +58,7 @@ impl Servers {
     }
 
     /// Waits for a thread for the work on a server: whatever all of it hangs with.
-    pub(crate) async fn turn(&'static self, server: &str) -> Turn {
+    pub async fn turn(&'static self, server: &str) -> Turn {
         if repeatable::is_repeatable() {
             // It needs no thread, and is not to wait for those of other runs.
             return Turn {
@@ -79,7 +79,7 @@ impl Servers {
     ///
     /// # Errors
     /// `/proc` is not there.
-    pub(crate) async fn turn_at(&'static self, path: &Path) -> io::Result<Turn> {
+    pub async fn turn_at(&'static self, path: &Path) -> io::Result<Turn> {
         let path = path.to_owned();
         let device = repeatable::blocking(move || mount_info::device_of(&path)).await??;
         Ok(self.turn(&device).await)
@@ -103,7 +103,7 @@ impl Turn {
     ///
     /// # Errors
     /// It panicked.
-    pub(crate) async fn blocking<T: Send + 'static>(
+    pub async fn blocking<T: Send + 'static>(
         self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, JoinError> {
