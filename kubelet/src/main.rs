@@ -14,7 +14,7 @@ use kubelet::{
     pod::identity::full_name,
     run, status_command, version,
 };
-use kubelet_host::{foreign, oom_score, open_files};
+use kubelet_host::{bounded_io, oom_score, open_files};
 use tokio::runtime::Builder;
 
 /// The node agent waits far more than it computes.
@@ -85,7 +85,7 @@ fn run_node(flags: &Flags) -> anyhow::Result<ExitCode> {
     oom_score::set(settings.oom_score_adj);
     let runtime = Builder::new_multi_thread()
         .worker_threads(WORKERS)
-        .max_blocking_threads(BLOCKING_THREADS + foreign::MAX_THREADS)
+        .max_blocking_threads(BLOCKING_THREADS + bounded_io::MAX_THREADS)
         .enable_all()
         .build()
         .map_err(|error| anyhow!("cannot start: {error}"))?;

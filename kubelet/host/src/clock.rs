@@ -1,4 +1,4 @@
-//! Wall-clock time for what is shown to people, derived from tokio's clock.
+//! Wall-clock time for display, derived from tokio's clock.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -6,11 +6,10 @@ use tokio::time::Instant;
 
 use crate::repeatable;
 
-/// The wall-clock time, shifted by as much as tokio's clock is ahead of the
-/// system's monotonic one: nothing in a running kubelet, and what was skipped
-/// where time is paused.
+/// The wall-clock time, shifted by the lead of tokio's clock over the system's monotonic
+/// clock: zero in a running kubelet, and the skipped time in a test with paused time.
 ///
-/// Nothing may be scheduled by it: a wall clock jumps.
+/// Do not schedule by it: a wall clock jumps.
 pub fn now() -> Timestamp {
     let tokio = Instant::now();
     if let Some(time) = repeatable::time_of_day(tokio) {
@@ -33,8 +32,8 @@ pub fn now_time() -> Time {
     Time(Timestamp::from_second(now.as_second()).unwrap_or(now))
 }
 
-/// What CRI writes as nanoseconds since the epoch; `None` for zero, which means
-/// that it has not happened.
+/// Converts CRI's nanoseconds since the epoch; `None` for zero, which CRI uses for "has not
+/// happened".
 pub fn from_nanos(nanos: i64) -> Option<Time> {
     if nanos <= 0 {
         return None;

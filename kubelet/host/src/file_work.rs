@@ -1,5 +1,5 @@
-//! Work on files that a task has on threads of their own. It goes on when the task is
-//! aborted: whoever undoes what the task did waits for it.
+//! File work that a task runs on other threads. It continues after the task is aborted, so a
+//! clean-up of what the task did has to wait for it.
 
 use std::future::Future;
 
@@ -9,11 +9,11 @@ use tokio_util::{
 };
 
 tokio::task_local! {
-    /// None outside of tracked tasks.
+    /// Set only in tracked tasks.
     static CURRENT: FileWork;
 }
 
-/// The file work of one task, and of those that follow it.
+/// The file work of one task and of the tasks that follow it.
 #[derive(Clone, Debug, Default)]
 pub struct FileWork {
     begun: TaskTracker,
@@ -21,36 +21,37 @@ pub struct FileWork {
 }
 
 impl FileWork {
-    /// That of the task at hand; one that nobody gives up where it is not tracked.
+    /// The file work of the current task; a new one, never given up, in a task that is not
+    /// tracked.
     pub fn current() -> Self {
         CURRENT.try_with(Self::clone).unwrap_or_default()
     }
 
-    /// Tracks what `task` does by [`repeatable::blocking`](crate::repeatable::blocking), but
-    /// not what it leaves to further tasks.
+    /// Tracks the work that `task` runs through
+    /// [`repeatable::blocking`](crate::repeatable::blocking), but not that of tasks it spawns.
     pub fn track<F: Future>(&self, task: F) -> impl Future<Output = F::Output> + use<F> {
         CURRENT.scope(self.clone(), task)
     }
 
-    /// Whatever was begun is in vain.
+    /// Marks everything begun so far as abandoned.
     pub fn give_up(&self) {
         self.given_up.cancel();
     }
 
-    /// Whether it is in vain. To be asked right before something is made that a clean-up
+    /// Whether the work was abandoned. Ask right before creating something that the clean-up
     /// could miss.
     pub fn is_given_up(&self) -> bool {
         self.given_up.is_cancelled()
     }
 
-    /// Waits until nothing is at work.
+    /// Waits until no work is running.
     pub async fn ended(&self) {
         self.begun.close();
         self.begun.wait().await;
     }
 }
 
-/// To be held by work as long as it goes on.
+/// A token to hold while work of the current task runs; `None` in a task that is not tracked.
 pub fn token() -> Option<TaskTrackerToken> {
     CURRENT.try_with(|work| work.begun.token()).ok()
 }

@@ -1,4 +1,4 @@
-//! Single calls on the file system, made where they block nobody.
+//! Single file system calls, made on a thread where they block no task.
 
 use std::{
     fs,
@@ -27,14 +27,14 @@ pub async fn write(path: &Path, contents: impl Into<Vec<u8>>) -> io::Result<()> 
     run(move || fs::write(path, contents)).await
 }
 
-/// [`replace_now`], made where it blocks nobody.
+/// [`replace_now`] on a thread where it blocks no task.
 pub async fn replace(path: &Path, contents: impl Into<Vec<u8>>, mode: u32) -> io::Result<()> {
     let (path, contents) = (path.to_owned(), contents.into());
     run(move || replace_now(&path, &contents, mode)).await
 }
 
-/// Writes a file whole or not at all, which a loss of power does not undo. Directories that
-/// lack are made.
+/// Replaces a file atomically and durably: after a crash or a loss of power the path holds
+/// either the old contents or the new. Missing directories are created.
 pub fn replace_now(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
     let dir = path.parent().unwrap_or_else(|| Path::new("/"));
     let mut dirs = fs::DirBuilder::new();
@@ -42,7 +42,7 @@ pub fn replace_now(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
     dirs.create(dir)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let temporary = dir.join(format!(".{name}.tmp"));
-    // What is left of another write has its own mode, and may be open.
+    // A temporary file left by another write has its own mode, and may be open elsewhere.
     match fs::remove_file(&temporary) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -97,12 +97,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_write_left_behind_lends_its_mode_and_place_to_no_other() {
+    fn a_leftover_temporary_file_is_not_reused() {
         let dir = tempfile::tempdir().unwrap();
         let (path, left) = (dir.path().join("key"), dir.path().join(".key.tmp"));
         fs::write(&left, "").unwrap();
         fs::set_permissions(&left, fs::Permissions::from_mode(0o644)).unwrap();
-        // Who has it open already is not to read on.
+        // A process that has it open must not read the new contents.
         let mut open = fs::File::open(&left).unwrap();
         replace_now(&path, b"secret", 0o600).unwrap();
         let mode = fs::metadata(&path).unwrap().permissions().mode();

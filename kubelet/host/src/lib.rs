@@ -1,11 +1,11 @@
-//! The machine under the kubelet: the time of day, chance, file work that blocks, mounts,
-//! SELinux, and the limits of the kubelet's own process. What a simulation has to repeat
-//! goes through [`repeatable`] and [`clock`] alone.
+//! The machine below the kubelet: time of day, random numbers, blocking file work, mounts,
+//! SELinux, and the limits of the kubelet's own process. A simulation replaces the clock,
+//! randomness and threads through [`repeatable`] and [`clock`] alone.
 
+pub mod bounded_io;
 pub mod clock;
 pub mod file_work;
 pub mod files;
-pub mod foreign;
 pub mod mount_info;
 pub mod oom_score;
 pub mod open_files;

@@ -1,4 +1,4 @@
-//! What is mounted where, from `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
+//! The mount table, from `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
 
 use std::{
     ffi::OsString,
@@ -10,19 +10,19 @@ use std::{
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountInfo {
-    /// Unique among the mounts that there are now.
+    /// Unique among the current mounts.
     pub id: u64,
-    /// Numbers of the device: `major:minor`.
+    /// Device numbers, `major:minor`.
     pub device: String,
-    /// What of the file system is mounted.
+    /// The mounted directory within the file system.
     pub root: PathBuf,
-    /// Where.
+    /// The mount point.
     pub mount_point: PathBuf,
-    /// Options of the mount, comma-separated.
+    /// Mount options, comma-separated.
     pub options: String,
-    /// Type of the file system.
+    /// File system type.
     pub fs_type: String,
-    /// Options of the file system, comma-separated.
+    /// File system options, comma-separated.
     pub super_options: String,
 }
 
@@ -34,12 +34,12 @@ impl MountInfo {
     }
 }
 
-/// Where the mounts of a node can be read.
+/// The file that lists the mounts of a node.
 #[derive(Clone, Debug)]
 pub struct MountTable(PathBuf);
 
 impl MountTable {
-    /// That of the node whose file system is at `root`, as this process sees it.
+    /// The mount table of the node whose root file system is at `root`, as this process sees it.
     pub fn of(root: &Path) -> Self {
         Self(root.join("proc/self/mountinfo"))
     }
@@ -47,7 +47,7 @@ impl MountTable {
     /// Every mount, in the order in which they were made.
     ///
     /// # Errors
-    /// It is not there.
+    /// The file cannot be read.
     pub fn read(&self) -> io::Result<Vec<MountInfo>> {
         Ok(parse(&fs::read(&self.0)?))
     }
@@ -67,13 +67,13 @@ impl MountTable {
 /// Every mount that this process sees, in the order in which they were made.
 ///
 /// # Errors
-/// `/proc` is not there.
+/// `/proc/self/mountinfo` cannot be read.
 pub fn read() -> io::Result<Vec<MountInfo>> {
     MountTable::of(Path::new("/")).read()
 }
 
-/// What is mounted at a path; the newest, when mounts cover each other. Looks at the path's
-/// parent alone, so that a dead server behind it holds nothing up.
+/// The mount at a path; the newest, if mounts cover each other. Reads only the path's parent,
+/// so that a dead server behind the mount does not block.
 ///
 /// # Errors
 /// As [`read`], and the parent cannot be resolved.
@@ -85,7 +85,7 @@ pub fn at(path: &Path) -> io::Result<Option<MountInfo>> {
     Ok(mounts.rfind(|mount| mount.mount_point == path))
 }
 
-/// The mounts at a path and below it, each before those that it is below.
+/// The mounts at a path and below it, the deepest first.
 ///
 /// # Errors
 /// As [`at`].
@@ -100,8 +100,8 @@ pub fn within(path: &Path) -> io::Result<Vec<MountInfo>> {
     Ok(mounts)
 }
 
-/// Numbers of the device that a path is on: that of the mount with the longest part of the
-/// path. Looks at no file, so that a dead server holds nothing up.
+/// Device numbers of the mount that holds a path: the mount point that is its longest prefix.
+/// Reads no file on the mount, so that a dead server does not block.
 ///
 /// # Errors
 /// As [`read`].
@@ -129,15 +129,16 @@ pub fn elsewhere(path: &Path) -> io::Result<Vec<MountInfo>> {
     Ok(mounts)
 }
 
-/// The mount with the longest part of the path; the newest, when mounts cover each other.
+/// The mount whose mount point is the longest prefix of the path; the newest, if mounts cover
+/// each other.
 fn nearest(mounts: Vec<MountInfo>, path: &Path) -> Option<MountInfo> {
     let mounts = mounts.into_iter();
     let above = mounts.filter(|mount| path.starts_with(&mount.mount_point));
     above.max_by_key(|mount| mount.mount_point.components().count())
 }
 
-/// The path as the kernel has it, not following its last component; `None` when its parent
-/// is not there.
+/// The path with its parent resolved, its last component not followed; `None` if the parent
+/// does not exist.
 fn resolve(path: &Path) -> io::Result<Option<PathBuf>> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Ok(Some(path.to_owned()));
@@ -177,7 +178,7 @@ fn line(line: &[u8]) -> Option<MountInfo> {
     })
 }
 
-/// Undoes the kernel's octal escapes of blanks and backslashes.
+/// Decodes the kernel's octal escapes of white space and backslashes.
 fn path(field: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;

@@ -1,6 +1,6 @@
-//! What a run of the kubelet depends on beside its input and tokio's clock: chance,
-//! the time of day, and the order in which file work ends. All of it is here, so
-//! that a simulation can repeat a run exactly.
+//! Everything a run of the kubelet depends on besides its input and tokio's clock: random
+//! numbers, the time of day, and the order in which file work finishes. A simulation controls
+//! all three here, so that it can repeat a run exactly.
 
 use std::{
     cell::Cell,
@@ -13,32 +13,31 @@ use tokio::{task::JoinError, time::Instant};
 
 use crate::file_work;
 
-/// The run of one thread.
+/// The simulated run of one thread.
 #[derive(Clone, Copy)]
 struct Run {
     random: u64,
-    /// An instant of tokio's clock, and the time of day then.
+    /// An instant of tokio's clock, and the time of day at that instant.
     epoch: (Instant, Timestamp),
 }
 
 thread_local! {
-    /// None but in simulations.
+    /// Set only in simulations.
     static RUN: Cell<Option<Run>> = const { Cell::new(None) };
 }
 
-/// While it lives, whatever the kubelet does on this thread follows from its input
-/// alone: chance from a seed, the time of day from tokio's clock, and file work
-/// done at once instead of on threads of its own. For a `current_thread` runtime
-/// on paused time.
+/// Makes this thread's run repeatable while it lives: random numbers come from a seed, the
+/// time of day follows tokio's clock, and file work runs inline instead of on other threads.
+/// For a `current_thread` runtime with paused time.
 #[derive(Debug)]
 pub struct Repeatable {
-    /// Belongs to its thread.
+    /// Not `Send`: the state belongs to this thread.
     _thread: PhantomData<*const ()>,
 }
 
 impl Repeatable {
-    /// Begins on this thread, at `epoch` by the time of day. Must be called inside
-    /// a tokio runtime.
+    /// Begins a repeatable run on this thread, with `epoch` as the current time of day. Must
+    /// be called inside a tokio runtime.
     pub fn on_this_thread(seed: u64, epoch: Timestamp) -> Self {
         RUN.set(Some(Run {
             random: seed,
@@ -56,7 +55,7 @@ impl Drop for Repeatable {
     }
 }
 
-/// A number by chance.
+/// A random number; not for secrets.
 pub fn random() -> u64 {
     let Some(mut run) = RUN.get() else {
         return RandomState::new().hash_one(());
@@ -70,23 +69,22 @@ pub fn random() -> u64 {
     z ^ (z >> 31)
 }
 
-/// The time of day at `now` by tokio's clock; `None` where that is the system's
-/// affair.
+/// The simulated time of day at `now`; `None` outside a simulation.
 pub(crate) fn time_of_day(now: Instant) -> Option<Timestamp> {
     let (begun, epoch) = RUN.get()?.epoch;
     epoch.checked_add(now.duration_since(begun)).ok()
 }
 
-/// Whether this thread is in a simulation.
+/// Whether this thread runs a simulation.
 pub(crate) fn is_repeatable() -> bool {
     RUN.get().is_some()
 }
 
-/// Runs what blocks, on the file system mostly, where it blocks nobody. What may hang
-/// belongs in [`foreign`](crate::foreign).
+/// Runs blocking work, mostly on files, on a thread where it blocks no task. Work that may
+/// hang belongs in [`bounded_io`](crate::bounded_io).
 ///
 /// # Errors
-/// It panicked.
+/// The work panicked.
 pub async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, JoinError> {
@@ -101,7 +99,7 @@ pub async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await
 }
 
-/// As [`blocking`], for work whose end nobody waits for.
+/// Runs blocking work like [`blocking`], without waiting for its end.
 pub fn blocking_detached(work: impl FnOnce() + Send + 'static) {
     match tokio::runtime::Handle::try_current() {
         Ok(runtime) if !is_repeatable() => drop(runtime.spawn_blocking(work)),

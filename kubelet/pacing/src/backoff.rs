@@ -1,13 +1,12 @@
-//! Delays that double.
+//! Exponential back-off.
 
 use std::{collections::HashMap, time::Duration};
 
 use kubelet_host::repeatable;
 use tokio::time::Instant;
 
-/// Delays by key: the first is the base, each further one twice the last up to
-/// the maximum, and the base again after some time without trouble: twice the
-/// maximum, if nothing else is said.
+/// Exponential delays by key: the first is the base, each next one doubles up to the maximum,
+/// and a key starts over after a time without failures, by default twice the maximum.
 #[derive(Debug)]
 pub struct Backoff {
     base: Duration,
@@ -19,7 +18,7 @@ pub struct Backoff {
 #[derive(Debug)]
 struct Entry {
     delay: Duration,
-    /// When the attempt was made after which `delay` holds.
+    /// When the attempt was made that `delay` follows.
     attempted: Instant,
 }
 
@@ -34,16 +33,15 @@ impl Backoff {
         }
     }
 
-    /// Has them begin with the base again after `reset_after` without trouble.
+    /// Sets the time without failures after which a key starts over.
     #[must_use]
     pub const fn reset_after(mut self, reset_after: Duration) -> Self {
         self.reset_after = reset_after;
         self
     }
 
-    /// How long is still to wait before the next attempt of `key`, which failed
-    /// at `failed`; `None` when it may be made now. The second value is the whole
-    /// delay.
+    /// The time left before the next attempt of `key`, which failed at `failed`, and the whole
+    /// delay; `None` if the attempt may be made now.
     pub fn remaining(&self, key: &str, failed: Instant) -> Option<(Duration, Duration)> {
         let entry = self.entries.get(key)?;
         if self.is_reset(entry, failed) {
@@ -53,7 +51,7 @@ impl Backoff {
         (waited < entry.delay).then(|| (entry.delay - waited, entry.delay))
     }
 
-    /// Notes an attempt of `key`, made now after a failure at `failed`.
+    /// Records an attempt of `key`, made now after a failure at `failed`.
     pub fn attempt(&mut self, key: &str, failed: Instant) {
         let delay = match self.entries.get(key) {
             Some(entry) if !self.is_reset(entry, failed) => (entry.delay * 2).min(self.max),
@@ -69,8 +67,8 @@ impl Backoff {
     }
 }
 
-/// `delay`, lengthened at random by up to half, so that many pods that failed
-/// together are not tried again together.
+/// `delay` plus up to half of it, at random, so that pods that failed together are not retried
+/// together.
 pub fn jittered(delay: Duration) -> Duration {
     let random = repeatable::random() % 512;
     // Below 1024, so the conversion is exact.

@@ -1,22 +1,22 @@
-//! How many pulls or requests may begin in a time.
+//! Rate limits for pulls and requests.
 
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// A bucket of tokens that fills at a steady rate up to a bound.
+/// A token bucket: it fills at a steady rate up to its capacity.
 #[derive(Debug)]
 pub struct TokenBucket {
-    /// Tokens a second.
+    /// Tokens per second.
     rate: f64,
     burst: f64,
-    /// Tokens there were, and when; fewer than none while some are waited for.
+    /// The number of tokens at an instant; negative while callers wait.
     level: Mutex<(f64, Instant)>,
 }
 
 impl TokenBucket {
-    /// A full bucket: `burst` tokens at once, and `rate` more each second.
+    /// A full bucket of `burst` tokens that gains `rate` tokens per second.
     pub fn new(rate: u32, burst: u32) -> Self {
         Self {
             rate: f64::from(rate),
@@ -25,7 +25,7 @@ impl TokenBucket {
         }
     }
 
-    /// Takes a token, if there is one.
+    /// Takes a token if one is available.
     pub fn try_take(&self) -> bool {
         let now = Instant::now();
         let mut level = self.level.lock();
@@ -35,8 +35,8 @@ impl TokenBucket {
         taken
     }
 
-    /// Takes the next token, once there is one: in the order of the calls. Whoever gives up
-    /// waiting leaves it to others. The rate must not be 0.
+    /// Waits for a token, in the order of the calls. A caller that stops waiting leaves its
+    /// token to the others. The rate must not be 0.
     pub async fn take(&self) {
         let missing = {
             let now = Instant::now();
@@ -65,7 +65,7 @@ impl TokenBucket {
     }
 }
 
-/// A place in the line for tokens: given up when it is dropped, unless the token was taken.
+/// A place in the queue for tokens; dropping it gives the token back unless it was taken.
 struct Place<'a>(Option<&'a TokenBucket>);
 
 impl Place<'_> {

@@ -8,7 +8,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::VolumeMount;
-use kubelet_host::foreign;
+use kubelet_host::bounded_io;
 use tracing::warn;
 
 use super::{
@@ -53,12 +53,12 @@ impl MountParts {
                 continue;
             }
             let failed = |error: &dyn Error| self.no_sub_path("prepare", "", mount, error);
-            let turn = foreign::CONTAINERS.turn_at(&path).await;
-            let turn = turn.map_err(|error| failed(&error))?;
+            let permit = bounded_io::CONTAINERS.acquire_for(&path).await;
+            let permit = permit.map_err(|error| failed(&error))?;
             let (this, mount) = (Arc::clone(self), mount.clone());
             let inner_name = volume.spec.inner_name().to_owned();
             let work = move || this.bind_sub_path(index, &mount, &path, &inner_name, &sub_path);
-            let place = turn
+            let place = permit
                 .blocking(work)
                 .await
                 .map_err(|error| failed(&error))??;

@@ -10,7 +10,7 @@ use std::{
 };
 
 use cri_proto::runtime::v1;
-use kubelet_host::foreign;
+use kubelet_host::bounded_io;
 use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
 
@@ -90,9 +90,9 @@ async fn reading<T: Send + 'static>(
     path: &Path,
     read: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
-    let turn = foreign::MESSAGES.turn_at(path).await?;
+    let permit = bounded_io::MESSAGES.acquire_for(path).await?;
     let path = path.to_owned();
-    turn.blocking(move || read(&path)).await?
+    permit.blocking(move || read(&path)).await?
 }
 
 fn open(path: &Path) -> io::Result<File> {

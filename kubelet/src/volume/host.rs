@@ -6,7 +6,7 @@ use std::{
 };
 
 use kubelet_host::{
-    foreign::{self, Turn},
+    bounded_io::{self, IoPermit},
     repeatable,
 };
 use tokio::task::JoinError;
@@ -80,7 +80,13 @@ pub async fn blocking_on_server<T: Send + 'static>(
     server: &str,
     work: impl FnOnce() -> Result<T, VolumeError> + Send + 'static,
 ) -> Result<T, VolumeError> {
-    unless_panicked(foreign::VOLUMES.turn(server).await.blocking(work).await)
+    unless_panicked(
+        bounded_io::VOLUMES
+            .acquire(server)
+            .await
+            .blocking(work)
+            .await,
+    )
 }
 
 /// As [`blocking_on_server`], for the file system that a path is on, whatever that is.
@@ -91,13 +97,13 @@ pub async fn blocking_at<T: Send + 'static>(
     path: &Path,
     work: impl FnOnce() -> Result<T, VolumeError> + Send + 'static,
 ) -> Result<T, VolumeError> {
-    unless_panicked(turn_at(path).await?.blocking(work).await)
+    unless_panicked(permit_for(path).await?.blocking(work).await)
 }
 
-/// The right to a thread for the file system that a path is on.
-pub(super) async fn turn_at(path: &Path) -> Result<Turn, VolumeError> {
-    let turn = foreign::VOLUMES.turn_at(path).await;
-    turn.map_err(|error| VolumeError::io("look for mounts at", path, error))
+/// Waits for a thread for work on the file system that holds a path.
+pub(super) async fn permit_for(path: &Path) -> Result<IoPermit, VolumeError> {
+    let permit = bounded_io::VOLUMES.acquire_for(path).await;
+    permit.map_err(|error| VolumeError::io("look for mounts at", path, error))
 }
 
 /// As [`blocking_on_server`], for what touches the kubelet's own files alone: it does not hang, and

@@ -10,7 +10,7 @@ use tracing::warn;
 
 use super::{
     VolumeError, VolumeHost, blocking_on_own_files, blocking_on_server,
-    host::{turn_at, unless_panicked},
+    host::{permit_for, unless_panicked},
     mount,
     plugin::{Attributes, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
     spec::{VolumeSource, VolumeSpec},
@@ -70,9 +70,9 @@ impl VolumePlugin for Nfs {
             let dir = self.host.volume_dir(volume);
             let path = dir.display();
             // The limit is the server's, not that of those before this one.
-            let turn = turn_at(&dir).await?;
+            let permit = permit_for(&dir).await?;
             let target = dir.clone();
-            let unmounted = turn.blocking(move || mount::clean_up(&target));
+            let unmounted = permit.blocking(move || mount::clean_up(&target));
             let force = || async {
                 warn!(%path, "the server does not let go; forcing it");
                 let dir = dir.clone();

@@ -12,7 +12,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::{Container, EnvVarSource, FileKeySelector, Pod, PodSpec};
-use kubelet_host::foreign;
+use kubelet_host::bounded_io;
 
 use self::{
     config_data::ConfigData, env_file::EnvFileError, field::FieldError,
@@ -268,8 +268,11 @@ impl Scope<'_> {
             path: selector.path.clone(),
             source,
         };
-        let turn = foreign::CONTAINERS.turn_at(&root).await.map_err(failed)?;
-        let read = turn.blocking(move || env_file::value(&root, &path, &key));
+        let permit = bounded_io::CONTAINERS
+            .acquire_for(&root)
+            .await
+            .map_err(failed)?;
+        let read = permit.blocking(move || env_file::value(&root, &path, &key));
         let value = read.await.map_err(EnvFileError::from)??;
         if !value.is_empty() {
             Ok(Some(value))

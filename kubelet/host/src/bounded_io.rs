@@ -1,7 +1,9 @@
-//! Work on files that are not the kubelet's own: what pods mount may be on a server
-//! that does not answer any more, and whoever asks for it then hangs, maybe for ever.
-//! Such work has threads up to a bound for each server, so that one that hangs holds up
-//! nobody else's, and up to a bound in all, so that there are always some for the rest.
+//! File work that may hang, on a bounded number of threads.
+//!
+//! A pod may mount files from a server that has stopped answering, and a thread that touches
+//! them may hang forever. Each server gets a limited number of threads, so that a dead server
+//! blocks only its own pods, and all servers together have a limit, so that the rest of the
+//! kubelet always finds a thread.
 
 use std::{
     collections::BTreeMap,
@@ -18,37 +20,37 @@ use tokio::{
 
 use crate::{mount_info, repeatable};
 
-/// Threads for one kind of work, of all servers and of one.
+/// Threads for one kind of work: for all servers together, and for each.
 const THREADS: usize = 256;
 const SERVER_THREADS: usize = 8;
 
-/// Threads that all such work has at most: of its three kinds, and as many again as volumes
-/// have to force an end on what hangs in them.
+/// The most threads that all bounded work uses at once: three kinds of work, and as many
+/// again for the forced unmounts of volumes that hang.
 pub const MAX_THREADS: usize = 4 * THREADS;
 
-/// Mounts, unmounts and the like, for the volumes of pods.
-pub static VOLUMES: Servers = Servers::new(THREADS, SERVER_THREADS);
-/// What containers name in their volumes before they start.
-pub static CONTAINERS: Servers = Servers::new(THREADS, SERVER_THREADS);
-/// What containers leave behind when they end.
-pub static MESSAGES: Servers = Servers::new(THREADS, SERVER_THREADS);
+/// For mounts, unmounts and the files of volumes.
+pub static VOLUMES: IoThreads = IoThreads::new(THREADS, SERVER_THREADS);
+/// For paths in volumes that a container refers to before it starts.
+pub static CONTAINERS: IoThreads = IoThreads::new(THREADS, SERVER_THREADS);
+/// For termination messages, read after a container has ended.
+pub static MESSAGES: IoThreads = IoThreads::new(THREADS, SERVER_THREADS);
 
-/// The threads for one kind of work, with a bound for each server.
+/// The threads for one kind of work, with a limit for each server.
 #[derive(Debug)]
-pub struct Servers {
+pub struct IoThreads {
     all: Semaphore,
     each: usize,
     by_name: Mutex<BTreeMap<String, Weak<Semaphore>>>,
 }
 
-/// The right to one of the threads.
+/// Permission to use one thread.
 #[derive(Debug)]
-pub struct Turn {
+pub struct IoPermit {
     _permit: Option<SemaphorePermit<'static>>,
     _of_server: Option<OwnedSemaphorePermit>,
 }
 
-impl Servers {
+impl IoThreads {
     const fn new(all: usize, each: usize) -> Self {
         Self {
             all: Semaphore::const_new(all),
@@ -57,32 +59,33 @@ impl Servers {
         }
     }
 
-    /// Waits for a thread for the work on a server: whatever all of it hangs with.
-    pub async fn turn(&'static self, server: &str) -> Turn {
+    /// Waits for a thread for work on `server`: any name shared by all files that hang
+    /// together.
+    pub async fn acquire(&'static self, server: &str) -> IoPermit {
         if repeatable::is_repeatable() {
-            // It needs no thread, and is not to wait for those of other runs.
-            return Turn {
+            // A simulation uses no threads, and must not wait for those of other runs.
+            return IoPermit {
                 _permit: None,
                 _of_server: None,
             };
         }
-        // The server's permit first: a turn that waits for it takes no thread from the others.
-        // Nobody closes either.
+        // The server's permit comes first: a caller that waits for it holds no thread of the
+        // others. Neither semaphore is ever closed.
         let of_server = self.of(server).acquire_owned().await.ok();
-        Turn {
+        IoPermit {
             _permit: self.all.acquire().await.ok(),
             _of_server: of_server,
         }
     }
 
-    /// As [`turn`](Self::turn), for the file system that a path is on, whatever that is.
+    /// Waits for a thread for work on the file system that holds `path`.
     ///
     /// # Errors
-    /// `/proc` is not there.
-    pub async fn turn_at(&'static self, path: &Path) -> io::Result<Turn> {
+    /// `/proc/self/mountinfo` cannot be read.
+    pub async fn acquire_for(&'static self, path: &Path) -> io::Result<IoPermit> {
         let path = path.to_owned();
         let device = repeatable::blocking(move || mount_info::device_of(&path)).await??;
-        Ok(self.turn(&device).await)
+        Ok(self.acquire(&device).await)
     }
 
     fn of(&self, server: &str) -> Arc<Semaphore> {
@@ -97,18 +100,18 @@ impl Servers {
     }
 }
 
-impl Turn {
-    /// Runs what blocks and may hang. The thread is taken until the work ends, whether
-    /// somebody still waits for it or not.
+impl IoPermit {
+    /// Runs blocking work that may hang. The thread stays in use until the work ends, even
+    /// if the caller no longer waits for it.
     ///
     /// # Errors
-    /// It panicked.
+    /// The work panicked.
     pub async fn blocking<T: Send + 'static>(
         self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, JoinError> {
         repeatable::blocking(move || {
-            let _turn = self;
+            let _permit = self;
             work()
         })
         .await
@@ -126,8 +129,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_hangs_leaves_threads_for_the_rest() {
-        static SERVERS: Servers = Servers::new(2, 2);
+    fn work_that_hangs_leaves_threads_for_the_rest() {
+        static SERVERS: IoThreads = IoThreads::new(2, 2);
         let runtime = Builder::new_current_thread()
             .max_blocking_threads(3)
             .enable_time()
@@ -139,8 +142,10 @@ mod tests {
             let hang = || {
                 let answers = Arc::clone(&answers);
                 tokio::spawn(async move {
-                    let turn = SERVERS.turn("dead").await;
-                    turn.blocking(move || answers.lock().recv().is_err()).await
+                    let permit = SERVERS.acquire("dead").await;
+                    permit
+                        .blocking(move || answers.lock().recv().is_err())
+                        .await
                 })
             };
             let abandoned = [hang(), hang()];
@@ -154,7 +159,7 @@ mod tests {
             for task in &abandoned {
                 task.abort();
             }
-            // That nobody waits for them does not end them.
+            // Aborting the tasks does not end the work on their threads.
             for ended in join_all(abandoned).await {
                 assert!(ended.unwrap_err().is_cancelled());
             }
@@ -175,26 +180,30 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_that_hangs_holds_up_no_other() {
-        static SERVERS: Servers = Servers::new(10, 2);
-        let hung = [SERVERS.turn("dead").await, SERVERS.turn("dead").await];
-        let mut third = Box::pin(SERVERS.turn("dead"));
+    async fn a_server_that_hangs_blocks_no_other() {
+        static SERVERS: IoThreads = IoThreads::new(10, 2);
+        let hung = [SERVERS.acquire("dead").await, SERVERS.acquire("dead").await];
+        let mut third = Box::pin(SERVERS.acquire("dead"));
         assert!(third.as_mut().now_or_never().is_none());
-        let well = SERVERS.turn("well").now_or_never();
+        let well = SERVERS.acquire("well").now_or_never();
         assert!(well.is_some());
-        // A turn that waits for its server takes no thread from the others.
+        // A caller that waits for its server holds no thread of the others.
         assert_eq!(SERVERS.all.available_permits(), 7);
         drop(hung);
         third.await;
         drop(well);
-        SERVERS.turn("next").await;
-        assert_eq!(SERVERS.by_name.lock().len(), 1, "others are forgotten");
+        SERVERS.acquire("next").await;
+        assert_eq!(
+            SERVERS.by_name.lock().len(),
+            1,
+            "idle servers must be forgotten"
+        );
     }
 
     #[tokio::test]
-    async fn paths_of_one_file_system_are_of_one_server() {
-        static SERVERS: Servers = Servers::new(10, 2);
-        let at = |path| SERVERS.turn_at(Path::new(path));
+    async fn paths_on_one_file_system_share_a_server() {
+        static SERVERS: IoThreads = IoThreads::new(10, 2);
+        let at = |path| SERVERS.acquire_for(Path::new(path));
         let _same = [at("/proc/1").await, at("/proc/self/none").await];
         assert_eq!(SERVERS.by_name.lock().len(), 1);
         let _other = at("/").await;
