@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, sync::Arc};
 
 use k8s_openapi::api::core::v1::NodeAddress;
 use kube::Client;
+use kubelet_metrics::Collector;
 use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -20,7 +21,6 @@ use crate::{
     config::cluster::ClusterOptions,
     events::{EventQueue, EventRecorder, EventSender},
     kubelet::Membership,
-    metrics::Collector,
     node::{
         findings::Findings,
         lease::LeaseKeeper,

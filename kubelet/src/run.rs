@@ -4,6 +4,7 @@ use std::{io, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kubelet_host::selinux;
+use kubelet_metrics::Exposition;
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::{mpsc, watch},
@@ -27,7 +28,6 @@ use crate::{
     },
     kubelet::{Kubelet, KubeletError, Membership, RunOnceResult},
     logs::{LogError, LogOptions, LogParts},
-    metrics::Exposition,
     node::findings::{Findings, Pressure},
     root_dir::{RootDirError, RootDirLock},
     runtime::cri::{CriClient, CriError},

@@ -14,11 +14,11 @@ use kubelet::{
     config::{options::Options, settings::ServerOptions},
     logs::{LogError, LogOptions, LogParts},
     logs_command::{self, LogsError, LogsOptions},
-    metrics::Exposition,
     runtime::cri::CriClient,
     server::{FromCluster, NodeView, Servers, socket_path},
     status_command::{self, OutputFormat, StatusOptions},
 };
+use kubelet_metrics::Exposition;
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},

@@ -1,5 +1,5 @@
-//! GETs that the kubelet sends itself, one on each connection. Whom to trust, which
-//! redirects to follow and how much to read is for those who ask to say.
+//! The kubelet's HTTP client for GET requests, one per connection. The caller decides which
+//! certificates to trust, which redirects to follow and how much of a response to read.
 
 pub mod roots;
 mod tls;
@@ -20,12 +20,12 @@ use tokio::net::TcpStream;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_util::{either::Either, task::AbortOnDropHandle};
 
-pub(crate) use self::tls::TlsError;
+pub use self::tls::TlsError;
 use self::url::Url;
 
-/// Why a request has no answer.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum GetError {
+pub enum GetError {
     #[error("dial tcp {address}: {source}")]
     Dial { address: String, source: io::Error },
     #[error(transparent)]
@@ -36,16 +36,16 @@ pub(crate) enum GetError {
     Connection(#[from] hyper::Error),
 }
 
-/// An answer, and the connection that its body comes from.
+/// A response, and the connection that delivers its body.
 #[derive(Debug)]
-pub(crate) struct Exchange {
-    pub(crate) response: Response<Incoming>,
+pub struct Exchange {
+    pub response: Response<Incoming>,
     _connection: AbortOnDropHandle<()>,
 }
 
 impl Exchange {
-    /// Where the answer sends its reader.
-    pub(crate) fn location(&self) -> Option<String> {
+    /// The target of a redirect.
+    pub fn location(&self) -> Option<String> {
         let follows = matches!(self.response.status().as_u16(), 301 | 302 | 303 | 307 | 308);
         let location = self.response.headers().get(LOCATION);
         let location = location.filter(|location| follows && !location.is_empty())?;
@@ -53,12 +53,12 @@ impl Exchange {
     }
 }
 
-/// Asks for a URL: over TLS as `tls` has it, in plain without. `host` is said to be asked
-/// instead of the URL's own.
+/// Requests a URL, over TLS with the configuration `tls`, or in plain text without one. `host`
+/// replaces the `Host` header.
 ///
 /// # Errors
-/// See [`GetError`]; a status that says so is none.
-pub(crate) async fn get(
+/// See [`GetError`]. A response with an error status is not an error.
+pub async fn get(
     url: &Url,
     tls: Option<Arc<ClientConfig>>,
     host: Option<&HeaderValue>,
@@ -109,7 +109,7 @@ pub(crate) async fn get(
     })
 }
 
-/// Lets a connection go on. Who waits for the answer hears of what fails in it.
+/// Drives a connection in the background. Its errors reach the caller through the response.
 fn drive<T>(connection: impl Future<Output = T> + Send + 'static) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(async move {
         let _ = connection.await;

@@ -1,4 +1,4 @@
-//! Whom this machine trusts: the certificates that its distribution keeps for that.
+//! Root certificates of this machine, from the bundles of its distribution.
 
 use std::{
     collections::BTreeSet,
@@ -20,7 +20,7 @@ use tokio_rustls::rustls::{
 };
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-/// Where distributions keep the certificates that they trust; the first one is taken.
+/// Bundles of root certificates by distribution; the first with certificates is used.
 const FILES: [&str; 5] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -29,26 +29,26 @@ const FILES: [&str; 5] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// Why there is nobody to trust.
+/// Why the root certificates cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RootsError {
     /// None of the files has a certificate.
     #[error("no trusted roots in {0}")]
     None(String),
-    /// They cannot be used.
+    /// The certificates are not usable.
     #[error("the trusted roots: {0}")]
     Unusable(#[from] VerifierBuilderError),
-    /// Nor can TLS.
+    /// TLS cannot be configured.
     #[error("TLS: {0}")]
     Tls(#[from] rustls::Error),
 }
 
-/// Files of trusted certificates, of which the first with any counts.
+/// Candidate bundles; the first with certificates is used.
 #[derive(Clone, Debug)]
 pub struct Roots(Vec<PathBuf>);
 
 impl Roots {
-    /// Those of this machine; `SSL_CERT_FILE` names others.
+    /// The bundles of this machine, or the file named by `SSL_CERT_FILE`.
     pub fn of_this_machine() -> Self {
         match std::env::var_os("SSL_CERT_FILE") {
             Some(path) => Self::of_file(path.into()),
@@ -56,16 +56,16 @@ impl Roots {
         }
     }
 
-    /// Those in a file.
+    /// A single file.
     pub fn of_file(path: PathBuf) -> Self {
         Self(vec![path])
     }
 
-    /// Reads them, for connections to whom they vouch for.
+    /// Reads the certificates and returns a client configuration that trusts them.
     ///
     /// # Errors
     /// See [`RootsError`].
-    pub(crate) async fn client_config(&self) -> Result<ClientConfig, RootsError> {
+    pub async fn client_config(&self) -> Result<ClientConfig, RootsError> {
         let paths = self.0.clone();
         let reading = tokio::task::spawn_blocking(move || paths.iter().find_map(|path| read(path)));
         let Some((roots, trusted)) = reading.await.ok().flatten() else {
@@ -85,7 +85,7 @@ impl Roots {
     }
 }
 
-/// The certificates in a file, and their digests; nothing when none can be read.
+/// The certificates in a file, and their digests; empty if the file cannot be read.
 fn read(path: &Path) -> Option<(RootCertStore, BTreeSet<[u8; 32]>)> {
     let found: Vec<_> = CertificateDer::pem_file_iter(path)
         .ok()?
@@ -93,7 +93,7 @@ fn read(path: &Path) -> Option<(RootCertStore, BTreeSet<[u8; 32]>)> {
         .collect();
     let digests = found.iter().map(digest).collect();
     let mut roots = RootCertStore::empty();
-    // Bundles have a few that no library takes.
+    // Bundles contain a few certificates that webpki rejects.
     roots.add_parsable_certificates(found);
     (!roots.is_empty()).then_some((roots, digests))
 }
@@ -102,9 +102,9 @@ fn digest(certificate: &CertificateDer<'_>) -> [u8; 32] {
     Sha256::digest(certificate).into()
 }
 
-/// As Go's clients: a server is trusted by whom its certificate is from, or because its
-/// certificate is itself among the trusted ones. The latter is what people do with one that
-/// signed itself, which `openssl req -x509` makes an authority besides.
+/// Verifies like Go's clients: a server certificate is trusted if a root issued it, or if it is
+/// itself among the roots. The latter covers self-signed certificates, which
+/// `openssl req -x509` also marks as a CA.
 #[derive(Debug)]
 struct Trust {
     issued: Arc<WebPkiServerVerifier>,
@@ -157,7 +157,7 @@ impl ServerCertVerifier for Trust {
     }
 }
 
-/// Whether a certificate holds at this time, and for servers.
+/// Whether a certificate is valid at this time and for server authentication.
 fn is_for_servers_now(
     certificate: &CertificateDer<'_>,
     now: UnixTime,

@@ -1,4 +1,4 @@
-//! TLS to the server of a URL.
+//! TLS connections to the server of a URL.
 
 use std::{
     io,
@@ -17,24 +17,24 @@ use tokio_rustls::{
     rustls::{ClientConfig, pki_types::ServerName},
 };
 
-/// What a server's first bytes are when it speaks HTTP without TLS.
+/// The first bytes from a server that speaks plain HTTP.
 const PLAIN_HTTP: &[u8; 5] = b"HTTP/";
 
-/// Why there is no connection over TLS.
+/// Why a TLS connection failed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum TlsError {
-    /// The server speaks HTTP.
+pub enum TlsError {
+    /// The server speaks plain HTTP.
     #[error("http: server gave HTTP response to HTTPS client")]
     PlainHttp(#[source] io::Error),
-    /// The host is no name or address.
+    /// The host is not a valid DNS name or IP address.
     #[error("tls: {0:?} is no name of a server")]
     Name(String),
-    /// No cipher that both sides have, a broken handshake, a lost connection.
+    /// The handshake failed or the connection was lost.
     #[error("tls: {0}")]
     Handshake(#[source] io::Error),
 }
 
-/// Begins TLS with `host`.
+/// Performs the TLS handshake with `host`.
 pub(super) async fn connect(
     stream: TcpStream,
     host: &str,
@@ -52,7 +52,7 @@ pub(super) async fn connect(
     })
 }
 
-/// A connection that remembers what it was told first.
+/// A stream that records the first bytes it reads.
 #[derive(Debug)]
 pub(super) struct Watched {
     stream: TcpStream,

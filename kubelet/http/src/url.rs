@@ -1,5 +1,5 @@
-//! URLs: made from what a spec says, and followed through redirects (RFC 3986,
-//! section 5.2).
+//! URLs: built from the fields of a spec, and resolved through redirects (RFC 3986, section
+//! 5.2).
 
 use std::{fmt, fmt::Write as _};
 
@@ -8,26 +8,26 @@ use std::{fmt, fmt::Write as _};
 pub struct Url {
     https: bool,
     host: String,
-    /// As it is written; the scheme's own where it is not.
+    /// The port as written, or the default of the scheme.
     port: Option<u16>,
     /// Path and query; begins with `/`.
     target: String,
 }
 
-/// Where a redirect cannot lead.
+/// Why a redirect cannot be followed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LocationError {
-    /// It is neither `http` nor `https`.
+    /// The scheme is neither `http` nor `https`.
     #[error("unsupported protocol scheme {0:?}")]
     Scheme(String),
-    /// It has no host, or a port that is none.
+    /// The host is missing, or the port is invalid.
     #[error("failed to parse Location header {0:?}")]
     Malformed(String),
 }
 
 impl Url {
-    /// The URL of `path`, which may have a query, on a port of a host. What is no
-    /// part of a URL in `path` is escaped; a scheme and a host in it do not count.
+    /// Builds a URL from a host, a port and `path`, which may contain a query. Characters that
+    /// are not allowed in a URL are escaped; a scheme and host in `path` are ignored.
     pub fn new(https: bool, host: &str, port: u16, path: &str) -> Self {
         Self {
             https,
@@ -37,7 +37,7 @@ impl Url {
         }
     }
 
-    /// The URL that is written whole; none where it is no `http` or `https` one.
+    /// Parses an absolute `http` or `https` URL; `None` for anything else.
     pub fn parse(text: &str) -> Option<Self> {
         let (scheme, rest) = split_scheme(without_fragment(text))?;
         let (authority, path) = split_authority(rest.strip_prefix("//")?);
@@ -55,8 +55,8 @@ impl Url {
         self.https
     }
 
-    /// Whether its host is that of another URL or a subdomain of it, which gets to know what
-    /// was meant for that, as by Go's client.
+    /// Whether the host equals that of `other` or is a subdomain of it; Go's client forwards
+    /// credentials in that case.
     pub fn is_within(&self, other: &Self) -> bool {
         let (own, other) = (&*self.host, &*other.host);
         let is_address = own.contains(':');
@@ -69,7 +69,7 @@ impl Url {
                 })
     }
 
-    /// The same, without encryption.
+    /// The same URL with the scheme `http`.
     pub fn without_tls(&self) -> Self {
         Self {
             https: false,
@@ -77,7 +77,7 @@ impl Url {
         }
     }
 
-    /// Name or address, without brackets.
+    /// Host name or address, without brackets.
     pub fn host(&self) -> &str {
         &self.host
     }
@@ -92,7 +92,7 @@ impl Url {
         &self.target
     }
 
-    /// Host and port, as a `Host` header has them.
+    /// Host and port in the form of a `Host` header.
     pub fn authority(&self) -> String {
         let mut authority = if self.host.contains(':') {
             format!("[{}]", self.host)
@@ -100,13 +100,13 @@ impl Url {
             self.host.clone()
         };
         if let Some(port) = self.port {
-            // Writing to a string does not fail.
+            // Writing to a string never fails.
             let _ = write!(authority, ":{port}");
         }
         authority
     }
 
-    /// Where a `Location` header of an answer from this URL leads.
+    /// Resolves the `Location` header of a response from this URL.
     ///
     /// # Errors
     /// See [`LocationError`].
@@ -157,7 +157,7 @@ impl fmt::Display for Url {
     }
 }
 
-/// Whether a reference names its own scheme.
+/// Whether a reference has a scheme.
 pub fn is_absolute(reference: &str) -> bool {
     split_scheme(reference).is_some()
 }
@@ -182,14 +182,14 @@ fn split_scheme(text: &str) -> Option<(&str, &str)> {
     valid.then_some((scheme, rest))
 }
 
-/// Splits what follows `//` where the path or query begins.
+/// Splits the text after `//` into authority and the rest.
 fn split_authority(text: &str) -> (&str, &str) {
     let end = text.find(['/', '?']).unwrap_or(text.len());
     text.split_at(end)
 }
 
 fn parse_authority(authority: &str) -> Option<(String, Option<u16>)> {
-    // Who asks is not for the server to say.
+    // A redirect must not supply user information.
     let place = authority.rsplit('@').next()?;
     let (host, port) = match place.strip_prefix('[') {
         Some(rest) => rest.split_once(']')?,
@@ -202,10 +202,10 @@ fn parse_authority(authority: &str) -> Option<(String, Option<u16>)> {
     (!host.is_empty()).then(|| (host.to_owned(), port))
 }
 
-/// Path and query of an `httpGet` action's path.
+/// Path and query from the `path` of an `httpGet` action.
 fn target(text: &str) -> String {
     if !has_valid_escapes(without_fragment(text).split('?').next().unwrap_or_default()) {
-        // As upstream: what is no URL is a path with strange characters.
+        // As upstream: text that does not parse as a URL is taken as a path.
         return rooted(&escape(text, |byte| b"%?#".contains(&byte)));
     }
     let text = without_fragment(text);
@@ -225,7 +225,7 @@ fn rooted(target: &str) -> String {
     }
 }
 
-/// Path and query without `.` and `..`.
+/// Removes `.` and `..` segments from the path.
 fn normal(target: &str) -> String {
     let (path, query) = match target.find('?') {
         Some(at) => target.split_at(at),
@@ -241,7 +241,7 @@ fn normal(target: &str) -> String {
                 if segment == ".." {
                     segments.pop();
                 }
-                // A directory stays one.
+                // Keeps the trailing slash.
                 if next.is_none() {
                     segments.push("");
                 }
@@ -262,14 +262,14 @@ fn has_valid_escapes(text: &str) -> bool {
         })
 }
 
-/// Escapes what may not be in a URL, and what `also` names.
+/// Escapes characters that are not allowed in a URL, and those in `also`.
 fn escape(text: &str, also: impl Fn(u8) -> bool) -> String {
     let mut escaped = String::with_capacity(text.len());
     for byte in text.bytes() {
         if byte.is_ascii_graphic() && !b"\"<>\\^`{|}".contains(&byte) && !also(byte) {
             escaped.push(char::from(byte));
         } else {
-            // Writing to a string does not fail.
+            // Writing to a string never fails.
             let _ = write!(escaped, "%{byte:02X}");
         }
     }

@@ -2,20 +2,20 @@
 
 use std::fmt::{Display, Write as _};
 
-/// Metrics, as text.
+/// A page of metrics in text format.
 #[derive(Debug, Default)]
 pub struct Exposition(String);
 
 impl Exposition {
-    /// Begins a metric: `kind` is `counter`, `gauge` or `histogram`.
+    /// Starts a metric: `kind` is `counter`, `gauge` or `histogram`.
     pub fn family(&mut self, name: &str, kind: &str, help: &str) {
         let help = help.replace('\\', "\\\\").replace('\n', "\\n");
         // Writing to a string does not fail.
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
-    /// A value of the metric that was begun last, measured at a time in nanoseconds since
-    /// the epoch; now, without one.
+    /// Adds a sample to the metric started last. `at` is the time of measurement in nanoseconds
+    /// since the epoch; without it, the time of the scrape applies.
     pub fn sample(
         &mut self,
         name: &str,
@@ -40,13 +40,13 @@ impl Exposition {
         self.0.push('\n');
     }
 
-    /// A metric with one value.
+    /// Adds a metric with a single sample.
     pub fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
         self.family(name, "gauge", help);
         self.sample(name, &[], value, None);
     }
 
-    /// All of it.
+    /// The finished page.
     pub fn into_text(self) -> String {
         self.0
     }

@@ -1,4 +1,4 @@
-//! What counts and measures, and the families that it comes in.
+//! Counters, gauges and histograms, and families of them by label values.
 
 use std::{
     borrow::Cow,
@@ -16,29 +16,29 @@ use super::Exposition;
 
 /// One time series, or the few that make up a histogram.
 pub trait Instrument {
-    /// What Prometheus calls it.
+    /// The Prometheus type: `counter`, `gauge` or `histogram`.
     const KIND: &'static str;
-    /// What all instruments of a family have in common.
+    /// Configuration shared by all instruments of a family.
     type Shape: Copy;
 
-    /// One that was not used yet.
+    /// A new instrument at zero.
     fn new(shape: Self::Shape) -> Self;
 
-    /// Writes its values.
+    /// Writes its samples.
     fn write(&self, page: &mut Exposition, name: &str, labels: &[(&str, &str)]);
 }
 
-/// A number of things that happened.
+/// A count that only grows.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// It happened once more.
+    /// Adds one.
     pub fn increment(&self) {
         self.add(1);
     }
 
-    /// It happened so many times more.
+    /// Adds a number of events.
     pub fn add(&self, times: u64) {
         self.0.fetch_add(times, Ordering::Relaxed);
     }
@@ -57,17 +57,17 @@ impl Instrument for Counter {
     }
 }
 
-/// A number of things that there are.
+/// A value that goes up and down.
 #[derive(Debug, Default)]
 pub struct Gauge(AtomicI64);
 
 impl Gauge {
-    /// There is one more.
+    /// Adds one.
     pub fn increment(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// There is one less.
+    /// Subtracts one.
     pub fn decrement(&self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -86,33 +86,33 @@ impl Instrument for Gauge {
     }
 }
 
-/// How values are distributed over buckets. A value that is written while it is read may
-/// show in its bucket and not yet in the sum.
+/// A distribution of values over buckets. A value recorded during a scrape may show in its
+/// bucket before it shows in the sum.
 #[derive(Debug)]
 pub struct Histogram {
-    /// Upper bounds of the buckets, each higher than the one before.
+    /// Upper bounds of the buckets, ascending.
     bounds: &'static [f64],
-    /// Values of each bucket alone, and of those above all bounds.
+    /// The number of values in each bucket, and last those above all bounds.
     counts: Box<[AtomicU64]>,
-    /// The bits of a float.
+    /// The sum, as the bits of an `f64`.
     sum: AtomicU64,
 }
 
 impl Histogram {
-    /// Takes in a value.
+    /// Records a value.
     pub fn observe(&self, value: f64) {
         let bucket = self.bounds.partition_point(|bound| *bound < value);
         if let Some(count) = self.counts.get(bucket) {
             count.fetch_add(1, Ordering::Relaxed);
         }
         let add = |sum| Some((f64::from_bits(sum) + value).to_bits());
-        // Never fails: it is always told what to write.
+        // Never fails: the closure always returns a value.
         let _ = self
             .sum
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
-    /// Takes in a duration, in seconds.
+    /// Records a duration in seconds.
     pub fn observe_duration(&self, duration: Duration) {
         self.observe(duration.as_secs_f64());
     }
@@ -146,8 +146,8 @@ impl Instrument for Histogram {
     }
 }
 
-/// The instruments of one name, by the values of their labels. Whoever names them sees to
-/// it that these are from a bounded set. Without labels there is one, from the beginning.
+/// The instruments of one metric, by label values. Callers take label values from a bounded
+/// set. A metric without labels has its one instrument from the start.
 #[derive(Debug)]
 pub struct Family<M: Instrument, const LABELS: usize> {
     name: &'static str,
@@ -160,21 +160,21 @@ pub struct Family<M: Instrument, const LABELS: usize> {
 type Members<M, const LABELS: usize> = BTreeMap<[Cow<'static, str>; LABELS], Arc<M>>;
 
 impl<const LABELS: usize> Family<Counter, LABELS> {
-    /// Counters.
+    /// A family of counters.
     pub fn counter(name: &'static str, help: &'static str, labels: [&'static str; LABELS]) -> Self {
         Self::new(name, help, labels, ())
     }
 }
 
 impl<const LABELS: usize> Family<Gauge, LABELS> {
-    /// Gauges.
+    /// A family of gauges.
     pub fn gauge(name: &'static str, help: &'static str, labels: [&'static str; LABELS]) -> Self {
         Self::new(name, help, labels, ())
     }
 }
 
 impl<const LABELS: usize> Family<Histogram, LABELS> {
-    /// Histograms with buckets up to each of `bounds`, and one for what is above them.
+    /// A family of histograms with a bucket for each of `bounds` and one above them.
     pub fn histogram(
         name: &'static str,
         help: &'static str,
@@ -205,7 +205,7 @@ impl<M: Instrument, const LABELS: usize> Family<M, LABELS> {
         family
     }
 
-    /// The instrument of these values of the labels, in their order.
+    /// The instrument with these label values, in the order of the labels.
     pub fn with(&self, values: [Cow<'static, str>; LABELS]) -> Arc<M> {
         if let Some(member) = self.members.read().get(&values) {
             return Arc::clone(member);
@@ -217,17 +217,17 @@ impl<M: Instrument, const LABELS: usize> Family<M, LABELS> {
         Arc::clone(member)
     }
 
-    /// The same, of values that are known when this is compiled.
+    /// The instrument with these label values, known at compile time.
     pub fn of(&self, values: [&'static str; LABELS]) -> Arc<M> {
         self.with(values.map(Cow::Borrowed))
     }
 
-    /// Forgets the instruments of which `keep` does not want the values of the labels.
+    /// Drops the instruments whose label values `keep` rejects.
     pub fn retain(&self, keep: impl Fn(&[Cow<'static, str>; LABELS]) -> bool) {
         self.members.write().retain(|values, _| keep(values));
     }
 
-    /// Writes all of them; nothing, if there is none.
+    /// Writes the metric; nothing if it has no instruments.
     pub fn collect(&self, page: &mut Exposition) {
         let members = self.members.read();
         if members.is_empty() {

@@ -1,8 +1,9 @@
-//! What the kubelet counts and measures of itself: upstream's names, labels and buckets.
+//! The kubelet's metrics: instruments, and the text format that Prometheus scrapes. Names,
+//! labels and buckets are upstream's.
 //!
-//! Each part has the instruments for what it does, and is asked for them when somebody
-//! reads `/metrics`. What a part's state tells is not kept beside it but read then, so
-//! that a kubelet whose metrics nobody reads pays for a few atomic additions.
+//! Each module owns its instruments and is asked for them when `/metrics` is read. A metric that
+//! follows from a module's state is computed at that moment and not stored, so that a kubelet
+//! that is never scraped pays for a few atomic additions only.
 
 mod exposition;
 mod instruments;
@@ -14,13 +15,13 @@ pub use self::{
     instruments::{Counter, Family, Gauge, Histogram, Instrument},
 };
 
-/// Buckets of durations in seconds where nothing else is said, as Prometheus' clients.
+/// Default buckets for durations in seconds, those of Prometheus' client libraries.
 pub const DEFAULT_BUCKETS: &[f64] = &[
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 ];
 
-/// What has metrics to show.
+/// A source of metrics.
 pub trait Collector: fmt::Debug + Send + Sync {
-    /// Writes them.
+    /// Writes the metrics.
     fn collect(&self, page: &mut Exposition);
 }

@@ -3,8 +3,7 @@
 use std::{borrow::Cow, time::Duration};
 
 use hyper::{Method, StatusCode};
-
-use crate::metrics::{Collector, Counter, Exposition, Family, Histogram};
+use kubelet_metrics::{Collector, Counter, Exposition, Family, Histogram};
 
 /// Seconds that requests take, as upstream's buckets.
 const BUCKETS: &[f64] = &[

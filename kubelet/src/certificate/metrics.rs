@@ -4,13 +4,10 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use kubelet_host::clock;
+use kubelet_metrics::{Collector, Counter, Exposition, Family};
 
 use super::pair::Facts;
-use crate::{
-    apiserver::identity::ClientIdentity,
-    cluster::ServingPairs,
-    metrics::{Collector, Counter, Exposition, Family},
-};
+use crate::{apiserver::identity::ClientIdentity, cluster::ServingPairs};
 
 /// The certificate that this node shows the API server.
 #[derive(Debug)]

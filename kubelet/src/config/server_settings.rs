@@ -7,10 +7,11 @@ use std::{
     time::Duration,
 };
 
+use kubelet_http::roots::Roots;
 use serde_json::{Map, Value};
 
 use super::{kubelet_configuration::KubeletConfiguration, settings::span};
-use crate::{http::roots::Roots, server::tls::parameters::TlsParameters};
+use crate::server::tls::parameters::TlsParameters;
 
 /// The field that says what callers may do, as a JSON pointer.
 const MODE: &str = "/authorization/mode";

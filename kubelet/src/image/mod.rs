@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use cri_proto::runtime::v1::{ImageSpec, PodSandboxConfig};
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_metrics::{Collector, Exposition, Family, Histogram};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -29,7 +30,6 @@ use crate::{
     apiserver::objects::Objects,
     config::{duration::GoDuration, options::Options},
     events::{EventRecorder, Subject, reason},
-    metrics::{Collector, Exposition, Family, Histogram},
     pod::identity,
     runtime::{cri::CriClient, security_context::ImageUser},
 };

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::metrics::{Counter, Exposition, Family};
+use kubelet_metrics::{Counter, Exposition, Family};
 
 /// What pods are rejected for, as upstream counts it; others are one.
 const REASONS: [&str; 14] = [

@@ -15,6 +15,7 @@ mod unsupported;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use kubelet_metrics::{Collector, Exposition};
 
 use self::metrics::AdmissionMetrics;
 pub use self::{
@@ -23,7 +24,6 @@ pub use self::{
 };
 use crate::{
     config::options::Options,
-    metrics::{Collector, Exposition},
     node::shutdown::NodeShutdown,
     pod::{identity, priority, shortage::Shortage},
     sysctl::Allowlist,

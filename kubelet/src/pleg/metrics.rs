@@ -1,6 +1,6 @@
 //! How often and how fast the runtime's pods are looked at.
 
-use crate::metrics::{Counter, DEFAULT_BUCKETS, Exposition, Family, Histogram};
+use kubelet_metrics::{Counter, DEFAULT_BUCKETS, Exposition, Family, Histogram};
 
 /// What the generator counts.
 #[derive(Debug)]

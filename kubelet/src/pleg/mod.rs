@@ -33,6 +33,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use kubelet_host::clock;
+use kubelet_metrics::{Collector, Exposition};
 use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, mpsc},
@@ -46,7 +47,6 @@ pub use self::{
 };
 use self::{events::EventWatch, metrics::PlegMetrics, relist::Relisting, told::Told};
 use crate::{
-    metrics::{Collector, Exposition},
     pod::identity::PodUid,
     runtime::{cri::CriClient, pod_status::ContainerState},
 };

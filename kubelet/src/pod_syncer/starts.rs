@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::metrics::{Collector, Exposition, Family, Histogram};
+use kubelet_metrics::{Collector, Exposition, Family, Histogram};
 
 /// Seconds that starts take, as upstream's buckets.
 const BUCKETS: &[f64] = &[

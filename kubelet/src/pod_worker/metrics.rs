@@ -1,11 +1,9 @@
 //! What the workers do, and what they have to do.
 
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_metrics::{Counter, DEFAULT_BUCKETS, Exposition, Family, Histogram};
 
-use crate::{
-    metrics::{Counter, DEFAULT_BUCKETS, Exposition, Family, Histogram},
-    pod::identity,
-};
+use crate::pod::identity;
 
 /// Containers of a pod.
 const CONTAINERS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0];

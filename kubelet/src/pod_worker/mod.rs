@@ -12,6 +12,7 @@ use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_host::file_work::FileWork;
+use kubelet_metrics::{Collector, Exposition};
 use parking_lot::Mutex;
 use tokio::{sync::watch, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -20,7 +21,6 @@ pub use self::mailbox::Kill;
 pub(crate) use self::metrics::{Stage, if_true};
 use self::{mailbox::Mailbox, metrics::WorkerMetrics, static_names::StaticNames, worker::Worker};
 use crate::{
-    metrics::{Collector, Exposition},
     pod::identity::{self, PodUid},
     runtime::{pod_state::PodState, pod_status::PodStatus},
 };

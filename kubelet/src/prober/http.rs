@@ -12,6 +12,10 @@ use hyper::{
     },
 };
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction};
+use kubelet_http::{
+    Exchange, GetError, TlsError,
+    url::{self, Url},
+};
 use tokio::time::Instant;
 
 use super::{
@@ -19,13 +23,7 @@ use super::{
     probe::Outcome,
     tls,
 };
-use crate::{
-    http::{
-        self, Exchange, GetError, TlsError,
-        url::{self, Url},
-    },
-    version,
-};
+use crate::version;
 
 /// More of an answer than this is not read, in bytes.
 const MAX_BODY: usize = 10 * 1024;
@@ -244,7 +242,7 @@ async fn exchange(request: &HttpGet) -> Result<Exchange, HttpError> {
     };
     let tls = url.is_https().then(tls::config).transpose();
     let tls = tls.map_err(|error| failed(format!("tls: {error}")))?;
-    let answered = http::get(url, tls, request.host.as_ref(), &request.headers).await;
+    let answered = kubelet_http::get(url, tls, request.host.as_ref(), &request.headers).await;
     answered.map_err(|error| match error {
         GetError::Tls(TlsError::PlainHttp(_)) => HttpError::PlainHttp(url.clone()),
         other => failed(other.to_string()),

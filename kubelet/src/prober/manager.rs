@@ -9,6 +9,7 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
 use kubelet_host::clock;
+use kubelet_metrics::{Collector, Exposition};
 use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, mpsc},
@@ -23,7 +24,6 @@ use super::{
 };
 use crate::{
     events::EventRecorder,
-    metrics::{Collector, Exposition},
     pod::identity::{self, PodUid},
     runtime::{cri::CriClient, restart_rules},
 };

@@ -3,12 +3,10 @@
 use std::{borrow::Cow, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_metrics::{Collector, Counter, DEFAULT_BUCKETS, Exposition, Family, Histogram};
 
 use super::results::ProbeType;
-use crate::{
-    metrics::{Collector, Counter, DEFAULT_BUCKETS, Exposition, Family, Histogram},
-    pod::identity,
-};
+use crate::pod::identity;
 
 /// What the workers of probes count.
 #[derive(Debug)]

@@ -1,8 +1,7 @@
 //! What is started of pods, and how often that fails.
 
 use k8s_openapi::api::core::v1::PodSpec;
-
-use crate::metrics::{Collector, Counter, Exposition, Family};
+use kubelet_metrics::{Collector, Counter, Exposition, Family};
 
 /// The kind of container that a start is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

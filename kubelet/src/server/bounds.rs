@@ -8,10 +8,10 @@ use axum::{
     response::Response,
 };
 use cri_streaming::{bound::Bound, places::Room};
+use kubelet_metrics::{Collector, Exposition};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::answer::error;
-use crate::metrics::{Collector, Exposition};
 
 /// Seconds until a client may try again when there was no place for it.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("10");

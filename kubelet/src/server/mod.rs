@@ -43,6 +43,7 @@ use std::{
 
 use axum::{Router, serve::ListenerExt as _};
 use cri_streaming::places::Places;
+use kubelet_metrics::Collector;
 use rustix::net::sockopt::set_ipv6_v6only;
 use tokio::net::{TcpListener, TcpSocket, UnixListener};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -59,7 +60,7 @@ use self::{
         self_signed::SelfSignedError,
     },
 };
-use crate::{config::settings::ServerOptions, metrics::Collector};
+use crate::config::settings::ServerOptions;
 
 pub use secure::FromCluster;
 pub use socket::socket_path;

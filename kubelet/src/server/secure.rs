@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use axum::Router;
 use cri_streaming::{bound::Bound, places::Places};
 use kubelet_host::repeatable::blocking;
+use kubelet_metrics::Collector;
 use tokio::time;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -23,10 +24,7 @@ use super::{
         self_signed,
     },
 };
-use crate::{
-    config::server_settings::{CertificateSource, SecureOptions},
-    metrics::Collector,
-};
+use crate::config::server_settings::{CertificateSource, SecureOptions};
 
 /// How often the client authorities are looked at when nobody connects.
 const AUTHORITY_PERIOD: Duration = Duration::from_secs(60);

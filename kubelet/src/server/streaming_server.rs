@@ -12,6 +12,7 @@ use axum::{
 };
 use cri_proto::runtime::v1::{PodSandboxState, PortForwardRequest};
 use cri_streaming::{Proxy, ProxyTimeouts, UrlError, parse_url};
+use kubelet_http::roots::{Roots, RootsError};
 use parking_lot::Mutex;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -21,7 +22,6 @@ use super::{
     answer::error,
     bounds::{Entered, Gates},
 };
-use crate::http::roots::{Roots, RootsError};
 
 /// Below this path requests go to the streaming server as they are.
 const BASE: &str = "/cri";

@@ -3,11 +3,11 @@
 use std::{future::Future, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_metrics::Exposition;
 
 use crate::{
     config::options::Options,
     logs::{LogError, LogOptions, LogParts},
-    metrics::Exposition,
     runtime::cri::CriClient,
 };
 

@@ -20,6 +20,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus as ApiStatus};
 use kubelet_host::clock;
+use kubelet_metrics::{Collector, Exposition, Family, Histogram};
 use parking_lot::Mutex;
 use tokio::{sync::watch, time::Instant};
 use tracing::info;
@@ -30,7 +31,6 @@ use crate::{
     checkpoint,
     config::options::Options,
     lifecycle::Rejection,
-    metrics::{Collector, Exposition, Family, Histogram},
     node::host_ips::HostIps,
     pod::identity::{self, PodUid},
     prober::results::ProbeResults,

@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Container, Node, Pod, PodSpec};
+use kubelet_metrics::{Collector, Exposition};
 use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, watch},
@@ -21,7 +22,6 @@ use super::{
 };
 use crate::{
     events::{Subject, reason},
-    metrics::{Collector, Exposition},
     pod::identity::PodUid,
 };
 

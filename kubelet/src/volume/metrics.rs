@@ -3,7 +3,7 @@
 use std::{borrow::Cow, time::Duration};
 
 use super::{plugin::VolumeMode, world::Job};
-use crate::metrics::{Exposition, Family, Histogram};
+use kubelet_metrics::{Exposition, Family, Histogram};
 
 /// Seconds that operations take, as upstream's buckets.
 const BUCKETS: &[f64] = &[

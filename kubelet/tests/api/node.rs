@@ -28,9 +28,7 @@ use kubelet::{
         },
         settings::ServerOptions,
     },
-    http::roots::Roots,
     logs::{LogError, LogOptions, LogParts},
-    metrics::Exposition,
     runtime::{cri::CriClient, labels},
     server::{
         FromCluster, NodeView, Servers,
@@ -38,6 +36,8 @@ use kubelet::{
         tls::parameters::TlsParameters,
     },
 };
+use kubelet_http::roots::Roots;
+use kubelet_metrics::Exposition;
 use parking_lot::Mutex;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;

@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf, sync::Arc, time::Duration};
 
 use e2e::fake_runtime::{Fault, Times, Verb};
-use kubelet::http::roots::Roots;
+use kubelet_http::roots::Roots;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},

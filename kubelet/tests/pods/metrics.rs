@@ -1,7 +1,8 @@
 //! What `/metrics` and `/metrics/probes` tell of pods' lives.
 
 use e2e::fake_runtime::{Behaviour, Exec, Fault, Times, Verb};
-use kubelet::{metrics::Exposition, server::NodeView};
+use kubelet::server::NodeView;
+use kubelet_metrics::Exposition;
 use serde_json::json;
 
 use crate::node::{IMAGE, Node, Running, SECOND, pod, until};

@@ -5,14 +5,13 @@ use std::{io, sync::Arc, time::Duration};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::{HeaderMap, StatusCode, header::HOST};
-use tokio::time;
-use tokio_rustls::rustls::ClientConfig;
-
-use crate::http::{
-    self, Exchange, GetError, TlsError,
+use kubelet_http::{
+    Exchange, GetError, TlsError,
     roots::{Roots, RootsError},
     url::Url,
 };
+use tokio::time;
+use tokio_rustls::rustls::ClientConfig;
 
 /// For a whole request, as upstream.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -81,7 +80,7 @@ impl HttpClient {
             } else {
                 None
             };
-            let answered = http::get(&url, tls, None, &headers).await;
+            let answered = kubelet_http::get(&url, tls, None, &headers).await;
             let exchange = answered.map_err(|error| failed(&url, error))?;
             let location = exchange.location();
             match (exchange.response.status(), location) {

@@ -9,11 +9,10 @@ use std::{
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kubelet_host::{clock, files};
+use kubelet_metrics::Exposition;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
-
-use crate::metrics::Exposition;
 
 /// The file below the root directory, of upstream's name.
 const FILE: &str = "graceful_node_shutdown_state";

@@ -3,10 +3,10 @@
 use std::{borrow::Cow, future::Future, sync::Arc};
 
 use cri_streaming::bound::Bound;
+use kubelet_metrics::{Collector, Counter, DEFAULT_BUCKETS, Exposition, Family, Histogram};
 use tokio::time::Instant;
 
 use super::{CriError, exec_output::KEPT};
-use crate::metrics::{Collector, Counter, DEFAULT_BUCKETS, Exposition, Family, Histogram};
 
 /// From 5 ms on, each two and a half times the one before.
 const BUCKETS: &[f64] = &[

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use axum::http::{Method, Request};
+use kubelet_metrics::{Collector, Counter, DEFAULT_BUCKETS, Exposition, Family, Gauge, Histogram};
 use tokio::time::Instant;
-
-use crate::metrics::{Collector, Counter, DEFAULT_BUCKETS, Exposition, Family, Gauge, Histogram};
 
 /// The methods that are counted by name.
 const METHODS: [&str; 8] = [

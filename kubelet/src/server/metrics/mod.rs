@@ -14,11 +14,11 @@ use axum::{
     routing::get,
 };
 use kubelet_host::repeatable::blocking;
+use kubelet_metrics::{Collector, Exposition};
 use tracing::warn;
 
 use self::process::Process;
 use super::{NodeView, answer::error};
-use crate::metrics::{Collector, Exposition};
 
 pub(super) use self::http::{HttpMetrics, ServerType};
 

@@ -2,7 +2,9 @@
 
 use std::{fs, io};
 
-use crate::{metrics::Exposition, version};
+use kubelet_metrics::Exposition;
+
+use crate::version;
 
 /// Ticks of a second in what the kernel tells of times, on every architecture that
 /// containers run on.
