@@ -36,6 +36,7 @@ pub mod runtime;
 pub mod server;
 pub mod status;
 pub mod status_command;
+pub mod stop_signal;
 mod sync_loop;
 pub mod sysctl;
 pub mod tokens;

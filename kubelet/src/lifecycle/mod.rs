@@ -247,7 +247,7 @@ fn check_node(
     if let Some(shortage) = shortages.first().filter(|_| !is_critical) {
         return Err(Rejection::new(shortage.reason(), shortage.to_string()));
     }
-    if !node_affinity::matches(spec, node) {
+    if !node_affinity::matches(spec, &node.name, &node.labels) {
         let what = "node(s) didn't match Pod's node affinity/selector";
         return Err(Rejection::predicate("NodeAffinity", what));
     }

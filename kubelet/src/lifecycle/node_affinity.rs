@@ -7,15 +7,14 @@ use k8s_openapi::api::core::v1::{
     NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodSpec,
 };
 
-use super::node_facts::NodeFacts;
-
-/// Whether selector and required affinity are met.
-pub(super) fn matches(spec: &PodSpec, node: &NodeFacts) -> bool {
+/// Whether the node of this name with these labels meets the node selector and the required
+/// affinity.
+pub fn matches(spec: &PodSpec, name: &str, labels: &BTreeMap<String, String>) -> bool {
     let selected = spec
         .node_selector
         .iter()
         .flatten()
-        .all(|(key, value)| node.labels.get(key) == Some(value));
+        .all(|(key, value)| labels.get(key) == Some(value));
     let affinity = spec.affinity.as_ref();
     let required = affinity
         .and_then(|affinity| affinity.node_affinity.as_ref())
@@ -24,15 +23,11 @@ pub(super) fn matches(spec: &PodSpec, node: &NodeFacts) -> bool {
                 .required_during_scheduling_ignored_during_execution
                 .as_ref()
         });
-    selected && required.is_none_or(|selector| selects(selector, &node.name, &node.labels))
+    selected && required.is_none_or(|selector| selects(selector, name, labels))
 }
 
 /// Whether one of a selector's terms is met by the node of this name and these labels.
-pub(crate) fn selects(
-    selector: &NodeSelector,
-    name: &str,
-    labels: &BTreeMap<String, String>,
-) -> bool {
+pub fn selects(selector: &NodeSelector, name: &str, labels: &BTreeMap<String, String>) -> bool {
     let mut terms = selector.node_selector_terms.iter();
     terms.any(|term| matches_term(term, name, labels))
 }
@@ -73,19 +68,14 @@ mod tests {
 
     use super::*;
 
-    fn node() -> NodeFacts {
-        let labels = [("zone", "a"), ("cores", "8")];
-        NodeFacts {
-            name: "node".to_owned(),
-            labels: labels
-                .map(|(key, value)| (key.to_owned(), value.to_owned()))
-                .into(),
-            ..NodeFacts::default()
-        }
-    }
-
     fn fits(spec: Value) -> bool {
-        matches(&serde_json::from_value(spec).unwrap(), &node())
+        let labels = [("zone", "a"), ("cores", "8")];
+        let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        matches(
+            &serde_json::from_value(spec).unwrap(),
+            "node",
+            &labels.into(),
+        )
     }
 
     fn required(terms: Value) -> bool {

@@ -4,8 +4,8 @@
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Volume, VolumeProjection};
 
 use crate::{
-    pod::resources::Amounts,
-    runtime::{ephemeral::as_container, resources},
+    pod::resources::{self, Amounts},
+    runtime::ephemeral::as_container,
 };
 
 /// The fields of the pod that this kubelet cannot do, as `path: what`; empty when it can be

@@ -138,6 +138,28 @@ pub fn units(billionths: i128) -> i64 {
     rounded_up(billionths, NANOS)
 }
 
+/// Names of the resources in `requirements` that a device plugin would have to give.
+pub fn extended_resources(requirements: &ResourceRequirements) -> impl Iterator<Item = &str> {
+    let lists: [Option<&ResourceList>; 2] =
+        [requirements.limits.as_ref(), requirements.requests.as_ref()];
+    let mut names: Vec<&str> = lists
+        .into_iter()
+        .flatten()
+        .flat_map(BTreeMap::keys)
+        .map(String::as_str)
+        .filter(|name| !matches!(*name, "cpu" | "memory" | "ephemeral-storage"))
+        .filter(|name| !is_huge_pages(name))
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    names.into_iter()
+}
+
+/// A quantity in whole units, rounded up; `None` if it does not parse.
+pub fn quantity_units(quantity: &Quantity) -> Option<i64> {
+    quantity::parse(&quantity.0).ok().map(units)
+}
+
 /// Billionths in thousandths, rounded up.
 pub fn millis(billionths: i128) -> i64 {
     rounded_up(billionths, NANOS / 1000)
@@ -216,5 +238,16 @@ mod tests {
         assert_eq!((units(1), units(NANOS), units(-1)), (1, 1, 0));
         assert_eq!((millis(1), millis(NANOS)), (1, 1000));
         assert_eq!(units(i128::MAX), i64::MAX);
+    }
+
+    #[test]
+    fn only_a_device_plugin_gives_extended_resources() {
+        let requirements: ResourceRequirements = serde_json::from_value(serde_json::json!({
+            "requests": {"cpu": "1", "x.y/z": "1"},
+            "limits": {"memory": "1", "hugepages-2Mi": "2Mi", "ephemeral-storage": "1", "x.y/z": "1"}
+        }))
+        .unwrap();
+        let names: Vec<&str> = extended_resources(&requirements).collect();
+        assert_eq!(names, ["x.y/z"]);
     }
 }

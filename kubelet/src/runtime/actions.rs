@@ -10,50 +10,9 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use super::{
     hash::container_hash,
     pod_status::{ContainerState, ContainerStatus, PodStatus},
-    restart_rules::{restarts, restarts_all},
+    restart_rules::{RestartPolicy, restarts, restarts_all},
 };
 use crate::prober::results::{ProbeResult, ProbeResults, ProbeType};
-
-/// When the containers of a pod are started again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RestartPolicy {
-    /// However they ended.
-    Always,
-    /// When they failed.
-    OnFailure,
-    /// Not at all.
-    Never,
-}
-
-impl RestartPolicy {
-    /// The policy of a pod; upstream's default where it names none.
-    pub fn of(spec: &PodSpec) -> Self {
-        Self::parse(spec.restart_policy.as_deref()).unwrap_or(Self::Always)
-    }
-
-    /// The policy of a container: its own, or else that of its pod.
-    pub fn of_container(spec: &PodSpec, container: &Container) -> Self {
-        Self::parse(container.restart_policy.as_deref()).unwrap_or_else(|| Self::of(spec))
-    }
-
-    fn parse(policy: Option<&str>) -> Option<Self> {
-        match policy? {
-            "Always" => Some(Self::Always),
-            "OnFailure" => Some(Self::OnFailure),
-            "Never" => Some(Self::Never),
-            _ => None,
-        }
-    }
-
-    /// Whether a container that ended with `exit_code` is started again.
-    pub const fn restarts(self, exit_code: i32) -> bool {
-        match self {
-            Self::Always => true,
-            Self::OnFailure => exit_code != 0,
-            Self::Never => false,
-        }
-    }
-}
 
 /// Whether the pod needs a sandbox other than its newest.
 #[derive(Clone, Debug, PartialEq, Eq)]

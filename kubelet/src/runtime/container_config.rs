@@ -17,6 +17,7 @@ use super::{
     sandbox_config::identity_labels,
     security_context::{self, ImageUser, NodeSecurity, SecurityContextError},
 };
+use crate::stop_signal;
 
 /// Where the message goes when the spec does not say.
 pub(super) const TERMINATION_MESSAGE_PATH: &str = "/dev/termination-log";
@@ -125,15 +126,8 @@ fn stop_signal(container: &Container) -> Signal {
         .lifecycle
         .as_ref()
         .and_then(|lifecycle| lifecycle.stop_signal.as_deref())
-        .and_then(signal)
+        .and_then(stop_signal::parse)
         .unwrap_or(Signal::RuntimeDefault)
-}
-
-/// The signal of a name as the API has it; `None` for what is no signal.
-pub fn signal(name: &str) -> Option<Signal> {
-    let rest = name.strip_prefix("SIG")?;
-    let name = rest.replace('+', "PLUS").replace('-', "MINUS");
-    Signal::from_str_name(&format!("SIGNAL_SIG{name}"))
 }
 
 fn container_labels(pod: &Pod, container: &Container) -> BTreeMap<String, String> {

@@ -3,12 +3,51 @@
 
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 
-use super::actions::RestartPolicy;
-
 /// Action of a rule: the container is started again.
 const RESTART: &str = "Restart";
 /// Action of a rule: every container of the pod is started anew.
 const RESTART_ALL: &str = "RestartAllContainers";
+
+/// When the containers of a pod are started again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RestartPolicy {
+    /// However they ended.
+    Always,
+    /// When they failed.
+    OnFailure,
+    /// Not at all.
+    Never,
+}
+
+impl RestartPolicy {
+    /// The policy of a pod; upstream's default where it names none.
+    pub fn of(spec: &PodSpec) -> Self {
+        Self::parse(spec.restart_policy.as_deref()).unwrap_or(Self::Always)
+    }
+
+    /// The policy of a container: its own, or else that of its pod.
+    pub fn of_container(spec: &PodSpec, container: &Container) -> Self {
+        Self::parse(container.restart_policy.as_deref()).unwrap_or_else(|| Self::of(spec))
+    }
+
+    fn parse(policy: Option<&str>) -> Option<Self> {
+        match policy? {
+            "Always" => Some(Self::Always),
+            "OnFailure" => Some(Self::OnFailure),
+            "Never" => Some(Self::Never),
+            _ => None,
+        }
+    }
+
+    /// Whether a container that ended with `exit_code` is started again.
+    pub const fn restarts(self, exit_code: i32) -> bool {
+        match self {
+            Self::Always => true,
+            Self::OnFailure => exit_code != 0,
+            Self::Never => false,
+        }
+    }
+}
 
 /// Whether an init container is a sidecar: it is kept running beside the others.
 pub fn is_sidecar(init: &Container) -> bool {
@@ -117,5 +156,28 @@ mod tests {
             ..PodSpec::default()
         };
         assert!(can_restart_all(&spec));
+    }
+
+    #[test]
+    fn a_policy_is_the_containers_own_or_that_of_its_pod() {
+        let spec = PodSpec {
+            restart_policy: Some("Never".to_owned()),
+            ..PodSpec::default()
+        };
+        let own = |policy: Option<&str>| {
+            let container = Container {
+                restart_policy: policy.map(str::to_owned),
+                ..Container::default()
+            };
+            RestartPolicy::of_container(&spec, &container)
+        };
+        for (policy, expected) in [
+            (Some("Always"), RestartPolicy::Always),
+            (Some("OnFailure"), RestartPolicy::OnFailure),
+            (Some("Never"), RestartPolicy::Never),
+            (None, RestartPolicy::Never),
+        ] {
+            assert_eq!(own(policy), expected, "{policy:?}");
+        }
     }
 }

@@ -16,7 +16,7 @@ use super::{
     plugin::{Attributes, FsGroup, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
     spec::VolumeSpec,
 };
-use crate::runtime::{resources, restart_rules};
+use crate::{pod::resources, runtime::restart_rules};
 
 const NAME: &str = "kubernetes.io/empty-dir";
 
@@ -106,7 +106,7 @@ impl Medium {
             "" => Ok(Self::Disk),
             "Memory" => {
                 let limit = source.and_then(|source| source.size_limit.as_ref());
-                let limit = limit.and_then(resources::units);
+                let limit = limit.and_then(resources::quantity_units);
                 Ok(Self::Memory(memory_size(&request.pod, limit, memory)))
             }
             huge if huge.starts_with("HugePages") => huge_pages::page_size(huge, &request.pod)
@@ -132,7 +132,7 @@ pub(super) fn memory_size(pod: &Pod, limit: Option<i64>, node: i64) -> i64 {
 fn memory_limit(spec: &PodSpec) -> Option<i64> {
     let of = |resources: Option<&ResourceRequirements>| {
         let limit = resources?.limits.as_ref()?.get("memory")?;
-        resources::units(limit)
+        resources::quantity_units(limit)
     };
     if let Some(limit) = of(spec.resources.as_ref()) {
         return Some(limit);

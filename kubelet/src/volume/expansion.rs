@@ -14,7 +14,7 @@ use super::{
     VolumeError, VolumeHost,
     plugin::{Growth, MountRequest, VolumePlugin},
 };
-use crate::runtime::resources;
+use crate::pod::resources;
 
 const STORAGE: &str = "storage";
 /// Annotation of claims of volumes that no node has anything to do for when they grow.
@@ -83,15 +83,15 @@ impl Turn {
         let is_told = stage.is_some() || allocated.is_some();
         let allocated = allocated.and_then(|allocated| allocated.get(STORAGE));
         let size = allocated.unwrap_or(capacity).clone();
-        let bytes = resources::units(&size)?;
+        let bytes = resources::quantity_units(&size)?;
         let known = status.capacity.as_ref().and_then(|c| c.get(STORAGE));
         let has_all = known
-            .and_then(resources::units)
+            .and_then(resources::quantity_units)
             .is_some_and(|known| known >= bytes);
         let spec = claim.spec.as_ref();
         let requests = spec
             .and_then(|spec| spec.resources.as_ref()?.requests.as_ref()?.get(STORAGE))
-            .and_then(resources::units);
+            .and_then(resources::quantity_units);
         let modes = spec.and_then(|spec| spec.access_modes.as_ref());
         let mut modes = modes.into_iter().flatten();
         let mut annotations = claim.metadata.annotations.iter().flatten();

@@ -19,8 +19,8 @@ use crate::{
     apiserver::objects::Objects,
     config::options::Options,
     events::EventRecorder,
-    pod::{directory, identity::PodUid},
-    runtime::{machine::Machine, resources},
+    pod::{directory, identity::PodUid, resources},
+    runtime::machine::Machine,
 };
 
 /// The node as volume plugins see it.
@@ -59,7 +59,8 @@ impl VolumeHost {
     pub async fn allocatable_memory(&self) -> i64 {
         let (objects, root_dir) = (&*self.objects, &self.options.root_dir);
         let allocatable = self.machine.allocatable(objects, root_dir).await.ok();
-        let memory = allocatable.and_then(|amounts| resources::units(amounts.get("memory")?));
+        let memory =
+            allocatable.and_then(|amounts| resources::quantity_units(amounts.get("memory")?));
         memory.map_or(self.machine.memory, |memory| {
             memory.min(self.machine.memory)
         })

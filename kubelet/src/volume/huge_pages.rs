@@ -5,7 +5,7 @@ use k8s_openapi::{
     apimachinery::pkg::api::resource::Quantity,
 };
 
-use crate::runtime::resources;
+use crate::pod::resources;
 
 const RESOURCE: &str = "hugepages-";
 
@@ -62,7 +62,7 @@ fn sizes(resources: &ResourceRequirements) -> Vec<i64> {
 }
 
 fn bytes(size: &str) -> Option<i64> {
-    resources::units(&Quantity(size.to_owned())).filter(|bytes| *bytes > 0)
+    resources::quantity_units(&Quantity(size.to_owned())).filter(|bytes| *bytes > 0)
 }
 
 #[cfg(test)]

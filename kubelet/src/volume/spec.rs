@@ -6,7 +6,10 @@ use std::{collections::BTreeSet, sync::Arc};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, PodSpec, Volume};
 
 use super::{VolumeError, plugin::VolumeMode};
-use crate::{apiserver::objects::Objects, pod::identity, runtime::resources};
+use crate::{
+    apiserver::objects::Objects,
+    pod::{identity, resources},
+};
 
 /// Finalizer of claims that pods still use.
 const PROTECTION: &str = "kubernetes.io/pvc-protection";
@@ -257,7 +260,7 @@ fn capacity(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<
     let bytes = volume.spec.as_ref()?.capacity.as_ref()?.get(storage)?;
     let known = claim.status.as_ref()?.capacity.as_ref()?.get(storage)?;
     Some(Capacity {
-        bytes: resources::units(bytes)?,
-        known: resources::units(known)?,
+        bytes: resources::quantity_units(bytes)?,
+        known: resources::quantity_units(known)?,
     })
 }

@@ -12,7 +12,7 @@ use super::{
     names,
     pod::PodContext,
 };
-use crate::runtime::container_config::signal;
+use crate::stop_signal;
 
 pub(super) fn validate(
     container: &Container,
@@ -66,7 +66,7 @@ pub(super) fn validate(
             if !pod.names_os {
                 let why = "may not be set for containers with empty `spec.os.name`";
                 faults.forbidden(&path, why);
-            } else if signal(name).is_none() {
+            } else if stop_signal::parse(name).is_none() {
                 faults.invalid(&path, name, "must be the name of a signal, as SIGTERM");
             }
         }

@@ -3,12 +3,12 @@
 
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 
-use super::{ContainerToKill, KillReason, PodActions, RestartPolicy, is_changed, kill, unknown};
+use super::{ContainerToKill, KillReason, PodActions, is_changed, kill, unknown};
 use crate::{
     prober::results::{ProbeResult, ProbeResults, ProbeType},
     runtime::{
         pod_status::{ContainerState, ContainerStatus, PodStatus},
-        restart_rules::{is_sidecar, restarts},
+        restart_rules::{RestartPolicy, is_sidecar, restarts},
     },
 };
 

@@ -375,20 +375,6 @@ fn ephemeral_containers_are_started_once() {
 }
 
 #[test]
-fn a_policy_is_the_containers_own_or_that_of_its_pod() {
-    use RestartPolicy::{Always, Never, OnFailure};
-    let pod = pod("Never", &[], &["a"]);
-    let spec = pod.spec.as_ref().unwrap();
-    let own = |policy: Option<&str>| {
-        let mut container = container("a");
-        container.restart_policy = policy.map(str::to_owned);
-        RestartPolicy::of_container(spec, &container)
-    };
-    let policies = [Some("Always"), Some("OnFailure"), Some("Never"), None];
-    assert_eq!(policies.map(own), [Always, OnFailure, Never, Never]);
-}
-
-#[test]
 fn there_is_something_to_do_if_anything_is() {
     assert!(PodActions::default().is_empty());
     let kill = ContainerToReset {

@@ -2,7 +2,6 @@
 
 use k8s_openapi::api::core::v1::Pod;
 
-use super::Placement;
 use crate::pod::identity;
 
 /// Why a variable cannot have the value of a field.
@@ -16,15 +15,22 @@ pub enum FieldError {
     NoHostIp,
 }
 
+/// What a pod learns when it runs on this node.
+#[derive(Clone, Debug, Default)]
+pub struct Placement<'a> {
+    /// Name of the node.
+    pub node_name: &'a str,
+    /// Addresses of the node, the primary first.
+    pub host_ips: &'a [String],
+    /// Addresses of the pod, the primary first.
+    pub pod_ips: &'a [String],
+}
+
 /// The value of a field; empty for a label or annotation that the pod does not have.
 ///
 /// # Errors
 /// [`FieldError`].
-pub(super) fn value(
-    pod: &Pod,
-    path: &str,
-    placement: &Placement<'_>,
-) -> Result<String, FieldError> {
+pub fn value(pod: &Pod, path: &str, placement: &Placement<'_>) -> Result<String, FieldError> {
     if let Some(value) = of_metadata(pod, path) {
         return Ok(value);
     }

@@ -15,7 +15,9 @@ use k8s_openapi::api::core::v1::{Container, EnvVarSource, FileKeySelector, Pod, 
 use kubelet_host::bounded_io;
 
 use self::{
-    config_data::ConfigData, env_file::EnvFileError, field::FieldError,
+    config_data::ConfigData,
+    env_file::EnvFileError,
+    field::{FieldError, Placement},
     resource_field::ResourceFieldError,
 };
 use super::{expansion::expand, machine::Machine};
@@ -89,17 +91,6 @@ pub enum EnvError {
         /// The file on the node.
         path: PathBuf,
     },
-}
-
-/// What a pod learns when it runs on this node.
-#[derive(Clone, Debug, Default)]
-pub struct Placement<'a> {
-    /// Name of the node.
-    pub node_name: &'a str,
-    /// Addresses of the node, the primary first.
-    pub host_ips: &'a [String],
-    /// Addresses of the pod, the primary first.
-    pub pod_ips: &'a [String],
 }
 
 /// Where values come from, beside the pod.

@@ -8,16 +8,13 @@ mod swap;
 use std::collections::BTreeMap;
 
 use cri_proto::runtime::v1::LinuxContainerResources;
-use k8s_openapi::{
-    api::core::v1::{Container, Pod, PodSpec, ResourceRequirements},
-    apimachinery::pkg::api::resource::Quantity,
-};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
 
 pub use self::qos::QosClass;
 pub(crate) use self::swap::may_swap;
 use super::machine::Machine;
 use crate::{
-    config::{options::Options, quantity},
+    config::options::Options,
     pod::resources::{self, ResourceList, Side, amount, millis},
 };
 
@@ -35,11 +32,6 @@ pub struct Rules<'a> {
     pub options: &'a Options,
     /// What the machine has.
     pub machine: &'a Machine,
-}
-
-/// A quantity in units, rounded up; `None` when it is none.
-pub fn units(quantity: &Quantity) -> Option<i64> {
-    quantity::parse(&quantity.0).ok().map(resources::units)
 }
 
 /// Resources of a container: CPU, memory, huge pages, swap and OOM score. Where it has
@@ -150,23 +142,6 @@ fn quota(milli_cpu: i64, period: i64) -> i64 {
 
 fn shares(milli_cpu: i64) -> i64 {
     (milli_cpu.saturating_mul(SHARES_PER_CPU) / MILLI_CPU).clamp(MIN_SHARES, MAX_SHARES)
-}
-
-/// Names of the resources in `requirements` that a device plugin would have to give.
-pub fn extended_resources(requirements: &ResourceRequirements) -> impl Iterator<Item = &str> {
-    let lists: [Option<&ResourceList>; 2] =
-        [requirements.limits.as_ref(), requirements.requests.as_ref()];
-    let mut names: Vec<&str> = lists
-        .into_iter()
-        .flatten()
-        .flat_map(BTreeMap::keys)
-        .map(String::as_str)
-        .filter(|name| !matches!(*name, "cpu" | "memory" | "ephemeral-storage"))
-        .filter(|name| !resources::is_huge_pages(name))
-        .collect();
-    names.sort_unstable();
-    names.dedup();
-    names.into_iter()
 }
 
 #[cfg(test)]

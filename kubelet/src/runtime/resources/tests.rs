@@ -197,14 +197,3 @@ fn overhead_is_set_aside_and_not_exceeded() {
     assert_eq!(overhead.memory_limit_in_bytes, 64 * MIB);
     assert_eq!(sandbox_resources(spec, rules).memory_limit_in_bytes, 0);
 }
-
-#[test]
-fn only_a_device_plugin_gives_extended_resources() {
-    let requirements: ResourceRequirements = serde_json::from_value(json!({
-        "requests": {"cpu": "1", "x.y/z": "1"},
-        "limits": {"memory": "1", "hugepages-2Mi": "2Mi", "ephemeral-storage": "1", "x.y/z": "1"}
-    }))
-    .unwrap();
-    let names: Vec<&str> = extended_resources(&requirements).collect();
-    assert_eq!(names, ["x.y/z"]);
-}
