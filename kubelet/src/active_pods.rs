@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_pod_spec::identity::PodUid;
 
 use crate::{
-    pod::{identity::PodUid, manager::PodManager},
+    pod::manager::PodManager,
     pod_syncer::Syncer,
     pod_worker::PodWorkers,
     status::{Phase, StatusManager},

@@ -4,6 +4,7 @@ mod directories;
 
 use std::sync::Arc;
 
+use kubelet_pod_spec::identity::{self, PodUid};
 use tracing::info;
 
 pub(crate) use self::directories::Directories;
@@ -11,12 +12,7 @@ use self::directories::Look;
 use crate::{
     config::options::Options,
     pleg::Pleg,
-    pod::{
-        identity::{self, PodUid},
-        manager::PodManager,
-        mirror::MirrorPods,
-        removals::Removals,
-    },
+    pod::{manager::PodManager, mirror::MirrorPods, removals::Removals},
     pod_syncer::Syncer,
     pod_worker::PodWorkers,
     prober::ProbeManager,

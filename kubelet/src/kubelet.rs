@@ -12,6 +12,7 @@ use std::{
 
 use k8s_openapi::api::core::v1::{Node, PodStatus};
 use kube::Client;
+use kubelet_pod_spec::identity::PodUid;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -35,7 +36,7 @@ use crate::{
     },
     pleg::{Pleg, PodCache},
     plugin_manager::{Handlers, PluginHandler, PluginManager},
-    pod::{identity::PodUid, manager::PodManager, mirror::MirrorPods, removals::Removals},
+    pod::{manager::PodManager, mirror::MirrorPods, removals::Removals},
     pod_syncer::{PodStarts, Syncer},
     pod_worker::PodWorkers,
     prober::{ProbeManager, results::ProbeResults},

@@ -7,9 +7,9 @@ use http_body_util::{BodyExt as _, Limited};
 use hyper::{StatusCode, body::Incoming};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_pod_spec::identity;
 
 use crate::{
-    pod::identity,
     server::socket_path,
     status_command::{self, StatusError},
 };

@@ -10,11 +10,10 @@ use anyhow::anyhow;
 use kubelet::{
     cli::{self, Command, Flags},
     config::settings::Settings,
-    logging, logs_command,
-    pod::identity::full_name,
-    run, status_command, version,
+    logging, logs_command, run, status_command, version,
 };
 use kubelet_host::{bounded_io, oom_score, open_files};
+use kubelet_pod_spec::identity::full_name;
 use tokio::runtime::Builder;
 
 /// The node agent waits far more than it computes.

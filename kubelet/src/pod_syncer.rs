@@ -6,6 +6,7 @@ use std::{io, os::unix::fs::DirBuilderExt as _, path::PathBuf, sync::Arc, time::
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus as ApiStatus};
 use kubelet_host::{clock, repeatable};
+use kubelet_pod_spec::identity::{self, PodUid};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
@@ -15,13 +16,7 @@ use crate::{
     events::{self, EventRecorder, reason},
     lifecycle::{Admission, NodeSource, Rejection, deadline},
     pleg::{Pleg, PodCache},
-    pod::{
-        directory,
-        identity::{self, PodUid},
-        manager::PodManager,
-        mirror::MirrorPods,
-        removals::Removals,
-    },
+    pod::{directory, manager::PodManager, mirror::MirrorPods, removals::Removals},
     pod_worker::{Kill, PodSyncer, Subject, SyncOutcome, WorkerError},
     prober::ProbeManager,
     runtime::{

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use kubelet_pod_spec::identity::PodUid;
 use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -10,7 +11,6 @@ use crate::{
     config::update::{PodOperation, PodUpdate},
     kubelet::{Kubelet, KubeletError, Orphans},
     node::shutdown::Logind,
-    pod::identity::PodUid,
     status::Phase,
 };
 

@@ -12,6 +12,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_pod_spec::identity::{self, PodUid};
 use tokio::time::{Instant, MissedTickBehavior, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -26,11 +27,7 @@ use crate::{
     lifecycle::{Admission, Admitted, NodeSource, Rejection, preemption},
     node::shutdown::NodeShutdown,
     pleg::{ChangeKind, Pleg, PodLifecycleEvent},
-    pod::{
-        identity::{self, PodUid},
-        manager::PodManager,
-        mirror::MirrorPods,
-    },
+    pod::{manager::PodManager, mirror::MirrorPods},
     pod_syncer::Syncer,
     pod_worker::{Kill, PodWorkers},
     runtime::{RuntimeManager, readiness::RuntimeReadiness},

@@ -12,14 +12,12 @@ use k8s_openapi::{
 };
 use kubelet_host::clock;
 use kubelet_pacing::backoff::jittered;
+use kubelet_pod_spec::identity::{self, PodUid};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::warn;
 
-use crate::{
-    apiserver::objects::{ObjectError, Objects},
-    pod::identity::{self, PodUid},
-};
+use crate::apiserver::objects::{ObjectError, Objects};
 
 /// Seconds that a token is asked for when the spec does not say.
 const DEFAULT_EXPIRATION: i64 = 3600;

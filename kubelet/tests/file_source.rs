@@ -8,14 +8,12 @@
 
 use std::{fs, path::Path, time::Duration};
 
-use kubelet::{
-    config::{
-        pod_config::PodConfig,
-        source::file::FileSource,
-        update::{PodOperation, PodUpdate, Source},
-    },
-    pod::identity,
+use kubelet::config::{
+    pod_config::PodConfig,
+    source::file::FileSource,
+    update::{PodOperation, PodUpdate, Source},
 };
+use kubelet_pod_spec::identity;
 use tokio::{sync::mpsc, time};
 use tokio_util::sync::{CancellationToken, DropGuard};
 

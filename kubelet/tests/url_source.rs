@@ -14,14 +14,12 @@ use axum::{
     response::{IntoResponse as _, Redirect},
     routing::get,
 };
-use kubelet::{
-    config::{
-        pod_config::PodConfig,
-        source::http::UrlSource,
-        update::{PodOperation, PodUpdate, Source},
-    },
-    pod::identity,
+use kubelet::config::{
+    pod_config::PodConfig,
+    source::http::UrlSource,
+    update::{PodOperation, PodUpdate, Source},
 };
+use kubelet_pod_spec::identity;
 use parking_lot::Mutex;
 use tokio::{
     net::TcpListener,

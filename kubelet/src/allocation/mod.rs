@@ -9,6 +9,7 @@ mod order;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_pod_spec::identity::{self, PodUid};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
@@ -16,10 +17,7 @@ use self::order::Place;
 use crate::{
     events::EventRecorder,
     lifecycle::{Admission, Admitted, NodeSource, preemption},
-    pod::{
-        identity::{self, PodUid},
-        manager::PodManager,
-    },
+    pod::manager::PodManager,
     pod_worker::{PodSyncer, PodWorkers},
     runtime::{
         RuntimeManager,

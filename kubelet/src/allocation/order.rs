@@ -4,11 +4,9 @@ use std::cmp::Reverse;
 
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
+use kubelet_pod_spec::{identity::PodUid, resources};
 
-use crate::{
-    pod::{identity::PodUid, resources},
-    runtime::resources::QosClass,
-};
+use kubelet_pod_spec::qos::QosClass;
 
 /// A pod's place among those that are to be resized: what asks for no more than it has first,
 /// for that takes no room and may make some; then by priority, guaranteed pods before others,

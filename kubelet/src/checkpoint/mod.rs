@@ -24,6 +24,7 @@ use std::{
 
 use k8s_openapi::api::core::v1::{Node, Pod, PodStatus};
 use kubelet_host::repeatable::blocking;
+use kubelet_pod_spec::identity::{self, PodUid};
 use parking_lot::Mutex;
 use serde::{Serialize, de::DeserializeOwned};
 use sha2::{Digest as _, Sha256};
@@ -41,10 +42,7 @@ use self::{
     state::{Answered, State},
     store::{Store, StoreError},
 };
-use crate::{
-    image::credentials::hex,
-    pod::identity::{self, PodUid},
-};
+use crate::image::credentials::hex;
 
 /// First and longest delay until what cannot be written or removed is tried again.
 const RETRY_BASE: Duration = Duration::from_secs(30);

@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::{
     EnvFromSource, EnvVar, PersistentVolume, PersistentVolumeClaim, Pod, SecretReference, Volume,
 };
+use kubelet_pod_spec::identity;
 use sha2::{Digest as _, Sha256};
 
 use super::entry::{Entry, Kind};
-use crate::{image::credentials::hex, pod::identity};
+use crate::image::credentials::hex;
 
 /// What a pod names: its own, and not what that names in its turn.
 pub(super) fn of_pod(pod: &Pod) -> BTreeSet<Entry> {

@@ -7,6 +7,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use kubelet_pod_spec::identity::{self, PodUid};
 use tracing::warn;
 
 use super::{
@@ -14,7 +15,6 @@ use super::{
     matters::{self, Fingerprint},
     references,
 };
-use crate::pod::identity::{self, PodUid};
 
 /// What is to be done with each file: it is written, or removed.
 pub(super) type Due = BTreeMap<Entry, Option<Vec<u8>>>;

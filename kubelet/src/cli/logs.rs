@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use jiff::Timestamp;
+use kubelet_pod_spec::duration::GoDuration;
 
-use crate::{config::duration::GoDuration, logs_command::LogsOptions};
+use crate::logs_command::LogsOptions;
 
 pub(super) fn command() -> Command {
     let switch = |name: &'static str, help: &'static str| {

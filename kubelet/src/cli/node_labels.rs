@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use kubelet_pod_spec::validation::names;
 use serde_json::Value;
-
-use crate::config::validation::names;
 
 /// Labels in Kubernetes' own namespaces that a kubelet may set.
 const ALLOWED: &[&str] = &[

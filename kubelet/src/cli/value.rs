@@ -3,9 +3,8 @@
 
 use std::net::IpAddr;
 
+use kubelet_pod_spec::duration::GoDuration;
 use serde_json::{Map, Value, json};
-
-use crate::config::duration::GoDuration;
 
 /// The form of a flag's value, as the upstream kubelet has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

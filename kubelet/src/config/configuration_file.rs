@@ -5,13 +5,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use kubelet_pod_spec::yaml::{self, DuplicateKeys};
 use serde_json::Value;
 use serde_path_to_error::Segment;
 
 use super::{
     kubelet_configuration::{API_VERSION, KIND, KubeletConfiguration},
     settings::{SettingsError, absolute},
-    yaml::{self, DuplicateKeys},
 };
 
 /// Fields of a file, as JSON pointers, whose relative paths start at the file's own directory.

@@ -1,7 +1,7 @@
 //! Rules of the fields that say how pods are kept from the node.
 
 use super::{host, kubelet_configuration::KubeletConfiguration};
-use crate::sysctl;
+use kubelet_pod_spec::sysctl;
 
 /// Ids of a pod's user namespace are a multiple of it.
 const IDS: i64 = 65_536;

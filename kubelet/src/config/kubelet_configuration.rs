@@ -7,9 +7,8 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::{api::core::v1::Taint, apimachinery::pkg::api::resource::Quantity};
+use kubelet_pod_spec::duration::GoDuration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
-
-use super::duration::GoDuration;
 
 /// The group and version of the one format that is read.
 pub const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";

@@ -3,10 +3,9 @@
 //! One differs on purpose: `failCgroupV1` is off, because this kubelet serves
 //! cgroup v1 hosts as well.
 
-use super::{
-    duration::GoDuration,
-    kubelet_configuration::{API_VERSION, KIND, KubeletConfiguration},
-};
+use kubelet_pod_spec::duration::GoDuration;
+
+use super::kubelet_configuration::{API_VERSION, KIND, KubeletConfiguration};
 
 /// Fills every field that is not set.
 pub fn set_defaults(config: &mut KubeletConfiguration) {

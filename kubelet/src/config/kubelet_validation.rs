@@ -3,9 +3,11 @@
 
 use std::{fmt::Display, net::IpAddr, path::Path};
 
+use kubelet_pod_spec::{duration::GoDuration, quantity};
+
 use super::{
-    duration::GoDuration, image_settings::validate_allowlist,
-    kubelet_configuration::KubeletConfiguration, quantity, reservation, shutdown_settings,
+    image_settings::validate_allowlist, kubelet_configuration::KubeletConfiguration, reservation,
+    shutdown_settings,
 };
 
 /// The faults of a configuration with its defaults set; empty when it is valid.

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use super::{
-    kubelet_configuration::KubeletConfiguration,
-    quantity::{self, NANOS},
-};
+use kubelet_pod_spec::quantity::{self, NANOS};
+
+use super::kubelet_configuration::KubeletConfiguration;
 use crate::logs::RotationPolicy;
 
 /// When logs are rotated: never where `containerLogMaxSize` is negative.

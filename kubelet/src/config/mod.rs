@@ -8,8 +8,6 @@
 
 pub mod cluster;
 mod configuration_file;
-pub mod defaults;
-pub mod duration;
 pub(crate) mod host;
 mod image_settings;
 mod isolation_validation;
@@ -17,10 +15,8 @@ pub mod kubelet_configuration;
 pub mod kubelet_defaults;
 pub mod kubelet_validation;
 mod log_settings;
-pub mod manifest;
 pub mod options;
 pub mod pod_config;
-pub mod quantity;
 pub mod reservation;
 pub mod server_settings;
 pub mod settings;
@@ -29,5 +25,3 @@ pub mod source;
 pub mod support;
 mod system_cpus;
 pub mod update;
-pub mod validation;
-pub mod yaml;

@@ -11,11 +11,13 @@ use std::{
 
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_host::clock;
+use kubelet_pod_spec::identity::{
+    self, CONFIG_MIRROR, CONFIG_SEEN, CONFIG_SOURCE, PodUid, full_name,
+};
 use tokio::sync::{Mutex, mpsc};
 use tracing::warn;
 
 use super::update::{PodOperation, PodUpdate, Source};
-use crate::pod::identity::{self, CONFIG_MIRROR, CONFIG_SEEN, CONFIG_SOURCE, PodUid, full_name};
 
 /// Updates that may wait for the kubelet before a source has to.
 const UPDATES: usize = 50;

@@ -3,11 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{
-    kubelet_configuration::KubeletConfiguration,
-    kubelet_validation::Faults,
-    quantity::{self, NANOS},
-};
+use kubelet_pod_spec::quantity::{self, NANOS};
+
+use super::{kubelet_configuration::KubeletConfiguration, kubelet_validation::Faults};
 
 /// Resources that can be reserved, as upstream.
 const RESOURCES: &[&str] = &["cpu", "memory", "ephemeral-storage", "pid"];

@@ -9,13 +9,13 @@ use std::{
 };
 
 use kubelet_host::selinux::SeLinux;
+use kubelet_pod_spec::{duration::GoDuration, validation::names, yaml::SyntaxError};
 use serde_json::{Map, Value};
 
 pub use super::server_settings::ServerOptions;
 use super::{
     cluster::{self, ClusterOptions},
     configuration_file::{drop_in, drop_ins, main_file, merge},
-    duration::GoDuration,
     host,
     image_settings::{credential_providers, verification_policy},
     isolation_validation,
@@ -28,8 +28,6 @@ use super::{
     server_settings::{self, Asked},
     shutdown_settings::shutdown_grace_periods,
     support, system_cpus,
-    validation::names,
-    yaml::SyntaxError,
 };
 use crate::{
     cli::Flags, image::credentials::plugin::config::ProviderConfigError, logging::LogFormat,

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use kubelet_pod_spec::{duration::GoDuration, priority::SYSTEM_CRITICAL};
+
 use super::{
-    duration::GoDuration, kubelet_configuration::KubeletConfiguration, kubelet_validation::Faults,
-    settings::span,
+    kubelet_configuration::KubeletConfiguration, kubelet_validation::Faults, settings::span,
 };
-use crate::{node::shutdown::order::ShutdownGracePeriod, pod::priority::SYSTEM_CRITICAL};
+use crate::node::shutdown::order::ShutdownGracePeriod;
 
 /// Priority of pods that have none.
 const DEFAULT_PRIORITY: i32 = 0;

@@ -8,6 +8,7 @@ use std::{
 };
 
 use kubelet_host::repeatable;
+use kubelet_pod_spec::identity::PodUid;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::{error, info, warn};
@@ -16,7 +17,7 @@ use crate::{
     config::options::Options,
     logs::links,
     pleg::Listing,
-    pod::{directory, identity::PodUid, removals::Removals},
+    pod::{directory, removals::Removals},
     pod_worker::WorkerError,
     volume::{self, VolumeManager, disk},
 };

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use cri_proto::runtime::v1::{ImageSpec, PodSandboxConfig};
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_metrics::{Collector, Exposition, Family, Histogram};
+use kubelet_pod_spec::{duration::GoDuration, identity};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -28,9 +29,8 @@ use self::{
 pub use self::{error::ImageError, pull_backoff::PullBackoff};
 use crate::{
     apiserver::objects::Objects,
-    config::{duration::GoDuration, options::Options},
+    config::options::Options,
     events::{EventRecorder, Subject, reason},
-    pod::identity,
     runtime::{cri::CriClient, security_context::ImageUser},
 };
 

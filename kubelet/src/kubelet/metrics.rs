@@ -7,11 +7,11 @@ use std::{
 
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_metrics::{Collector as _, Exposition};
+use kubelet_pod_spec::identity::{self, PodUid};
 
 use super::{Kubelet, Parts, Running};
 use crate::{
     active_pods::active_pods,
-    pod::identity::{self, PodUid},
     pod_worker::{Stage, Working, if_true},
 };
 

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
-
-use super::node_facts::NodeFacts;
-use crate::pod::{
+use kubelet_pod_spec::{
     resources::{self, Amounts},
     shortage::Shortage,
 };
+
+use super::node_facts::NodeFacts;
 
 /// Every resource that the node lacks for `pod` beside `others`; the pod's place among
 /// them first.

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
-
-use crate::runtime::restart_rules::is_sidecar;
+use kubelet_pod_spec::restart_rules::is_sidecar;
 
 /// An address that stands for all.
 const ANY: &str = "0.0.0.0";

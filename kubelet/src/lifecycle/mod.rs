@@ -5,7 +5,6 @@ pub mod deadline;
 mod fit;
 mod host_ports;
 mod metrics;
-pub(crate) mod node_affinity;
 mod node_facts;
 pub mod preemption;
 mod resize;
@@ -16,18 +15,14 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use kubelet_metrics::{Collector, Exposition};
+use kubelet_pod_spec::{identity, node_affinity, priority, shortage::Shortage, sysctl::Allowlist};
 
 use self::metrics::AdmissionMetrics;
 pub use self::{
     node_facts::{NodeFacts, NodeSource},
     unsupported::unsupported,
 };
-use crate::{
-    config::options::Options,
-    node::shutdown::NodeShutdown,
-    pod::{identity, priority, shortage::Shortage},
-    sysctl::Allowlist,
-};
+use crate::{config::options::Options, node::shutdown::NodeShutdown};
 
 /// The operating system of this node.
 const OS: &str = "linux";
@@ -280,10 +275,10 @@ mod tests {
     use std::collections::BTreeMap;
 
     use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+    use kubelet_pod_spec::resources;
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::pod::resources;
 
     fn pod(name: &str, priority: i32, spec: Value) -> Arc<Pod> {
         let mut pod = json!({"metadata": {"name": name}, "spec": spec});

@@ -10,12 +10,12 @@ use std::{
 
 use cri_proto::runtime::v1::RuntimeFeatures;
 use k8s_openapi::api::core::v1::{Node, Taint};
+use kubelet_pod_spec::resources::{self, Amounts};
 use tokio::sync::watch;
 
 use crate::{
     config::{cluster::NodeOptions, options::Options},
     node::capacity,
-    pod::resources::{self, Amounts},
     runtime::machine::Machine,
 };
 

@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use kubelet_pod_spec::qos::QosClass;
+use kubelet_pod_spec::{
+    identity::{self, PodUid},
+    priority, resources,
+    shortage::Shortage,
+};
 use tracing::info;
 
 use crate::{
     events::{EventRecorder, Subject, reason},
-    pod::{
-        identity::{self, PodUid},
-        priority, resources,
-        shortage::Shortage,
-    },
     pod_worker::{Kill, PodSyncer, PodWorkers},
-    runtime::resources::QosClass,
     status::{Phase, Verdict},
 };
 

@@ -3,12 +3,10 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_pod_spec::resources::{self, Amounts};
 
 use super::{Admission, Admitted, NodeFacts, fit};
-use crate::{
-    pod::resources::{self, Amounts},
-    runtime::resize::Refusal,
-};
+use crate::runtime::resize::Refusal;
 
 impl Admission {
     /// Whether the pod, which has what `granted` says, may have what `pod` asks for on

@@ -2,10 +2,9 @@
 //! spec that changes how it runs is either done or listed here.
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Volume, VolumeProjection};
-
-use crate::{
-    pod::resources::{self, Amounts},
-    runtime::ephemeral::as_container,
+use kubelet_pod_spec::{
+    ephemeral::as_container,
+    resources::{self, Amounts},
 };
 
 /// The fields of the pod that this kubelet cannot do, as `path: what`; empty when it can be

@@ -86,9 +86,10 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use kubelet_pod_spec::identity::PodUid;
+
     use crate::{
         pleg::{ContainerRecord, PodRecord},
-        pod::identity::PodUid,
         runtime::pod_status::ContainerState,
     };
 

@@ -2,12 +2,12 @@
 
 use bytes::Bytes;
 use k8s_openapi::api::core::v1::{ContainerState, Pod, PodStatus};
+use kubelet_pod_spec::identity::{self, PodUid};
 use tokio::sync::mpsc;
 
 use super::{LogOptions, LogReader, ReadError};
 use crate::{
     kubelet::Kubelet,
-    pod::identity::{self, PodUid},
     runtime::{cri::CriClient, pod_status},
 };
 

@@ -3,15 +3,12 @@
 use std::{collections::BTreeMap, fs, path::Path};
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-
-use crate::{
-    config::{
-        cluster::NodeOptions,
-        quantity::{self, NANOS},
-    },
-    pod::resources::is_huge_pages,
-    runtime::machine::Machine,
+use kubelet_pod_spec::{
+    quantity::{self, NANOS},
+    resources::is_huge_pages,
 };
+
+use crate::{config::cluster::NodeOptions, runtime::machine::Machine};
 
 /// Resources with their amounts.
 pub type Quantities = BTreeMap<String, Quantity>;

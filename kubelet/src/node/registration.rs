@@ -123,7 +123,7 @@ pub fn reconcile(new: &Node, existing: &mut Node) -> bool {
                 Some(known) => {
                     let pages = of_new
                         .iter()
-                        .filter(|(name, _)| crate::pod::resources::is_huge_pages(name))
+                        .filter(|(name, _)| kubelet_pod_spec::resources::is_huge_pages(name))
                         .map(|(name, amount)| (name.clone(), amount.clone()));
                     capacity::update(known, &pages.collect());
                 }

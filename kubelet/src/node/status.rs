@@ -6,6 +6,7 @@ use k8s_openapi::{
     api::core::v1::{DaemonEndpoint, Node, NodeDaemonEndpoints, NodeStatus, NodeSystemInfo},
     apimachinery::pkg::apis::meta::v1::Time,
 };
+use kubelet_pod_spec::quantity;
 use serde_json::{Map, Value};
 use tracing::info;
 
@@ -17,7 +18,7 @@ use super::{
     runtime_state::RuntimeState,
 };
 use crate::{
-    config::{cluster::NodeOptions, quantity},
+    config::cluster::NodeOptions,
     events::{EventRecorder, Subject},
 };
 

@@ -2,10 +2,11 @@
 
 use std::{collections::HashMap, sync::Arc};
 
+use kubelet_pod_spec::identity::PodUid;
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
-use crate::{pod::identity::PodUid, runtime::pod_status::PodStatus};
+use crate::runtime::pod_status::PodStatus;
 
 /// Why the status of a pod is not known.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -5,14 +5,12 @@ use std::{pin::pin, sync::atomic::Ordering, time::Duration};
 use cri_proto::runtime::v1::ContainerEventResponse;
 use kubelet_host::clock;
 use kubelet_pacing::backoff::jittered;
+use kubelet_pod_spec::identity::PodUid;
 use tokio::{sync::mpsc, time::Instant};
 use tracing::{info, warn};
 
 use super::{Hint, Pleg, told::Told};
-use crate::{
-    pod::identity::PodUid,
-    runtime::{cri::CriError, pod_status},
-};
+use crate::runtime::{cri::CriError, pod_status};
 
 /// A runtime that has no events says so within this time. One that has them may
 /// say nothing before the first one.

@@ -34,6 +34,7 @@ use std::{
 use arc_swap::ArcSwap;
 use kubelet_host::clock;
 use kubelet_metrics::{Collector, Exposition};
+use kubelet_pod_spec::identity::PodUid;
 use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, mpsc},
@@ -46,10 +47,7 @@ pub use self::{
     record::{ContainerRecord, PodRecord, Records, group},
 };
 use self::{events::EventWatch, metrics::PlegMetrics, relist::Relisting, told::Told};
-use crate::{
-    pod::identity::PodUid,
-    runtime::{cri::CriClient, pod_status::ContainerState},
-};
+use crate::runtime::{cri::CriClient, pod_status::ContainerState};
 
 /// Without a complete list for so long the generator is unhealthy, as upstream.
 const RELIST_THRESHOLD: Duration = Duration::from_secs(180);

@@ -2,16 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
+use kubelet_pod_spec::identity::PodUid;
 use tokio::time::Instant;
 
 use super::{PodRecord, record};
-use crate::{
-    pod::identity::PodUid,
-    runtime::{
-        cri::{CriClient, CriError},
-        inspect,
-        pod_status::PodStatus,
-    },
+use crate::runtime::{
+    cri::{CriClient, CriError},
+    inspect,
+    pod_status::PodStatus,
 };
 
 /// For the details of one pod.

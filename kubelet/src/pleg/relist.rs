@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use kubelet_pod_spec::identity::PodUid;
 use tokio::{
     sync::{Semaphore, mpsc},
     task::{Id, JoinError, JoinSet},
@@ -19,7 +20,7 @@ use super::{
     record,
     told::Expectations,
 };
-use crate::{pod::identity::PodUid, runtime::cri::CriError};
+use crate::runtime::cri::CriError;
 
 /// Between the starts of two lists.
 const RELIST_PERIOD: Duration = Duration::from_secs(1);

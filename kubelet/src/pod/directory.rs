@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_pod_spec::identity::{self, PodUid};
 
-use super::identity::{self, PodUid};
 use crate::config::options::Options;
 
 /// Directory of everything that the kubelet keeps for pods: one directory each,

@@ -3,9 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_pod_spec::identity::{self, PodUid};
 use parking_lot::RwLock;
-
-use super::identity::{self, PodUid};
 
 /// The desired pods, by UID and by full name, and the mirror pods of the static ones.
 #[derive(Debug, Default)]

@@ -9,15 +9,13 @@ use k8s_openapi::{
 };
 use kube::{Api, Client, api::PostParams};
 use kubelet_pacing::backoff::jittered;
+use kubelet_pod_spec::identity::{self, CONFIG_HASH, CONFIG_MIRROR, PodUid};
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::{
-    identity::{self, CONFIG_HASH, CONFIG_MIRROR, PodUid},
-    manager::PodManager,
-};
+use super::manager::PodManager;
 use crate::apiserver::{
     objects::Objects,
     request::{ApiError, ask, delete_at_once},

@@ -2,10 +2,6 @@
 //! and where their files are.
 
 pub mod directory;
-pub mod identity;
 pub mod manager;
 pub mod mirror;
-pub mod priority;
 pub(crate) mod removals;
-pub mod resources;
-pub mod shortage;

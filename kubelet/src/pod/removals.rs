@@ -2,10 +2,9 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use kubelet_pod_spec::identity::PodUid;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-
-use super::identity::PodUid;
 
 /// The pods of which something is being removed because nobody has them any more. Clones
 /// share them.

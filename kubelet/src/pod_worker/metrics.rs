@@ -2,8 +2,7 @@
 
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_metrics::{Counter, DEFAULT_BUCKETS, Exposition, Family, Histogram};
-
-use crate::pod::identity;
+use kubelet_pod_spec::identity;
 
 /// Containers of a pod.
 const CONTAINERS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0];

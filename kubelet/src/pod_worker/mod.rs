@@ -13,6 +13,7 @@ use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_host::file_work::FileWork;
 use kubelet_metrics::{Collector, Exposition};
+use kubelet_pod_spec::identity::{self, PodUid};
 use parking_lot::Mutex;
 use tokio::{sync::watch, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -20,10 +21,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 pub use self::mailbox::Kill;
 pub(crate) use self::metrics::{Stage, if_true};
 use self::{mailbox::Mailbox, metrics::WorkerMetrics, static_names::StaticNames, worker::Worker};
-use crate::{
-    pod::identity::{self, PodUid},
-    runtime::{pod_state::PodState, pod_status::PodStatus},
-};
+use crate::runtime::{pod_state::PodState, pod_status::PodStatus};
 
 /// What only the runtime has of a pod gets no longer than this to end, as upstream.
 const ORPHAN_GRACE_PERIOD: Duration = Duration::from_secs(1);

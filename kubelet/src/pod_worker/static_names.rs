@@ -3,10 +3,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use kubelet_pod_spec::identity::PodUid;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-
-use crate::pod::identity::PodUid;
 
 /// Which static pod has which full name, and who waits for it, in the order in
 /// which they came.

@@ -6,15 +6,13 @@ use std::{
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use kubelet_host::repeatable;
+use kubelet_pod_spec::identity::{CONFIG_SOURCE, PodUid};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Kill, PodSyncer, PodWorkers, Subject, SyncOutcome, WorkerError};
-use crate::{
-    pod::identity::{CONFIG_SOURCE, PodUid},
-    runtime::{pod_state::PodState, pod_status::PodStatus},
-};
+use crate::runtime::{pod_state::PodState, pod_status::PodStatus};
 
 const SECOND: Duration = Duration::from_secs(1);
 

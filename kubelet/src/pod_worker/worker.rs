@@ -5,6 +5,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_host::file_work::FileWork;
 use kubelet_pacing::backoff::jittered;
+use kubelet_pod_spec::identity;
 use tokio::{
     sync::watch,
     time::{Instant, timeout},
@@ -18,7 +19,7 @@ use super::{
     metrics::WorkerMetrics,
     static_names::StaticNames,
 };
-use crate::{pod::identity, runtime::pod_state::PodState};
+use crate::runtime::pod_state::PodState;
 
 /// First and longest delay after something failed.
 const RETRY_BASE: Duration = Duration::from_secs(1);

@@ -10,6 +10,10 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
 use kubelet_host::clock;
 use kubelet_metrics::{Collector, Exposition};
+use kubelet_pod_spec::{
+    identity::{self, PodUid},
+    restart_rules,
+};
 use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, mpsc},
@@ -22,11 +26,7 @@ use super::{
     results::{ProbeResult, ProbeResults, ProbeType},
     worker::{Probed, Worker},
 };
-use crate::{
-    events::EventRecorder,
-    pod::identity::{self, PodUid},
-    runtime::{cri::CriClient, restart_rules},
-};
+use crate::{events::EventRecorder, runtime::cri::CriClient};
 
 /// A container that has run for longer than this when the kubelet starts was
 /// there before, as upstream.

@@ -4,9 +4,9 @@ use std::{borrow::Cow, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_metrics::{Collector, Counter, DEFAULT_BUCKETS, Exposition, Family, Histogram};
+use kubelet_pod_spec::identity;
 
 use super::results::ProbeType;
-use crate::pod::identity;
 
 /// What the workers of probes count.
 #[derive(Debug)]

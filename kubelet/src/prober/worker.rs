@@ -5,6 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodStatus, Probe};
 use kubelet_host::clock;
 use kubelet_pacing::backoff::jittered;
+use kubelet_pod_spec::restart_rules;
 use tokio::{
     sync::Notify,
     time::{Instant, MissedTickBehavior, interval_at},
@@ -19,7 +20,6 @@ use super::{
 };
 use crate::{
     events::{Subject, reason},
-    runtime::restart_rules,
     status::Phase,
 };
 

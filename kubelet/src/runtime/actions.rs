@@ -6,11 +6,11 @@ mod init;
 mod tests;
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use kubelet_pod_spec::restart_rules::{RestartPolicy, restarts, restarts_all};
 
 use super::{
     hash::container_hash,
     pod_status::{ContainerState, ContainerStatus, PodStatus},
-    restart_rules::{RestartPolicy, restarts, restarts_all},
 };
 use crate::prober::results::{ProbeResult, ProbeResults, ProbeType};
 

@@ -7,17 +7,16 @@ use cri_proto::runtime::v1::{
     Signal,
 };
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use kubelet_pod_spec::{expansion::expand, stop_signal};
 
 use super::{
     env,
-    expansion::expand,
     hash::container_hash,
     labels,
     resources::{self, Rules},
     sandbox_config::identity_labels,
     security_context::{self, ImageUser, NodeSecurity, SecurityContextError},
 };
-use crate::stop_signal;
 
 /// Where the message goes when the spec does not say.
 pub(super) const TERMINATION_MESSAGE_PATH: &str = "/dev/termination-log";

@@ -22,6 +22,7 @@ use cri_proto::runtime::v1::{
     StopContainerRequest, StopPodSandboxRequest, VersionRequest, VersionResponse,
     image_service_client::ImageServiceClient, runtime_service_client::RuntimeServiceClient,
 };
+use kubelet_pod_spec::identity::PodUid;
 use tonic::{
     Streaming,
     body::Body,
@@ -33,7 +34,6 @@ use tower::{ServiceExt as _, util::BoxCloneSyncService};
 use self::{deadline::failed, exec_output::CutBody};
 pub use self::{error::CriError, exec_output::KEPT as KEPT_OUTPUT, metrics::RuntimeMetrics};
 use super::labels;
-use crate::pod::identity::PodUid;
 
 /// Longest answer that is accepted, as upstream.
 const MAX_MESSAGE_SIZE: usize = 16 * 1024 * 1024;

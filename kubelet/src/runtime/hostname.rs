@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 
 use k8s_openapi::api::core::v1::{HostAlias, Pod};
+use kubelet_pod_spec::identity;
 
-use crate::{config::options::Options, pod::identity};
+use crate::config::options::Options;
 
 /// Longest hostname that the kernel takes in one label.
 const MAX_LABEL: usize = 63;

@@ -4,6 +4,7 @@ use std::{borrow::Cow, time::Duration};
 
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Pod, PodSpec};
+use kubelet_pod_spec::{ephemeral::as_container, identity};
 use tracing::{info, warn};
 
 use super::{
@@ -11,15 +12,11 @@ use super::{
     actions::KillReason,
     cri::{CriClient, CriError},
     endings::Waited,
-    ephemeral::as_container,
     hooks, labels,
     pod_status::{ContainerStatus, PodStatus},
     termination_order::TerminationOrder,
 };
-use crate::{
-    events::{EventRecorder, Subject, reason},
-    pod::identity,
-};
+use crate::events::{EventRecorder, Subject, reason};
 
 /// Every container gets this long, whatever is left of its grace period, and where
 /// nothing names one.

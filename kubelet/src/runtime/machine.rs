@@ -4,12 +4,10 @@ use std::{fs, path::Path};
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kubelet_host::repeatable::blocking;
+use kubelet_pod_spec::resources::ResourceList;
 use tracing::warn;
 
-use crate::{
-    apiserver::objects::{ObjectError, Objects},
-    pod::resources::ResourceList,
-};
+use crate::apiserver::objects::{ObjectError, Objects};
 
 /// Assumed where the machine's memory cannot be read.
 const FALLBACK_MEMORY: i64 = 4 << 30;

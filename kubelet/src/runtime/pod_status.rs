@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use cri_proto::runtime::v1;
 use k8s_openapi::api::core::v1::ResourceRequirements;
+use kubelet_pod_spec::identity::PodUid;
 
 use super::labels;
-use crate::pod::identity::PodUid;
 
 /// State of a container, as CRI names them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,6 +4,7 @@ use std::{collections::HashSet, io, path::Path};
 
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_host::repeatable;
+use kubelet_pod_spec::identity;
 use tracing::{debug, info, warn};
 
 use super::{
@@ -11,10 +12,7 @@ use super::{
     cri::CriError,
     pod_status::{ContainerState, ContainerStatus, PodStatus, SandboxStatus},
 };
-use crate::{
-    logs,
-    pod::{directory, identity},
-};
+use crate::{logs, pod::directory};
 
 /// The dead containers that nobody needs: all but the newest of each name.
 fn superfluous_containers(status: &PodStatus) -> Vec<&ContainerStatus> {

@@ -8,6 +8,7 @@ use cri_proto::runtime::v1::{
     security_profile::ProfileType,
 };
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use kubelet_pod_spec::{identity, sysctl};
 
 use super::{
     hostname::{self, HostnameError},
@@ -15,10 +16,7 @@ use super::{
     resources::{self, Rules},
     security_context,
 };
-use crate::{
-    pod::{directory, identity},
-    sysctl,
-};
+use crate::pod::directory;
 
 /// What the config of a sandbox is made from, beside its pod.
 #[derive(Debug)]

@@ -13,13 +13,14 @@ use cri_proto::runtime::v1::{
 };
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use kubelet_host::{file_work::FileWork, repeatable};
+use kubelet_pod_spec::{duration::GoDuration, field_ref::Placement, identity};
 use tracing::{info, warn};
 
 use super::{
     RuntimeManager,
     container_config::{ConfigError, Parts, container_config},
     cri::CriError,
-    env::{self, EnvError, Placement, Sources},
+    env::{self, EnvError, Sources},
     hooks::{self, HookError},
     kill::Killing,
     mounts::{self, MountError, MountParts},
@@ -30,11 +31,10 @@ use super::{
     security_context::NodeSecurity,
 };
 use crate::{
-    config::duration::GoDuration,
     events::{EventRecorder, Subject, reason},
     image::ImageError,
     logs::links,
-    pod::{directory, identity},
+    pod::directory,
     volume::{MountedVolumes, plugin::Mounted},
 };
 

@@ -9,11 +9,11 @@ use std::{
 
 use k8s_openapi::api::core::v1::VolumeMount;
 use kubelet_host::bounded_io;
+use kubelet_pod_spec::expansion::expand;
 use tracing::warn;
 
 use super::{
     env,
-    expansion::expand,
     mounts::{MountError, MountParts},
 };
 use crate::volume::{

@@ -5,6 +5,7 @@ use std::{fmt::Display, path::Path, time::Duration};
 use cri_proto::runtime::v1::{PodSandboxConfig, UserNamespace};
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use kubelet_host::files;
+use kubelet_pod_spec::{ephemeral::as_container, identity, restart_rules::is_sidecar};
 use tracing::{info, warn};
 
 use super::{
@@ -12,13 +13,11 @@ use super::{
     actions::{self, ContainerToReset, PodActions},
     cri::CriError,
     dns::{self, DnsError},
-    ephemeral::as_container,
     hostname::HostnameError,
     kill::Killing,
     metrics::ContainerType,
     pod_state::PodState,
     pod_status::{ContainerState, PodStatus, SandboxStatus},
-    restart_rules::is_sidecar,
     runtime_class::{HandlerFeatures, RuntimeClassError},
     sandbox_config::{self, sandbox_config},
     start::{Running, StartError},
@@ -26,7 +25,6 @@ use super::{
 };
 use crate::{
     events::{Subject, reason},
-    pod::identity,
     status::ips,
     volume::MountedVolumes,
 };

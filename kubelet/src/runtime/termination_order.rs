@@ -7,10 +7,9 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::PodSpec;
+use kubelet_pod_spec::restart_rules::is_sidecar;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-
-use super::restart_rules::is_sidecar;
 
 /// Who of a pod waits for whose end.
 #[derive(Debug)]

@@ -16,6 +16,7 @@ use axum::{
 };
 use cri_proto::runtime::v1::CheckpointContainerRequest;
 use kubelet_host::{clock, repeatable::blocking};
+use kubelet_pod_spec::identity;
 use serde_json::json;
 
 use super::{
@@ -23,7 +24,7 @@ use super::{
     answer::{json as json_answer, text},
     target,
 };
-use crate::{logs::has_container, pod::identity};
+use crate::logs::has_container;
 
 pub(super) fn routes<V: NodeView>(view: V, root_dir: PathBuf) -> Router {
     let dir = root_dir.join("checkpoints");

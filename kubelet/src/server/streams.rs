@@ -11,6 +11,7 @@ use axum::{
     routing::{MethodRouter, get},
 };
 use cri_proto::runtime::v1::{AttachRequest, ExecRequest, PodSandboxState, PortForwardRequest};
+use kubelet_pod_spec::identity::{self, PodUid};
 
 use super::{
     NodeView,
@@ -19,10 +20,7 @@ use super::{
     streaming_server::StreamingServer,
     target,
 };
-use crate::{
-    pod::identity::{self, PodUid},
-    runtime::cri::CriError,
-};
+use crate::runtime::cri::CriError;
 
 /// When a client may try again that the runtime has no room for: its tokens live as long.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("60");

@@ -2,9 +2,9 @@
 //! have seen how.
 
 use k8s_openapi::api::core::v1::{ContainerStatus, PodSpec};
+use kubelet_pod_spec::restart_rules;
 
 use super::containers::{ended_with_its_pod, is_running, is_terminated, never_ran};
-use crate::runtime::restart_rules;
 
 /// Marks every container that may have run and is not known to have ended as
 /// failed, so that a pod is never taken for a success that it was not.

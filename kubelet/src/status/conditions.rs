@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1::{
     Container, ContainerStatus, Pod, PodCondition, PodSpec, PodStatus as ApiStatus,
 };
 use kubelet_host::clock;
+use kubelet_pod_spec::restart_rules;
 
 use super::{
     containers::{is_running, is_terminated},
@@ -13,7 +14,6 @@ use super::{
 use crate::runtime::{
     actions::{self, SandboxNeed},
     pod_status::PodStatus,
-    restart_rules,
 };
 
 /// The pod has a sandbox with a network.

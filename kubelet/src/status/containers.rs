@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{
     PodStatus as ApiStatus,
 };
 use kubelet_host::clock;
+use kubelet_pod_spec::restart_rules;
 
 use super::{
     details,
@@ -17,7 +18,6 @@ use crate::runtime::{
     pod_state::Waiting,
     pod_status::{self, PodStatus},
     resize::ResizeReport,
-    restart_rules,
 };
 
 /// Exit code of a container whose end nobody saw, as upstream.

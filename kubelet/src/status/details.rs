@@ -8,17 +8,15 @@ use k8s_openapi::{
     },
     apimachinery::pkg::api::resource::Quantity,
 };
+use kubelet_pod_spec::quantity::{self, NANOS};
 
 use super::{
     containers::is_running,
     quantities::{self, ResourceList},
 };
-use crate::{
-    config::quantity::{self, NANOS},
-    runtime::{
-        pod_status::{self, ContainerState},
-        resize::ResizeReport,
-    },
+use crate::runtime::{
+    pod_status::{self, ContainerState},
+    resize::ResizeReport,
 };
 
 /// Limits of so many thousandths of a CPU are the same to the kernel as less.

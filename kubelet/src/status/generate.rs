@@ -11,6 +11,8 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
 };
 use kubelet_host::clock;
+use kubelet_pod_spec::identity;
+use kubelet_pod_spec::qos::QosClass;
 
 use super::{
     Facts,
@@ -24,10 +26,7 @@ use super::{
     restart_all,
 };
 use crate::{
-    node::host_ips::HostIps,
-    pod::identity,
-    prober::results::ProbeResults,
-    runtime::{pod_status::PodStatus, resources::QosClass},
+    node::host_ips::HostIps, prober::results::ProbeResults, runtime::pod_status::PodStatus,
 };
 
 /// Bytes that the termination messages of a pod may have together, as upstream.

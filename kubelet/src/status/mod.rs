@@ -21,6 +21,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus as ApiStatus};
 use kubelet_host::clock;
 use kubelet_metrics::{Collector, Exposition, Family, Histogram};
+use kubelet_pod_spec::identity::{self, PodUid};
+use kubelet_pod_spec::qos::QosClass;
 use parking_lot::Mutex;
 use tokio::{sync::watch, time::Instant};
 use tracing::info;
@@ -32,11 +34,8 @@ use crate::{
     config::options::Options,
     lifecycle::Rejection,
     node::host_ips::HostIps,
-    pod::identity::{self, PodUid},
     prober::results::ProbeResults,
-    runtime::{
-        pod_state::Waiting, pod_status::PodStatus, resize::ResizeReport, resources::QosClass,
-    },
+    runtime::{pod_state::Waiting, pod_status::PodStatus, resize::ResizeReport},
 };
 
 /// What a pod's status is made from, beside the pod.

@@ -2,13 +2,13 @@
 //! differs, and of what is the kubelet's alone.
 
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_pod_spec::{
+    identity::{self, PodUid},
+    quantity,
+};
 use serde_json::{Map, Value, json};
 
 use super::{Report, conditions, is_terminal};
-use crate::{
-    config::quantity,
-    pod::identity::{self, PodUid},
-};
 
 /// The kubelet's fields that are replaced as a whole when they differ.
 const WHOLE: [&str; 8] = [

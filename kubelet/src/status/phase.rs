@@ -1,9 +1,9 @@
 //! Phase of a pod, from the states of its containers.
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, PodSpec};
+use kubelet_pod_spec::restart_rules;
 
 use super::containers::RESTARTING_ALL;
-use crate::runtime::restart_rules;
 
 /// Where a pod is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

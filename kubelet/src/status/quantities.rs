@@ -10,10 +10,9 @@ use k8s_openapi::{
     api::core::v1::{Container, PodSpec, ResourceRequirements},
     apimachinery::pkg::api::resource::Quantity,
 };
-
-use crate::{
-    config::quantity::{self, NANOS},
-    runtime::restart_rules,
+use kubelet_pod_spec::{
+    quantity::{self, NANOS},
+    restart_rules,
 };
 
 /// Amounts by the name of the resource.

@@ -15,6 +15,7 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use kubelet_pacing::backoff::jittered;
+use kubelet_pod_spec::identity::{self, PodUid};
 use tokio::{
     sync::watch,
     time::{Instant, MissedTickBehavior},
@@ -25,10 +26,7 @@ use tracing::{debug, info, warn};
 use super::{Report, StatusManager, is_terminal, patch};
 use crate::{
     apiserver::request::{ApiError, ask, delete_at_once},
-    pod::{
-        identity::{self, PodUid},
-        manager::PodManager,
-    },
+    pod::manager::PodManager,
 };
 
 /// Between two comparisons of what is reported with what the API server has, as

@@ -1,9 +1,9 @@
 //! The table of pods, and times in it.
 
 use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
+use kubelet_pod_spec::identity::{self, CONFIG_SEEN, CONFIG_SOURCE};
 
 use super::pod_status::summary;
-use crate::pod::identity::{self, CONFIG_SEEN, CONFIG_SOURCE};
 
 const COLUMNS: [&str; 7] = [
     "NAMESPACE",

@@ -5,9 +5,10 @@ use std::{
     task::{Context, Poll},
 };
 
+use kubelet_pod_spec::identity::PodUid;
 use tokio::sync::mpsc;
 
-use crate::{config::update::PodUpdate, pleg::PodLifecycleEvent, pod::identity::PodUid};
+use crate::{config::update::PodUpdate, pleg::PodLifecycleEvent};
 
 /// Kinds of news.
 const KINDS: usize = 3;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{VolumeError, VolumeHost, spec::VolumeSpec};
-use crate::lifecycle::node_affinity;
+use kubelet_pod_spec::node_affinity;
 
 /// Whether the volume's node affinity is met by this node.
 pub(super) async fn check_node(spec: &VolumeSpec, host: &VolumeHost) -> Result<(), VolumeError> {

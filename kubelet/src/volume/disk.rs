@@ -11,8 +11,7 @@ use super::{
     subpath,
 };
 use kubelet_host::mount_info;
-
-use crate::pod::identity::PodUid;
+use kubelet_pod_spec::identity::PodUid;
 
 /// The volumes below a pod's directory. Blocks.
 ///

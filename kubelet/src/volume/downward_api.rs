@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, fmt::Write as _};
 
 use futures::future::FutureExt as _;
 use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, Pod, ResourceFieldSelector};
+use kubelet_pod_spec::{field_ref, resource_field_ref};
 
 use super::{
     VolumeError, VolumeHost,
@@ -12,7 +13,6 @@ use super::{
     plugin::{Attributes, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
     spec::VolumeSpec,
 };
-use crate::runtime::env::{field, resource_field};
 
 /// The plugin.
 #[derive(Debug)]
@@ -102,7 +102,7 @@ async fn resource_value(
     let (objects, root_dir) = (&*host.objects, &host.options.root_dir);
     let allocatable = host.machine.allocatable(objects, root_dir).await;
     let allocatable = allocatable.map_err(|error| error.to_string())?;
-    resource_field::value(selector, spec, container, &allocatable)
+    resource_field_ref::value(selector, spec, container, &allocatable)
         .map_err(|error| error.to_string())
 }
 
@@ -111,7 +111,7 @@ fn field_value(pod: &Pod, path: &str) -> Option<String> {
     let map = match path {
         "metadata.labels" => &pod.metadata.labels,
         "metadata.annotations" => &pod.metadata.annotations,
-        _ => return field::of_metadata(pod, path),
+        _ => return field_ref::of_metadata(pod, path),
     };
     Some(map.as_ref().map(lines).unwrap_or_default())
 }

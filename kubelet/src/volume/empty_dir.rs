@@ -10,13 +10,13 @@ use std::{
 use futures::future::FutureExt as _;
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, PodSpec, ResourceRequirements};
 use kubelet_host::mount_info;
+use kubelet_pod_spec::{resources, restart_rules};
 
 use super::{
     VolumeError, VolumeHost, blocking_on_own_files, huge_pages, mount, ownership,
     plugin::{Attributes, FsGroup, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
     spec::VolumeSpec,
 };
-use crate::{pod::resources, runtime::restart_rules};
 
 const NAME: &str = "kubernetes.io/empty-dir";
 
@@ -209,6 +209,7 @@ fn mark(marker: &Path) -> Result<(), VolumeError> {
 mod tests {
     use std::os::unix::fs::MetadataExt as _;
 
+    use kubelet_pod_spec::identity::PodUid;
     use serde_json::{Value, json};
 
     use super::*;
@@ -216,7 +217,6 @@ mod tests {
         apiserver::objects::NoObjects,
         config::options::Options,
         events::EventRecorder,
-        pod::identity::PodUid,
         runtime::machine::Machine,
         volume::{
             plugin::VolumeMode,

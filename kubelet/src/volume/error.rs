@@ -6,10 +6,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use kubelet_pod_spec::validation::field::FieldError;
 use tree_walk::RemoveError;
 
 use super::plugin::VolumeMode;
-use crate::{apiserver::objects::ObjectError, config::validation::field::FieldError};
+use crate::apiserver::objects::ObjectError;
 
 /// Why a volume cannot be had, or given back.
 #[derive(Debug, thiserror::Error)]

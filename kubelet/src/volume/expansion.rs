@@ -7,6 +7,7 @@ use k8s_openapi::{
     apimachinery::pkg::api::resource::Quantity,
 };
 use kubelet_host::clock;
+use kubelet_pod_spec::resources;
 use serde_json::{Value, json};
 use tracing::warn;
 
@@ -14,7 +15,6 @@ use super::{
     VolumeError, VolumeHost,
     plugin::{Growth, MountRequest, VolumePlugin},
 };
-use crate::pod::resources;
 
 const STORAGE: &str = "storage";
 /// Annotation of claims of volumes that no node has anything to do for when they grow.

@@ -9,6 +9,7 @@ use kubelet_host::{
     bounded_io::{self, IoPermit},
     repeatable,
 };
+use kubelet_pod_spec::{identity::PodUid, resources};
 use tokio::task::JoinError;
 
 use super::{
@@ -16,10 +17,7 @@ use super::{
     plugin::{PodVolume, VolumeMode},
 };
 use crate::{
-    apiserver::objects::Objects,
-    config::options::Options,
-    events::EventRecorder,
-    pod::{directory, identity::PodUid, resources},
+    apiserver::objects::Objects, config::options::Options, events::EventRecorder, pod::directory,
     runtime::machine::Machine,
 };
 

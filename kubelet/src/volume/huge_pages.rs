@@ -4,8 +4,7 @@ use k8s_openapi::{
     api::core::v1::{Pod, ResourceRequirements},
     apimachinery::pkg::api::resource::Quantity,
 };
-
-use crate::pod::resources;
+use kubelet_pod_spec::resources;
 
 const RESOURCE: &str = "hugepages-";
 

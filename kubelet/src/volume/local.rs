@@ -10,6 +10,7 @@ use std::{
 use futures::future::FutureExt as _;
 use k8s_openapi::api::core::v1::LocalVolumeSource;
 use kubelet_host::mount_info;
+use kubelet_pod_spec::validation::{field::Faults, mounts};
 
 use super::{
     VolumeError, VolumeHost, blocking_at, blocking_on_own_files, disk, file_system, mount,
@@ -20,7 +21,6 @@ use super::{
     },
     spec::VolumeSpec,
 };
-use crate::config::validation::{field::Faults, mounts};
 
 const NAME: &str = "kubernetes.io/local-volume";
 const DEFAULT_FS_TYPE: &str = "ext4";

@@ -4,6 +4,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Container, Node, Pod, PodSpec};
 use kubelet_metrics::{Collector, Exposition};
+use kubelet_pod_spec::identity::PodUid;
 use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, watch},
@@ -20,10 +21,7 @@ use super::{
     spec::{self, VolumeSpec},
     world::{Wants, World},
 };
-use crate::{
-    events::{Subject, reason},
-    pod::identity::PodUid,
-};
+use crate::events::{Subject, reason};
 
 /// How long a pod waits for its volumes, or for their end, before its sync fails. The
 /// manager goes on meanwhile.

@@ -4,6 +4,7 @@ use std::{net::Ipv6Addr, pin::pin, time::Duration};
 
 use futures::future::FutureExt as _;
 use k8s_openapi::api::core::v1::NFSVolumeSource;
+use kubelet_pod_spec::validation::{field::Faults, mounts};
 use rustix::mount::UnmountFlags;
 use tokio::time::timeout;
 use tracing::warn;
@@ -15,7 +16,6 @@ use super::{
     plugin::{Attributes, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
     spec::{VolumeSource, VolumeSpec},
 };
-use crate::config::validation::{field::Faults, mounts};
 
 /// After this, a server that does not answer is given up.
 const UNMOUNT_LIMIT: Duration = Duration::from_secs(60);

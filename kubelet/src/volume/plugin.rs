@@ -25,15 +25,15 @@ use std::{fmt, path::PathBuf, sync::Arc};
 
 use futures::future::{self, BoxFuture, FutureExt as _};
 use k8s_openapi::api::core::v1::Pod;
-
-use super::{VolumeError, spec::VolumeSpec};
-use crate::{
-    config::validation::{
+use kubelet_pod_spec::{
+    identity::PodUid,
+    validation::{
         field::{self, Faults},
         mounts,
     },
-    pod::identity::PodUid,
 };
+
+use super::{VolumeError, spec::VolumeSpec};
 
 /// What a call comes to.
 pub type Work<'a, T> = BoxFuture<'a, Result<T, VolumeError>>;

@@ -3,6 +3,7 @@
 
 use std::{collections::HashMap, fmt, future::pending, sync::Arc};
 
+use kubelet_pod_spec::identity::{self, PodUid};
 use tokio::{
     task::{Id, JoinError, JoinSet},
     time::{Instant, sleep_until},
@@ -20,10 +21,7 @@ use super::{
 };
 use crate::{
     events::{Subject, reason},
-    pod::{
-        directory,
-        identity::{self, PodUid},
-    },
+    pod::directory,
 };
 
 type Outcome = Result<Option<Mounted>, VolumeError>;

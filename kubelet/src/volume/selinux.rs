@@ -6,12 +6,12 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{PodSpec, SELinuxOptions, SecurityContext, VolumeMount};
 use kubelet_host::selinux::SeLinux;
-
-use super::{VolumeError, spec::VolumeSpec};
-use crate::config::validation::{
+use kubelet_pod_spec::validation::{
     field::{Faults, Path},
     mounts,
 };
+
+use super::{VolumeError, spec::VolumeSpec};
 
 /// What a container says of its label, and where.
 struct Given<'a> {

@@ -9,6 +9,7 @@ use std::{
     sync::Arc,
 };
 
+use kubelet_pod_spec::identity::PodUid;
 use tokio::time::Instant;
 
 use self::attempts::Attempts;
@@ -16,7 +17,6 @@ use super::{
     expansion::Known,
     plugin::{Device, MountRequest, Mounted, PodVolume},
 };
-use crate::pod::identity::PodUid;
 
 /// Everything that is known of volumes on this node.
 #[derive(Debug, Default)]

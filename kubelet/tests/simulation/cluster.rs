@@ -20,9 +20,9 @@ use kube::{
 };
 use kubelet::{
     config::update::{PodOperation, Source},
-    pod::identity::{CONFIG_MIRROR, PodUid},
     runtime::machine::Machine,
 };
+use kubelet_pod_spec::identity::{CONFIG_MIRROR, PodUid};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::{

@@ -4,8 +4,8 @@ use std::{ops::Range, sync::Arc, time::Duration};
 
 use e2e::{fake_runtime::FakeRuntime, random::Random};
 use jiff::Timestamp;
-use kubelet::pod::identity::PodUid;
 use kubelet_host::repeatable::Repeatable;
+use kubelet_pod_spec::identity::PodUid;
 use tokio::{
     runtime::Handle,
     time::{Instant, sleep},

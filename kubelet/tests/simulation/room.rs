@@ -6,9 +6,9 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kubelet::{
     config::update::{PodOperation, Source},
-    pod::identity::PodUid,
     runtime::machine::Machine,
 };
+use kubelet_pod_spec::identity::PodUid;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 

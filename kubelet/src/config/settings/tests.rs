@@ -1,12 +1,11 @@
 use std::fs;
 
 use super::*;
+use kubelet_pod_spec::quantity::NANOS;
+
 use crate::{
     cli::{Command, parse},
-    config::{
-        quantity::NANOS,
-        server_settings::{AuthorizationMode, CertificateSource},
-    },
+    config::server_settings::{AuthorizationMode, CertificateSource},
     server::{FromCluster, Servers},
 };
 

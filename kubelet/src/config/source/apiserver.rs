@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, fmt, pin::pin, sync::Arc, time::Duration};
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client};
+use kubelet_pod_spec::identity::{self, PodUid};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
@@ -13,7 +14,6 @@ use crate::{
     apiserver::list_watch::{Change, ListWatch},
     checkpoint::Checkpoint,
     config::pod_config::{Closed, PodSet, SourceHandle},
-    pod::identity::{self, PodUid},
 };
 
 /// The API server has so long to say which pods there are before those of the checkpoint

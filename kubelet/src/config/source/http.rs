@@ -8,6 +8,10 @@ use hyper::{
     header::{HeaderName, HeaderValue},
 };
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_pod_spec::{
+    identity::full_name,
+    manifest::{ManifestError, decode},
+};
 use tokio::time;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -16,13 +20,7 @@ use super::{
     http_client::{FetchError, HttpClient},
     static_pod::{Origin, static_pod},
 };
-use crate::{
-    config::{
-        manifest::{ManifestError, decode},
-        pod_config::{Closed, PodSet, SourceHandle},
-    },
-    pod::identity::full_name,
-};
+use crate::config::pod_config::{Closed, PodSet, SourceHandle};
 
 /// Failures in a row that are told to everybody.
 const TOLD_FAILURES: u32 = 3;
@@ -173,6 +171,6 @@ impl UrlSource {
 
 fn is_list(bytes: &[u8]) -> bool {
     let text = std::str::from_utf8(bytes).unwrap_or_default();
-    crate::config::yaml::documents(text, crate::config::yaml::DuplicateKeys::LastWins)
+    kubelet_pod_spec::yaml::documents(text, kubelet_pod_spec::yaml::DuplicateKeys::LastWins)
         .is_ok_and(|documents| documents.iter().any(|object| object["items"].is_array()))
 }

@@ -11,16 +11,14 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_pod_spec::{
+    identity::full_name,
+    manifest::{ManifestError, decode},
+};
 use tracing::{error, info, warn};
 
 use super::static_pod::{Origin, static_pod};
-use crate::{
-    config::{
-        manifest::{ManifestError, decode},
-        pod_config::PodSet,
-    },
-    pod::identity::full_name,
-};
+use crate::config::pod_config::PodSet;
 
 /// Larger files are no manifests.
 const MAX_LENGTH: u64 = 10 << 20;

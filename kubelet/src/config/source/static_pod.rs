@@ -4,16 +4,13 @@
 use std::{io, path::Path};
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus, Toleration};
-use sha2::{Digest, Sha256};
-
-use crate::{
-    config::{
-        defaults::set_defaults,
-        manifest::ManifestError,
-        validation::{static_pod::validate_references, validate_pod},
-    },
-    pod::identity::CONFIG_HASH,
+use kubelet_pod_spec::{
+    defaults::set_defaults,
+    identity::CONFIG_HASH,
+    manifest::ManifestError,
+    validation::{static_pod::validate_references, validate_pod},
 };
+use sha2::{Digest, Sha256};
 
 /// Hexadecimal digits of a static pod's UID.
 const UID_DIGITS: usize = 32;

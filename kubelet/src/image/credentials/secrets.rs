@@ -1,6 +1,7 @@
 //! The pull secrets that a pod names.
 
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_pod_spec::identity;
 use tracing::warn;
 
 use super::{
@@ -11,7 +12,6 @@ use super::{
 use crate::{
     apiserver::objects::Objects,
     events::{EventRecorder, Subject, reason},
-    pod::identity,
 };
 
 type Read = fn(&[u8]) -> Result<DockerConfig, DockerConfigError>;

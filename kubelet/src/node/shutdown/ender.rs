@@ -3,16 +3,14 @@
 use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_pod_spec::identity::{self, PodUid};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::order::{Group, ShutdownGracePeriod, grouped};
 use crate::{
     active_pods::active_pods,
-    pod::{
-        identity::{self, PodUid},
-        manager::PodManager,
-    },
+    pod::manager::PodManager,
     pod_syncer::Syncer,
     pod_worker::{Kill, PodWorkers},
     status::{Phase, StatusManager, Verdict},

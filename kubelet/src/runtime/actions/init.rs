@@ -2,14 +2,12 @@
 //! one, and sidecars among them run on.
 
 use k8s_openapi::api::core::v1::{Container, PodSpec};
+use kubelet_pod_spec::restart_rules::{RestartPolicy, is_sidecar, restarts};
 
 use super::{ContainerToKill, KillReason, PodActions, is_changed, kill, unknown};
 use crate::{
     prober::results::{ProbeResult, ProbeResults, ProbeType},
-    runtime::{
-        pod_status::{ContainerState, ContainerStatus, PodStatus},
-        restart_rules::{RestartPolicy, is_sidecar, restarts},
-    },
+    runtime::pod_status::{ContainerState, ContainerStatus, PodStatus},
 };
 
 /// What one init container that was made needs.

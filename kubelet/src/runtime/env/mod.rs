@@ -2,8 +2,6 @@
 
 mod config_data;
 mod env_file;
-pub mod field;
-pub mod resource_field;
 mod services;
 
 use std::{
@@ -13,17 +11,18 @@ use std::{
 
 use k8s_openapi::api::core::v1::{Container, EnvVarSource, FileKeySelector, Pod, PodSpec};
 use kubelet_host::bounded_io;
-
-use self::{
-    config_data::ConfigData,
-    env_file::EnvFileError,
-    field::{FieldError, Placement},
-    resource_field::ResourceFieldError,
+use kubelet_pod_spec::{
+    expansion::expand,
+    field_ref::{self, FieldError, Placement},
+    identity,
+    resource_field_ref::{self, ResourceFieldError},
+    resources::ResourceList,
 };
-use super::{expansion::expand, machine::Machine};
+
+use self::{config_data::ConfigData, env_file::EnvFileError};
+use super::machine::Machine;
 use crate::{
     apiserver::objects::{ObjectError, Objects},
-    pod::{identity, resources::ResourceList},
     volume::MountedVolumes,
 };
 
@@ -216,14 +215,15 @@ impl Scope<'_> {
         config_data: &mut ConfigData<'_>,
     ) -> Result<Option<String>, EnvError> {
         if let Some(field) = &source.field_ref {
-            Ok(Some(field::value(
+            Ok(Some(field_ref::value(
                 self.pod,
                 &field.field_path,
                 self.placement,
             )?))
         } else if let Some(selector) = &source.resource_field_ref {
             let allocatable = self.allocatable().await?;
-            let value = resource_field::value(selector, self.spec, self.container, &allocatable)?;
+            let value =
+                resource_field_ref::value(selector, self.spec, self.container, &allocatable)?;
             Ok(Some(value))
         } else if let Some(selector) = &source.config_map_key_ref {
             config_data.config_map_key(selector).await

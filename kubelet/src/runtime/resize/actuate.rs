@@ -4,6 +4,7 @@ use k8s_openapi::{
     api::core::v1::{Container, Pod, PodSpec, ResourceRequirements},
     apimachinery::pkg::api::resource::Quantity,
 };
+use kubelet_pod_spec::identity::{self, PodUid};
 use tracing::{info, warn};
 
 use super::{
@@ -14,14 +15,11 @@ use super::{
     since,
     told::News,
 };
-use crate::{
-    pod::identity::{self, PodUid},
-    runtime::{
-        RuntimeManager,
-        cri::CriError,
-        pod_status::{ContainerState, PodStatus},
-        resources,
-    },
+use crate::runtime::{
+    RuntimeManager,
+    cri::CriError,
+    pod_status::{ContainerState, PodStatus},
+    resources,
 };
 
 /// Why containers go on with what they had.

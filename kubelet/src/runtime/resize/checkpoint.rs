@@ -10,11 +10,11 @@ use std::{
 
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use kubelet_host::repeatable::blocking;
+use kubelet_pod_spec::identity::PodUid;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 use super::ByContainer;
-use crate::pod::identity::PodUid;
 
 const FILE: &str = "resources.json";
 

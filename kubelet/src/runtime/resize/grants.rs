@@ -6,6 +6,7 @@ use k8s_openapi::{
     api::core::v1::{Pod, PodCondition, PodSpec, ResourceRequirements},
     apimachinery::pkg::apis::meta::v1::Time,
 };
+use kubelet_pod_spec::identity::{self, PodUid};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 use tracing::{info, warn};
@@ -20,10 +21,7 @@ use super::{
     with_resources_of,
 };
 use crate::{
-    pod::{
-        directory,
-        identity::{self, PodUid},
-    },
+    pod::directory,
     runtime::{
         RuntimeManager,
         pod_status::{ContainerStatus, PodStatus},

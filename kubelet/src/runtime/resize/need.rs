@@ -1,11 +1,9 @@
 //! CPU and memory that containers and pods have or want.
 
 use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
+use kubelet_pod_spec::resources::{Side, amount, millis, units};
 
-use crate::{
-    pod::resources::{Side, amount, millis, units},
-    runtime::resources,
-};
+use crate::runtime::resources;
 
 /// Requests and limits: thousandths of a CPU, and bytes. Zero where there is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

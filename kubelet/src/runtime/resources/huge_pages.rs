@@ -2,10 +2,9 @@
 
 use cri_proto::runtime::v1::HugepageLimit;
 use k8s_openapi::api::core::v1::ResourceRequirements;
-
-use crate::{
-    config::quantity,
-    pod::resources::{Amounts, amounts, units},
+use kubelet_pod_spec::{
+    quantity,
+    resources::{Amounts, amounts, units},
 };
 
 const UNITS: [&str; 6] = ["B", "KB", "MB", "GB", "TB", "PB"];

@@ -2,21 +2,15 @@
 
 mod huge_pages;
 mod oom_score;
-mod qos;
 mod swap;
-
-use std::collections::BTreeMap;
 
 use cri_proto::runtime::v1::LinuxContainerResources;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
+use kubelet_pod_spec::resources::{self, Side, amount, millis};
 
-pub use self::qos::QosClass;
 pub(crate) use self::swap::may_swap;
 use super::machine::Machine;
-use crate::{
-    config::options::Options,
-    pod::resources::{self, ResourceList, Side, amount, millis},
-};
+use crate::config::options::Options;
 
 /// Smallest quota that the kernel takes, microseconds.
 const MIN_CPU_QUOTA: i64 = 1000;

@@ -2,15 +2,13 @@
 //! runs out.
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
-
-use super::QosClass;
-use crate::{
-    pod::{
-        priority,
-        resources::{self, Side, amount, units},
-    },
-    runtime::restart_rules,
+use kubelet_pod_spec::{
+    priority,
+    resources::{self, Side, amount, units},
+    restart_rules,
 };
+
+use kubelet_pod_spec::qos::QosClass;
 
 const GUARANTEED: i64 = -997;
 const BEST_EFFORT: i64 = 1000;
@@ -83,7 +81,7 @@ mod tests {
             spec: Some(serde_json::from_value(spec).unwrap()),
             ..Pod::default()
         };
-        crate::config::defaults::set_defaults(&mut pod);
+        kubelet_pod_spec::defaults::set_defaults(&mut pod);
         let spec = pod.spec.clone().unwrap();
         let all = spec.containers.iter();
         let mut all = all.chain(spec.init_containers.iter().flatten());

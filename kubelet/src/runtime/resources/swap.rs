@@ -2,15 +2,14 @@
 
 use cri_proto::runtime::v1::LinuxContainerResources;
 use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
-
-use super::{QosClass, Rules};
-use crate::{
-    config::options::SwapBehavior,
-    pod::{
-        priority,
-        resources::{amount, units},
-    },
+use kubelet_pod_spec::qos::QosClass;
+use kubelet_pod_spec::{
+    priority,
+    resources::{amount, units},
 };
+
+use super::Rules;
+use crate::config::options::SwapBehavior;
 
 /// Limits swap where the kernel can: to nothing, or with `LimitedSwap` to the part of
 /// the machine's swap that the container requests of its memory.

@@ -23,7 +23,7 @@ fn pod(spec: Value) -> Pod {
         spec: Some(serde_json::from_value(spec).unwrap()),
         ..Pod::default()
     };
-    crate::config::defaults::set_defaults(&mut pod);
+    kubelet_pod_spec::defaults::set_defaults(&mut pod);
     pod
 }
 

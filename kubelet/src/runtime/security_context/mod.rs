@@ -11,8 +11,7 @@ use k8s_openapi::api::core::v1::{
     AppArmorProfile, Container, Pod, PodSecurityContext, PodSpec, SELinuxOptions, SeccompProfile,
     SecurityContext,
 };
-
-use crate::pod::identity::{self, PodUid};
+use kubelet_pod_spec::identity::{self, PodUid};
 
 /// Why a container may not run as its spec and image say.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]

@@ -15,6 +15,7 @@ use cri_proto::csi::v1::{
     NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
     NodeUnstageVolumeRequest, node_service_capability::rpc::Type as Capability,
 };
+use kubelet_pod_spec::identity::PodUid;
 
 use super::{
     Csi,
@@ -25,12 +26,9 @@ use super::{
     source::Source,
     volume_data::{VolumeData, attachment_on_disk},
 };
-use crate::{
-    pod::identity::PodUid,
-    volume::{
-        VolumeError, blocking_at, blocking_on_own_files, disk, loop_device, mount,
-        plugin::{FoundDevice, MountRequest, Mounted, PodVolume},
-    },
+use crate::volume::{
+    VolumeError, blocking_at, blocking_on_own_files, disk, loop_device, mount,
+    plugin::{FoundDevice, MountRequest, Mounted, PodVolume},
 };
 
 /// Name of the directory of everything here.

@@ -4,16 +4,14 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Pod, SecretReference};
+use kubelet_pod_spec::identity::{self, PodUid};
 
 use super::{
     Csi,
     policy::Policy,
     source::{Lifecycle, Source, attachment_name, unique_name},
 };
-use crate::{
-    pod::identity::{self, PodUid},
-    volume::VolumeError,
-};
+use crate::volume::VolumeError;
 
 /// Texts by name, as CSI has them everywhere.
 pub(super) type Texts = BTreeMap<String, String>;

@@ -10,18 +10,18 @@ use cri_proto::csi::v1::{
     },
 };
 use k8s_openapi::api::core::v1::{CSIPersistentVolumeSource, SecretReference};
+use kubelet_pod_spec::{
+    identity,
+    validation::{field::Faults, mounts},
+};
 use sha2::{Digest as _, Sha256};
 
 use super::{NAME, client::Capabilities};
-use crate::{
-    config::validation::{field::Faults, mounts},
-    pod::identity,
-    volume::{
-        VolumeError,
-        plugin::{MountRequest, VolumeMode},
-        selinux,
-        spec::VolumeSpec,
-    },
+use crate::volume::{
+    VolumeError,
+    plugin::{MountRequest, VolumeMode},
+    selinux,
+    spec::VolumeSpec,
 };
 
 const READ_WRITE_ONCE: &str = "ReadWriteOnce";

@@ -23,9 +23,9 @@ use kubelet::{
         update::Source,
     },
     kubelet::{Kubelet, Membership},
-    pod::identity::PodUid,
     runtime::cri::CriClient,
 };
+use kubelet_pod_spec::identity::PodUid;
 use serde_json::{Value, json};
 use tokio::{
     sync::{oneshot, watch},

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::config_file::{ConfigFile, Entry, validate};
-use crate::config::{
+use kubelet_pod_spec::{
     duration::GoDuration,
     validation::field::FieldError,
     yaml::{self, SyntaxError},

@@ -2,19 +2,17 @@
 
 use std::collections::BTreeSet;
 
+use kubelet_pod_spec::{
+    duration::GoDuration,
+    validation::{
+        field::{Faults, FieldError, Path as FieldPath},
+        names,
+    },
+};
 use serde::Deserialize;
 
 use super::API_VERSIONS;
-use crate::{
-    config::{
-        duration::GoDuration,
-        validation::{
-            field::{Faults, FieldError, Path as FieldPath},
-            names,
-        },
-    },
-    image::credentials::registry_url::RegistryUrl,
-};
+use crate::image::credentials::registry_url::RegistryUrl;
 
 /// The one version whose requests carry tokens of service accounts.
 const TOKEN_API_VERSION: &str = "credentialprovider.kubelet.k8s.io/v1";

@@ -3,14 +3,12 @@
 
 use std::{collections::BTreeMap, process::Stdio, time::Duration};
 
+use kubelet_pod_spec::duration::GoDuration;
 use serde::{Deserialize, Serialize};
 use tokio::{io::AsyncWriteExt as _, process::Command};
 
 use super::config::CredentialProvider;
-use crate::{
-    config::duration::GoDuration,
-    image::credentials::{Credential, docker_config::DockerConfig},
-};
+use crate::image::credentials::{Credential, docker_config::DockerConfig};
 
 /// For any plugin, as upstream.
 const LIMIT: Duration = Duration::from_secs(60);

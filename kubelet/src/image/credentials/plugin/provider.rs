@@ -7,6 +7,7 @@ use futures::{
     future::{BoxFuture, WeakShared},
 };
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_pod_spec::identity;
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
@@ -21,7 +22,6 @@ use crate::{
     image::credentials::{
         Coordinates, CredentialSource, docker_config::DockerConfig, hex, registry_url,
     },
-    pod::identity,
     tokens::TokenCache,
 };
 

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::pod::identity;
+use crate::identity;
 
 /// Why a variable cannot have the value of a field.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]

@@ -9,8 +9,8 @@ use k8s_openapi::{
 };
 
 use crate::{
-    config::quantity::{self, NANOS},
-    runtime::restart_rules::is_sidecar,
+    quantity::{self, NANOS},
+    restart_rules::is_sidecar,
 };
 
 /// Quantities by resource, as the API has them.

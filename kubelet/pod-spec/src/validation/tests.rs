@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{static_pod::validate_references, validate_pod};
-use crate::config::defaults::set_defaults;
+use crate::defaults::set_defaults;
 
 /// The faults of a pod whose spec or metadata is changed by a JSON pointer.
 fn faults(changes: &[(&str, Value)]) -> Vec<String> {

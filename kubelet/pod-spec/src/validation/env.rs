@@ -10,7 +10,7 @@ use super::{
     names,
     pod::PodContext,
 };
-use crate::config::quantity;
+use crate::quantity;
 
 /// Fields of a pod that a variable can hold.
 const ENV_FIELDS: &[&str] = &[

@@ -3,8 +3,8 @@
 use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceFieldSelector, ResourceRequirements};
 
 use crate::{
-    config::quantity,
-    pod::resources::{self, ResourceList, Side, amount, millis, units},
+    quantity,
+    resources::{self, ResourceList, Side, amount, millis, units},
 };
 
 /// Resources that have the node's amount where a container is not limited.

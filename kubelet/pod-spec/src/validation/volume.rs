@@ -9,7 +9,7 @@ use super::{
     field::{Faults, Path},
     mounts, names,
 };
-use crate::config::quantity;
+use crate::quantity;
 
 const MAX_MODE: i64 = 0o777;
 

@@ -5,7 +5,7 @@ use std::fmt;
 
 use tracing::info;
 
-use crate::config::validation::names;
+use crate::validation::names;
 
 /// A namespace of the kernel that has sysctls of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::PodSpec;
 
-use crate::pod::resources::{Amounts, ResourceList, amount};
+use crate::resources::{Amounts, ResourceList, amount};
 
 /// The resources by which pods are classed.
 const COMPUTE: [&str; 2] = ["cpu", "memory"];
@@ -91,7 +91,7 @@ mod tests {
             spec: Some(serde_json::from_value(spec).unwrap()),
             ..Default::default()
         };
-        crate::config::defaults::set_defaults(&mut pod);
+        crate::defaults::set_defaults(&mut pod);
         QosClass::of(&pod.spec.unwrap())
     }
 

@@ -9,8 +9,8 @@ use super::{
     names,
 };
 use crate::{
-    config::quantity::{self, NANOS},
-    pod::resources::{self, ResourceList, Side, is_huge_pages},
+    quantity::{self, NANOS},
+    resources::{self, ResourceList, Side, is_huge_pages},
 };
 
 /// Whose resources are checked.

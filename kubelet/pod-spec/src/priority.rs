@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::Pod;
 use super::identity;
 
 /// Lowest priority of the classes that Kubernetes keeps for itself.
-pub(crate) const SYSTEM_CRITICAL: i32 = 2_000_000_000;
+pub const SYSTEM_CRITICAL: i32 = 2_000_000_000;
 const NODE_CRITICAL_CLASS: &str = "system-node-critical";
 
 /// Whether the pod runs whatever else cannot: static pods, their mirrors, and those of

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::quantity;
-use crate::pod::resources::{self, ResourceList, Side};
+use crate::resources::{self, ResourceList, Side};
 
 const DEFAULT_MODE: i32 = 0o644;
 

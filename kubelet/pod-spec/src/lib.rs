@@ -1,0 +1,23 @@
+//! Pods as their specs describe them: identity, manifests, defaults, validation, resources, and
+//! the rules that follow from a spec alone. Everything here is a pure function of its input:
+//! nothing asks the runtime, the API server or the node.
+
+pub mod defaults;
+pub mod duration;
+pub mod ephemeral;
+pub mod expansion;
+pub mod field_ref;
+pub mod identity;
+pub mod manifest;
+pub mod node_affinity;
+pub mod priority;
+pub mod qos;
+pub mod quantity;
+pub mod resource_field_ref;
+pub mod resources;
+pub mod restart_rules;
+pub mod shortage;
+pub mod stop_signal;
+pub mod sysctl;
+pub mod validation;
+pub mod yaml;
