@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, sync::Arc};
 
 use k8s_openapi::api::core::v1::NodeAddress;
 use kube::Client;
+use kubelet_cri_client::{CriClient, readiness::RuntimeReadiness};
 use kubelet_metrics::Collector;
 use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -27,7 +28,6 @@ use crate::{
         reporter::{NodeReporter, OnRepeatedFailure, ReporterParts},
         watch::NodeWatch,
     },
-    runtime::{cri::CriClient, readiness::RuntimeReadiness},
 };
 
 /// A cluster that is joined, and whose parts do not run yet.

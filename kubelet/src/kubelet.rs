@@ -12,6 +12,7 @@ use std::{
 
 use k8s_openapi::api::core::v1::{Node, PodStatus};
 use kube::Client;
+use kubelet_cri_client::{CriClient, CriError, readiness::RuntimeReadiness};
 use kubelet_pod_spec::identity::PodUid;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -40,11 +41,7 @@ use crate::{
     pod_syncer::{PodStarts, Syncer},
     pod_worker::PodWorkers,
     prober::{ProbeManager, results::ProbeResults},
-    runtime::{
-        RuntimeManager,
-        cri::{CriClient, CriError},
-        readiness::RuntimeReadiness,
-    },
+    runtime::RuntimeManager,
     status::{StatusManager, sync::StatusSync},
     sync_loop::{Inbox, LoopMonitor, SyncLoop},
     volume::{

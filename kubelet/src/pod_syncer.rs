@@ -5,6 +5,7 @@ mod starts;
 use std::{io, os::unix::fs::DirBuilderExt as _, path::PathBuf, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus as ApiStatus};
+use kubelet_cri_client::{pod_status::PodStatus, readiness::RuntimeReadiness};
 use kubelet_host::{clock, repeatable};
 use kubelet_pod_spec::identity::{self, PodUid};
 use tokio::time::Instant;
@@ -19,10 +20,7 @@ use crate::{
     pod::{directory, manager::PodManager, mirror::MirrorPods, removals::Removals},
     pod_worker::{Kill, PodSyncer, Subject, SyncOutcome, WorkerError},
     prober::ProbeManager,
-    runtime::{
-        RuntimeManager, grace_period, pod_state::PodState, pod_status::PodStatus,
-        readiness::RuntimeReadiness,
-    },
+    runtime::{RuntimeManager, grace_period, pod_state::PodState},
     status::{Facts, Phase, StatusManager, Verdict},
     volume::{self, VolumeManager},
 };

@@ -3,6 +3,7 @@
 use std::{io, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Node, Pod};
+use kubelet_cri_client::{CriClient, CriError};
 use kubelet_host::selinux;
 use kubelet_metrics::Exposition;
 use tokio::{
@@ -30,7 +31,6 @@ use crate::{
     logs::{LogError, LogOptions, LogParts},
     node::findings::{Findings, Pressure},
     root_dir::{RootDirError, RootDirLock},
-    runtime::cri::{CriClient, CriError},
     server::{
         FromCluster, NodeView, ServerError, Servers,
         reviews::ApiServerReviews,

@@ -12,6 +12,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_cri_client::readiness::RuntimeReadiness;
 use kubelet_pod_spec::identity::{self, PodUid};
 use tokio::time::{Instant, MissedTickBehavior, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -30,7 +31,7 @@ use crate::{
     pod::{manager::PodManager, mirror::MirrorPods},
     pod_syncer::Syncer,
     pod_worker::{Kill, PodWorkers},
-    runtime::{RuntimeManager, readiness::RuntimeReadiness},
+    runtime::RuntimeManager,
     status::{Phase, StatusManager, Verdict},
 };
 

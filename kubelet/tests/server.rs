@@ -14,10 +14,10 @@ use kubelet::{
     config::{options::Options, settings::ServerOptions},
     logs::{LogError, LogOptions, LogParts},
     logs_command::{self, LogsError, LogsOptions},
-    runtime::cri::CriClient,
     server::{FromCluster, NodeView, Servers, socket_path},
     status_command::{self, OutputFormat, StatusOptions},
 };
+use kubelet_cri_client::CriClient;
 use kubelet_metrics::Exposition;
 use serde_json::{Value, json};
 use tokio::{

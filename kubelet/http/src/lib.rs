@@ -26,12 +26,21 @@ use self::url::Url;
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum GetError {
+    /// The TCP connection failed.
     #[error("dial tcp {address}: {source}")]
-    Dial { address: String, source: io::Error },
+    Dial {
+        /// Host and port.
+        address: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The TLS handshake failed.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// The request is not valid HTTP.
     #[error(transparent)]
     Request(#[from] hyper::http::Error),
+    /// The connection failed before the response.
     #[error(transparent)]
     Connection(#[from] hyper::Error),
 }
@@ -39,6 +48,7 @@ pub enum GetError {
 /// A response, and the connection that delivers its body.
 #[derive(Debug)]
 pub struct Exchange {
+    /// The response; its body is still to be read.
     pub response: Response<Incoming>,
     _connection: AbortOnDropHandle<()>,
 }

@@ -2,13 +2,11 @@
 
 use std::{io, time::Duration};
 
+use kubelet_cri_client::CriError;
 use tonic::Code;
 
 use super::{credentials::CredentialsError, reference::InvalidReference};
-use crate::{
-    events::{EventRecorder, Subject, reason},
-    runtime::cri::CriError,
-};
+use crate::events::{EventRecorder, Subject, reason};
 
 /// Reason of a pull that failed for nothing more particular.
 const ERR_IMAGE_PULL: &str = "ErrImagePull";

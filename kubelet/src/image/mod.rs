@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use cri_proto::runtime::v1::{ImageSpec, PodSandboxConfig};
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_cri_client::CriClient;
 use kubelet_metrics::{Collector, Exposition, Family, Histogram};
 use kubelet_pod_spec::{duration::GoDuration, identity};
 use parking_lot::Mutex;
@@ -31,7 +32,7 @@ use crate::{
     apiserver::objects::Objects,
     config::options::Options,
     events::{EventRecorder, Subject, reason},
-    runtime::{cri::CriClient, security_context::ImageUser},
+    runtime::security_context::ImageUser,
 };
 
 /// An image on the node.

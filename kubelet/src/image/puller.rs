@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use cri_proto::runtime::v1::{AuthConfig, ImageSpec, PodSandboxConfig};
+use kubelet_cri_client::CriClient;
 use kubelet_pacing::token_bucket::TokenBucket;
 use tokio::{sync::Semaphore, time::Instant};
 
@@ -11,7 +12,7 @@ use super::{
     error::{runtime_text, together},
     pull_records::Pull,
 };
-use crate::{config::options::Options, runtime::cri::CriClient};
+use crate::config::options::Options;
 
 /// Pulls images; those that must wait do so in the order of their asking.
 #[derive(Debug)]

@@ -3,15 +3,13 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use kubelet_cri_client::{CriClient, readiness::RuntimeReadiness, running_pods::running_pods};
 use kubelet_pod_spec::identity::PodUid;
 use tokio::sync::watch;
 
 use super::{Kubelet, KubeletError};
 use crate::{
-    config::options::Options,
-    node::shutdown::NodeShutdown,
-    pod::manager::PodManager,
-    runtime::{cri::CriClient, readiness::RuntimeReadiness, running_pods::running_pods},
+    config::options::Options, node::shutdown::NodeShutdown, pod::manager::PodManager,
     status::StatusManager,
 };
 

@@ -77,7 +77,9 @@ fn may_run(listing: &Listing, id: &str) -> bool {
         .values()
         .flat_map(|record| &record.containers);
     containers
-        .filter(|container| container.state != crate::runtime::pod_status::ContainerState::Exited)
+        .filter(|container| {
+            container.state != kubelet_cri_client::pod_status::ContainerState::Exited
+        })
         .any(|container| container.id.starts_with(id))
 }
 
@@ -86,12 +88,10 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use kubelet_cri_client::pod_status::ContainerState;
     use kubelet_pod_spec::identity::PodUid;
 
-    use crate::{
-        pleg::{ContainerRecord, PodRecord},
-        runtime::pod_status::ContainerState,
-    };
+    use crate::pleg::{ContainerRecord, PodRecord};
 
     #[test]
     fn dead_links_of_dead_containers_are_removed() {

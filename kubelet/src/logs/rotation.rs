@@ -9,6 +9,7 @@ use std::{
 };
 
 use cri_proto::runtime::v1;
+use kubelet_cri_client::{CriClient, CriError, pod_status::ContainerState};
 use kubelet_host::{clock, repeatable::blocking};
 use rustix::fs::{FileType, Stat};
 use tokio::{
@@ -23,10 +24,6 @@ use super::{place::Place, rotated};
 use crate::{
     config::options::Options,
     pleg::{Pleg, PodCache},
-    runtime::{
-        cri::{CriClient, CriError},
-        pod_status::ContainerState,
-    },
 };
 
 /// When logs are rotated, and what is kept of them.

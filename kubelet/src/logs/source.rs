@@ -2,14 +2,12 @@
 
 use bytes::Bytes;
 use k8s_openapi::api::core::v1::{ContainerState, Pod, PodStatus};
+use kubelet_cri_client::{CriClient, pod_status};
 use kubelet_pod_spec::identity::{self, PodUid};
 use tokio::sync::mpsc;
 
 use super::{LogOptions, LogReader, ReadError};
-use crate::{
-    kubelet::Kubelet,
-    runtime::{cri::CriClient, pod_status},
-};
+use crate::kubelet::Kubelet;
 
 /// Parts of a log on their way to a reader who is slower than the file.
 const PARTS: usize = 2;

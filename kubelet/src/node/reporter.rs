@@ -8,6 +8,7 @@ use kube::{
     Api, Client,
     api::{Patch, PatchParams},
 };
+use kubelet_cri_client::{CriClient, readiness::RuntimeReadiness};
 use kubelet_host::{
     clock,
     repeatable::{blocking, random},
@@ -33,7 +34,7 @@ use crate::{
     apiserver::request::{ApiError, ask_within},
     config::cluster::NodeOptions,
     events::{EventRecorder, Subject, reason},
-    runtime::{cri::CriClient, machine::Machine, readiness::RuntimeReadiness},
+    runtime::machine::Machine,
 };
 
 /// Attempts to report one status, as upstream.

@@ -6,9 +6,8 @@ use cri_proto::runtime::v1::Image;
 use k8s_openapi::api::core::v1::{
     ContainerImage, NodeFeatures, NodeRuntimeHandler, NodeRuntimeHandlerFeatures,
 };
+use kubelet_cri_client::{CriClient, readiness::RuntimeReadiness};
 use tokio::time::{self, Instant};
-
-use crate::runtime::{cri::CriClient, readiness::RuntimeReadiness};
 
 /// How long a status may wait for the runtime.
 const DEADLINE: Duration = Duration::from_secs(10);

@@ -2,11 +2,10 @@
 
 use std::{collections::HashMap, sync::Arc};
 
+use kubelet_cri_client::pod_status::PodStatus;
 use kubelet_pod_spec::identity::PodUid;
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
-
-use crate::runtime::pod_status::PodStatus;
 
 /// Why the status of a pod is not known.
 #[derive(Clone, Debug, thiserror::Error)]

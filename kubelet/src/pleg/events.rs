@@ -3,6 +3,7 @@
 use std::{pin::pin, sync::atomic::Ordering, time::Duration};
 
 use cri_proto::runtime::v1::ContainerEventResponse;
+use kubelet_cri_client::{CriError, pod_status};
 use kubelet_host::clock;
 use kubelet_pacing::backoff::jittered;
 use kubelet_pod_spec::identity::PodUid;
@@ -10,7 +11,6 @@ use tokio::{sync::mpsc, time::Instant};
 use tracing::{info, warn};
 
 use super::{Hint, Pleg, told::Told};
-use crate::runtime::{cri::CriError, pod_status};
 
 /// A runtime that has no events says so within this time. One that has them may
 /// say nothing before the first one.

@@ -16,6 +16,7 @@
 
 mod cache;
 mod events;
+mod inspect;
 mod metrics;
 mod reading;
 mod record;
@@ -32,6 +33,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use kubelet_cri_client::{CriClient, pod_status::ContainerState};
 use kubelet_host::clock;
 use kubelet_metrics::{Collector, Exposition};
 use kubelet_pod_spec::identity::PodUid;
@@ -47,7 +49,6 @@ pub use self::{
     record::{ContainerRecord, PodRecord, Records, group},
 };
 use self::{events::EventWatch, metrics::PlegMetrics, relist::Relisting, told::Told};
-use crate::runtime::{cri::CriClient, pod_status::ContainerState};
 
 /// Without a complete list for so long the generator is unhealthy, as upstream.
 const RELIST_THRESHOLD: Duration = Duration::from_secs(180);

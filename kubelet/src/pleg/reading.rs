@@ -2,15 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
+use kubelet_cri_client::{CriClient, CriError, pod_status::PodStatus};
 use kubelet_pod_spec::identity::PodUid;
 use tokio::time::Instant;
 
-use super::{PodRecord, record};
-use crate::runtime::{
-    cri::{CriClient, CriError},
-    inspect,
-    pod_status::PodStatus,
-};
+use super::{PodRecord, inspect, record};
 
 /// For the details of one pod.
 const INSPECTION_DEADLINE: Duration = Duration::from_secs(10);

@@ -6,10 +6,10 @@ use std::{
 };
 
 use cri_proto::runtime::v1;
+use kubelet_cri_client::pod_status::{self, ContainerState};
 use kubelet_pod_spec::identity::PodUid;
 
 use super::{ChangeKind, ContainerChange};
-use crate::runtime::pod_status::{self, ContainerState};
 
 /// The pods of one list.
 pub type Records = BTreeMap<PodUid, Arc<PodRecord>>;

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use kubelet_cri_client::CriError;
 use kubelet_pod_spec::identity::PodUid;
 use tokio::{
     sync::{Semaphore, mpsc},
@@ -20,7 +21,6 @@ use super::{
     record,
     told::Expectations,
 };
-use crate::runtime::cri::CriError;
 
 /// Between the starts of two lists.
 const RELIST_PERIOD: Duration = Duration::from_secs(1);

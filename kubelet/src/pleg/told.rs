@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use cri_proto::runtime::v1::ContainerEventType;
+use kubelet_cri_client::pod_status::ContainerState;
 use kubelet_pod_spec::identity::PodUid;
 
 use super::PodRecord;
-use crate::runtime::pod_status::ContainerState;
 
 /// Readings of a pod in which what was told may be missing. What is missing still was told
 /// wrongly, or is over.

@@ -5,6 +5,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use kubelet_cri_client::pod_status::PodStatus;
 use kubelet_host::repeatable;
 use kubelet_pod_spec::identity::{CONFIG_SOURCE, PodUid};
 use parking_lot::Mutex;
@@ -12,7 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Kill, PodSyncer, PodWorkers, Subject, SyncOutcome, WorkerError};
-use crate::runtime::{pod_state::PodState, pod_status::PodStatus};
+use crate::runtime::pod_state::PodState;
 
 const SECOND: Duration = Duration::from_secs(1);
 

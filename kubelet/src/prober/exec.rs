@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::EnvVar;
+use kubelet_cri_client::{CriClient, CriError, KEPT_OUTPUT};
 use kubelet_pod_spec::{duration::GoDuration, expansion::expand};
 use tonic::Code;
 
 use super::probe::Outcome;
-use crate::runtime::cri::{CriClient, CriError, KEPT_OUTPUT};
 
 /// The command with the variables that the spec gives a value itself; a probe
 /// knows nothing of those that come from elsewhere.

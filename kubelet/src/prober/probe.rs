@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, Probe};
+use kubelet_cri_client::{CriClient, CriError};
 
 use super::{
     exec, grpc,
@@ -10,7 +11,6 @@ use super::{
     port::{self, PortError},
     tcp,
 };
-use crate::runtime::cri::{CriClient, CriError};
 
 /// How often a probe that says nothing is tried.
 const TRIES: u32 = 3;

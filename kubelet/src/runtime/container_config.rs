@@ -7,12 +7,12 @@ use cri_proto::runtime::v1::{
     Signal,
 };
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use kubelet_cri_client::labels;
 use kubelet_pod_spec::{expansion::expand, stop_signal};
 
 use super::{
     env,
     hash::container_hash,
-    labels,
     resources::{self, Rules},
     sandbox_config::identity_labels,
     security_context::{self, ImageUser, NodeSecurity, SecurityContextError},

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction, LifecycleHandler};
+use kubelet_cri_client::{CriClient, CriError, KEPT_OUTPUT};
 use tracing::warn;
 
-use super::cri::{CriClient, CriError, KEPT_OUTPUT};
 use crate::prober::http::{self, HttpError, HttpGet};
 
 /// Why a hook failed.

@@ -4,16 +4,15 @@ use std::{borrow::Cow, time::Duration};
 
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Pod, PodSpec};
+use kubelet_cri_client::{
+    CriClient, CriError, labels,
+    pod_status::{ContainerStatus, PodStatus},
+};
 use kubelet_pod_spec::{ephemeral::as_container, identity};
 use tracing::{info, warn};
 
 use super::{
-    RuntimeManager,
-    actions::KillReason,
-    cri::{CriClient, CriError},
-    endings::Waited,
-    hooks, labels,
-    pod_status::{ContainerStatus, PodStatus},
+    RuntimeManager, actions::KillReason, endings::Waited, hooks,
     termination_order::TerminationOrder,
 };
 use crate::events::{EventRecorder, Subject, reason};

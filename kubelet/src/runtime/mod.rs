@@ -3,27 +3,21 @@
 
 pub mod actions;
 pub mod container_config;
-pub mod cri;
 pub mod dns;
 mod endings;
 pub mod env;
 pub mod hash;
 pub mod hooks;
 pub mod hostname;
-pub mod inspect;
 mod kill;
-pub mod labels;
 pub mod machine;
 mod metrics;
 pub mod mounts;
 mod pod_files;
 pub mod pod_state;
-pub mod pod_status;
 mod prune;
-pub mod readiness;
 pub mod resize;
 pub mod resources;
-pub mod running_pods;
 mod runtime_class;
 pub mod sandbox_config;
 pub mod security_context;
@@ -39,8 +33,10 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
+use kubelet_cri_client::CriClient;
+
 use self::{
-    cri::CriClient, endings::Endings, machine::Machine, resize::Resizes, resources::Rules,
+    endings::Endings, machine::Machine, resize::Resizes, resources::Rules,
     user_namespace::UserNamespaces,
 };
 pub use self::{

@@ -6,11 +6,11 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Container;
+use kubelet_cri_client::pod_status::{ContainerState, PodStatus};
 use kubelet_pacing::backoff::Backoff;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::pod_status::{ContainerState, PodStatus};
 use crate::image::PullBackoff;
 
 /// First delay before a container is started again, as upstream.

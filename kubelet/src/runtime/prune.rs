@@ -3,15 +3,15 @@
 use std::{collections::HashSet, io, path::Path};
 
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_cri_client::{
+    CriError,
+    pod_status::{ContainerState, ContainerStatus, PodStatus, SandboxStatus},
+};
 use kubelet_host::repeatable;
 use kubelet_pod_spec::identity;
 use tracing::{debug, info, warn};
 
-use super::{
-    RuntimeManager,
-    cri::CriError,
-    pod_status::{ContainerState, ContainerStatus, PodStatus, SandboxStatus},
-};
+use super::RuntimeManager;
 use crate::{logs, pod::directory};
 
 /// The dead containers that nobody needs: all but the newest of each name.
@@ -126,7 +126,7 @@ impl RuntimeManager {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::pod_status::Reported;
+    use kubelet_cri_client::pod_status::Reported;
 
     fn container(id: &str, name: &str, sandbox: &str, state: ContainerState) -> ContainerStatus {
         ContainerStatus {

@@ -8,11 +8,11 @@ use cri_proto::runtime::v1::{
     security_profile::ProfileType,
 };
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use kubelet_cri_client::labels;
 use kubelet_pod_spec::{identity, sysctl};
 
 use super::{
     hostname::{self, HostnameError},
-    labels,
     resources::{self, Rules},
     security_context,
 };

@@ -12,6 +12,10 @@ use cri_proto::runtime::v1::{
     self, ContainerConfig, ImageSpec, NamespaceMode, PodSandboxConfig, UserNamespace,
 };
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use kubelet_cri_client::{
+    CriError,
+    pod_status::{ContainerStatus, PodStatus},
+};
 use kubelet_host::{file_work::FileWork, repeatable};
 use kubelet_pod_spec::{duration::GoDuration, field_ref::Placement, identity};
 use tracing::{info, warn};
@@ -19,14 +23,12 @@ use tracing::{info, warn};
 use super::{
     RuntimeManager,
     container_config::{ConfigError, Parts, container_config},
-    cri::CriError,
     env::{self, EnvError, Sources},
     hooks::{self, HookError},
     kill::Killing,
     mounts::{self, MountError, MountParts},
     pod_files::{self, FileError},
     pod_state::PodState,
-    pod_status::{ContainerState, ContainerStatus, PodStatus, Reported},
     runtime_class::HandlerFeatures,
     security_context::NodeSecurity,
 };
@@ -448,27 +450,4 @@ fn share_processes(
         options.target_id.clone_from(&target.id);
     }
     Ok(())
-}
-
-impl ContainerStatus {
-    /// A container of which nothing is known but that it was just started.
-    fn started(id: String, name: String) -> Self {
-        Self {
-            id,
-            name,
-            sandbox_id: String::new(),
-            state: ContainerState::Running,
-            created_at: 0,
-            started_at: 0,
-            finished_at: 0,
-            exit_code: 0,
-            image: String::new(),
-            image_ref: String::new(),
-            hash: None,
-            restart_count: 0,
-            reason: String::new(),
-            message: String::new(),
-            reported: Reported::default(),
-        }
-    }
 }

@@ -4,6 +4,10 @@ use std::{fmt::Display, path::Path, time::Duration};
 
 use cri_proto::runtime::v1::{PodSandboxConfig, UserNamespace};
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use kubelet_cri_client::{
+    CriError,
+    pod_status::{ContainerState, PodStatus, SandboxStatus},
+};
 use kubelet_host::files;
 use kubelet_pod_spec::{ephemeral::as_container, identity, restart_rules::is_sidecar};
 use tracing::{info, warn};
@@ -11,13 +15,11 @@ use tracing::{info, warn};
 use super::{
     KillError, RuntimeManager,
     actions::{self, ContainerToReset, PodActions},
-    cri::CriError,
     dns::{self, DnsError},
     hostname::HostnameError,
     kill::Killing,
     metrics::ContainerType,
     pod_state::PodState,
-    pod_status::{ContainerState, PodStatus, SandboxStatus},
     runtime_class::{HandlerFeatures, RuntimeClassError},
     sandbox_config::{self, sandbox_config},
     start::{Running, StartError},

@@ -10,11 +10,11 @@ use std::{
 };
 
 use cri_proto::runtime::v1;
+use kubelet_cri_client::labels;
 use kubelet_host::bounded_io;
 use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
 
-use super::labels;
 use crate::logs;
 
 /// Longest message, in bytes, as the API has it.

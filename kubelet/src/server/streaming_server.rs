@@ -156,7 +156,7 @@ impl StreamingServer {
             return Ok(known);
         }
         let cri = view.cri();
-        let untold = |error: crate::runtime::cri::CriError| AddressError::Untold(error.to_string());
+        let untold = |error: kubelet_cri_client::CriError| AddressError::Untold(error.to_string());
         let sandboxes = cri.list_pod_sandboxes().await.map_err(untold)?;
         let ready = sandboxes
             .into_iter()

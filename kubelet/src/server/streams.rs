@@ -11,6 +11,7 @@ use axum::{
     routing::{MethodRouter, get},
 };
 use cri_proto::runtime::v1::{AttachRequest, ExecRequest, PodSandboxState, PortForwardRequest};
+use kubelet_cri_client::CriError;
 use kubelet_pod_spec::identity::{self, PodUid};
 
 use super::{
@@ -20,7 +21,6 @@ use super::{
     streaming_server::StreamingServer,
     target,
 };
-use crate::runtime::cri::CriError;
 
 /// When a client may try again that the runtime has no room for: its tokens live as long.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("60");

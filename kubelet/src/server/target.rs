@@ -5,10 +5,10 @@ use std::sync::Arc;
 use axum::{http::StatusCode, response::Response};
 use cri_proto::runtime::v1::ContainerState;
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_cri_client::{CriError, labels};
 use kubelet_pod_spec::identity::PodUid;
 
 use super::{NodeView, answer::text};
-use crate::runtime::{cri::CriError, labels};
 
 /// The pod that a path names.
 ///

@@ -3,12 +3,12 @@
 use std::{future::Future, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_cri_client::CriClient;
 use kubelet_metrics::Exposition;
 
 use crate::{
     config::options::Options,
     logs::{LogError, LogOptions, LogParts},
-    runtime::cri::CriClient,
 };
 
 /// The node's pods and health, as the kubelet knows them.

@@ -3,6 +3,7 @@
 use k8s_openapi::api::core::v1::{
     Container, ContainerStatus, Pod, PodCondition, PodSpec, PodStatus as ApiStatus,
 };
+use kubelet_cri_client::pod_status::PodStatus;
 use kubelet_host::clock;
 use kubelet_pod_spec::restart_rules;
 
@@ -11,10 +12,7 @@ use super::{
     phase::Phase,
     restart_all,
 };
-use crate::runtime::{
-    actions::{self, SandboxNeed},
-    pod_status::PodStatus,
-};
+use crate::runtime::actions::{self, SandboxNeed};
 
 /// The pod has a sandbox with a network.
 pub const READY_TO_START_CONTAINERS: &str = "PodReadyToStartContainers";

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{
     ContainerStateWaiting, ContainerStatus, EphemeralContainer, Pod, PodSpec,
     PodStatus as ApiStatus,
 };
+use kubelet_cri_client::pod_status::{self, PodStatus};
 use kubelet_host::clock;
 use kubelet_pod_spec::restart_rules;
 
@@ -14,11 +15,7 @@ use super::{
     details,
     readiness::{Kind, Readiness},
 };
-use crate::runtime::{
-    pod_state::Waiting,
-    pod_status::{self, PodStatus},
-    resize::ResizeReport,
-};
+use crate::runtime::{pod_state::Waiting, resize::ResizeReport};
 
 /// Exit code of a container whose end nobody saw, as upstream.
 const UNKNOWN_EXIT_CODE: i32 = 137;

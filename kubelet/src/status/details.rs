@@ -8,16 +8,14 @@ use k8s_openapi::{
     },
     apimachinery::pkg::api::resource::Quantity,
 };
+use kubelet_cri_client::pod_status::{self, ContainerState};
 use kubelet_pod_spec::quantity::{self, NANOS};
 
 use super::{
     containers::is_running,
     quantities::{self, ResourceList},
 };
-use crate::runtime::{
-    pod_status::{self, ContainerState},
-    resize::ResizeReport,
-};
+use crate::runtime::resize::ResizeReport;
 
 /// Limits of so many thousandths of a CPU are the same to the kernel as less.
 const MIN_CPU_LIMIT: i64 = 10;

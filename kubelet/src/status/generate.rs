@@ -10,6 +10,7 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::Time,
 };
+use kubelet_cri_client::pod_status::PodStatus;
 use kubelet_host::clock;
 use kubelet_pod_spec::identity;
 use kubelet_pod_spec::qos::QosClass;
@@ -25,9 +26,7 @@ use super::{
     readiness::{Kind, Readiness},
     restart_all,
 };
-use crate::{
-    node::host_ips::HostIps, prober::results::ProbeResults, runtime::pod_status::PodStatus,
-};
+use crate::{node::host_ips::HostIps, prober::results::ProbeResults};
 
 /// Bytes that the termination messages of a pod may have together, as upstream.
 const MAX_MESSAGES: usize = 12 * 1024;

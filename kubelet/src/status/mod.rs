@@ -19,6 +19,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus as ApiStatus};
+use kubelet_cri_client::pod_status::PodStatus;
 use kubelet_host::clock;
 use kubelet_metrics::{Collector, Exposition, Family, Histogram};
 use kubelet_pod_spec::identity::{self, PodUid};
@@ -35,7 +36,7 @@ use crate::{
     lifecycle::Rejection,
     node::host_ips::HostIps,
     prober::results::ProbeResults,
-    runtime::{pod_state::Waiting, pod_status::PodStatus, resize::ResizeReport},
+    runtime::{pod_state::Waiting, resize::ResizeReport},
 };
 
 /// What a pod's status is made from, beside the pod.

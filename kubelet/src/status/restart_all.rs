@@ -1,10 +1,10 @@
 //! Pods that start anew because a container's rule asks for it.
 
 use k8s_openapi::api::core::v1::{Container, PodSpec, PodStatus as ApiStatus};
+use kubelet_cri_client::pod_status::{ContainerState, PodStatus};
 use kubelet_pod_spec::restart_rules;
 
 use super::conditions::ALL_CONTAINERS_RESTARTING;
-use crate::runtime::pod_status::{ContainerState, PodStatus};
 
 /// Whether every container is to be started anew: it was begun, or some
 /// container ended so that its rule asks for it.

@@ -29,13 +29,13 @@ use kubelet::{
         settings::ServerOptions,
     },
     logs::{LogError, LogOptions, LogParts},
-    runtime::{cri::CriClient, labels},
     server::{
         FromCluster, NodeView, Servers,
         reviews::{ReviewError, Reviews},
         tls::parameters::TlsParameters,
     },
 };
+use kubelet_cri_client::{CriClient, labels};
 use kubelet_http::roots::Roots;
 use kubelet_metrics::Exposition;
 use parking_lot::Mutex;

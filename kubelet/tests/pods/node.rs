@@ -20,8 +20,8 @@ use kubelet::{
     events::EventRecorder,
     kubelet::Kubelet,
     node::shutdown::{Logind, login_manager::LoginManager},
-    runtime::cri::CriClient,
 };
+use kubelet_cri_client::CriClient;
 use serde_json::{Value, json};
 use tokio::{
     sync::mpsc,

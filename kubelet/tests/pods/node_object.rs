@@ -18,8 +18,8 @@ use kubelet::{
         reporter::{NodeReporter, ReporterParts},
         watch::NodeWatch,
     },
-    runtime::{cri::CriClient, readiness::RuntimeReadiness},
 };
+use kubelet_cri_client::{CriClient, readiness::RuntimeReadiness};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::{sync::watch, task::JoinSet, time::sleep};

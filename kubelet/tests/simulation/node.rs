@@ -23,8 +23,8 @@ use kubelet::{
     },
     events::EventRecorder,
     kubelet::{Kubelet, Membership},
-    runtime::cri::CriClient,
 };
+use kubelet_cri_client::CriClient;
 use tokio::{sync::mpsc, task::JoinHandle};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 

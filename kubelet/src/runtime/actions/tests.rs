@@ -1,9 +1,9 @@
 use k8s_openapi::api::core::v1::{
     ContainerRestartRule, ContainerRestartRuleOnExitCodes, EphemeralContainer, Probe,
 };
+use kubelet_cri_client::pod_status::{Reported, SandboxStatus};
 
 use super::*;
-use crate::runtime::pod_status::{Reported, SandboxStatus};
 
 fn compute(pod: &Pod, status: &PodStatus) -> PodActions {
     super::compute(pod, status, &ProbeResults::default())

@@ -4,6 +4,10 @@ use k8s_openapi::{
     api::core::v1::{Container, Pod, PodSpec, ResourceRequirements},
     apimachinery::pkg::api::resource::Quantity,
 };
+use kubelet_cri_client::{
+    CriError,
+    pod_status::{ContainerState, PodStatus},
+};
 use kubelet_pod_spec::identity::{self, PodUid};
 use tracing::{info, warn};
 
@@ -15,12 +19,7 @@ use super::{
     since,
     told::News,
 };
-use crate::runtime::{
-    RuntimeManager,
-    cri::CriError,
-    pod_status::{ContainerState, PodStatus},
-    resources,
-};
+use crate::runtime::{RuntimeManager, resources};
 
 /// Why containers go on with what they had.
 #[derive(Debug, thiserror::Error)]

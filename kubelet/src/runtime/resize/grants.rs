@@ -6,6 +6,7 @@ use k8s_openapi::{
     api::core::v1::{Pod, PodCondition, PodSpec, ResourceRequirements},
     apimachinery::pkg::apis::meta::v1::Time,
 };
+use kubelet_cri_client::pod_status::{ContainerStatus, PodStatus};
 use kubelet_pod_spec::identity::{self, PodUid};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Mutex as AsyncMutex, Notify};
@@ -22,10 +23,7 @@ use super::{
 };
 use crate::{
     pod::directory,
-    runtime::{
-        RuntimeManager,
-        pod_status::{ContainerStatus, PodStatus},
-    },
+    runtime::RuntimeManager,
     status::conditions::{RESIZE_IN_PROGRESS, RESIZE_PENDING},
 };
 

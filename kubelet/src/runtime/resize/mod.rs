@@ -16,15 +16,13 @@ mod told;
 use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodCondition, PodSpec, ResourceRequirements};
+use kubelet_cri_client::pod_status::{ContainerState, ContainerStatus, PodStatus};
 use kubelet_host::clock;
 
 pub(super) use self::grants::Resizes;
 use self::{grants::Granted, need::Need};
 pub use self::{grants::is_resize, refusal::Refusal};
-use super::{
-    RuntimeManager,
-    pod_status::{ContainerState, ContainerStatus, PodStatus},
-};
+use super::RuntimeManager;
 use crate::status::conditions::RESIZE_IN_PROGRESS;
 
 /// Reason of a resize that the runtime, or what the container uses, is against.

@@ -1,13 +1,13 @@
 //! What of a pod is to be resized, and what has to be restarted for it.
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use kubelet_cri_client::pod_status::PodStatus;
 use kubelet_pod_spec::{identity::PodUid, restart_rules::is_sidecar};
 
 use super::{Granted, all_containers, need::Need, running};
 use crate::runtime::{
     RuntimeManager,
     actions::{ContainerToKill, KillReason, PodActions},
-    pod_status::PodStatus,
 };
 
 /// One of the resources that a resize changes.

@@ -3,13 +3,14 @@
 
 use cri_proto::runtime::v1::{CpuUsage, MemoryUsage, PodSandboxStats, UInt64Value};
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_cri_client::labels;
 use kubelet_host::repeatable::blocking;
 use kubelet_metrics::Exposition;
 use kubelet_pod_spec::identity::PodUid;
 use tracing::warn;
 
 use super::NodeView;
-use crate::{runtime::labels, server::stats::node::NodeUsage};
+use crate::server::stats::node::NodeUsage;
 
 /// A value, its labels, and when it was measured.
 type Sample = (Vec<(&'static str, String)>, f64, i64);

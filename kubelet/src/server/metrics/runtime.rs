@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use cri_proto::runtime::v1::{Metric, MetricType};
+use kubelet_cri_client::CriError;
 use kubelet_metrics::Exposition;
 
 use super::NodeView;
-use crate::runtime::cri::CriError;
 
 /// The runtime's metrics, by its own descriptions.
 pub(super) async fn metrics<V: NodeView>(view: &V) -> Result<Exposition, CriError> {

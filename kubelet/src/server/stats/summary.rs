@@ -6,11 +6,11 @@ use cri_proto::runtime::v1::{
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use kubelet_cri_client::labels;
 use kubelet_pod_spec::identity::{self, PodUid};
 use serde_json::{Map, Value, json};
 
 use super::node::{Interface, NodeUsage};
-use crate::runtime::labels;
 
 /// The whole answer.
 pub(super) fn summary(node: Value, stats: &[PodSandboxStats], pods: &[Pod]) -> Value {

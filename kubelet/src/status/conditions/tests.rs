@@ -6,9 +6,9 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
     jiff::Timestamp,
 };
+use kubelet_cri_client::pod_status::{self, Reported};
 
 use super::*;
-use crate::runtime::pod_status::{self, Reported};
 
 /// What the conditions are of.
 struct Given {

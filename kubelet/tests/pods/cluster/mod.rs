@@ -23,8 +23,8 @@ use kubelet::{
         update::Source,
     },
     kubelet::{Kubelet, Membership},
-    runtime::cri::CriClient,
 };
+use kubelet_cri_client::CriClient;
 use kubelet_pod_spec::identity::PodUid;
 use serde_json::{Value, json};
 use tokio::{

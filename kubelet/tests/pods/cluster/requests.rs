@@ -21,8 +21,8 @@ use kubelet::{
         reporter::{NodeReporter, ReporterParts},
         watch::NodeWatch,
     },
-    runtime::cri::CriClient,
 };
+use kubelet_cri_client::CriClient;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::sleep;

@@ -8,7 +8,7 @@ use tokio::time::{self, Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::cri::CriClient;
+use crate::CriClient;
 
 /// Between two questions, as upstream.
 const PERIOD: Duration = Duration::from_secs(5);

@@ -1,10 +1,15 @@
-//! The CRI client: the only door to the runtime.
+//! The CRI client: the only way to the runtime. [`CriClient`] makes the calls, with deadlines,
+//! metrics and limits on what it reads; the other modules interpret what the runtime reports.
 
 mod deadline;
 mod error;
 mod exec_output;
+pub mod labels;
 mod metrics;
+pub mod pod_status;
+pub mod readiness;
 mod resources;
+pub mod running_pods;
 mod runtime_config;
 mod stats;
 mod streaming;
@@ -33,7 +38,6 @@ use tower::{ServiceExt as _, util::BoxCloneSyncService};
 
 use self::{deadline::failed, exec_output::CutBody};
 pub use self::{error::CriError, exec_output::KEPT as KEPT_OUTPUT, metrics::RuntimeMetrics};
-use super::labels;
 
 /// Longest answer that is accepted, as upstream.
 const MAX_MESSAGE_SIZE: usize = 16 * 1024 * 1024;

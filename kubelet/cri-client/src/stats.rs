@@ -11,7 +11,7 @@ use cri_proto::runtime::v1::{
 use tracing::debug;
 
 use super::{CriClient, CriError};
-use crate::runtime::labels;
+use crate::labels;
 
 impl CriClient {
     /// What every pod uses, and each of its containers. Of a runtime that measures

@@ -8,10 +8,8 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 
-use super::{
-    cri::{CriClient, CriError},
-    labels,
-};
+use super::labels;
+use crate::{CriClient, CriError};
 
 /// The pods with a ready sandbox or a running container.
 ///

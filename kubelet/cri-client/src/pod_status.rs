@@ -199,6 +199,27 @@ impl ContainerStatus {
         self.state == ContainerState::Exited && self.exit_code == 0
     }
 
+    /// A container that was just started, before the runtime reported anything about it.
+    pub fn started(id: String, name: String) -> Self {
+        Self {
+            id,
+            name,
+            sandbox_id: String::new(),
+            state: ContainerState::Running,
+            created_at: 0,
+            started_at: 0,
+            finished_at: 0,
+            exit_code: 0,
+            image: String::new(),
+            image_ref: String::new(),
+            hash: None,
+            restart_count: 0,
+            reason: String::new(),
+            message: String::new(),
+            reported: Reported::default(),
+        }
+    }
+
     /// From what the runtime reports, without the termination message.
     pub fn from_cri(status: v1::ContainerStatus, sandbox_id: &str) -> Self {
         let state = status.state().into();

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use prost::Message as _;
 
 use super::*;
-use crate::runtime::cri::CriClient;
+use crate::CriClient;
 
 fn cutter() -> Cutter {
     let bound = Arc::new(Bound::new("runtime", "exec_output", KEPT));
