@@ -14,9 +14,8 @@ use crate::{
     apiserver::client::ApiServer,
     certificate::{
         client::{IdentityKeeper, JoinError, join},
-        manager::CertificateManager,
+        manager::{CertificateManager, ServingPairs},
         metrics::{ClientCertificateMetrics, RenewalMetrics},
-        pair::Pair,
         request::Template,
     },
     config::cluster::ClusterOptions,
@@ -70,16 +69,13 @@ impl std::fmt::Debug for ClusterParts {
     }
 }
 
-/// The certificate that serves this node, as it is exchanged; `None` until it is signed.
-pub type ServingPairs = watch::Receiver<Option<Arc<Pair>>>;
-
 impl Cluster {
     /// Reads what the options name. Nothing is asked of the API server yet.
     ///
     /// # Errors
     /// Which file is of no use, and why.
     pub async fn join(options: ClusterOptions, node_name: &str) -> Result<Self, JoinError> {
-        let (server, keeper) = join(&options, node_name).await?;
+        let (server, keeper) = join(&options.identity, node_name).await?;
         let client = server.client(Some(options.rate_limit))?;
         let (events, queue) = EventRecorder::new(node_name);
         Ok(Self {
@@ -132,7 +128,7 @@ impl Cluster {
             self.server.metrics().clone(),
             Arc::new(ClientCertificateMetrics::new(identity)),
         ];
-        if self.options.rotate_certificates {
+        if self.options.identity.rotate_certificates {
             collectors.push(self.keeper.renewals().clone());
         }
         if self.options.server_tls_bootstrap {
@@ -191,7 +187,7 @@ impl Cluster {
             let follow = follow_addresses(reporter.addresses(), sender, name);
             let cancelled = cancel.clone();
             tasks.spawn(async move { cancelled.run_until_cancelled(follow).await });
-            let dir = &self.options.cert_dir;
+            let dir = &self.options.identity.cert_dir;
             let manager = CertificateManager::serving(dir, template, self.client.clone())
                 .counted(self.serving_renewals);
             let pairs = manager.subscribe();

@@ -25,13 +25,10 @@ use super::{
     request::{RequestError, SigningRequest, Template, new_key},
     store::PairStore,
 };
-use crate::{
-    apiserver::{
-        client::{ApiServer, ClientError, reload_identity},
-        identity::ClientIdentity,
-        kubeconfig::{ClusterAccess, KubeconfigError},
-    },
-    config::cluster::ClusterOptions,
+use crate::apiserver::{
+    client::{ApiServer, ClientError, reload_identity},
+    identity::ClientIdentity,
+    kubeconfig::{ClusterAccess, KubeconfigError},
 };
 
 /// How long the first request may stay undecided, as upstream.
@@ -41,6 +38,22 @@ const RETRY: Duration = Duration::from_secs(5);
 const PREFIX: &str = "kubelet-client";
 /// Where the first key is kept until there is a certificate of it, as upstream.
 const FIRST_KEY: &str = "kubelet-client.key.tmp";
+
+/// How this node identifies itself to the API server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IdentityOptions {
+    /// How to reach the API server (`--kubeconfig`).
+    pub kubeconfig: PathBuf,
+    /// Credentials for requesting the first client certificate (`--bootstrap-kubeconfig`).
+    pub bootstrap_kubeconfig: Option<PathBuf>,
+    /// Directory of certificates (`--cert-dir`).
+    pub cert_dir: PathBuf,
+    /// Renew the client certificate (`rotateCertificates`).
+    pub rotate_certificates: bool,
+    /// Start with an expired certificate too: pods come from a checkpoint until the API server
+    /// accepts this node again.
+    pub starts_offline: bool,
+}
 
 /// Why the API server cannot be asked.
 #[derive(Debug, thiserror::Error)]
@@ -69,7 +82,7 @@ pub enum JoinError {
 /// What keeps this node's certificate: to be run beside everything else.
 #[derive(Debug)]
 pub struct IdentityKeeper {
-    options: ClusterOptions,
+    options: IdentityOptions,
     node_name: String,
     server: ApiServer,
     state: State,
@@ -95,7 +108,7 @@ enum State {
 /// # Errors
 /// Which file is of no use, and why.
 pub async fn join(
-    options: &ClusterOptions,
+    options: &IdentityOptions,
     node_name: &str,
 ) -> Result<(ApiServer, IdentityKeeper), JoinError> {
     let (options, node_name) = (options.clone(), node_name.to_owned());
@@ -115,7 +128,7 @@ pub async fn join(
     opened.await.unwrap_or(Err(JoinError::Stopped))
 }
 
-fn open(options: &ClusterOptions) -> Result<(ApiServer, State), JoinError> {
+fn open(options: &IdentityOptions) -> Result<(ApiServer, State), JoinError> {
     let Some(bootstrap) = &options.bootstrap_kubeconfig else {
         let access = ClusterAccess::read(&options.kubeconfig)?;
         return present(options, access);
@@ -141,7 +154,7 @@ fn open(options: &ClusterOptions) -> Result<(ApiServer, State), JoinError> {
                 expired: Some(access),
                 reason,
             },
-        ) if options.checkpoint.is_some() => {
+        ) if options.starts_offline => {
             warn!(
                 kubeconfig = %options.kubeconfig.display(), reason, %error,
                 "The API server will not know this node; going on for the pods that were kept"
@@ -168,7 +181,7 @@ fn open(options: &ClusterOptions) -> Result<(ApiServer, State), JoinError> {
 
 /// The kubeconfig, written anew for a certificate that an earlier kubelet stored; `None`
 /// when there is none that holds.
-fn restored(options: &ClusterOptions, bootstrap: &ClusterAccess) -> Option<ClusterAccess> {
+fn restored(options: &IdentityOptions, bootstrap: &ClusterAccess) -> Option<ClusterAccess> {
     let pairs = PairStore::new(&options.cert_dir, PREFIX);
     let stored = pairs.current().ok().flatten();
     stored.filter(|pair| holds(pair, clock::now()))?;
@@ -181,7 +194,7 @@ fn restored(options: &ClusterOptions, bootstrap: &ClusterAccess) -> Option<Clust
 }
 
 fn present(
-    options: &ClusterOptions,
+    options: &IdentityOptions,
     access: ClusterAccess,
 ) -> Result<(ApiServer, State), JoinError> {
     if !options.rotate_certificates {
@@ -415,7 +428,7 @@ async fn client_of(access: ClusterAccess) -> Result<Client, String> {
 
 /// Renews as the node itself. When its certificate has expired: with one that was put in
 /// its place since, or else with the bootstrap token, where there is one.
-fn client_source(server: ApiServer, options: ClusterOptions) -> ClientSource {
+fn client_source(server: ApiServer, options: IdentityOptions) -> ClientSource {
     Box::new(move |has_valid| -> BoxFuture<'static, _> {
         let (server, options) = (server.clone(), options.clone());
         Box::pin(async move {
@@ -450,7 +463,7 @@ fn client_source(server: ApiServer, options: ClusterOptions) -> ClientSource {
 
 /// The pair of the kubeconfig or the one that is stored, if one of them holds: an
 /// administrator may have put it there. Blocks on files.
-fn repaired(options: &ClusterOptions) -> Option<Pair> {
+fn repaired(options: &IdentityOptions) -> Option<Pair> {
     let of_kubeconfig = || {
         let source = ClusterAccess::read(&options.kubeconfig).ok()?.pair?;
         let (certificate, key) = source.read().ok()?;

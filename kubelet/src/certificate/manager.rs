@@ -58,6 +58,9 @@ pub enum RotationError {
     Stopped,
 }
 
+/// The current certificate of a manager; `None` until the first one is signed.
+pub type ServingPairs = watch::Receiver<Option<Arc<Pair>>>;
+
 /// Gives the client to ask for a certificate with, and is told whether there is one that
 /// holds.
 pub type ClientSource =
@@ -134,7 +137,7 @@ impl CertificateManager {
     }
 
     /// The certificate as it is exchanged; `None` before the first one.
-    pub fn subscribe(&self) -> watch::Receiver<Option<Arc<Pair>>> {
+    pub fn subscribe(&self) -> ServingPairs {
         self.current.subscribe()
     }
 

@@ -6,8 +6,9 @@ use jiff::Timestamp;
 use kubelet_host::clock;
 use kubelet_metrics::{Collector, Counter, Exposition, Family};
 
+use super::manager::ServingPairs;
 use super::pair::Facts;
-use crate::{apiserver::identity::ClientIdentity, cluster::ServingPairs};
+use crate::apiserver::identity::ClientIdentity;
 
 /// The certificate that this node shows the API server.
 #[derive(Debug)]

@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     apiserver::{client::RateLimit, objects::ChangeDetection},
+    certificate::client::IdentityOptions,
     checkpoint::CheckpointOptions,
     cli::Flags,
 };
@@ -22,14 +23,8 @@ use crate::{
 /// The cluster that a kubelet joins.
 #[derive(Clone, Debug)]
 pub struct ClusterOptions {
-    /// How to reach the API server (`--kubeconfig`).
-    pub kubeconfig: PathBuf,
-    /// How to get the first client certificate (`--bootstrap-kubeconfig`).
-    pub bootstrap_kubeconfig: Option<PathBuf>,
-    /// Directory of certificates (`--cert-dir`).
-    pub cert_dir: PathBuf,
-    /// Renew the client certificate (`rotateCertificates`).
-    pub rotate_certificates: bool,
+    /// How this node identifies itself to the API server.
+    pub identity: IdentityOptions,
     /// Request and renew the serving certificate (`serverTLSBootstrap`).
     pub server_tls_bootstrap: bool,
     /// How often the API server is asked (`kubeAPIQPS`, `kubeAPIBurst`).
@@ -114,10 +109,13 @@ pub(super) fn cluster(
     let kubeconfig = flags.kubeconfig.as_ref()?;
     let count = |value: i32| u32::try_from(value).unwrap_or_default();
     Some(ClusterOptions {
-        kubeconfig: absolute(kubeconfig),
-        bootstrap_kubeconfig: flags.bootstrap_kubeconfig.as_deref().map(absolute),
-        cert_dir: cert_dir.to_owned(),
-        rotate_certificates: config.rotate_certificates,
+        identity: IdentityOptions {
+            kubeconfig: absolute(kubeconfig),
+            bootstrap_kubeconfig: flags.bootstrap_kubeconfig.as_deref().map(absolute),
+            cert_dir: cert_dir.to_owned(),
+            rotate_certificates: config.rotate_certificates,
+            starts_offline: flags.bootstrap_checkpoint_path.is_some(),
+        },
         server_tls_bootstrap: config.server_tls_bootstrap,
         rate_limit: RateLimit {
             qps: config.kube_api_qps.map(count).unwrap_or_default(),

@@ -158,7 +158,7 @@ fn time_at(seconds: i64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap())
 }
 
-fn options(dir: &Path, url: &str, rotate: bool) -> ClusterOptions {
+fn options(dir: &Path, url: &str, rotate: bool) -> IdentityOptions {
     let bootstrap = dir.join("bootstrap.conf");
     fs::write(
         &bootstrap,
@@ -170,20 +170,12 @@ fn options(dir: &Path, url: &str, rotate: bool) -> ClusterOptions {
         ),
     )
     .unwrap();
-    ClusterOptions {
+    IdentityOptions {
         kubeconfig: dir.join("kubelet.conf"),
         bootstrap_kubeconfig: Some(bootstrap),
         cert_dir: dir.join("pki"),
         rotate_certificates: rotate,
-        server_tls_bootstrap: false,
-        rate_limit: crate::apiserver::client::RateLimit {
-            qps: 50,
-            burst: 100,
-        },
-        event_rate_limit: None,
-        change_detection: crate::apiserver::objects::ChangeDetection::default(),
-        checkpoint: None,
-        node: crate::config::cluster::NodeOptions::default(),
+        starts_offline: false,
     }
 }
 
@@ -325,10 +317,7 @@ async fn an_expired_certificate_does_not_keep_what_was_kept_from_starting() {
     let error = open(&options).unwrap_err().to_string();
     assert!(error.contains("its certificate expired at"), "{error}");
 
-    options.checkpoint = Some(crate::checkpoint::CheckpointOptions {
-        dir: dir.path().join("checkpoint"),
-        key_file: None,
-    });
+    options.starts_offline = true;
     let (_, state) = open(&options).unwrap();
     assert!(matches!(state, State::Present { pair: Some(_), .. }));
     assert!(!options.cert_dir.exists(), "nobody needs another one of it");

@@ -248,11 +248,11 @@ fn a_kubeconfig_makes_a_member_of_a_cluster() {
     )
     .unwrap();
     let cluster = settings.cluster.unwrap();
-    assert_eq!(cluster.kubeconfig, Path::new("/k.conf"));
+    assert_eq!(cluster.identity.kubeconfig, Path::new("/k.conf"));
     assert_eq!((cluster.rate_limit.qps, cluster.rate_limit.burst), (7, 100));
     let events = cluster.event_rate_limit.map(|limit| limit.qps);
     assert_eq!(events, Some(9));
-    assert!(cluster.rotate_certificates && !cluster.server_tls_bootstrap);
+    assert!(cluster.identity.rotate_certificates && !cluster.server_tls_bootstrap);
     let node = cluster.node;
     assert_eq!(node.labels["tier"], "web");
     assert_eq!(node.taints[0].key, "a");
