@@ -1,10 +1,9 @@
 //! The API server, as the rest of the kubelet asks it and hears from it: the [`client`]
 //! that everything goes through, and the [`objects`] that pods name.
 
+pub mod allocatable;
 pub mod client;
 mod connection;
-#[cfg(test)]
-pub(crate) mod fake_server;
 pub mod identity;
 pub mod kubeconfig;
 pub mod list_watch;

@@ -1,11 +1,12 @@
+use e2e::api_server::by_path::{ByPath, Health};
+
 use super::*;
-use crate::apiserver::fake_server::{FakeServer, Mood};
 
 const NODES: &str = "/api/v1/nodes";
 const CSI_NODES: &str = "/apis/storage.k8s.io/v1/csinodes";
 
 struct Setup {
-    server: FakeServer,
+    server: ByPath,
     keeper: Arc<CsiNodeKeeper>,
     node: watch::Sender<Option<Arc<Node>>>,
 }
@@ -13,7 +14,7 @@ struct Setup {
 impl Setup {
     /// A keeper that runs on a node that is registered.
     fn new() -> Self {
-        let server = FakeServer::new();
+        let server = ByPath::new();
         let node = watch::Sender::new(None);
         let keeper = CsiNodeKeeper::new(server.client_of("n"), "n", node.subscribe());
         let setup = Self {
@@ -149,7 +150,7 @@ async fn a_driver_that_says_what_cannot_be_is_not_taken() {
 
 #[tokio::test(start_paused = true)]
 async fn the_object_of_an_earlier_node_is_replaced() {
-    let server = FakeServer::new();
+    let server = ByPath::new();
     let owner = json!({"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "earlier"});
     let metadata = json!({"name": "n", "ownerReferences": [owner]});
     let drivers = json!([{"name": "old", "nodeID": "i-0"}]);
@@ -174,7 +175,7 @@ async fn the_object_of_an_earlier_node_is_replaced() {
 #[tokio::test(start_paused = true)]
 async fn what_could_not_be_told_is_told_later() {
     let setup = Setup::new();
-    setup.server.turn(Mood::Away);
+    setup.server.set_health(Health::Down);
     setup.settle().await;
     let problem = setup.keeper.problem().unwrap();
     assert!(
@@ -182,23 +183,23 @@ async fn what_could_not_be_told_is_told_later() {
         "{problem}"
     );
     setup.keeper.install(&driver("d")).await.unwrap_err();
-    setup.server.turn(Mood::Well);
+    setup.server.set_health(Health::Up);
     setup.settle().await;
     assert_eq!(setup.keeper.problem(), None);
     setup.keeper.install(&driver("d")).await.unwrap();
 
-    setup.server.turn(Mood::Away);
+    setup.server.set_health(Health::Down);
     setup.keeper.uninstall("d");
     setup.settle().await;
     // It is back before anybody was told that it was gone.
-    setup.server.turn(Mood::Well);
+    setup.server.set_health(Health::Up);
     setup.keeper.install(&driver("d")).await.unwrap();
     setup.settle().await;
     assert_eq!(setup.drivers(), json!([{"name": "d", "nodeID": "i-1"}]));
-    setup.server.turn(Mood::Away);
+    setup.server.set_health(Health::Down);
     setup.keeper.uninstall("d");
     setup.settle().await;
-    setup.server.turn(Mood::Well);
+    setup.server.set_health(Health::Up);
     setup.settle().await;
     assert_eq!(setup.drivers(), json!([]));
 }

@@ -1,28 +1,24 @@
-//! What this machine has, as far as the limits of containers depend on it.
+//! The machine's CPUs, memory, huge pages and cgroup version.
 
-use std::{fs, path::Path};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use kubelet_host::repeatable::blocking;
-use kubelet_pod_spec::resources::ResourceList;
 use tracing::warn;
 
-use crate::apiserver::objects::{ObjectError, Objects};
-
-/// Assumed where the machine's memory cannot be read.
+/// Assumed if the machine's memory cannot be read.
 const FALLBACK_MEMORY: i64 = 4 << 30;
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// What this machine has.
+/// Resources of this machine.
 #[derive(Clone, Debug, Default)]
 pub struct Machine {
-    /// Bytes.
+    /// Memory in bytes.
     pub memory: i64,
-    /// Bytes.
+    /// Swap in bytes.
     pub swap: i64,
-    /// Number of CPUs that are on.
+    /// Number of online CPUs.
     pub cpus: i64,
-    /// Bytes of one page each.
+    /// Sizes of huge pages in bytes.
     pub huge_page_sizes: Vec<u64>,
     /// Whether the unified hierarchy is mounted.
     pub cgroup_v2: bool,
@@ -31,7 +27,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// What this machine's `/proc` and `/sys` say. Blocks on them, for a moment.
+    /// Reads `/proc` and `/sys`. Blocks for a moment.
     pub fn read() -> Self {
         let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let memory = kibibytes(&meminfo, "MemTotal:").unwrap_or_else(|| {
@@ -49,28 +45,9 @@ impl Machine {
         }
     }
 
-    /// What the node offers to pods. `root_dir` is on the file system that they fill.
-    ///
-    /// # Errors
-    /// The node's own object cannot be had.
-    pub async fn allocatable(
-        &self,
-        objects: &dyn Objects,
-        root_dir: &Path,
-    ) -> Result<ResourceList, ObjectError> {
-        if let Some(node) = objects.node().await? {
-            let status = node.status.as_ref();
-            let allocatable = status.and_then(|status| status.allocatable.clone());
-            return Ok(allocatable.unwrap_or_default());
-        }
-        let (machine, root_dir) = (self.clone(), root_dir.to_owned());
-        let capacity = blocking(move || machine.capacity(&root_dir)).await;
-        Ok(capacity.unwrap_or_default())
-    }
-
-    /// What a node without an API server offers to pods. `root_dir` is on the file
-    /// system that they fill. Blocks on it.
-    pub fn capacity(&self, root_dir: &Path) -> ResourceList {
+    /// The capacity of a node without an API server. `root_dir` is on the file system that pods
+    /// fill. Blocks on that file system.
+    pub fn capacity(&self, root_dir: &Path) -> BTreeMap<String, Quantity> {
         let storage = rustix::fs::statvfs(root_dir)
             .ok()
             .map(|stat| stat.f_blocks.saturating_mul(stat.f_frsize).to_string());
@@ -85,7 +62,7 @@ impl Machine {
     }
 }
 
-/// Bytes that a line of `/proc/meminfo` gives in kibibytes.
+/// A field of `/proc/meminfo`, in bytes.
 fn kibibytes(meminfo: &str, field: &str) -> Option<i64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix(field))?;
     let kibibytes: i64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
@@ -100,7 +77,7 @@ fn cpus() -> i64 {
     })
 }
 
-/// How many numbers a list such as `0-3,8` has.
+/// The number of CPUs in a list such as `0-3,8`.
 fn count(list: &str) -> Option<i64> {
     list.split(',')
         .map(|part| {
@@ -132,7 +109,7 @@ fn has_swap_controller(cgroup_v2: bool) -> bool {
     if !cgroup_v2 {
         return root.join("memory/memory.memsw.limit_in_bytes").exists();
     }
-    // The root cgroup has no such file, so this process's own is looked at.
+    // The root cgroup has no such file; this process's own cgroup does.
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let own = own.lines().find_map(|line| line.strip_prefix("0::/"));
     own.is_some_and(|own| root.join(own).join("memory.swap.max").exists())

@@ -13,6 +13,7 @@ use super::{
     plugin::{Attributes, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
     spec::VolumeSpec,
 };
+use crate::apiserver::allocatable::allocatable;
 
 /// The plugin.
 #[derive(Debug)]
@@ -100,7 +101,7 @@ async fn resource_value(
         return Err("resourceFieldRef: containerName is required for volumes".to_owned());
     };
     let (objects, root_dir) = (&*host.objects, &host.options.root_dir);
-    let allocatable = host.machine.allocatable(objects, root_dir).await;
+    let allocatable = allocatable(&host.machine, objects, root_dir).await;
     let allocatable = allocatable.map_err(|error| error.to_string())?;
     resource_field_ref::value(selector, spec, container, &allocatable)
         .map_err(|error| error.to_string())

@@ -17,7 +17,10 @@ use super::{
     plugin::{PodVolume, VolumeMode},
 };
 use crate::{
-    apiserver::objects::Objects, config::options::Options, events::EventRecorder, pod::directory,
+    apiserver::{allocatable::allocatable, objects::Objects},
+    config::options::Options,
+    events::EventRecorder,
+    pod::directory,
     runtime::machine::Machine,
 };
 
@@ -56,7 +59,7 @@ impl VolumeHost {
     /// object cannot be had.
     pub async fn allocatable_memory(&self) -> i64 {
         let (objects, root_dir) = (&*self.objects, &self.options.root_dir);
-        let allocatable = self.machine.allocatable(objects, root_dir).await.ok();
+        let allocatable = allocatable(&self.machine, objects, root_dir).await.ok();
         let memory =
             allocatable.and_then(|amounts| resources::quantity_units(amounts.get("memory")?));
         memory.map_or(self.machine.memory, |memory| {

@@ -124,15 +124,13 @@ fn merged(bundles: &[Arc<ClusterTrustBundle>], order: Order) -> String {
 mod tests {
     use std::time::Duration;
 
+    use e2e::api_server::by_path::ByPath;
     use serde_json::{Value, json};
     use tokio::sync::watch;
     use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
     use super::*;
-    use crate::apiserver::{
-        fake_server::FakeServer,
-        objects::{ApiObjects, ApiObjectsParts, ChangeDetection},
-    };
+    use crate::apiserver::objects::{ApiObjects, ApiObjectsParts, ChangeDetection};
 
     const GROUP: &str = "certificates.k8s.io";
     const ORDER: Order = Order(7);
@@ -197,7 +195,7 @@ mod tests {
 
     /// What comes of a source, in a cluster of four bundles.
     async fn outcome(source: Value) -> Result<Vec<u8>, String> {
-        let server = FakeServer::new();
+        let server = ByPath::new();
         for (number, name, signer, label) in [
             (1, "plain", "", "a"),
             (2, "example.com:ca:1", "example.com/ca", "a"),

@@ -8,6 +8,7 @@
 //! A test in the same process takes [`ApiServer::client`], which needs no socket and
 //! so lives on tokio's paused time. [`ApiServer::listen`] serves TLS on a socket.
 
+pub mod by_path;
 mod clock;
 mod connections;
 mod deletion;

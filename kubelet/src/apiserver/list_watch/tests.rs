@@ -1,6 +1,7 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use bytes::Bytes;
+use e2e::api_server::by_path::ByPath;
 use http_body_util::Full;
 use hyper::{Request, Response};
 use k8s_openapi::api::core::v1::Service;
@@ -10,12 +11,11 @@ use serde_json::{Value, json};
 use tower::BoxError;
 
 use super::*;
-use crate::apiserver::fake_server::FakeServer;
 
 #[tokio::test(start_paused = true)]
 async fn an_event_that_cannot_be_read_is_passed_over() {
     const PATH: &str = "/api/v1/services";
-    let server = FakeServer::new();
+    let server = ByPath::new();
     let api = Api::<Service>::all(server.client());
     let mut changes = ListWatch::new(api, String::new());
     let Change::All(services) = changes.next().await else {

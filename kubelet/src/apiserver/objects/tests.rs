@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use e2e::api_server::by_path::{ByPath, Health};
 use serde_json::{Value, json};
 use tokio::{
     sync::watch,
@@ -8,7 +9,6 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::*;
-use crate::apiserver::fake_server::{FakeServer, Mood};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/ns/configmaps";
 const SECRETS: &str = "/api/v1/namespaces/ns/secrets";
@@ -19,7 +19,7 @@ const UNSYNCED: &str = "failed to sync configmap cache: timed out waiting for th
 
 /// The objects of a server, with what ends them.
 struct Setup {
-    server: FakeServer,
+    server: ByPath,
     objects: ApiObjects,
     node: watch::Sender<Option<Arc<Node>>>,
     tasks: TaskTracker,
@@ -27,7 +27,7 @@ struct Setup {
 }
 
 fn setup(change_detection: ChangeDetection) -> Setup {
-    let server = FakeServer::new();
+    let server = ByPath::new();
     let node = watch::Sender::new(None);
     let (tasks, cancel) = (TaskTracker::new(), CancellationToken::new());
     let objects = ApiObjects::new(ApiObjectsParts {
@@ -149,14 +149,14 @@ async fn what_was_known_stays_known_while_the_server_is_away() {
     let setup = setup(ChangeDetection::Watch);
     setup.server.put(CONFIG_MAPS, config_map("a", "1"));
     assert_eq!(setup.value("a").await.unwrap(), "1");
-    setup.server.turn(Mood::Away);
+    setup.server.set_health(Health::Down);
     for _ in 0..20 {
         sleep(MINUTE).await;
         assert_eq!(setup.value("a").await.unwrap(), "1");
     }
     assert_eq!(setup.value("other").await.unwrap_err(), UNSYNCED);
     setup.server.put(CONFIG_MAPS, config_map("a", "2"));
-    setup.server.turn(Mood::Well);
+    setup.server.set_health(Health::Up);
     sleep(2 * MINUTE).await;
     assert_eq!(setup.value("a").await.unwrap(), "2");
     assert_eq!(
@@ -211,13 +211,13 @@ async fn what_is_immutable_is_not_watched_on() {
 
 #[tokio::test(start_paused = true)]
 async fn the_first_to_ask_does_not_wait_for_long() {
-    for mood in [Mood::Silent, Mood::Away, Mood::Forbidding] {
+    for health in [Health::Hung, Health::Down, Health::Forbidding] {
         let setup = setup(ChangeDetection::Watch);
         setup.server.put(CONFIG_MAPS, config_map("a", "1"));
-        setup.server.turn(mood);
+        setup.server.set_health(health);
         let before = Instant::now();
-        let why = match mood {
-            Mood::Forbidding => "cannot read configmap \"a\": not for this node",
+        let why = match health {
+            Health::Forbidding => "cannot read configmap \"a\": not for this node",
             _ => UNSYNCED,
         };
         assert_eq!(setup.value("a").await.unwrap_err(), why);
@@ -228,13 +228,13 @@ async fn the_first_to_ask_does_not_wait_for_long() {
             "services have not yet been read at least once, cannot construct envvars"
         );
         // What was refused is no longer known to be when the server goes away.
-        setup.server.turn(Mood::Away);
+        setup.server.set_health(Health::Down);
         sleep(MINUTE).await;
         assert_eq!(setup.value("a").await.unwrap_err(), UNSYNCED);
         // The server may have been told meanwhile that the pod is this node's.
-        setup.server.turn(Mood::Well);
+        setup.server.set_health(Health::Up);
         sleep(MINUTE).await;
-        assert_eq!(setup.value("a").await.unwrap(), "1", "{mood:?}");
+        assert_eq!(setup.value("a").await.unwrap(), "1", "{health:?}");
     }
 }
 
@@ -276,7 +276,7 @@ async fn services_are_followed_from_the_start() {
     setup.server.put(SERVICES, service("a", "y"));
     setup.settle().await;
     assert_eq!(names().await, ["a/y", "b/x", "default/kubernetes"]);
-    setup.server.turn(Mood::Away);
+    setup.server.set_health(Health::Down);
     sleep(MINUTE).await;
     assert_eq!(names().await, ["a/y", "b/x", "default/kubernetes"]);
 }
@@ -294,7 +294,7 @@ async fn without_watches_everything_is_read_when_it_is_asked_for() {
         assert_eq!(setup.value("a").await.unwrap(), value);
     }
     assert_eq!(setup.watches(), 0);
-    setup.server.turn(Mood::Forbidding);
+    setup.server.set_health(Health::Forbidding);
     assert_eq!(
         setup.value("a").await.unwrap_err(),
         "cannot read configmap \"a\": not for this node"
@@ -318,7 +318,7 @@ async fn what_is_kept_is_as_old_as_the_node_says() {
     setup.server.put(CONFIG_MAPS, config_map("a", "3"));
     sleep(MINUTE / 4).await;
     assert_eq!(setup.value("a").await.unwrap(), "3");
-    setup.server.turn(Mood::Away);
+    setup.server.set_health(Health::Down);
     sleep(4 * MINUTE).await;
     assert_eq!(setup.value("a").await.unwrap(), "3");
     sleep(6 * MINUTE).await;
@@ -327,7 +327,7 @@ async fn what_is_kept_is_as_old_as_the_node_says() {
         error.contains("the API server cannot be reached"),
         "{error}"
     );
-    setup.server.turn(Mood::Well);
+    setup.server.set_health(Health::Up);
     setup.server.remove(CONFIG_MAPS, "a");
     assert_eq!(
         setup.value("a").await.unwrap_err(),
@@ -378,7 +378,7 @@ async fn other_objects_are_read_when_they_are_asked_for() {
     let error = objects.persistent_volume("w").await.unwrap_err();
     assert_eq!(error.to_string(), "persistentvolume \"w\" not found");
     assert!(objects.csi_driver("e").await.unwrap_err().is_not_found());
-    setup.server.turn(Mood::Forbidding);
+    setup.server.set_health(Health::Forbidding);
     let error = objects.volume_attachment("csi-1").await.unwrap_err();
     assert_eq!(
         error.to_string(),

@@ -162,26 +162,26 @@ fn kept(mut bundle: Object<ClusterTrustBundleSpec, NotUsed>) -> (String, Arc<Clu
 
 #[cfg(test)]
 mod tests {
+    use e2e::api_server::by_path::{ByPath, Health};
     use serde_json::{Value, json};
     use tokio::time::sleep;
     use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
     use super::*;
-    use crate::apiserver::fake_server::{FakeServer, Mood};
 
     const DISCOVERED: &str = "/apis/certificates.k8s.io";
     const BETA: &str = "/apis/certificates.k8s.io/v1beta1/clustertrustbundles";
     const MINUTE: Duration = Duration::from_secs(60);
 
     struct Setup {
-        server: FakeServer,
+        server: ByPath,
         bundles: TrustBundles,
         tasks: TaskTracker,
     }
 
     /// A server that has the bundles in these versions.
     fn setup(versions: &[&str]) -> Setup {
-        let server = FakeServer::new();
+        let server = ByPath::new();
         server.serve(GROUP, PLURAL, &VERSIONS, versions);
         let (client, tasks) = (server.client(), TaskTracker::new());
         let cancel = CancellationToken::new();
@@ -274,7 +274,7 @@ mod tests {
         setup.server.remove(BETA, "example.com:ca:a");
         setup.settle().await;
         assert_eq!(setup.of_signer(signer).await.unwrap(), ["2"]);
-        setup.server.turn(Mood::Away);
+        setup.server.set_health(Health::Down);
         setup.settle().await;
         assert_eq!(setup.of_signer(signer).await.unwrap(), ["2"]);
     }
@@ -298,12 +298,12 @@ mod tests {
              clustertrustbundles in no version of certificates.k8s.io that this kubelet knows: \
              v1, v1beta1, v1alpha1"
         );
-        setup.server.turn(Mood::Forbidding);
+        setup.server.set_health(Health::Forbidding);
         assert_eq!(
             setup.named("b").await.unwrap_err(),
             "cannot read clustertrustbundle.certificates.k8s.io \"b\": not for this node"
         );
-        setup.server.turn(Mood::Well);
+        setup.server.set_health(Health::Up);
         setup.server.serve(GROUP, PLURAL, &VERSIONS, &["v1beta1"]);
         setup.server.put(BETA, bundle("b", "", "1"));
         assert_eq!(setup.named("b").await.unwrap(), "1");
@@ -313,7 +313,7 @@ mod tests {
     async fn what_was_not_read_yet_is_not_missing() {
         let setup = setup(&["v1beta1"]);
         assert_eq!(setup.of_signer("a/b").await.unwrap(), [""; 0]);
-        setup.server.turn(Mood::Silent);
+        setup.server.set_health(Health::Hung);
         assert_eq!(
             setup.named("b").await.unwrap_err(),
             "ClusterTrustBundle informer has not yet synced"

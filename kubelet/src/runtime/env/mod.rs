@@ -22,7 +22,10 @@ use kubelet_pod_spec::{
 use self::{config_data::ConfigData, env_file::EnvFileError};
 use super::machine::Machine;
 use crate::{
-    apiserver::objects::{ObjectError, Objects},
+    apiserver::{
+        allocatable::allocatable,
+        objects::{ObjectError, Objects},
+    },
     volume::MountedVolumes,
 };
 
@@ -244,7 +247,7 @@ impl Scope<'_> {
             root_dir,
             ..
         } = self.sources;
-        let allocatable = machine.allocatable(objects, root_dir).await;
+        let allocatable = allocatable(machine, objects, root_dir).await;
         allocatable.map_err(EnvError::Node)
     }
 

@@ -125,6 +125,7 @@ fn socket(endpoint: &Path) -> &Path {
 mod tests {
     use std::path::PathBuf;
 
+    use e2e::api_server::by_path::{ByPath, Health};
     use e2e::fake_csi::FakeCsi;
     use serde_json::json;
     use tokio::sync::watch;
@@ -132,7 +133,6 @@ mod tests {
     use tonic::Status;
 
     use super::*;
-    use crate::apiserver::fake_server::{FakeServer, Mood};
 
     fn plugin(endpoint: PathBuf, versions: &[&str]) -> Plugin {
         Plugin {
@@ -203,7 +203,7 @@ mod tests {
         let endpoint = dir.path().join("csi.sock");
         let driver = FakeCsi::new("d.example.com");
         let _serving = driver.serve(&dir.path().join("reg.sock"), &endpoint);
-        let server = FakeServer::new();
+        let server = ByPath::new();
         server.put("/api/v1/nodes", json!({"metadata": {"name": "n"}}));
         let node = server.object("/api/v1/nodes", "n").unwrap();
         let node = watch::Sender::new(serde_json::from_value(node).ok().map(Arc::new));
@@ -221,11 +221,11 @@ mod tests {
         };
 
         let plugin = plugin(endpoint, &["1.0.0"]);
-        server.turn(Mood::Forbidding);
+        server.set_health(Health::Forbidding);
         let error = handler.register(&plugin).await.unwrap_err();
         assert!(error.contains("not for this node"), "{error}");
         drivers.client("d.example.com").unwrap_err();
-        server.turn(Mood::Well);
+        server.set_health(Health::Up);
         handler.validate(&plugin).unwrap();
         handler.register(&plugin).await.unwrap();
         drivers.client("d.example.com").unwrap();

@@ -1,47 +1,64 @@
-//! The tests' API server as unit tests ask for it: by paths, without sockets, on paused time.
+//! The API server for unit tests: objects addressed by path, no sockets, paused time.
+
+#![expect(clippy::unwrap_used, reason = "a fault here is a fault of the test")]
 
 use std::{sync::Arc, time::Duration};
 
-use e2e::api_server::{ApiError, ApiServer, Caller, Record, Verdict};
 use kube::client::Client;
 use serde_json::{Value, json};
 
-/// An API server with a namespace `ns`, and what every cluster has.
-#[derive(Clone)]
-pub(crate) struct FakeServer(ApiServer);
+use super::{ApiError, ApiServer, Caller, Record, Verdict};
 
-/// How the server answers.
+/// An [`ApiServer`] with a namespace `ns`, whose objects are addressed by path.
+#[derive(Clone)]
+pub struct ByPath(ApiServer);
+
+/// How the server responds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mood {
-    Well,
-    /// There are no connections.
-    Away,
-    /// Requests are never answered.
-    Silent,
-    /// Every request is refused.
+pub enum Health {
+    /// It serves requests.
+    Up,
+    /// It accepts no connections.
+    Down,
+    /// It never answers a request.
+    Hung,
+    /// It refuses every request.
     Forbidding,
 }
 
-impl FakeServer {
-    pub(crate) fn new() -> Self {
+impl std::fmt::Debug for ByPath {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ByPath").finish_non_exhaustive()
+    }
+}
+
+impl Default for ByPath {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ByPath {
+    /// Starts a server.
+    pub fn new() -> Self {
         let server = ApiServer::start().unwrap();
         let namespace = json!({"metadata": {"name": "ns"}});
         server.create("v1", "namespaces", "", namespace).unwrap();
         Self(server)
     }
 
-    /// A client that may do everything.
-    pub(crate) fn client(&self) -> Client {
+    /// A client with all permissions.
+    pub fn client(&self) -> Client {
         self.0.client(Caller::admin())
     }
 
-    /// A client of this node's, which may do what nodes may.
-    pub(crate) fn client_of(&self, node: &str) -> Client {
+    /// A client with the permissions of a node.
+    pub fn client_of(&self, node: &str) -> Client {
         self.0.client(Caller::node(node))
     }
 
     /// Every request so far: `WATCH /api/v1/namespaces/default/secrets`.
-    pub(crate) fn requests(&self) -> Vec<String> {
+    pub fn requests(&self) -> Vec<String> {
         let request = |record: Record| {
             let method = match record.verb {
                 "get" | "list" => "GET",
@@ -53,26 +70,26 @@ impl FakeServer {
         self.0.requests().into_iter().map(request).collect()
     }
 
-    /// How many watches there are.
-    pub(crate) fn watches(&self) -> usize {
+    /// The number of open watches.
+    pub fn watches(&self) -> usize {
         self.0.watches()
     }
 
-    /// Has the server answer otherwise from now on, and breaks the watches.
-    pub(crate) fn turn(&self, mood: Mood) {
+    /// Changes how the server responds, and breaks the open watches.
+    pub fn set_health(&self, health: Health) {
         self.0.set_available(false);
-        self.0.set_available(mood != Mood::Away);
-        self.0.intercept(match mood {
-            Mood::Well | Mood::Away => None,
-            Mood::Silent => Some(Arc::new(|_| Verdict::Delay(Duration::MAX))),
-            Mood::Forbidding => Some(Arc::new(|_| {
+        self.0.set_available(health != Health::Down);
+        self.0.intercept(match health {
+            Health::Up | Health::Down => None,
+            Health::Hung => Some(Arc::new(|_| Verdict::Delay(Duration::MAX))),
+            Health::Forbidding => Some(Arc::new(|_| {
                 Verdict::Refuse(ApiError::new(403, "Forbidden", "not for this node"))
             })),
         });
     }
 
-    /// Puts an object, or another one in its place; its namespace is made for it.
-    pub(crate) fn put(&self, path: &str, object: Value) {
+    /// Creates or replaces an object, and creates its namespace.
+    pub fn put(&self, path: &str, object: Value) {
         let (version, namespace, plural) = collection(path);
         let namespace = namespace.or(object["metadata"]["namespace"].as_str());
         let namespace = namespace.unwrap_or_default().to_owned();
@@ -83,16 +100,16 @@ impl FakeServer {
         self.0.put(version, plural, &namespace, object).unwrap();
     }
 
-    /// Takes an object away.
-    pub(crate) fn remove(&self, path: &str, name: &str) {
+    /// Deletes an object.
+    pub fn remove(&self, path: &str, name: &str) {
         let (version, namespace, plural) = collection(path);
         let (namespace, now) = (namespace.unwrap_or_default(), json!({}));
         let gone = self.0.delete(version, plural, namespace, name, &now);
         gone.unwrap();
     }
 
-    /// Has a resource in these versions alone.
-    pub(crate) fn serve(&self, group: &str, plural: &str, all: &[&str], versions: &[&str]) {
+    /// Serves a resource in these of its versions only.
+    pub fn serve(&self, group: &str, plural: &str, all: &[&str], versions: &[&str]) {
         for version in all {
             let served = versions.contains(version);
             let version = format!("{group}/{version}");
@@ -100,8 +117,8 @@ impl FakeServer {
         }
     }
 
-    /// An object as it is now.
-    pub(crate) fn object(&self, path: &str, name: &str) -> Option<Value> {
+    /// The current state of an object.
+    pub fn object(&self, path: &str, name: &str) -> Option<Value> {
         let (version, namespace, plural) = collection(path);
         let found = self
             .0
