@@ -64,7 +64,7 @@ fuzz:
 	deploy/fuzz.sh $(FUZZ_SECONDS)
 
 # Lines of the pure modules (.cargo/mutants.toml) that no unit test misses when they are changed:
-# hours. MUTANTS are further flags, such as `--file kubelet/src/tokens.rs` or `--shard 1/8`.
+# hours. MUTANTS are further flags, such as `--file kubelet/api-client/src/tokens.rs` or `--shard 1/8`.
 mutants:
 	deploy/install.sh build mutants
 	PATH="$(CURDIR)/target/tools/bin:$$PATH" cargo mutants --output target $(MUTANTS)

@@ -5,21 +5,23 @@ use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, sync::Arc};
 
 use k8s_openapi::api::core::v1::NodeAddress;
 use kube::Client;
-use kubelet_cri_client::{CriClient, readiness::RuntimeReadiness};
-use kubelet_metrics::Collector;
-use tokio::sync::watch;
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
-
-use crate::{
-    apiserver::client::ApiServer,
+use kubelet_api_client::{
     certificate::{
         client::{IdentityKeeper, JoinError, join},
         manager::{CertificateManager, ServingPairs},
         metrics::{ClientCertificateMetrics, RenewalMetrics},
         request::Template,
     },
-    config::cluster::ClusterOptions,
+    client::ApiServer,
     events::{EventQueue, EventRecorder, EventSender},
+};
+use kubelet_cri_client::{CriClient, readiness::RuntimeReadiness};
+use kubelet_metrics::Collector;
+use tokio::sync::watch;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    config::cluster::ClusterOptions,
     kubelet::Membership,
     node::{
         findings::Findings,

@@ -12,6 +12,10 @@ use std::{
 
 use k8s_openapi::api::core::v1::{Node, PodStatus};
 use kube::Client;
+use kubelet_api_client::{
+    events::{EventRecorder, Subject, reason},
+    objects::Objects,
+};
 use kubelet_cri_client::{CriClient, CriError, readiness::RuntimeReadiness};
 use kubelet_pod_spec::identity::PodUid;
 use tokio::sync::{mpsc, watch};
@@ -21,9 +25,7 @@ use tracing::{info, warn};
 pub use crate::run_once::RunOnceResult;
 use crate::{
     allocation::Allocator,
-    apiserver::objects::Objects,
     config::{options::Options, update::PodUpdate},
-    events::{EventRecorder, Subject, reason},
     housekeeping::{Directories, Housekeeping},
     lifecycle::{Admission, NodeFacts, NodeSource},
     logs::LogRotation,

@@ -8,13 +8,10 @@
 
 mod active_pods;
 mod allocation;
-pub mod apiserver;
-pub mod certificate;
 pub mod checkpoint;
 pub mod cli;
 pub mod cluster;
 pub mod config;
-pub mod events;
 mod housekeeping;
 pub mod image;
 pub mod kubelet;
@@ -37,7 +34,5 @@ pub mod server;
 pub mod status;
 pub mod status_command;
 mod sync_loop;
-pub mod tokens;
-pub mod version;
 pub mod volume;
 pub mod watchdog;

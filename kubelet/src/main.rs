@@ -10,9 +10,9 @@ use anyhow::anyhow;
 use kubelet::{
     cli::{self, Command, Flags},
     config::settings::Settings,
-    logging, logs_command, run, status_command, version,
+    logging, logs_command, run, status_command,
 };
-use kubelet_host::{bounded_io, oom_score, open_files};
+use kubelet_host::{bounded_io, oom_score, open_files, version};
 use kubelet_pod_spec::identity::full_name;
 use tokio::runtime::Builder;
 

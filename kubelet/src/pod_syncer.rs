@@ -5,6 +5,7 @@ mod starts;
 use std::{io, os::unix::fs::DirBuilderExt as _, path::PathBuf, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus as ApiStatus};
+use kubelet_api_client::events::{self, EventRecorder, reason};
 use kubelet_cri_client::{pod_status::PodStatus, readiness::RuntimeReadiness};
 use kubelet_host::{clock, repeatable};
 use kubelet_pod_spec::identity::{self, PodUid};
@@ -14,7 +15,6 @@ use tracing::{info, warn};
 pub(crate) use self::starts::PodStarts;
 use crate::{
     config::options::Options,
-    events::{self, EventRecorder, reason},
     lifecycle::{Admission, NodeSource, Rejection, deadline},
     pleg::{Pleg, PodCache},
     pod::{directory, manager::PodManager, mirror::MirrorPods, removals::Removals},

@@ -3,8 +3,12 @@
 use std::{io, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Node, Pod};
+use kubelet_api_client::{
+    certificate::{client::JoinError, metrics::ServingCertificateMetrics},
+    objects::{ApiObjects, ApiObjectsParts, NoObjects, Objects},
+};
 use kubelet_cri_client::{CriClient, CriError};
-use kubelet_host::selinux;
+use kubelet_host::{selinux, version};
 use kubelet_metrics::Exposition;
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -14,8 +18,6 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
 
 use crate::{
-    apiserver::objects::{ApiObjects, ApiObjectsParts, NoObjects, Objects},
-    certificate::{client::JoinError, metrics::ServingCertificateMetrics},
     checkpoint::{Checkpoint, CheckpointError, objects::KeptObjects},
     cluster::{Cluster, ClusterParts},
     config::{
@@ -36,7 +38,6 @@ use crate::{
         reviews::ApiServerReviews,
         tls::certificate::{ServingCertificate, SignedCertificate},
     },
-    version,
     watchdog::{Watchdog, WatchdogError},
 };
 

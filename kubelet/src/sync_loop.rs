@@ -12,6 +12,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_api_client::events::{EventRecorder, Subject};
 use kubelet_cri_client::readiness::RuntimeReadiness;
 use kubelet_pod_spec::identity::{self, PodUid};
 use tokio::time::{Instant, MissedTickBehavior, timeout_at};
@@ -23,7 +24,6 @@ pub(crate) use self::{inbox::Inbox, monitor::LoopMonitor};
 use crate::{
     active_pods::active_pods,
     config::update::{PodOperation, PodUpdate},
-    events::{EventRecorder, Subject},
     housekeeping::Housekeeping,
     lifecycle::{Admission, Admitted, NodeSource, Rejection, preemption},
     node::shutdown::NodeShutdown,

@@ -9,13 +9,13 @@ mod order;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_api_client::events::EventRecorder;
 use kubelet_pod_spec::identity::{self, PodUid};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use self::order::Place;
 use crate::{
-    events::EventRecorder,
     lifecycle::{Admission, Admitted, NodeSource, preemption},
     pod::manager::PodManager,
     pod_worker::{PodSyncer, PodWorkers},

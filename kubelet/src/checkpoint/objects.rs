@@ -12,6 +12,7 @@ use k8s_openapi::api::{
     storage::v1::{CSIDriver, VolumeAttachment},
 };
 use kube::Resource;
+use kubelet_api_client::objects::{Answer, ObjectError, Objects};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
@@ -24,10 +25,7 @@ use super::{
     references,
     store::StoreError,
 };
-use crate::{
-    apiserver::objects::{Answer, ObjectError, Objects},
-    image::credentials::hex,
-};
+use crate::image::credentials::hex;
 
 /// An API server that did not answer by then is away.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -9,10 +9,10 @@ use k8s_openapi::api::{
     node::v1::RuntimeClass,
     storage::v1::{CSIDriver, VolumeAttachment},
 };
+use kubelet_api_client::objects::{Answer, NoObjects, ObjectError, Objects};
 use serde_json::{Value, json};
 
 use super::{objects::KeptObjects, *};
-use crate::apiserver::objects::{Answer, NoObjects, ObjectError, Objects};
 
 /// How the API server answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -1,24 +1,17 @@
 //! What makes a kubelet a member of a cluster: the API server, and this node's object.
 
-use std::{
-    collections::BTreeMap,
-    net::IpAddr,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{collections::BTreeMap, net::IpAddr, path::Path, time::Duration};
 
 use k8s_openapi::api::core::v1::Taint;
+use kubelet_api_client::{
+    certificate::client::IdentityOptions, client::RateLimit, objects::ChangeDetection,
+};
 
 use super::{
     kubelet_configuration::KubeletConfiguration, reservation::Reservation, settings::absolute,
     settings::span,
 };
-use crate::{
-    apiserver::{client::RateLimit, objects::ChangeDetection},
-    certificate::client::IdentityOptions,
-    checkpoint::CheckpointOptions,
-    cli::Flags,
-};
+use crate::{checkpoint::CheckpointOptions, cli::Flags};
 
 /// The cluster that a kubelet joins.
 #[derive(Clone, Debug)]

@@ -2,11 +2,11 @@
 
 use std::{io, time::Duration};
 
+use kubelet_api_client::events::{EventRecorder, Subject, reason};
 use kubelet_cri_client::CriError;
 use tonic::Code;
 
 use super::{credentials::CredentialsError, reference::InvalidReference};
-use crate::events::{EventRecorder, Subject, reason};
 
 /// Reason of a pull that failed for nothing more particular.
 const ERR_IMAGE_PULL: &str = "ErrImagePull";

@@ -13,6 +13,10 @@ use std::sync::Arc;
 
 use cri_proto::runtime::v1::{ImageSpec, PodSandboxConfig};
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_api_client::{
+    events::{EventRecorder, Subject, reason},
+    objects::Objects,
+};
 use kubelet_cri_client::CriClient;
 use kubelet_metrics::{Collector, Exposition, Family, Histogram};
 use kubelet_pod_spec::{duration::GoDuration, identity};
@@ -28,12 +32,7 @@ use self::{
     reference::Reference,
 };
 pub use self::{error::ImageError, pull_backoff::PullBackoff};
-use crate::{
-    apiserver::objects::Objects,
-    config::options::Options,
-    events::{EventRecorder, Subject, reason},
-    runtime::security_context::ImageUser,
-};
+use crate::{config::options::Options, runtime::security_context::ImageUser};
 
 /// An image on the node.
 #[derive(Clone, Debug)]

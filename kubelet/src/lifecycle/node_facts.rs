@@ -10,13 +10,13 @@ use std::{
 
 use cri_proto::runtime::v1::RuntimeFeatures;
 use k8s_openapi::api::core::v1::{Node, Taint};
+use kubelet_host::machine::Machine;
 use kubelet_pod_spec::resources::{self, Amounts};
 use tokio::sync::watch;
 
 use crate::{
     config::{cluster::NodeOptions, options::Options},
     node::capacity,
-    runtime::machine::Machine,
 };
 
 /// Labels that every node has.

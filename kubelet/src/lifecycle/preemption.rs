@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use kubelet_api_client::events::{EventRecorder, Subject, reason};
 use kubelet_pod_spec::qos::QosClass;
 use kubelet_pod_spec::{
     identity::{self, PodUid},
@@ -12,7 +13,6 @@ use kubelet_pod_spec::{
 use tracing::info;
 
 use crate::{
-    events::{EventRecorder, Subject, reason},
     pod_worker::{Kill, PodSyncer, PodWorkers},
     status::{Phase, Verdict},
 };

@@ -3,12 +3,13 @@
 use std::{collections::BTreeMap, fs, path::Path};
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kubelet_host::machine::Machine;
 use kubelet_pod_spec::{
     quantity::{self, NANOS},
     resources::is_huge_pages,
 };
 
-use crate::{config::cluster::NodeOptions, runtime::machine::Machine};
+use crate::config::cluster::NodeOptions;
 
 /// Resources with their amounts.
 pub type Quantities = BTreeMap<String, Quantity>;

@@ -1,10 +1,10 @@
 //! The conditions of a node that its kubelet decides.
 
 use k8s_openapi::{api::core::v1::NodeCondition, apimachinery::pkg::apis::meta::v1::Time};
+use kubelet_api_client::events::reason;
 use tracing::info;
 
 use super::findings::Pressure;
-use crate::events::reason;
 
 /// Reason, message and event of a pressure that is, and of one that is not.
 struct Words {

@@ -19,6 +19,7 @@ use kube::{
     Api, Client,
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
 };
+use kubelet_api_client::request::{ApiError, ask};
 use kubelet_pacing::backoff::jittered;
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
@@ -28,8 +29,6 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
-
-use crate::apiserver::request::{ApiError, ask};
 
 /// Ids of the node by driver, as JSON.
 const NODE_IDS: &str = "csi.volume.kubernetes.io/nodeid";

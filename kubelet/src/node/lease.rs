@@ -10,13 +10,13 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference},
 };
 use kube::{Api, Client, api::PostParams};
+use kubelet_api_client::request::{ApiError, ask_within};
 use kubelet_host::{clock, repeatable};
 use tokio::{sync::watch, time};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::reporter::OnRepeatedFailure;
-use crate::apiserver::request::{ApiError, ask_within};
 
 const NAMESPACE: &str = "kube-node-lease";
 /// Updates at once before the next renewal is waited for, as upstream.

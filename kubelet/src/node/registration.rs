@@ -8,14 +8,12 @@ use kube::{
     Api,
     api::{Patch, PatchParams, PostParams},
 };
+use kubelet_api_client::request::{ApiError, ask};
+use kubelet_host::version;
 use tracing::{info, warn};
 
 use super::{capacity, patch};
-use crate::{
-    apiserver::request::{ApiError, ask},
-    config::cluster::NodeOptions,
-    version,
-};
+use crate::config::cluster::NodeOptions;
 
 /// Says that the controller attaches volumes.
 const ATTACH_DETACH: &str = "volumes.kubernetes.io/controller-managed-attach-detach";

@@ -8,9 +8,14 @@ use kube::{
     Api, Client,
     api::{Patch, PatchParams},
 };
+use kubelet_api_client::{
+    events::{EventRecorder, Subject, reason},
+    request::{ApiError, ask_within},
+};
 use kubelet_cri_client::{CriClient, readiness::RuntimeReadiness};
 use kubelet_host::{
     clock,
+    machine::Machine,
     repeatable::{blocking, random},
 };
 use tokio::{
@@ -30,12 +35,7 @@ use super::{
     status::{Snapshot, has_changed},
     system_info,
 };
-use crate::{
-    apiserver::request::{ApiError, ask_within},
-    config::cluster::NodeOptions,
-    events::{EventRecorder, Subject, reason},
-    runtime::machine::Machine,
-};
+use crate::config::cluster::NodeOptions;
 
 /// Attempts to report one status, as upstream.
 const TRIES: u32 = 5;
@@ -371,7 +371,7 @@ fn put_labels_right(node: &mut Node) -> bool {
     let mut is_changed = false;
     for (key, value) in [
         ("kubernetes.io/os", std::env::consts::OS),
-        ("kubernetes.io/arch", crate::version::go_arch()),
+        ("kubernetes.io/arch", kubelet_host::version::go_arch()),
     ] {
         if labels.get(key).map(String::as_str) != Some(value) {
             labels.insert(key.to_owned(), value.to_owned());

@@ -6,6 +6,7 @@ use k8s_openapi::{
     api::core::v1::{DaemonEndpoint, Node, NodeDaemonEndpoints, NodeStatus, NodeSystemInfo},
     apimachinery::pkg::apis::meta::v1::Time,
 };
+use kubelet_api_client::events::{EventRecorder, Subject};
 use kubelet_pod_spec::quantity;
 use serde_json::{Map, Value};
 use tracing::info;
@@ -17,10 +18,7 @@ use super::{
     findings::Findings,
     runtime_state::RuntimeState,
 };
-use crate::{
-    config::cluster::NodeOptions,
-    events::{EventRecorder, Subject},
-};
+use crate::config::cluster::NodeOptions;
 
 /// What this kubelet does that one of another version may not, by upstream's names and in
 /// order: the scheduler gives no node pods that need what it does not declare.

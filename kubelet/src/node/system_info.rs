@@ -3,8 +3,7 @@
 use std::{fs, path::Path};
 
 use k8s_openapi::api::core::v1::{NodeSwapStatus, NodeSystemInfo};
-
-use crate::version;
+use kubelet_host::version;
 
 /// Reads what `/etc`, `/proc` and `/sys` say. Blocks on them. The runtime's version is
 /// left empty.

@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client};
+use kubelet_api_client::list_watch::{Change, ListWatch};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-
-use crate::apiserver::list_watch::{Change, ListWatch};
 
 /// Follows a node until cancelled.
 #[derive(Debug)]

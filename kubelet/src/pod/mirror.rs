@@ -8,6 +8,10 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
 use kube::{Api, Client, api::PostParams};
+use kubelet_api_client::{
+    objects::Objects,
+    request::{ApiError, ask, delete_at_once},
+};
 use kubelet_pacing::backoff::jittered;
 use kubelet_pod_spec::identity::{self, CONFIG_HASH, CONFIG_MIRROR, PodUid};
 use parking_lot::Mutex;
@@ -16,10 +20,6 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::manager::PodManager;
-use crate::apiserver::{
-    objects::Objects,
-    request::{ApiError, ask, delete_at_once},
-};
 
 /// First and longest delay while the API server is away.
 const RETRY_BASE: Duration = Duration::from_secs(1);

@@ -5,6 +5,7 @@ use std::{net::IpAddr, time::Duration};
 use cri_proto::grpc::health::v1::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
+use kubelet_host::version;
 use kubelet_pod_spec::duration::GoDuration;
 use tokio::time::Instant;
 use tonic::{
@@ -13,7 +14,6 @@ use tonic::{
 };
 
 use super::probe::Outcome;
-use crate::version;
 
 /// Between two attempts to connect: the first, and by how much each is longer.
 const RETRY_BASE: Duration = Duration::from_secs(1);

@@ -12,6 +12,7 @@ use hyper::{
     },
 };
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction};
+use kubelet_host::version;
 use kubelet_http::{
     Exchange, GetError, TlsError,
     url::{self, Url},
@@ -23,7 +24,6 @@ use super::{
     probe::Outcome,
     tls,
 };
-use crate::version;
 
 /// More of an answer than this is not read, in bytes.
 const MAX_BODY: usize = 10 * 1024;

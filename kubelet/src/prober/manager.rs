@@ -8,6 +8,7 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
+use kubelet_api_client::events::EventRecorder;
 use kubelet_cri_client::CriClient;
 use kubelet_host::clock;
 use kubelet_metrics::{Collector, Exposition};
@@ -27,7 +28,6 @@ use super::{
     results::{ProbeResult, ProbeResults, ProbeType},
     worker::{Probed, Worker},
 };
-use crate::events::EventRecorder;
 
 /// A container that has run for longer than this when the kubelet starts was
 /// there before, as upstream.

@@ -3,6 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodStatus, Probe};
+use kubelet_api_client::events::{Subject, reason};
 use kubelet_host::clock;
 use kubelet_pacing::backoff::jittered;
 use kubelet_pod_spec::restart_rules;
@@ -18,10 +19,7 @@ use super::{
     probe::{self, Outcome, Target, positive},
     results::{ProbeResult, ProbeType},
 };
-use crate::{
-    events::{Subject, reason},
-    status::Phase,
-};
+use crate::status::Phase;
 
 /// Asked where a pod has no address, as upstream: it is on the node's network.
 const LOCALHOST: &str = "127.0.0.1";

@@ -201,12 +201,10 @@ mod tests {
     use std::path::Path;
 
     use k8s_openapi::api::core::v1::{ExecAction, Lifecycle, LifecycleHandler};
+    use kubelet_host::machine::Machine;
 
     use super::*;
-    use crate::{
-        config::options::Options,
-        runtime::{machine::Machine, user_namespace},
-    };
+    use crate::{config::options::Options, runtime::user_namespace};
 
     #[test]
     fn a_config_carries_what_a_later_kubelet_needs_to_know() {

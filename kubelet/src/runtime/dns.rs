@@ -8,14 +8,12 @@ use std::{
 
 use cri_proto::runtime::v1::DnsConfig;
 use k8s_openapi::api::core::v1::{Pod, PodDNSConfig};
+use kubelet_api_client::events::{EventRecorder, Subject, reason};
 use kubelet_host::files;
 use kubelet_pod_spec::identity;
 use tracing::{info, warn};
 
-use crate::{
-    config::options::Options,
-    events::{EventRecorder, Subject, reason},
-};
+use crate::config::options::Options;
 
 /// Limits of resolvers, as upstream applies them.
 const MAX_SERVERS: usize = 3;

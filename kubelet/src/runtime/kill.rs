@@ -4,6 +4,7 @@ use std::{borrow::Cow, time::Duration};
 
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Pod, PodSpec};
+use kubelet_api_client::events::{EventRecorder, Subject, reason};
 use kubelet_cri_client::{
     CriClient, CriError, labels,
     pod_status::{ContainerStatus, PodStatus},
@@ -15,7 +16,6 @@ use super::{
     RuntimeManager, actions::KillReason, endings::Waited, hooks,
     termination_order::TerminationOrder,
 };
-use crate::events::{EventRecorder, Subject, reason};
 
 /// Every container gets this long, whatever is left of its grace period, and where
 /// nothing names one.

@@ -10,7 +10,6 @@ pub mod hash;
 pub mod hooks;
 pub mod hostname;
 mod kill;
-pub mod machine;
 mod metrics;
 pub mod mounts;
 mod pod_files;
@@ -33,12 +32,11 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
+use kubelet_api_client::{events::EventRecorder, objects::Objects};
 use kubelet_cri_client::CriClient;
+use kubelet_host::machine::Machine;
 
-use self::{
-    endings::Endings, machine::Machine, resize::Resizes, resources::Rules,
-    user_namespace::UserNamespaces,
-};
+use self::{endings::Endings, resize::Resizes, resources::Rules, user_namespace::UserNamespaces};
 pub use self::{
     kill::{KillError, grace_period},
     metrics::StartMetrics,
@@ -47,8 +45,8 @@ pub use self::{
     sync::{SyncError, Synced},
 };
 use crate::{
-    apiserver::objects::Objects, config::options::Options, events::EventRecorder,
-    image::ImageManager, node::host_ips::HostIps, prober::results::ProbeResults,
+    config::options::Options, image::ImageManager, node::host_ips::HostIps,
+    prober::results::ProbeResults,
 };
 
 /// Runs pods on the runtime. Shared by all pod workers; what belongs to one pod

@@ -2,10 +2,10 @@
 
 use cri_proto::runtime::v1::RuntimeHandlerFeatures;
 use k8s_openapi::api::core::v1::PodSpec;
+use kubelet_api_client::objects::ObjectError;
 use kubelet_cri_client::CriError;
 
 use super::RuntimeManager;
-use crate::apiserver::objects::ObjectError;
 
 /// Why it is not known what handler runs a pod.
 #[derive(Debug, thiserror::Error)]

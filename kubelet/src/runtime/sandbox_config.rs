@@ -169,12 +169,10 @@ fn linux_config(
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::{ContainerPort, PodSecurityContext, Sysctl};
+    use kubelet_host::machine::Machine;
 
     use super::*;
-    use crate::{
-        config::options::Options,
-        runtime::{machine::Machine, user_namespace},
-    };
+    use crate::{config::options::Options, runtime::user_namespace};
 
     fn pod(spec: PodSpec) -> Pod {
         let mut pod = Pod {

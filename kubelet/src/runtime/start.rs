@@ -12,6 +12,7 @@ use cri_proto::runtime::v1::{
     self, ContainerConfig, ImageSpec, NamespaceMode, PodSandboxConfig, UserNamespace,
 };
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use kubelet_api_client::events::{EventRecorder, Subject, reason};
 use kubelet_cri_client::{
     CriError,
     pod_status::{ContainerStatus, PodStatus},
@@ -33,7 +34,6 @@ use super::{
     security_context::NodeSecurity,
 };
 use crate::{
-    events::{EventRecorder, Subject, reason},
     image::ImageError,
     logs::links,
     pod::directory,

@@ -4,6 +4,7 @@ use std::{fmt::Display, path::Path, time::Duration};
 
 use cri_proto::runtime::v1::{PodSandboxConfig, UserNamespace};
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use kubelet_api_client::events::{Subject, reason};
 use kubelet_cri_client::{
     CriError,
     pod_status::{ContainerState, PodStatus, SandboxStatus},
@@ -25,11 +26,7 @@ use super::{
     start::{Running, StartError},
     user_namespace::{self, UserNamespaceError},
 };
-use crate::{
-    events::{Subject, reason},
-    status::ips,
-    volume::MountedVolumes,
-};
+use crate::{status::ips, volume::MountedVolumes};
 
 /// Reason of containers that wait for their sandbox.
 const CONTAINER_CREATING: &str = "ContainerCreating";

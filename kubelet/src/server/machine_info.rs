@@ -3,11 +3,10 @@
 use std::{fs, path::Path};
 
 use axum::{Router, http::StatusCode, routing::get};
-use kubelet_host::{clock, repeatable::blocking};
+use kubelet_host::{clock, machine::Machine, repeatable::blocking};
 use serde_json::{Value, json};
 
 use super::answer::{error, json as json_answer};
-use crate::runtime::machine::Machine;
 
 pub(super) fn routes() -> Router {
     let answer = get(async || match blocking(read).await {

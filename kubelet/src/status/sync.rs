@@ -14,6 +14,7 @@ use kube::{
     Api, Client,
     api::{Patch, PatchParams},
 };
+use kubelet_api_client::request::{ApiError, ask, delete_at_once};
 use kubelet_pacing::backoff::jittered;
 use kubelet_pod_spec::identity::{self, PodUid};
 use tokio::{
@@ -24,10 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::{Report, StatusManager, is_terminal, patch};
-use crate::{
-    apiserver::request::{ApiError, ask, delete_at_once},
-    pod::manager::PodManager,
-};
+use crate::pod::manager::PodManager;
 
 /// Between two comparisons of what is reported with what the API server has, as
 /// upstream.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use futures::future::FutureExt as _;
 use k8s_openapi::api::core::v1::{ConfigMap as Object, KeyToPath};
+use kubelet_api_client::objects::Objects;
 use kubelet_pod_spec::identity;
 
 use super::{
@@ -13,7 +14,6 @@ use super::{
     plugin::{Attributes, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
     spec::VolumeSpec,
 };
-use crate::apiserver::objects::Objects;
 
 const KIND: &str = "configmap references non-existent config";
 

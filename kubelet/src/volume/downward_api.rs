@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, fmt::Write as _};
 
 use futures::future::FutureExt as _;
 use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, Pod, ResourceFieldSelector};
+use kubelet_api_client::allocatable::allocatable;
 use kubelet_pod_spec::{field_ref, resource_field_ref};
 
 use super::{
@@ -13,7 +14,6 @@ use super::{
     plugin::{Attributes, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
     spec::VolumeSpec,
 };
-use crate::apiserver::allocatable::allocatable;
 
 /// The plugin.
 #[derive(Debug)]

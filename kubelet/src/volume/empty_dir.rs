@@ -209,15 +209,14 @@ fn mark(marker: &Path) -> Result<(), VolumeError> {
 mod tests {
     use std::os::unix::fs::MetadataExt as _;
 
+    use kubelet_api_client::{events::EventRecorder, objects::NoObjects};
+    use kubelet_host::machine::Machine;
     use kubelet_pod_spec::identity::PodUid;
     use serde_json::{Value, json};
 
     use super::*;
     use crate::{
-        apiserver::objects::NoObjects,
         config::options::Options,
-        events::EventRecorder,
-        runtime::machine::Machine,
         volume::{
             plugin::VolumeMode,
             spec::{VolumeSource, VolumeSpec},

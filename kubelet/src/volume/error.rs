@@ -6,11 +6,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use kubelet_api_client::objects::ObjectError;
 use kubelet_pod_spec::validation::field::FieldError;
 use tree_walk::RemoveError;
 
 use super::plugin::VolumeMode;
-use crate::apiserver::objects::ObjectError;
 
 /// Why a volume cannot be had, or given back.
 #[derive(Debug, thiserror::Error)]

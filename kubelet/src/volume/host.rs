@@ -5,8 +5,10 @@ use std::{
     sync::Arc,
 };
 
+use kubelet_api_client::{allocatable::allocatable, events::EventRecorder, objects::Objects};
 use kubelet_host::{
     bounded_io::{self, IoPermit},
+    machine::Machine,
     repeatable,
 };
 use kubelet_pod_spec::{identity::PodUid, resources};
@@ -16,13 +18,7 @@ use super::{
     VolumeError,
     plugin::{PodVolume, VolumeMode},
 };
-use crate::{
-    apiserver::{allocatable::allocatable, objects::Objects},
-    config::options::Options,
-    events::EventRecorder,
-    pod::directory,
-    runtime::machine::Machine,
-};
+use crate::{config::options::Options, pod::directory};
 
 /// The node as volume plugins see it.
 #[derive(Clone, Debug)]

@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Container, Node, Pod, PodSpec};
+use kubelet_api_client::events::{Subject, reason};
 use kubelet_metrics::{Collector, Exposition};
 use kubelet_pod_spec::identity::PodUid;
 use parking_lot::Mutex;
@@ -21,7 +22,6 @@ use super::{
     spec::{self, VolumeSpec},
     world::{Wants, World},
 };
-use crate::events::{Subject, reason};
 
 /// How long a pod waits for its volumes, or for their end, before its sync fails. The
 /// manager goes on meanwhile.

@@ -17,7 +17,7 @@ use super::{
     secret::Secret,
     trust_bundles::Order,
 };
-use crate::tokens::TokenCache;
+use kubelet_api_client::tokens::TokenCache;
 
 /// One plugin for each kind; `drivers` are those that CSI's volumes are had from.
 pub fn all(host: &VolumeHost, drivers: Arc<DriverStore>) -> Vec<Arc<dyn VolumePlugin>> {

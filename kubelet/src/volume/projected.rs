@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use futures::future::FutureExt as _;
 use k8s_openapi::api::core::v1::{ServiceAccountTokenProjection, VolumeProjection};
+use kubelet_api_client::tokens::TokenCache;
 use kubelet_pod_spec::identity;
 
 use super::{
@@ -18,7 +19,6 @@ use super::{
     spec::VolumeSpec,
     trust_bundles::{self, Order},
 };
-use crate::tokens::TokenCache;
 
 /// Mode of tokens and trust bundles that one user or group alone reads.
 const PRIVATE: u32 = 0o600;

@@ -3,6 +3,7 @@
 
 use std::{collections::HashMap, fmt, future::pending, sync::Arc};
 
+use kubelet_api_client::events::{Subject, reason};
 use kubelet_pod_spec::identity::{self, PodUid};
 use tokio::{
     task::{Id, JoinError, JoinSet},
@@ -19,10 +20,7 @@ use super::{
     subpath,
     world::Job,
 };
-use crate::{
-    events::{Subject, reason},
-    pod::directory,
-};
+use crate::pod::directory;
 
 type Outcome = Result<Option<Mounted>, VolumeError>;
 

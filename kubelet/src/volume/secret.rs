@@ -1,6 +1,7 @@
 //! `secret`: the keys of a secret as files, which are never on a disk.
 
 use futures::future::FutureExt as _;
+use kubelet_api_client::objects::Objects;
 use kubelet_pod_spec::identity;
 
 use super::{
@@ -11,7 +12,6 @@ use super::{
     plugin::{Attributes, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
     spec::VolumeSpec,
 };
-use crate::apiserver::objects::Objects;
 
 /// The plugin.
 #[derive(Debug)]

@@ -4,10 +4,10 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, PodSpec, Volume};
+use kubelet_api_client::objects::Objects;
 use kubelet_pod_spec::{identity, resources};
 
 use super::{VolumeError, plugin::VolumeMode};
-use crate::apiserver::objects::Objects;
 
 /// Finalizer of claims that pods still use.
 const PROTECTION: &str = "kubernetes.io/pvc-protection";

@@ -11,14 +11,14 @@ use k8s_openapi::api::{
     certificates::v1beta1::ClusterTrustBundle, core::v1::ClusterTrustBundleProjection,
 };
 use kube::core::{ParseExpressionError, Selector, SelectorExt as _};
+use kubelet_api_client::{
+    certificate::pem,
+    objects::{ObjectError, Objects},
+};
 use kubelet_host::repeatable;
 use tokio_rustls::rustls::pki_types::{CertificateDer, pem::PemObject as _};
 
 use super::VolumeError;
-use crate::{
-    apiserver::objects::{ObjectError, Objects},
-    certificate::pem,
-};
 
 /// Why there are no certificates; in upstream's words.
 #[derive(Debug, thiserror::Error)]
@@ -125,12 +125,12 @@ mod tests {
     use std::time::Duration;
 
     use e2e::api_server::by_path::ByPath;
+    use kubelet_api_client::objects::{ApiObjects, ApiObjectsParts, ChangeDetection};
     use serde_json::{Value, json};
     use tokio::sync::watch;
     use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
     use super::*;
-    use crate::apiserver::objects::{ApiObjects, ApiObjectsParts, ChangeDetection};
 
     const GROUP: &str = "certificates.k8s.io";
     const ORDER: Order = Order(7);

@@ -4,11 +4,9 @@ use std::{sync::atomic::Ordering, time::Duration};
 
 use e2e::fake_runtime::Verb;
 use k8s_openapi::api::core::v1::{Event, Pod, PodCondition};
-use kubelet::{
-    config::{options::Options, reservation::Reservation},
-    events::{EventQueue, EventRecorder},
-    runtime::machine::Machine,
-};
+use kubelet::config::{options::Options, reservation::Reservation};
+use kubelet_api_client::events::{EventQueue, EventRecorder};
+use kubelet_host::machine::Machine;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 

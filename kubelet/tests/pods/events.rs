@@ -2,7 +2,7 @@
 
 use e2e::fake_runtime::{Behaviour, Exec, Fault, Times, Verb};
 use k8s_openapi::api::core::v1::{Event, Pod};
-use kubelet::events::{EventQueue, EventRecorder};
+use kubelet_api_client::events::{EventQueue, EventRecorder};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 use tonic::Status;

@@ -12,14 +12,16 @@ use cri_proto::runtime::v1::PodSandboxState;
 use e2e::fake_runtime::FakeRuntime;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 use kubelet::{
-    apiserver::objects::{NoObjects, Objects},
     config::{
         options::Options,
         update::{PodOperation, PodUpdate, Source},
     },
-    events::EventRecorder,
     kubelet::Kubelet,
     node::shutdown::{Logind, login_manager::LoginManager},
+};
+use kubelet_api_client::{
+    events::EventRecorder,
+    objects::{NoObjects, Objects},
 };
 use kubelet_cri_client::CriClient;
 use serde_json::{Value, json};

@@ -20,7 +20,7 @@ use k8s_openapi::{
     },
     serde::de::DeserializeOwned,
 };
-use kubelet::apiserver::objects::{Answer, ObjectError, Objects};
+use kubelet_api_client::objects::{Answer, ObjectError, Objects};
 use serde_json::{Value, json};
 
 /// Objects by resource (`secret`), namespace (empty where there is none) and name.

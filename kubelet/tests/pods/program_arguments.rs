@@ -3,7 +3,7 @@
 
 use std::{path::Path, sync::Arc};
 
-use kubelet::events::EventRecorder;
+use kubelet_api_client::events::EventRecorder;
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use serde_json::{Value, json};
 

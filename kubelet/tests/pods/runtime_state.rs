@@ -1,7 +1,7 @@
 //! What becomes of pods while the runtime says that it is not ready, or says nothing.
 
 use e2e::fake_runtime::{Behaviour, Fault, Times, Verb};
-use kubelet::events::EventRecorder;
+use kubelet_api_client::events::EventRecorder;
 use serde_json::json;
 use tokio::time::sleep;
 

@@ -14,7 +14,6 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet::{
     config::options::Options,
-    events::EventRecorder,
     node::{
         findings::Findings,
         shutdown::{
@@ -23,6 +22,7 @@ use kubelet::{
         },
     },
 };
+use kubelet_api_client::events::EventRecorder;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::{

@@ -10,7 +10,7 @@ use std::{
 
 use cri_proto::runtime::v1::Mount;
 use e2e::fake_runtime::Verb;
-use kubelet::events::EventRecorder;
+use kubelet_api_client::events::EventRecorder;
 use kubelet_host::mount_info;
 use serde_json::{Value, json};
 

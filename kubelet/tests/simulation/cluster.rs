@@ -18,10 +18,8 @@ use kube::{
     Api,
     api::{Patch, PatchParams},
 };
-use kubelet::{
-    config::update::{PodOperation, Source},
-    runtime::machine::Machine,
-};
+use kubelet::config::update::{PodOperation, Source};
+use kubelet_host::machine::Machine;
 use kubelet_pod_spec::identity::{CONFIG_MIRROR, PodUid};
 use parking_lot::Mutex;
 use serde_json::{Value, json};

@@ -14,15 +14,17 @@ use std::{
 use e2e::{api_server::Caller, fake_runtime::FakeRuntime, random::Random};
 use k8s_openapi::api::core::v1::Pod;
 use kubelet::{
-    apiserver::objects::{ApiObjects, ApiObjectsParts, ChangeDetection, NoObjects},
     config::{
         options::Options,
         pod_config::{PodConfig, PodSet, SourceHandle},
         source::apiserver::ApiSource,
         update::{PodOperation, PodUpdate, Source},
     },
-    events::EventRecorder,
     kubelet::{Kubelet, Membership},
+};
+use kubelet_api_client::{
+    events::EventRecorder,
+    objects::{ApiObjects, ApiObjectsParts, ChangeDetection, NoObjects},
 };
 use kubelet_cri_client::CriClient;
 use tokio::{sync::mpsc, task::JoinHandle};

@@ -5,13 +5,13 @@ use std::{collections::BTreeMap, fmt, pin::pin, sync::Arc, time::Duration};
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client};
+use kubelet_api_client::list_watch::{Change, ListWatch};
 use kubelet_pod_spec::identity::{self, PodUid};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use crate::{
-    apiserver::list_watch::{Change, ListWatch},
     checkpoint::Checkpoint,
     config::pod_config::{Closed, PodSet, SourceHandle},
 };

@@ -4,19 +4,16 @@ use std::sync::{
 };
 
 use futures::future::{self, FutureExt as _};
+use kubelet_api_client::{events::EventRecorder, objects::NoObjects};
 use tokio::{sync::Notify, time::sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::{
-    apiserver::objects::NoObjects,
-    events::EventRecorder,
-    volume::{
-        VolumeError, VolumeHost,
-        plugin::{Attributes, FoundDevice, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
-        plugins,
-        spec::VolumeSpec,
-    },
+use crate::volume::{
+    VolumeError, VolumeHost,
+    plugin::{Attributes, FoundDevice, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
+    plugins,
+    spec::VolumeSpec,
 };
 
 /// A kubelet's directories, of which those of the pod `live` are to stay.

@@ -11,6 +11,7 @@ mod secrets;
 use std::{fmt, path::Path, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_api_client::{events::EventRecorder, objects::Objects};
 use kubelet_host::repeatable;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -21,7 +22,6 @@ use self::{
     node::NodeDockerConfig,
     plugin::{config::CredentialProvider, provider::Provider},
 };
-use crate::{apiserver::objects::Objects, events::EventRecorder};
 
 /// A name and password for a registry.
 #[derive(Clone, Default, PartialEq, Eq)]

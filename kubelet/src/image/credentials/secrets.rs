@@ -1,6 +1,10 @@
 //! The pull secrets that a pod names.
 
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_api_client::{
+    events::{EventRecorder, Subject, reason},
+    objects::Objects,
+};
 use kubelet_pod_spec::identity;
 use tracing::warn;
 
@@ -8,10 +12,6 @@ use super::{
     Coordinates, CredentialSource, CredentialsError,
     docker_config::{DockerConfig, DockerConfigError, from_config_json, from_dockercfg},
     keyring::Keyring,
-};
-use crate::{
-    apiserver::objects::Objects,
-    events::{EventRecorder, Subject, reason},
 };
 
 type Read = fn(&[u8]) -> Result<DockerConfig, DockerConfigError>;

@@ -2,6 +2,7 @@
 
 use std::{convert::Infallible, future::Future, time::Duration};
 
+use kubelet_api_client::events::{EventRecorder, Subject, reason};
 use kubelet_pacing::backoff::jittered;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -13,7 +14,6 @@ use super::{
     login_manager::{LoginManager, LoginManagerError, Session},
     order::{ShutdownGracePeriod, total},
 };
-use crate::events::{EventRecorder, Subject, reason};
 
 /// Before the second attempt to get a lock; doubled for each further one.
 const FIRST_RETRY: Duration = Duration::from_secs(1);

@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, sync::Arc};
 use k8s_openapi::api::core::v1::{
     ConfigMap, ConfigMapKeySelector, EnvFromSource, Secret, SecretKeySelector,
 };
+use kubelet_api_client::objects::{ObjectError, Objects};
 
 use super::EnvError;
-use crate::apiserver::objects::{ObjectError, Objects};
 
 /// The config data that a container has asked for so far.
 pub(super) struct ConfigData<'a> {

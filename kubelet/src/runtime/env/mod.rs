@@ -10,7 +10,11 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::{Container, EnvVarSource, FileKeySelector, Pod, PodSpec};
-use kubelet_host::bounded_io;
+use kubelet_api_client::{
+    allocatable::allocatable,
+    objects::{ObjectError, Objects},
+};
+use kubelet_host::{bounded_io, machine::Machine};
 use kubelet_pod_spec::{
     expansion::expand,
     field_ref::{self, FieldError, Placement},
@@ -20,14 +24,7 @@ use kubelet_pod_spec::{
 };
 
 use self::{config_data::ConfigData, env_file::EnvFileError};
-use super::machine::Machine;
-use crate::{
-    apiserver::{
-        allocatable::allocatable,
-        objects::{ObjectError, Objects},
-    },
-    volume::MountedVolumes,
-};
+use crate::volume::MountedVolumes;
 
 /// Why a variable has no value.
 #[derive(Debug, thiserror::Error)]

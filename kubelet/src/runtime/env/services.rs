@@ -3,8 +3,7 @@
 use std::{collections::BTreeMap, net::Ipv6Addr, sync::Arc};
 
 use k8s_openapi::api::core::v1::{Service, ServicePort};
-
-use crate::apiserver::objects::{ObjectError, Objects};
+use kubelet_api_client::objects::{ObjectError, Objects};
 
 /// Namespace and name of the API server's own service, which every pod learns of.
 const API_SERVER: (&str, &str) = ("default", "kubernetes");

@@ -1,9 +1,9 @@
 //! Variables from every source, in the order in which they count.
 
+use kubelet_api_client::objects::NoObjects;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::apiserver::objects::NoObjects;
 
 async fn environment_of(container: Value) -> Result<Vec<(String, String)>, EnvError> {
     let pod: Pod = serde_json::from_value(json!({

@@ -1,10 +1,10 @@
 //! What events say of resizes, in upstream's form.
 
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
+use kubelet_api_client::events::{Subject, reason};
 use serde::Serialize;
 
 use super::{Refusal, RuntimeManager};
-use crate::events::{Subject, reason};
 
 /// What a pod is resized to.
 #[derive(Serialize)]

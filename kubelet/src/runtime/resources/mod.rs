@@ -6,10 +6,10 @@ mod swap;
 
 use cri_proto::runtime::v1::LinuxContainerResources;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
+use kubelet_host::machine::Machine;
 use kubelet_pod_spec::resources::{self, Side, amount, millis};
 
 pub(crate) use self::swap::may_swap;
-use super::machine::Machine;
 use crate::config::options::Options;
 
 /// Smallest quota that the kernel takes, microseconds.

@@ -2,9 +2,8 @@
 
 use std::{fs, io};
 
+use kubelet_host::version;
 use kubelet_metrics::Exposition;
-
-use crate::version;
 
 /// Ticks of a second in what the kernel tells of times, on every architecture that
 /// containers run on.

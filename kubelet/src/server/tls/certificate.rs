@@ -6,6 +6,7 @@ use std::{
     sync::Arc,
 };
 
+use kubelet_api_client::certificate::pair::Pair;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_rustls::rustls::{
@@ -17,7 +18,6 @@ use tokio_rustls::rustls::{
 use tracing::{info, warn};
 
 use super::watched_file::Stamp;
-use crate::certificate::pair::Pair;
 
 /// Where the secure port's certificate comes from.
 pub trait ServingCertificate: fmt::Debug + Send + Sync {

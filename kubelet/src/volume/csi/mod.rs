@@ -23,6 +23,7 @@ mod volume_data;
 use std::{path::PathBuf, sync::Arc};
 
 use futures::future::FutureExt as _;
+use kubelet_api_client::tokens::TokenCache;
 
 use self::policy::Policy;
 pub use self::{
@@ -37,7 +38,6 @@ use super::{
     },
     spec::VolumeSpec,
 };
-use crate::tokens::TokenCache;
 
 const NAME: &str = "kubernetes.io/csi";
 

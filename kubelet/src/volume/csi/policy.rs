@@ -1,9 +1,10 @@
 //! What the cluster says of a driver: its `CSIDriver` object, which it need not have.
 
 use k8s_openapi::api::storage::v1::{CSIDriver, CSIDriverSpec, TokenRequest};
+use kubelet_api_client::objects::Objects;
 
 use super::source::{Lifecycle, Source};
-use crate::{apiserver::objects::Objects, volume::VolumeError};
+use crate::volume::VolumeError;
 
 /// Which volumes of a driver the kubelet gives to a pod's `fsGroup`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

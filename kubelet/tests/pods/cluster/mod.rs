@@ -11,7 +11,6 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Node as NodeObject, Pod};
 use kubelet::{
-    apiserver::objects::Objects,
     checkpoint::{Checkpoint, CheckpointOptions, objects::KeptObjects},
     config::{
         options::Options,
@@ -24,6 +23,7 @@ use kubelet::{
     },
     kubelet::{Kubelet, Membership},
 };
+use kubelet_api_client::objects::Objects;
 use kubelet_cri_client::CriClient;
 use kubelet_pod_spec::identity::PodUid;
 use serde_json::{Value, json};

@@ -9,18 +9,20 @@ use e2e::{
 };
 use k8s_openapi::api::core::v1::Pod;
 use kubelet::{
-    apiserver::objects::{ApiObjects, ApiObjectsParts, ChangeDetection},
     config::{
         cluster::NodeOptions, options::Options, pod_config::PodConfig,
         source::apiserver::ApiSource, update::Source,
     },
-    events::{EventRecorder, EventSender},
     kubelet::{Kubelet, Membership},
     node::{
         lease::LeaseKeeper,
         reporter::{NodeReporter, ReporterParts},
         watch::NodeWatch,
     },
+};
+use kubelet_api_client::{
+    events::{EventRecorder, EventSender},
+    objects::{ApiObjects, ApiObjectsParts, ChangeDetection},
 };
 use kubelet_cri_client::CriClient;
 use parking_lot::Mutex;

@@ -1,7 +1,7 @@
 //! Volumes that were given more: what their claims are told of it.
 
 use cri_proto::csi::v1::node_service_capability::rpc::Type as Capability;
-use kubelet::events::{EventQueue, EventRecorder};
+use kubelet_api_client::events::{EventQueue, EventRecorder};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 use tonic::Status;

@@ -3,7 +3,8 @@
 use std::{fs, path::Path};
 
 use cri_proto::{csi::v1::VolumeCapability, csi::v1::volume_capability::AccessType};
-use kubelet::{config::options::Options, events::EventRecorder};
+use kubelet::config::options::Options;
+use kubelet_api_client::events::EventRecorder;
 use kubelet_host::selinux::SeLinux;
 use serde_json::{Value, json};
 use tokio::time::sleep;

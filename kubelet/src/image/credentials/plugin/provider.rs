@@ -7,6 +7,10 @@ use futures::{
     future::{BoxFuture, WeakShared},
 };
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_api_client::{
+    objects::{ObjectError, Objects},
+    tokens::TokenCache,
+};
 use kubelet_pod_spec::identity;
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
@@ -17,12 +21,8 @@ use super::{
     config::{CredentialProvider, TokenAttributes, TokenCacheType},
     exec::{CacheScope, ExecError, Request, Response, exec},
 };
-use crate::{
-    apiserver::objects::{ObjectError, Objects},
-    image::credentials::{
-        Coordinates, CredentialSource, docker_config::DockerConfig, hex, registry_url,
-    },
-    tokens::TokenCache,
+use crate::image::credentials::{
+    Coordinates, CredentialSource, docker_config::DockerConfig, hex, registry_url,
 };
 
 /// A plugin. Those who ask it the same at the same time share one run of it.

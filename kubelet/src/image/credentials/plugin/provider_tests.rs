@@ -18,10 +18,10 @@ use k8s_openapi::api::{
     node::v1::RuntimeClass,
     storage::v1::{CSIDriver, VolumeAttachment},
 };
+use kubelet_api_client::objects::{Answer, NoObjects};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::apiserver::objects::{Answer, NoObjects};
 
 const V1: &str = "credentialprovider.kubelet.k8s.io/v1";
 

@@ -5,8 +5,8 @@ use std::path::Path;
 use kubelet_host::clock;
 
 use crate::{
-    apiserver::kubeconfig::ClusterAccess,
     certificate::{manager::holds, pair::Pair},
+    kubeconfig::ClusterAccess,
 };
 
 /// Why a kubeconfig is not used.

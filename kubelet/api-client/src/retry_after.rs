@@ -100,7 +100,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::apiserver::request::{ApiError, ask};
+    use crate::request::{ApiError, ask};
 
     /// What comes of a request that is answered so.
     async fn refused(code: u16, retry_after: &'static str, text: &'static str) -> ApiError {

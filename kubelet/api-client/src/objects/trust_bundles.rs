@@ -15,7 +15,7 @@ use super::{
     ObjectError,
     followed::{Follow, Followed},
 };
-use crate::apiserver::{
+use crate::{
     list_watch::{Change, ListWatch},
     request::ask_within,
 };

@@ -25,7 +25,7 @@ use super::{
     request::{RequestError, SigningRequest, Template, new_key},
     store::PairStore,
 };
-use crate::apiserver::{
+use crate::{
     client::{ApiServer, ClientError, reload_identity},
     identity::ClientIdentity,
     kubeconfig::{ClusterAccess, KubeconfigError},

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::warn;
 
-use crate::apiserver::objects::{ObjectError, Objects};
+use crate::objects::{ObjectError, Objects};
 
 /// Seconds that a token is asked for when the spec does not say.
 const DEFAULT_EXPIRATION: i64 = 3600;

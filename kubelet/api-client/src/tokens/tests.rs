@@ -17,7 +17,7 @@ use k8s_openapi::{
 use tokio::time::sleep;
 
 use super::*;
-use crate::apiserver::objects::{Answer, NoObjects};
+use crate::objects::{Answer, NoObjects};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: i64 = 3600;

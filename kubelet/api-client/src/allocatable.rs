@@ -3,10 +3,9 @@
 use std::{collections::BTreeMap, path::Path};
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use kubelet_host::repeatable::blocking;
+use kubelet_host::{machine::Machine, repeatable::blocking};
 
 use super::objects::{ObjectError, Objects};
-use crate::runtime::machine::Machine;
 
 /// The allocatable resources in the node's status, or the capacity of `machine` on a node without
 /// an API server. `root_dir` is on the file system that pods fill.

@@ -17,7 +17,7 @@ use tokio::time;
 use tracing::info;
 
 use super::pem;
-use crate::apiserver::{
+use crate::{
     list_watch::{Change, ListWatch},
     request::{ApiError, ask},
 };

@@ -8,7 +8,7 @@ use tokio::{sync::watch, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{ObjectError, followed::FIRST_ANSWER};
-use crate::apiserver::list_watch::{Change, ListWatch};
+use crate::list_watch::{Change, ListWatch};
 
 /// By namespace and name.
 type ByName = BTreeMap<(String, String), Arc<Service>>;

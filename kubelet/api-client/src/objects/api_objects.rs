@@ -28,7 +28,7 @@ use super::{
     services::Services,
     trust_bundles::TrustBundles,
 };
-use crate::apiserver::request::{ApiError, ask};
+use crate::request::{ApiError, ask};
 
 /// A pod asks for what its volumes hold with each of its syncs. What is not asked for in
 /// the time of so many of them is in variables alone, which are read again only when a

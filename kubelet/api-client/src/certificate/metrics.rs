@@ -8,7 +8,7 @@ use kubelet_metrics::{Collector, Counter, Exposition, Family};
 
 use super::manager::ServingPairs;
 use super::pair::Facts;
-use crate::apiserver::identity::ClientIdentity;
+use crate::identity::ClientIdentity;
 
 /// The certificate that this node shows the API server.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use kube::{
     Client,
     client::{ClientBuilder, ConfigExt as _},
 };
-use kubelet_host::repeatable::blocking;
+use kubelet_host::{repeatable::blocking, version};
 use kubelet_pacing::token_bucket::TokenBucket;
 use tokio::time;
 use tokio_rustls::rustls::pki_types::{InvalidDnsNameError, ServerName};
@@ -27,7 +27,6 @@ use super::{
     retry_after::RetryAfterTold,
     transport::Transport,
 };
-use crate::version;
 
 /// How often a certificate that lies in files is looked at, as upstream.
 const RELOAD_PERIOD: Duration = Duration::from_secs(300);

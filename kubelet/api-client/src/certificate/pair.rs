@@ -10,7 +10,7 @@ use tokio_rustls::rustls::{
 use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 
 use super::{pem, request::Template};
-use crate::apiserver::identity::{IdentityError, certified_key};
+use crate::identity::{IdentityError, certified_key};
 
 /// Why there is no such pair.
 #[derive(Debug, thiserror::Error)]

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::{EventQueue, correlator::Correlator};
-use crate::apiserver::request::{ApiError, ask};
+use crate::request::{ApiError, ask};
 
 /// How often the API server is asked to take an event, as upstream.
 const TRIES: u32 = 12;

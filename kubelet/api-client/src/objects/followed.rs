@@ -14,7 +14,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::debug;
 
 use super::{ObjectError, named::Named};
-use crate::apiserver::{
+use crate::{
     list_watch::{Change, ListWatch},
     request::ApiError,
 };

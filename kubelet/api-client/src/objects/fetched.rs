@@ -10,7 +10,7 @@ use tokio::{sync::watch, time::Instant};
 use tracing::debug;
 
 use super::{ObjectError, named::Named};
-use crate::apiserver::request::ask;
+use crate::request::ask;
 
 /// How old an object may be unless the node says it, as upstream.
 const DEFAULT_AGE: Duration = Duration::from_secs(60);
