@@ -42,7 +42,6 @@ use self::{
     state::{Answered, State},
     store::{Store, StoreError},
 };
-use crate::image::credentials::hex;
 
 /// First and longest delay until what cannot be written or removed is tried again.
 const RETRY_BASE: Duration = Duration::from_secs(30);
@@ -385,7 +384,7 @@ impl Checkpoint {
         };
         match serde_json::to_vec(node) {
             Ok(text) => {
-                let version = Some(hex(&Sha256::digest(text)));
+                let version = Some(format!("{:x}", Sha256::digest(text)));
                 self.keep(entry, version, node, BTreeSet::new());
             }
             Err(error) => debug!(%error, "the node cannot be kept"),

@@ -25,7 +25,6 @@ use super::{
     references,
     store::StoreError,
 };
-use crate::image::credentials::hex;
 
 /// An API server that did not answer by then is away.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -196,7 +195,8 @@ impl KeptObjects {
             let found = objects.iter().map(|object| &**object);
             let found: Vec<&K> = found.filter(|object| is_kept(object)).collect();
             let versions: Option<Vec<String>> = found.iter().map(|one| version(*one)).collect();
-            let version = versions.map(|versions| hex(&Sha256::digest(versions.join(" "))));
+            let version =
+                versions.map(|versions| format!("{:x}", Sha256::digest(versions.join(" "))));
             self.checkpoint
                 .keep(entry, version, &found, BTreeSet::new());
         }
@@ -233,7 +233,7 @@ fn token_entry(namespace: &str, account: &str, request: &TokenRequestSpec) -> Op
     let uid = pod.uid.as_deref()?;
     let audiences = request.audiences.as_deref().unwrap_or_default();
     let what = serde_json::json!([account, audiences, request.expiration_seconds]);
-    let digest = hex(&Sha256::digest(what.to_string()));
+    let digest = format!("{:x}", Sha256::digest(what.to_string()));
     Entry::new(
         Kind::Token,
         namespace,

@@ -9,7 +9,6 @@ use kubelet_pod_spec::identity;
 use sha2::{Digest as _, Sha256};
 
 use super::entry::{Entry, Kind};
-use crate::image::credentials::hex;
 
 /// What a pod names: its own, and not what that names in its turn.
 pub(super) fn of_pod(pod: &Pod) -> BTreeSet<Entry> {
@@ -55,7 +54,7 @@ pub(super) fn signer_bundles(signer_name: &str) -> Option<Entry> {
 
 /// A name of a file for what has colons and slashes in its own.
 fn digest(name: &str) -> String {
-    hex(&Sha256::digest(name))
+    format!("{:x}", Sha256::digest(name))
 }
 
 /// The volume that a claim is bound to.

@@ -22,7 +22,6 @@ use super::{
     entry::{Entry, Kind},
     sealed::{SealingKey, Unsealable},
 };
-use crate::image::credentials::hex;
 
 /// How a file begins.
 const FORMAT: &str = "kubelet-checkpoint v1";
@@ -338,7 +337,7 @@ fn marked(said: &str, body: &[u8]) -> Vec<u8> {
 }
 
 fn checksum(said: &str, body: &[u8]) -> String {
-    hex(&Sha256::digest(marked(said, body)))
+    format!("{:x}", Sha256::digest(marked(said, body)))
 }
 
 /// Whether nobody else could have put something into a directory.

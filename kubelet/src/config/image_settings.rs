@@ -1,11 +1,14 @@
-//! Settings of images: credential provider plugins, and who must show credentials.
+//! Settings of images: pulls, credential provider plugins, and who must present credentials.
 
 use super::{
-    kubelet_configuration::KubeletConfiguration, kubelet_validation::Faults, settings::absolute,
+    kubelet_configuration::KubeletConfiguration,
+    kubelet_validation::Faults,
+    settings::{absolute, at_least_zero},
 };
 use crate::{
     cli::Flags,
     image::{
+        ImageOptions,
         credentials::plugin::config::{
             self as provider_config, CredentialProvider, ProviderConfigError,
         },
@@ -13,13 +16,31 @@ use crate::{
     },
 };
 
+/// The options of a validated configuration.
+///
+/// # Errors
+/// The credential provider plugins are misconfigured.
+pub(super) fn image_options(
+    config: &KubeletConfiguration,
+    flags: &Flags,
+) -> Result<ImageOptions, ProviderConfigError> {
+    Ok(ImageOptions {
+        serialize_pulls: config.serialize_image_pulls.unwrap_or(true),
+        max_parallel_pulls: config
+            .max_parallel_image_pulls
+            .and_then(|pulls| u32::try_from(pulls).ok()),
+        registry_qps: at_least_zero(config.registry_pull_qps.unwrap_or_default()),
+        registry_burst: at_least_zero(config.registry_burst),
+        credential_providers: credential_providers(flags)?,
+        verification_policy: verification_policy(config),
+    })
+}
+
 /// The plugins that the flags name.
 ///
 /// # Errors
-/// One flag without the other, or what is wrong with the configuration.
-pub(super) fn credential_providers(
-    flags: &Flags,
-) -> Result<Vec<CredentialProvider>, ProviderConfigError> {
+/// One flag is given without the other, or the plugins' configuration is invalid.
+fn credential_providers(flags: &Flags) -> Result<Vec<CredentialProvider>, ProviderConfigError> {
     const CONFIG: &str = "--image-credential-provider-config";
     const BIN_DIR: &str = "--image-credential-provider-bin-dir";
     let flag = |given, missing| Err(ProviderConfigError::Flag { given, missing });
@@ -35,7 +56,7 @@ pub(super) fn credential_providers(
 }
 
 /// The policy of a validated configuration.
-pub(super) fn verification_policy(config: &KubeletConfiguration) -> VerificationPolicy {
+fn verification_policy(config: &KubeletConfiguration) -> VerificationPolicy {
     match config.image_pull_credentials_verification_policy.as_str() {
         "NeverVerify" => VerificationPolicy::NeverVerify,
         "NeverVerifyAllowlistedImages" => VerificationPolicy::NeverVerifyAllowlistedImages(
@@ -111,7 +132,7 @@ mod tests {
         let config = format!("--image-credential-provider-config={}", path.display());
         let bin_dir = "--image-credential-provider-bin-dir=/bin";
         let settings = Settings::load(&flags(&[&config, bin_dir])).unwrap();
-        let providers = settings.options.image_credential_providers;
+        let providers = settings.options.image.credential_providers;
         assert_eq!(providers[0].program, Path::new("/bin/sh"));
         for (args, fault) in [
             (&[config.as_str()][..], "bin-dir beside it"),
@@ -128,7 +149,7 @@ mod tests {
         let policy = "imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages\n";
         let settings = load(&format!("{list}{policy}")).unwrap();
         assert_eq!(
-            settings.options.image_pull_verification_policy,
+            settings.options.image.verification_policy,
             VerificationPolicy::NeverVerifyAllowlistedImages(vec![AllowedImages::Below(
                 "reg.example/".to_owned()
             )])

@@ -7,11 +7,7 @@ use super::reservation::Reservation;
 use kubelet_host::selinux::SeLinux;
 
 use crate::{
-    image::{
-        credentials::plugin::config::CredentialProvider, pull_records::policy::VerificationPolicy,
-    },
-    logs::RotationPolicy,
-    node::shutdown::order::ShutdownGracePeriod,
+    image::ImageOptions, logs::RotationPolicy, node::shutdown::order::ShutdownGracePeriod,
 };
 
 /// Values of one run of the kubelet, after flags, file and defaults are merged.
@@ -47,19 +43,8 @@ pub struct Options {
     pub cluster_dns: Vec<IpAddr>,
     /// Domain of the cluster (`clusterDomain`).
     pub cluster_domain: String,
-    /// One pull at a time (`serializeImagePulls`).
-    pub serialize_image_pulls: bool,
-    /// Pulls at the same time when they are not serialised; no limit when unset.
-    pub max_parallel_image_pulls: Option<u32>,
-    /// Pulls that may begin in a second (`registryPullQPS`); no limit when 0.
-    pub registry_pull_qps: u32,
-    /// Pulls that may begin at once (`registryBurst`).
-    pub registry_burst: u32,
-    /// Plugins that know credentials of registries (`--image-credential-provider-config`).
-    pub image_credential_providers: Vec<CredentialProvider>,
-    /// When pods must show credentials for images that are on the node already
-    /// (`imagePullCredentialsVerificationPolicy`).
-    pub image_pull_verification_policy: VerificationPolicy,
+    /// How images are pulled.
+    pub image: ImageOptions,
     /// Upper bound of the crash-loop back-off (`crashLoopBackOff.maxContainerRestartPeriod`).
     pub max_container_restart_period: Duration,
     /// Most pods that this node runs (`maxPods`).
@@ -129,12 +114,7 @@ impl Default for Options {
             resolv_conf: Some(PathBuf::from("/etc/resolv.conf")),
             cluster_dns: Vec::new(),
             cluster_domain: String::new(),
-            serialize_image_pulls: true,
-            max_parallel_image_pulls: None,
-            registry_pull_qps: 5,
-            registry_burst: 10,
-            image_credential_providers: Vec::new(),
-            image_pull_verification_policy: VerificationPolicy::default(),
+            image: ImageOptions::default(),
             max_container_restart_period: Duration::from_secs(300),
             max_pods: 110,
             pods_per_core: 0,

@@ -17,7 +17,7 @@ use super::{
     cluster::{self, ClusterOptions},
     configuration_file::{drop_in, drop_ins, main_file, merge},
     host,
-    image_settings::{credential_providers, verification_policy},
+    image_settings::image_options,
     isolation_validation,
     kubelet_configuration::KubeletConfiguration,
     kubelet_defaults::set_defaults,
@@ -282,14 +282,7 @@ fn options(config: &KubeletConfiguration, flags: &Flags) -> Result<Options, Sett
             .filter_map(|server| server.parse().ok())
             .collect(),
         cluster_domain: config.cluster_domain.clone(),
-        serialize_image_pulls: config.serialize_image_pulls.unwrap_or(true),
-        max_parallel_image_pulls: config
-            .max_parallel_image_pulls
-            .and_then(|pulls| u32::try_from(pulls).ok()),
-        registry_pull_qps: at_least_zero(config.registry_pull_qps.unwrap_or_default()),
-        registry_burst: at_least_zero(config.registry_burst),
-        image_credential_providers: credential_providers(flags)?,
-        image_pull_verification_policy: verification_policy(config),
+        image: image_options(config, flags)?,
         max_container_restart_period: config
             .crash_loop_back_off
             .max_container_restart_period
@@ -321,7 +314,7 @@ fn options(config: &KubeletConfiguration, flags: &Flags) -> Result<Options, Sett
 }
 
 /// A count of a validated configuration, which is never negative.
-fn at_least_zero(count: i32) -> u32 {
+pub(super) fn at_least_zero(count: i32) -> u32 {
     u32::try_from(count).unwrap_or_default()
 }
 

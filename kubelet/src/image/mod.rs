@@ -3,13 +3,14 @@
 
 pub mod credentials;
 pub mod error;
+mod options;
 pub mod pull_backoff;
 pub mod pull_records;
 mod pull_sizes;
 mod puller;
 pub mod reference;
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use cri_proto::runtime::v1::{ImageSpec, PodSandboxConfig};
 use k8s_openapi::api::core::v1::Pod;
@@ -31,8 +32,16 @@ use self::{
     puller::Puller,
     reference::Reference,
 };
-pub use self::{error::ImageError, pull_backoff::PullBackoff};
-use crate::{config::options::Options, runtime::security_context::ImageUser};
+pub use self::{error::ImageError, options::ImageOptions, pull_backoff::PullBackoff};
+
+/// The user that an image runs as.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ImageUser {
+    /// Its numeric ID, if the image names one.
+    pub uid: Option<i64>,
+    /// Its name, if the image names one; otherwise empty.
+    pub name: String,
+}
 
 /// An image on the node.
 #[derive(Clone, Debug)]
@@ -70,26 +79,24 @@ struct Wanted<'a> {
 }
 
 impl ImageManager {
-    /// A manager that pulls as `options` allow, with credentials of the node and of
-    /// the secrets in `objects`, and records what it does in `events`.
+    /// A manager that pulls as `options` allow, with credentials of the node and of the secrets
+    /// in `objects`. It keeps its records below `root_dir` and reports to `events`.
     pub fn new(
         cri: CriClient,
-        options: &Options,
+        options: &ImageOptions,
+        root_dir: &Path,
         objects: Arc<dyn Objects>,
         events: EventRecorder,
     ) -> Self {
         Self {
             puller: Puller::new(cri.clone(), options),
             credentials: Credentials::new(
-                &options.root_dir,
-                &options.image_credential_providers,
+                root_dir,
+                &options.credential_providers,
                 objects,
                 events.clone(),
             ),
-            records: PullRecords::new(
-                &options.root_dir,
-                options.image_pull_verification_policy.clone(),
-            ),
+            records: PullRecords::new(root_dir, options.verification_policy.clone()),
             cri,
             events,
             pulls: Family::histogram(

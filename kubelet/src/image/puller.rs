@@ -10,9 +10,9 @@ use tokio::{sync::Semaphore, time::Instant};
 use super::{
     credentials::TrackedCredential,
     error::{runtime_text, together},
+    options::ImageOptions,
     pull_records::Pull,
 };
-use crate::config::options::Options;
 
 /// Pulls images; those that must wait do so in the order of their asking.
 #[derive(Debug)]
@@ -36,11 +36,11 @@ pub(super) struct Pulled {
 }
 
 impl Puller {
-    pub(super) fn new(cri: CriClient, options: &Options) -> Self {
-        let limit = if options.serialize_image_pulls {
+    pub(super) fn new(cri: CriClient, options: &ImageOptions) -> Self {
+        let limit = if options.serialize_pulls {
             Some(1)
         } else {
-            options.max_parallel_image_pulls.filter(|limit| *limit > 0)
+            options.max_parallel_pulls.filter(|limit| *limit > 0)
         };
         Self {
             cri,
@@ -48,8 +48,8 @@ impl Puller {
                 let permits = usize::try_from(limit).unwrap_or(usize::MAX);
                 Semaphore::new(permits.min(Semaphore::MAX_PERMITS))
             }),
-            rate: (options.registry_pull_qps > 0)
-                .then(|| TokenBucket::new(options.registry_pull_qps, options.registry_burst)),
+            rate: (options.registry_qps > 0)
+                .then(|| TokenBucket::new(options.registry_qps, options.registry_burst)),
         }
     }
 

@@ -15,8 +15,9 @@ use super::{
     hash::container_hash,
     resources::{self, Rules},
     sandbox_config::identity_labels,
-    security_context::{self, ImageUser, NodeSecurity, SecurityContextError},
+    security_context::{self, NodeSecurity, SecurityContextError},
 };
+use crate::image::ImageUser;
 
 /// Where the message goes when the spec does not say.
 pub(super) const TERMINATION_MESSAGE_PATH: &str = "/dev/termination-log";

@@ -84,7 +84,13 @@ impl RuntimeManager {
     ) -> Self {
         let (images_of, told) = (Arc::clone(&objects), events.clone());
         Self {
-            images: ImageManager::new(cri.clone(), &options, images_of, told),
+            images: ImageManager::new(
+                cri.clone(),
+                &options.image,
+                &options.root_dir,
+                images_of,
+                told,
+            ),
             events,
             cri,
             host_ips,

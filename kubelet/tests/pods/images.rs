@@ -4,7 +4,7 @@ use std::{fs, os::unix::fs::symlink, sync::Arc, time::Duration};
 
 use e2e::fake_runtime::{Fault, Times, Verb};
 use k8s_openapi::{ByteString, api::core::v1::Pod};
-use kubelet::{config::options::Options, image::credentials::plugin::config::CredentialProvider};
+use kubelet::image::credentials::plugin::config::CredentialProvider;
 use serde_json::{Value, json};
 use tonic::Status;
 
@@ -57,12 +57,10 @@ async fn what_cannot_be_had_is_shown_by_reason() {
 async fn pods_that_were_refused_together_do_not_come_again_together() {
     let node = Node::new();
     node.runtime.add_pullable_image(IMAGE);
-    let options = Options {
-        serialize_image_pulls: false,
-        registry_pull_qps: 3,
-        registry_burst: 3,
-        ..node.options()
-    };
+    let mut options = node.options();
+    options.image.serialize_pulls = false;
+    options.image.registry_qps = 3;
+    options.image.registry_burst = 3;
     let kubelet = node.start_with(options);
     let names: Vec<String> = (0..30).map(|n| format!("pod-{n}")).collect();
     let pods = names.iter().map(|name| with_image(name, IMAGE, "Always"));
@@ -111,8 +109,8 @@ async fn pulls_run_one_by_one_unless_told_otherwise() {
         let delay = Fault::Delay(10 * SECOND);
         node.runtime.fault(Verb::PullImage, delay, Times::Always);
         let mut options = node.options();
-        options.serialize_image_pulls = serialize;
-        options.max_parallel_image_pulls = limit;
+        options.image.serialize_pulls = serialize;
+        options.image.max_parallel_pulls = limit;
         let kubelet = node.start_with(options);
         let begun = tokio::time::Instant::now();
         for index in 0..4 {
@@ -195,9 +193,9 @@ async fn a_failed_pull_says_why_in_the_runtimes_words() {
 async fn too_many_pulls_at_once_fail_and_are_made_later() {
     let node = Node::new();
     let mut options = node.options();
-    options.serialize_image_pulls = false;
-    options.registry_pull_qps = 1;
-    options.registry_burst = 2;
+    options.image.serialize_pulls = false;
+    options.image.registry_qps = 1;
+    options.image.registry_burst = 2;
     let kubelet = node.start_with(options);
     let names: Vec<String> = (0..5).map(|index| format!("web-{index}")).collect();
     let pods = names.iter().map(|name| {
@@ -397,7 +395,7 @@ async fn plugins_are_asked_for_credentials() {
         "auth": {"reg.example/team": {"username": "plugin", "password": "p"}}
     });
     let mut options = node.options();
-    options.image_credential_providers = vec![CredentialProvider {
+    options.image.credential_providers = vec![CredentialProvider {
         name: "plugin".to_owned(),
         program,
         match_images: vec!["*.example".to_owned()],

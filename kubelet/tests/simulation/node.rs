@@ -20,6 +20,7 @@ use kubelet::{
         source::apiserver::ApiSource,
         update::{PodOperation, PodUpdate, Source},
     },
+    image::ImageOptions,
     kubelet::{Kubelet, Membership},
 };
 use kubelet_api_client::{
@@ -64,8 +65,11 @@ impl Node {
             max_pods: 10_000,
             runtime_request_timeout: Duration::from_secs(10),
             max_container_restart_period: Duration::from_secs(20),
-            serialize_image_pulls: random.permille(500),
-            registry_pull_qps: random.of(&[0, 5]),
+            image: ImageOptions {
+                serialize_pulls: random.permille(500),
+                registry_qps: random.of(&[0, 5]),
+                ..ImageOptions::default()
+            },
             ..Options::default()
         };
         Self {

@@ -69,13 +69,8 @@ impl Credential {
         ] {
             json = json.replace(character, escaped);
         }
-        hex(&Sha256::digest(json))
+        format!("{:x}", Sha256::digest(json))
     }
-}
-
-/// Bytes as hexadecimal digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// An object of the API server, by what tells it from its namesakes.
@@ -196,7 +191,7 @@ mod tests {
             email: String::new(),
         };
         let json = br#"{"username":"user","password":"p\u003c\u0026\u003e"}"#;
-        assert_eq!(credential.hash(), hex(&Sha256::digest(json)));
+        assert_eq!(credential.hash(), format!("{:x}", Sha256::digest(json)));
     }
 
     #[test]

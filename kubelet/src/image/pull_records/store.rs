@@ -14,7 +14,6 @@ use sha2::{Digest as _, Sha256};
 use tracing::warn;
 
 use super::record::{ImagePullCredentials, ImagePullIntent, ImagePulledRecord};
-use crate::image::credentials::hex;
 
 const PREFIX: &str = "sha256-";
 const TEMPORARY: &str = ".tmp";
@@ -185,7 +184,7 @@ impl Store {
 
 /// Images' names are no file names.
 fn file_name(image: &str) -> String {
-    format!("{PREFIX}{}", hex(&Sha256::digest(image)))
+    format!("{PREFIX}{}", format!("{:x}", Sha256::digest(image)))
 }
 
 fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {

@@ -2,6 +2,7 @@
 
 use std::{fmt, path::Path, sync::LazyLock};
 
+use crate::image::ImageUser;
 use cri_proto::runtime::v1::{
     Capability, Int64Value, LinuxContainerSecurityContext, NamespaceMode, NamespaceOption,
     SeLinuxOption, SecurityProfile, SupplementalGroupsPolicy, UserNamespace,
@@ -164,15 +165,6 @@ pub fn selinux(options: &SELinuxOptions) -> SeLinuxOption {
 /// An id that may be absent, in CRI's terms.
 pub fn id(id: Option<i64>) -> Option<Int64Value> {
     id.map(|value| Int64Value { value })
-}
-
-/// The user that an image runs as.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ImageUser {
-    /// When it is a number.
-    pub uid: Option<i64>,
-    /// When it is a name; else empty.
-    pub name: String,
 }
 
 /// What this node gives to containers that do not ask for something else.

@@ -22,7 +22,7 @@ use super::{
     exec::{CacheScope, ExecError, Request, Response, exec},
 };
 use crate::image::credentials::{
-    Coordinates, CredentialSource, docker_config::DockerConfig, hex, registry_url,
+    Coordinates, CredentialSource, docker_config::DockerConfig, registry_url,
 };
 
 /// A plugin. Those who ask it the same at the same time share one run of it.
@@ -170,7 +170,7 @@ impl Provider {
             coordinates: account.coordinates.clone(),
             annotations: account.annotations.clone(),
             token_hash: (attributes.cache_type == TokenCacheType::Token)
-                .then(|| hex(&Sha256::digest(&account.token))),
+                .then(|| format!("{:x}", Sha256::digest(&account.token))),
         });
         if let Some(config) = self.cached(image, account_key.as_ref()) {
             return Ok((config, source));
@@ -227,7 +227,7 @@ impl Provider {
         };
         let key = RunKey {
             image: image.to_owned(),
-            token_hash: hex(&Sha256::digest(&request.service_account_token)),
+            token_hash: format!("{:x}", Sha256::digest(&request.service_account_token)),
             annotations: request.service_account_annotations.clone(),
         };
         let run = {
