@@ -13,7 +13,6 @@ pub mod cli;
 pub mod cluster;
 pub mod config;
 mod housekeeping;
-pub mod image;
 pub mod kubelet;
 pub mod lifecycle;
 pub mod logging;

@@ -5,16 +5,15 @@ use super::{
     kubelet_validation::Faults,
     settings::{absolute, at_least_zero},
 };
-use crate::{
-    cli::Flags,
-    image::{
-        ImageOptions,
-        credentials::plugin::config::{
-            self as provider_config, CredentialProvider, ProviderConfigError,
-        },
-        pull_records::policy::{AllowedImages, VerificationPolicy},
+use kubelet_image::{
+    ImageOptions,
+    credentials::plugin::config::{
+        self as provider_config, CredentialProvider, ProviderConfigError,
     },
+    pull_records::policy::{AllowedImages, VerificationPolicy},
 };
+
+use crate::cli::Flags;
 
 /// The options of a validated configuration.
 ///

@@ -5,10 +5,9 @@ use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, time::Duration};
 
 use super::reservation::Reservation;
 use kubelet_host::selinux::SeLinux;
+use kubelet_image::ImageOptions;
 
-use crate::{
-    image::ImageOptions, logs::RotationPolicy, node::shutdown::order::ShutdownGracePeriod,
-};
+use crate::{logs::RotationPolicy, node::shutdown::order::ShutdownGracePeriod};
 
 /// Values of one run of the kubelet, after flags, file and defaults are merged.
 #[derive(Clone, Debug)]

@@ -9,6 +9,7 @@ use std::{
 };
 
 use kubelet_host::selinux::SeLinux;
+use kubelet_image::credentials::plugin::config::ProviderConfigError;
 use kubelet_pod_spec::{duration::GoDuration, validation::names, yaml::SyntaxError};
 use serde_json::{Map, Value};
 
@@ -29,9 +30,7 @@ use super::{
     shutdown_settings::shutdown_grace_periods,
     support, system_cpus,
 };
-use crate::{
-    cli::Flags, image::credentials::plugin::config::ProviderConfigError, logging::LogFormat,
-};
+use crate::{cli::Flags, logging::LogFormat};
 
 /// Everything that one run is made from.
 #[derive(Clone, Debug)]

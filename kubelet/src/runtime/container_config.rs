@@ -8,6 +8,7 @@ use cri_proto::runtime::v1::{
 };
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use kubelet_cri_client::labels;
+use kubelet_image::ImageUser;
 use kubelet_pod_spec::{expansion::expand, stop_signal};
 
 use super::{
@@ -17,7 +18,6 @@ use super::{
     sandbox_config::identity_labels,
     security_context::{self, NodeSecurity, SecurityContextError},
 };
-use crate::image::ImageUser;
 
 /// Where the message goes when the spec does not say.
 pub(super) const TERMINATION_MESSAGE_PATH: &str = "/dev/termination-log";

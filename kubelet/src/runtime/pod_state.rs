@@ -7,11 +7,10 @@ use std::{
 
 use k8s_openapi::api::core::v1::Container;
 use kubelet_cri_client::pod_status::{ContainerState, PodStatus};
+use kubelet_image::PullBackoff;
 use kubelet_pacing::backoff::Backoff;
 use parking_lot::Mutex;
 use tokio::time::Instant;
-
-use crate::image::PullBackoff;
 
 /// First delay before a container is started again, as upstream.
 const RESTART_BACKOFF_BASE: Duration = Duration::from_secs(10);

@@ -18,6 +18,7 @@ use kubelet_cri_client::{
     pod_status::{ContainerStatus, PodStatus},
 };
 use kubelet_host::{file_work::FileWork, repeatable};
+use kubelet_image::ImageError;
 use kubelet_pod_spec::{duration::GoDuration, field_ref::Placement, identity};
 use tracing::{info, warn};
 
@@ -34,7 +35,6 @@ use super::{
     security_context::NodeSecurity,
 };
 use crate::{
-    image::ImageError,
     logs::links,
     pod::directory,
     volume::{MountedVolumes, plugin::Mounted},

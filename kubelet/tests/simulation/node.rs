@@ -20,7 +20,6 @@ use kubelet::{
         source::apiserver::ApiSource,
         update::{PodOperation, PodUpdate, Source},
     },
-    image::ImageOptions,
     kubelet::{Kubelet, Membership},
 };
 use kubelet_api_client::{
@@ -28,6 +27,7 @@ use kubelet_api_client::{
     objects::{ApiObjects, ApiObjectsParts, ChangeDetection, NoObjects},
 };
 use kubelet_cri_client::CriClient;
+use kubelet_image::ImageOptions;
 use tokio::{sync::mpsc, task::JoinHandle};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 

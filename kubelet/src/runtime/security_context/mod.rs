@@ -2,7 +2,6 @@
 
 use std::{fmt, path::Path, sync::LazyLock};
 
-use crate::image::ImageUser;
 use cri_proto::runtime::v1::{
     Capability, Int64Value, LinuxContainerSecurityContext, NamespaceMode, NamespaceOption,
     SeLinuxOption, SecurityProfile, SupplementalGroupsPolicy, UserNamespace,
@@ -12,6 +11,7 @@ use k8s_openapi::api::core::v1::{
     AppArmorProfile, Container, Pod, PodSecurityContext, PodSpec, SELinuxOptions, SeccompProfile,
     SecurityContext,
 };
+use kubelet_image::ImageUser;
 use kubelet_pod_spec::identity::{self, PodUid};
 
 /// Why a container may not run as its spec and image say.

@@ -263,7 +263,7 @@ fn provider(entry: Entry, program: PathBuf) -> CredentialProvider {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image::credentials::plugin::API_VERSIONS;
+    use crate::credentials::plugin::API_VERSIONS;
 
     const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\n";
     const PROVIDER: &str = "\

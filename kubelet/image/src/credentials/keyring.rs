@@ -90,7 +90,7 @@ fn is_in_default_registry(repository: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image::credentials::Credential;
+    use crate::credentials::Credential;
 
     /// Names of the users that a keyring of these registries finds.
     fn users(registries: &[&str], repository: &str) -> Vec<String> {

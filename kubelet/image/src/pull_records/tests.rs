@@ -3,7 +3,7 @@ use kubelet_host::repeatable::Repeatable;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::image::credentials::{Coordinates, Credential};
+use crate::credentials::{Coordinates, Credential};
 
 const ID: &str = "sha256:1";
 

@@ -12,7 +12,7 @@ use kubelet_pod_spec::{
 use serde::Deserialize;
 
 use super::API_VERSIONS;
-use crate::image::credentials::registry_url::RegistryUrl;
+use crate::credentials::registry_url::RegistryUrl;
 
 /// The one version whose requests carry tokens of service accounts.
 const TOKEN_API_VERSION: &str = "credentialprovider.kubelet.k8s.io/v1";

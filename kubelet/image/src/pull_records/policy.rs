@@ -1,7 +1,7 @@
 //! For which images on the node pods must show credentials
 //! (`imagePullCredentialsVerificationPolicy`).
 
-use crate::image::reference::Reference;
+use crate::reference::Reference;
 
 /// When a pod must show that it could pull an image that is on the node already.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -21,7 +21,7 @@ use super::{
     config::{CredentialProvider, TokenAttributes, TokenCacheType},
     exec::{CacheScope, ExecError, Request, Response, exec},
 };
-use crate::image::credentials::{
+use crate::credentials::{
     Coordinates, CredentialSource, docker_config::DockerConfig, registry_url,
 };
 

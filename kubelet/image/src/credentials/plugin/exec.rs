@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tokio::{io::AsyncWriteExt as _, process::Command};
 
 use super::config::CredentialProvider;
-use crate::image::credentials::{Credential, docker_config::DockerConfig};
+use crate::credentials::{Credential, docker_config::DockerConfig};
 
 /// For any plugin, as upstream.
 const LIMIT: Duration = Duration::from_secs(60);

@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kubelet_host::clock;
 use serde::{Deserialize, Serialize};
 
-use crate::image::credentials::{Coordinates, CredentialSource, TrackedCredential};
+use crate::credentials::{Coordinates, CredentialSource, TrackedCredential};
 
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 /// An older version, which is the same but for its name.
@@ -92,7 +92,7 @@ fn is_known(version: &str) -> bool {
 /// Whose credentials an image can be pulled with.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
-pub(in crate::image) struct ImagePullCredentials {
+pub(crate) struct ImagePullCredentials {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) kubernetes_secrets: Vec<ImagePullSecret>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
