@@ -21,6 +21,9 @@ pub(super) const GROUP: &str = "metrics.k8s.io";
 /// How often a kubelet is asked until it tells something newer than before.
 const ATTEMPTS: usize = 30;
 const PAUSE: Duration = Duration::from_secs(1);
+/// Milliseconds between two samples at least, as a metrics server has a resolution. In less time
+/// a container on a busy machine may not have run at all.
+const WINDOW: i64 = 3000;
 
 /// Whose usage it is: namespace, pod and container, all empty for the node itself.
 type Owner = [String; 3];
@@ -101,7 +104,7 @@ impl Server {
         Err(ApiError::unavailable())
     }
 
-    /// Usage since the sample before this one; nothing while that is as new.
+    /// Usage since the sample before this one; nothing while that is about as new.
     fn rates(&self, node: &str, now: Sample) -> Option<BTreeMap<Owner, Value>> {
         let mut samples = self.samples.lock();
         let before = samples
@@ -152,10 +155,10 @@ fn item<'a>(
     Some(item)
 }
 
-/// Usage between two samples; nothing when the second is not newer, or began anew.
+/// Usage between two samples; nothing when the second is not newer by [`WINDOW`], or began anew.
 fn rate(before: &Usage, now: &Usage) -> Option<Value> {
     let milliseconds = now.at - before.at;
-    if milliseconds <= 0 || now.cpu < before.cpu {
+    if milliseconds < WINDOW || now.cpu < before.cpu {
         return None;
     }
     let elapsed = milliseconds as f64 / 1000.0;
@@ -233,5 +236,7 @@ mod tests {
         let told = rate(&before[&container], &now[&container]).unwrap();
         assert_eq!(told["usage"], json!({"cpu": "0n", "memory": "4Ki"}));
         assert_eq!(rate(&now[&node], &now[&node]), None);
+        let soon = sample(10.5, 3_999);
+        assert_eq!(rate(&before[&node], &soon[&node]), None);
     }
 }

@@ -2,7 +2,10 @@
 
 use serde_json::json;
 
-use crate::row::{ABSENT, PRESENT, Row, at_least, contains, one_of, row};
+use crate::{
+    row::{ABSENT, PRESENT, Row, at_least, contains, one_of, row},
+    run::write,
+};
 
 pub fn rows() -> Vec<Row> {
     let mut rows = phases();
@@ -208,9 +211,15 @@ volumes: [{name: s, emptyDir: {}}]",
 containers:
 - name: c
   image: IMAGE
-  command: [busybox, tail, /dev/zero]
-  resources: {limits: {memory: 24Mi}}",
+  command: [sh, -c, 'until [ -e /d/fill ]; do sleep 0.1; done; exec busybox tail /dev/zero']
+  resources: {limits: {memory: 24Mi}}
+  volumeMounts: [{name: d, mountPath: /d}]
+volumes: [{name: d, hostPath: {path: DIR}}]",
         )
+        // containerd looks at a container's memory only once it has started
+        // (containerd/containerd#8180).
+        .phase("Running")
+        .then(|subject| write(&subject.dir.join("fill"), ""))
         .phase("Failed")
         .container("c", "/state/terminated/exitCode", 137)
         .out_of_memory("c"),
