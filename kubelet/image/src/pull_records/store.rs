@@ -184,7 +184,7 @@ impl Store {
 
 /// Images' names are no file names.
 fn file_name(image: &str) -> String {
-    format!("{PREFIX}{}", format!("{:x}", Sha256::digest(image)))
+    format!("{PREFIX}{:x}", Sha256::digest(image))
 }
 
 fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
