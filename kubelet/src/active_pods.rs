@@ -4,12 +4,10 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_pod_spec::identity::PodUid;
+use kubelet_pod_spec::phase::Phase;
 
 use crate::{
-    pod::manager::PodManager,
-    pod_syncer::Syncer,
-    pod_worker::PodWorkers,
-    status::{Phase, StatusManager},
+    pod::manager::PodManager, pod_syncer::Syncer, pod_worker::PodWorkers, status::StatusManager,
 };
 
 /// The pods that run, or are to run; what is done and of which nothing runs is none of them.

@@ -9,6 +9,7 @@ use kubelet_api_client::events::{self, EventRecorder, reason};
 use kubelet_cri_client::{pod_status::PodStatus, readiness::RuntimeReadiness};
 use kubelet_host::{clock, repeatable};
 use kubelet_pod_spec::identity::{self, PodUid};
+use kubelet_pod_spec::phase::Phase;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
@@ -21,7 +22,7 @@ use crate::{
     pod_worker::{Kill, PodSyncer, Subject, SyncOutcome, WorkerError},
     prober::ProbeManager,
     runtime::{RuntimeManager, grace_period, pod_state::PodState},
-    status::{Facts, Phase, StatusManager, Verdict},
+    status::{Facts, StatusManager, Verdict},
     volume::{self, VolumeManager},
 };
 

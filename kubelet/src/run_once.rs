@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kubelet_pod_spec::identity::PodUid;
+use kubelet_pod_spec::phase::Phase;
 use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -11,7 +12,6 @@ use crate::{
     config::update::{PodOperation, PodUpdate},
     kubelet::{Kubelet, KubeletError, Orphans},
     node::shutdown::Logind,
-    status::Phase,
 };
 
 /// How often it is asked whether every source was read.

@@ -15,6 +15,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kubelet_api_client::events::{EventRecorder, Subject};
 use kubelet_cri_client::readiness::RuntimeReadiness;
 use kubelet_pod_spec::identity::{self, PodUid};
+use kubelet_pod_spec::phase::Phase;
 use tokio::time::{Instant, MissedTickBehavior, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -32,7 +33,7 @@ use crate::{
     pod_syncer::Syncer,
     pod_worker::{Kill, PodWorkers},
     runtime::RuntimeManager,
-    status::{Phase, StatusManager, Verdict},
+    status::{StatusManager, Verdict},
 };
 
 /// Between two rounds of housekeeping, as upstream.

@@ -10,6 +10,7 @@ pub mod field_ref;
 pub mod identity;
 pub mod manifest;
 pub mod node_affinity;
+pub mod phase;
 pub mod priority;
 pub mod qos;
 pub mod quantity;

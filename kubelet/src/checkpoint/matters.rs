@@ -4,9 +4,8 @@ use k8s_openapi::{
     api::core::v1::{ContainerStatus, Node, NodeStatus, Pod, PodSpec, PodStatus},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
+use kubelet_pod_spec::phase::Phase;
 use sha2::{Digest as _, Sha256};
-
-use crate::status::Phase;
 
 /// Tells apart what of a pod matters.
 pub(super) type Fingerprint = [u8; 32];

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use kubelet_api_client::events::{EventRecorder, Subject, reason};
+use kubelet_pod_spec::phase::Phase;
 use kubelet_pod_spec::qos::QosClass;
 use kubelet_pod_spec::{
     identity::{self, PodUid},
@@ -14,7 +15,7 @@ use tracing::info;
 
 use crate::{
     pod_worker::{Kill, PodSyncer, PodWorkers},
-    status::{Phase, Verdict},
+    status::Verdict,
 };
 
 /// What is said of a pod that has to go, in upstream's words.

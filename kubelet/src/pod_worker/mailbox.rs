@@ -165,7 +165,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::status::Phase;
+    use kubelet_pod_spec::phase::Phase;
 
     fn kill(grace: Option<u64>, deleted: bool) -> Kill {
         Kill {

@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodStatus, Pro
 use kubelet_api_client::events::{Subject, reason};
 use kubelet_host::clock;
 use kubelet_pacing::backoff::jittered;
+use kubelet_pod_spec::phase::Phase;
 use kubelet_pod_spec::restart_rules;
 use tokio::{
     sync::Notify,
@@ -19,7 +20,6 @@ use super::{
     probe::{self, Outcome, Target, positive},
     results::{ProbeResult, ProbeType},
 };
-use crate::status::Phase;
 
 /// Asked where a pod has no address, as upstream: it is on the node's network.
 const LOCALHOST: &str = "127.0.0.1";

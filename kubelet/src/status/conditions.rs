@@ -5,11 +5,11 @@ use k8s_openapi::api::core::v1::{
 };
 use kubelet_cri_client::pod_status::PodStatus;
 use kubelet_host::clock;
+use kubelet_pod_spec::phase::Phase;
 use kubelet_pod_spec::restart_rules;
 
 use super::{
     containers::{is_running, is_terminated},
-    phase::Phase,
     restart_all,
 };
 use crate::runtime::actions::{self, SandboxNeed};

@@ -13,6 +13,7 @@ use k8s_openapi::{
 use kubelet_cri_client::pod_status::PodStatus;
 use kubelet_host::clock;
 use kubelet_pod_spec::identity;
+use kubelet_pod_spec::phase::Phase;
 use kubelet_pod_spec::qos::QosClass;
 
 use super::{
@@ -20,9 +21,7 @@ use super::{
     conclusion::conclude,
     conditions,
     containers::{self, Inputs},
-    held_back, ips,
-    phase::{self, Phase},
-    quantities,
+    held_back, ips, phase, quantities,
     readiness::{Kind, Readiness},
     restart_all,
 };

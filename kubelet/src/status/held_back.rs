@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus as ApiStatus};
 
-use super::Phase;
+use kubelet_pod_spec::phase::Phase;
 
 /// Why containers of such a pod wait.
 const BLOCKED: &str = "Blocked";

@@ -22,6 +22,7 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus as ApiStatus};
 use kubelet_cri_client::pod_status::PodStatus;
 use kubelet_host::clock;
 use kubelet_metrics::{Collector, Exposition, Family, Histogram};
+use kubelet_pod_spec::phase::Phase;
 use kubelet_pod_spec::identity::{self, PodUid};
 use kubelet_pod_spec::qos::QosClass;
 use parking_lot::Mutex;
@@ -29,7 +30,7 @@ use tokio::{sync::watch, time::Instant};
 use tracing::info;
 
 use self::generate::Node;
-pub use self::{phase::Phase, verdict::Verdict};
+pub use self::verdict::Verdict;
 use crate::{
     checkpoint,
     config::options::Options,

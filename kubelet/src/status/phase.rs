@@ -1,49 +1,9 @@
 //! Phase of a pod, from the states of its containers.
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, PodSpec};
-use kubelet_pod_spec::restart_rules;
+use kubelet_pod_spec::{phase::Phase, restart_rules};
 
 use super::containers::RESTARTING_ALL;
-
-/// Where a pod is in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// Not everything was started yet.
-    Pending,
-    /// Everything was started, and something runs or will again.
-    Running,
-    /// Everything ended well and is not started again.
-    Succeeded,
-    /// Everything ended, something not well, and is not started again.
-    Failed,
-}
-
-impl Phase {
-    /// The phase as the API writes it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "Pending",
-            Self::Running => "Running",
-            Self::Succeeded => "Succeeded",
-            Self::Failed => "Failed",
-        }
-    }
-
-    /// Whether the pod is done for good.
-    pub const fn is_terminal(self) -> bool {
-        matches!(self, Self::Succeeded | Self::Failed)
-    }
-
-    /// The phase that the API has; `Pending` when it has none.
-    pub fn parse(phase: Option<&str>) -> Self {
-        match phase {
-            Some("Running") => Self::Running,
-            Some("Succeeded") => Self::Succeeded,
-            Some("Failed") => Self::Failed,
-            _ => Self::Pending,
-        }
-    }
-}
 
 /// How one container counts.
 enum Standing<'a> {

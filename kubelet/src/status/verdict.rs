@@ -1,6 +1,6 @@
 //! What is said of a pod that is ended for a reason of the node's own.
 
-use super::Phase;
+use kubelet_pod_spec::phase::Phase;
 
 /// The end of a pod that was decided on and does not follow from its containers:
 /// its deadline passed, or the node needs what it uses.

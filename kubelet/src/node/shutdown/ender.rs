@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_pod_spec::identity::{self, PodUid};
+use kubelet_pod_spec::phase::Phase;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
@@ -13,7 +14,7 @@ use crate::{
     pod::manager::PodManager,
     pod_syncer::Syncer,
     pod_worker::{Kill, PodWorkers},
-    status::{Phase, StatusManager, Verdict},
+    status::{StatusManager, Verdict},
 };
 
 /// Ends pods through their workers.
