@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
-use kubelet_pod_spec::identity::PodUid;
-use kubelet_pod_spec::phase::Phase;
+use kubelet_pod_spec::{identity::PodUid, phase::Phase};
 
 use crate::{
     pod::manager::PodManager, pod_syncer::Syncer, pod_worker::PodWorkers, status::StatusManager,

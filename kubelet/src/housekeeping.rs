@@ -5,6 +5,7 @@ mod directories;
 use std::sync::Arc;
 
 use kubelet_pod_spec::identity::{self, PodUid};
+use kubelet_prober::ProbeManager;
 use tracing::info;
 
 pub(crate) use self::directories::Directories;
@@ -15,7 +16,6 @@ use crate::{
     pod::{manager::PodManager, mirror::MirrorPods, removals::Removals},
     pod_syncer::Syncer,
     pod_worker::PodWorkers,
-    prober::ProbeManager,
     volume::VolumeManager,
 };
 

@@ -18,6 +18,7 @@ use kubelet_api_client::{
 };
 use kubelet_cri_client::{CriClient, CriError, readiness::RuntimeReadiness};
 use kubelet_pod_spec::identity::PodUid;
+use kubelet_prober::{ProbeManager, results::ProbeResults};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -42,7 +43,6 @@ use crate::{
     pod::{manager::PodManager, mirror::MirrorPods, removals::Removals},
     pod_syncer::{PodStarts, Syncer},
     pod_worker::PodWorkers,
-    prober::{ProbeManager, results::ProbeResults},
     runtime::RuntimeManager,
     status::{StatusManager, sync::StatusSync},
     sync_loop::{Inbox, LoopMonitor, SyncLoop},

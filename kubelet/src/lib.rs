@@ -24,7 +24,6 @@ pub mod plugin_manager;
 pub mod pod;
 mod pod_syncer;
 pub mod pod_worker;
-pub mod prober;
 pub mod root_dir;
 pub mod run;
 mod run_once;

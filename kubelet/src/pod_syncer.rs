@@ -8,8 +8,11 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus as ApiStatus};
 use kubelet_api_client::events::{self, EventRecorder, reason};
 use kubelet_cri_client::{pod_status::PodStatus, readiness::RuntimeReadiness};
 use kubelet_host::{clock, repeatable};
-use kubelet_pod_spec::identity::{self, PodUid};
-use kubelet_pod_spec::phase::Phase;
+use kubelet_pod_spec::{
+    identity::{self, PodUid},
+    phase::Phase,
+};
+use kubelet_prober::ProbeManager;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
@@ -20,7 +23,6 @@ use crate::{
     pleg::{Pleg, PodCache},
     pod::{directory, manager::PodManager, mirror::MirrorPods, removals::Removals},
     pod_worker::{Kill, PodSyncer, Subject, SyncOutcome, WorkerError},
-    prober::ProbeManager,
     runtime::{RuntimeManager, grace_period, pod_state::PodState},
     status::{Facts, StatusManager, Verdict},
     volume::{self, VolumeManager},

@@ -3,8 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
-use kubelet_pod_spec::identity::PodUid;
-use kubelet_pod_spec::phase::Phase;
+use kubelet_pod_spec::{identity::PodUid, phase::Phase};
 use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::CancellationToken;
 

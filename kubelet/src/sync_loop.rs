@@ -14,8 +14,10 @@ use std::{
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_api_client::events::{EventRecorder, Subject};
 use kubelet_cri_client::readiness::RuntimeReadiness;
-use kubelet_pod_spec::identity::{self, PodUid};
-use kubelet_pod_spec::phase::Phase;
+use kubelet_pod_spec::{
+    identity::{self, PodUid},
+    phase::Phase,
+};
 use tokio::time::{Instant, MissedTickBehavior, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};

@@ -4,9 +4,7 @@ use std::cmp::Reverse;
 
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
-use kubelet_pod_spec::{identity::PodUid, resources};
-
-use kubelet_pod_spec::qos::QosClass;
+use kubelet_pod_spec::{identity::PodUid, qos::QosClass, resources};
 
 /// A pod's place among those that are to be resized: what asks for no more than it has first,
 /// for that takes no room and may make some; then by priority, guaranteed pods before others,

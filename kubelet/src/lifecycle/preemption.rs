@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use kubelet_api_client::events::{EventRecorder, Subject, reason};
-use kubelet_pod_spec::phase::Phase;
-use kubelet_pod_spec::qos::QosClass;
 use kubelet_pod_spec::{
     identity::{self, PodUid},
-    priority, resources,
+    phase::Phase,
+    priority,
+    qos::QosClass,
+    resources,
     shortage::Shortage,
 };
 use tracing::info;

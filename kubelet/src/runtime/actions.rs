@@ -8,9 +8,9 @@ mod tests;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use kubelet_cri_client::pod_status::{ContainerState, ContainerStatus, PodStatus};
 use kubelet_pod_spec::restart_rules::{RestartPolicy, restarts, restarts_all};
+use kubelet_prober::results::{ProbeResult, ProbeResults, ProbeType};
 
 use super::hash::container_hash;
-use crate::prober::results::{ProbeResult, ProbeResults, ProbeType};
 
 /// Whether the pod needs a sandbox other than its newest.
 #[derive(Clone, Debug, PartialEq, Eq)]

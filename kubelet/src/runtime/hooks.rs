@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction, LifecycleHandler};
 use kubelet_cri_client::{CriClient, CriError, KEPT_OUTPUT};
+use kubelet_prober::http::{self, HttpError, HttpGet};
 use tracing::warn;
-
-use crate::prober::http::{self, HttpError, HttpGet};
 
 /// Why a hook failed.
 #[derive(Debug, thiserror::Error)]

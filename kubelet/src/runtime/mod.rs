@@ -36,6 +36,7 @@ use kubelet_api_client::{events::EventRecorder, objects::Objects};
 use kubelet_cri_client::CriClient;
 use kubelet_host::machine::Machine;
 use kubelet_image::ImageManager;
+use kubelet_prober::results::ProbeResults;
 
 use self::{endings::Endings, resize::Resizes, resources::Rules, user_namespace::UserNamespaces};
 pub use self::{
@@ -45,7 +46,7 @@ pub use self::{
     start::StartError,
     sync::{SyncError, Synced},
 };
-use crate::{config::options::Options, node::host_ips::HostIps, prober::results::ProbeResults};
+use crate::{config::options::Options, node::host_ips::HostIps};
 
 /// Runs pods on the runtime. Shared by all pod workers; what belongs to one pod
 /// is in its [`pod_state::PodState`].

@@ -5,8 +5,7 @@ use k8s_openapi::api::core::v1::{
 };
 use kubelet_cri_client::pod_status::PodStatus;
 use kubelet_host::clock;
-use kubelet_pod_spec::phase::Phase;
-use kubelet_pod_spec::restart_rules;
+use kubelet_pod_spec::{phase::Phase, restart_rules};
 
 use super::{
     containers::{is_running, is_terminated},

@@ -12,9 +12,8 @@ use k8s_openapi::{
 };
 use kubelet_cri_client::pod_status::PodStatus;
 use kubelet_host::clock;
-use kubelet_pod_spec::identity;
-use kubelet_pod_spec::phase::Phase;
-use kubelet_pod_spec::qos::QosClass;
+use kubelet_pod_spec::{identity, phase::Phase, qos::QosClass};
+use kubelet_prober::results::ProbeResults;
 
 use super::{
     Facts,
@@ -25,7 +24,7 @@ use super::{
     readiness::{Kind, Readiness},
     restart_all,
 };
-use crate::{node::host_ips::HostIps, prober::results::ProbeResults};
+use crate::node::host_ips::HostIps;
 
 /// Bytes that the termination messages of a pod may have together, as upstream.
 const MAX_MESSAGES: usize = 12 * 1024;

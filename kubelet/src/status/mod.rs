@@ -22,9 +22,12 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus as ApiStatus};
 use kubelet_cri_client::pod_status::PodStatus;
 use kubelet_host::clock;
 use kubelet_metrics::{Collector, Exposition, Family, Histogram};
-use kubelet_pod_spec::phase::Phase;
-use kubelet_pod_spec::identity::{self, PodUid};
-use kubelet_pod_spec::qos::QosClass;
+use kubelet_pod_spec::{
+    identity::{self, PodUid},
+    phase::Phase,
+    qos::QosClass,
+};
+use kubelet_prober::results::ProbeResults;
 use parking_lot::Mutex;
 use tokio::{sync::watch, time::Instant};
 use tracing::info;
@@ -36,7 +39,6 @@ use crate::{
     config::options::Options,
     lifecycle::Rejection,
     node::host_ips::HostIps,
-    prober::results::ProbeResults,
     runtime::{pod_state::Waiting, resize::ResizeReport},
 };
 

@@ -3,8 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, ContainerStatus};
 use kubelet_pod_spec::restart_rules;
-
-use crate::prober::results::{ProbeResult, ProbeResults, ProbeType};
+use kubelet_prober::results::{ProbeResult, ProbeResults, ProbeType};
 
 /// A container that was started so long before the kubelet was not started by it.
 const RESTART_GRACE: SignedDuration = SignedDuration::from_secs(10);

@@ -3,8 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
-use kubelet_pod_spec::identity::{self, PodUid};
-use kubelet_pod_spec::phase::Phase;
+use kubelet_pod_spec::{
+    identity::{self, PodUid},
+    phase::Phase,
+};
 use tokio::time::timeout;
 use tracing::{info, warn};
 

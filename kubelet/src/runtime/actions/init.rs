@@ -4,9 +4,9 @@
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 use kubelet_cri_client::pod_status::{ContainerState, ContainerStatus, PodStatus};
 use kubelet_pod_spec::restart_rules::{RestartPolicy, is_sidecar, restarts};
+use kubelet_prober::results::{ProbeResult, ProbeResults, ProbeType};
 
 use super::{ContainerToKill, KillReason, PodActions, is_changed, kill, unknown};
-use crate::prober::results::{ProbeResult, ProbeResults, ProbeType};
 
 /// What one init container that was made needs.
 enum Step {

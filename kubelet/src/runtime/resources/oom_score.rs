@@ -4,11 +4,10 @@
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use kubelet_pod_spec::{
     priority,
+    qos::QosClass,
     resources::{self, Side, amount, units},
     restart_rules,
 };
-
-use kubelet_pod_spec::qos::QosClass;
 
 const GUARANTEED: i64 = -997;
 const BEST_EFFORT: i64 = 1000;

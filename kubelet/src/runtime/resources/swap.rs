@@ -2,9 +2,9 @@
 
 use cri_proto::runtime::v1::LinuxContainerResources;
 use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
-use kubelet_pod_spec::qos::QosClass;
 use kubelet_pod_spec::{
     priority,
+    qos::QosClass,
     resources::{amount, units},
 };
 

@@ -6,8 +6,7 @@ use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodStatus, Pro
 use kubelet_api_client::events::{Subject, reason};
 use kubelet_host::clock;
 use kubelet_pacing::backoff::jittered;
-use kubelet_pod_spec::phase::Phase;
-use kubelet_pod_spec::restart_rules;
+use kubelet_pod_spec::{phase::Phase, restart_rules};
 use tokio::{
     sync::Notify,
     time::{Instant, MissedTickBehavior, interval_at},
