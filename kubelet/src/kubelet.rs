@@ -201,7 +201,9 @@ impl Kubelet {
         });
         let shutdown = Arc::new(NodeShutdown::new(&options));
         let host = VolumeHost {
-            options: Arc::clone(&options),
+            root_dir: options.root_dir.clone(),
+            node_name: options.node_name.clone(),
+            selinux: options.selinux.clone(),
             objects,
             machine: Arc::new(runtime.machine().clone()),
             events: events.clone(),

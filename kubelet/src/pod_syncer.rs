@@ -188,7 +188,7 @@ impl Syncer {
     /// Takes down the volumes of a pod and removes its directory.
     async fn remove_pod_dir(&self, uid: &PodUid) -> Result<(), WorkerError> {
         self.volumes.wait_for_unmount(uid).await?;
-        let dir = directory::pod_dir(&self.options, uid);
+        let dir = directory::pod_dir(&self.options.root_dir, uid);
         let gone = dir.clone();
         let removed =
             volume::blocking_on_own_files(move || volume::disk::remove_pod_dir(&gone)).await;
@@ -266,7 +266,7 @@ impl PodSyncer for Syncer {
         self.wait_for_network(&pod)?;
         self.mirror(&pod);
         self.removals.ended(&PodUid::of(&pod)).await;
-        let pod_dir = directory::pod_dir(&self.options, &PodUid::of(&pod));
+        let pod_dir = directory::pod_dir(&self.options.root_dir, &PodUid::of(&pod));
         let made = pod_dir.clone();
         blocking(move || {
             // What is in volumes is nobody's on the node.
@@ -391,7 +391,7 @@ impl PodSyncer for Syncer {
         self.pleg.request_relist();
         self.remove_pod_dir(&subject.uid).await?;
         if let Some(pod) = subject.pod.as_ref().filter(|_| !comes_back) {
-            let dir = directory::log_dir(&self.options, pod);
+            let dir = directory::log_dir(&self.options.pod_logs_dir, pod);
             blocking(move || Ok(tree_walk::remove_all(&dir)?)).await?;
         }
         // What was an orphan to the runtime may be a pod that was rejected: that

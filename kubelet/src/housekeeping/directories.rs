@@ -61,7 +61,7 @@ impl Directories {
         }
         self.looked = Some(Instant::now());
         let (pods, logs) = (look.clone(), look);
-        let pods_dir = directory::pods_dir(&pods.options);
+        let pods_dir = directory::pods_dir(&pods.options.root_dir);
         let removals = self.cleaning.clone();
         self.cleaning
             .begin(&pods_dir, remove_pod_dirs(pods, removals));
@@ -109,7 +109,7 @@ async fn remove_pod_dirs<K>(look: Look<K>, removals: Cleaning)
 where
     K: Fn(&PodUid) -> bool + Clone + Send + Sync + 'static,
 {
-    let dir = directory::pods_dir(&look.options);
+    let dir = directory::pods_dir(&look.options.root_dir);
     let found = repeatable::blocking(move || children(&dir)).await;
     for (name, path) in unless_panicked(found).unwrap_or_default() {
         let uid = PodUid::from(name.as_str());

@@ -49,7 +49,7 @@ impl RuntimeManager {
     /// removed. What cannot be is left for the next time.
     pub(super) async fn prune(&self, pod: &Pod, status: &PodStatus) -> bool {
         let containers = superfluous_containers(status);
-        let log_dir = directory::log_dir(&self.options, pod);
+        let log_dir = directory::log_dir(&self.options.pod_logs_dir, pod);
         let mut pruned = false;
         for container in &containers {
             match self.remove_container(container, &log_dir).await {
@@ -83,7 +83,7 @@ impl RuntimeManager {
         status: &PodStatus,
         names: impl Fn(&str) -> bool,
     ) -> Result<(), CriError> {
-        let log_dir = directory::log_dir(&self.options, pod);
+        let log_dir = directory::log_dir(&self.options.pod_logs_dir, pod);
         for container in status.containers.iter().filter(|c| names(&c.name)) {
             self.remove_container(container, &log_dir).await?;
         }

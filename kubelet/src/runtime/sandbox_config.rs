@@ -55,7 +55,7 @@ pub fn sandbox_config(
         } else {
             hostname::kernel_hostname(pod, options)?
         },
-        log_directory: directory::log_dir(options, pod)
+        log_directory: directory::log_dir(&options.pod_logs_dir, pod)
             .to_string_lossy()
             .into_owned(),
         dns_config: Some(parts.dns),

@@ -218,7 +218,7 @@ impl RuntimeManager {
                 &state.pulls,
             )
             .await?;
-        let log_dir = directory::log_dir(&self.options, pod);
+        let log_dir = directory::log_dir(&self.options.pod_logs_dir, pod);
         let log_dir = pod_files::make_log_dir(&log_dir, &container.name).await?;
         let restart_count = match status.container(&container.name) {
             Some(last) => last.restart_count.saturating_add(1),

@@ -15,7 +15,7 @@ pub(super) async fn check_node(spec: &VolumeSpec, host: &VolumeHost) -> Result<(
     let node = host.objects.node().await?;
     let labels = node.as_ref().and_then(|node| node.metadata.labels.as_ref());
     let none = BTreeMap::new();
-    let name = &host.options.node_name;
+    let name = &host.node_name;
     if node_affinity::selects(required, name, labels.unwrap_or(&none)) {
         Ok(())
     } else {

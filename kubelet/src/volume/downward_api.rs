@@ -100,7 +100,7 @@ async fn resource_value(
     }) else {
         return Err("resourceFieldRef: containerName is required for volumes".to_owned());
     };
-    let (objects, root_dir) = (&*host.objects, &host.options.root_dir);
+    let (objects, root_dir) = (&*host.objects, &host.root_dir);
     let allocatable = allocatable(&host.machine, objects, root_dir).await;
     let allocatable = allocatable.map_err(|error| error.to_string())?;
     resource_field_ref::value(selector, spec, container, &allocatable)

@@ -215,12 +215,9 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::{
-        config::options::Options,
-        volume::{
-            plugin::VolumeMode,
-            spec::{VolumeSource, VolumeSpec},
-        },
+    use crate::volume::{
+        plugin::VolumeMode,
+        spec::{VolumeSource, VolumeSpec},
     };
 
     /// A node of 1 GiB, unmounted whatever happens.
@@ -228,13 +225,11 @@ mod tests {
 
     impl Node {
         fn plugin(&self) -> EmptyDir {
-            let options = Options {
-                root_dir: self.0.path().to_owned(),
-                ..Options::default()
-            };
             EmptyDir {
                 host: VolumeHost {
-                    options: std::sync::Arc::new(options),
+                    root_dir: self.0.path().to_owned(),
+                    node_name: "node".to_owned(),
+                    selinux: None,
                     objects: std::sync::Arc::new(NoObjects),
                     machine: std::sync::Arc::new(Machine {
                         memory: 1 << 30,

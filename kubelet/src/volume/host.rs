@@ -10,6 +10,7 @@ use kubelet_host::{
     bounded_io::{self, IoPermit},
     machine::Machine,
     repeatable,
+    selinux::SeLinux,
 };
 use kubelet_pod_spec::{identity::PodUid, resources};
 use tokio::task::JoinError;
@@ -18,25 +19,29 @@ use super::{
     VolumeError,
     plugin::{PodVolume, VolumeMode},
 };
-use crate::{config::options::Options, pod::directory};
+use crate::pod::directory;
 
 /// The node as volume plugins see it.
 #[derive(Clone, Debug)]
 pub struct VolumeHost {
-    /// The kubelet's options.
-    pub options: Arc<Options>,
-    /// Where config data, claims and tokens come from.
+    /// The kubelet's own files (`--root-dir`).
+    pub root_dir: PathBuf,
+    /// Name of this node.
+    pub node_name: String,
+    /// SELinux, if this node has it enabled.
+    pub selinux: Option<SeLinux>,
+    /// Config data, claims and tokens.
     pub objects: Arc<dyn Objects>,
-    /// What the machine has.
+    /// Resources of the machine.
     pub machine: Arc<Machine>,
-    /// Where what happens to volumes is told.
+    /// Receives the events of volumes.
     pub events: EventRecorder,
 }
 
 impl VolumeHost {
     /// Directory of a pod.
     pub fn pod_dir(&self, uid: &PodUid) -> PathBuf {
-        directory::pod_dir(&self.options, uid)
+        directory::pod_dir(&self.root_dir, uid)
     }
 
     /// Directory of one volume of a pod.
@@ -54,7 +59,7 @@ impl VolumeHost {
     /// Bytes of memory that the node offers to pods; all that it has, when the node's own
     /// object cannot be had.
     pub async fn allocatable_memory(&self) -> i64 {
-        let (objects, root_dir) = (&*self.objects, &self.options.root_dir);
+        let (objects, root_dir) = (&*self.objects, &self.root_dir);
         let allocatable = allocatable(&self.machine, objects, root_dir).await.ok();
         let memory =
             allocatable.and_then(|amounts| resources::quantity_units(amounts.get("memory")?));
@@ -65,7 +70,7 @@ impl VolumeHost {
 
     /// Directory of what a plugin keeps for all pods.
     pub fn plugin_dir(&self, plugin: &str) -> PathBuf {
-        self.options.root_dir.join("plugins").join(plugin)
+        self.root_dir.join("plugins").join(plugin)
     }
 }
 

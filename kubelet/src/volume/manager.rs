@@ -175,7 +175,7 @@ impl VolumeManager {
         spec: &VolumeSpec,
         plugin: &dyn VolumePlugin,
     ) -> Result<Option<String>, VolumeError> {
-        let (Some(selinux), Some(pod)) = (&self.host.options.selinux, &pod.spec) else {
+        let (Some(selinux), Some(pod)) = (&self.host.selinux, &pod.spec) else {
             return Ok(None);
         };
         let label = selinux::mount_label(selinux, pod, spec)?;

@@ -154,7 +154,7 @@ impl VolumeManager {
 
     /// Takes in what an earlier kubelet left.
     async fn find_all(&self) {
-        let pods_dir = directory::pods_dir(&self.host.options);
+        let pods_dir = directory::pods_dir(&self.host.root_dir);
         let pods = blocking_on_own_files(move || disk::children(&pods_dir)).await;
         for (uid, _) in report(pods).unwrap_or_default() {
             report(self.find_volumes(&PodUid::from(uid.as_str())).await);
@@ -293,7 +293,7 @@ impl Steps<'_> {
             self.succeeded(
                 reason::FILE_SYSTEM_RESIZE_SUCCESSFUL,
                 "MountVolume.NodeExpandVolume succeeded",
-                format_args!("{}", self.host.options.node_name),
+                format_args!("{}", self.host.node_name),
             );
         }
         expanded

@@ -38,7 +38,9 @@ impl Node {
 
     fn host(&self) -> VolumeHost {
         VolumeHost {
-            options: Arc::clone(&self.options),
+            root_dir: self.options.root_dir.clone(),
+            node_name: self.options.node_name.clone(),
+            selinux: None,
             objects: Arc::new(NoObjects),
             machine: Arc::default(),
             events: EventRecorder::default(),
@@ -46,7 +48,7 @@ impl Node {
     }
 
     fn pod(&self, dir: &str) -> PathBuf {
-        directory::pods_dir(&self.options).join(dir)
+        directory::pods_dir(&self.options.root_dir).join(dir)
     }
 
     fn log(&self, dir: &str) -> PathBuf {

@@ -141,7 +141,7 @@ impl RuntimeManager {
     /// Reads what the pods of the last kubelet had been granted. To be called once, before
     /// pods are admitted.
     pub async fn restore_grants(&self) {
-        let grants = checkpoint::read_all(directory::pods_dir(&self.options)).await;
+        let grants = checkpoint::read_all(directory::pods_dir(&self.options.root_dir)).await;
         *self.resizes.before.lock() = grants;
     }
 
@@ -287,7 +287,7 @@ impl RuntimeManager {
         let Some(Some(checkpoint)) = checkpoint else {
             return Ok(());
         };
-        let dir = directory::pod_dir(&self.options, uid);
+        let dir = directory::pod_dir(&self.options.root_dir, uid);
         checkpoint::write(dir, checkpoint, writing).await?;
         self.resizes.update(uid, |entry| entry.is_kept = true);
         Ok(())

@@ -34,7 +34,7 @@ impl Csi {
         if let Some(why) = self.missing_in_node(source).await? {
             return Err(not_attached(why));
         }
-        let name = attachment_name(&source.handle, &source.driver, &self.host.options.node_name);
+        let name = attachment_name(&source.handle, &source.driver, &self.host.node_name);
         let attachment = self.host.objects.volume_attachment(&name).await;
         let attachment = attachment.map_err(|error| match error.is_not_found() {
             true => not_attached("there is no volume attachment"),

@@ -183,7 +183,7 @@ impl Csi {
 
     /// What is written down of a volume for one pod.
     pub(super) fn pod_data(&self, request: &MountRequest, source: &Source) -> VolumeData {
-        let node = &self.host.options.node_name;
+        let node = &self.host.node_name;
         let mut data = VolumeData::new(&source.driver, &source.handle);
         data.spec_vol_id = request.spec.inner_name().to_owned();
         data.node_name.clone_from(node);
