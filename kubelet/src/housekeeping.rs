@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use kubelet_pod_spec::identity::{self, PodUid};
 use kubelet_prober::ProbeManager;
+use kubelet_volume::VolumeManager;
 use tracing::info;
 
 pub(crate) use self::directories::Directories;
@@ -16,7 +17,6 @@ use crate::{
     pod::{manager::PodManager, mirror::MirrorPods, removals::Removals},
     pod_syncer::Syncer,
     pod_worker::PodWorkers,
-    volume::VolumeManager,
 };
 
 /// Housekeeping of the sync loop, done only once every source was read: before,

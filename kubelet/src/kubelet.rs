@@ -17,8 +17,14 @@ use kubelet_api_client::{
     objects::Objects,
 };
 use kubelet_cri_client::{CriClient, CriError, readiness::RuntimeReadiness};
+use kubelet_plugin_manager::{Handlers, PluginHandler, PluginManager};
 use kubelet_pod_spec::identity::PodUid;
 use kubelet_prober::{ProbeManager, results::ProbeResults};
+use kubelet_volume::{
+    VolumeHost, VolumeManager,
+    csi::{self, CsiRegistration, DriverStore, csi_node::CsiNodeKeeper},
+    plugins,
+};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -31,7 +37,6 @@ use crate::{
     lifecycle::{Admission, NodeFacts, NodeSource},
     logs::LogRotation,
     node::{
-        csi_node::CsiNodeKeeper,
         host_ips::HostIps,
         shutdown::{
             Logind, NodeShutdown, ender::PodEnder, keeper::InhibitorKeeper,
@@ -39,18 +44,12 @@ use crate::{
         },
     },
     pleg::{Pleg, PodCache},
-    plugin_manager::{Handlers, PluginHandler, PluginManager},
     pod::{manager::PodManager, mirror::MirrorPods, removals::Removals},
     pod_syncer::{PodStarts, Syncer},
     pod_worker::PodWorkers,
     runtime::RuntimeManager,
     status::{StatusManager, sync::StatusSync},
     sync_loop::{Inbox, LoopMonitor, SyncLoop},
-    volume::{
-        VolumeHost, VolumeManager,
-        csi::{self, CsiRegistration, DriverStore},
-        plugins,
-    },
 };
 
 /// Between two attempts to reach the runtime at the start.

@@ -9,10 +9,12 @@ use kubelet_api_client::events::{self, EventRecorder, reason};
 use kubelet_cri_client::{pod_status::PodStatus, readiness::RuntimeReadiness};
 use kubelet_host::{clock, repeatable};
 use kubelet_pod_spec::{
+    directory,
     identity::{self, PodUid},
     phase::Phase,
 };
 use kubelet_prober::ProbeManager;
+use kubelet_volume::VolumeManager;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
@@ -21,11 +23,10 @@ use crate::{
     config::options::Options,
     lifecycle::{Admission, NodeSource, Rejection, deadline},
     pleg::{Pleg, PodCache},
-    pod::{directory, manager::PodManager, mirror::MirrorPods, removals::Removals},
+    pod::{manager::PodManager, mirror::MirrorPods, removals::Removals},
     pod_worker::{Kill, PodSyncer, Subject, SyncOutcome, WorkerError},
     runtime::{RuntimeManager, grace_period, pod_state::PodState},
     status::{Facts, StatusManager, Verdict},
-    volume::{self, VolumeManager},
 };
 
 /// No pod gets less time to end, as upstream.
@@ -190,8 +191,10 @@ impl Syncer {
         self.volumes.wait_for_unmount(uid).await?;
         let dir = directory::pod_dir(&self.options.root_dir, uid);
         let gone = dir.clone();
-        let removed =
-            volume::blocking_on_own_files(move || volume::disk::remove_pod_dir(&gone)).await;
+        let removed = kubelet_volume::blocking_on_own_files(move || {
+            kubelet_volume::disk::remove_pod_dir(&gone)
+        })
+        .await;
         let Err(error) = removed else {
             return Ok(());
         };

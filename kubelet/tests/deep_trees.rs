@@ -6,7 +6,7 @@
 use std::{fs, sync::Once};
 
 use e2e::deep_tree::{InMemory, nest};
-use kubelet::volume::{
+use kubelet_volume::{
     atomic_writer::{self, FileProjection, Payload},
     disk, ownership,
     plugin::FsGroup,

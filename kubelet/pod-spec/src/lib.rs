@@ -3,6 +3,7 @@
 //! nothing asks the runtime, the API server or the node.
 
 pub mod defaults;
+pub mod directory;
 pub mod duration;
 pub mod ephemeral;
 pub mod expansion;

@@ -8,18 +8,15 @@ use std::{
 };
 
 use kubelet_host::repeatable;
-use kubelet_pod_spec::identity::PodUid;
+use kubelet_pod_spec::{directory, identity::PodUid};
+use kubelet_volume::{VolumeManager, disk};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 
 use crate::{
-    config::options::Options,
-    logs::links,
-    pleg::Listing,
-    pod::{directory, removals::Removals},
+    config::options::Options, logs::links, pleg::Listing, pod::removals::Removals,
     pod_worker::WorkerError,
-    volume::{self, VolumeManager, disk},
 };
 
 /// Between two looks at the directories.
@@ -147,7 +144,7 @@ async fn remove_pod_dir<K: Fn(&PodUid) -> bool>(
         return Ok(false);
     }
     given_back?;
-    volume::blocking_on_own_files(move || {
+    kubelet_volume::blocking_on_own_files(move || {
         let _removal = removal;
         disk::remove_pod_dir(&dir)
     })

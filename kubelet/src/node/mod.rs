@@ -9,7 +9,6 @@
 pub mod addresses;
 pub mod capacity;
 pub mod conditions;
-pub mod csi_node;
 pub mod findings;
 pub mod host_ips;
 pub mod lease;

@@ -1,7 +1,6 @@
 //! Pods as the kubelet holds them: who they are, which there are, what they need,
 //! and where their files are.
 
-pub mod directory;
 pub mod manager;
 pub mod mirror;
 pub(crate) mod removals;

@@ -9,9 +9,9 @@ use std::{
 use cri_proto::runtime::v1::{Device, ImageSpec, Mount, MountPropagation};
 use k8s_openapi::api::core::v1::{Container, VolumeMount};
 use kubelet_host::{file_work::FileWork, selinux::SeLinux};
+use kubelet_volume::{MountedVolumes, plugin::Mounted};
 
 use super::{container_config::TERMINATION_MESSAGE_PATH, sub_paths::SubPaths};
-use crate::volume::{MountedVolumes, plugin::Mounted};
 
 /// Why a container cannot have its mounts. Nothing is said of the node's file system: who
 /// reads it may not be its owner.
@@ -258,14 +258,14 @@ pub fn devices(container: &Container, volumes: &MountedVolumes) -> Result<Vec<De
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
-
-    use super::*;
-    use crate::volume::{
+    use kubelet_volume::{
         MountedVolume,
         plugin::{Attributes, VolumeMode},
         spec::{VolumeSource, VolumeSpec},
     };
+    use serde_json::{Value, json};
+
+    use super::*;
 
     fn volume(name: &str, mounted: Mounted, read_only: bool) -> (String, MountedVolume) {
         let inline = serde_json::from_value(json!({"name": name})).unwrap();

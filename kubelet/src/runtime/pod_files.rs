@@ -8,12 +8,13 @@ use std::{
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use kubelet_host::files;
+use kubelet_pod_spec::directory;
 
 use super::{
     container_config,
     hostname::{self, HostnameError},
 };
-use crate::{config::options::Options, pod::directory};
+use crate::config::options::Options;
 
 /// A file that could not be made.
 #[derive(Debug, thiserror::Error)]

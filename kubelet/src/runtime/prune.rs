@@ -8,11 +8,11 @@ use kubelet_cri_client::{
     pod_status::{ContainerState, ContainerStatus, PodStatus, SandboxStatus},
 };
 use kubelet_host::repeatable;
-use kubelet_pod_spec::identity;
+use kubelet_pod_spec::{directory, identity};
 use tracing::{debug, info, warn};
 
 use super::RuntimeManager;
-use crate::{logs, pod::directory};
+use crate::logs;
 
 /// The dead containers that nobody needs: all but the newest of each name.
 fn superfluous_containers(status: &PodStatus) -> Vec<&ContainerStatus> {

@@ -9,14 +9,13 @@ use cri_proto::runtime::v1::{
 };
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use kubelet_cri_client::labels;
-use kubelet_pod_spec::{identity, sysctl};
+use kubelet_pod_spec::{directory, identity, sysctl};
 
 use super::{
     hostname::{self, HostnameError},
     resources::{self, Rules},
     security_context,
 };
-use crate::pod::directory;
 
 /// What the config of a sandbox is made from, beside its pod.
 #[derive(Debug)]

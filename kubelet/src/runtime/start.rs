@@ -19,7 +19,8 @@ use kubelet_cri_client::{
 };
 use kubelet_host::{file_work::FileWork, repeatable};
 use kubelet_image::ImageError;
-use kubelet_pod_spec::{duration::GoDuration, field_ref::Placement, identity};
+use kubelet_pod_spec::{directory, duration::GoDuration, field_ref::Placement, identity};
+use kubelet_volume::{MountedVolumes, plugin::Mounted};
 use tracing::{info, warn};
 
 use super::{
@@ -34,11 +35,7 @@ use super::{
     runtime_class::HandlerFeatures,
     security_context::NodeSecurity,
 };
-use crate::{
-    logs::links,
-    pod::directory,
-    volume::{MountedVolumes, plugin::Mounted},
-};
+use crate::logs::links;
 
 /// For a `postStart` command: it may take as long as it takes.
 const POST_START_LIMIT: Duration = Duration::ZERO;

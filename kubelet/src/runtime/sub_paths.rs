@@ -10,15 +10,15 @@ use std::{
 use k8s_openapi::api::core::v1::VolumeMount;
 use kubelet_host::bounded_io;
 use kubelet_pod_spec::expansion::expand;
+use kubelet_volume::{
+    plugin::Mounted,
+    subpath::{self, SubPath},
+};
 use tracing::warn;
 
 use super::{
     env,
     mounts::{MountError, MountParts},
-};
-use crate::volume::{
-    plugin::Mounted,
-    subpath::{self, SubPath},
 };
 
 /// Where the parts of volumes are that a container mounts, by the places of its mounts.

@@ -11,6 +11,7 @@ use kubelet_cri_client::{
 };
 use kubelet_host::files;
 use kubelet_pod_spec::{ephemeral::as_container, identity, restart_rules::is_sidecar};
+use kubelet_volume::MountedVolumes;
 use tracing::{info, warn};
 
 use super::{
@@ -26,7 +27,7 @@ use super::{
     start::{Running, StartError},
     user_namespace::{self, UserNamespaceError},
 };
-use crate::{status::ips, volume::MountedVolumes};
+use crate::status::ips;
 
 /// Reason of containers that wait for their sandbox.
 const CONTAINER_CREATING: &str = "ContainerCreating";

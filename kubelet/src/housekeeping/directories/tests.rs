@@ -5,16 +5,16 @@ use std::sync::{
 
 use futures::future::{self, FutureExt as _};
 use kubelet_api_client::{events::EventRecorder, objects::NoObjects};
-use tokio::{sync::Notify, time::sleep};
-use tokio_util::sync::CancellationToken;
-
-use super::*;
-use crate::volume::{
+use kubelet_volume::{
     VolumeError, VolumeHost,
     plugin::{Attributes, FoundDevice, MountRequest, Mounted, PodVolume, VolumePlugin, Work},
     plugins,
     spec::VolumeSpec,
 };
+use tokio::{sync::Notify, time::sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::*;
 
 /// A kubelet's directories, of which those of the pod `live` are to stay.
 struct Node {
@@ -132,7 +132,7 @@ impl VolumePlugin for Hung {
 
     fn device_on_disk<'a>(&'a self, _: &'a PodVolume) -> Work<'a, Option<FoundDevice>> {
         let answers = Arc::clone(&self.0);
-        volume::blocking_on_server("test", move || {
+        kubelet_volume::blocking_on_server("test", move || {
             let _ = answers.lock().recv();
             Err(VolumeError::Unsupported("hung".to_owned()))
         })

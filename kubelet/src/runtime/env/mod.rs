@@ -22,9 +22,9 @@ use kubelet_pod_spec::{
     resource_field_ref::{self, ResourceFieldError},
     resources::ResourceList,
 };
+use kubelet_volume::MountedVolumes;
 
 use self::{config_data::ConfigData, env_file::EnvFileError};
-use crate::volume::MountedVolumes;
 
 /// Why a variable has no value.
 #[derive(Debug, thiserror::Error)]

@@ -7,7 +7,10 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
 };
 use kubelet_cri_client::pod_status::{ContainerStatus, PodStatus};
-use kubelet_pod_spec::identity::{self, PodUid};
+use kubelet_pod_spec::{
+    directory,
+    identity::{self, PodUid},
+};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 use tracing::{info, warn};
@@ -22,7 +25,6 @@ use super::{
     with_resources_of,
 };
 use crate::{
-    pod::directory,
     runtime::RuntimeManager,
     status::conditions::{RESIZE_IN_PROGRESS, RESIZE_PENDING},
 };

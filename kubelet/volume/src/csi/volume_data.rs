@@ -13,7 +13,7 @@ use kubelet_host::mount_info;
 use serde::{Deserialize, Serialize};
 
 use super::source::unique_name;
-use crate::volume::{VolumeError, mount};
+use crate::{VolumeError, mount};
 
 const FILE: &str = "vol_data.json";
 const NEW_FILE: &str = ".vol_data.json.new";

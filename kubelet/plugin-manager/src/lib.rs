@@ -7,7 +7,7 @@
 //! kubelet that starts finds the sockets that an earlier one knew.
 
 mod registration;
-pub(crate) mod socket;
+pub mod socket;
 mod state;
 mod watcher;
 

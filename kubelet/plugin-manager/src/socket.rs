@@ -11,7 +11,7 @@ use tonic::{
 use tower::Service;
 
 /// A channel that is connected when first used.
-pub(crate) fn channel(path: &Path) -> Channel {
+pub fn channel(path: &Path) -> Channel {
     endpoint().connect_with_connector_lazy(connector(path))
 }
 

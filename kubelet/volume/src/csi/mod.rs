@@ -10,6 +10,7 @@
 mod block;
 mod client;
 mod contexts;
+pub mod csi_node;
 mod driver_channel;
 mod driver_store;
 mod expand;

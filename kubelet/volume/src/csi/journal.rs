@@ -10,7 +10,7 @@ use kubelet_host::mount_info;
 use tracing::warn;
 
 use super::{client::CsiError, volume_data::VolumeData};
-use crate::volume::{VolumeError, blocking_at, blocking_on_own_files, mount};
+use crate::{VolumeError, blocking_at, blocking_on_own_files, mount};
 
 /// What is written down in a directory.
 pub(super) async fn load(dir: &Path) -> Result<Option<VolumeData>, VolumeError> {

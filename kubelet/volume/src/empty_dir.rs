@@ -215,7 +215,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::volume::{
+    use crate::{
         plugin::VolumeMode,
         spec::{VolumeSource, VolumeSpec},
     };

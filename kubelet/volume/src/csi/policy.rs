@@ -4,7 +4,7 @@ use k8s_openapi::api::storage::v1::{CSIDriver, CSIDriverSpec, TokenRequest};
 use kubelet_api_client::objects::Objects;
 
 use super::source::{Lifecycle, Source};
-use crate::volume::VolumeError;
+use crate::VolumeError;
 
 /// Which volumes of a driver the kubelet gives to a pod's `fsGroup`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,7 +113,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::volume::plugin::VolumeMode;
+    use crate::plugin::VolumeMode;
 
     fn policy(spec: Value) -> Policy {
         let object: CSIDriver =

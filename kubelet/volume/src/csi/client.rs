@@ -8,11 +8,12 @@ use cri_proto::csi::v1::{
     NodeUnstageVolumeRequest, node_client,
     node_service_capability::{Type, rpc::Type as Capability},
 };
+use kubelet_plugin_manager::socket;
 use tokio::time::{Instant, timeout_at};
 use tonic::{Code, Response, Status, transport::Channel};
 
 use super::driver_channel::{DriverChannel, Refusal};
-use crate::{plugin_manager::socket, volume::VolumeError};
+use crate::VolumeError;
 
 /// How long an operation, which may be more than one call, may take, as upstream.
 const OPERATION_LIMIT: Duration = Duration::from_secs(2 * 60);

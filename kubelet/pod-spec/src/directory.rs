@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::identity::{self, PodUid};
 use k8s_openapi::api::core::v1::Pod;
-use kubelet_pod_spec::identity::{self, PodUid};
 
 /// The directory with one directory per pod, named by UID. `root_dir` is the kubelet's
 /// (`--root-dir`).

@@ -11,7 +11,7 @@ use super::{
     policy::Policy,
     source::{Lifecycle, Source, attachment_name, unique_name},
 };
-use crate::volume::VolumeError;
+use crate::VolumeError;
 
 /// Texts by name, as CSI has them everywhere.
 pub(super) type Texts = BTreeMap<String, String>;

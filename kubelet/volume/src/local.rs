@@ -251,7 +251,7 @@ fn is_shared(dir: &Path, host: &VolumeHost) -> std::io::Result<bool> {
     let Some(own) = mount_info::at(dir)? else {
         return Ok(false);
     };
-    let pods = mount_info::within(&crate::pod::directory::pods_dir(&host.root_dir))?;
+    let pods = mount_info::within(&kubelet_pod_spec::directory::pods_dir(&host.root_dir))?;
     Ok(pods.iter().any(|other| {
         other.mount_point != own.mount_point
             && (&other.device, &other.root) == (&own.device, &own.root)

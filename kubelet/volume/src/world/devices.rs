@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use tokio::time::Instant;
 
 use super::{Actual, Job, Wanted, World};
-use crate::volume::plugin::{Device, PodVolume};
+use crate::plugin::{Device, PodVolume};
 
 impl World {
     /// The volumes that their pods have to wait for, as one pod alone may have them, and

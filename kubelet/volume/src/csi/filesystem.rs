@@ -24,7 +24,7 @@ use super::{
     source::{Lifecycle, Source, attachment_name, is_sha256, sha256},
     volume_data::{VolumeData, attachment_on_disk},
 };
-use crate::volume::{
+use crate::{
     VolumeError, blocking_at, blocking_on_own_files, disk, ownership,
     plugin::{FoundDevice, MountRequest, Mounted, PodVolume},
 };

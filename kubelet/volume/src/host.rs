@@ -12,14 +12,13 @@ use kubelet_host::{
     repeatable,
     selinux::SeLinux,
 };
-use kubelet_pod_spec::{identity::PodUid, resources};
+use kubelet_pod_spec::{directory, identity::PodUid, resources};
 use tokio::task::JoinError;
 
 use super::{
     VolumeError,
     plugin::{PodVolume, VolumeMode},
 };
-use crate::pod::directory;
 
 /// The node as volume plugins see it.
 #[derive(Clone, Debug)]

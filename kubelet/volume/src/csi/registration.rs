@@ -3,16 +3,14 @@
 use std::{path::Path, sync::Arc};
 
 use futures::future::{BoxFuture, FutureExt as _};
+use kubelet_plugin_manager::{Plugin, PluginHandler};
 use tracing::info;
 
 use super::{
     client::NodeClient,
     driver_store::{Driver, DriverStore, Version},
 };
-use crate::{
-    node::csi_node::{CsiNodeKeeper, DriverInfo},
-    plugin_manager::{Plugin, PluginHandler},
-};
+use crate::csi::csi_node::{CsiNodeKeeper, DriverInfo};
 
 /// Type that CSI drivers register as.
 pub const PLUGIN_TYPE: &str = "CSIPlugin";

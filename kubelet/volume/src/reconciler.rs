@@ -4,7 +4,10 @@
 use std::{collections::HashMap, fmt, future::pending, sync::Arc};
 
 use kubelet_api_client::events::{Subject, reason};
-use kubelet_pod_spec::identity::{self, PodUid};
+use kubelet_pod_spec::{
+    directory,
+    identity::{self, PodUid},
+};
 use tokio::{
     task::{Id, JoinError, JoinSet},
     time::{Instant, sleep_until},
@@ -20,7 +23,6 @@ use super::{
     subpath,
     world::Job,
 };
-use crate::pod::directory;
 
 type Outcome = Result<Option<Mounted>, VolumeError>;
 

@@ -5,7 +5,7 @@ use cri_proto::csi::v1::{
 };
 
 use super::{Csi, filesystem::text, source::Source};
-use crate::volume::{
+use crate::{
     VolumeError,
     plugin::{Growth, MountRequest, VolumeMode},
 };

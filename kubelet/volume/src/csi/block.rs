@@ -26,7 +26,7 @@ use super::{
     source::Source,
     volume_data::{VolumeData, attachment_on_disk},
 };
-use crate::volume::{
+use crate::{
     VolumeError, blocking_at, blocking_on_own_files, disk, loop_device, mount,
     plugin::{FoundDevice, MountRequest, Mounted, PodVolume},
 };

@@ -17,7 +17,7 @@ use kubelet_pod_spec::{
 use sha2::{Digest as _, Sha256};
 
 use super::{NAME, client::Capabilities};
-use crate::volume::{
+use crate::{
     VolumeError,
     plugin::{MountRequest, VolumeMode},
     selinux,

@@ -236,7 +236,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::volume::{ownership, plugin::FsGroup};
+    use crate::{ownership, plugin::FsGroup};
 
     fn payload(files: &[(&str, &str)]) -> Payload {
         files
