@@ -6,6 +6,8 @@
 //! [`status`]. Every stage is level-triggered: one that missed an event still
 //! converges from state.
 
+#![forbid(unsafe_code)]
+
 mod active_pods;
 mod allocation;
 pub mod checkpoint;

@@ -2,6 +2,8 @@
 //! objects they refer to from [`objects`]; [`certificate`] obtains and renews this node's
 //! certificates, [`tokens`] those of service accounts, and [`events`] reports what happens.
 
+#![forbid(unsafe_code)]
+
 pub mod allocatable;
 pub mod certificate;
 pub mod client;

@@ -1,6 +1,8 @@
 //! The CRI client: the only way to the runtime. [`CriClient`] makes the calls, with deadlines,
 //! metrics and limits on what it reads; the other modules interpret what the runtime reports.
 
+#![forbid(unsafe_code)]
+
 mod deadline;
 mod error;
 mod exec_output;

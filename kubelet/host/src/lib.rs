@@ -2,6 +2,8 @@
 //! SELinux, and the limits of the kubelet's own process. A simulation replaces the clock,
 //! randomness and threads through [`repeatable`] and [`clock`] alone.
 
+#![forbid(unsafe_code)]
+
 pub mod bounded_io;
 pub mod clock;
 pub mod file_work;

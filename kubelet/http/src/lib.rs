@@ -1,6 +1,8 @@
 //! The kubelet's HTTP client for GET requests, one per connection. The caller decides which
 //! certificates to trust, which redirects to follow and how much of a response to read.
 
+#![forbid(unsafe_code)]
+
 pub mod roots;
 mod tls;
 pub mod url;

@@ -1,6 +1,8 @@
 //! Images of containers and volumes: whether they are on the node, and getting them
 //! there.
 
+#![forbid(unsafe_code)]
+
 pub mod credentials;
 pub mod error;
 mod options;

@@ -5,6 +5,8 @@
 //! follows from a module's state is computed at that moment and not stored, so that a kubelet
 //! that is never scraped pays for a few atomic additions only.
 
+#![forbid(unsafe_code)]
+
 mod exposition;
 mod instruments;
 

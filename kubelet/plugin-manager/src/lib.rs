@@ -6,6 +6,8 @@
 //! there, one operation on a socket at a time, with a back-off for those that fail. A
 //! kubelet that starts finds the sockets that an earlier one knew.
 
+#![forbid(unsafe_code)]
+
 mod registration;
 pub mod socket;
 mod state;

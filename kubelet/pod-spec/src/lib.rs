@@ -2,6 +2,8 @@
 //! the rules that follow from a spec alone. Everything here is a pure function of its input:
 //! nothing asks the runtime, the API server or the node.
 
+#![forbid(unsafe_code)]
+
 pub mod defaults;
 pub mod directory;
 pub mod duration;

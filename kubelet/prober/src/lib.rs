@@ -1,6 +1,8 @@
 //! Probes of containers: one task a probe runs it again and again, and what it
 //! finds decides on restarts and readiness.
 
+#![forbid(unsafe_code)]
+
 mod exec;
 mod grpc;
 pub mod http;

@@ -1,16 +1,17 @@
 //! Settings of images: pulls, credential provider plugins, and who must present credentials.
 
-use super::{
-    kubelet_configuration::KubeletConfiguration,
-    kubelet_validation::Faults,
-    settings::{absolute, at_least_zero},
-};
 use kubelet_image::{
     ImageOptions,
     credentials::plugin::config::{
         self as provider_config, CredentialProvider, ProviderConfigError,
     },
     pull_records::policy::{AllowedImages, VerificationPolicy},
+};
+
+use super::{
+    kubelet_configuration::KubeletConfiguration,
+    kubelet_validation::Faults,
+    settings::{absolute, at_least_zero},
 };
 
 use crate::cli::Flags;

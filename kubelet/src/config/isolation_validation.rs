@@ -1,7 +1,8 @@
 //! Rules of the fields that say how pods are kept from the node.
 
-use super::{host, kubelet_configuration::KubeletConfiguration};
 use kubelet_pod_spec::sysctl;
+
+use super::{host, kubelet_configuration::KubeletConfiguration};
 
 /// Ids of a pod's user namespace are a multiple of it.
 const IDS: i64 = 65_536;

@@ -3,9 +3,10 @@
 
 use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, time::Duration};
 
-use super::reservation::Reservation;
 use kubelet_host::selinux::SeLinux;
 use kubelet_image::ImageOptions;
+
+use super::reservation::Reservation;
 
 use crate::{logs::RotationPolicy, node::shutdown::order::ShutdownGracePeriod};
 

@@ -87,9 +87,10 @@ fn may_run(listing: &Listing, id: &str) -> bool {
 mod tests {
     use std::sync::Arc;
 
-    use super::*;
     use kubelet_cri_client::pod_status::ContainerState;
     use kubelet_pod_spec::identity::PodUid;
+
+    use super::*;
 
     use crate::pleg::{ContainerRecord, PodRecord};
 

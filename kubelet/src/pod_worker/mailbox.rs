@@ -162,10 +162,10 @@ impl Mailbox {
 
 #[cfg(test)]
 mod tests {
+    use kubelet_pod_spec::phase::Phase;
     use proptest::prelude::*;
 
     use super::*;
-    use kubelet_pod_spec::phase::Phase;
 
     fn kill(grace: Option<u64>, deleted: bool) -> Kill {
         Kill {

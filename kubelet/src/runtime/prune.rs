@@ -125,8 +125,9 @@ impl RuntimeManager {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use kubelet_cri_client::pod_status::Reported;
+
+    use super::*;
 
     fn container(id: &str, name: &str, sandbox: &str, state: ContainerState) -> ContainerStatus {
         ContainerStatus {

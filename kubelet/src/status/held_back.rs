@@ -1,7 +1,6 @@
 //! Pods that have their place on the node and are not run for now.
 
 use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus as ApiStatus};
-
 use kubelet_pod_spec::phase::Phase;
 
 /// Why containers of such a pod wait.

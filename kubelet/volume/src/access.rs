@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{VolumeError, VolumeHost, spec::VolumeSpec};
 use kubelet_pod_spec::node_affinity;
+
+use super::{VolumeError, VolumeHost, spec::VolumeSpec};
 
 /// Whether the volume's node affinity is met by this node.
 pub(super) async fn check_node(spec: &VolumeSpec, host: &VolumeHost) -> Result<(), VolumeError> {

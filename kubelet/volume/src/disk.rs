@@ -5,13 +5,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use kubelet_host::mount_info;
+use kubelet_pod_spec::identity::PodUid;
+
 use super::{
     VolumeError, mount,
     plugin::{PodVolume, VolumeMode},
     subpath,
 };
-use kubelet_host::mount_info;
-use kubelet_pod_spec::identity::PodUid;
 
 /// The volumes below a pod's directory. Blocks.
 ///

@@ -3,8 +3,9 @@
 
 use std::{path::Path, process::Command};
 
-use super::{VolumeError, mount};
 use kubelet_host::mount_info;
+
+use super::{VolumeError, mount};
 
 /// `blkid` found nothing.
 const NOTHING_FOUND: i32 = 2;

@@ -1,6 +1,8 @@
 //! Volumes of pods. Pods tell the [`VolumeManager`] what they want and wait for it; its
 //! reconciler brings the node there by the plugins of each kind of volume.
 
+#![forbid(unsafe_code)]
+
 mod access;
 pub mod atomic_writer;
 mod config_map;

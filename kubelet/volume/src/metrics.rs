@@ -2,8 +2,9 @@
 
 use std::{borrow::Cow, time::Duration};
 
-use super::{plugin::VolumeMode, world::Job};
 use kubelet_metrics::{Exposition, Family, Histogram};
+
+use super::{plugin::VolumeMode, world::Job};
 
 /// Seconds that operations take, as upstream's buckets.
 const BUCKETS: &[f64] = &[

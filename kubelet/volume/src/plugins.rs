@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use kubelet_api_client::tokens::TokenCache;
+
 use super::{
     VolumeHost,
     config_map::ConfigMap,
@@ -17,7 +19,6 @@ use super::{
     secret::Secret,
     trust_bundles::Order,
 };
-use kubelet_api_client::tokens::TokenCache;
 
 /// One plugin for each kind; `drivers` are those that CSI's volumes are had from.
 pub fn all(host: &VolumeHost, drivers: Arc<DriverStore>) -> Vec<Arc<dyn VolumePlugin>> {

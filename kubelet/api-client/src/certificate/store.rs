@@ -6,8 +6,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::pair::{Pair, PairError};
 use kubelet_host::{clock, files};
+
+use super::pair::{Pair, PairError};
 
 /// Why a pair cannot be read or written.
 #[derive(Debug, thiserror::Error)]

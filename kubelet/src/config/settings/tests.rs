@@ -1,7 +1,8 @@
 use std::fs;
 
-use super::*;
 use kubelet_pod_spec::quantity::NANOS;
+
+use super::*;
 
 use crate::{
     cli::{Command, parse},

@@ -8,12 +8,13 @@ use std::{
     time::Duration,
 };
 
-use super::config_file::{ConfigFile, Entry, validate};
 use kubelet_pod_spec::{
     duration::GoDuration,
     validation::field::FieldError,
     yaml::{self, SyntaxError},
 };
+
+use super::config_file::{ConfigFile, Entry, validate};
 
 const KIND: &str = "CredentialProviderConfig";
 const CONFIG_API_VERSIONS: &[&str] = &[
