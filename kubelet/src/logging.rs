@@ -79,7 +79,25 @@ fn targets(verbosity: u32) -> Targets {
         4..=5 => (LevelFilter::DEBUG, LevelFilter::INFO),
         _ => (LevelFilter::TRACE, LevelFilter::DEBUG),
     };
+    // Targets match by prefix: this is for all crates of the family, `kubelet_*`.
     Targets::new()
         .with_default(libraries)
         .with_target("kubelet", own)
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::Level;
+
+    use super::*;
+
+    #[test]
+    fn crates_of_the_family_are_as_verbose_as_the_kubelet_itself() {
+        let targets = targets(0);
+        for target in ["kubelet::sync_loop", "kubelet_volume::csi", "kubelet_host"] {
+            assert!(targets.would_enable(target, &Level::INFO), "{target}");
+            assert!(!targets.would_enable(target, &Level::DEBUG), "{target}");
+        }
+        assert!(!targets.would_enable("hyper::client", &Level::INFO));
+    }
 }
