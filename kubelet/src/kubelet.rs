@@ -1,5 +1,6 @@
 //! The kubelet as a whole: its parts, put together.
 
+mod logs;
 mod metrics;
 mod state;
 
@@ -382,10 +383,8 @@ impl Kubelet {
         };
         let rotation = parts.options.log_rotation.map(|policy| LogRotation {
             policy,
-            options: Arc::clone(&parts.options),
             cri: parts.cri.clone(),
-            pleg: Arc::clone(&parts.pleg),
-            cache: Arc::clone(&parts.cache),
+            running: self::logs::running_logs(parts),
         });
         let rotate = async {
             if let Some(rotation) = rotation {

@@ -100,3 +100,17 @@ pub fn is_mirror_of(mirror: &Pod, pod: &Pod) -> bool {
     let mirrored = annotation(mirror, CONFIG_MIRROR);
     mirrored.is_some() && mirrored == annotation(pod, CONFIG_HASH)
 }
+
+/// Whether the pod has a container of this name, of whatever kind.
+pub fn has_container(pod: &Pod, container: &str) -> bool {
+    let Some(spec) = &pod.spec else {
+        return false;
+    };
+    let ephemeral = spec.ephemeral_containers.iter().flatten();
+    spec.containers
+        .iter()
+        .chain(spec.init_containers.iter().flatten())
+        .map(|container| container.name.as_str())
+        .chain(ephemeral.map(|container| container.name.as_str()))
+        .any(|name| name == container)
+}

@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use kubelet_cri_client::pod_status::ContainerState;
 use kubelet_host::repeatable;
 use kubelet_pod_spec::{directory, identity::PodUid};
 use kubelet_volume::{VolumeManager, disk};
@@ -167,10 +168,21 @@ async fn clean_logs<K: Fn(&PodUid) -> bool + Send + 'static>(look: Look<K>) {
             }
         }
         if let Some(dir) = &look.options.container_logs_dir {
-            links::remove_dead(dir, &look.listing);
+            links::remove_dead(dir, |id| may_run(&look.listing, id));
         }
     });
     unless_panicked(cleaned.await);
+}
+
+/// Whether a container that may run has an ID that starts with `id`.
+fn may_run(listing: &Listing, id: &str) -> bool {
+    let containers = listing
+        .records
+        .values()
+        .flat_map(|record| &record.containers);
+    containers
+        .filter(|container| container.state != ContainerState::Exited)
+        .any(|container| container.id.starts_with(id))
 }
 
 fn unless_panicked<T>(looked: Result<T, tokio::task::JoinError>) -> Option<T> {

@@ -9,8 +9,6 @@ use std::{
 
 use tracing::{debug, warn};
 
-use crate::pleg::Listing;
-
 /// Longest file name on most file systems, in bytes.
 const MAX_NAME: usize = 255;
 const SUFFIX: &str = ".log";
@@ -42,9 +40,9 @@ pub fn make(link: &Path, log: &Path) {
     }
 }
 
-/// Removes the links whose logs are gone, but for those of containers that may
-/// run: while a log is rotated it is not there.
-pub(crate) fn remove_dead(dir: &Path, listing: &Listing) {
+/// Removes the links whose logs are gone. `may_run` says whether some container whose ID starts
+/// with the given text may run: its log is missing for a moment while it is rotated.
+pub fn remove_dead(dir: &Path, may_run: impl Fn(&str) -> bool) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let path = entry.path();
         let name = entry.file_name();
@@ -56,7 +54,7 @@ pub(crate) fn remove_dead(dir: &Path, listing: &Listing) {
             continue;
         }
         let id = name.rsplit('-').next().filter(|id| id.len() >= MIN_ID);
-        if id.is_some_and(|id| may_run(listing, id)) {
+        if id.is_some_and(&may_run) {
             continue;
         }
         match fs::remove_file(&path) {
@@ -70,29 +68,9 @@ fn is_gone(link: &Path) -> bool {
     fs::metadata(link).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
-/// A name that was cut has a part of the id only.
-fn may_run(listing: &Listing, id: &str) -> bool {
-    let containers = listing
-        .records
-        .values()
-        .flat_map(|record| &record.containers);
-    containers
-        .filter(|container| {
-            container.state != kubelet_cri_client::pod_status::ContainerState::Exited
-        })
-        .any(|container| container.id.starts_with(id))
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use kubelet_cri_client::pod_status::ContainerState;
-    use kubelet_pod_spec::identity::PodUid;
-
     use super::*;
-
-    use crate::pleg::{ContainerRecord, PodRecord};
 
     #[test]
     fn dead_links_of_dead_containers_are_removed() {
@@ -115,23 +93,7 @@ mod tests {
             symlink(&gone, link(id)).unwrap();
         }
         fs::write(links.join("other.txt"), "").unwrap();
-        let container = |id: &str, state| ContainerRecord {
-            id: id.to_owned(),
-            sandbox_id: String::new(),
-            state,
-        };
-        let record = PodRecord {
-            containers: vec![
-                container("bbbbbbbb", ContainerState::Running),
-                container("cccccccc", ContainerState::Exited),
-            ],
-            ..PodRecord::default()
-        };
-        let listing = Listing {
-            at: None,
-            records: [(PodUid::from("u"), Arc::new(record))].into(),
-        };
-        remove_dead(&links, &listing);
+        remove_dead(&links, |id| "bbbbbbbb".starts_with(id));
         let is_there = |id: &str| fs::symlink_metadata(link(id)).is_ok();
         assert!(is_there("aaaaaaaa") && is_there("bbbbbbbb") && is_there("dddddddd"));
         assert!(!is_there("cccccccc"));

@@ -19,11 +19,11 @@ mod watch;
 pub use self::{
     decoder::{Decoder, Full},
     options::{LogOptions, OptionsError},
+    place::open_log,
     reader::{LogReader, ReadError},
     record::Stream,
     rotated::remove_logs,
-    rotation::RotationPolicy,
-    source::{LogError, LogParts, container_id},
+    rotation::{LogRotation, RotationPolicy},
+    source::{LogError, LogParts, container_id, open},
     tail::start_of_tail,
 };
-pub(crate) use self::{place::open_log, rotation::LogRotation, source::has_container};

@@ -37,7 +37,7 @@ pub(super) struct Place(tree_walk::Place);
 ///
 /// # Errors
 /// `NotFound`; it cannot be opened, is no file, or is not the container's own.
-pub(crate) fn open_log(log: &Path, container_id: &str) -> io::Result<(File, PathBuf)> {
+pub fn open_log(log: &Path, container_id: &str) -> io::Result<(File, PathBuf)> {
     let place = Place::open(log)?;
     if !place.0.is_link()? {
         return Ok((place.read(place.name())?, log.to_owned()));

@@ -17,7 +17,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::{decoder::Decoder, open_log, options::LogOptions, tail, watch::FileWatch};
+use super::{decoder::Decoder, options::LogOptions, place::open_log, tail, watch::FileWatch};
 
 /// Bytes that are read at a time.
 const BLOCK: usize = 64 * 1024;

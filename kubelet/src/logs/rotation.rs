@@ -2,14 +2,14 @@
 
 use std::{
     collections::BTreeMap,
-    io,
+    fmt, io,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
 use cri_proto::runtime::v1;
-use kubelet_cri_client::{CriClient, CriError, pod_status::ContainerState};
+use kubelet_cri_client::{CriClient, CriError};
 use kubelet_host::{clock, repeatable::blocking};
 use rustix::fs::{FileType, Stat};
 use tokio::{
@@ -21,10 +21,6 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::{place::Place, rotated};
-use crate::{
-    config::options::Options,
-    pleg::{Pleg, PodCache},
-};
 
 /// When logs are rotated, and what is kept of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,19 +49,28 @@ enum RotationError {
     Reopen(#[source] CriError),
 }
 
-/// Looks at the logs of running containers now and then. An idle node costs a
-/// look at each file, and no call to the runtime.
-pub(crate) struct LogRotation {
-    pub(crate) policy: RotationPolicy,
-    pub(crate) options: Arc<Options>,
-    pub(crate) cri: CriClient,
-    pub(crate) pleg: Arc<Pleg>,
-    pub(crate) cache: Arc<PodCache>,
+/// Checks the logs of running containers periodically. An idle node costs one look at each file
+/// and no call to the runtime.
+pub struct LogRotation<R> {
+    /// When to rotate.
+    pub policy: RotationPolicy,
+    /// The runtime.
+    pub cri: CriClient,
+    /// The running containers: the ID of each, and the path of its log.
+    pub running: R,
 }
 
-impl LogRotation {
-    /// Rotates until cancelled. What is under way then is left to the next run.
-    pub(crate) async fn run(self, cancel: CancellationToken) {
+impl<R> fmt::Debug for LogRotation<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LogRotation")
+            .field("policy", &self.policy)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<R: Fn() -> Vec<(String, PathBuf)>> LogRotation<R> {
+    /// Rotates until cancelled. A rotation in progress is left to the next run.
+    pub async fn run(self, cancel: CancellationToken) {
         let mut looks = tokio::time::interval(self.policy.monitor_interval);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let workers = Arc::new(Semaphore::new(self.policy.max_workers.max(1)));
@@ -104,37 +109,13 @@ impl LogRotation {
 
     /// The running containers whose log is too long, or is not there.
     async fn due(&self) -> Vec<String> {
-        let logs = self.logs();
+        let logs = (self.running)();
         let max_size = self.policy.max_size;
         let due = move || {
             let due = logs.into_iter().filter(|(_, path)| is_due(path, max_size));
             due.map(|(id, _)| id).collect()
         };
         blocking(due).await.unwrap_or_default()
-    }
-
-    /// The running containers, and where their logs are by the names that every
-    /// kubelet gives them.
-    fn logs(&self) -> Vec<(String, PathBuf)> {
-        let listing = self.pleg.listing();
-        let mut logs = Vec::new();
-        for (uid, record) in &listing.records {
-            let Ok(status) = self.cache.get(uid) else {
-                continue;
-            };
-            let dir = format!("{}_{}_{uid}", record.namespace, record.name);
-            let running = status.containers.iter();
-            for container in running.filter(|c| c.state == ContainerState::Running) {
-                let path = self
-                    .options
-                    .pod_logs_dir
-                    .join(&dir)
-                    .join(&container.name)
-                    .join(format!("{}.log", container.restart_count));
-                logs.push((container.id.clone(), path));
-            }
-        }
-        logs
     }
 }
 

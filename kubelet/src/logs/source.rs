@@ -3,11 +3,10 @@
 use bytes::Bytes;
 use k8s_openapi::api::core::v1::{ContainerState, Pod, PodStatus};
 use kubelet_cri_client::{CriClient, pod_status};
-use kubelet_pod_spec::identity::{self, PodUid};
+use kubelet_pod_spec::identity;
 use tokio::sync::mpsc;
 
 use super::{LogOptions, LogReader, ReadError};
-use crate::kubelet::Kubelet;
 
 /// Parts of a log on their way to a reader who is slower than the file.
 const PARTS: usize = 2;
@@ -55,58 +54,39 @@ pub enum LogError {
     Read(#[from] ReadError),
 }
 
-impl Kubelet {
-    /// The log of a container of a pod on this node.
-    ///
-    /// # Errors
-    /// There is none, or none that can be read.
-    pub async fn container_log(
-        &self,
-        namespace: &str,
-        pod: &str,
-        container: &str,
-        options: LogOptions,
-    ) -> Result<LogParts, LogError> {
-        let found = self
-            .pod_manager()
-            .get_by_full_name(&format!("{pod}_{namespace}"));
-        let Some(found) = found else {
-            return Err(LogError::NoPod(pod.to_owned()));
-        };
-        if !has_container(&found, container) {
-            return Err(LogError::NoContainer {
-                container: container.to_owned(),
-                pod: pod.to_owned(),
-            });
-        }
-        let status = self.statuses().get(&PodUid::of(&found));
-        let status = match &status {
-            Some(status) => Some(&**status),
-            None => found.status.as_ref(),
-        };
-        let nothing = PodStatus::default();
-        let id = container_id(
-            identity::name(&found),
-            container,
-            status.unwrap_or(&nothing),
-            options.previous,
-        )?;
-        let unknown = || LogError::Unknown(id.clone());
-        let cri_id = id.split_once("://").map_or(id.as_str(), |(_, id)| id);
-        let cri = self.cri().clone();
-        let status = cri.container_status(cri_id).await.map_err(|_| unknown())?;
-        if status.log_path.is_empty() {
-            return Err(unknown());
-        }
-        let reader = LogReader::open(status.log_path.as_ref(), cri_id, options).await?;
-        let (sender, parts) = mpsc::channel(PARTS);
-        let cri_id = cri_id.to_owned();
-        // Ends with its receiver.
-        tokio::spawn(async move {
-            reader.read(&sender, || is_running(&cri, &cri_id)).await;
+/// Opens the log of a container of `pod`, whose current status is `status`.
+///
+/// # Errors
+/// The container or its log does not exist, or the log cannot be read.
+pub async fn open(
+    cri: &CriClient,
+    pod: &Pod,
+    container: &str,
+    status: &PodStatus,
+    options: LogOptions,
+) -> Result<LogParts, LogError> {
+    let name = identity::name(pod);
+    if !identity::has_container(pod, container) {
+        return Err(LogError::NoContainer {
+            container: container.to_owned(),
+            pod: name.to_owned(),
         });
-        Ok(parts)
     }
+    let id = container_id(name, container, status, options.previous)?;
+    let unknown = || LogError::Unknown(id.clone());
+    let cri_id = id.split_once("://").map_or(id.as_str(), |(_, id)| id);
+    let status = cri.container_status(cri_id).await.map_err(|_| unknown())?;
+    if status.log_path.is_empty() {
+        return Err(unknown());
+    }
+    let reader = LogReader::open(status.log_path.as_ref(), cri_id, options).await?;
+    let (sender, parts) = mpsc::channel(PARTS);
+    let (cri, cri_id) = (cri.clone(), cri_id.to_owned());
+    // Ends with its receiver.
+    tokio::spawn(async move {
+        reader.read(&sender, || is_running(&cri, &cri_id)).await;
+    });
+    Ok(parts)
 }
 
 /// Whether a container may still write. A runtime that is away says nothing
@@ -118,19 +98,6 @@ async fn is_running(cri: &CriClient, id: &str) -> bool {
         }
         Err(error) => !error.is_not_found(),
     }
-}
-
-pub(crate) fn has_container(pod: &Pod, container: &str) -> bool {
-    let Some(spec) = &pod.spec else {
-        return false;
-    };
-    let ephemeral = spec.ephemeral_containers.iter().flatten();
-    spec.containers
-        .iter()
-        .chain(spec.init_containers.iter().flatten())
-        .map(|container| container.name.as_str())
-        .chain(ephemeral.map(|container| container.name.as_str()))
-        .any(|name| name == container)
 }
 
 /// Id, with the runtime's name before it, of the run of a container whose log is

@@ -24,7 +24,6 @@ use super::{
     answer::{json as json_answer, text},
     target,
 };
-use crate::logs::has_container;
 
 pub(super) fn routes<V: NodeView>(view: V, root_dir: PathBuf) -> Router {
     let dir = root_dir.join("checkpoints");
@@ -51,7 +50,7 @@ async fn checkpoint<V: NodeView>(
 ) -> Result<PathBuf, Box<Response>> {
     let not_found = |reason: String| Box::new(text(StatusCode::NOT_FOUND, reason));
     let pod = target::pod(view, namespace, name)?;
-    if !has_container(&pod, container) {
+    if !identity::has_container(&pod, container) {
         return Err(not_found(format!("container {container} does not exist")));
     }
     let timeout = parameters.iter().rfind(|(name, _)| name == "timeout");
