@@ -18,6 +18,7 @@ use kubelet_api_client::{
     objects::Objects,
 };
 use kubelet_cri_client::{CriClient, CriError, readiness::RuntimeReadiness};
+use kubelet_logs::LogRotation;
 use kubelet_plugin_manager::{Handlers, PluginHandler, PluginManager};
 use kubelet_pod_spec::identity::PodUid;
 use kubelet_prober::{ProbeManager, results::ProbeResults};
@@ -36,7 +37,6 @@ use crate::{
     config::{options::Options, update::PodUpdate},
     housekeeping::{Directories, Housekeeping},
     lifecycle::{Admission, NodeFacts, NodeSource},
-    logs::LogRotation,
     node::{
         host_ips::HostIps,
         shutdown::{

@@ -18,7 +18,6 @@ mod housekeeping;
 pub mod kubelet;
 pub mod lifecycle;
 pub mod logging;
-pub mod logs;
 pub mod logs_command;
 pub mod node;
 pub mod pleg;

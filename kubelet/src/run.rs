@@ -9,6 +9,7 @@ use kubelet_api_client::{
 };
 use kubelet_cri_client::{CriClient, CriError};
 use kubelet_host::{selinux, version};
+use kubelet_logs::{LogError, LogOptions, LogParts};
 use kubelet_metrics::Exposition;
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -30,7 +31,6 @@ use crate::{
         update::{PodUpdate, Source},
     },
     kubelet::{Kubelet, KubeletError, Membership, RunOnceResult},
-    logs::{LogError, LogOptions, LogParts},
     node::findings::{Findings, Pressure},
     root_dir::{RootDirError, RootDirLock},
     server::{

@@ -12,12 +12,12 @@ use e2e::fake_runtime::FakeRuntime;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet::{
     config::{options::Options, settings::ServerOptions},
-    logs::{LogError, LogOptions, LogParts},
     logs_command::{self, LogsError, LogsOptions},
     server::{FromCluster, NodeView, Servers, socket_path},
     status_command::{self, OutputFormat, StatusOptions},
 };
 use kubelet_cri_client::CriClient;
+use kubelet_logs::{LogError, LogOptions, LogParts};
 use kubelet_metrics::Exposition;
 use serde_json::{Value, json};
 use tokio::{

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use kubelet_logs::RotationPolicy;
 use kubelet_pod_spec::quantity::{self, NANOS};
 
 use super::kubelet_configuration::KubeletConfiguration;
-use crate::logs::RotationPolicy;
 
 /// When logs are rotated: never where `containerLogMaxSize` is negative.
 pub(super) fn log_rotation(config: &KubeletConfiguration) -> Option<RotationPolicy> {

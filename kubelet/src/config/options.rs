@@ -5,10 +5,11 @@ use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, time::Duration};
 
 use kubelet_host::selinux::SeLinux;
 use kubelet_image::ImageOptions;
+use kubelet_logs::RotationPolicy;
 
 use super::reservation::Reservation;
 
-use crate::{logs::RotationPolicy, node::shutdown::order::ShutdownGracePeriod};
+use crate::node::shutdown::order::ShutdownGracePeriod;
 
 /// Values of one run of the kubelet, after flags, file and defaults are merged.
 #[derive(Clone, Debug)]

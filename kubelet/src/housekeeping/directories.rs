@@ -9,6 +9,7 @@ use std::{
 
 use kubelet_cri_client::pod_status::ContainerState;
 use kubelet_host::repeatable;
+use kubelet_logs::links;
 use kubelet_pod_spec::{directory, identity::PodUid};
 use kubelet_volume::{VolumeManager, disk};
 use parking_lot::Mutex;
@@ -16,8 +17,7 @@ use tokio::time::Instant;
 use tracing::{error, info, warn};
 
 use crate::{
-    config::options::Options, logs::links, pleg::Listing, pod::removals::Removals,
-    pod_worker::WorkerError,
+    config::options::Options, pleg::Listing, pod::removals::Removals, pod_worker::WorkerError,
 };
 
 /// Between two looks at the directories.

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::PodStatus;
 use kubelet_cri_client::pod_status::ContainerState;
+use kubelet_logs::{LogError, LogOptions, LogParts};
 use kubelet_pod_spec::identity::PodUid;
 
 use super::{Kubelet, Parts};
-use crate::logs::{self, LogError, LogOptions, LogParts};
 
 impl Kubelet {
     /// The log of a container of a pod on this node.
@@ -33,7 +33,7 @@ impl Kubelet {
             None => found.status.as_ref(),
         };
         let nothing = PodStatus::default();
-        logs::open(
+        kubelet_logs::open(
             self.cri(),
             &found,
             container,

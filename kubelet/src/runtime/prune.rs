@@ -8,11 +8,11 @@ use kubelet_cri_client::{
     pod_status::{ContainerState, ContainerStatus, PodStatus, SandboxStatus},
 };
 use kubelet_host::repeatable;
+
 use kubelet_pod_spec::{directory, identity};
 use tracing::{debug, info, warn};
 
 use super::RuntimeManager;
-use crate::logs;
 
 /// The dead containers that nobody needs: all but the newest of each name.
 fn superfluous_containers(status: &PodStatus) -> Vec<&ContainerStatus> {
@@ -115,7 +115,7 @@ impl RuntimeManager {
             .join(&container.name)
             .join(format!("{}.log", container.restart_count));
         let path = log.clone();
-        let removed = repeatable::blocking(move || logs::remove_logs(&path)).await;
+        let removed = repeatable::blocking(move || kubelet_logs::remove_logs(&path)).await;
         if let Err(error) = removed.map_err(io::Error::other).flatten() {
             debug!(path = %log.display(), %error, "cannot remove the log of a removed container");
         }

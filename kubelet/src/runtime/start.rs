@@ -19,6 +19,7 @@ use kubelet_cri_client::{
 };
 use kubelet_host::{file_work::FileWork, repeatable};
 use kubelet_image::ImageError;
+use kubelet_logs::links;
 use kubelet_pod_spec::{directory, duration::GoDuration, field_ref::Placement, identity};
 use kubelet_volume::{MountedVolumes, plugin::Mounted};
 use tracing::{info, warn};
@@ -35,7 +36,6 @@ use super::{
     runtime_class::HandlerFeatures,
     security_context::NodeSecurity,
 };
-use crate::logs::links;
 
 /// For a `postStart` command: it may take as long as it takes.
 const POST_START_LIMIT: Duration = Duration::ZERO;

@@ -12,10 +12,9 @@ use std::{
 use cri_proto::runtime::v1;
 use kubelet_cri_client::labels;
 use kubelet_host::bounded_io;
+
 use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
-
-use crate::logs;
 
 /// Longest message, in bytes, as the API has it.
 pub const MAX_MESSAGE: u64 = 4096;
@@ -118,7 +117,7 @@ fn end_of_file(mut file: File, limit: u64) -> io::Result<(Vec<u8>, bool)> {
 fn last_of_log(path: &Path, container_id: &str) -> io::Result<String> {
     let mut limit = LOG_TAIL;
     loop {
-        let (log, _) = logs::open_log(path, container_id)?;
+        let (log, _) = kubelet_logs::open_log(path, container_id)?;
         let (bytes, is_whole) = end_of_file(log, limit)?;
         let text = String::from_utf8_lossy(&bytes);
         let lines = if is_whole {

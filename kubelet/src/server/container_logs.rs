@@ -10,10 +10,10 @@ use axum::{
     routing::get,
 };
 use futures::stream;
+use kubelet_logs::{LogError, LogOptions, LogParts, OptionsError};
 use tokio_util::sync::CancellationToken;
 
 use super::{NodeView, bounds::Gate, until_read::until_read};
-use crate::logs::{LogError, LogOptions, LogParts, OptionsError};
 
 /// Whoever reads a log is let go when the kubelet stops. Who follows one has a place of
 /// `follow`.

@@ -4,12 +4,10 @@ use std::{future::Future, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_cri_client::CriClient;
+use kubelet_logs::{LogError, LogOptions, LogParts};
 use kubelet_metrics::Exposition;
 
-use crate::{
-    config::options::Options,
-    logs::{LogError, LogOptions, LogParts},
-};
+use crate::config::options::Options;
 
 /// The node's pods and health, as the kubelet knows them.
 pub trait NodeView: Clone + Send + Sync + 'static {

@@ -28,7 +28,6 @@ use kubelet::{
         },
         settings::ServerOptions,
     },
-    logs::{LogError, LogOptions, LogParts},
     server::{
         FromCluster, NodeView, Servers,
         reviews::{ReviewError, Reviews},
@@ -37,6 +36,7 @@ use kubelet::{
 };
 use kubelet_cri_client::{CriClient, labels};
 use kubelet_http::roots::Roots;
+use kubelet_logs::{LogError, LogOptions, LogParts};
 use kubelet_metrics::Exposition;
 use parking_lot::Mutex;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

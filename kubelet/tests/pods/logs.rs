@@ -3,10 +3,8 @@
 use std::{fs, io::Write as _, path::PathBuf};
 
 use e2e::fake_runtime::{Fault, Times, Verb};
-use kubelet::{
-    config::options::Options,
-    logs::{LogOptions, LogParts, RotationPolicy},
-};
+use kubelet::config::options::Options;
+use kubelet_logs::{LogOptions, LogParts, RotationPolicy};
 use serde_json::json;
 use tokio::time::sleep;
 use tonic::Status;

@@ -3,7 +3,7 @@
 use std::fs;
 
 use e2e::fake_runtime::{Fault, Times, Verb};
-use kubelet::logs::RotationPolicy;
+use kubelet_logs::RotationPolicy;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 use tonic::Status;

@@ -4,7 +4,7 @@
 
 use std::{cell::RefCell, fs::File, io::Write as _, os::unix::fs::FileExt as _};
 
-use kubelet::logs::{Decoder, LogOptions, Stream, start_of_tail};
+use kubelet_logs::{Decoder, LogOptions, Stream, start_of_tail};
 use libfuzzer_sys::{
     arbitrary::{self, Arbitrary},
     fuzz_target,

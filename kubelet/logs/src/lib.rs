@@ -4,6 +4,8 @@
 //! A runtime writes a container's log to one file, in the CRI format; engines of
 //! old write json-file. Both are read; what is rotated away is not, as upstream.
 
+#![forbid(unsafe_code)]
+
 mod decoder;
 pub mod links;
 mod options;
