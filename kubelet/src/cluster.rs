@@ -8,8 +8,9 @@ use kube::Client;
 use kubelet_api_client::{
     certificate::{
         client::{IdentityKeeper, JoinError, join},
-        manager::{CertificateManager, ServingPairs},
+        manager::CertificateManager,
         metrics::{ClientCertificateMetrics, RenewalMetrics},
+        pair::PairReceiver,
         request::Template,
     },
     client::ApiServer,
@@ -155,7 +156,7 @@ impl Cluster {
         parts: ClusterParts,
         tasks: &TaskTracker,
         cancel: &CancellationToken,
-    ) -> Result<Option<ServingPairs>, JoinError> {
+    ) -> Result<Option<PairReceiver>, JoinError> {
         let heartbeat = self.server.client(None)?;
         let on_repeated_failure: OnRepeatedFailure = {
             let identity = Arc::clone(self.server.identity());

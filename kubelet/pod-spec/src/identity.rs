@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::validation::names;
+use crate::names;
 
 /// Annotation: where the pod was read from (`file`, `http`, `api`).
 pub const CONFIG_SOURCE: &str = "kubernetes.io/config.source";

@@ -3,10 +3,8 @@
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Map, Value};
 
-use super::{
-    validation::field::FieldError,
-    yaml::{self, DuplicateKeys, SyntaxError},
-};
+use super::yaml::{self, DuplicateKeys, SyntaxError};
+use crate::field::FieldError;
 
 /// Why no pods come of a manifest.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -5,7 +5,7 @@ use std::fmt;
 
 use tracing::info;
 
-use crate::validation::names;
+use crate::names;
 
 /// A namespace of the kernel that has sysctls of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use kubelet_cri_client::{CriClient, CriError, KEPT_OUTPUT};
 use kubelet_pod_spec::{duration::GoDuration, expansion::expand};
 use tonic::Code;
 
-use super::probe::Outcome;
+use super::outcome::Outcome;
 
 /// The command with the variables that the spec gives a value itself; a probe
 /// knows nothing of those that come from elsewhere.

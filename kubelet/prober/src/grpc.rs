@@ -13,7 +13,7 @@ use tonic::{
     transport::{Channel, Endpoint, Error},
 };
 
-use super::probe::Outcome;
+use super::outcome::Outcome;
 
 /// Between two attempts to connect: the first, and by how much each is longer.
 const RETRY_BASE: Duration = Duration::from_secs(1);

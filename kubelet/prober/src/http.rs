@@ -20,8 +20,8 @@ use kubelet_http::{
 use tokio::time::Instant;
 
 use super::{
+    outcome::Outcome,
     port::{self, PortError},
-    probe::Outcome,
     tls,
 };
 

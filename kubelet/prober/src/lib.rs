@@ -8,6 +8,7 @@ mod grpc;
 pub mod http;
 mod manager;
 mod metrics;
+mod outcome;
 pub mod port;
 mod probe;
 pub mod results;

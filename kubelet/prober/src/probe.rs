@@ -8,23 +8,13 @@ use kubelet_cri_client::{CriClient, CriError};
 use super::{
     exec, grpc,
     http::{self, HttpError, HttpGet, RequestError},
+    outcome::Outcome,
     port::{self, PortError},
     tcp,
 };
 
 /// How often a probe that says nothing is tried.
 const TRIES: u32 = 3;
-
-/// What a probe found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
-    /// All is well.
-    Success,
-    /// All is well, but somebody should look at this.
-    Warning(String),
-    /// It is not.
-    Failure(String),
-}
 
 /// Why a probe says nothing of its container.
 #[derive(Debug, thiserror::Error)]

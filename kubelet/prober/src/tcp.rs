@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 
-use super::probe::Outcome;
+use super::outcome::Outcome;
 
 /// Whether somebody listens on a port of a host.
 pub(super) async fn probe(host: &str, port: u16, timeout: Duration) -> Outcome {

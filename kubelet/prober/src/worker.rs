@@ -16,7 +16,8 @@ use tracing::{debug, info, warn};
 use super::{
     manager::{Key, Shared},
     metrics::Probing,
-    probe::{self, Outcome, Target, positive},
+    outcome::Outcome,
+    probe::{self, Target, positive},
     results::{ProbeResult, ProbeType},
 };
 

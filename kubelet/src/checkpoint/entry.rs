@@ -6,7 +6,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Pod;
-use kubelet_pod_spec::{identity, validation::names};
+use kubelet_pod_spec::{identity, names};
 
 /// A kind of what is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

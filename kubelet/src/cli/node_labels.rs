@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kubelet_pod_spec::validation::names;
+use kubelet_pod_spec::names;
 use serde_json::Value;
 
 /// Labels in Kubernetes' own namespaces that a kubelet may set.

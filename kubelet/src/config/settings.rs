@@ -10,7 +10,7 @@ use std::{
 
 use kubelet_host::selinux::SeLinux;
 use kubelet_image::credentials::plugin::config::ProviderConfigError;
-use kubelet_pod_spec::{duration::GoDuration, validation::names, yaml::SyntaxError};
+use kubelet_pod_spec::{duration::GoDuration, names, yaml::SyntaxError};
 use serde_json::{Map, Value};
 
 pub use super::server_settings::ServerOptions;

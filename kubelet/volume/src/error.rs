@@ -7,7 +7,7 @@ use std::{
 };
 
 use kubelet_api_client::objects::ObjectError;
-use kubelet_pod_spec::validation::field::FieldError;
+use kubelet_pod_spec::field::FieldError;
 use tree_walk::RemoveError;
 
 use super::plugin::VolumeMode;

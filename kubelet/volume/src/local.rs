@@ -10,7 +10,7 @@ use std::{
 use futures::future::FutureExt as _;
 use k8s_openapi::api::core::v1::LocalVolumeSource;
 use kubelet_host::mount_info;
-use kubelet_pod_spec::validation::{field::Faults, mounts};
+use kubelet_pod_spec::{field::Faults, validation::mounts};
 
 use super::{
     VolumeError, VolumeHost, blocking_at, blocking_on_own_files, disk, file_system, mount,

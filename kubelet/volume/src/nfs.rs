@@ -4,7 +4,7 @@ use std::{net::Ipv6Addr, pin::pin, time::Duration};
 
 use futures::future::FutureExt as _;
 use k8s_openapi::api::core::v1::NFSVolumeSource;
-use kubelet_pod_spec::validation::{field::Faults, mounts};
+use kubelet_pod_spec::{field::Faults, validation::mounts};
 use rustix::mount::UnmountFlags;
 use tokio::time::timeout;
 use tracing::warn;

@@ -26,11 +26,9 @@ use std::{fmt, path::PathBuf, sync::Arc};
 use futures::future::{self, BoxFuture, FutureExt as _};
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_pod_spec::{
+    field::{self, Faults},
     identity::PodUid,
-    validation::{
-        field::{self, Faults},
-        mounts,
-    },
+    validation::mounts,
 };
 
 use super::{VolumeError, spec::VolumeSpec};

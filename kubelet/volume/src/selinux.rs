@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{PodSpec, SELinuxOptions, SecurityContext, VolumeMount};
 use kubelet_host::selinux::SeLinux;
-use kubelet_pod_spec::validation::{
+use kubelet_pod_spec::{
     field::{Faults, Path},
-    mounts,
+    validation::mounts,
 };
 
 use super::{VolumeError, spec::VolumeSpec};

@@ -12,7 +12,7 @@ use tracing::{info, warn};
 
 use super::{
     metrics::RenewalMetrics,
-    pair::{Pair, PairError},
+    pair::{Pair, PairError, PairReceiver},
     request::{RequestError, Signer, SigningRequest, Template, new_key, renewal},
     store::{PairStore, StoreError},
 };
@@ -57,9 +57,6 @@ pub enum RotationError {
     #[error("stopped")]
     Stopped,
 }
-
-/// The current certificate of a manager; `None` until the first one is signed.
-pub type ServingPairs = watch::Receiver<Option<Arc<Pair>>>;
 
 /// Gives the client to ask for a certificate with, and is told whether there is one that
 /// holds.
@@ -137,7 +134,7 @@ impl CertificateManager {
     }
 
     /// The certificate as it is exchanged; `None` before the first one.
-    pub fn subscribe(&self) -> ServingPairs {
+    pub fn subscribe(&self) -> PairReceiver {
         self.current.subscribe()
     }
 

@@ -6,8 +6,8 @@ use jiff::Timestamp;
 use kubelet_host::clock;
 use kubelet_metrics::{Collector, Counter, Exposition, Family};
 
-use super::manager::ServingPairs;
 use super::pair::Facts;
+use super::pair::PairReceiver;
 use crate::identity::ClientIdentity;
 
 /// The certificate that this node shows the API server.
@@ -34,11 +34,11 @@ impl Collector for ClientCertificateMetrics {
 
 /// The certificate that the API server signs for this node's secure port.
 #[derive(Debug)]
-pub struct ServingCertificateMetrics(ServingPairs);
+pub struct ServingCertificateMetrics(PairReceiver);
 
 impl ServingCertificateMetrics {
     /// Of the certificate as it is exchanged.
-    pub const fn new(pairs: ServingPairs) -> Self {
+    pub const fn new(pairs: PairReceiver) -> Self {
         Self(pairs)
     }
 }

@@ -3,6 +3,7 @@
 use std::{net::IpAddr, sync::Arc};
 
 use jiff::Timestamp;
+use tokio::sync::watch;
 use tokio_rustls::rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
     sign::CertifiedKey,
@@ -50,6 +51,9 @@ pub struct Facts {
     /// Addresses of hosts that it is good for.
     pub addresses: Vec<IpAddr>,
 }
+
+/// Receives the current certificate of this node; `None` until the first one is signed.
+pub type PairReceiver = watch::Receiver<Option<Arc<Pair>>>;
 
 impl Pair {
     /// Reads both from PEM, of which each may have more than it needs.

@@ -4,12 +4,10 @@ use std::collections::HashSet;
 
 use k8s_openapi::api::core::v1::{Container, ContainerPort, Volume, VolumeMount};
 
-use super::{
-    env,
+use super::{context::PodContext, env, probe, resources, restart, security};
+use crate::{
     field::{Faults, Path},
     names,
-    pod::{PodContext, ip},
-    probe, resources, restart, security,
 };
 
 /// A port of the host: protocol, address, number.
@@ -103,7 +101,7 @@ fn validate_ports(ports: &[ContainerPort], host_network: bool, path: &Path, faul
             .as_deref()
             .filter(|address| !address.is_empty())
         {
-            faults.text(&path.child("hostIP"), address, ip);
+            faults.text(&path.child("hostIP"), address, names::ip);
         }
     }
 }

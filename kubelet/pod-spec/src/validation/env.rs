@@ -5,12 +5,11 @@ use k8s_openapi::{
     apimachinery::pkg::api::resource::Quantity,
 };
 
-use super::{
+use super::context::PodContext;
+use crate::{
     field::{Faults, Path},
-    names,
-    pod::PodContext,
+    names, quantity,
 };
-use crate::quantity;
 
 /// Fields of a pod that a variable can hold.
 const ENV_FIELDS: &[&str] = &[

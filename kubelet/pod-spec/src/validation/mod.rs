@@ -3,11 +3,10 @@
 //! are found, and each is told in the API server's words.
 
 mod container;
+mod context;
 mod env;
-pub mod field;
 mod metadata;
 pub mod mounts;
-pub mod names;
 mod pod;
 mod probe;
 mod resources;

@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 
 use k8s_openapi::api::core::v1::NFSVolumeSource;
 
-use super::{
+use crate::{
     field::{Faults, Path},
     names::{Rule, ensure},
 };

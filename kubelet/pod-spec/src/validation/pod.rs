@@ -1,36 +1,19 @@
 //! Rules of a pod and of `spec` as a whole.
 
-use std::{
-    collections::{BTreeMap, HashSet},
-    net::IpAddr,
-};
+use std::collections::HashSet;
 
-use k8s_openapi::api::core::v1::{Container, Pod, PodDNSConfig, PodSpec, Toleration, Volume};
+use k8s_openapi::api::core::v1::{Container, Pod, PodDNSConfig, PodSpec, Toleration};
 
-use super::{
-    container,
+use super::{container, context::PodContext, metadata, resources, security, volume};
+use crate::{
     field::{Faults, FieldError, Path},
-    metadata, names, resources, security, volume,
+    names,
 };
 
 const MAX_NAME_SERVERS: usize = 3;
 const MAX_SEARCH_DOMAINS: usize = 32;
 const MAX_SEARCH_CHARACTERS: usize = 2048;
 const MAX_HOSTNAME: usize = 64;
-
-/// What containers are checked against.
-pub(super) struct PodContext<'a> {
-    /// The pod's volumes by name.
-    pub volumes: BTreeMap<&'a str, &'a Volume>,
-    pub host_network: bool,
-    /// Whether the pod has a user namespace of its own.
-    pub user_namespace: bool,
-    pub termination_grace_period: i64,
-    /// Whether its containers run once, unless they say otherwise themselves.
-    pub never_restarts: bool,
-    /// Whether the pod says for which operating system it is.
-    pub names_os: bool,
-}
 
 /// The faults of a pod with its defaults set; empty when it is valid.
 pub fn validate_pod(pod: &Pod) -> Vec<FieldError> {
@@ -78,7 +61,7 @@ fn validate_spec(spec: &PodSpec, path: &Path, faults: &mut Faults) {
     }
     for (index, alias) in spec.host_aliases.iter().flatten().enumerate() {
         let path = path.child("hostAliases").index(index);
-        faults.text(&path.child("ip"), &alias.ip, ip);
+        faults.text(&path.child("ip"), &alias.ip, names::ip);
         for host in alias.hostnames.iter().flatten() {
             faults.text(&path.child("hostnames"), host, names::dns1123_subdomain);
         }
@@ -251,7 +234,7 @@ fn validate_dns(spec: &PodSpec, path: &Path, faults: &mut Faults) {
         );
     }
     for (index, server) in servers.iter().enumerate() {
-        faults.text(&servers_path.index(index), server, ip);
+        faults.text(&servers_path.index(index), server, names::ip);
     }
     let searches = config.searches.as_deref().unwrap_or_default();
     let searches_path = path.child("searches");
@@ -332,13 +315,5 @@ fn validate_toleration(toleration: &Toleration, path: &Path, faults: &mut Faults
             effect,
             "effect must be 'NoExecute' when `tolerationSeconds` is set",
         );
-    }
-}
-
-/// An IP address.
-pub(super) fn ip(text: &str) -> names::Rule {
-    match text.parse::<IpAddr>() {
-        Ok(_) => Ok(()),
-        Err(_) => Err("must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"),
     }
 }

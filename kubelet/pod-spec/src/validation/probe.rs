@@ -7,12 +7,11 @@ use k8s_openapi::{
     apimachinery::pkg::util::intstr::IntOrString,
 };
 
-use super::{
+use super::context::PodContext;
+use crate::{
     field::{Faults, Path},
-    names,
-    pod::PodContext,
+    names, stop_signal,
 };
-use crate::stop_signal;
 
 pub(super) fn validate(
     container: &Container,

@@ -4,11 +4,9 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{PodSpec, ResourceRequirements};
 
-use super::{
+use crate::{
     field::{Faults, Path},
     names,
-};
-use crate::{
     quantity::{self, NANOS},
     resources::{self, ResourceList, Side, is_huge_pages},
 };

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use k8s_openapi::api::core::v1::Container;
 
-use super::field::{Faults, Path};
+use crate::field::{Faults, Path};
 
 const MAX_RULES: usize = 20;
 const MAX_EXIT_CODES: usize = 255;

@@ -6,11 +6,11 @@ use k8s_openapi::api::core::v1::{
     AppArmorProfile, PodSecurityContext, PodSpec, SeccompProfile, SecurityContext,
 };
 
-use super::{
+use crate::{
     field::{Faults, Path},
     names,
+    sysctl::Namespace,
 };
-use crate::sysctl::Namespace;
 
 const PROFILES: &[&str] = &["Localhost", "RuntimeDefault", "Unconfined"];
 const MAX_ID: i64 = i32::MAX as i64;

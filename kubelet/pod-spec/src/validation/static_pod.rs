@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec, Volume};
 
-use super::field::{Faults, FieldError, Path};
+use crate::field::{Faults, FieldError, Path};
 
 /// A volume's source in the API server: its field, what it refers to, and
 /// whether a volume has it.

@@ -6,10 +6,12 @@ use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, Volume, Volum
 
 use super::{
     env::{validate_field_path, validate_resource_field},
-    field::{Faults, Path},
-    mounts, names,
+    mounts,
 };
-use crate::quantity;
+use crate::{
+    field::{Faults, Path},
+    names, quantity,
+};
 
 const MAX_MODE: i64 = 0o777;
 

@@ -10,10 +10,7 @@ use cri_proto::csi::v1::{
     },
 };
 use k8s_openapi::api::core::v1::{CSIPersistentVolumeSource, SecretReference};
-use kubelet_pod_spec::{
-    identity,
-    validation::{field::Faults, mounts},
-};
+use kubelet_pod_spec::{field::Faults, identity, validation::mounts};
 use sha2::{Digest as _, Sha256};
 
 use super::{NAME, client::Capabilities};

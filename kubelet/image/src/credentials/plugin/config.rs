@@ -10,7 +10,7 @@ use std::{
 
 use kubelet_pod_spec::{
     duration::GoDuration,
-    validation::field::FieldError,
+    field::FieldError,
     yaml::{self, SyntaxError},
 };
 

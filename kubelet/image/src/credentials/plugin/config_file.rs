@@ -4,10 +4,8 @@ use std::collections::BTreeSet;
 
 use kubelet_pod_spec::{
     duration::GoDuration,
-    validation::{
-        field::{Faults, FieldError, Path as FieldPath},
-        names,
-    },
+    field::{Faults, FieldError, Path as FieldPath},
+    names,
 };
 use serde::Deserialize;
 

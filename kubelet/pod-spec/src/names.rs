@@ -1,7 +1,9 @@
 //! Rules that names and other short texts of API objects follow. Each returns
 //! what is allowed, in the API server's words.
 
-/// What a text must be.
+use std::net::IpAddr;
+
+/// `Err` with what is allowed.
 pub type Rule = Result<(), &'static str>;
 
 const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name', or '123-abc')";
@@ -179,6 +181,14 @@ pub fn no_back_step(text: &str) -> Rule {
         text.split('/').all(|part| part != ".."),
         "must not contain '..'",
     )
+}
+
+/// An IPv4 or IPv6 address.
+pub fn ip(text: &str) -> Rule {
+    match text.parse::<IpAddr>() {
+        Ok(_) => Ok(()),
+        Err(_) => Err("must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"),
+    }
 }
 
 #[cfg(test)]
