@@ -1,4 +1,4 @@
-//! No call of the runtime takes for ever, and each one is counted.
+//! Deadlines and metrics for every call to the runtime.
 
 use std::{future::Future, time::Duration};
 
@@ -23,7 +23,7 @@ impl CriClient {
         object: &str,
         call: impl Future<Output = Result<Response<T>, Status>> + Send,
     ) -> impl Future<Output = Result<T, CriError>> + Send {
-        // Boxed: a call is large, and each layer around it would be as large again.
+        // Boxed: the future is large, and each layer around it would add its size again.
         let call = within(after, verb, object, Box::pin(call));
         self.metrics.measure(verb, call)
     }

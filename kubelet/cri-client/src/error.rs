@@ -7,10 +7,10 @@ use tonic::{Code, Status};
 /// Why a call to the runtime failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CriError {
-    /// The endpoint is none that can be connected to.
+    /// The endpoint is not a valid address.
     #[error("runtime endpoint {endpoint:?}: {reason}; it must be unix:///path/of/the/socket")]
     Endpoint {
-        /// The endpoint as it was given.
+        /// The endpoint as configured.
         endpoint: String,
         /// What is wrong with it.
         reason: String,
@@ -20,9 +20,9 @@ pub enum CriError {
     Status {
         /// The CRI verb.
         verb: &'static str,
-        /// What it was called on; empty when it concerns no single object.
+        /// The ID or name of the object; empty for calls that concern no single object.
         object: String,
-        /// What was returned.
+        /// The gRPC status.
         status: Box<Status>,
     },
     /// The runtime did not answer in time.
@@ -30,41 +30,41 @@ pub enum CriError {
     Deadline {
         /// The CRI verb.
         verb: &'static str,
-        /// What it was called on; empty when it concerns no single object.
+        /// The ID or name of the object; empty for calls that concern no single object.
         object: String,
-        /// How long was waited.
+        /// The deadline.
         after: Duration,
     },
-    /// The runtime answered without what the answer is for.
-    #[error("{verb}{}: the runtime's answer lacks {missing}", Of(object))]
+    /// The response lacks a required field.
+    #[error("{verb}{}: the runtime's response lacks {missing}", Of(object))]
     Incomplete {
         /// The CRI verb.
         verb: &'static str,
-        /// What it was called on.
+        /// The ID or name of the object.
         object: String,
-        /// The field that is not set.
+        /// The missing field.
         missing: &'static str,
     },
 }
 
 impl CriError {
-    /// Whether the object does not exist (any more).
+    /// Whether the object does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Status { status, .. } if status.code() == Code::NotFound)
     }
 
-    /// Whether the runtime answered that the call failed. Where it is only known that no
-    /// answer came, it may have done what it was asked.
+    /// Whether the runtime itself reported the failure. Otherwise no response arrived, and the
+    /// runtime may have carried out the call.
     pub fn is_answer(&self) -> bool {
         match self {
-            // What came over the wire has no cause on this side of it.
+            // A status that came over the wire has no local source.
             Self::Status { status, .. } => status.source().is_none(),
             Self::Deadline { .. } | Self::Incomplete { .. } => false,
             Self::Endpoint { .. } => true,
         }
     }
 
-    /// What the runtime itself says; the whole error where it says nothing.
+    /// The runtime's own message, or the whole error if there is none.
     pub fn words(&self) -> Cow<'_, str> {
         match self {
             Self::Status { status, .. } => Cow::Borrowed(status.message()),
@@ -72,7 +72,7 @@ impl CriError {
         }
     }
 
-    /// The error as gRPC clients written in Go show it, which is what people look for.
+    /// The error in the format of Go's gRPC client, which is what people search for.
     pub fn go_text(&self) -> String {
         let Self::Status { status, .. } = self else {
             return self.to_string();
@@ -84,7 +84,7 @@ impl CriError {
         }
     }
 
-    /// Whether the runtime does not serve the verb. containerd 2.2 says so with another code.
+    /// Whether the runtime does not implement the verb. containerd 2.2 uses a different code.
     pub fn is_unimplemented(&self) -> bool {
         let Self::Status { status, .. } = self else {
             return false;
@@ -97,7 +97,7 @@ impl CriError {
     }
 }
 
-/// ` <object>`, or nothing.
+/// Formats as ` <object>`, or as nothing if it is empty.
 struct Of<'a>(&'a str);
 
 impl fmt::Display for Of<'_> {

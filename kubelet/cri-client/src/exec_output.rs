@@ -1,8 +1,8 @@
-//! Cuts what commands print while it comes in: however much a container prints and however many
-//! probes run, no answer to `ExecSync` is in memory as a whole.
+//! Truncates the output of commands while it arrives, so that no response to `ExecSync` is ever
+//! held in memory as a whole, however much a container prints and however many probes run.
 //!
-//! The gRPC library hands on only whole answers, so the cut is made in the bytes of the response:
-//! messages with a header of five bytes (a flag and their length), which are the fields of an
+//! The gRPC library delivers complete messages only, so this module works on the bytes of the
+//! response body: messages with a five-byte header (flag and length) that contain the fields of an
 //! `ExecSyncResponse` (`stdout` 1, `stderr` 2, `exit_code` 3).
 
 use std::{
@@ -18,50 +18,50 @@ use tonic::{Status, body::Body};
 
 use super::MAX_MESSAGE_SIZE;
 
-/// Bytes kept of each of a command's outputs; upstream's probes keep as many of both together.
+/// Bytes kept of stdout and of stderr. Upstream's probes keep as many of both together.
 pub const KEPT: usize = 10 * 1024;
 
-/// Bytes of a message's header: its flag and length.
+/// Size of a message header: flag and length.
 const HEAD: usize = 5;
-/// Bytes of the longest number (varint) in a message.
+/// Size of the longest varint.
 const MAX_NUMBER: usize = 10;
-/// Bytes of the longest message after the cut: both outputs, and what little else there is.
+/// Size of the longest truncated message: both outputs and the small fields.
 const MAX_CUT: usize = 2 * KEPT + 1024;
 const STDOUT: u64 = 1;
 const STDERR: u64 = 2;
 
-/// The body of a response with its messages cut.
+/// A response body whose messages are truncated.
 #[derive(Debug)]
 pub(super) struct CutBody {
     body: Body,
     cutter: Cutter,
 }
 
-/// Cuts messages that come in pieces.
+/// Truncates messages that arrive in pieces.
 #[derive(Debug)]
 struct Cutter {
     at: At,
-    /// Bytes of the message that are still to come.
+    /// Remaining bytes of the message.
     left: usize,
-    /// The bytes of a header or number that have come.
+    /// Bytes received so far of a header or varint.
     number: Vec<u8>,
-    /// The message after the cut.
+    /// The truncated message.
     message: BytesMut,
-    /// Whether something was left out of it.
+    /// Whether anything was cut off.
     is_cut: bool,
     bound: Arc<Bound>,
 }
 
-/// The part of the response that comes next.
+/// The part of the response that is expected next.
 #[derive(Clone, Copy, Debug)]
 enum At {
     Head,
     Key,
-    /// The value of a number.
+    /// The value of a varint field.
     Value,
     /// The length of the field with this key.
     Length(u64),
-    /// A field's bytes: those to keep, and those to cut behind them.
+    /// The bytes of a field: how many to keep, and how many to drop after them.
     Bytes {
         kept: usize,
         cut: usize,
@@ -107,7 +107,7 @@ impl HttpBody for CutBody {
 }
 
 impl Cutter {
-    /// Takes a piece; returns the messages that it completes.
+    /// Consumes a piece and returns the messages that it completes.
     fn take(&mut self, mut piece: Bytes) -> Result<Bytes, Status> {
         let mut whole = BytesMut::new();
         while !piece.is_empty() {
@@ -151,7 +151,7 @@ impl Cutter {
         Ok(())
     }
 
-    /// Takes a byte of a number, and acts on the number if that is its last byte.
+    /// Consumes one byte of a varint, and processes the varint after its last byte.
     fn number(&mut self, piece: &mut Bytes) -> Result<(), Status> {
         let byte = piece.get_u8();
         self.left = self
@@ -177,7 +177,7 @@ impl Cutter {
                     5 => self.fixed(4)?,
                     _ => return Err(malformed("has a field of an unknown type")),
                 };
-                // The length of a field with bytes changes, so its key is written along with that.
+                // The length of a bytes field changes, so its key is written together with it.
                 if !matches!(at, At::Length(_)) {
                     self.message.extend_from_slice(&self.number);
                 }
@@ -192,7 +192,7 @@ impl Cutter {
         Ok(())
     }
 
-    /// Begins the bytes of a field with this key and length.
+    /// Starts a bytes field with this key and length.
     fn field(&mut self, key: u64, length: u64) -> Result<At, Status> {
         let length = usize::try_from(length).unwrap_or(usize::MAX);
         if length > self.left {
@@ -200,7 +200,7 @@ impl Cutter {
         }
         let kept = match key >> 3 {
             STDOUT | STDERR => length.min(KEPT),
-            // The field is unknown here.
+            // An unknown field.
             _ => 0,
         };
         self.is_cut |= kept < length;
@@ -209,7 +209,7 @@ impl Cutter {
         Ok(bytes(kept, length - kept))
     }
 
-    /// Begins the bytes of a field with a fixed length, which is unknown here.
+    /// Starts an unknown field of fixed length.
     fn fixed(&mut self, length: usize) -> Result<At, Status> {
         match length > self.left {
             true => Err(malformed("is too short")),
@@ -229,7 +229,7 @@ impl Cutter {
         self.at = bytes(kept - goes_on, cut - is_left_out);
     }
 
-    /// Hands out the whole message.
+    /// Returns the finished message.
     fn end(&mut self, whole: &mut BytesMut) -> Result<(), Status> {
         if std::mem::take(&mut self.is_cut) {
             self.bound.reach();
@@ -244,7 +244,7 @@ impl Cutter {
     }
 }
 
-/// The part that comes next with these bytes of a field left.
+/// The part that follows when this many bytes of a field are left.
 const fn bytes(kept: usize, cut: usize) -> At {
     match (kept, cut) {
         (0, 0) => At::Key,

@@ -1,5 +1,4 @@
-//! Names of the labels and annotations by which the kubelet knows its sandboxes
-//! and containers again: upstream's.
+//! Labels and annotations of the kubelet's sandboxes and containers, named as upstream's.
 
 /// Label: name of the pod.
 pub const POD_NAME: &str = "io.kubernetes.pod.name";
@@ -10,15 +9,15 @@ pub const POD_UID: &str = "io.kubernetes.pod.uid";
 /// Label: name of the container in its pod.
 pub const CONTAINER_NAME: &str = "io.kubernetes.container.name";
 
-/// Annotation: hash of the parts of the container's spec that it must be
-/// recreated for, in hexadecimal.
+/// Annotation: hash, in hexadecimal, of the part of the spec whose change requires a new
+/// container.
 pub const CONTAINER_HASH: &str = "io.kubernetes.container.hash";
-/// Annotation: how often the container was restarted before.
+/// Annotation: restart count.
 pub const CONTAINER_RESTART_COUNT: &str = "io.kubernetes.container.restartCount";
-/// Annotation: CPU and memory that the container was created for, JSON of
-/// `requests` and `limits`. The kubelet's own.
+/// Annotation: CPU and memory that the container was created with, as JSON with `requests` and
+/// `limits`. Not one of upstream's.
 pub const CONTAINER_RESOURCES: &str = "io.kubernetes.container.allocatedResources";
-/// Annotation: path in the container of its termination message.
+/// Annotation: path of the termination message in the container.
 pub const CONTAINER_TERMINATION_MESSAGE_PATH: &str =
     "io.kubernetes.container.terminationMessagePath";
 /// Annotation: `File` or `FallbackToLogsOnError`.
@@ -28,7 +27,7 @@ pub const CONTAINER_TERMINATION_MESSAGE_POLICY: &str =
 pub const CONTAINER_PRE_STOP_HANDLER: &str = "io.kubernetes.container.preStopHandler";
 /// Annotation: the container's ports, JSON.
 pub const CONTAINER_PORTS: &str = "io.kubernetes.container.ports";
-/// Annotation: seconds that the deletion of the pod allows.
+/// Annotation: grace period of the pod's deletion in seconds.
 pub const POD_DELETION_GRACE_PERIOD: &str = "io.kubernetes.pod.deletionGracePeriod";
-/// Annotation: seconds that the pod's spec allows for its termination.
+/// Annotation: grace period of the pod's spec in seconds.
 pub const POD_TERMINATION_GRACE_PERIOD: &str = "io.kubernetes.pod.terminationGracePeriod";

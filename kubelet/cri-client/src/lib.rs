@@ -41,23 +41,23 @@ use tower::{ServiceExt as _, util::BoxCloneSyncService};
 use self::{deadline::failed, exec_output::CutBody};
 pub use self::{error::CriError, exec_output::KEPT as KEPT_OUTPUT, metrics::RuntimeMetrics};
 
-/// Longest answer that is accepted, as upstream.
+/// The largest response that is accepted, as upstream.
 const MAX_MESSAGE_SIZE: usize = 16 * 1024 * 1024;
 
-/// What carries calls to a service and answers back.
+/// Carries requests to a service and its responses back.
 type Transport = BoxCloneSyncService<http::Request<Body>, http::Response<Body>, TransportError>;
 
-/// What a transport fails with.
+/// Why the transport failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct TransportError(#[source] StdError);
 
-/// A client of both CRI services. Cheap to clone. Connects when it is first
-/// used, and again by itself after the runtime was gone.
+/// A client of both CRI services, cheap to clone. It connects at the first call, and reconnects
+/// by itself after the runtime was away.
 #[derive(Clone, Debug)]
 pub struct CriClient {
     runtime: RuntimeServiceClient<Transport>,
-    /// The client for commands with cut output.
+    /// The client whose responses to `ExecSync` are truncated while they arrive.
     commands: RuntimeServiceClient<Transport>,
     image: ImageServiceClient<Transport>,
     timeout: Duration,
@@ -65,12 +65,11 @@ pub struct CriClient {
 }
 
 impl CriClient {
-    /// A client of the services at `unix://` endpoints; the runtime's serves
-    /// images too where `image_endpoint` is empty. `timeout` is the deadline of
-    /// calls that have none of their own.
+    /// Creates a client of the services at `unix://` endpoints. If `image_endpoint` is empty, the
+    /// runtime's endpoint serves images too. `timeout` is the deadline of calls without their own.
     ///
     /// # Errors
-    /// [`CriError::Endpoint`]; a runtime that does not answer is no error.
+    /// [`CriError::Endpoint`]. A runtime that does not answer yet is not an error.
     pub async fn connect(
         runtime_endpoint: &str,
         image_endpoint: &str,
@@ -85,8 +84,7 @@ impl CriClient {
         Ok(Self::from_channels(runtime, image, timeout))
     }
 
-    /// A client over channels that are there already, or straight to services in
-    /// the same process.
+    /// Creates a client over existing channels, or directly to services in the same process.
     pub fn from_channels<R, I>(runtime: R, image: I, timeout: Duration) -> Self
     where
         R: Service<http::Request<Body>, Response = http::Response<Body>>,
@@ -117,7 +115,7 @@ impl CriClient {
         }
     }
 
-    /// What this client and its clones count.
+    /// The metrics of this client and its clones.
     pub fn metrics(&self) -> &RuntimeMetrics {
         &self.metrics
     }
@@ -132,7 +130,7 @@ impl CriClient {
         self.call("Version", "", client.version(request)).await
     }
 
-    /// Conditions of the runtime, and what it can do.
+    /// The conditions and features of the runtime.
     ///
     /// # Errors
     /// The call failed.
@@ -142,7 +140,7 @@ impl CriClient {
         self.call("Status", "", client.status(request)).await
     }
 
-    /// Every sandbox of the runtime.
+    /// All sandboxes of the runtime.
     ///
     /// # Errors
     /// The call failed.
@@ -152,7 +150,7 @@ impl CriClient {
         Ok(self.call("ListPodSandbox", "", call).await?.items)
     }
 
-    /// Every container of the runtime, in any state.
+    /// All containers of the runtime, in any state.
     ///
     /// # Errors
     /// The call failed.
@@ -194,8 +192,8 @@ impl CriClient {
         Ok(answer.containers)
     }
 
-    /// The events of all containers and sandboxes from now on. Has no deadline:
-    /// a runtime may accept the call only with its first event.
+    /// Streams the events of all containers and sandboxes from now on. The call has no deadline: a
+    /// runtime may accept it only with its first event.
     ///
     /// # Errors
     /// The call failed, or the runtime has no events ([`CriError::is_unimplemented`]).
@@ -238,8 +236,8 @@ impl CriClient {
         answer.status.ok_or_else(|| incomplete(VERB, id, "status"))
     }
 
-    /// Creates and starts a sandbox; returns its id. Its deadline is twice the
-    /// usual one, because the network is set up in it.
+    /// Creates and starts a sandbox and returns its ID. The deadline is twice the usual one,
+    /// because the call includes setting up the network.
     ///
     /// # Errors
     /// The call failed.
@@ -266,7 +264,7 @@ impl CriClient {
         Ok(id)
     }
 
-    /// Stops a sandbox with all its containers; one that is gone is no error.
+    /// Stops a sandbox with all its containers. A sandbox that no longer exists is not an error.
     ///
     /// # Errors
     /// The call failed.
@@ -278,7 +276,7 @@ impl CriClient {
         gone_is_fine(self.call("StopPodSandbox", id, call).await)
     }
 
-    /// Removes a sandbox; one that is gone is no error.
+    /// Removes a sandbox. A sandbox that no longer exists is not an error.
     ///
     /// # Errors
     /// The call failed.
@@ -290,7 +288,7 @@ impl CriClient {
         gone_is_fine(self.call("RemovePodSandbox", id, call).await)
     }
 
-    /// Creates a container in a sandbox; returns its id.
+    /// Creates a container in a sandbox and returns its ID.
     ///
     /// # Errors
     /// The call failed.
@@ -330,12 +328,11 @@ impl CriClient {
         self.call("StartContainer", id, call).await.map(drop)
     }
 
-    /// Stops a container, by force after `grace` (whole seconds); one that is
-    /// gone is no error.
+    /// Stops a container, and kills it after `grace` (whole seconds). A container that no longer
+    /// exists is not an error.
     ///
     /// # Errors
-    /// The call failed, or took longer than the grace period and the usual
-    /// deadline together.
+    /// The call failed, or took longer than the grace period plus the usual deadline.
     pub async fn stop_container(&self, id: &str, grace: Duration) -> Result<(), CriError> {
         let mut client = self.runtime.clone();
         let call = client.stop_container(StopContainerRequest {
@@ -346,7 +343,7 @@ impl CriClient {
         gone_is_fine(self.within(deadline, "StopContainer", id, call).await)
     }
 
-    /// Removes a container; one that is gone is no error.
+    /// Removes a container. A container that no longer exists is not an error.
     ///
     /// # Errors
     /// The call failed.
@@ -358,7 +355,7 @@ impl CriClient {
         gone_is_fine(self.call("RemoveContainer", id, call).await)
     }
 
-    /// Lets the runtime open a container's log file anew, after it was renamed.
+    /// Makes the runtime reopen a container's log file after it was renamed.
     ///
     /// # Errors
     /// The call failed, or the container does not run.
@@ -370,11 +367,11 @@ impl CriClient {
         self.call("ReopenContainerLog", id, call).await.map(drop)
     }
 
-    /// Runs a command in a container, for at most `limit` unless that is zero. Keeps the first
-    /// [`KEPT_OUTPUT`] bytes of each of its outputs; the rest is never in memory.
+    /// Runs a command in a container, with a time limit unless `limit` is zero. Keeps the first
+    /// [`KEPT_OUTPUT`] bytes of stdout and of stderr; the rest is never held in memory.
     ///
     /// # Errors
-    /// The call failed; a command that fails is no error.
+    /// The call failed. A command that fails is not an error.
     pub async fn exec_sync(
         &self,
         id: &str,
@@ -384,7 +381,7 @@ impl CriClient {
         self.exec_sync_by(&self.commands, id, command, limit).await
     }
 
-    /// As [`Self::exec_sync`], with all that the command prints: up to 16 MiB.
+    /// Like [`Self::exec_sync`], with the complete output of up to 16 MiB.
     ///
     /// # Errors
     /// As [`Self::exec_sync`].
@@ -418,7 +415,7 @@ impl CriClient {
         self.within(deadline, "ExecSync", id, call).await
     }
 
-    /// The image that `image` names, or `None` when the runtime does not hold it.
+    /// The image with this name; `None` if the runtime does not have it.
     ///
     /// # Errors
     /// The call failed.
@@ -432,7 +429,7 @@ impl CriClient {
         Ok(self.call("ImageStatus", &name, call).await?.image)
     }
 
-    /// Every image of the runtime.
+    /// All images of the runtime.
     ///
     /// # Errors
     /// The call failed.
@@ -442,8 +439,8 @@ impl CriClient {
         Ok(self.call("ListImages", "", call).await?.images)
     }
 
-    /// Pulls an image; returns what to name it by. Has no deadline: the runtime
-    /// gives up on a pull without progress.
+    /// Pulls an image and returns its reference. The call has no deadline: the runtime gives up a
+    /// pull that makes no progress.
     ///
     /// # Errors
     /// The call failed.
@@ -495,7 +492,7 @@ fn channel(endpoint: &str) -> Result<Channel, CriError> {
     let path = match endpoint.split_once("://") {
         Some(("unix", path)) => path,
         Some((scheme, _)) => return Err(invalid(format!("scheme {scheme:?} is not supported"))),
-        // Upstream takes a bare path for a socket too.
+        // Like upstream, a path without a scheme is a unix socket.
         None => endpoint,
     };
     if !path.starts_with('/') {

@@ -1,4 +1,4 @@
-//! How often the runtime is called, how long that takes, and how often it fails.
+//! Metrics of calls to the runtime: count, duration and errors.
 
 use std::{borrow::Cow, future::Future, sync::Arc};
 
@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::{CriError, exec_output::KEPT};
 
-/// From 5 ms on, each two and a half times the one before.
+/// From 5 ms, each 2.5 times the previous one.
 const BUCKETS: &[f64] = &[
     0.005,
     0.0125,
@@ -26,7 +26,7 @@ const BUCKETS: &[f64] = &[
     745.0580596923828,
 ];
 
-/// What a client of the runtime counts. All its clones share it.
+/// Metrics of a client, shared by its clones.
 #[derive(Debug)]
 pub struct RuntimeMetrics {
     operations: Family<Counter, 1>,
@@ -75,12 +75,12 @@ impl Default for RuntimeMetrics {
 }
 
 impl RuntimeMetrics {
-    /// The bound on what is kept of a command's output.
+    /// The limit on kept command output; it counts how often it is reached.
     pub(super) fn exec_output(&self) -> Arc<Bound> {
         Arc::clone(&self.exec_output)
     }
 
-    /// Counts a call that ended; one that is given up is not counted.
+    /// Counts a finished call. A cancelled call is not counted.
     pub(super) async fn measure<T>(
         &self,
         verb: &'static str,
@@ -98,7 +98,7 @@ impl RuntimeMetrics {
         result
     }
 
-    /// Counts the making of a sandbox by a handler of the runtime.
+    /// Counts the creation of a sandbox by a runtime handler.
     pub(super) async fn sandbox<T>(
         &self,
         handler: &str,
@@ -130,7 +130,7 @@ impl Collector for RuntimeMetrics {
     }
 }
 
-/// What upstream calls a verb of CRI.
+/// The name of a CRI verb in upstream's metrics.
 fn operation(verb: &'static str) -> &'static str {
     match verb {
         "Version" => "version",

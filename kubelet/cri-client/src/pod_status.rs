@@ -1,4 +1,4 @@
-//! What the runtime has of a pod: the pod cache holds these.
+//! The state of a pod in the runtime, as the pod cache stores it.
 
 use std::collections::BTreeMap;
 
@@ -8,16 +8,16 @@ use kubelet_pod_spec::identity::PodUid;
 
 use super::labels;
 
-/// State of a container, as CRI names them.
+/// The CRI state of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContainerState {
-    /// Created and not started.
+    /// Created, not started yet.
     Created,
     /// Running.
     Running,
-    /// Ran and ended.
+    /// Exited.
     Exited,
-    /// The runtime cannot tell.
+    /// Unknown to the runtime.
     Unknown,
 }
 
@@ -32,72 +32,70 @@ impl From<v1::ContainerState> for ContainerState {
     }
 }
 
-/// One container of a pod. Times are nanoseconds since the epoch by the
-/// runtime's clock, zero when it has not happened.
+/// One container of a pod. Times are nanoseconds since the epoch by the runtime's clock; zero if
+/// the event has not happened.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ContainerStatus {
-    /// Id in the runtime.
+    /// ID in the runtime.
     pub id: String,
     /// Name in the pod.
     pub name: String,
-    /// Sandbox that it was created in; empty when the runtime does not say.
+    /// ID of its sandbox; empty if the runtime does not report it.
     pub sandbox_id: String,
-    /// State when it was read.
+    /// State at the time of reading.
     pub state: ContainerState,
-    /// When it was created.
+    /// Time of creation.
     pub created_at: i64,
-    /// When it was started.
+    /// Time of start.
     pub started_at: i64,
-    /// When it ended.
+    /// Time of exit.
     pub finished_at: i64,
-    /// Meaningful when it ended.
+    /// Exit code; meaningful after exit.
     pub exit_code: i32,
-    /// The image as the runtime names it to people.
+    /// Display name of the image.
     pub image: String,
-    /// What the image resolved to.
+    /// Resolved image reference.
     pub image_ref: String,
-    /// Hash of the spec that it was made from; `None` when this cannot be told.
+    /// Hash of the spec it was created from; `None` if unknown.
     pub hash: Option<u64>,
-    /// How often it was restarted before.
+    /// Restart count.
     pub restart_count: u32,
-    /// Why it is in this state, one word.
+    /// Reason for the state, one word.
     pub reason: String,
-    /// Details for people; the termination message once it ended.
+    /// Details for people; after exit, the termination message.
     pub message: String,
-    /// What else there is to show of it.
+    /// Further reported values.
     pub reported: Reported,
 }
 
-/// What a container was made for and how it runs, as far as the runtime tells.
+/// Further values that the runtime reports of a container.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reported {
-    /// What it may use now.
+    /// Resources in force.
     pub resources: Option<RuntimeResources>,
-    /// As whom its first process was started.
+    /// User of the first process.
     pub user: Option<v1::ContainerUser>,
-    /// The signal that ends it, when it has one of its own.
+    /// Stop signal, if it has its own.
     pub stop_signal: Option<String>,
-    /// Paths in it at which mounts are read-only in depth.
+    /// Mount paths that are recursively read-only.
     pub recursive_read_only: Vec<String>,
-    /// Requests and limits that it was created for; `None` when another kubelet
-    /// created it.
+    /// Requests and limits it was created with; `None` if another kubelet created it.
     pub made_for: Option<ResourceRequirements>,
 }
 
-/// What a container may use, where the runtime knows it: thousandths of a CPU,
-/// and bytes.
+/// Resources in force for a container, in millicores and bytes; `None` if not reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeResources {
-    /// Its share when CPU time is short.
+    /// CPU request.
     pub cpu_request: Option<i64>,
-    /// Its share at most.
+    /// CPU limit.
     pub cpu_limit: Option<i64>,
-    /// Memory at most.
+    /// Memory limit.
     pub memory_limit: Option<i64>,
 }
 
 impl RuntimeResources {
-    /// `None` when the runtime says nothing.
+    /// `None` if the runtime reports nothing.
     fn from_cri(resources: &v1::LinuxContainerResources) -> Option<Self> {
         let positive = |amount: i64| (amount > 0).then_some(amount);
         let found = Self {
@@ -111,12 +109,12 @@ impl RuntimeResources {
     }
 }
 
-/// Least share that the kernel knows.
+/// The smallest value of `cpu.shares`.
 const MIN_SHARES: i64 = 2;
-/// Share of one CPU.
+/// `cpu.shares` of one CPU.
 const SHARES_PER_CPU: i64 = 1024;
 
-/// Rounded up: what was rounded down for the kernel is itself again.
+/// Rounds up, which restores the value that was rounded down for the kernel.
 const fn shares_to_millis(shares: i64) -> i64 {
     (shares.saturating_mul(1000)).saturating_add(SHARES_PER_CPU - 1) / SHARES_PER_CPU
 }
@@ -124,22 +122,21 @@ const fn shares_to_millis(shares: i64) -> i64 {
 /// One sandbox of a pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SandboxStatus {
-    /// Id in the runtime.
+    /// ID in the runtime.
     pub id: String,
-    /// How many sandboxes the pod had before.
+    /// Number of earlier sandboxes of the pod.
     pub attempt: u32,
     /// Whether it is ready.
     pub ready: bool,
-    /// Nanoseconds since the epoch by the runtime's clock.
+    /// Time of creation in nanoseconds since the epoch, by the runtime's clock.
     pub created_at: i64,
-    /// Whether it uses the node's network.
+    /// Whether it uses the host network.
     pub host_network: bool,
-    /// Its addresses, the primary first; empty on the node's network.
+    /// IP addresses, the primary first; empty on the host network.
     pub ips: Vec<String>,
 }
 
-/// Everything that the runtime has of one pod. The default is a pod that the
-/// runtime does not know.
+/// Sandboxes and containers of one pod. The default is a pod that the runtime does not know.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodStatus {
     /// Sandboxes, the newest first.
@@ -149,7 +146,7 @@ pub struct PodStatus {
 }
 
 impl PodStatus {
-    /// The newest container of a name.
+    /// The newest container with this name.
     pub fn container(&self, name: &str) -> Option<&ContainerStatus> {
         self.containers.iter().find(|c| c.name == name)
     }
@@ -160,7 +157,7 @@ impl PodStatus {
         newest.is_some_and(|s| container.sandbox_id.is_empty() || container.sandbox_id == s.id)
     }
 
-    /// Addresses of the newest sandbox, if it is ready.
+    /// IP addresses of the newest sandbox, if it is ready.
     pub fn ips(&self) -> &[String] {
         match self.sandboxes.first() {
             Some(sandbox) if sandbox.ready => &sandbox.ips,
@@ -168,13 +165,13 @@ impl PodStatus {
         }
     }
 
-    /// Whether anything of the pod may still run.
+    /// Whether any container of the pod may still be running.
     pub fn is_running(&self) -> bool {
         self.sandboxes.iter().any(|s| s.ready)
             || self.containers.iter().any(ContainerStatus::may_run)
     }
 
-    /// Sorts the newest first, and by id where the runtime's clock is too coarse.
+    /// Sorts by time, newest first, and by ID if the times are equal.
     pub fn sort(&mut self) {
         self.sandboxes.sort_by(|a, b| {
             (b.created_at, b.attempt, &b.id).cmp(&(a.created_at, a.attempt, &a.id))
@@ -186,7 +183,7 @@ impl PodStatus {
 }
 
 impl ContainerStatus {
-    /// Whether it runs, or may.
+    /// Whether it is running or may be.
     pub fn may_run(&self) -> bool {
         matches!(
             self.state,
@@ -194,7 +191,7 @@ impl ContainerStatus {
         )
     }
 
-    /// Whether it ended by itself with exit code 0.
+    /// Whether it exited with code 0.
     pub fn succeeded(&self) -> bool {
         self.state == ContainerState::Exited && self.exit_code == 0
     }
@@ -220,7 +217,7 @@ impl ContainerStatus {
         }
     }
 
-    /// From what the runtime reports, without the termination message.
+    /// Converts the runtime's report, without the termination message.
     pub fn from_cri(status: v1::ContainerStatus, sandbox_id: &str) -> Self {
         let state = status.state().into();
         let hash = status
@@ -282,7 +279,7 @@ impl Reported {
     }
 }
 
-/// A signal as the API names it; `None` for the runtime's default.
+/// The API name of a signal; `None` for the runtime's default.
 fn signal_name(signal: v1::Signal) -> Option<String> {
     if signal == v1::Signal::RuntimeDefault {
         return None;
@@ -315,7 +312,7 @@ impl From<v1::PodSandboxStatus> for SandboxStatus {
     }
 }
 
-/// UID of the pod that labels name.
+/// The pod UID in labels.
 pub fn uid_of(labels: &BTreeMap<String, String>) -> Option<PodUid> {
     labels
         .get(labels::POD_UID)
