@@ -23,8 +23,11 @@ test:
 	$(TEST) --no-run
 	deploy/test.sh "$(TEST) --lib --bins --test '[a-o]*'" "$(TEST) --test '[!a-o]*'" "$(TEST) --doc"
 
+# Format, lints, and cycles between modules of a crate.
+CRATES = $(patsubst %/Cargo.toml,%,$(wildcard */Cargo.toml kubelet/*/Cargo.toml))
 lint:
 	cargo fmt --all --check
+	python3 tests/lint/module_cycles.py $(CRATES)
 	cargo clippy --workspace --all-targets -- -D warnings
 
 # Licences, sources and bans; advisories need the network.

@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+"""Fails on cycles between the modules of a crate.
+
+Modules that have the same parent must not use each other in circles, whether by themselves or by
+modules below them. A module and its parent may. Tests do not count. Sources are read as text:
+`use` declarations, and paths that begin with `crate`, `self` or `super`.
+
+usage: module_cycles.py CRATE_DIRECTORY...
+"""
+import os
+import re
+import sys
+from collections import defaultdict
+
+# Cycles that are still to be broken: crate directory, parent module, its children. One that is
+# gone has to go from here, too.
+KNOWN = {
+    (
+        "dockershim",
+        "crate",
+        (
+            "cli", "config", "container", "image", "logs", "metrics", "model", "network",
+            "oom_kills", "sandbox", "security", "shim", "stats",
+        ),
+    ),
+    ("dockershim", "network::cni", ("chain", "error", "former", "plugin")),
+    ("dockershim", "stats", ("convert", "writable_layer")),
+    (
+        "kubelet",
+        "config",
+        (
+            "cluster", "configuration_file", "image_settings", "kubelet_validation", "options",
+            "reservation", "server_settings", "settings", "shutdown_settings", "system_cpus",
+        ),
+    ),
+    (
+        "kubelet",
+        "crate",
+        (
+            "active_pods", "cli", "config", "lifecycle", "logs_command", "node", "pleg",
+            "pod_syncer", "pod_worker", "runtime", "server", "status", "status_command",
+        ),
+    ),
+    ("kubelet", "crate", ("kubelet", "run_once")),
+    ("kubelet", "runtime", ("mounts", "sub_paths")),
+    ("kubelet", "status", ("conditions", "restart_all")),
+    ("kubelet", "status", ("containers", "details")),
+    ("kubelet/prober", "crate", ("manager", "worker")),
+    ("kubelet/volume", "crate", ("disk", "subpath")),
+    ("kubelet/volume", "crate", ("plugin", "spec")),
+    ("kubelet/volume", "csi", ("block", "filesystem")),
+    ("streaming", "spdy", ("connection", "stream", "transport")),
+    ("tests", "api_server", ("handler", "node_proxy")),
+    ("tests", "crate", ("api_server", "kubeconfig")),
+    ("tests", "fake_runtime", ("convert", "lag", "world")),
+}
+
+# What is no code: comments, strings, characters.
+TEXT = re.compile(
+    r"//[^\n]*|/\*.*?\*/"
+    r'|\bb?r(?P<hashes>#*)".*?"(?P=hashes)|b?"(?:\\.|[^"\\])*"'
+    r"|b?'(?:\\.|[^'\\])'",
+    re.S,
+)
+TEST = re.compile(r"#\[cfg\(test\)\]")
+TEST_MODULE = re.compile(r"#\[cfg\(test\)\]\s*(?:#\[[^\]]*\]\s*)*(?:pub(?:\([^)]*\))?\s+)?mod\s+(\w+);")
+USE = re.compile(r"\buse\s+([^;]+);")
+PATH = re.compile(r"\b((?:crate|self|super)(?:::\w+)+)")
+
+
+def without_tests(source):
+    """The source without items that only tests have."""
+    kept, at = [], 0
+    for found in TEST.finditer(source):
+        if found.start() < at:
+            continue
+        kept.append(source[at : found.start()])
+        end = found.end()
+        while end < len(source) and source[end] not in ";{":
+            end += 1
+        depth = 0
+        while end < len(source):
+            depth += {"{": 1, "}": -1}.get(source[end], 0)
+            if depth == 0:
+                break
+            end += 1
+        at = end + 1
+    return "".join(kept) + source[at:]
+
+
+def paths(tree, prefix=()):
+    """The paths of a `use` declaration."""
+    parts, depth, part = [], 0, ""
+    for char in tree + ",":
+        depth += {"{": 1, "}": -1}.get(char, 0)
+        if char == "," and depth == 0:
+            parts.append(part.strip())
+            part = ""
+        else:
+            part += char
+    for part in filter(None, parts):
+        if "{" in part:
+            head, rest = part.split("{", 1)
+            names = tuple(name for name in re.sub(r"\s", "", head).split("::") if name)
+            yield from paths(rest.rsplit("}", 1)[0], prefix + names)
+        else:
+            yield prefix + tuple(re.sub(r"\s+as\s+\w+", "", part).split("::"))
+
+
+def modules(directory):
+    """The modules of a crate by path, with their sources."""
+    root, found, tests = os.path.join(directory, "src"), {}, set()
+    for folder, _, files in os.walk(root):
+        for file in (file for file in files if file.endswith(".rs")):
+            path = os.path.join(folder, file)
+            name = tuple(os.path.relpath(path, root)[:-3].split(os.sep))
+            name = name[:-1] if name[-1] in ("mod", "lib", "main") else name
+            with open(path, encoding="utf-8") as opened:
+                source = TEXT.sub('""', opened.read())
+            tests |= {name + (test,) for test in TEST_MODULE.findall(source)}
+            found[name] = found.get(name, "") + without_tests(source)
+
+    def is_test(name):
+        prefixes = (name[:length] for length in range(1, len(name) + 1))
+        return any(part in tests or part[-1].endswith("tests") for part in prefixes)
+
+    return {name: source for name, source in found.items() if not is_test(name)}
+
+
+def uses(name, source):
+    """The paths that a module names, from the crate's root on."""
+    declared = [path for tree in USE.findall(source) for path in paths(tree)]
+    named = [tuple(path.split("::")) for path in PATH.findall(USE.sub("", source))]
+    for path in declared + named:
+        base = {"crate": (), "self": name}.get(path[0])
+        if path[0] == "super":
+            base = name
+            while path and path[0] == "super":
+                base, path = base[:-1], path[1:]
+            yield base + path
+        elif base is not None:
+            yield base + path[1:]
+
+
+def cycles(graph):
+    """The strongly connected components of more than one node (Tarjan)."""
+    index, low, stack, found = {}, {}, [], []
+
+    def visit(node):
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in graph.get(node, ()):
+            if other not in index:
+                visit(other)
+            if other in stack:
+                low[node] = min(low[node], low[other])
+        if low[node] == index[node]:
+            at = stack.index(node)
+            if len(stack) - at > 1:
+                found.append(tuple(sorted(stack[at:])))
+            del stack[at:]
+
+    for node in sorted(graph):
+        if node not in index:
+            visit(node)
+    return found
+
+
+def crate_cycles(directory):
+    known = modules(directory)
+    siblings = defaultdict(lambda: defaultdict(set))
+    for name, source in known.items():
+        for target in uses(name, source):
+            while target and target not in known:
+                target = target[:-1]
+            shared = 0
+            while shared < min(len(name), len(target)) and name[shared] == target[shared]:
+                shared += 1
+            if shared < min(len(name), len(target)):
+                siblings[name[:shared]][name[shared]].add(target[shared])
+    for parent, graph in siblings.items():
+        for cycle in cycles(graph):
+            yield directory, "::".join(parent) or "crate", cycle
+
+
+def main():
+    sys.setrecursionlimit(10_000)
+    directories = [directory.rstrip("/") for directory in sys.argv[1:]]
+    found = {cycle for directory in directories for cycle in crate_cycles(directory)}
+    known = {cycle for cycle in KNOWN if cycle[0] in directories}
+    for directory, parent, cycle in sorted(found - known):
+        print(f"{directory}: modules of {parent} use each other in a circle: {', '.join(cycle)}")
+    for directory, parent, cycle in sorted(known - found):
+        print(f"{directory}: take from KNOWN what is no circle any more: {parent}: {', '.join(cycle)}")
+    print(f"module cycles: {len(directories)} crates, {len(known & found)} known cycles")
+    sys.exit(found != known)
+
+
+if __name__ == "__main__":
+    main()
