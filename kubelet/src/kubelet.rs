@@ -31,7 +31,6 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-pub use crate::run_once::RunOnceResult;
 use crate::{
     allocation::Allocator,
     config::{options::Options, update::PodUpdate},

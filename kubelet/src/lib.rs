@@ -26,7 +26,7 @@ mod pod_syncer;
 pub mod pod_worker;
 pub mod root_dir;
 pub mod run;
-mod run_once;
+pub mod run_once;
 pub mod runtime;
 pub mod server;
 pub mod status;

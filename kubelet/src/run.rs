@@ -30,9 +30,10 @@ use crate::{
         source::{apiserver::ApiSource, file::FileSource, http::UrlSource},
         update::{PodUpdate, Source},
     },
-    kubelet::{Kubelet, KubeletError, Membership, RunOnceResult},
+    kubelet::{Kubelet, KubeletError, Membership},
     node::findings::{Findings, Pressure},
     root_dir::{RootDirError, RootDirLock},
+    run_once::RunOnceResult,
     server::{
         FromCluster, NodeView, ServerError, Servers,
         reviews::ApiServerReviews,

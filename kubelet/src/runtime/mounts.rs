@@ -260,8 +260,8 @@ pub fn devices(container: &Container, volumes: &MountedVolumes) -> Result<Vec<De
 mod tests {
     use kubelet_volume::{
         MountedVolume,
-        plugin::{Attributes, VolumeMode},
-        spec::{VolumeSource, VolumeSpec},
+        plugin::Attributes,
+        spec::{VolumeMode, VolumeSource, VolumeSpec},
     };
     use serde_json::{Value, json};
 

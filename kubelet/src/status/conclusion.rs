@@ -4,7 +4,10 @@
 use k8s_openapi::api::core::v1::{ContainerStatus, PodSpec};
 use kubelet_pod_spec::restart_rules;
 
-use super::containers::{ended_with_its_pod, is_running, is_terminated, never_ran};
+use super::{
+    container_state::{is_running, is_terminated},
+    containers::{ended_with_its_pod, never_ran},
+};
 
 /// Marks every container that may have run and is not known to have ended as
 /// failed, so that a pod is never taken for a success that it was not.

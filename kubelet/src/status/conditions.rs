@@ -8,7 +8,7 @@ use kubelet_host::clock;
 use kubelet_pod_spec::{phase::Phase, restart_rules};
 
 use super::{
-    containers::{is_running, is_terminated},
+    container_state::{is_running, is_terminated},
     restart_all,
 };
 use crate::runtime::actions::{self, SandboxNeed};
@@ -28,8 +28,6 @@ pub const POD_SCHEDULED: &str = "PodScheduled";
 pub const RESIZE_PENDING: &str = "PodResizePending";
 /// The pod's containers are being given what they are to use now.
 pub const RESIZE_IN_PROGRESS: &str = "PodResizeInProgress";
-/// A container ended in a way that starts the whole pod anew.
-pub const ALL_CONTAINERS_RESTARTING: &str = "AllContainersRestarting";
 
 /// Whether nobody but the kubelet sets a condition.
 pub fn is_kubelets(type_: &str) -> bool {
@@ -42,7 +40,7 @@ pub fn is_kubelets(type_: &str) -> bool {
             | POD_SCHEDULED
             | RESIZE_PENDING
             | RESIZE_IN_PROGRESS
-            | ALL_CONTAINERS_RESTARTING
+            | restart_all::ALL_CONTAINERS_RESTARTING
     )
 }
 
@@ -78,7 +76,10 @@ pub(super) fn conditions(inputs: Inputs<'_>, others: &[PodCondition]) -> Vec<Pod
         (POD_SCHEDULED, Finding::of(true)),
     ];
     if restart_rules::can_restart_all(spec) {
-        all.push((ALL_CONTAINERS_RESTARTING, all_restarting(inputs)));
+        all.push((
+            restart_all::ALL_CONTAINERS_RESTARTING,
+            all_restarting(inputs),
+        ));
     }
     let all = all.into_iter();
     all.map(|(type_, finding)| finding.condition(type_, inputs.pod, inputs.old))

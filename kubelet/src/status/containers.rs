@@ -12,6 +12,7 @@ use kubelet_host::clock;
 use kubelet_pod_spec::restart_rules;
 
 use super::{
+    container_state::{is_running, is_terminated},
     details,
     readiness::{Kind, Readiness},
 };
@@ -372,17 +373,6 @@ fn waiting_state(reason: Option<&str>, message: Option<&str>) -> ContainerState 
 
 fn container_id(run: &pod_status::ContainerStatus, runtime_name: &str) -> String {
     format!("{runtime_name}://{}", run.id)
-}
-
-pub(super) fn is_running(status: &ContainerStatus) -> bool {
-    status.state.as_ref().is_some_and(|s| s.running.is_some())
-}
-
-pub(super) fn is_terminated(status: &ContainerStatus) -> bool {
-    status
-        .state
-        .as_ref()
-        .is_some_and(|s| s.terminated.is_some())
 }
 
 /// Whether the container waits and never ran before.

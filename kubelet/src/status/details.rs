@@ -12,7 +12,7 @@ use kubelet_cri_client::pod_status::{self, ContainerState};
 use kubelet_pod_spec::quantity::{self, NANOS};
 
 use super::{
-    containers::is_running,
+    container_state::is_running,
     quantities::{self, ResourceList},
 };
 use crate::runtime::resize::ResizeReport;

@@ -2,6 +2,7 @@
 
 mod conclusion;
 pub mod conditions;
+mod container_state;
 mod containers;
 mod details;
 mod generate;

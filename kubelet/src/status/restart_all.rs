@@ -4,7 +4,8 @@ use k8s_openapi::api::core::v1::{Container, PodSpec, PodStatus as ApiStatus};
 use kubelet_cri_client::pod_status::{ContainerState, PodStatus};
 use kubelet_pod_spec::restart_rules;
 
-use super::conditions::ALL_CONTAINERS_RESTARTING;
+/// Condition: a container exited in a way that restarts the whole pod.
+pub const ALL_CONTAINERS_RESTARTING: &str = "AllContainersRestarting";
 
 /// Whether every container is to be started anew: it was begun, or some
 /// container ended so that its rule asks for it.

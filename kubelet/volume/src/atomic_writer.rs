@@ -12,7 +12,7 @@ use std::{
 use kubelet_host::clock;
 use tree_walk::{Step, Walk};
 
-use super::{VolumeError, disk, mount};
+use super::{VolumeError, entries, mount};
 
 const DATA: &str = "..data";
 const NEW_DATA: &str = "..data_tmp";
@@ -126,7 +126,7 @@ fn first(path: &Path) -> Option<&str> {
 }
 
 fn names_in(dir: &Path) -> Result<Vec<String>, VolumeError> {
-    let children = disk::children(dir)?;
+    let children = entries::children(dir)?;
     Ok(children.into_iter().map(|(name, _)| name).collect())
 }
 
@@ -220,7 +220,7 @@ fn show(dir: &Path, payload: &BTreeMap<PathBuf, FileProjection>) -> io::Result<(
 fn remove_old(dir: &Path) -> Result<(), VolumeError> {
     let failed = |error| VolumeError::io("read", dir, error);
     let shown = fs::read_link(dir.join(DATA)).map_err(failed)?;
-    for (name, path) in disk::children(dir)? {
+    for (name, path) in entries::children(dir)? {
         if name.starts_with("..") && name != DATA && Path::new(&name) != shown {
             tree_walk::remove_all(&path)?;
         }

@@ -1,18 +1,11 @@
 //! The volumes that the directories of pods tell of, and removing those directories.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-};
+use std::{io, path::Path};
 
 use kubelet_host::mount_info;
 use kubelet_pod_spec::identity::PodUid;
 
-use super::{
-    VolumeError, mount,
-    plugin::{PodVolume, VolumeMode},
-    subpath,
-};
+use super::{VolumeError, entries::children, mount, plugin::PodVolume, spec::VolumeMode, subpath};
 
 /// The volumes below a pod's directory. Blocks.
 ///
@@ -38,24 +31,6 @@ pub fn volumes(pod_dir: &Path, uid: &PodUid) -> Result<Vec<PodVolume>, VolumeErr
     Ok(found)
 }
 
-/// What a directory has, by name; nothing when it is not there.
-pub(super) fn children(dir: &Path) -> Result<Vec<(String, PathBuf)>, VolumeError> {
-    let failed = |error| VolumeError::io("list", dir, error);
-    let entries = match fs::read_dir(dir) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(failed(error)),
-    };
-    let mut children = Vec::new();
-    for entry in entries {
-        let entry = entry.map_err(failed)?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        children.push((name, entry.path()));
-    }
-    children.sort();
-    Ok(children)
-}
-
 /// Removes the directory of a pod whose volumes were given back. What is still mounted
 /// anywhere in it, and files where only mount points belong, keep it: they may be data that
 /// outlives the pod. Blocks.
@@ -76,6 +51,8 @@ pub fn remove_pod_dir(pod_dir: &Path) -> Result<(), VolumeError> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -215,10 +215,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::{
-        plugin::VolumeMode,
-        spec::{VolumeSource, VolumeSpec},
-    };
+    use crate::spec::{VolumeMode, VolumeSource, VolumeSpec};
 
     /// A node of 1 GiB, unmounted whatever happens.
     struct Node(tempfile::TempDir);

@@ -10,7 +10,7 @@ use kubelet_api_client::objects::ObjectError;
 use kubelet_pod_spec::field::FieldError;
 use tree_walk::RemoveError;
 
-use super::plugin::VolumeMode;
+use crate::spec::VolumeMode;
 
 /// Why a volume cannot be had, or given back.
 #[derive(Debug, thiserror::Error)]

@@ -15,10 +15,8 @@ use kubelet_host::{
 use kubelet_pod_spec::{directory, identity::PodUid, resources};
 use tokio::task::JoinError;
 
-use super::{
-    VolumeError,
-    plugin::{PodVolume, VolumeMode},
-};
+use super::{VolumeError, plugin::PodVolume};
+use crate::spec::VolumeMode;
 
 /// The node as volume plugins see it.
 #[derive(Clone, Debug)]

@@ -10,6 +10,7 @@ pub mod csi;
 pub mod disk;
 mod downward_api;
 mod empty_dir;
+mod entries;
 mod error;
 mod expansion;
 mod file_system;

@@ -13,14 +13,14 @@ use kubelet_host::mount_info;
 use kubelet_pod_spec::{field::Faults, validation::mounts};
 
 use super::{
-    VolumeError, VolumeHost, blocking_at, blocking_on_own_files, disk, file_system, mount,
+    VolumeError, VolumeHost, blocking_at, blocking_on_own_files, entries, file_system, mount,
     ownership,
     plugin::{
-        Attributes, FoundDevice, Growth, MountRequest, Mounted, PodVolume, VolumeMode,
-        VolumePlugin, Work,
+        Attributes, FoundDevice, Growth, MountRequest, Mounted, PodVolume, VolumePlugin, Work,
     },
     spec::VolumeSpec,
 };
+use crate::spec::VolumeMode;
 
 const NAME: &str = "kubernetes.io/local-volume";
 const DEFAULT_FS_TYPE: &str = "ext4";
@@ -139,7 +139,7 @@ impl VolumePlugin for Local {
     fn devices_on_disk(&self) -> Work<'_, Vec<FoundDevice>> {
         let dir = self.devices_dir();
         blocking_on_own_files(move || {
-            let children = disk::children(&dir)?;
+            let children = entries::children(&dir)?;
             Ok(children.into_iter().map(|(name, _)| name.into()).collect())
         })
         .boxed()

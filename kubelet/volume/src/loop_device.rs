@@ -7,7 +7,7 @@ use std::{
     process::Command,
 };
 
-use super::{VolumeError, disk, mount};
+use super::{VolumeError, entries, mount};
 
 /// Where the kernel tells of block devices.
 const BLOCK: &str = "/sys/block";
@@ -36,7 +36,7 @@ fn device_of(block: &Path, file: &Path) -> Result<Option<PathBuf>, VolumeError> 
         let path = Path::new(path.strip_suffix("(deleted)").unwrap_or(path).trim_end());
         path == file || path == real
     };
-    let mut devices = disk::children(block)?.into_iter();
+    let mut devices = entries::children(block)?.into_iter();
     let found = devices.find(|(name, dir)| name.starts_with("loop") && behind(dir));
     Ok(found.map(|(name, _)| Path::new("/dev").join(name)))
 }

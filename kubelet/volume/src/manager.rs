@@ -17,11 +17,12 @@ use super::{
     VolumeError, VolumeHost, in_tree,
     metrics::StorageMetrics,
     mounted::{MountedVolume, MountedVolumes},
-    plugin::{Device, FsGroup, MountRequest, PodVolume, VolumeMode, VolumePlugin},
+    plugin::{Device, FsGroup, MountRequest, PodVolume, VolumePlugin},
     selinux,
     spec::{self, VolumeSpec},
     world::{Wants, World},
 };
+use crate::spec::VolumeMode;
 
 /// How long a pod waits for its volumes, or for their end, before its sync fails. The
 /// manager goes on meanwhile.

@@ -4,7 +4,8 @@ use std::{borrow::Cow, time::Duration};
 
 use kubelet_metrics::{Exposition, Family, Histogram};
 
-use super::{plugin::VolumeMode, world::Job};
+use super::world::Job;
+use crate::spec::VolumeMode;
 
 /// Seconds that operations take, as upstream's buckets.
 const BUCKETS: &[f64] = &[

@@ -31,19 +31,13 @@ use kubelet_pod_spec::{
     validation::mounts,
 };
 
-use super::{VolumeError, spec::VolumeSpec};
+use super::{
+    VolumeError,
+    spec::{VolumeMode, VolumeSpec},
+};
 
 /// What a call comes to.
 pub type Work<'a, T> = BoxFuture<'a, Result<T, VolumeError>>;
-
-/// How containers see a volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum VolumeMode {
-    /// As a directory.
-    Filesystem,
-    /// As a device.
-    Block,
-}
 
 /// One volume of one pod, as the kubelet's directory tells it:
 /// `pods/<uid>/volumes/<plugin>/<name>`, or `volumeDevices` for devices.

@@ -16,13 +16,14 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::{
-    VolumeError, VolumeHost, access, blocking_on_own_files, disk,
+    VolumeError, VolumeHost, access, blocking_on_own_files, disk, entries,
     expansion::{Expanded, Expansion, Known},
     manager::VolumeManager,
-    plugin::{Device, FoundDevice, MountRequest, Mounted, PodVolume, VolumeMode, VolumePlugin},
+    plugin::{Device, FoundDevice, MountRequest, Mounted, PodVolume, VolumePlugin},
     subpath,
     world::Job,
 };
+use crate::spec::VolumeMode;
 
 type Outcome = Result<Option<Mounted>, VolumeError>;
 
@@ -157,7 +158,7 @@ impl VolumeManager {
     /// Takes in what an earlier kubelet left.
     async fn find_all(&self) {
         let pods_dir = directory::pods_dir(&self.host.root_dir);
-        let pods = blocking_on_own_files(move || disk::children(&pods_dir)).await;
+        let pods = blocking_on_own_files(move || entries::children(&pods_dir)).await;
         for (uid, _) in report(pods).unwrap_or_default() {
             report(self.find_volumes(&PodUid::from(uid.as_str())).await);
         }

@@ -111,7 +111,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::{plugin::VolumeMode, spec::VolumeSource};
+    use crate::spec::{VolumeMode, VolumeSource};
 
     /// The label of a volume of this access mode for a pod; its level is the last part.
     fn label(mode: &str, pod: Value) -> Result<Option<String>, String> {

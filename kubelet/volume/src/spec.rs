@@ -7,7 +7,16 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, P
 use kubelet_api_client::objects::Objects;
 use kubelet_pod_spec::{identity, resources};
 
-use super::{VolumeError, plugin::VolumeMode};
+use super::VolumeError;
+
+/// How a volume appears in containers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum VolumeMode {
+    /// As a directory.
+    Filesystem,
+    /// As a device.
+    Block,
+}
 
 /// Finalizer of claims that pods still use.
 const PROTECTION: &str = "kubernetes.io/pvc-protection";

@@ -17,7 +17,7 @@ use std::{
 use kubelet_host::{file_work::FileWork, mount_info};
 use rustix::fs::{Mode, OFlags};
 
-use super::{VolumeError, disk, mount};
+use super::{VolumeError, entries, mount};
 
 /// Upstream's name of the directory.
 const DIRECTORY: &str = "volume-subpaths";
@@ -153,7 +153,7 @@ pub fn bind(part: &SubPath<'_>) -> Result<PathBuf, VolumeError> {
 pub fn clean_volume(pod_dir: &Path, volume: &str) -> Result<(), VolumeError> {
     let dir = pod_dir.join(DIRECTORY);
     clean_parts(&dir.join(volume))?;
-    if disk::children(&dir)?.is_empty() {
+    if entries::children(&dir)?.is_empty() {
         mount::remove_mount_point(&dir)?;
     }
     Ok(())
@@ -164,17 +164,17 @@ pub fn clean_volume(pod_dir: &Path, volume: &str) -> Result<(), VolumeError> {
 /// # Errors
 /// As [`clean_volume`].
 pub fn clean_pod(pod_dir: &Path) -> Result<(), VolumeError> {
-    for (volume, _) in disk::children(&pod_dir.join(DIRECTORY))? {
+    for (volume, _) in entries::children(&pod_dir.join(DIRECTORY))? {
         clean_volume(pod_dir, &volume)?;
     }
     Ok(())
 }
 
 fn clean_parts(volume_dir: &Path) -> Result<(), VolumeError> {
-    for (_, container_dir) in disk::children(volume_dir)? {
+    for (_, container_dir) in entries::children(volume_dir)? {
         // From the mounts, too: a dead server's part cannot be looked at.
         mount::unmount_all(&container_dir)?;
-        for (_, place) in disk::children(&container_dir)? {
+        for (_, place) in entries::children(&container_dir)? {
             mount::remove_mount_point(&place)?;
         }
         mount::remove_mount_point(&container_dir)?;

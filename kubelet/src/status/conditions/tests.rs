@@ -264,7 +264,7 @@ fn a_restart_of_all_containers_is_told_until_what_ran_is_gone() {
     let is_told = |given: &Given| {
         let all = given.all(&[]);
         all.iter()
-            .any(|found| found.type_ == ALL_CONTAINERS_RESTARTING)
+            .any(|found| found.type_ == restart_all::ALL_CONTAINERS_RESTARTING)
     };
     assert!(!is_told(&given));
     given.spec.containers[0].restart_policy_rules = Some(vec![ContainerRestartRule {
@@ -303,7 +303,7 @@ fn a_restart_of_all_containers_is_told_until_what_ran_is_gone() {
     ] {
         given.runtime.containers = is_left.then(|| left.clone()).into_iter().collect();
         given.restarting_all = restarting;
-        let told = given.told(ALL_CONTAINERS_RESTARTING);
+        let told = given.told(restart_all::ALL_CONTAINERS_RESTARTING);
         assert_eq!(told, expected, "{is_left} {restarting}");
     }
     given.runtime.containers = vec![left];
@@ -313,6 +313,9 @@ fn a_restart_of_all_containers_is_told_until_what_ran_is_gone() {
         (Phase::Failed, "PodFailed"),
     ] {
         given.phase = phase;
-        assert_eq!(given.told(ALL_CONTAINERS_RESTARTING), ["False", reason, ""]);
+        assert_eq!(
+            given.told(restart_all::ALL_CONTAINERS_RESTARTING),
+            ["False", reason, ""]
+        );
     }
 }

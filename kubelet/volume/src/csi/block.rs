@@ -19,15 +19,15 @@ use kubelet_pod_spec::identity::PodUid;
 
 use super::{
     Csi,
+    client::text,
     contexts::pod_info,
-    filesystem::text,
     journal::{begin, begin_undo, end, is_ready, load, undone},
     policy::Policy,
     source::Source,
     volume_data::{VolumeData, attachment_on_disk},
 };
 use crate::{
-    VolumeError, blocking_at, blocking_on_own_files, disk, loop_device, mount,
+    VolumeError, blocking_at, blocking_on_own_files, entries, loop_device, mount,
     plugin::{FoundDevice, MountRequest, Mounted, PodVolume},
 };
 
@@ -142,7 +142,7 @@ impl Csi {
             if known.is_none_or(|known| known.is_of(&driver, &handle)) {
                 return Ok(false);
             }
-            if !disk::children(&publish)?.is_empty() {
+            if !entries::children(&publish)?.is_empty() {
                 let used = io::Error::other("pods have another volume of that name");
                 return Err(VolumeError::io("stage at", &data, used));
             }
@@ -276,7 +276,7 @@ impl Csi {
     pub(super) async fn blocks_on_disk(&self) -> Result<Vec<FoundDevice>, VolumeError> {
         let dir = self.dir().join(DIR);
         blocking_on_own_files(move || {
-            let volumes = disk::children(&dir)?.into_iter();
+            let volumes = entries::children(&dir)?.into_iter();
             Ok(volumes
                 .filter(|(name, _)| name != STAGING && name != PUBLISH)
                 .map(|(name, path)| FoundDevice {

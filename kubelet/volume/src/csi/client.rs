@@ -196,6 +196,11 @@ impl NodeClient {
     }
 }
 
+/// A path as text, which gRPC requires.
+pub(super) fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,10 +4,11 @@ use cri_proto::csi::v1::{
     CapacityRange, NodeExpandVolumeRequest, node_service_capability::rpc::Type as Capability,
 };
 
-use super::{Csi, filesystem::text, source::Source};
+use super::{Csi, client::text, source::Source};
 use crate::{
     VolumeError,
-    plugin::{Growth, MountRequest, VolumeMode},
+    plugin::{Growth, MountRequest},
+    spec::VolumeMode,
 };
 
 impl Csi {

@@ -16,6 +16,7 @@ use cri_proto::csi::v1::{
 
 use super::{
     Csi, block,
+    client::text,
     contexts::pod_info,
     journal::{
         begin, begin_undo, end, is_ready, load, load_whole, remove, undone, unmount, used_at,
@@ -25,7 +26,7 @@ use super::{
     volume_data::{VolumeData, attachment_on_disk},
 };
 use crate::{
-    VolumeError, blocking_at, blocking_on_own_files, disk, ownership,
+    VolumeError, blocking_at, blocking_on_own_files, entries, ownership,
     plugin::{FoundDevice, MountRequest, Mounted, PodVolume},
 };
 
@@ -37,11 +38,6 @@ const PUBLISHED: &str = "mount";
 /// Name of the device that a volume's pods share: its directory, below the plugin's.
 pub(super) fn device_name(driver: &str, handle: &str) -> String {
     format!("{driver}/{}", sha256(&[handle]))
-}
-
-/// Text as gRPC carries it.
-pub(super) fn text(path: &Path) -> String {
-    path.to_string_lossy().into_owned()
 }
 
 impl Csi {
@@ -260,12 +256,12 @@ impl Csi {
         let dir = self.dir();
         blocking_on_own_files(move || {
             let mut found = Vec::new();
-            for (driver, path) in disk::children(&dir)? {
+            for (driver, path) in entries::children(&dir)? {
                 if driver == block::DIR || !path.is_dir() {
                     continue;
                 }
                 // What else is there is its driver's own.
-                let devices = disk::children(&path)?.into_iter();
+                let devices = entries::children(&path)?.into_iter();
                 let devices = devices.filter(|(name, _)| is_sha256(name));
                 found.extend(devices.map(|(name, path)| FoundDevice {
                     name: format!("{driver}/{name}"),

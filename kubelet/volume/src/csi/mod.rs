@@ -34,10 +34,9 @@ pub use self::{
 use super::{
     VolumeError, VolumeHost,
     plugin::{
-        Attributes, FoundDevice, Growth, MountRequest, Mounted, PodVolume, VolumeMode,
-        VolumePlugin, Work,
+        Attributes, FoundDevice, Growth, MountRequest, Mounted, PodVolume, VolumePlugin, Work,
     },
-    spec::VolumeSpec,
+    spec::{VolumeMode, VolumeSpec},
 };
 
 const NAME: &str = "kubernetes.io/csi";

@@ -113,7 +113,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::plugin::VolumeMode;
+    use crate::spec::VolumeMode;
 
     fn policy(spec: Value) -> Policy {
         let object: CSIDriver =

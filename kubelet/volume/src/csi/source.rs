@@ -16,9 +16,9 @@ use sha2::{Digest as _, Sha256};
 use super::{NAME, client::Capabilities};
 use crate::{
     VolumeError,
-    plugin::{MountRequest, VolumeMode},
+    plugin::MountRequest,
     selinux,
-    spec::VolumeSpec,
+    spec::{VolumeMode, VolumeSpec},
 };
 
 const READ_WRITE_ONCE: &str = "ReadWriteOnce";

@@ -3,10 +3,7 @@ use std::path::PathBuf;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{attempts::RETRY_BASE, *};
-use crate::{
-    plugin::VolumeMode,
-    spec::{VolumeSource, VolumeSpec},
-};
+use crate::spec::{VolumeMode, VolumeSource, VolumeSpec};
 
 fn volume(uid: &str) -> PodVolume {
     PodVolume {
