@@ -40,7 +40,7 @@ units: build
 	deploy/install.sh units
 	deploy/units.sh
 
-# The figures of the README, measured on this machine: BENCH_RUNS runs, their median and spread.
+# The figures of README and docs/performance.md, measured on this machine: BENCH_RUNS runs, their median and spread.
 BENCHES = --bench figures --bench streams --bench logs
 bench: build
 	deploy/install.sh build engine tests

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs critest against the release build's dockershim on an engine, and prints what the README's
+# Runs critest against the release build's dockershim on an engine, and prints what docs/conformance.md's
 # table has of it and the specs that failed. The engine runs already; critest's images are pulled.
 # usage: critest.sh CRITEST [flags of critest, such as -registry-prefix]
 # ENGINE is the engine's address.
