@@ -1,10 +1,8 @@
-//! Plugins that come and go: whoever puts a socket below `plugins_registry` in the
-//! kubelet's directory and serves the registration service there is asked what it is, and
-//! handed to whoever knows its kind.
-//!
-//! The sockets that are there are what is desired; the manager brings what is registered
-//! there, one operation on a socket at a time, with a back-off for those that fail. A
-//! kubelet that starts finds the sockets that an earlier one knew.
+//! Registration of node plugins. A plugin creates a socket in `plugins_registry` below the
+//! kubelet's root directory and serves the registration service on it. The manager asks for its
+//! type and name, and passes it to the handler of that type. The sockets are the desired state;
+//! the manager reconciles the registered plugins with them, one operation per socket at a time,
+//! with a back-off after failures. A kubelet that starts finds the sockets of an earlier one.
 
 #![forbid(unsafe_code)]
 
@@ -29,39 +27,39 @@ use self::{
     watcher::Watcher,
 };
 
-/// What a kind of plugin does for the plugin manager.
+/// Handles the plugins of one type.
 pub trait PluginHandler: fmt::Debug + Send + Sync + 'static {
-    /// Whether a plugin can be taken.
+    /// Checks whether a plugin is acceptable.
     ///
     /// # Errors
-    /// For the plugin's authors: why not.
+    /// Why not, for the plugin's author.
     fn validate(&self, plugin: &Plugin) -> Result<(), String>;
 
-    /// Takes a plugin that was found valid.
+    /// Registers a plugin after validation.
     ///
     /// # Errors
-    /// For the plugin's authors: why it cannot be had.
+    /// Why registration failed, for the plugin's author.
     fn register<'a>(&'a self, plugin: &'a Plugin) -> BoxFuture<'a, Result<(), String>>;
 
-    /// A plugin that was taken is gone.
+    /// A registered plugin is gone.
     fn deregister(&self, plugin: &Plugin);
 }
 
-/// A plugin as it says itself.
+/// A plugin as it describes itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plugin {
-    /// Its name, one of a kind.
+    /// Its name, unique within its type.
     pub name: String,
-    /// Socket of its own service.
+    /// Socket of its service.
     pub endpoint: PathBuf,
-    /// Versions of its service.
+    /// Supported versions of its service.
     pub versions: Vec<String>,
 }
 
-/// Handlers by the type of plugin that they are for (`CSIPlugin`).
+/// Handlers by plugin type, such as `CSIPlugin`.
 pub type Handlers = BTreeMap<String, Arc<dyn PluginHandler>>;
 
-/// The plugins of a node.
+/// Manages the plugins of a node.
 #[derive(Debug)]
 pub struct PluginManager {
     dir: PathBuf,
@@ -69,7 +67,7 @@ pub struct PluginManager {
 }
 
 impl PluginManager {
-    /// A manager of the plugins below a directory, which is made when it is missing.
+    /// A manager of the plugins below a directory, which is created if missing.
     pub fn new(dir: PathBuf, handlers: Handlers) -> Self {
         Self {
             dir,
@@ -77,7 +75,7 @@ impl PluginManager {
         }
     }
 
-    /// Does the manager's work until cancelled, and leaves the plugins registered then.
+    /// Runs until cancelled, and leaves plugins registered.
     pub async fn run(&self, cancel: CancellationToken) {
         let mut watcher = Watcher::new(self.dir.clone());
         let mut state = State::default();
@@ -99,7 +97,7 @@ impl PluginManager {
         }
     }
 
-    /// Begins what can be done now; when something else can.
+    /// Starts the operations that are due; returns when the next one is.
     fn begin(&self, state: &mut State, running: &mut JoinSet<Done>) -> Option<Instant> {
         for registered in state.take_gone() {
             info!(

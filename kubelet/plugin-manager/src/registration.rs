@@ -1,4 +1,4 @@
-//! Registering one plugin.
+//! Registration of one plugin.
 
 use std::{
     path::{Path, PathBuf},
@@ -17,12 +17,12 @@ use tonic::{
 
 use super::{Handlers, Plugin, PluginHandler, socket};
 
-/// How long each step may take, as upstream.
+/// The deadline of each step, as upstream.
 const DIAL_LIMIT: Duration = Duration::from_secs(10);
 const INFO_LIMIT: Duration = Duration::from_secs(1);
 const NOTIFY_LIMIT: Duration = Duration::from_secs(5);
 
-/// A plugin that is registered.
+/// A registered plugin.
 #[derive(Clone, Debug)]
 pub(super) struct Registered {
     pub(super) socket: PathBuf,
@@ -30,33 +30,33 @@ pub(super) struct Registered {
     pub(super) handler: Arc<dyn PluginHandler>,
 }
 
-/// Why a plugin is not registered.
+/// Why a registration failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RegistrationError {
-    /// Nobody serves at its socket.
+    /// No server listens on the socket.
     #[error("cannot connect: {0}")]
     Dial(#[source] Error),
-    /// It does not say what it is.
+    /// The plugin did not describe itself.
     #[error("GetInfo: {}", .0.message())]
     Info(Box<Status>),
-    /// It was told that it is not taken.
+    /// The plugin was rejected, and told so.
     #[error("{0}")]
     Refused(String),
-    /// It cannot be told what became of it.
+    /// The plugin did not accept the notification of the result.
     #[error("NotifyRegistrationStatus: {}", .0.message())]
     Notify(Box<Status>),
-    /// It does not answer.
+    /// The plugin did not answer in time.
     #[error("{step}: no answer within {limit:?}")]
     Deadline {
-        /// What was attempted.
+        /// The step.
         step: &'static str,
-        /// How long was waited.
+        /// The deadline.
         limit: Duration,
     },
 }
 
-/// Asks what serves at the socket, hands it to the handler of its type, and tells it what
-/// became of it.
+/// Asks the plugin at a socket for its description, passes it to the handler of its type, and
+/// notifies it of the result.
 pub(super) async fn register(
     socket: &Path,
     handlers: &Handlers,

@@ -1,4 +1,4 @@
-//! Channels to servers at unix sockets, at any path that a file can have.
+//! gRPC channels to unix sockets at any path.
 
 use std::{io, path::Path};
 
@@ -10,17 +10,17 @@ use tonic::{
 };
 use tower::Service;
 
-/// A channel that is connected when first used.
+/// A channel that connects at first use.
 pub fn channel(path: &Path) -> Channel {
     endpoint().connect_with_connector_lazy(connector(path))
 }
 
-/// A channel that is connected.
+/// A connected channel.
 pub(super) async fn connect(path: &Path) -> Result<Channel, Error> {
     endpoint().connect_with_connector(connector(path)).await
 }
 
-/// Servers in Go are particular about the authority, which a path is none for.
+/// Go servers reject an authority that is a path.
 fn endpoint() -> Endpoint {
     Endpoint::from_static("http://localhost")
 }

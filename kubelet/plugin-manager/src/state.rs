@@ -1,4 +1,4 @@
-//! The sockets that there are, and the plugins that are registered.
+//! The desired sockets and the registered plugins.
 
 use std::{
     collections::BTreeMap,
@@ -10,19 +10,19 @@ use tokio::time::Instant;
 
 use super::{registration::Registered, watcher::Sockets};
 
-/// First and longest delay after a registration that failed, as upstream.
+/// The first and the longest delay after a failed registration, as upstream.
 const RETRY_BASE: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(122);
 
-/// A registration that was begun.
+/// A registration in progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Operation {
     pub(super) socket: PathBuf,
-    /// Which of the sockets that were at this path.
+    /// The generation of the socket at this path.
     generation: u64,
 }
 
-/// What is desired, and what is.
+/// The desired and the actual state.
 #[derive(Debug, Default)]
 pub(super) struct State {
     sockets: Sockets,
@@ -39,7 +39,7 @@ struct Attempts {
 }
 
 impl State {
-    /// These sockets are there, and no others.
+    /// Sets the desired sockets.
     pub(super) fn want(&mut self, sockets: Sockets) {
         self.attempts
             .retain(|path, attempts| attempts.busy || sockets.contains_key(path));
@@ -50,7 +50,7 @@ impl State {
         self.sockets.get(socket) == Some(&generation)
     }
 
-    /// The plugins whose socket is gone, or is another one: they are registered no more.
+    /// Removes and returns the plugins whose socket is gone or was replaced.
     pub(super) fn take_gone(&mut self) -> Vec<Registered> {
         let mut gone = Vec::new();
         for (socket, (generation, plugin)) in std::mem::take(&mut self.registered) {
@@ -63,7 +63,7 @@ impl State {
         gone
     }
 
-    /// The registrations that can be begun now, marked as begun, and when another can.
+    /// Marks and returns the registrations that are due, and when the next one is.
     pub(super) fn begin(&mut self, now: Instant) -> (Vec<Operation>, Option<Instant>) {
         let mut operations = Vec::new();
         let mut next: Option<Instant> = None;
@@ -81,7 +81,7 @@ impl State {
             if attempts.busy {
                 continue;
             }
-            // What the last one at this path did is not this one's fault.
+            // A new socket at the same path starts without back-off.
             if attempts.generation != *generation {
                 *attempts = fresh();
             }
@@ -99,7 +99,7 @@ impl State {
         (operations, next)
     }
 
-    /// A registration ended: with a plugin, or without.
+    /// Records the end of a registration.
     pub(super) fn end(&mut self, operation: &Operation, registered: Option<Registered>) {
         let socket = &operation.socket;
         match registered {

@@ -1,4 +1,4 @@
-//! The sockets below a directory, and being woken when they change.
+//! Watches the sockets below a directory.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -14,26 +14,26 @@ use kubelet_host::repeatable::blocking;
 use tokio::time::{sleep, timeout};
 use tracing::warn;
 
-/// A handful of events at a time; more wait in the kernel.
+/// Space for a handful of events; the kernel queues more.
 const BUFFER: usize = 4096;
-/// After this, the directory is read again whether or not something was heard.
+/// The directory is read again after this time even without an event.
 const RESCAN: Duration = Duration::from_secs(60);
-/// After this, watching is tried again when it failed.
+/// Watching is retried after this time if it failed.
 const RETRY: Duration = Duration::from_secs(10);
-/// Sockets by their path, each with a number that no earlier socket at that path had.
+/// Sockets by path, each with a generation that no earlier socket at that path had.
 pub(super) type Sockets = BTreeMap<PathBuf, u64>;
 
-/// What tells a socket from another one at the same path: device, inode and the time at
-/// which it was made. Changes of its owner or mode change none of them.
+/// Identity of a socket at a path: device, inode and creation time. Changes of owner or mode do
+/// not affect it.
 type Identity = (u64, u64, i64, i64);
 
-/// Watches a directory with all that are in it.
+/// Watches a directory and everything in it.
 pub(super) struct Watcher {
     dir: PathBuf,
     watch: Option<Watch>,
     known: BTreeMap<PathBuf, (Identity, u64)>,
     last_number: u64,
-    /// Something may have changed that was not looked at yet.
+    /// Whether something may have changed since the last scan.
     stale: bool,
     failing: bool,
 }
@@ -55,8 +55,8 @@ impl Watcher {
         }
     }
 
-    /// The sockets that there are: at once when called first, and then whenever something
-    /// may have changed. Nothing is missed by dropping what it returns.
+    /// Returns the current sockets: at once on the first call, then whenever something may have
+    /// changed. Dropping the future loses nothing.
     pub(super) async fn changed(&mut self) -> Sockets {
         if !self.stale {
             match &mut self.watch {
@@ -129,8 +129,8 @@ impl Watch {
         })
     }
 
-    /// Waits for events; forgets what they say is gone, so that a socket that is made
-    /// anew is never taken for the last one. Whether the watch goes on.
+    /// Waits for events and drops sockets that were removed, so that a new socket at the same path
+    /// gets a new generation. Returns whether the watch is still valid.
     async fn next(&mut self, known: &mut BTreeMap<PathBuf, (Identity, u64)>) -> bool {
         let mut next = Some(self.events.next().await);
         while let Some(event) = next {
@@ -151,14 +151,14 @@ impl Watch {
     }
 }
 
-/// What there is below a directory.
+/// Contents of a directory tree.
 struct Scan {
     sockets: BTreeMap<PathBuf, Identity>,
     dirs: HashMap<WatchDescriptor, PathBuf>,
 }
 
-/// Makes the directory if it is missing; watches it and those below it, each before it is
-/// read.
+/// Creates the directory if missing, and watches it and its subdirectories, each before reading
+/// it.
 fn scan(dir: &Path, mut watches: Option<Watches>) -> io::Result<Scan> {
     fs::DirBuilder::new()
         .recursive(true)
@@ -172,7 +172,7 @@ fn scan(dir: &Path, mut watches: Option<Watches>) -> io::Result<Scan> {
     while let Some(dir) = left.pop() {
         let read = scan.read(&dir, &mut left, watches.as_mut());
         match read {
-            // Removed meanwhile, which is an event of its parent's.
+            // Removed in the meantime; the parent reports an event.
             Err(error) if error.kind() == io::ErrorKind::NotFound && !scan.dirs.is_empty() => {}
             read => read?,
         }

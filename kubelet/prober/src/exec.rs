@@ -1,4 +1,4 @@
-//! Probes that run a command in the container.
+//! Exec probes: a command in the container.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use tonic::Code;
 
 use super::outcome::Outcome;
 
-/// The command with the variables that the spec gives a value itself; a probe
-/// knows nothing of those that come from elsewhere.
+/// The command, with the variables whose values the spec itself contains. Variables from other
+/// sources are not expanded, as upstream.
 pub(super) fn command(command: &[String], env: &[EnvVar]) -> Vec<String> {
     let value = |name: &str| {
         let variable = env.iter().rev().find(|variable| variable.name == name);
@@ -19,10 +19,10 @@ pub(super) fn command(command: &[String], env: &[EnvVar]) -> Vec<String> {
     command.iter().map(|word| expand(word, value)).collect()
 }
 
-/// Runs the command: 0 is success.
+/// Runs the command; exit code 0 is success.
 ///
 /// # Errors
-/// The runtime did not run it.
+/// The runtime did not run the command.
 pub(super) async fn probe(
     cri: &CriClient,
     container_id: &str,

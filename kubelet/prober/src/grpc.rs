@@ -1,4 +1,4 @@
-//! Probes that ask gRPC's health service.
+//! gRPC probes: the standard health service.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -15,12 +15,12 @@ use tonic::{
 
 use super::outcome::Outcome;
 
-/// Between two attempts to connect: the first, and by how much each is longer.
+/// The delay between attempts to connect: the first, and the growth of each next one.
 const RETRY_BASE: Duration = Duration::from_secs(1);
 const RETRY_FACTOR: f64 = 1.6;
 
-/// Whether the health service on a port of a host says that `service` serves; the
-/// whole server, where it is empty.
+/// Asks the health service on a port of a host about `service`; an empty name asks about the whole
+/// server.
 pub(super) async fn probe(host: &str, port: u16, service: &str, timeout: Duration) -> Outcome {
     let address = match host.parse() {
         Ok(IpAddr::V6(ip)) => format!("[{ip}]:{port}"),
@@ -75,7 +75,7 @@ pub(super) async fn probe(host: &str, port: u16, service: &str, timeout: Duratio
     ))
 }
 
-/// Tries until somebody listens. Fails only for an address that is none.
+/// Retries until a server listens. Fails only for an invalid address.
 async fn connect(address: &str) -> Result<Channel, Error> {
     let endpoint = Endpoint::from_shared(format!("http://{address}"))?
         .user_agent(format!("kube-probe/{}", version::MAJOR_MINOR))?;

@@ -1,5 +1,5 @@
-//! Probes of containers: one task a probe runs it again and again, and what it
-//! finds decides on restarts and readiness.
+//! Liveness, readiness and startup probes. Each probe has a task of its own; its results decide on
+//! restarts and readiness.
 
 #![forbid(unsafe_code)]
 

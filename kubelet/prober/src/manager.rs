@@ -1,4 +1,4 @@
-//! The workers of all probes: begun with their pod, ended with it.
+//! The workers of all probes, started and stopped with their pods.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -29,28 +29,28 @@ use super::{
     worker::{Probed, Worker},
 };
 
-/// A container that has run for longer than this when the kubelet starts was
-/// there before, as upstream.
+/// A container that has been running for longer than this when the kubelet starts existed before,
+/// as upstream.
 const RESTART_GRACE: SignedDuration = SignedDuration::from_secs(10);
 
-/// Begins and ends the workers of probes. What they find is in
-/// [`ProbeResults`]; whose pod is to be looked at for it, they send.
+/// Starts and stops the workers of probes. Results are in [`ProbeResults`]; pods whose results
+/// changed are sent to a channel.
 #[derive(Debug)]
 pub struct ProbeManager(Arc<Shared>);
 
-/// The last status of a pod, as it was made for the API.
+/// The last generated status of a pod.
 type StatusSource = dyn Fn(&PodUid) -> Option<Arc<PodStatus>> + Send + Sync;
 
-/// What all workers share.
+/// State shared by all workers.
 pub(super) struct Shared {
     pub(super) cri: CriClient,
     pub(super) events: EventRecorder,
     pub(super) statuses: Box<StatusSource>,
     pub(super) results: Arc<ProbeResults>,
-    /// Pods of which a probe found something else than before.
+    /// Receives pods whose probe results changed.
     changes: mpsc::Sender<PodUid>,
     workers: Mutex<BTreeMap<Key, Handle>>,
-    /// When the kubelet began to probe.
+    /// The start of this kubelet.
     pub(super) begun: Instant,
     begun_at: Timestamp,
     tasks: TaskTracker,
@@ -66,7 +66,7 @@ impl fmt::Debug for Shared {
     }
 }
 
-/// The probe that a worker is for.
+/// Identifies a probe.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     pub(super) uid: PodUid,
@@ -77,15 +77,15 @@ pub(super) struct Key {
 #[derive(Debug)]
 struct Handle {
     cancel: CancellationToken,
-    /// The container is not one of those that a pod is initialised with.
+    /// Whether the container is not an init container.
     regular: bool,
     prompt: Arc<Notify>,
 }
 
 impl ProbeManager {
-    /// No workers yet. They end with `cancel`. `statuses` knows the containers and
-    /// addresses of pods; `changes` gets the pods of which a probe found something
-    /// else than before, and `events` what failing probes say.
+    /// A manager without workers; they end with `cancel`. `statuses` provides container states and
+    /// pod IPs, `changes` receives pods whose probe results changed, and `events` reports failing
+    /// probes.
     pub fn new(
         cri: CriClient,
         events: EventRecorder,
@@ -109,7 +109,7 @@ impl ProbeManager {
         }))
     }
 
-    /// Begins a worker for each probe of the pod that has none.
+    /// Starts a worker for each probe of the pod that has none.
     pub fn add_pod(&self, pod: &Arc<Pod>) {
         let Some(spec) = &pod.spec else {
             return;
@@ -174,8 +174,8 @@ impl ProbeManager {
         }
     }
 
-    /// The pod's status was made: a container that waits for its first readiness
-    /// is looked at now.
+    /// A new status of the pod was generated: probes the containers that wait for their first
+    /// readiness now.
     pub fn prompt_readiness(&self, uid: &PodUid) {
         for (key, handle) in self.0.workers.lock().range(first(uid)..) {
             if key.uid != *uid {
@@ -187,31 +187,31 @@ impl ProbeManager {
         }
     }
 
-    /// The pod is ending: nothing of it is restarted any more, but whether it is
-    /// ready still matters. Sidecars are probed until they end, as upstream.
+    /// The pod is terminating: liveness and startup probes stop, because nothing is restarted;
+    /// readiness continues. Sidecars are probed until they exit, as upstream.
     pub fn stop_liveness_and_startup(&self, uid: &PodUid) {
         self.stop(|key, handle| {
             key.uid == *uid && handle.regular && key.kind != ProbeType::Readiness
         });
     }
 
-    /// The pod has ended.
+    /// The pod has terminated.
     pub fn remove_pod(&self, uid: &PodUid) {
         self.stop(|key, _| key.uid == *uid);
     }
 
-    /// Ends the workers of all pods but those that `keep` names.
+    /// Stops the workers of all pods except those that `keep` selects.
     pub fn cleanup(&self, keep: impl Fn(&PodUid) -> bool) {
         self.stop(|key, _| !keep(&key.uid));
     }
 
-    /// Waits for the tasks of all workers, after they were cancelled.
+    /// Waits for the tasks of all workers after cancellation.
     pub async fn ended(&self) {
         self.0.tasks.close();
         self.0.tasks.wait().await;
     }
 
-    /// A worker that is stopped takes itself out of the list.
+    /// A stopped worker removes itself from the map.
     fn stop(&self, which: impl Fn(&Key, &Handle) -> bool) {
         for (key, handle) in &*self.0.workers.lock() {
             if which(key, handle) {
@@ -222,25 +222,24 @@ impl ProbeManager {
 }
 
 impl Collector for ProbeManager {
-    /// What the probes of the pods that are there found.
+    /// The probe metrics of current pods.
     fn collect(&self, page: &mut Exposition) {
         self.0.metrics.collect(page);
     }
 }
 
 impl Shared {
-    /// Whether a container that runs since `started` was there before this kubelet.
+    /// Whether a container that has been running since `started` existed before this kubelet.
     pub(super) fn is_older(&self, started: Timestamp) -> bool {
         self.begun_at.duration_since(started) > RESTART_GRACE
     }
 
-    /// Keeps what a probe found, and has the pod looked at when that changes what
-    /// is to be done about it.
+    /// Stores a result, and requests a sync of the pod if the result changed.
     pub(super) async fn set(&self, key: &Key, container_id: &str, result: ProbeResult) -> bool {
         let changed = self.results.set(container_id, key.kind, result);
         let matters = key.kind != ProbeType::Liveness || result == ProbeResult::Failure;
         if changed && matters {
-            // Fails only when nobody looks at pods any more.
+            // Fails only during shutdown, when nobody receives.
             let _ = self.changes.send(key.uid.clone()).await;
         }
         changed
@@ -251,13 +250,13 @@ impl Shared {
         self.workers.lock().contains_key(key)
     }
 
-    /// The worker has ended.
+    /// Removes the worker of a probe.
     pub(super) fn forget(&self, key: &Key) {
         self.workers.lock().remove(key);
     }
 }
 
-/// Nothing of the pod comes before it.
+/// The smallest key of a pod.
 fn first(uid: &PodUid) -> Key {
     Key {
         uid: uid.clone(),

@@ -1,4 +1,4 @@
-//! What probes found, and how long they took, as long as their pods are there.
+//! Metrics of probes, kept as long as their pods exist.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -8,7 +8,7 @@ use kubelet_pod_spec::identity;
 
 use super::results::ProbeType;
 
-/// What the workers of probes count.
+/// Metrics of the probe workers.
 #[derive(Debug)]
 pub(super) struct ProbeMetrics {
     /// By type, result, container, pod, namespace and UID.
@@ -42,7 +42,7 @@ impl Default for ProbeMetrics {
     }
 }
 
-/// Whose probe it is that found something.
+/// The labels of one probe.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Probing<'a> {
     pub(super) pod: &'a Pod,
@@ -51,7 +51,7 @@ pub(super) struct Probing<'a> {
 }
 
 impl Probing<'_> {
-    /// Container, name and namespace of the pod.
+    /// Container name, pod name and namespace.
     fn place(&self) -> [String; 3] {
         let (name, namespace) = (identity::name(self.pod), identity::namespace(self.pod));
         [self.container, name, namespace].map(str::to_owned)
@@ -95,7 +95,7 @@ impl ProbeMetrics {
         self.results.with(labels).increment();
     }
 
-    /// The probe is done no more.
+    /// Removes the metrics of a probe that ended.
     pub(super) fn forget(&self, probing: Probing<'_>) {
         let [container, pod, namespace] = probing.place();
         let kind = probing.probe_type();

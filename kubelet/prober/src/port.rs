@@ -2,19 +2,19 @@
 
 use k8s_openapi::{api::core::v1::Container, apimachinery::pkg::util::intstr::IntOrString};
 
-/// A port that cannot be had.
+/// Why a port cannot be determined.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PortError {
-    /// The container has no port of the name, and the name is no number.
+    /// The name is neither a port of the container nor a number.
     #[error("the container has no port named {0:?}")]
     NotFound(String),
-    /// Outside 1 to 65535.
+    /// The number is outside 1 to 65535.
     #[error("invalid port number: {0}")]
     OutOfRange(i64),
 }
 
-/// The number of a port. A name is looked up in the container's ports first, and
-/// then read as a number.
+/// Resolves a port. A name is looked up in the container's ports first, and parsed as a number
+/// otherwise.
 ///
 /// # Errors
 /// See [`PortError`].

@@ -1,4 +1,4 @@
-//! One run of a probe, whatever it does.
+//! One run of a probe of any kind.
 
 use std::time::Duration;
 
@@ -13,46 +13,46 @@ use super::{
     tcp,
 };
 
-/// How often a probe that says nothing is tried.
+/// Attempts while a probe is inconclusive.
 const TRIES: u32 = 3;
 
-/// Why a probe says nothing of its container.
+/// Why a probe is inconclusive.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProbeError {
     /// The runtime did not run the command.
     #[error(transparent)]
     Exec(#[from] CriError),
-    /// There is no request to send.
+    /// The HTTP request cannot be built.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// The answer broke off.
+    /// The HTTP response was cut off.
     #[error(transparent)]
     Http(#[from] HttpError),
-    /// There is no port to connect to.
+    /// The port cannot be determined.
     #[error(transparent)]
     Port(#[from] PortError),
-    /// The probe does nothing.
+    /// The probe has no action.
     #[error("missing probe handler for container {0:?}")]
     NoHandler(String),
 }
 
-/// What is probed.
+/// The container to probe.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target<'a> {
-    /// The runtime that the container is in.
+    /// The runtime of the container.
     pub(super) cri: &'a CriClient,
-    /// Its spec.
+    /// The container's spec.
     pub(super) container: &'a Container,
-    /// Its id in the runtime.
+    /// Its ID in the runtime.
     pub(super) container_id: &'a str,
-    /// The pod's address.
+    /// The IP address of the pod.
     pub(super) ip: &'a str,
 }
 
-/// Runs a probe, again where it says nothing.
+/// Runs a probe, and repeats it while it is inconclusive.
 ///
 /// # Errors
-/// It said nothing each time; see [`ProbeError`].
+/// Every attempt was inconclusive; see [`ProbeError`].
 pub(super) async fn probe(target: Target<'_>, probe: &Probe) -> Result<Outcome, ProbeError> {
     let mut tries = 1;
     loop {
@@ -97,12 +97,12 @@ async fn run(target: Target<'_>, probe: &Probe) -> Result<Outcome, ProbeError> {
     Err(ProbeError::NoHandler(container.name.clone()))
 }
 
-/// Upstream's defaults hold where the spec names none.
+/// Upstream's default applies if the spec sets none.
 fn timeout(probe: &Probe) -> Duration {
     Duration::from_secs(positive(probe.timeout_seconds).unwrap_or(1).into())
 }
 
-/// A number that counts only above 0.
+/// The value, if it is positive.
 pub(super) fn positive(number: Option<i32>) -> Option<u32> {
     number
         .and_then(|number| u32::try_from(number).ok())

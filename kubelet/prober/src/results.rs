@@ -1,18 +1,18 @@
-//! The last result of every probe, by container id: written by the probes' workers,
-//! read by those who decide on restarts and readiness.
+//! The latest result of every probe by container ID. Workers write them; restarts and readiness
+//! depend on them.
 
 use std::{collections::HashMap, fmt};
 
 use parking_lot::Mutex;
 
-/// What a probe is for.
+/// The purpose of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ProbeType {
-    /// A container that fails it is restarted.
+    /// A container that fails is restarted.
     Liveness,
-    /// A container that fails it gets no traffic.
+    /// A container that fails receives no traffic.
     Readiness,
-    /// Until it succeeds, the other probes wait; a container that fails it is restarted.
+    /// Other probes wait until it succeeds; a container that fails is restarted.
     Startup,
 }
 
@@ -26,14 +26,14 @@ impl fmt::Display for ProbeType {
     }
 }
 
-/// What a probe found, thresholds applied.
+/// The result of a probe after applying thresholds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeResult {
-    /// The container is as it should be.
+    /// The container passed.
     Success,
-    /// It is not.
+    /// The container failed.
     Failure,
-    /// It was not probed yet.
+    /// The container has not been probed yet.
     Unknown,
 }
 
@@ -47,25 +47,25 @@ impl fmt::Display for ProbeResult {
     }
 }
 
-/// The last results.
+/// The latest results.
 #[derive(Debug, Default)]
 pub struct ProbeResults(Mutex<HashMap<(String, ProbeType), ProbeResult>>);
 
 impl ProbeResults {
-    /// The last result for a container; `None` when no worker probes it.
+    /// The latest result for a container; `None` if no worker probes it.
     pub fn get(&self, container_id: &str, probe: ProbeType) -> Option<ProbeResult> {
-        // A lookup by a borrowed pair is not worth a type of its own.
+        // A lookup by a borrowed pair would need a type of its own.
         let key = (container_id.to_owned(), probe);
         self.0.lock().get(&key).copied()
     }
 
-    /// Notes a result; whether it is another one than the last.
+    /// Stores a result; returns whether it differs from the previous one.
     pub fn set(&self, container_id: &str, probe: ProbeType, result: ProbeResult) -> bool {
         let key = (container_id.to_owned(), probe);
         self.0.lock().insert(key, result) != Some(result)
     }
 
-    /// Forgets the result of one probe.
+    /// Removes the result of one probe.
     pub fn remove(&self, container_id: &str, probe: ProbeType) {
         self.0.lock().remove(&(container_id.to_owned(), probe));
     }

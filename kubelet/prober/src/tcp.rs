@@ -1,4 +1,4 @@
-//! Probes that connect.
+//! TCP probes.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tokio::net::TcpStream;
 
 use super::outcome::Outcome;
 
-/// Whether somebody listens on a port of a host.
+/// Whether a port of a host accepts a connection.
 pub(super) async fn probe(host: &str, port: u16, timeout: Duration) -> Outcome {
     match tokio::time::timeout(timeout, TcpStream::connect((host, port))).await {
         Ok(Ok(_)) => Outcome::Success,

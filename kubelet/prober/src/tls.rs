@@ -1,5 +1,4 @@
-//! TLS to whoever is there: certificates of containers are not checked, for
-//! nobody told the node whom to trust.
+//! TLS without verification: a probe does not know which certificates to trust.
 
 use std::sync::{Arc, LazyLock};
 
@@ -13,7 +12,7 @@ use tokio_rustls::rustls::{
     pki_types::{CertificateDer, ServerName, UnixTime},
 };
 
-/// Takes every certificate; offers HTTP/2 and HTTP/1.1.
+/// A configuration that accepts any certificate and offers HTTP/2 and HTTP/1.1.
 pub(super) fn config() -> Result<Arc<ClientConfig>, rustls::Error> {
     static CONFIG: LazyLock<Result<Arc<ClientConfig>, rustls::Error>> = LazyLock::new(new_config);
     CONFIG.clone()
@@ -27,12 +26,12 @@ fn new_config() -> Result<Arc<ClientConfig>, rustls::Error> {
         .with_custom_certificate_verifier(Arc::new(Anybody(provider)))
         .with_no_client_auth();
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    // A probe is to find out whether a whole handshake works.
+    // A resumed session would skip part of the handshake that the probe tests.
     config.resumption = Resumption::disabled();
     Ok(Arc::new(config))
 }
 
-/// Trusts every certificate.
+/// Accepts any certificate.
 #[derive(Debug)]
 struct Anybody(Arc<CryptoProvider>);
 
