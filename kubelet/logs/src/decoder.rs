@@ -1,4 +1,4 @@
-//! From the bytes of a log file to what is shown of it.
+//! Decodes the bytes of a log file into the output for the reader.
 
 use bytes::{Bytes, BytesMut};
 use jiff::Timestamp;
@@ -9,39 +9,39 @@ use super::{
     record::{Format, Head, Stream, cri_head, shown_time},
 };
 
-/// So much of a line is waited for; what is longer is shown as it comes.
+/// The longest line that is buffered; a longer one is output in parts.
 const LONGEST_LINE: usize = 256 * 1024;
-/// Longest line that is put together where it cannot be shown in parts.
+/// The longest line that is buffered if its format does not allow output in parts.
 const LONGEST_JSON_LINE: usize = 4 * 1024 * 1024;
 
-/// Takes the bytes of a file in any parts, and gives what is to be shown.
+/// Consumes the bytes of a file in pieces of any size and produces the output.
 #[derive(Debug)]
 pub struct Decoder {
     format: Option<Format>,
-    /// A line without its end yet.
+    /// An incomplete line.
     line: Vec<u8>,
-    /// A line of which a part was handled already.
+    /// A line whose beginning was already processed.
     rest: Rest,
     output: Output,
 }
 
-/// What becomes of the rest of a line.
+/// How the rest of a line is treated.
 #[derive(Clone, Debug)]
 enum Rest {
-    /// There is none: a line begins.
+    /// A new line begins.
     None,
-    /// It is text of this record.
+    /// The rest is text of this record.
     Text(Head),
-    /// It is of no use.
+    /// The rest is skipped.
     Skip,
 }
 
-/// Nothing more is to be shown.
+/// The output is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
 impl Decoder {
-    /// A decoder of one log, or of one after the other.
+    /// A decoder of one log, or of several in sequence.
     pub fn new(options: &LogOptions) -> Self {
         Self {
             format: None,
@@ -58,20 +58,20 @@ impl Decoder {
         }
     }
 
-    /// What is to be shown of the bytes so far.
+    /// Takes the output so far.
     pub fn take(&mut self) -> Bytes {
         self.output.buffer.split().freeze()
     }
 
-    /// How much is to be shown and not taken yet, in bytes.
+    /// Size in bytes of the output not taken yet.
     pub fn held(&self) -> usize {
         self.output.buffer.len()
     }
 
-    /// Takes more bytes of the file.
+    /// Consumes more bytes of the file.
     ///
     /// # Errors
-    /// Nothing more is to be shown.
+    /// The output is complete.
     pub fn push(&mut self, mut bytes: &[u8]) -> Result<(), Full> {
         while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
             let (part, rest) = (&bytes[..end], &bytes[end + 1..]);
@@ -86,10 +86,10 @@ impl Decoder {
         self.append(bytes)
     }
 
-    /// The file, or this one of several, has ended: so has its last line.
+    /// The file, or this one of several, has ended, and with it its last line.
     ///
     /// # Errors
-    /// Nothing more is to be shown.
+    /// The output is complete.
     pub fn end(&mut self) -> Result<(), Full> {
         if self.line.is_empty() && matches!(self.rest, Rest::None) {
             return Ok(());
@@ -97,10 +97,10 @@ impl Decoder {
         self.end_line()
     }
 
-    /// Another file follows, which may be of another format.
+    /// Another file follows, possibly in another format.
     ///
     /// # Errors
-    /// Nothing more is to be shown.
+    /// The output is complete.
     pub fn next_file(&mut self) -> Result<(), Full> {
         self.end()?;
         self.format = None;
@@ -143,7 +143,7 @@ impl Decoder {
         }
     }
 
-    /// Shows a whole line.
+    /// Processes a complete line.
     fn line(&mut self, line: &[u8]) -> Result<(), Full> {
         if self.format.is_none() {
             self.format = Format::of(line);
@@ -161,21 +161,21 @@ impl Decoder {
     }
 }
 
-/// What is shown of records.
+/// Selects and formats the records to output.
 #[derive(Debug)]
 struct Output {
     timestamps: bool,
     since: Option<Timestamp>,
     stream: Option<Stream>,
-    /// Bytes that may still be shown.
+    /// Remaining bytes of the limit.
     left: Option<u64>,
-    /// The next text begins a line.
+    /// Whether the next text starts a line.
     begins_line: bool,
     buffer: BytesMut,
 }
 
 impl Output {
-    /// Shows a record, or the beginning of one.
+    /// Outputs a record, or its beginning.
     fn record(&mut self, head: &Head, text: &[u8]) -> Result<(), Full> {
         if self.is_wanted(head) && self.timestamps && self.begins_line {
             self.put(shown_time(&head.written_at).as_bytes())?;
@@ -184,7 +184,7 @@ impl Output {
         self.text(head, text)
     }
 
-    /// Shows text of a record that was begun.
+    /// Outputs more text of the current record.
     fn text(&mut self, head: &Head, text: &[u8]) -> Result<(), Full> {
         if !self.is_wanted(head) {
             return Ok(());

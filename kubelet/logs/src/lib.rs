@@ -1,8 +1,7 @@
-//! Logs of containers: reading them, following them, rotating them, and the
-//! links to them.
+//! Logs of containers: reading, following, rotating and linking them.
 //!
-//! A runtime writes a container's log to one file, in the CRI format; engines of
-//! old write json-file. Both are read; what is rotated away is not, as upstream.
+//! A runtime writes the log of a container to one file in the CRI format; older engines write
+//! json-file. Both formats are read. Rotated files are not, as upstream.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,4 @@
-//! Links to logs in one directory, named by pod, container and id: log agents
-//! read them.
+//! Links to logs in one directory, named by pod, container and ID. Log agents read them.
 
 use std::{
     fs, io,
@@ -9,21 +8,21 @@ use std::{
 
 use tracing::{debug, warn};
 
-/// Longest file name on most file systems, in bytes.
+/// The longest file name on most file systems, in bytes.
 const MAX_NAME: usize = 255;
 const SUFFIX: &str = ".log";
-/// Shorter ends of names are no ids.
+/// Shorter endings of names are not IDs.
 const MIN_ID: usize = 6;
 
-/// Where the link to a container's log is.
+/// The path of the link to a container's log.
 pub fn link_path(dir: &Path, pod: &str, namespace: &str, container: &str, id: &str) -> PathBuf {
     let mut name = format!("{pod}_{namespace}_{container}-{id}");
-    // Names and ids are ASCII.
+    // Names and IDs are ASCII.
     name.truncate(MAX_NAME - SUFFIX.len());
     dir.join(name + SUFFIX)
 }
 
-/// Links to a container's log, if there is one: some engines log elsewhere.
+/// Links to a container's log, if the log exists: some engines log elsewhere.
 pub fn make(link: &Path, log: &Path) {
     let made = match fs::symlink_metadata(log) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return,

@@ -1,4 +1,4 @@
-//! What of a log is asked for: the API's `PodLogOptions`.
+//! Options of a request for a log: the API's `PodLogOptions`.
 
 use std::time::Duration;
 
@@ -7,48 +7,48 @@ use kubelet_host::clock;
 
 use super::record::Stream;
 
-/// What of a container's log is wanted.
+/// Which part of a container's log is requested.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogOptions {
-    /// Go on with what is written later, until the container ends.
+    /// Follow the log until the container exits.
     pub follow: bool,
-    /// The log of the run before this one.
+    /// The log of the previous run.
     pub previous: bool,
-    /// Put each line's time before it.
+    /// Prefix each line with its time.
     pub timestamps: bool,
-    /// Only so many lines from the end.
+    /// Number of lines from the end.
     pub tail_lines: Option<u64>,
-    /// Not more bytes than so many.
+    /// Limit of output in bytes.
     pub limit_bytes: Option<u64>,
-    /// Only lines that are not older.
+    /// Only lines since this time.
     pub since: Option<Timestamp>,
-    /// Only what was written to this stream.
+    /// Only this stream.
     pub stream: Option<Stream>,
 }
 
-/// Why options are none, with upstream's answers.
+/// Why options are invalid, with upstream's responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OptionsError {
-    /// A parameter has a value of another type.
+    /// A parameter has the wrong type.
     #[error(r#"{{"message": "Unable to decode query."}}"#)]
     Undecodable,
-    /// A value, or two together, are not allowed.
+    /// A value or a combination is not allowed.
     #[error(r#"{{"message": "Invalid request."}}"#)]
     Invalid,
 }
 
 impl LogOptions {
-    /// The options that a request's parameters, decoded, ask for.
+    /// Parses the decoded query parameters of a request.
     ///
     /// # Errors
-    /// A value is none of its type, or is not allowed.
+    /// A value has the wrong type or is not allowed.
     pub fn from_parameters<'a>(
         parameters: impl IntoIterator<Item = (&'a str, &'a str)>,
     ) -> Result<Self, OptionsError> {
         let mut options = Self::default();
         let (mut tail, mut limit, mut since_seconds) = (None, None, None);
         let (mut since_time, mut stream) = (None, None);
-        // An old name, which wins.
+        // A deprecated name, which takes precedence.
         let mut old_tail = None;
         for (name, value) in parameters {
             match name {
@@ -95,7 +95,7 @@ impl LogOptions {
     }
 }
 
-/// As the API reads bools in a query.
+/// Parses a boolean query parameter as the API server does.
 fn is_true(value: &str) -> bool {
     !matches!(value, "false" | "0")
 }

@@ -1,13 +1,12 @@
-//! Where a container's log is, opened without following links.
+//! Opens log files without following links.
 //!
-//! Whoever can write into the directory of all logs, as a pod that mounts the node's
-//! `/var/log`, can put a link in the place of a pod's directory, a container's, or a log. The
-//! kubelet works as root: it would show, rename and remove whatever such a link leads to.
-//! Upstream follows them.
+//! A pod that mounts the node's `/var/log` can replace the directory of a pod or a container, or a
+//! log itself, with a link. The kubelet runs as root and would show, rename or delete whatever the
+//! link points to. Upstream follows such links.
 //!
-//! A runtime may have its own log elsewhere, and a link to it where CRI expects the log, as
-//! cri-dockerd. Such a link is followed once, to a file whose name begins with the container's
-//! id: nobody finds another's file by that name.
+//! A runtime may keep its log elsewhere and put a link where CRI expects it, as cri-dockerd does.
+//! Such a link is followed once, to a file whose name starts with the ID of the container, which
+//! no other file has.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -25,18 +24,18 @@ use rustix::{
     io::Errno,
 };
 
-/// The directories of a path that are a pod's: its own, and the container's. Those before are
-/// the node's, which may be links: `/var/log` is one on some.
+/// The directories of a path that belong to a pod: its own and that of the container. The ones
+/// before them belong to the node and may be links, as `/var/log` is on some nodes.
 const OF_THE_POD: usize = 2;
 
-/// The directory of a container's log, reached without following links, and the log's name.
+/// The directory of a container's log, reached without following links, and the name of the log.
 #[derive(Debug)]
 pub(super) struct Place(tree_walk::Place);
 
-/// Opens the log of the container with this id. Returns also where it is.
+/// Opens the log of the container with this ID. Returns its path too.
 ///
 /// # Errors
-/// `NotFound`; it cannot be opened, is no file, or is not the container's own.
+/// `NotFound`; the log cannot be opened, is not a file, or belongs to another container.
 pub fn open_log(log: &Path, container_id: &str) -> io::Result<(File, PathBuf)> {
     let place = Place::open(log)?;
     if !place.0.is_link()? {
@@ -56,23 +55,23 @@ pub fn open_log(log: &Path, container_id: &str) -> io::Result<(File, PathBuf)> {
 }
 
 impl Place {
-    /// The place of a log, which may be missing itself.
+    /// The place of a log, which may itself be missing.
     ///
     /// # Errors
-    /// `NotFound` without its directory; a link is named.
+    /// `NotFound` if its directory is missing; the path contains a link.
     pub(super) fn open(log: &Path) -> io::Result<Self> {
         tree_walk::Place::open(log, OF_THE_POD).map(Self)
     }
 
-    /// The log's own name.
+    /// The file name of the log.
     pub(super) fn name(&self) -> &OsStr {
         self.0.name()
     }
 
-    /// What the log is, without following it.
+    /// The metadata of the log, without following a link.
     ///
     /// # Errors
-    /// `NotFound`, and the system's.
+    /// `NotFound` or another error of the system.
     pub(super) fn stat(&self) -> io::Result<Stat> {
         self.0.stat()
     }
@@ -80,9 +79,9 @@ impl Place {
     /// Opens a file for reading.
     ///
     /// # Errors
-    /// `NotFound`; it cannot be opened, or is no file.
+    /// `NotFound`; it cannot be opened or is not a file.
     pub(super) fn read(&self, name: &OsStr) -> io::Result<File> {
-        // A pipe without a writer would be waited for.
+        // Opening a pipe without a writer would block.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = File::from(openat(self.0.directory(), name, flags, Mode::empty())?);
         if !file.metadata()?.is_file() {
@@ -91,29 +90,29 @@ impl Place {
         Ok(file)
     }
 
-    /// Makes a file that was not there.
+    /// Creates a new file.
     ///
     /// # Errors
-    /// `AlreadyExists`, and the system's.
+    /// `AlreadyExists` or another error of the system.
     pub(super) fn create(&self, name: &OsStr, mode: Mode) -> io::Result<File> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         Ok(openat(self.0.directory(), name, flags, mode)?.into())
     }
 
-    /// Renames what is in the directory, unless the other name is taken.
+    /// Renames a file in the directory unless the new name exists.
     ///
     /// # Errors
-    /// `NotFound`, `AlreadyExists`, and the system's.
+    /// `NotFound`, `AlreadyExists` or another error of the system.
     pub(super) fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
         let flags = RenameFlags::NOREPLACE;
         let directory = self.0.directory();
         Ok(renameat_with(directory, from, directory, to, flags)?)
     }
 
-    /// Removes a file or a link; what is not there is removed.
+    /// Removes a file or a link. A missing one is not an error.
     ///
     /// # Errors
-    /// The system's.
+    /// An error of the system.
     pub(super) fn remove(&self, name: &OsStr) -> io::Result<()> {
         match unlinkat(self.0.directory(), name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -121,11 +120,10 @@ impl Place {
         }
     }
 
-    /// The names in the directory that begin with `prefix` and are of the kind that is wanted,
-    /// sorted.
+    /// The sorted names in the directory that start with `prefix` and have the wanted file type.
     ///
     /// # Errors
-    /// The system's.
+    /// An error of the system.
     pub(super) fn names(
         &self,
         prefix: &OsStr,

@@ -1,4 +1,4 @@
-//! Reads a container's log file, and goes on with what is written to it.
+//! Reads a container's log file and follows it.
 
 use std::{
     future::Future,
@@ -19,15 +19,15 @@ use tokio::{
 
 use super::{decoder::Decoder, options::LogOptions, place::open_log, tail, watch::FileWatch};
 
-/// Bytes that are read at a time.
+/// Size of one read in bytes.
 const BLOCK: usize = 64 * 1024;
-/// So much is put together before it is handed on.
+/// Size of the chunks handed to the receiver.
 const PART: usize = 64 * 1024;
-/// How often it is asked, at most, whether the container still runs; and how
-/// often the file is looked at without a change being noticed.
+/// The shortest time between checks whether the container still runs, and the longest time between
+/// checks of the file without a notification.
 const CHECK_PERIOD: Duration = Duration::from_secs(1);
 
-/// Why a log cannot be read (on).
+/// Why a log cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The file cannot be opened.
@@ -35,7 +35,7 @@ pub enum ReadError {
     Open {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// The file cannot be read.
@@ -43,16 +43,16 @@ pub enum ReadError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// Why reading ends.
+/// Why reading ended.
 enum End {
-    /// All was read that is wanted.
+    /// Everything requested was read.
     Done,
-    /// Nobody listens any more.
+    /// The receiver is gone.
     Gone,
     Failed(ReadError),
 }
@@ -63,16 +63,15 @@ impl From<ReadError> for End {
     }
 }
 
-/// A log file that is open: what is wrong with it is known before anything is
-/// answered.
+/// An open log file. Opening reports errors before the response begins.
 #[derive(Debug)]
 pub struct LogReader {
     path: PathBuf,
     container_id: String,
-    /// Where it is, if the log is a link to it.
+    /// The target, if the log is a link.
     found_at: PathBuf,
     file: File,
-    /// Where the file is read to, when it is not read on.
+    /// The offset at which to stop, unless the log is followed.
     until: Option<u64>,
     position: u64,
     decoder: Decoder,
@@ -80,10 +79,10 @@ pub struct LogReader {
 }
 
 impl LogReader {
-    /// Opens the log of the container with this id and finds where to begin.
+    /// Opens the log of the container with this ID and finds the start of the output.
     ///
     /// # Errors
-    /// The file cannot be opened or read, or is not the container's own.
+    /// The file cannot be opened or read, or belongs to another container.
     pub async fn open(
         path: &Path,
         container_id: &str,
@@ -126,13 +125,13 @@ impl LogReader {
         Ok(())
     }
 
-    /// Reads the log into `parts` to its end; with [`LogOptions::follow`] as long
-    /// as `is_running` says that the container may write.
+    /// Reads the log into `parts` to its end. With [`LogOptions::follow`] it continues while
+    /// `is_running` says that the container may write.
     ///
-    /// Ends early when nobody receives the parts.
+    /// Ends early if the receiver is gone.
     ///
     /// # Errors
-    /// The file cannot be read on.
+    /// The file cannot be read.
     pub async fn read<F>(
         mut self,
         parts: &mpsc::Sender<Result<Bytes, ReadError>>,
@@ -152,7 +151,7 @@ impl LogReader {
             return;
         }
         if let Err(End::Failed(error)) = end {
-            // The receiver may have gone as well.
+            // The receiver may be gone too.
             let _ = parts.send(Err(error)).await;
         }
     }
@@ -173,14 +172,14 @@ impl LogReader {
     where
         F: Future<Output = bool>,
     {
-        // Watched before it is read: what is written in between is noticed.
+        // Watch before reading, so that no write goes unnoticed.
         let mut watch = FileWatch::new(&self.found_at);
         let mut asked: Option<Instant> = None;
         loop {
             self.read_to_end(parts).await?;
             let replaced = self.replacement().await?;
             if let Some(file) = replaced {
-                // What the writer wrote before it turned to the new file.
+                // The rest that was written before the switch to the new file.
                 self.read_to_end(parts).await?;
                 self.decoder.next_file().map_err(|_| End::Done)?;
                 self.file = file;
@@ -191,7 +190,7 @@ impl LogReader {
             if asked.is_none_or(|asked| asked.elapsed() >= CHECK_PERIOD) {
                 asked = Some(Instant::now());
                 if !is_running().await {
-                    // All that it wrote was written before it ended.
+                    // Everything was written before the container exited.
                     self.read_to_end(parts).await?;
                     return self.decoder.end().map_err(|_| End::Done);
                 }
@@ -238,8 +237,7 @@ impl LogReader {
         parts.send(Ok(part)).await.map_err(|_| End::Gone)
     }
 
-    /// The file that was put in the place of the one that is read. One that was
-    /// cut off is read from its beginning.
+    /// The file that replaced the current one. A truncated file is read from the start.
     async fn replacement(&mut self) -> Result<Option<File>, End> {
         let failed = |source| ReadError::Read {
             path: self.path.clone(),
@@ -252,7 +250,7 @@ impl LogReader {
         }
         let file = match open(&self.path, &self.container_id).await {
             Ok((file, _)) => file,
-            // Renamed, and the writer has not made a new one yet.
+            // Renamed, and the writer has not created the new file yet.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed(error).into()),
         };

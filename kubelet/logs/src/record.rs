@@ -1,11 +1,11 @@
-//! Lines of a log file: the CRI format, and the json-file format of old.
+//! Lines of a log file, in the CRI format and in the older json-file format.
 
 use std::borrow::Cow;
 
 use jiff::Timestamp;
 use serde::Deserialize;
 
-/// Where a container wrote to.
+/// The stream that a container wrote to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
     /// Standard output.
@@ -24,7 +24,7 @@ impl Stream {
     }
 }
 
-/// How the lines of a file are written.
+/// The format of the lines of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     /// `2016-10-06T00:17:09.669794202Z stdout F text`.
@@ -33,15 +33,15 @@ pub(super) enum Format {
     Json,
 }
 
-/// What stands before the text.
+/// The metadata of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Head {
-    /// When it was written.
+    /// The time of writing.
     pub(super) at: Timestamp,
-    /// The same as it is written in the file.
+    /// The time as text, as in the file.
     pub(super) written_at: String,
     pub(super) stream: Stream,
-    /// The text goes on in the next record of the stream.
+    /// Whether the text continues in the next record of the stream.
     pub(super) is_partial: bool,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Head {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record<'a> {
     pub(super) head: Head,
-    /// The text, with its end of line unless it is partial.
+    /// The text, with a newline unless it is partial.
     pub(super) text: Cow<'a, [u8]>,
 }
 
@@ -64,14 +64,14 @@ struct JsonLine<'a> {
 }
 
 impl Format {
-    /// The format that a line without its end is written in.
+    /// The format of a line without its newline.
     pub(super) fn of(line: &[u8]) -> Option<Self> {
         [Self::Cri, Self::Json]
             .into_iter()
             .find(|format| format.parse(line).is_some())
     }
 
-    /// Reads a line without its end.
+    /// Parses a line without its newline.
     pub(super) fn parse(self, line: &[u8]) -> Option<Record<'_>> {
         match self {
             Self::Cri => {
@@ -91,19 +91,19 @@ impl Format {
     }
 }
 
-/// The head of a CRI line, and what was read of its text.
+/// The head of a CRI line, and the start of its text.
 pub(super) fn cri_head(line: &[u8]) -> Option<(Head, &[u8])> {
     let mut parts = line.splitn(4, |byte| *byte == b' ');
     let written_at = std::str::from_utf8(parts.next()?).ok()?;
     let stream = Stream::parse(parts.next()?)?;
     let tags = parts.next()?;
-    // The text may be missing; the space before it may not.
+    // The text may be missing, but not the space before it.
     let text = parts.next()?;
     let head = Head {
         at: written_at.parse().ok()?,
         written_at: written_at.to_owned(),
         stream,
-        // Further tags are for later versions of the format.
+        // Further tags are reserved for later versions of the format.
         is_partial: tags.split(|byte| *byte == b':').next() == Some(b"P"),
     };
     Some((head, text))
@@ -124,7 +124,7 @@ fn json(line: &[u8]) -> Option<Record<'_>> {
     Some(Record { head, text })
 }
 
-/// A time as logs show it: with nine digits of the second, so that lines align.
+/// A time as logs show it, with nine fractional digits, so that lines align.
 pub(super) fn shown_time(written: &str) -> String {
     let (seconds, rest) = match written.split_once('.') {
         Some((seconds, rest)) => (seconds, rest),

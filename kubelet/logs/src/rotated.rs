@@ -1,6 +1,5 @@
-//! The log files of one container that are not written to any more: how they are
-//! named, compressed and removed. Names and order are upstream's, so that either
-//! kubelet goes on with what the other left.
+//! The rotated log files of a container: their names, compression and removal. Names and order are
+//! upstream's, so that either kubelet continues where the other stopped.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -17,19 +16,19 @@ use super::place::Place;
 const COMPRESSED: &str = ".gz";
 const UNFINISHED: &str = ".tmp";
 
-/// The name to which a log is renamed at a time.
+/// The name of a log rotated at this time.
 pub(super) fn rotated_name(log: &OsStr, now: Timestamp) -> OsString {
     with_suffix(log, &now.strftime(".%Y%m%d-%H%M%S").to_string())
 }
 
-/// Makes room for one more rotated file, such that `max_files` are there with it
-/// and the one that is written to, and compresses the others.
+/// Makes room for one more rotated file, so that `max_files` remain including it and the current
+/// one, and compresses the others.
 ///
 /// # Errors
 /// A file cannot be read, written or removed.
 pub(super) fn make_room(log: &Place, max_files: usize) -> io::Result<()> {
     let mut used = Vec::new();
-    // What is no file, as a link, was rotated by nobody.
+    // Other file types, such as links, are not rotated logs.
     let all = rotated_files(log, FileType::is_file)?;
     for name in &all {
         if is_used(name, &all) {
@@ -38,7 +37,7 @@ pub(super) fn make_room(log: &Place, max_files: usize) -> io::Result<()> {
             log.remove(name)?;
         }
     }
-    // The oldest first: whoever reads is at the newer ones.
+    // The oldest first, because readers are at the newer ones.
     let kept = max_files.saturating_sub(2);
     let (old, kept) = used.split_at(used.len().saturating_sub(kept));
     for name in old {
@@ -50,7 +49,7 @@ pub(super) fn make_room(log: &Place, max_files: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes a container's log with all that was rotated of it.
+/// Removes a container's log with its rotated files.
 ///
 /// # Errors
 /// A file cannot be removed.
@@ -65,7 +64,7 @@ pub fn remove_logs(log: &Path) -> io::Result<()> {
     log.remove(log.name())
 }
 
-/// The files named `<log>.*`, the oldest first.
+/// The files named `<log>.*`, oldest first.
 fn rotated_files(log: &Place, is_wanted: impl Fn(FileType) -> bool) -> io::Result<Vec<OsString>> {
     log.names(&with_suffix(log.name(), "."), is_wanted)
 }
@@ -89,7 +88,7 @@ fn compress(log: &Place, name: &OsStr) -> io::Result<()> {
         log.rename(&unfinished, &with_suffix(name, COMPRESSED))
     })();
     if compressed.is_err() {
-        // The next rotation removes what is left now.
+        // The next rotation removes what is left.
         let _ = log.remove(&unfinished);
     }
     compressed?;

@@ -1,4 +1,4 @@
-//! Rotates the logs of running containers that have grown too long.
+//! Rotates the logs of running containers that exceed a size.
 
 use std::{
     collections::BTreeMap,
@@ -22,17 +22,16 @@ use tracing::{debug, info, warn};
 
 use super::{place::Place, rotated};
 
-/// When logs are rotated, and what is kept of them.
+/// When logs are rotated, and how many files are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RotationPolicy {
-    /// Bytes from which on a log is rotated (`containerLogMaxSize`).
+    /// Size in bytes at which a log is rotated (`containerLogMaxSize`).
     pub max_size: u64,
-    /// Files of a container, with the one that is written to
-    /// (`containerLogMaxFiles`); at least 2.
+    /// Files per container, including the current one (`containerLogMaxFiles`); at least 2.
     pub max_files: usize,
-    /// Logs that are rotated at the same time (`containerLogMaxWorkers`).
+    /// Logs rotated at the same time (`containerLogMaxWorkers`).
     pub max_workers: usize,
-    /// Between two looks at their sizes (`containerLogMonitorInterval`).
+    /// Time between checks (`containerLogMonitorInterval`).
     pub monitor_interval: Duration,
 }
 
@@ -107,7 +106,7 @@ impl<R: Fn() -> Vec<(String, PathBuf)>> LogRotation<R> {
         }
     }
 
-    /// The running containers whose log is too long, or is not there.
+    /// The running containers whose log is too large or missing.
     async fn due(&self) -> Vec<String> {
         let logs = (self.running)();
         let max_size = self.policy.max_size;
@@ -126,19 +125,19 @@ fn is_due(path: &Path, max_size: u64) -> bool {
     }
 }
 
-/// What a link leads to is rotated by whoever made it.
+/// A link is rotated by its owner.
 fn is_too_long(found: &Stat, max_size: u64) -> bool {
     FileType::from_raw_mode(found.st_mode).is_file()
         && u64::try_from(found.st_size).is_ok_and(|size| size >= max_size)
 }
 
-/// Rotates the log of a container, if the runtime has it where it is too long.
+/// Rotates the log of a container, if the file at the runtime's path is too large.
 async fn rotate(cri: &CriClient, id: &str, policy: RotationPolicy) -> Result<(), RotationError> {
     let status = match cri.container_status(id).await {
         Err(error) if error.is_not_found() => return Ok(()),
         status => status?,
     };
-    // What does not run writes nothing more.
+    // A container that is not running writes nothing more.
     if status.state() != v1::ContainerState::ContainerRunning || status.log_path.is_empty() {
         return Ok(());
     }
@@ -164,12 +163,12 @@ async fn rotate(cri: &CriClient, id: &str, policy: RotationPolicy) -> Result<(),
         from.rename(from.name(), &to)
     };
     blocking(prepare).await??;
-    // Killed here, the next look finds no log and reopens it.
+    // After a crash here, the next check finds no log and reopens it.
     let Err(error) = cri.reopen_container_log(id).await else {
         info!(container_id = id, path, "rotated a log");
         return Ok(());
     };
-    // A runtime that has reopened the log all the same keeps its new one.
+    // If the runtime reopened the log nevertheless, the new file stays.
     let back = blocking(move || log.rename(&rotated, log.name()));
     match back.await? {
         Err(taken) if taken.kind() == io::ErrorKind::AlreadyExists => Err(error.into()),

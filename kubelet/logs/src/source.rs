@@ -1,4 +1,4 @@
-//! Which log a request for a container's logs means.
+//! Finds and opens the log that a request means.
 
 use bytes::Bytes;
 use k8s_openapi::api::core::v1::{ContainerState, Pod, PodStatus};
@@ -8,10 +8,10 @@ use tokio::sync::mpsc;
 
 use super::{LogOptions, LogReader, ReadError};
 
-/// Parts of a log on their way to a reader who is slower than the file.
+/// Chunks buffered for a reader that is slower than the file.
 const PARTS: usize = 2;
 
-/// A log, part by part.
+/// A log in chunks.
 pub type LogParts = mpsc::Receiver<Result<Bytes, ReadError>>;
 
 /// Why there is no log, in upstream's words.
@@ -28,17 +28,17 @@ pub enum LogError {
         /// The pod.
         pod: String,
     },
-    /// The container has no log, or none yet.
+    /// The container has no log yet.
     #[error("container {container:?} in pod {pod:?} {what}")]
     NoLog {
         /// The container.
         container: String,
         /// The pod.
         pod: String,
-        /// What it is instead.
+        /// The state of the container.
         what: String,
     },
-    /// The container has run once at most.
+    /// The container has not run before.
     #[error("previous terminated container {container:?} in pod {pod:?} not found")]
     NoPrevious {
         /// The container.
@@ -46,7 +46,7 @@ pub enum LogError {
         /// The pod.
         pod: String,
     },
-    /// The runtime does not tell where the log is.
+    /// The runtime does not report the path of the log.
     #[error("unable to retrieve container logs for {0}")]
     Unknown(String),
     /// The file cannot be read.
@@ -82,15 +82,14 @@ pub async fn open(
     let reader = LogReader::open(status.log_path.as_ref(), cri_id, options).await?;
     let (sender, parts) = mpsc::channel(PARTS);
     let (cri, cri_id) = (cri.clone(), cri_id.to_owned());
-    // Ends with its receiver.
+    // Ends with the receiver.
     tokio::spawn(async move {
         reader.read(&sender, || is_running(&cri, &cri_id)).await;
     });
     Ok(parts)
 }
 
-/// Whether a container may still write. A runtime that is away says nothing
-/// about its containers.
+/// Whether a container may still write; also if the runtime does not answer.
 async fn is_running(cri: &CriClient, id: &str) -> bool {
     match cri.container_status(id).await {
         Ok(status) => {
@@ -100,8 +99,8 @@ async fn is_running(cri: &CriClient, id: &str) -> bool {
     }
 }
 
-/// Id, with the runtime's name before it, of the run of a container whose log is
-/// to be shown: the one that runs, or else the last one that did.
+/// The ID, prefixed with the name of the runtime, of the run whose log is shown: the current one,
+/// or else the last one.
 ///
 /// # Errors
 /// The container has not run, or not before.

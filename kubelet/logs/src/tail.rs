@@ -1,19 +1,18 @@
-//! Where the last lines of a log file begin.
+//! Finds the start of the last lines of a log file.
 
 use std::{fs::File, io, os::unix::fs::FileExt as _};
 
 use super::record::{Format, cri_head};
 
-/// Bytes that are read at a time, from the end backwards.
+/// Size of one read, backwards from the end.
 const BLOCK: u64 = 64 * 1024;
-/// The head of a line in the CRI format is never longer.
+/// The head of a CRI line is never longer.
 const HEAD: usize = 128;
-/// Longer lines of the json-file format are taken for whole.
+/// Longer json-file lines count as complete.
 const LONGEST_JSON: u64 = 1024 * 1024;
 
-/// Offset at which the last `lines` lines of the first `size` bytes begin. Lines
-/// that a container wrote are counted, however many records of the file they
-/// take; one without its end is not counted.
+/// The offset of the last `lines` lines in the first `size` bytes. Counts the lines that the
+/// container wrote, which may span several records; an unfinished line does not count.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -23,7 +22,7 @@ pub fn start_of_tail(file: &File, size: u64, lines: u64) -> io::Result<u64> {
     }
     let mut format = None;
     let mut left = lines;
-    // The end of the record whose beginning is looked for.
+    // The end of the record whose start is searched.
     let mut end = None;
     let mut block_end = size;
     let mut buffer = Vec::new();
@@ -58,7 +57,7 @@ pub fn start_of_tail(file: &File, size: u64, lines: u64) -> io::Result<u64> {
     }
 }
 
-/// Whether the record in `start..end` ends a line that the container wrote.
+/// Whether the record in `start..end` ends a line of the container.
 fn ends_line(file: &File, start: u64, end: u64, format: &mut Option<Format>) -> io::Result<bool> {
     let length = usize::try_from(end - start).unwrap_or(usize::MAX);
     if *format != Some(Format::Json) {
@@ -68,7 +67,7 @@ fn ends_line(file: &File, start: u64, end: u64, format: &mut Option<Format>) -> 
             return Ok(!head.is_partial);
         }
         if *format == Some(Format::Cri) {
-            // Nothing is shown of it.
+            // Nothing of it is shown.
             return Ok(false);
         }
     }

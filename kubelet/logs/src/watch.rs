@@ -1,21 +1,21 @@
-//! Being woken when a log file is written to, or another is put in its place.
+//! Notifies when a log file is written to or replaced.
 
 use std::{ffi::OsString, io, path::Path, time::Duration};
 
 use futures::StreamExt as _;
 use inotify::{EventStream, Inotify, WatchMask};
 
-/// A handful of events at a time; more wait in the kernel.
+/// Space for a handful of events; the kernel queues more.
 const BUFFER: usize = 1024;
-/// Writes within this time are one change.
+/// Writes within this time count as one change.
 const QUIET: Duration = Duration::from_millis(10);
-/// How often a file that cannot be watched is looked at.
+/// The interval of checks of a file that cannot be watched.
 const POLL_PERIOD: Duration = Duration::from_millis(250);
 
-/// A watch of one file, by its name.
+/// A watch on one file by name.
 pub(super) struct FileWatch {
     name: OsString,
-    /// None where the kernel has no more watches to give.
+    /// `None` if the kernel grants no more watches.
     events: Option<EventStream<[u8; BUFFER]>>,
 }
 
@@ -34,7 +34,7 @@ impl FileWatch {
                 return tokio::time::sleep(POLL_PERIOD).await;
             };
             match events.next().await {
-                // A file of another name, such as one that was compressed.
+                // Another file, such as one that was compressed.
                 Some(Ok(event)) if event.name.as_ref().is_some_and(|name| *name != self.name) => {}
                 Some(Ok(_)) => return tokio::time::sleep(QUIET).await,
                 Some(Err(_)) | None => self.events = None,
