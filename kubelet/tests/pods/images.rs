@@ -79,6 +79,7 @@ async fn failed_pulls_back_off_and_recover() {
     let fault = Fault::Error(Status::unknown("registry is away"));
     node.runtime.fault(Verb::PullImage, fault, Times::Always);
     let kubelet = node.start();
+    let begun = tokio::time::Instant::now();
     kubelet
         .add(with_image("web", "other:1", "IfNotPresent"))
         .await;
@@ -95,11 +96,16 @@ async fn failed_pulls_back_off_and_recover() {
         waiting.message.unwrap(),
         "Back-off pulling image \"other:1\": ErrImagePull: registry is away"
     );
-    tokio::time::sleep(100 * SECOND).await;
-    // At about 0, 10, 30 and 70 seconds.
-    assert_eq!(node.runtime.calls(Verb::PullImage), 4);
+    // The delays are 10, 20 and 40 seconds, each lengthened by up to half: jitter.
+    until("the fourth pull", 110 * SECOND, || {
+        node.runtime.calls(Verb::PullImage) == 4
+    })
+    .await;
+    assert!(begun.elapsed() >= 70 * SECOND, "{:?}", begun.elapsed());
     node.runtime.clear_faults();
-    kubelet.until_phase("web", "Running", 100 * SECOND).await;
+    // After 80 seconds more, or half as much again.
+    kubelet.until_phase("web", "Running", 125 * SECOND).await;
+    assert!(begun.elapsed() >= 150 * SECOND, "{:?}", begun.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
