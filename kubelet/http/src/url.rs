@@ -8,7 +8,7 @@ use std::{fmt, fmt::Write as _};
 pub struct Url {
     https: bool,
     host: String,
-    /// The port as written, or the default of the scheme.
+    /// The port as written; `None` for the default of the scheme.
     port: Option<u16>,
     /// Path and query; begins with `/`.
     target: String,
@@ -189,7 +189,7 @@ fn split_authority(text: &str) -> (&str, &str) {
 }
 
 fn parse_authority(authority: &str) -> Option<(String, Option<u16>)> {
-    // A redirect must not supply user information.
+    // User information is dropped: a redirect must not choose credentials.
     let place = authority.rsplit('@').next()?;
     let (host, port) = match place.strip_prefix('[') {
         Some(rest) => rest.split_once(']')?,

@@ -67,8 +67,7 @@ impl Probing<'_> {
 }
 
 impl ProbeMetrics {
-    /// A probe found that its container is as it should be, or not. How long it took is
-    /// told where it is, as upstream.
+    /// Counts a conclusive result, and records the duration of a success only, as upstream.
     pub(super) fn probed(&self, probing: Probing<'_>, succeeded: bool, took: Duration) {
         let result = if succeeded { "successful" } else { "failed" };
         let uid = probing.pod.metadata.uid.clone().unwrap_or_default();

@@ -1,10 +1,9 @@
 //! What the kubelet is told: its own configuration, and the pods to run.
 //!
-//! Configuration: flags ([`crate::cli`]) over drop-ins over the file over
-//! upstream's defaults make [`settings::Settings`]. Pods: [`source`]s read
-//! [`manifest`]s, set [`defaults`], check them ([`validation`]) and hand the whole
-//! set that they know to the mux ([`pod_config`]), which tells the kubelet what
-//! changed as [`update::PodUpdate`]s.
+//! Configuration: flags ([`crate::cli`]) override drop-ins, which override the file, which
+//! overrides upstream's defaults; the result is [`settings::Settings`]. Pods: each [`source`]
+//! decodes, defaults and validates manifests with [`kubelet_pod_spec`] and passes its complete set
+//! to the mux ([`pod_config`]), which sends the changes as [`update::PodUpdate`]s.
 
 pub mod cluster;
 mod configuration_file;

@@ -2,7 +2,7 @@
 //! reported when it changes and now and then, and a lease renewed that says that the
 //! node is alive.
 //!
-//! Everything but [`watch`], [`lease`], [`reporter`] and [`csi_node`] only computes; what other parts
+//! Everything but [`watch`], [`lease`] and [`reporter`] only computes; what other parts
 //! of the kubelet know comes through [`findings::Findings`]. [`shutdown`] is for nodes without a
 //! cluster as well.
 

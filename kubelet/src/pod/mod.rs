@@ -1,5 +1,4 @@
-//! Pods as the kubelet holds them: who they are, which there are, what they need,
-//! and where their files are.
+//! The pods of this node: which there are, their mirror pods, and the removal of their files.
 
 pub mod manager;
 pub mod mirror;
