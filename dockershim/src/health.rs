@@ -78,7 +78,7 @@ async fn ready(Of(watched): Of<Watched>) -> (StatusCode, String) {
 /// Why verbs cannot be served now; `None` when they can.
 fn not_ready(shim: &Shim) -> Option<String> {
     match &*shim.engine.state() {
-        State::Connected(_) if shim.model.synced() => None,
+        State::Connected(_) if shim.model.in_step() => None,
         State::Connected(_) => Some("the engine's containers are being read".to_owned()),
         State::Away(why) => Some(format!(
             "not connected to the Docker engine: {}: {why}",

@@ -129,7 +129,7 @@ async fn an_image_that_cannot_be_inspected_costs_itself_alone() {
 }
 
 #[tokio::test]
-async fn after_a_reconnect_mutations_wait_for_the_comparison() {
+async fn after_a_reconnect_the_shim_is_not_ready_and_mutations_wait_until_the_comparison() {
     let mut engine = FakeEngine::start();
     let node = Node::synced(&engine).await;
     engine.stop();
@@ -147,6 +147,8 @@ async fn after_a_reconnect_mutations_wait_for_the_comparison() {
         engine.calls("GET json") > listed
     })
     .await;
+    let not_ready = (false, "ContainersNotRead".to_owned());
+    assert_eq!(node.ready().await, not_ready);
     let before = engine.calls("POST create");
     let run = node.run("web");
     tokio::pin!(run);
@@ -154,4 +156,5 @@ async fn after_a_reconnect_mutations_wait_for_the_comparison() {
     assert_eq!(engine.calls("POST create"), before);
     engine.hang(Hang::Containers, false);
     run.await.unwrap();
+    assert_eq!(node.ready().await, (true, String::new()));
 }

@@ -99,8 +99,8 @@ async fn what_was_missed_while_the_event_stream_was_broken_is_caught_up() {
     engine.end(&ended);
     let new = engine.add_sandbox("new", true, false);
     engine.restart();
-    let expected = [(ended, NotReady), (new, Ready)];
-    eventually("the model has caught up", || node.states() == expected).await;
+    eventually("the model has caught up", || node.shim.model.in_step()).await;
+    assert_eq!(node.states(), [(ended, NotReady), (new, Ready)]);
     assert!(node.ready().await.0);
 }
 

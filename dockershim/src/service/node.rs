@@ -38,7 +38,7 @@ pub fn version(shim: &Shim) -> VersionResponse {
 pub async fn status(shim: &Shim, verbose: bool) -> StatusResponse {
     let state = shim.engine.state();
     let (ready, reason, message) = match &*state {
-        State::Connected(_) if shim.model.synced() => (true, "", String::new()),
+        State::Connected(_) if shim.model.in_step() => (true, "", String::new()),
         State::Connected(_) => (
             false,
             "ContainersNotRead",

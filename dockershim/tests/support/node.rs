@@ -61,7 +61,7 @@ impl Node {
     /// A shim with further flags; they say who gives pods their network.
     pub async fn synced_with(engine: &FakeEngine, flags: &[String]) -> Self {
         let node = Self::start_with(engine, flags).await;
-        eventually("the shim is in sync", || node.shim.model.synced()).await;
+        eventually("the shim is in sync", || node.shim.model.in_step()).await;
         node
     }
 
