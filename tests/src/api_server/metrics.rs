@@ -1,11 +1,10 @@
 //! `metrics.k8s.io`, in a metrics server's place: what kubelets tell at
 //! `/metrics/resource`, as `kubectl top` takes it.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio::time::sleep;
 
 use super::{
     Server,
@@ -18,9 +17,6 @@ use super::{
 
 /// The group of these resources.
 pub(super) const GROUP: &str = "metrics.k8s.io";
-/// How often a kubelet is asked until it tells something newer than before.
-const ATTEMPTS: usize = 30;
-const PAUSE: Duration = Duration::from_secs(1);
 /// Milliseconds between two samples at least, as a metrics server has a resolution. In less time
 /// a container on a busy machine may not have run at all.
 const WINDOW: i64 = 3000;
@@ -28,11 +24,20 @@ const WINDOW: i64 = 3000;
 /// Whose usage it is: namespace, pod and container, all empty for the node itself.
 type Owner = [String; 3];
 
-/// What kubelets told last, by node.
-pub(super) type Samples = BTreeMap<String, Sample>;
+/// What was measured of all nodes, by node.
+pub(super) type Measured = BTreeMap<String, BTreeMap<Owner, Measurement>>;
 
 /// What one kubelet told.
-pub(super) type Sample = BTreeMap<Owner, Usage>;
+type Sample = BTreeMap<Owner, Usage>;
+
+/// The last usage of one owner, and the sample that the next is counted from. Kubelets read each
+/// container when they please, so each has a window of its own.
+#[derive(Debug, Default)]
+pub(super) struct Measurement {
+    since: Usage,
+    /// Nothing before there were two samples.
+    rate: Option<Value>,
+}
 
 /// Usage of a container or a node since it began.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -92,36 +97,42 @@ impl Server {
         }))
     }
 
-    /// What a node and its containers use now: since they were asked last.
+    /// What a node and its containers used last, as far as they were measured.
     async fn measure(&self, node: &str) -> Result<BTreeMap<Owner, Value>, ApiError> {
-        for _ in 0..ATTEMPTS {
-            let told = parse(&self.ask_kubelet(node, "/metrics/resource").await?);
-            if let Some(rates) = self.rates(node, told) {
-                return Ok(rates);
-            }
-            sleep(PAUSE).await;
-        }
-        Err(ApiError::unavailable())
+        let told = parse(&self.ask_kubelet(node, "/metrics/resource").await?);
+        let mut measured = self.measured.lock();
+        let of_node = measured.entry(node.to_owned()).or_default();
+        take(of_node, &told);
+        let rates = of_node.iter().filter_map(|(owner, one)| {
+            let rate = one.rate.clone()?;
+            Some((owner.clone(), rate))
+        });
+        Ok(rates.collect())
     }
+}
 
-    /// Usage since the sample before this one; nothing while that is about as new.
-    fn rates(&self, node: &str, now: Sample) -> Option<BTreeMap<Owner, Value>> {
-        let mut samples = self.samples.lock();
-        let before = samples
-            .entry(node.to_owned())
-            .or_insert_with(|| now.clone());
-        let rates: BTreeMap<_, _> = now
-            .iter()
-            .filter_map(|(owner, usage)| {
-                let rate = rate(before.get(owner)?, usage)?;
-                Some((owner.clone(), rate))
-            })
-            .collect();
-        if rates.is_empty() {
-            return None;
+/// Brings the measurements of a node up to date with what its kubelet told.
+fn take(measured: &mut BTreeMap<Owner, Measurement>, told: &Sample) {
+    measured.retain(|owner, _| told.contains_key(owner));
+    for (owner, now) in told {
+        let one = measured
+            .entry(owner.clone())
+            .or_insert_with(|| Measurement {
+                since: *now,
+                rate: None,
+            });
+        if now.cpu < one.since.cpu {
+            // It began anew.
+            *one = Measurement {
+                since: *now,
+                rate: None,
+            };
+        } else if let Some(rate) = rate(&one.since, now) {
+            *one = Measurement {
+                since: *now,
+                rate: Some(rate),
+            };
         }
-        *before = now;
-        Some(rates)
     }
 }
 
@@ -155,10 +166,10 @@ fn item<'a>(
     Some(item)
 }
 
-/// Usage between two samples; nothing when the second is not newer by [`WINDOW`], or began anew.
+/// Usage between two samples; nothing when the second is not newer by [`WINDOW`].
 fn rate(before: &Usage, now: &Usage) -> Option<Value> {
     let milliseconds = now.at - before.at;
-    if milliseconds < WINDOW || now.cpu < before.cpu {
+    if milliseconds < WINDOW {
         return None;
     }
     let elapsed = milliseconds as f64 / 1000.0;
@@ -238,5 +249,37 @@ mod tests {
         assert_eq!(rate(&now[&node], &now[&node]), None);
         let soon = sample(10.5, 3_999);
         assert_eq!(rate(&before[&node], &soon[&node]), None);
+    }
+
+    #[test]
+    fn each_owner_has_a_window_of_its_own_and_keeps_its_last_usage() {
+        let usage = |cpu: f64, at: i64| Usage {
+            cpu,
+            at,
+            memory: 0.0,
+        };
+        let (node, busy) = (Owner::default(), ["d", "busy", "c"].map(str::to_owned));
+        let mut measured = BTreeMap::new();
+        let mut told = |of_node, of_busy| {
+            let told = Sample::from([(node.clone(), of_node), (busy.clone(), of_busy)]);
+            take(&mut measured, &told);
+            let cores = |owner| {
+                let rate = measured[owner].rate.as_ref();
+                rate.map(|rate| text(rate, "/usage/cpu").to_owned())
+            };
+            (cores(&node), cores(&busy))
+        };
+        let cores = |text: &str| Some(text.to_owned());
+        let half = cores("500000000n");
+        assert_eq!(told(usage(0.0, 0), usage(0.0, 0)), (None, None));
+        // The container was read a second earlier than its node.
+        let (first, second) = (usage(2.0, 4_000), usage(1.0, 2_000));
+        assert_eq!(told(first, second), (half.clone(), None));
+        let (first, second) = (usage(2.5, 5_000), usage(2.0, 4_000));
+        assert_eq!(told(first, second), (half.clone(), half.clone()));
+        assert_eq!(told(first, second), (half.clone(), half.clone()));
+        // A container that began anew is measured anew.
+        let (first, second) = (usage(6.0, 8_000), usage(0.1, 8_000));
+        assert_eq!(told(first, second), (cores("1000000000n"), None));
     }
 }

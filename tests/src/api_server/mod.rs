@@ -95,7 +95,7 @@ struct Server {
     clock: Clock,
     records: Mutex<Vec<Record>>,
     refusals: Mutex<Vec<String>>,
-    samples: Mutex<metrics::Samples>,
+    measured: Mutex<metrics::Measured>,
     switches: Mutex<Switches>,
     authority: Authority,
 }
@@ -132,7 +132,7 @@ impl ApiServer {
             clock,
             records: Mutex::default(),
             refusals: Mutex::default(),
-            samples: Mutex::default(),
+            measured: Mutex::default(),
             switches: Mutex::new(Switches {
                 available: true,
                 interceptor: None,
