@@ -52,6 +52,22 @@ impl Cluster {
             .unwrap()
     }
 
+    /// What a command writes once it succeeds.
+    async fn once_ok(&self, line: &str) -> String {
+        let arguments: Vec<&str> = line.split_whitespace().collect();
+        let succeeds = async {
+            loop {
+                match self.kubectl.ok(&arguments).await {
+                    Ok(written) => return written,
+                    Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+                }
+            }
+        };
+        tokio::time::timeout(SOON, succeeds)
+            .await
+            .unwrap_or_else(|_| panic!("kubectl {line} does not succeed"))
+    }
+
     /// What a command that must fail complains of.
     async fn refused(&self, line: &str) -> String {
         let arguments: Vec<&str> = line.split_whitespace().collect();

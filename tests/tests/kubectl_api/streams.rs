@@ -131,7 +131,8 @@ async fn kubelets_are_verified_when_an_authority_for_them_is_given() {
 #[tokio::test]
 async fn usage_is_what_kubelets_measure() {
     let (cluster, _kubelet) = cluster().await;
-    let nodes = cluster.ok("top nodes").await;
+    // Usage is what came between two samples.
+    let nodes = cluster.once_ok("top nodes").await;
     assert_eq!(words(&nodes)[1], ["n1", "500m", "25%", "1024Mi", "25%"]);
     let pods = cluster.ok("top pods").await;
     assert_eq!(words(&pods)[1], ["web", "500m", "1Mi"]);

@@ -20,6 +20,8 @@ use tonic::Code;
 
 /// How long a container of these tests may take to end.
 const END: Duration = Duration::from_secs(120);
+/// How long the shim may take to be connected anew.
+const SOON: Duration = Duration::from_secs(60);
 
 /// A container whose log is at `<node>/logs/<name>/0.log`.
 struct Logging {
@@ -211,10 +213,20 @@ async fn a_log_of_an_engine_whose_files_cannot_be_seen_has_each_line_once() {
             // What the kubelet does when the log is long.
             2 => {
                 fs::rename(&logging.log, &to).unwrap();
-                let container_id = logging.id.clone();
-                let request = cri::ReopenContainerLogRequest { container_id };
-                let mut cri = Cri::of(&node).await.unwrap();
-                cri.runtime.reopen_container_log(request).await.unwrap();
+                let cri = Cri::of(&node).await.unwrap();
+                // It tries again while the shim is not connected anew.
+                node.await_until("the log is reopened", SOON, async |_| {
+                    let container_id = logging.id.clone();
+                    let request = cri::ReopenContainerLogRequest { container_id };
+                    let reopened = cri.runtime.clone().reopen_container_log(request).await;
+                    match reopened {
+                        Ok(_) => Ok(true),
+                        Err(status) if status.code() == Code::Unavailable => Ok(false),
+                        Err(status) => Err(status.into()),
+                    }
+                })
+                .await
+                .unwrap();
             }
             1 | 4 => breaks.send_replace(()),
             _ => {
