@@ -4,6 +4,7 @@ mod directories;
 
 use std::sync::Arc;
 
+use kubelet_host::local_node::LocalNode;
 use kubelet_pod_spec::identity::{self, PodUid};
 use kubelet_prober::ProbeManager;
 use kubelet_volume::VolumeManager;
@@ -12,7 +13,6 @@ use tracing::info;
 pub(crate) use self::directories::Directories;
 use self::directories::Look;
 use crate::{
-    config::options::Options,
     pleg::Pleg,
     pod::{manager::PodManager, mirror::MirrorPods, removals::Removals},
     pod_syncer::Syncer,
@@ -23,7 +23,7 @@ use crate::{
 /// a pod that nobody asks for may be one that nobody has asked for yet.
 #[derive(Debug)]
 pub(crate) struct Housekeeping {
-    pub(crate) options: Arc<Options>,
+    pub(crate) node: Arc<LocalNode>,
     pub(crate) pods: Arc<PodManager>,
     pub(crate) workers: Arc<PodWorkers<Syncer>>,
     pub(crate) probes: Arc<ProbeManager>,
@@ -54,7 +54,7 @@ impl Housekeeping {
             info!(pod = full_name, pod_uid = %uid, "ending a pod that no source has");
             self.workers.kill_orphan(uid, full_name);
         }
-        let options = Arc::clone(&self.options);
+        let node = Arc::clone(&self.node);
         let (pods, pleg) = (Arc::clone(&self.pods), Arc::clone(&self.pleg));
         let workers = Arc::clone(&self.workers);
         let look = Look {
@@ -64,7 +64,7 @@ impl Housekeeping {
                     || workers.is_known(uid)
                     || pleg.listing().records.contains_key(uid)
             },
-            options,
+            node,
             volumes: Arc::clone(&self.volumes),
             listing: Arc::clone(&listing),
             removals: self.removals.clone(),

@@ -2,6 +2,7 @@
 
 mod logs;
 mod metrics;
+pub mod options;
 mod state;
 
 use std::{
@@ -18,6 +19,7 @@ use kubelet_api_client::{
     objects::Objects,
 };
 use kubelet_cri_client::{CriClient, CriError, readiness::RuntimeReadiness};
+use kubelet_host::{host_ips::HostIps, local_node::LocalNode};
 use kubelet_logs::LogRotation;
 use kubelet_plugin_manager::{Handlers, PluginHandler, PluginManager};
 use kubelet_pod_spec::identity::PodUid;
@@ -31,17 +33,14 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use self::options::KubeletOptions;
 use crate::{
     allocation::Allocator,
-    config::{options::Options, update::PodUpdate},
+    config::update::PodUpdate,
     housekeeping::{Directories, Housekeeping},
     lifecycle::{Admission, NodeFacts, NodeSource},
-    node::{
-        host_ips::HostIps,
-        shutdown::{
-            Logind, NodeShutdown, ender::PodEnder, keeper::InhibitorKeeper,
-            login_manager::LoginManager,
-        },
+    node::shutdown::{
+        Logind, NodeShutdown, ender::PodEnder, keeper::InhibitorKeeper, login_manager::LoginManager,
     },
     pleg::{Pleg, PodCache},
     pod::{manager::PodManager, mirror::MirrorPods, removals::Removals},
@@ -73,7 +72,8 @@ pub enum KubeletError {
 pub struct Kubelet(Arc<Parts>);
 
 struct Parts {
-    options: Arc<Options>,
+    options: KubeletOptions,
+    local_node: Arc<LocalNode>,
     cri: CriClient,
     readiness: Arc<RuntimeReadiness>,
     /// None on a standalone node.
@@ -108,7 +108,7 @@ struct Running {
 impl fmt::Debug for Kubelet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Kubelet")
-            .field("node_name", &self.0.options.node_name)
+            .field("node_name", &self.0.local_node.name)
             .finish_non_exhaustive()
     }
 }
@@ -149,38 +149,44 @@ impl Kubelet {
     /// statuses are sent to the API server of `membership`; a node without is standalone.
     /// What happens to pods is told to `events`.
     pub fn new(
-        options: Options,
+        options: KubeletOptions,
         cri: CriClient,
         objects: Arc<dyn Objects>,
         membership: Option<Membership>,
         events: EventRecorder,
         sources_ready: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Self {
-        let options = Arc::new(options);
+        let local_node = Arc::new(options.node.clone());
         let cache = Arc::<PodCache>::default();
         let probe_results = Arc::<ProbeResults>::default();
         let pods = Arc::<PodManager>::default();
         let mirrors = membership.clone().map(|membership| {
-            let node_name = options.node_name.clone();
+            let node_name = local_node.name.clone();
             let (objects, pods) = (Arc::clone(&objects), Arc::clone(&pods));
             Arc::new(MirrorPods::new(membership.client, node_name, objects, pods))
         });
         let host_ips = HostIps::new(
-            options.node_ips.clone(),
+            local_node.ips.clone(),
             membership
                 .as_ref()
                 .map(|membership| membership.node.clone()),
         );
         let runtime = Arc::new(RuntimeManager::new(
             cri.clone(),
-            Arc::clone(&options),
+            Arc::clone(&local_node),
+            options.runtime.clone(),
             host_ips.clone(),
             Arc::clone(&objects),
             Arc::clone(&probe_results),
             events.clone(),
         ));
         let node = Arc::new(NodeSource::new(
-            NodeFacts::standalone(&options, runtime.machine()),
+            NodeFacts::standalone(
+                &local_node,
+                &options.node_labels,
+                &options.capacity,
+                runtime.machine(),
+            ),
             membership
                 .as_ref()
                 .map(|membership| membership.node.clone()),
@@ -190,19 +196,18 @@ impl Kubelet {
         ));
         let csi_node = membership.as_ref().map(|membership| {
             let (client, node) = (membership.client.clone(), membership.node.clone());
-            Arc::new(CsiNodeKeeper::new(client, &options.node_name, node))
+            Arc::new(CsiNodeKeeper::new(client, &local_node.name, node))
         });
-        let statuses =
-            StatusManager::new(Arc::clone(&options), host_ips, Arc::clone(&probe_results));
+        let statuses = StatusManager::new(host_ips, Arc::clone(&probe_results));
         let client = membership.map(|membership| {
             statuses.remember(membership.last_statuses);
             membership.client
         });
-        let shutdown = Arc::new(NodeShutdown::new(&options));
+        let shutdown = Arc::new(NodeShutdown::new(&local_node.root_dir));
         let host = VolumeHost {
-            root_dir: options.root_dir.clone(),
-            node_name: options.node_name.clone(),
-            selinux: options.selinux.clone(),
+            root_dir: local_node.root_dir.clone(),
+            node_name: local_node.name.clone(),
+            selinux: local_node.selinux.clone(),
             objects,
             machine: Arc::new(runtime.machine().clone()),
             events: events.clone(),
@@ -214,7 +219,7 @@ impl Kubelet {
             node: csi_node.clone(),
         });
         let plugin_manager = PluginManager::new(
-            options.root_dir.join("plugins_registry"),
+            local_node.root_dir.join("plugins_registry"),
             Handlers::from([(csi::PLUGIN_TYPE.to_owned(), csi)]),
         );
         Self(Arc::new(Parts {
@@ -228,13 +233,14 @@ impl Kubelet {
             pleg: Arc::new(Pleg::new(cri.clone(), Arc::clone(&cache))),
             cache,
             monitor: LoopMonitor::default(),
-            admission: Admission::new(&options, Arc::clone(&shutdown)),
+            admission: Admission::new(&options.allowed_unsafe_sysctls, Arc::clone(&shutdown)),
             node,
             shutdown,
             events,
             starts: Arc::default(),
             running: OnceLock::new(),
             options,
+            local_node,
             readiness: Arc::new(RuntimeReadiness::new(cri.clone())),
             cri,
             client,
@@ -312,7 +318,8 @@ impl Kubelet {
         };
         let removals = Removals::default();
         let syncer = Arc::new(Syncer {
-            options: Arc::clone(&parts.options),
+            local_node: Arc::clone(&parts.local_node),
+            max_container_restart_period: parts.options.max_container_restart_period,
             admission: parts.admission.clone(),
             node: Arc::clone(&parts.node),
             pods: Arc::clone(&parts.pods),
@@ -341,7 +348,7 @@ impl Kubelet {
         });
         let (events_in, events) = mpsc::channel(EVENTS);
         let housekeeping = (orphans == Orphans::End).then(|| Housekeeping {
-            options: Arc::clone(&parts.options),
+            node: Arc::clone(&parts.local_node),
             pods: Arc::clone(&parts.pods),
             workers: Arc::clone(&workers),
             probes: Arc::clone(&probes),
@@ -465,7 +472,7 @@ impl Kubelet {
                 Err(error) => {
                     if !failing {
                         warn!(
-                            endpoint = self.0.options.container_runtime_endpoint, %error,
+                            endpoint = self.0.options.cri.runtime_endpoint, %error,
                             "the runtime does not answer; trying on"
                         );
                     }

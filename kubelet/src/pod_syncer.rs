@@ -7,7 +7,7 @@ use std::{io, os::unix::fs::DirBuilderExt as _, path::PathBuf, sync::Arc, time::
 use k8s_openapi::api::core::v1::{Pod, PodStatus as ApiStatus};
 use kubelet_api_client::events::{self, EventRecorder, reason};
 use kubelet_cri_client::{pod_status::PodStatus, readiness::RuntimeReadiness};
-use kubelet_host::{clock, repeatable};
+use kubelet_host::{clock, local_node::LocalNode, repeatable};
 use kubelet_pod_spec::{
     directory,
     identity::{self, PodUid},
@@ -20,7 +20,6 @@ use tracing::{info, warn};
 
 pub(crate) use self::starts::PodStarts;
 use crate::{
-    config::options::Options,
     lifecycle::{Admission, NodeSource, Rejection, deadline},
     pleg::{Pleg, PodCache},
     pod::{manager::PodManager, mirror::MirrorPods, removals::Removals},
@@ -57,7 +56,8 @@ struct NetworkNotReady(String);
 /// Does the workers' work with the parts of the kubelet.
 #[derive(Debug)]
 pub(crate) struct Syncer {
-    pub(crate) options: Arc<Options>,
+    pub(crate) local_node: Arc<LocalNode>,
+    pub(crate) max_container_restart_period: Duration,
     pub(crate) admission: Admission,
     pub(crate) node: Arc<NodeSource>,
     pub(crate) pods: Arc<PodManager>,
@@ -189,7 +189,7 @@ impl Syncer {
     /// Takes down the volumes of a pod and removes its directory.
     async fn remove_pod_dir(&self, uid: &PodUid) -> Result<(), WorkerError> {
         self.volumes.wait_for_unmount(uid).await?;
-        let dir = directory::pod_dir(&self.options.root_dir, uid);
+        let dir = directory::pod_dir(&self.local_node.root_dir, uid);
         let gone = dir.clone();
         let removed = kubelet_volume::blocking_on_own_files(move || {
             kubelet_volume::disk::remove_pod_dir(&gone)
@@ -269,7 +269,7 @@ impl PodSyncer for Syncer {
         self.wait_for_network(&pod)?;
         self.mirror(&pod);
         self.removals.ended(&PodUid::of(&pod)).await;
-        let pod_dir = directory::pod_dir(&self.options.root_dir, &PodUid::of(&pod));
+        let pod_dir = directory::pod_dir(&self.local_node.root_dir, &PodUid::of(&pod));
         let made = pod_dir.clone();
         blocking(move || {
             // What is in volumes is nobody's on the node.
@@ -334,7 +334,7 @@ impl PodSyncer for Syncer {
         let pod = subject.pod.as_deref();
         let kill = kill.unwrap_or_default();
         if let (Some(pod), Some(verdict)) = (pod, &kill.verdict) {
-            let state = PodState::new(self.options.max_container_restart_period);
+            let state = PodState::new(self.max_container_restart_period);
             self.report(pod, &status, &state, Some(verdict), None);
         }
         let grace = kill.grace.or_else(|| pod.map(grace_period));
@@ -394,7 +394,7 @@ impl PodSyncer for Syncer {
         self.pleg.request_relist();
         self.remove_pod_dir(&subject.uid).await?;
         if let Some(pod) = subject.pod.as_ref().filter(|_| !comes_back) {
-            let dir = directory::log_dir(&self.options.pod_logs_dir, pod);
+            let dir = directory::log_dir(&self.local_node.pod_logs_dir, pod);
             blocking(move || Ok(tree_walk::remove_all(&dir)?)).await?;
         }
         // What was an orphan to the runtime may be a pod that was rejected: that

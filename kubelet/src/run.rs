@@ -8,7 +8,7 @@ use kubelet_api_client::{
     objects::{ApiObjects, ApiObjectsParts, NoObjects, Objects},
 };
 use kubelet_cri_client::{CriClient, CriError};
-use kubelet_host::{selinux, version};
+use kubelet_host::{local_node::LocalNode, selinux, version};
 use kubelet_logs::{LogError, LogOptions, LogParts};
 use kubelet_metrics::Exposition;
 use tokio::{
@@ -24,13 +24,12 @@ use crate::{
     config::{
         cluster::ClusterOptions,
         host,
-        options::Options,
         pod_config::PodConfig,
         settings::Settings,
         source::{apiserver::ApiSource, file::FileSource, http::UrlSource},
         update::{PodUpdate, Source},
     },
-    kubelet::{Kubelet, KubeletError, Membership},
+    kubelet::{Kubelet, KubeletError, Membership, options::KubeletOptions},
     node::findings::{Findings, Pressure},
     root_dir::{RootDirError, RootDirLock},
     run_once::RunOnceResult,
@@ -107,34 +106,30 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
     let watchdog = Watchdog::of_this_process()?;
     info!(
         version = version::VERSION,
-        node = options.node_name,
-        root_dir = %options.root_dir.display(),
-        runtime = options.container_runtime_endpoint,
+        node = options.node.name,
+        root_dir = %options.node.root_dir.display(),
+        runtime = options.cri.runtime_endpoint,
         "Starting"
     );
     let cancel = CancellationToken::new();
     cancel_on_signals(&cancel)?;
-    let _lock = RootDirLock::acquire(&options.root_dir)?;
-    if options.selinux.is_some() {
-        selinux::label_plugin_dirs(&options.root_dir);
+    let _lock = RootDirLock::acquire(&options.node.root_dir)?;
+    if options.node.selinux.is_some() {
+        selinux::label_plugin_dirs(&options.node.root_dir);
     }
-    let cri = CriClient::connect(
-        &options.container_runtime_endpoint,
-        &options.image_service_endpoint,
-        options.runtime_request_timeout,
-    )
-    .await
-    .map_err(|source| RunError::Runtime {
-        endpoint: options.container_runtime_endpoint.clone(),
-        source,
-    })?;
+    let cri = CriClient::connect(&options.cri)
+        .await
+        .map_err(|source| RunError::Runtime {
+            endpoint: options.cri.runtime_endpoint.clone(),
+            source,
+        })?;
 
     let tasks = TaskTracker::new();
     let (pod_config, updates) = PodConfig::new();
     if let Some(manifests) = &settings.manifests {
         let source = FileSource {
             path: manifests.path.clone(),
-            node_name: options.node_name.clone(),
+            node_name: options.node.name.clone(),
             check_frequency: manifests.check_frequency,
         };
         tasks.spawn(source.run(pod_config.source(Source::File), cancel.clone()));
@@ -143,7 +138,7 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
         let source = UrlSource {
             url: url.url.clone(),
             headers: url.headers.clone(),
-            node_name: options.node_name.clone(),
+            node_name: options.node.name.clone(),
             check_frequency: url.check_frequency,
         };
         tasks.spawn(source.run(pod_config.source(Source::Http), cancel.clone()));
@@ -151,7 +146,7 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
     // Once is for the pods of files and URLs, in a cluster or not.
     let cluster = match &settings.cluster {
         Some(cluster) if !settings.run_once => {
-            Some(Cluster::join(cluster.clone(), &options.node_name).await?)
+            Some(Cluster::join(cluster.clone(), &options.node.name).await?)
         }
         _ => None,
     };
@@ -178,7 +173,7 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
         let mut listed = cluster.listed();
         let source = ApiSource {
             client: membership.client.clone(),
-            node_name: options.node_name.clone(),
+            node_name: options.node.name.clone(),
             // Fails when its sender is gone, and this source with it.
             node_known: Box::pin(async move { drop(listed.wait_for(|listed| *listed).await) }),
             checkpoint: checkpoint.clone(),
@@ -231,7 +226,7 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
             cri,
             readiness: Arc::clone(kubelet.readiness()),
             findings: Arc::new(kubelet.clone()),
-            root_dir: options.root_dir.clone(),
+            root_dir: options.node.root_dir.clone(),
         };
         let certificate = cluster.spawn(parts, &tasks, &cancel)?;
         if let Some(pairs) = &certificate {
@@ -275,7 +270,12 @@ async fn serve(
     tasks: &TaskTracker,
     cancel: &CancellationToken,
 ) -> Result<(), RunError> {
-    let servers = Servers::bind(&settings.server, &settings.options.root_dir, from_cluster).await?;
+    let servers = Servers::bind(
+        &settings.server,
+        &settings.options.node.root_dir,
+        from_cluster,
+    )
+    .await?;
     tasks.spawn(servers.serve(kubelet.clone(), cancel.clone()));
     tasks.spawn({
         let (kubelet, cancel) = (kubelet.clone(), cancel.clone());
@@ -302,12 +302,12 @@ async fn tell_pod_cidr(cri: CriClient, pod_cidr: String) {
 /// What is kept for a start without the API server, if anything is to be.
 async fn open_checkpoint(
     cluster: &ClusterOptions,
-    options: &Options,
+    options: &KubeletOptions,
 ) -> Result<Option<Arc<Checkpoint>>, CheckpointError> {
     let Some(kept) = &cluster.checkpoint else {
         return Ok(None);
     };
-    let checkpoint = Checkpoint::open(kept, &options.node_name).await?;
+    let checkpoint = Checkpoint::open(kept, &options.node.name).await?;
     Ok(Some(Arc::new(checkpoint)))
 }
 
@@ -377,8 +377,8 @@ impl Findings for Kubelet {
 }
 
 impl NodeView for Kubelet {
-    fn options(&self) -> Arc<Options> {
-        Arc::clone(Self::options(self))
+    fn local_node(&self) -> Arc<LocalNode> {
+        Arc::clone(Self::local_node(self))
     }
 
     fn pods(&self) -> Vec<Pod> {

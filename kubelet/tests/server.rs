@@ -11,12 +11,13 @@ use std::{path::Path, sync::Arc, time::Duration};
 use e2e::fake_runtime::FakeRuntime;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet::{
-    config::{options::Options, settings::ServerOptions},
+    config::settings::ServerOptions,
     logs_command::{self, LogsError, LogsOptions},
     server::{FromCluster, NodeView, Servers, socket_path},
     status_command::{self, OutputFormat, StatusOptions},
 };
 use kubelet_cri_client::CriClient;
+use kubelet_host::local_node::LocalNode;
 use kubelet_logs::{LogError, LogOptions, LogParts};
 use kubelet_metrics::Exposition;
 use serde_json::{Value, json};
@@ -36,7 +37,7 @@ struct Node {
 }
 
 impl NodeView for Node {
-    fn options(&self) -> Arc<Options> {
+    fn local_node(&self) -> Arc<LocalNode> {
         Arc::default()
     }
 

@@ -29,16 +29,17 @@ KNOWN = {
         "kubelet",
         "config",
         (
-            "cluster", "configuration_file", "image_settings", "kubelet_validation", "options",
-            "reservation", "server_settings", "settings", "shutdown_settings", "system_cpus",
+            "cluster", "configuration_file", "image_settings", "kubelet_validation", "reservation",
+            "server_settings", "settings", "shutdown_settings", "system_cpus",
         ),
     ),
     (
         "kubelet",
         "crate",
         (
-            "active_pods", "cli", "config", "lifecycle", "logs_command", "node", "pleg",
-            "pod_syncer", "pod_worker", "runtime", "server", "status", "status_command",
+            "active_pods", "allocation", "cli", "config", "housekeeping", "kubelet", "lifecycle",
+            "logs_command", "node", "pod_syncer", "pod_worker", "server", "status",
+            "status_command", "sync_loop",
         ),
     ),
     ("kubelet", "runtime", ("mounts", "sub_paths")),

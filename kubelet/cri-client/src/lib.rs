@@ -52,6 +52,29 @@ type Transport = BoxCloneSyncService<http::Request<Body>, http::Response<Body>, 
 #[error("{0}")]
 struct TransportError(#[source] StdError);
 
+/// Where the CRI services are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CriOptions {
+    /// `unix://` endpoint of the runtime service (`containerRuntimeEndpoint`).
+    pub runtime_endpoint: String,
+    /// `unix://` endpoint of the image service (`imageServiceEndpoint`); the runtime's when
+    /// empty.
+    pub image_endpoint: String,
+    /// Deadline of calls without their own (`runtimeRequestTimeout`).
+    pub request_timeout: Duration,
+}
+
+impl Default for CriOptions {
+    /// Upstream's defaults: containerd, which serves images too.
+    fn default() -> Self {
+        Self {
+            runtime_endpoint: "unix:///run/containerd/containerd.sock".to_owned(),
+            image_endpoint: String::new(),
+            request_timeout: Duration::from_secs(120),
+        }
+    }
+}
+
 /// A client of both CRI services, cheap to clone. It connects at the first call, and reconnects
 /// by itself after the runtime was away.
 #[derive(Clone, Debug)]
@@ -65,23 +88,18 @@ pub struct CriClient {
 }
 
 impl CriClient {
-    /// Creates a client of the services at `unix://` endpoints. If `image_endpoint` is empty, the
-    /// runtime's endpoint serves images too. `timeout` is the deadline of calls without their own.
+    /// Creates a client of the services at the endpoints of `options`.
     ///
     /// # Errors
     /// [`CriError::Endpoint`]. A runtime that does not answer yet is not an error.
-    pub async fn connect(
-        runtime_endpoint: &str,
-        image_endpoint: &str,
-        timeout: Duration,
-    ) -> Result<Self, CriError> {
-        let runtime = channel(runtime_endpoint)?;
-        let image = if image_endpoint.is_empty() || image_endpoint == runtime_endpoint {
-            runtime.clone()
-        } else {
-            channel(image_endpoint)?
+    pub async fn connect(options: &CriOptions) -> Result<Self, CriError> {
+        let runtime = channel(&options.runtime_endpoint)?;
+        let image = match options.image_endpoint.as_str() {
+            "" => runtime.clone(),
+            endpoint if endpoint == options.runtime_endpoint => runtime.clone(),
+            endpoint => channel(endpoint)?,
         };
-        Ok(Self::from_channels(runtime, image, timeout))
+        Ok(Self::from_channels(runtime, image, options.request_timeout))
     }
 
     /// Creates a client over existing channels, or directly to services in the same process.

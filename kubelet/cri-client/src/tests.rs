@@ -1,5 +1,12 @@
 use super::*;
 
+fn at(runtime_endpoint: &str) -> CriOptions {
+    CriOptions {
+        runtime_endpoint: runtime_endpoint.to_owned(),
+        ..CriOptions::default()
+    }
+}
+
 #[tokio::test]
 async fn an_endpoint_that_is_no_socket_is_refused_by_name() {
     for (endpoint, reason) in [
@@ -7,7 +14,7 @@ async fn an_endpoint_that_is_no_socket_is_refused_by_name() {
         ("run/containerd.sock", "not absolute"),
         ("", "not absolute"),
     ] {
-        let error = CriClient::connect(endpoint, "", Duration::from_secs(1))
+        let error = CriClient::connect(&at(endpoint))
             .await
             .unwrap_err()
             .to_string();
@@ -17,7 +24,7 @@ async fn an_endpoint_that_is_no_socket_is_refused_by_name() {
 
 #[tokio::test]
 async fn an_absent_runtime_is_an_error_of_the_call() {
-    let client = CriClient::connect("unix:///nonexistent.sock", "", Duration::from_secs(1))
+    let client = CriClient::connect(&at("unix:///nonexistent.sock"))
         .await
         .unwrap();
     let error = client.version().await.unwrap_err();

@@ -8,6 +8,8 @@ pub mod bounded_io;
 pub mod clock;
 pub mod file_work;
 pub mod files;
+pub mod host_ips;
+pub mod local_node;
 pub mod machine;
 pub mod mount_info;
 pub mod oom_score;

@@ -35,6 +35,18 @@ pub struct RotationPolicy {
     pub monitor_interval: Duration,
 }
 
+impl Default for RotationPolicy {
+    /// Upstream's defaults.
+    fn default() -> Self {
+        Self {
+            max_size: 10 << 20,
+            max_files: 5,
+            max_workers: 1,
+            monitor_interval: Duration::from_secs(10),
+        }
+    }
+}
+
 /// Why a log was not rotated.
 #[derive(Debug, thiserror::Error)]
 enum RotationError {

@@ -16,6 +16,7 @@ pub mod manifest;
 pub mod names;
 pub mod node_affinity;
 pub mod phase;
+pub mod pod_ips;
 pub mod priority;
 pub mod qos;
 pub mod quantity;

@@ -1,17 +1,16 @@
 //! What makes a kubelet a member of a cluster: the API server, and this node's object.
 
-use std::{collections::BTreeMap, net::IpAddr, path::Path, time::Duration};
+use std::{path::Path, time::Duration};
 
-use k8s_openapi::api::core::v1::Taint;
 use kubelet_api_client::{
     certificate::client::IdentityOptions, client::RateLimit, objects::ChangeDetection,
 };
 
 use super::{
-    kubelet_configuration::KubeletConfiguration, reservation::Reservation, settings::absolute,
-    settings::span,
+    kubelet_configuration::KubeletConfiguration,
+    settings::{absolute, capacity, span},
 };
-use crate::{checkpoint::CheckpointOptions, cli::Flags};
+use crate::{checkpoint::CheckpointOptions, cli::Flags, node::options::NodeOptions};
 
 /// The cluster that a kubelet joins.
 #[derive(Clone, Debug)]
@@ -32,65 +31,6 @@ pub struct ClusterOptions {
     pub checkpoint: Option<CheckpointOptions>,
     /// What the node's object says.
     pub node: NodeOptions,
-}
-
-/// What the node's object says, and how often.
-#[derive(Clone, Debug, PartialEq)]
-pub struct NodeOptions {
-    /// Create the object (`registerNode`).
-    pub register: bool,
-    /// Its taints when it is created (`registerWithTaints`).
-    pub taints: Vec<Taint>,
-    /// Its labels when it is created (`--node-labels`).
-    pub labels: BTreeMap<String, String>,
-    /// Its name at the cloud provider (`providerID`); none when empty.
-    pub provider_id: String,
-    /// Whether a cloud controller completes the object (`--cloud-provider=external`).
-    pub external_cloud_provider: bool,
-    /// Addresses that were given (`--node-ip`); the unspecified one of a family asks for
-    /// that family's own.
-    pub node_ips: Vec<IpAddr>,
-    /// How often the status is computed (`nodeStatusUpdateFrequency`).
-    pub status_update_frequency: Duration,
-    /// How often it is reported without a change (`nodeStatusReportFrequency`).
-    pub status_report_frequency: Duration,
-    /// How long a lease lasts (`nodeLeaseDurationSeconds`).
-    pub lease_duration: Duration,
-    /// Most images in the status (`nodeStatusMaxImages`); all when unset.
-    pub max_images: Option<usize>,
-    /// Port of the kubelet's API (`port`).
-    pub port: u16,
-    /// Most pods (`maxPods`).
-    pub max_pods: u32,
-    /// Most pods per core (`podsPerCore`); no limit when 0.
-    pub pods_per_core: u32,
-    /// Account for local ephemeral storage (`localStorageCapacityIsolation`).
-    pub local_storage: bool,
-    /// What pods do not get.
-    pub reservation: Reservation,
-}
-
-impl Default for NodeOptions {
-    /// Upstream's defaults, with nothing reserved.
-    fn default() -> Self {
-        Self {
-            register: true,
-            taints: Vec::new(),
-            labels: BTreeMap::new(),
-            provider_id: String::new(),
-            external_cloud_provider: false,
-            node_ips: Vec::new(),
-            status_update_frequency: Duration::from_secs(10),
-            status_report_frequency: Duration::from_secs(300),
-            lease_duration: Duration::from_secs(40),
-            max_images: Some(50),
-            port: 10250,
-            max_pods: 110,
-            pods_per_core: 0,
-            local_storage: true,
-            reservation: Reservation::default(),
-        }
-    }
 }
 
 /// The cluster of a validated configuration; `None` for a standalone kubelet.
@@ -151,10 +91,7 @@ pub(super) fn cluster(
                 .node_status_max_images
                 .and_then(|images| usize::try_from(images).ok()),
             port: u16::try_from(config.port).unwrap_or_default(),
-            max_pods: count(config.max_pods),
-            pods_per_core: count(config.pods_per_core),
-            local_storage: config.local_storage_capacity_isolation != Some(false),
-            reservation: Reservation::of(config),
+            capacity: capacity(config),
         },
     })
 }

@@ -13,7 +13,6 @@ use super::{
     kubelet_validation::Faults,
     settings::{absolute, at_least_zero},
 };
-
 use crate::cli::Flags;
 
 /// The options of a validated configuration.
@@ -132,7 +131,7 @@ mod tests {
         let config = format!("--image-credential-provider-config={}", path.display());
         let bin_dir = "--image-credential-provider-bin-dir=/bin";
         let settings = Settings::load(&flags(&[&config, bin_dir])).unwrap();
-        let providers = settings.options.image.credential_providers;
+        let providers = settings.options.runtime.image.credential_providers;
         assert_eq!(providers[0].program, Path::new("/bin/sh"));
         for (args, fault) in [
             (&[config.as_str()][..], "bin-dir beside it"),
@@ -149,7 +148,7 @@ mod tests {
         let policy = "imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages\n";
         let settings = load(&format!("{list}{policy}")).unwrap();
         assert_eq!(
-            settings.options.image.verification_policy,
+            settings.options.runtime.image.verification_policy,
             VerificationPolicy::NeverVerifyAllowlistedImages(vec![AllowedImages::Below(
                 "reg.example/".to_owned()
             )])

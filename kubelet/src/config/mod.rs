@@ -14,7 +14,6 @@ pub mod kubelet_configuration;
 pub mod kubelet_defaults;
 pub mod kubelet_validation;
 mod log_settings;
-pub mod options;
 pub mod pod_config;
 pub mod reservation;
 pub mod server_settings;

@@ -8,7 +8,8 @@ use std::{
     time::Duration,
 };
 
-use kubelet_host::selinux::SeLinux;
+use kubelet_cri_client::CriOptions;
+use kubelet_host::{local_node::LocalNode, selinux::SeLinux};
 use kubelet_image::credentials::plugin::config::ProviderConfigError;
 use kubelet_pod_spec::{duration::GoDuration, names, yaml::SyntaxError};
 use serde_json::{Map, Value};
@@ -24,19 +25,29 @@ use super::{
     kubelet_defaults::set_defaults,
     kubelet_validation::{unix_socket_path, validate},
     log_settings::log_rotation,
-    options::{Options, SwapBehavior},
     reservation::Reservation,
     server_settings::{self, Asked},
     shutdown_settings::shutdown_grace_periods,
     support, system_cpus,
 };
-use crate::{cli::Flags, logging::LogFormat};
+use crate::{
+    cli::Flags,
+    kubelet::options::KubeletOptions,
+    logging::LogFormat,
+    node::capacity::CapacityOptions,
+    runtime::{
+        RuntimeOptions,
+        dns::DnsOptions,
+        resources::{ResourceOptions, SwapBehavior},
+        user_namespace::UserNamespaceOptions,
+    },
+};
 
 /// Everything that one run is made from.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// What the core of the kubelet is made from.
-    pub options: Options,
+    pub options: KubeletOptions,
     /// Where static pods come from.
     pub manifests: Option<ManifestOptions>,
     /// The URL that static pods come from.
@@ -202,7 +213,7 @@ impl Settings {
         let options = options(&config, flags)?;
         let cert_dir = match &flags.cert_dir {
             Some(dir) => absolute(dir),
-            None => options.root_dir.join("pki"),
+            None => options.node.root_dir.join("pki"),
         };
         let cluster = cluster::cluster(&config, flags, &cert_dir);
         if cluster.is_some() && config.enable_controller_attach_detach == Some(false) {
@@ -216,8 +227,8 @@ impl Settings {
             has_file: flags.config.is_some() || flags.config_dir.is_some(),
             has_api_server: cluster.is_some(),
         };
-        let dirs = [options.root_dir.as_path(), &cert_dir];
-        let server = server_settings::server_options(&config, asked, &options.node_name, dirs);
+        let dirs = [options.node.root_dir.as_path(), &cert_dir];
+        let server = server_settings::server_options(&config, asked, &options.node.name, dirs);
         warnings.extend(server_settings::warning(&server, asked));
         Ok(Self {
             options,
@@ -247,69 +258,101 @@ impl Settings {
     }
 }
 
-fn options(config: &KubeletConfiguration, flags: &Flags) -> Result<Options, SettingsError> {
+fn options(config: &KubeletConfiguration, flags: &Flags) -> Result<KubeletOptions, SettingsError> {
+    let default = KubeletOptions::default();
+    Ok(KubeletOptions {
+        node: LocalNode {
+            name: node_name(flags.hostname_override.as_deref())?,
+            ips: flags.node_ips.clone(),
+            root_dir: absolute(&flags.root_dir),
+            pod_logs_dir: PathBuf::from(&config.pod_logs_dir),
+            container_logs_dir: Some(absolute(&flags.container_logs_dir)),
+            selinux: SeLinux::of(Path::new("/")),
+        },
+        node_labels: flags.node_labels.clone(),
+        cri: cri_options(config),
+        runtime: RuntimeOptions {
+            image: image_options(config, flags)?,
+            dns: dns_options(config),
+            resources: resource_options(config),
+            user_namespaces: user_namespace_options(config),
+            seccomp_default: config.seccomp_default == Some(true),
+        },
+        capacity: capacity(config),
+        sync_frequency: span(config.sync_frequency),
+        max_container_restart_period: config
+            .crash_loop_back_off
+            .max_container_restart_period
+            .map_or(default.max_container_restart_period, span),
+        log_rotation: log_rotation(config),
+        allowed_unsafe_sysctls: config.allowed_unsafe_sysctls.clone(),
+        shutdown_grace_periods: shutdown_grace_periods(config),
+    })
+}
+
+fn cri_options(config: &KubeletConfiguration) -> CriOptions {
     let endpoint = |text: &str| {
         unix_socket_path(text)
             .map(|path| format!("unix://{}", path.display()))
             .unwrap_or_default()
     };
-    let runtime = endpoint(&config.container_runtime_endpoint);
-    let image = match config.image_service_endpoint.as_str() {
-        "" => runtime.clone(),
-        text => endpoint(text),
-    };
-    Ok(Options {
-        node_name: node_name(flags.hostname_override.as_deref())?,
-        node_labels: flags.node_labels.clone(),
-        node_ips: flags.node_ips.clone(),
-        root_dir: absolute(&flags.root_dir),
-        pod_logs_dir: PathBuf::from(&config.pod_logs_dir),
-        container_logs_dir: Some(absolute(&flags.container_logs_dir)),
-        log_rotation: log_rotation(config),
-        container_runtime_endpoint: runtime,
-        image_service_endpoint: image,
-        runtime_request_timeout: span(config.runtime_request_timeout),
-        sync_frequency: span(config.sync_frequency),
-        resolv_conf: config
-            .resolver_config
-            .as_deref()
+    let runtime_endpoint = endpoint(&config.container_runtime_endpoint);
+    CriOptions {
+        image_endpoint: match config.image_service_endpoint.as_str() {
+            "" => runtime_endpoint.clone(),
+            text => endpoint(text),
+        },
+        runtime_endpoint,
+        request_timeout: span(config.runtime_request_timeout),
+    }
+}
+
+fn dns_options(config: &KubeletConfiguration) -> DnsOptions {
+    let servers = config.cluster_dns.iter();
+    let resolv_conf = config.resolver_config.as_deref();
+    DnsOptions {
+        resolv_conf: resolv_conf
             .filter(|path| !path.is_empty())
             .map(PathBuf::from),
-        cluster_dns: config
-            .cluster_dns
-            .iter()
-            .filter_map(|server| server.parse().ok())
-            .collect(),
+        cluster_dns: servers.filter_map(|server| server.parse().ok()).collect(),
         cluster_domain: config.cluster_domain.clone(),
-        image: image_options(config, flags)?,
-        max_container_restart_period: config
-            .crash_loop_back_off
-            .max_container_restart_period
-            .map_or(Duration::from_secs(300), span),
-        max_pods: u32::try_from(config.max_pods).unwrap_or_default(),
-        pods_per_core: u32::try_from(config.pods_per_core).unwrap_or_default(),
-        local_storage: config.local_storage_capacity_isolation != Some(false),
-        reservation: Reservation::of(config),
-        cpu_cfs_quota: config.cpu_cfs_quota.unwrap_or(true),
+    }
+}
+
+fn resource_options(config: &KubeletConfiguration) -> ResourceOptions {
+    let default = ResourceOptions::default();
+    ResourceOptions {
+        cpu_cfs_quota: config.cpu_cfs_quota.unwrap_or(default.cpu_cfs_quota),
         cpu_cfs_quota_period: config
             .cpu_cfs_quota_period
-            .map_or(Duration::from_millis(100), span),
+            .map_or(default.cpu_cfs_quota_period, span),
         swap_behavior: match config.memory_swap.swap_behavior.as_str() {
             "LimitedSwap" => SwapBehavior::LimitedSwap,
             _ => SwapBehavior::NoSwap,
         },
         single_process_oom_kill: config.single_process_oom_kill,
-        shutdown_grace_periods: shutdown_grace_periods(config),
-        seccomp_default: config.seccomp_default == Some(true),
-        allowed_unsafe_sysctls: config.allowed_unsafe_sysctls.clone(),
-        user_namespace_ids_per_pod: config
-            .user_namespaces
-            .as_ref()
-            .and_then(|namespaces| namespaces.ids_per_pod)
+    }
+}
+
+fn user_namespace_options(config: &KubeletConfiguration) -> UserNamespaceOptions {
+    let asked = config.user_namespaces.as_ref();
+    let ids_per_pod = asked.and_then(|namespaces| namespaces.ids_per_pod);
+    UserNamespaceOptions {
+        ids_per_pod: ids_per_pod
             .and_then(|ids| u32::try_from(ids).ok())
-            .unwrap_or(65_536),
-        selinux: SeLinux::of(Path::new("/")),
-    })
+            .unwrap_or(UserNamespaceOptions::default().ids_per_pod),
+        max_pods: at_least_zero(config.max_pods),
+    }
+}
+
+/// What of the node pods get by a validated configuration.
+pub(super) fn capacity(config: &KubeletConfiguration) -> CapacityOptions {
+    CapacityOptions {
+        max_pods: at_least_zero(config.max_pods),
+        pods_per_core: at_least_zero(config.pods_per_core),
+        local_storage: config.local_storage_capacity_isolation != Some(false),
+        reservation: Reservation::of(config),
+    }
 }
 
 /// A count of a validated configuration, which is never negative.

@@ -8,7 +8,7 @@ use std::{
 };
 
 use kubelet_cri_client::pod_status::ContainerState;
-use kubelet_host::repeatable;
+use kubelet_host::{local_node::LocalNode, repeatable};
 use kubelet_logs::links;
 use kubelet_pod_spec::{directory, identity::PodUid};
 use kubelet_volume::{VolumeManager, disk};
@@ -16,9 +16,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 
-use crate::{
-    config::options::Options, pleg::Listing, pod::removals::Removals, pod_worker::WorkerError,
-};
+use crate::{pleg::Listing, pod::removals::Removals, pod_worker::WorkerError};
 
 /// Between two looks at the directories.
 const PERIOD: Duration = Duration::from_secs(60);
@@ -34,7 +32,7 @@ pub(crate) struct Directories {
 /// What one look at the directories goes by.
 #[derive(Clone)]
 pub(super) struct Look<K> {
-    pub(super) options: Arc<Options>,
+    pub(super) node: Arc<LocalNode>,
     pub(super) volumes: Arc<VolumeManager>,
     pub(super) listing: Arc<Listing>,
     /// Tells the pods' workers what is removed at this moment.
@@ -59,11 +57,11 @@ impl Directories {
         }
         self.looked = Some(Instant::now());
         let (pods, logs) = (look.clone(), look);
-        let pods_dir = directory::pods_dir(&pods.options.root_dir);
+        let pods_dir = directory::pods_dir(&pods.node.root_dir);
         let removals = self.cleaning.clone();
         self.cleaning
             .begin(&pods_dir, remove_pod_dirs(pods, removals));
-        let logs_dir = logs.options.pod_logs_dir.clone();
+        let logs_dir = logs.node.pod_logs_dir.clone();
         self.cleaning.begin(&logs_dir, clean_logs(logs));
     }
 }
@@ -107,7 +105,7 @@ async fn remove_pod_dirs<K>(look: Look<K>, removals: Cleaning)
 where
     K: Fn(&PodUid) -> bool + Clone + Send + Sync + 'static,
 {
-    let dir = directory::pods_dir(&look.options.root_dir);
+    let dir = directory::pods_dir(&look.node.root_dir);
     let found = repeatable::blocking(move || children(&dir)).await;
     for (name, path) in unless_panicked(found).unwrap_or_default() {
         let uid = PodUid::from(name.as_str());
@@ -157,7 +155,7 @@ async fn remove_pod_dir<K: Fn(&PodUid) -> bool>(
 /// no more.
 async fn clean_logs<K: Fn(&PodUid) -> bool + Send + 'static>(look: Look<K>) {
     let cleaned = repeatable::blocking(move || {
-        for (name, path) in children(&look.options.pod_logs_dir) {
+        for (name, path) in children(&look.node.pod_logs_dir) {
             let Some(uid) = directory::uid_of_log_dir(&name) else {
                 continue;
             };
@@ -167,7 +165,7 @@ async fn clean_logs<K: Fn(&PodUid) -> bool + Send + 'static>(look: Look<K>) {
                 report(&path, removed.map_err(Into::into));
             }
         }
-        if let Some(dir) = &look.options.container_logs_dir {
+        if let Some(dir) = &look.node.container_logs_dir {
             links::remove_dead(dir, |id| may_run(&look.listing, id));
         }
     });

@@ -57,7 +57,7 @@ pub(super) fn running_logs(parts: &Parts) -> impl Fn() -> Vec<(String, PathBuf)>
             let running = status.containers.iter();
             for container in running.filter(|c| c.state == ContainerState::Running) {
                 let path = parts
-                    .options
+                    .local_node
                     .pod_logs_dir
                     .join(&dir)
                     .join(&container.name)

@@ -4,14 +4,12 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kubelet_cri_client::{CriClient, readiness::RuntimeReadiness, running_pods::running_pods};
+use kubelet_host::local_node::LocalNode;
 use kubelet_pod_spec::identity::PodUid;
 use tokio::sync::watch;
 
 use super::{Kubelet, KubeletError};
-use crate::{
-    config::options::Options, node::shutdown::NodeShutdown, pod::manager::PodManager,
-    status::StatusManager,
-};
+use crate::{node::shutdown::NodeShutdown, pod::manager::PodManager, status::StatusManager};
 
 impl Kubelet {
     /// Unique names of the volumes that have to be attached to this node as long as its
@@ -93,8 +91,8 @@ impl Kubelet {
         (self.0.sources_ready)()
     }
 
-    pub(crate) fn options(&self) -> &Arc<Options> {
-        &self.0.options
+    pub(crate) fn local_node(&self) -> &Arc<LocalNode> {
+        &self.0.local_node
     }
 
     pub(crate) fn cri(&self) -> &CriClient {

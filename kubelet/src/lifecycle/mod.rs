@@ -22,7 +22,7 @@ pub use self::{
     node_facts::{NodeFacts, NodeSource},
     unsupported::unsupported,
 };
-use crate::{config::options::Options, node::shutdown::NodeShutdown};
+use crate::node::shutdown::NodeShutdown;
 
 /// The operating system of this node.
 const OS: &str = "linux";
@@ -71,9 +71,9 @@ pub struct Admission {
 impl Admission {
     /// The rules of `options` on this host, which takes no pods during a `shutdown`. Blocks
     /// on the host's `/sys`, for a moment.
-    pub fn new(options: &Options, shutdown: Arc<NodeShutdown>) -> Self {
+    pub fn new(allowed_unsafe_sysctls: &[String], shutdown: Arc<NodeShutdown>) -> Self {
         Self {
-            sysctls: Allowlist::new(&options.allowed_unsafe_sysctls),
+            sysctls: Allowlist::new(allowed_unsafe_sysctls),
             has_app_armor: app_armor::is_enabled(),
             shutdown,
             metrics: Arc::default(),
@@ -290,8 +290,10 @@ mod tests {
     }
 
     fn admission() -> Admission {
-        let options = Options::default();
-        Admission::new(&options, Arc::new(NodeShutdown::new(&options)))
+        Admission::new(
+            &[],
+            Arc::new(NodeShutdown::new(std::path::Path::new("/nonexistent"))),
+        )
     }
 
     fn admit(pod: &Pod, others: &[Arc<Pod>]) -> Result<Admitted, Rejection> {

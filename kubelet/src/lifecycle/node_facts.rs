@@ -10,14 +10,11 @@ use std::{
 
 use cri_proto::runtime::v1::RuntimeFeatures;
 use k8s_openapi::api::core::v1::{Node, Taint};
-use kubelet_host::machine::Machine;
+use kubelet_host::{local_node::LocalNode, machine::Machine};
 use kubelet_pod_spec::resources::{self, Amounts};
 use tokio::sync::watch;
 
-use crate::{
-    config::{cluster::NodeOptions, options::Options},
-    node::capacity,
-};
+use crate::node::capacity::{self, CapacityOptions};
 
 /// Labels that every node has.
 const HOSTNAME: &str = "kubernetes.io/hostname";
@@ -105,35 +102,29 @@ impl NodeFacts {
     /// A node without an API server, or whose object is not known yet: its labels, and what
     /// its object would say that pods get. Blocks on the file system of the pods, for a
     /// moment.
-    pub fn standalone(options: &Options, machine: &Machine) -> Self {
+    pub fn standalone(
+        node: &LocalNode,
+        labels: &BTreeMap<String, String>,
+        options: &CapacityOptions,
+        machine: &Machine,
+    ) -> Self {
         let arch = match std::env::consts::ARCH {
             "x86_64" => "amd64",
             "aarch64" => "arm64",
             other => other,
         };
-        let own = [
-            (HOSTNAME, options.node_name.as_str()),
-            (OS, "linux"),
-            (ARCH, arch),
-        ];
-        let node = NodeOptions {
-            max_pods: options.max_pods,
-            pods_per_core: options.pods_per_core,
-            local_storage: options.local_storage,
-            reservation: options.reservation.clone(),
-            ..NodeOptions::default()
-        };
-        let capacity = capacity::read(machine, &options.root_dir, &node);
-        let allocatable = resources::amounts(&capacity::allocatable(&capacity, &node));
+        let own = [(HOSTNAME, node.name.as_str()), (OS, "linux"), (ARCH, arch)];
+        let capacity = capacity::read(machine, &node.root_dir, options);
+        let allocatable = capacity::allocatable(&capacity, options);
         Self {
-            name: options.node_name.clone(),
+            name: node.name.clone(),
             labels: own
                 .into_iter()
                 .map(|(key, value)| (key.to_owned(), value.to_owned()))
-                .chain(options.node_labels.clone())
+                .chain(labels.clone())
                 .collect(),
             taints: Vec::new(),
-            allocatable,
+            allocatable: resources::amounts(&allocatable),
             has_group_policies: false,
         }
     }
@@ -165,18 +156,19 @@ mod tests {
             "kubeReserved": {"cpu": "250m"},
             "evictionHard": {"memory.available": "100Mi"}
         });
-        let options = Options {
+        let options = CapacityOptions {
             pods_per_core: 5,
             local_storage: false,
             reservation: Reservation::of(&serde_json::from_value(config).unwrap()),
-            ..Options::default()
+            ..CapacityOptions::default()
         };
         let machine = Machine {
             cpus: 2,
             memory: 4 << 30,
             ..Machine::default()
         };
-        let facts = NodeFacts::standalone(&options, &machine);
+        let facts =
+            NodeFacts::standalone(&LocalNode::default(), &BTreeMap::new(), &options, &machine);
         let units = |name: &str| resources::units(facts.allocatable[name]);
         assert_eq!(resources::millis(facts.allocatable["cpu"]), 1250);
         assert_eq!(units("memory"), (3 << 30) - (100 << 20));

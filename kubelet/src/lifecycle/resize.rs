@@ -69,7 +69,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::{config::options::Options, node::shutdown::NodeShutdown};
+    use crate::node::shutdown::NodeShutdown;
 
     fn pod(requests: &Value) -> Arc<Pod> {
         let pod = json!({"spec": {"containers": [
@@ -83,8 +83,10 @@ mod tests {
             "allocatable": {"cpu": "2", "memory": "1000", "pods": "1"}
         }});
         let node = NodeFacts::of(&serde_json::from_value(node).unwrap());
-        let options = Options::default();
-        let admission = Admission::new(&options, Arc::new(NodeShutdown::new(&options)));
+        let admission = Admission::new(
+            &[],
+            Arc::new(NodeShutdown::new(std::path::Path::new("/nonexistent"))),
+        );
         admission.admit_resize(&pod(wanted), &pod(had), &node, others)
     }
 

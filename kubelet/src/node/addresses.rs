@@ -3,8 +3,9 @@
 use std::net::{IpAddr, UdpSocket};
 
 use k8s_openapi::api::core::v1::{Node, NodeAddress};
+use kubelet_host::host_ips;
 
-use crate::config::{cluster::NodeOptions, host};
+use super::options::NodeOptions;
 
 /// Tells a cloud controller which addresses were given to the kubelet.
 const PROVIDED: &str = "alpha.kubernetes.io/provided-node-ip";
@@ -98,7 +99,7 @@ pub async fn find(options: &NodeOptions, hostname: &str) -> Option<IpAddr> {
         .find(|ip| ip.is_ipv6() == wants_ipv6);
     preferred.or(first).or_else(|| {
         let given: Vec<IpAddr> = options.node_ips.clone();
-        host::node_ips(&given).first().copied()
+        host_ips::node_ips(&given).first().copied()
     })
 }
 
@@ -128,8 +129,9 @@ fn validate(ip: IpAddr) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::json;
+
+    use super::*;
 
     fn addresses(node: &Node) -> Vec<(&str, &str)> {
         let status = node.status.as_ref().unwrap();

@@ -9,13 +9,38 @@ use kubelet_pod_spec::{
     resources::is_huge_pages,
 };
 
-use crate::config::cluster::NodeOptions;
+use crate::config::reservation::Reservation;
+
+/// What of the node pods get.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CapacityOptions {
+    /// Most pods (`maxPods`).
+    pub max_pods: u32,
+    /// Most pods per core (`podsPerCore`); no limit when 0.
+    pub pods_per_core: u32,
+    /// Account for local ephemeral storage (`localStorageCapacityIsolation`).
+    pub local_storage: bool,
+    /// What pods do not get.
+    pub reservation: Reservation,
+}
+
+impl Default for CapacityOptions {
+    /// Upstream's defaults, with nothing reserved.
+    fn default() -> Self {
+        Self {
+            max_pods: 110,
+            pods_per_core: 0,
+            local_storage: true,
+            reservation: Reservation::default(),
+        }
+    }
+}
 
 /// Resources with their amounts.
 pub type Quantities = BTreeMap<String, Quantity>;
 
 /// What the node has. `root_dir` is on the file system that pods fill. Blocks on it.
-pub fn read(machine: &Machine, root_dir: &Path, options: &NodeOptions) -> Quantities {
+pub fn read(machine: &Machine, root_dir: &Path, options: &CapacityOptions) -> Quantities {
     let mut capacity = machine.capacity(root_dir);
     if !options.local_storage {
         capacity.remove("ephemeral-storage");
@@ -64,7 +89,7 @@ pub fn update(capacity: &mut Quantities, own: &Quantities) {
 }
 
 /// What pods get of that.
-pub fn allocatable(capacity: &Quantities, options: &NodeOptions) -> Quantities {
+pub fn allocatable(capacity: &Quantities, options: &CapacityOptions) -> Quantities {
     let amount = |quantity: &Quantity| quantity::parse(&quantity.0).unwrap_or_default();
     let pages: i128 = capacity
         .iter()
@@ -108,7 +133,7 @@ mod tests {
             ("hugepages-2Mi", "256Mi"),
             ("example.com/gpu", "3"),
         ]);
-        let allocatable = allocatable(&capacity, &NodeOptions::default());
+        let allocatable = allocatable(&capacity, &CapacityOptions::default());
         assert_eq!(
             allocatable,
             quantities(&[
@@ -148,10 +173,10 @@ mod tests {
             memory: 1 << 30,
             ..Machine::default()
         };
-        let options = NodeOptions {
+        let options = CapacityOptions {
             pods_per_core: 3,
             local_storage: false,
-            ..NodeOptions::default()
+            ..CapacityOptions::default()
         };
         assert_eq!(
             read(&machine, Path::new("/"), &options),

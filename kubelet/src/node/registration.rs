@@ -12,8 +12,7 @@ use kubelet_api_client::request::{ApiError, ask};
 use kubelet_host::version;
 use tracing::{info, warn};
 
-use super::{capacity, patch};
-use crate::config::cluster::NodeOptions;
+use super::{capacity, options::NodeOptions, patch};
 
 /// Says that the controller attaches volumes.
 const ATTACH_DETACH: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
@@ -191,8 +190,9 @@ pub async fn register(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::json;
+
+    use super::*;
 
     fn options() -> NodeOptions {
         serde_options(&[("tier", "web"), ("beta.kubernetes.io/os", "other")])

@@ -29,13 +29,13 @@ use super::{
     addresses,
     capacity::{self, Quantities},
     findings::Findings,
+    options::NodeOptions,
     patch,
     registration::{self, Registered},
     runtime_state::RuntimeState,
     status::{Snapshot, has_changed},
     system_info,
 };
-use crate::config::cluster::NodeOptions;
 
 /// Attempts to report one status, as upstream.
 const TRIES: u32 = 5;
@@ -162,7 +162,10 @@ impl NodeReporter {
     }
 
     async fn read_machine(&mut self) {
-        let (root_dir, options) = (self.parts.root_dir.clone(), self.parts.options.clone());
+        let (root_dir, options) = (
+            self.parts.root_dir.clone(),
+            self.parts.options.capacity.clone(),
+        );
         let read = blocking(move || {
             let machine = Machine::read();
             let capacity = capacity::read(&machine, &root_dir, &options);

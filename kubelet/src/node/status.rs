@@ -16,9 +16,9 @@ use super::{
     capacity::{self, Quantities},
     conditions,
     findings::Findings,
+    options::NodeOptions,
     runtime_state::RuntimeState,
 };
-use crate::config::cluster::NodeOptions;
 
 /// What this kubelet does that one of another version may not, by upstream's names and in
 /// order: the scheduler gives no node pods that need what it does not declare.
@@ -103,7 +103,7 @@ impl Snapshot<'_> {
     fn set_resources(&self, status: &mut NodeStatus) {
         let capacity = status.capacity.get_or_insert_default();
         capacity::update(capacity, self.capacity);
-        status.allocatable = Some(capacity::allocatable(capacity, self.options));
+        status.allocatable = Some(capacity::allocatable(capacity, &self.options.capacity));
     }
 
     fn set_info(&self, status: &mut NodeStatus) {
@@ -129,7 +129,7 @@ impl Snapshot<'_> {
 
     fn missing(&self, status: &NodeStatus) -> Option<String> {
         let mut required = vec!["cpu", "memory", "pods"];
-        if self.options.local_storage {
+        if self.options.capacity.local_storage {
             required.push("ephemeral-storage");
         }
         let capacity = status.capacity.as_ref();
@@ -210,8 +210,9 @@ fn without_empty(value: Value) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::json;
+
+    use super::*;
 
     #[test]
     fn another_form_of_the_same_is_no_change() {

@@ -205,7 +205,7 @@ mod tests {
     use kubelet_host::machine::Machine;
 
     use super::*;
-    use crate::{config::options::Options, runtime::user_namespace};
+    use crate::runtime::{resources::ResourceOptions, user_namespace};
 
     #[test]
     fn a_config_carries_what_a_later_kubelet_needs_to_know() {
@@ -245,7 +245,7 @@ mod tests {
                 user_namespace: user_namespace::of_node(),
             },
             rules: Rules {
-                options: &Options::default(),
+                options: ResourceOptions::default(),
                 machine: &Machine::default(),
             },
         };

@@ -13,7 +13,27 @@ use kubelet_host::files;
 use kubelet_pod_spec::identity;
 use tracing::{info, warn};
 
-use crate::config::options::Options;
+/// Where pods look names up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DnsOptions {
+    /// The `resolv.conf` that `dnsPolicy: Default` hands to pods (`resolvConf`).
+    pub resolv_conf: Option<PathBuf>,
+    /// Name servers of the cluster (`clusterDNS`), for `dnsPolicy: ClusterFirst`.
+    pub cluster_dns: Vec<IpAddr>,
+    /// Domain of the cluster (`clusterDomain`); none when empty.
+    pub cluster_domain: String,
+}
+
+impl Default for DnsOptions {
+    /// The host's servers.
+    fn default() -> Self {
+        Self {
+            resolv_conf: Some(PathBuf::from("/etc/resolv.conf")),
+            cluster_dns: Vec::new(),
+            cluster_domain: String::new(),
+        }
+    }
+}
 
 /// Limits of resolvers, as upstream applies them.
 const MAX_SERVERS: usize = 3;
@@ -52,7 +72,8 @@ pub enum DnsError {
 /// The node's `resolv.conf` is needed and cannot be read.
 pub async fn dns_config(
     pod: &Pod,
-    options: &Options,
+    options: &DnsOptions,
+    node_ips: &[IpAddr],
     events: Option<&EventRecorder>,
 ) -> Result<DnsConfig, DnsError> {
     let Some(spec) = &pod.spec else {
@@ -87,7 +108,7 @@ pub async fn dns_config(
         }
         match &options.resolv_conf {
             Some(path) => read(path).await?,
-            None => none(options),
+            None => none(node_ips),
         }
     };
     if let Some(own) = &spec.dns_config {
@@ -99,13 +120,9 @@ pub async fn dns_config(
 
 /// Nothing of the node's, and not the runtime's default either: what asks finds no
 /// server on its own host.
-fn none(options: &Options) -> DnsConfig {
+fn none(node_ips: &[IpAddr]) -> DnsConfig {
     let local = |ip: &IpAddr| if ip.is_ipv6() { "::1" } else { "127.0.0.1" };
-    let mut servers: Vec<String> = options
-        .node_ips
-        .iter()
-        .map(|ip| local(ip).to_owned())
-        .collect();
+    let mut servers: Vec<String> = node_ips.iter().map(|ip| local(ip).to_owned()).collect();
     if servers.is_empty() {
         servers.push("127.0.0.1".to_owned());
     }
@@ -127,7 +144,7 @@ async fn read(path: &Path) -> Result<DnsConfig, DnsError> {
     })
 }
 
-fn cluster_config(pod: &Pod, options: &Options, node: DnsConfig) -> DnsConfig {
+fn cluster_config(pod: &Pod, options: &DnsOptions, node: DnsConfig) -> DnsConfig {
     let mut searches = Vec::new();
     if !options.cluster_domain.is_empty() {
         let domain = &options.cluster_domain;
@@ -268,9 +285,9 @@ mod tests {
             "# comment\nnameserver 192.0.2.1\nsearch example.org.\noptions rotate\n",
         )
         .unwrap();
-        let mut options = Options {
+        let mut options = DnsOptions {
             resolv_conf: Some(path),
-            ..Options::default()
+            ..DnsOptions::default()
         };
         if cluster {
             options.cluster_dns = vec!["10.96.0.10".parse().unwrap()];
@@ -281,7 +298,7 @@ mod tests {
             ..Pod::default()
         };
         pod.metadata.namespace = Some("ns".to_owned());
-        dns_config(&pod, &options, None).await.unwrap()
+        dns_config(&pod, &options, &[], None).await.unwrap()
     }
 
     fn policy(policy: &str) -> PodSpec {
@@ -345,22 +362,25 @@ mod tests {
 
     #[tokio::test]
     async fn without_a_file_the_servers_are_local() {
-        let mut options = Options {
+        let options = DnsOptions {
             resolv_conf: None,
-            ..Options::default()
+            ..DnsOptions::default()
         };
         let pod = Pod {
             spec: Some(policy("Default")),
             ..Pod::default()
         };
-        let config = dns_config(&pod, &options, None).await.unwrap();
+        let config = dns_config(&pod, &options, &[], None).await.unwrap();
         assert_eq!(
             (&*config.servers, &*config.searches),
             (&["127.0.0.1".to_owned()][..], &[".".to_owned()][..])
         );
-        options.node_ips = vec!["2001:db8::1".parse().unwrap()];
+        let node_ips = ["2001:db8::1".parse().unwrap()];
         assert_eq!(
-            dns_config(&pod, &options, None).await.unwrap().servers,
+            dns_config(&pod, &options, &node_ips, None)
+                .await
+                .unwrap()
+                .servers,
             ["::1"]
         );
     }

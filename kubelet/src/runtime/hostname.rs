@@ -5,8 +5,6 @@ use std::fmt::Write as _;
 use k8s_openapi::api::core::v1::{HostAlias, Pod};
 use kubelet_pod_spec::identity;
 
-use crate::config::options::Options;
-
 /// Longest hostname that the kernel takes in one label.
 const MAX_LABEL: usize = 63;
 /// Longest hostname that the kernel takes.
@@ -36,14 +34,14 @@ pub enum HostnameError {
     },
 }
 
-/// Hostname and domain of a pod; the domain is empty without a subdomain, and where the
-/// hostname is overridden.
+/// Hostname and domain of a pod in a cluster of that domain. The pod's domain is empty without
+/// a subdomain, and where the hostname is overridden.
 ///
 /// # Errors
 /// [`HostnameError::Invalid`].
 pub fn hostname_and_domain(
     pod: &Pod,
-    options: &Options,
+    cluster_domain: &str,
 ) -> Result<(String, String), HostnameError> {
     let spec = pod.spec.as_ref();
     if let Some(hostname) = spec.and_then(|spec| spec.hostname_override.as_deref()) {
@@ -58,7 +56,7 @@ pub fn hostname_and_domain(
         .filter(|subdomain| !subdomain.is_empty());
     let domain = subdomain.map_or_else(String::new, |subdomain| {
         let namespace = identity::namespace(pod);
-        format!("{subdomain}.{namespace}.svc.{}", options.cluster_domain)
+        format!("{subdomain}.{namespace}.svc.{cluster_domain}")
     });
     Ok((cut(pod, hostname)?, domain))
 }
@@ -68,8 +66,8 @@ pub fn hostname_and_domain(
 ///
 /// # Errors
 /// See [`HostnameError`].
-pub fn kernel_hostname(pod: &Pod, options: &Options) -> Result<String, HostnameError> {
-    let (hostname, domain) = hostname_and_domain(pod, options)?;
+pub fn kernel_hostname(pod: &Pod, cluster_domain: &str) -> Result<String, HostnameError> {
+    let (hostname, domain) = hostname_and_domain(pod, cluster_domain)?;
     let spec = pod.spec.as_ref();
     let whole = spec.and_then(|spec| spec.set_hostname_as_fqdn) == Some(true);
     if !whole || domain.is_empty() {
@@ -166,8 +164,7 @@ mod tests {
     #[test]
     fn a_long_name_is_cut_to_a_label() {
         let name = format!("{}-x", "a".repeat(62));
-        let (hostname, domain) =
-            hostname_and_domain(&pod(&name, PodSpec::default()), &Options::default()).unwrap();
+        let (hostname, domain) = hostname_and_domain(&pod(&name, PodSpec::default()), "").unwrap();
         assert_eq!((hostname.len(), domain.as_str()), (62, ""));
     }
 
@@ -178,11 +175,7 @@ mod tests {
             subdomain: Some("s".to_owned()),
             ..PodSpec::default()
         };
-        let options = Options {
-            cluster_domain: "cluster.local".to_owned(),
-            ..Options::default()
-        };
-        let (hostname, domain) = hostname_and_domain(&pod("web", spec), &options).unwrap();
+        let (hostname, domain) = hostname_and_domain(&pod("web", spec), "cluster.local").unwrap();
         let alias = HostAlias {
             ip: "192.0.2.9".to_owned(),
             hostnames: Some(vec!["a".to_owned(), "b".to_owned()]),
@@ -194,10 +187,6 @@ mod tests {
 
     #[test]
     fn the_whole_name_is_the_kernels_where_it_fits() {
-        let options = Options {
-            cluster_domain: "cluster.local".to_owned(),
-            ..Options::default()
-        };
         let named = |hostname: &str, subdomain: Option<&str>| {
             let spec = PodSpec {
                 hostname: Some(hostname.to_owned()),
@@ -205,7 +194,7 @@ mod tests {
                 set_hostname_as_fqdn: Some(true),
                 ..PodSpec::default()
             };
-            kernel_hostname(&pod("web", spec), &options)
+            kernel_hostname(&pod("web", spec), "cluster.local")
         };
         assert_eq!(named("h", None).unwrap(), "h");
         assert_eq!(named("h", Some("s")).unwrap(), "h.s.ns.svc.cluster.local");
@@ -224,7 +213,7 @@ mod tests {
             hostname_override: Some("db.example.org".to_owned()),
             ..PodSpec::default()
         };
-        let named = hostname_and_domain(&pod("web", spec), &Options::default()).unwrap();
+        let named = hostname_and_domain(&pod("web", spec), "").unwrap();
         assert_eq!(named, ("db.example.org".to_owned(), String::new()));
     }
 }

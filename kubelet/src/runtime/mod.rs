@@ -34,11 +34,17 @@ use std::{
 
 use kubelet_api_client::{events::EventRecorder, objects::Objects};
 use kubelet_cri_client::CriClient;
-use kubelet_host::machine::Machine;
-use kubelet_image::ImageManager;
+use kubelet_host::{host_ips::HostIps, local_node::LocalNode, machine::Machine};
+use kubelet_image::{ImageManager, ImageOptions};
 use kubelet_prober::results::ProbeResults;
 
-use self::{endings::Endings, resize::Resizes, resources::Rules, user_namespace::UserNamespaces};
+use self::{
+    dns::DnsOptions,
+    endings::Endings,
+    resize::Resizes,
+    resources::{ResourceOptions, Rules},
+    user_namespace::{UserNamespaceOptions, UserNamespaces},
+};
 pub use self::{
     kill::{KillError, grace_period},
     metrics::StartMetrics,
@@ -46,7 +52,21 @@ pub use self::{
     start::StartError,
     sync::{SyncError, Synced},
 };
-use crate::{config::options::Options, node::host_ips::HostIps};
+
+/// How pods are run. The default is upstream's.
+#[derive(Clone, Debug, Default)]
+pub struct RuntimeOptions {
+    /// How images are pulled.
+    pub image: ImageOptions,
+    /// Where pods look names up.
+    pub dns: DnsOptions,
+    /// How limits of resources are enforced.
+    pub resources: ResourceOptions,
+    /// Ids of pods with a user namespace.
+    pub user_namespaces: UserNamespaceOptions,
+    /// The runtime's seccomp profile is that of pods that name none (`seccompDefault`).
+    pub seccomp_default: bool,
+}
 
 /// Runs pods on the runtime. Shared by all pod workers; what belongs to one pod
 /// is in its [`pod_state::PodState`].
@@ -57,7 +77,8 @@ pub struct RuntimeManager {
     objects: Arc<dyn Objects>,
     probes: Arc<ProbeResults>,
     events: EventRecorder,
-    options: Arc<Options>,
+    node: Arc<LocalNode>,
+    options: RuntimeOptions,
     host_ips: HostIps,
     /// Name of the runtime, once it was asked.
     name: OnceLock<String>,
@@ -70,12 +91,13 @@ pub struct RuntimeManager {
 }
 
 impl RuntimeManager {
-    /// A manager of the pods on the runtime behind `cri`. Config data comes from
+    /// A manager of the pods of `node` on the runtime behind `cri`. Config data comes from
     /// `objects`, what probes found from `probes`, the node's addresses from `host_ips`.
     /// What it does is told to `events`.
     pub fn new(
         cri: CriClient,
-        options: Arc<Options>,
+        node: Arc<LocalNode>,
+        options: RuntimeOptions,
         host_ips: HostIps,
         objects: Arc<dyn Objects>,
         probes: Arc<ProbeResults>,
@@ -83,25 +105,20 @@ impl RuntimeManager {
     ) -> Self {
         let (images_of, told) = (Arc::clone(&objects), events.clone());
         Self {
-            images: ImageManager::new(
-                cri.clone(),
-                &options.image,
-                &options.root_dir,
-                images_of,
-                told,
-            ),
+            images: ImageManager::new(cri.clone(), &options.image, &node.root_dir, images_of, told),
             events,
             cri,
             host_ips,
             objects,
             probes,
             name: OnceLock::new(),
-            seccomp_root: options.root_dir.join("seccomp"),
+            seccomp_root: node.root_dir.join("seccomp"),
             machine: Machine::read(),
             user_namespaces: UserNamespaces::default(),
             resizes: Resizes::default(),
             endings: Endings::default(),
             metrics: StartMetrics::default(),
+            node,
             options,
         }
     }
@@ -119,7 +136,7 @@ impl RuntimeManager {
     /// What bounds the resources of containers.
     fn rules(&self) -> Rules<'_> {
         Rules {
-            options: &self.options,
+            options: self.options.resources,
             machine: &self.machine,
         }
     }

@@ -14,7 +14,6 @@ use super::{
     container_config,
     hostname::{self, HostnameError},
 };
-use crate::config::options::Options;
 
 /// A file that could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -118,7 +117,7 @@ pub async fn make_hosts_file(
     container: &Container,
     ips: &[String],
     pod_dir: &Path,
-    options: &Options,
+    cluster_domain: &str,
 ) -> Result<Option<PathBuf>, FileError> {
     let host_network = spec.host_network == Some(true);
     if container_config::mounts_path(container, "/etc/hosts") || (ips.is_empty() && !host_network) {
@@ -132,7 +131,7 @@ pub async fn make_hosts_file(
             .map_err(failed("read", path))?;
         hostname::hosts_of_node(&hosts, aliases)
     } else {
-        let (hostname, domain) = hostname::hostname_and_domain(pod, options)?;
+        let (hostname, domain) = hostname::hostname_and_domain(pod, cluster_domain)?;
         hostname::hosts_of_pod(ips, &hostname, &domain, aliases)
     };
     let path = pod_dir.join("etc-hosts");

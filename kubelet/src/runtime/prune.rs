@@ -8,7 +8,6 @@ use kubelet_cri_client::{
     pod_status::{ContainerState, ContainerStatus, PodStatus, SandboxStatus},
 };
 use kubelet_host::repeatable;
-
 use kubelet_pod_spec::{directory, identity};
 use tracing::{debug, info, warn};
 
@@ -49,7 +48,7 @@ impl RuntimeManager {
     /// removed. What cannot be is left for the next time.
     pub(super) async fn prune(&self, pod: &Pod, status: &PodStatus) -> bool {
         let containers = superfluous_containers(status);
-        let log_dir = directory::log_dir(&self.options.pod_logs_dir, pod);
+        let log_dir = directory::log_dir(&self.node.pod_logs_dir, pod);
         let mut pruned = false;
         for container in &containers {
             match self.remove_container(container, &log_dir).await {
@@ -83,7 +82,7 @@ impl RuntimeManager {
         status: &PodStatus,
         names: impl Fn(&str) -> bool,
     ) -> Result<(), CriError> {
-        let log_dir = directory::log_dir(&self.options.pod_logs_dir, pod);
+        let log_dir = directory::log_dir(&self.node.pod_logs_dir, pod);
         for container in status.containers.iter().filter(|c| names(&c.name)) {
             self.remove_container(container, &log_dir).await?;
         }

@@ -1,6 +1,6 @@
 //! The CRI config of a pod's sandbox.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::Path};
 
 use cri_proto::runtime::v1::{
     DnsConfig, LinuxPodSandboxConfig, LinuxSandboxSecurityContext, PodSandboxConfig,
@@ -28,6 +28,10 @@ pub struct Parts<'a> {
     pub user_namespace: UserNamespace,
     /// What bounds its resources.
     pub rules: Rules<'a>,
+    /// Domain of the cluster; none when empty.
+    pub cluster_domain: &'a str,
+    /// Directory of the pods' log directories.
+    pub pod_logs_dir: &'a Path,
 }
 
 /// The config of the pod's sandbox.
@@ -40,7 +44,6 @@ pub fn sandbox_config(
     parts: Parts<'_>,
 ) -> Result<PodSandboxConfig, HostnameError> {
     let host_network = spec.host_network.unwrap_or_default();
-    let options = parts.rules.options;
     Ok(PodSandboxConfig {
         metadata: Some(PodSandboxMetadata {
             name: identity::name(pod).to_owned(),
@@ -52,9 +55,9 @@ pub fn sandbox_config(
         hostname: if host_network {
             String::new()
         } else {
-            hostname::kernel_hostname(pod, options)?
+            hostname::kernel_hostname(pod, parts.cluster_domain)?
         },
-        log_directory: directory::log_dir(&options.pod_logs_dir, pod)
+        log_directory: directory::log_dir(parts.pod_logs_dir, pod)
             .to_string_lossy()
             .into_owned(),
         dns_config: Some(parts.dns),
@@ -171,7 +174,7 @@ mod tests {
     use kubelet_host::machine::Machine;
 
     use super::*;
-    use crate::{config::options::Options, runtime::user_namespace};
+    use crate::runtime::{resources::ResourceOptions, user_namespace};
 
     fn pod(spec: PodSpec) -> Pod {
         let mut pod = Pod {
@@ -190,9 +193,11 @@ mod tests {
         let parts = Parts {
             attempt: 3,
             dns: DnsConfig::default(),
+            cluster_domain: "",
+            pod_logs_dir: Path::new("/var/log/pods"),
             user_namespace: user_namespace::of_node(),
             rules: Rules {
-                options: &Options::default(),
+                options: ResourceOptions::default(),
                 machine: &Machine::default(),
             },
         };

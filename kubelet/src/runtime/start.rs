@@ -215,14 +215,14 @@ impl RuntimeManager {
                 &state.pulls,
             )
             .await?;
-        let log_dir = directory::log_dir(&self.options.pod_logs_dir, pod);
+        let log_dir = directory::log_dir(&self.node.pod_logs_dir, pod);
         let log_dir = pod_files::make_log_dir(&log_dir, &container.name).await?;
         let restart_count = match status.container(&container.name) {
             Some(last) => last.restart_count.saturating_add(1),
             None => pod_files::restart_count_from_logs(&log_dir).await,
         };
         let placement = Placement {
-            node_name: &self.options.node_name,
+            node_name: &self.node.name,
             host_ips: running.host_ips,
             pod_ips: running.ips,
         };
@@ -230,7 +230,7 @@ impl RuntimeManager {
             objects: self.objects(),
             volumes: running.volumes,
             machine: &self.machine,
-            root_dir: &self.options.root_dir,
+            root_dir: &self.node.root_dir,
         };
         let variables = env::environment(pod, container, &placement, sources).await?;
         let mounts = Arc::new(MountParts {
@@ -246,7 +246,7 @@ impl RuntimeManager {
                 container,
                 running.ips,
                 running.pod_dir,
-                &self.options,
+                &self.options.dns.cluster_domain,
             )
             .await?,
             termination_message: pod_files::make_termination_message(
@@ -256,7 +256,7 @@ impl RuntimeManager {
             )
             .await?,
             file_work: FileWork::current(),
-            selinux: self.options.selinux.clone(),
+            selinux: self.node.selinux.clone(),
         });
         let devices = mounts::devices(container, running.volumes)?;
         let parts = Parts {
@@ -322,7 +322,7 @@ impl RuntimeManager {
 
     /// Links to the log of a container that was started, for log agents.
     async fn link_log(&self, pod: &Pod, container: &Container, id: &str, log: PathBuf) {
-        let Some(dir) = &self.options.container_logs_dir else {
+        let Some(dir) = &self.node.container_logs_dir else {
             return;
         };
         let (name, namespace) = (identity::name(pod), identity::namespace(pod));

@@ -10,7 +10,7 @@ use kubelet_cri_client::{
     pod_status::{ContainerState, PodStatus, SandboxStatus},
 };
 use kubelet_host::files;
-use kubelet_pod_spec::{ephemeral::as_container, identity, restart_rules::is_sidecar};
+use kubelet_pod_spec::{ephemeral::as_container, identity, pod_ips, restart_rules::is_sidecar};
 use kubelet_volume::MountedVolumes;
 use tracing::{info, warn};
 
@@ -27,7 +27,6 @@ use super::{
     start::{Running, StartError},
     user_namespace::{self, UserNamespaceError},
 };
-use crate::status::ips;
 
 /// Reason of containers that wait for their sandbox.
 const CONTAINER_CREATING: &str = "ContainerCreating";
@@ -157,7 +156,7 @@ impl RuntimeManager {
                 (created.id.as_str(), created.ips.as_slice())
             }
         };
-        let sandbox_ips = ips::by_family(sandbox_ips, &self.options.node_ips);
+        let sandbox_ips = pod_ips::by_family(sandbox_ips, self.host_ips.given());
         let host_ips = self.host_ips.now();
         let host_ips: Vec<String> = host_ips.iter().map(ToString::to_string).collect();
         let running = Running {
@@ -227,16 +226,24 @@ impl RuntimeManager {
         let user_namespace = if spec.host_users == Some(false) {
             self.check_user_namespaces(&handler).await?;
             self.user_namespaces
-                .get_or_create(pod_dir, &self.options)
+                .get_or_create(pod_dir, self.options.user_namespaces)
                 .await?
         } else {
             user_namespace::of_node()
         };
         let parts = sandbox_config::Parts {
             attempt,
-            dns: dns::dns_config(pod, &self.options, is_new.then_some(&self.events)).await?,
+            dns: dns::dns_config(
+                pod,
+                &self.options.dns,
+                self.host_ips.given(),
+                is_new.then_some(&self.events),
+            )
+            .await?,
             user_namespace,
             rules: self.rules(),
+            cluster_domain: &self.options.dns.cluster_domain,
+            pod_logs_dir: &self.node.pod_logs_dir,
         };
         Ok((sandbox_config(pod, spec, parts)?, handler))
     }

@@ -4,15 +4,14 @@ use std::{future::Future, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_cri_client::CriClient;
+use kubelet_host::local_node::LocalNode;
 use kubelet_logs::{LogError, LogOptions, LogParts};
 use kubelet_metrics::Exposition;
-
-use crate::config::options::Options;
 
 /// The node's pods and health, as the kubelet knows them.
 pub trait NodeView: Clone + Send + Sync + 'static {
     /// What the node is made from: its name and its directories.
-    fn options(&self) -> Arc<Options>;
+    fn local_node(&self) -> Arc<LocalNode>;
 
     /// The pods that this node should run, with the status that it found.
     fn pods(&self) -> Vec<Pod>;

@@ -11,7 +11,10 @@ use super::{
     container_state::{is_running, is_terminated},
     restart_all,
 };
-use crate::runtime::actions::{self, SandboxNeed};
+use crate::runtime::{
+    actions::{self, SandboxNeed},
+    resize::{RESIZE_IN_PROGRESS, RESIZE_PENDING},
+};
 
 /// The pod has a sandbox with a network.
 pub const READY_TO_START_CONTAINERS: &str = "PodReadyToStartContainers";
@@ -23,11 +26,6 @@ pub const READY: &str = "Ready";
 pub const CONTAINERS_READY: &str = "ContainersReady";
 /// The pod has a node.
 pub const POD_SCHEDULED: &str = "PodScheduled";
-
-/// The pod is asked to use more or less than before, and the node has no room.
-pub const RESIZE_PENDING: &str = "PodResizePending";
-/// The pod's containers are being given what they are to use now.
-pub const RESIZE_IN_PROGRESS: &str = "PodResizeInProgress";
 
 /// Whether nobody but the kubelet sets a condition.
 pub fn is_kubelets(type_: &str) -> bool {

@@ -11,7 +11,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
 };
 use kubelet_cri_client::pod_status::PodStatus;
-use kubelet_host::clock;
+use kubelet_host::{clock, host_ips::HostIps};
 use kubelet_pod_spec::{identity, phase::Phase, qos::QosClass};
 use kubelet_prober::results::ProbeResults;
 
@@ -20,11 +20,10 @@ use super::{
     conclusion::conclude,
     conditions,
     containers::{self, Inputs},
-    held_back, ips, phase, quantities,
+    held_back, phase, quantities,
     readiness::{Kind, Readiness},
     restart_all,
 };
-use crate::node::host_ips::HostIps;
 
 /// Bytes that the termination messages of a pod may have together, as upstream.
 const MAX_MESSAGES: usize = 12 * 1024;
@@ -133,7 +132,7 @@ pub(super) fn generate(
 
     let host_ips = node.host_ips.now();
     let pod_ips = if spec.host_network == Some(true) {
-        ips::on_host_network(old.pod_ips.as_ref(), &host_ips)
+        kubelet_pod_spec::pod_ips::on_host_network(old.pod_ips.as_ref(), &host_ips)
     } else {
         pod_ips(facts.status, node, old)
     };
@@ -288,7 +287,7 @@ fn pod_ips(status: &PodStatus, node: &Node<'_>, old: &ApiStatus) -> Vec<String> 
         let old = old.pod_ips.iter().flatten();
         return old.map(|ip| ip.ip.clone()).collect();
     }
-    ips::by_family(status.ips(), node.given_ips)
+    kubelet_pod_spec::pod_ips::by_family(status.ips(), node.given_ips)
 }
 
 /// When the pod was first run here: a kubelet that is started again finds its

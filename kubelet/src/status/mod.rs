@@ -7,7 +7,6 @@ mod containers;
 mod details;
 mod generate;
 mod held_back;
-pub mod ips;
 mod patch;
 mod phase;
 mod quantities;
@@ -21,7 +20,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus as ApiStatus};
 use kubelet_cri_client::pod_status::PodStatus;
-use kubelet_host::clock;
+use kubelet_host::{clock, host_ips::HostIps};
 use kubelet_metrics::{Collector, Exposition, Family, Histogram};
 use kubelet_pod_spec::{
     identity::{self, PodUid},
@@ -37,9 +36,7 @@ use self::generate::Node;
 pub use self::verdict::Verdict;
 use crate::{
     checkpoint,
-    config::options::Options,
     lifecycle::Rejection,
-    node::host_ips::HostIps,
     runtime::{pod_state::Waiting, resize::ResizeReport},
 };
 
@@ -95,7 +92,6 @@ impl Reports {
 /// The last status of each pod.
 #[derive(Debug)]
 pub struct StatusManager {
-    options: Arc<Options>,
     host_ips: HostIps,
     probes: Arc<ProbeResults>,
     /// When this kubelet was started.
@@ -113,9 +109,8 @@ const SYNC_BUCKETS: &[f64] = &[0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 20.0, 30.0,
 impl StatusManager {
     /// A manager that knows no pod. The node's addresses are `host_ips`, what probes found
     /// is in `probes`.
-    pub fn new(options: Arc<Options>, host_ips: HostIps, probes: Arc<ProbeResults>) -> Self {
+    pub fn new(host_ips: HostIps, probes: Arc<ProbeResults>) -> Self {
         Self {
-            options,
             host_ips,
             probes,
             begun: clock::now(),
@@ -331,7 +326,7 @@ impl StatusManager {
     fn node(&self) -> Node<'_> {
         Node {
             host_ips: &self.host_ips,
-            given_ips: &self.options.node_ips,
+            given_ips: self.host_ips.given(),
             probes: &self.probes,
             begun: self.begun,
         }
@@ -378,7 +373,7 @@ mod tests {
 
     #[test]
     fn a_verdict_is_the_pods_last_phase_with_its_reason() {
-        let manager = StatusManager::new(Arc::default(), HostIps::default(), Arc::default());
+        let manager = StatusManager::new(HostIps::default(), Arc::default());
         report(&manager, None, false);
         let verdict = Verdict {
             phase: Phase::Failed,

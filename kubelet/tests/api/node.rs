@@ -21,7 +21,6 @@ use k8s_openapi::api::{
 };
 use kubelet::{
     config::{
-        options::Options,
         server_settings::{
             AccessOptions, AuthenticationOptions, AuthorizationMode, CertificateSource,
             HandlerOptions, SecureOptions,
@@ -35,6 +34,7 @@ use kubelet::{
     },
 };
 use kubelet_cri_client::{CriClient, labels};
+use kubelet_host::local_node::LocalNode;
 use kubelet_http::roots::Roots;
 use kubelet_logs::{LogError, LogOptions, LogParts};
 use kubelet_metrics::Exposition;
@@ -55,11 +55,11 @@ struct View {
 }
 
 impl NodeView for View {
-    fn options(&self) -> Arc<Options> {
-        Arc::new(Options {
-            node_name: "node-1".to_owned(),
+    fn local_node(&self) -> Arc<LocalNode> {
+        Arc::new(LocalNode {
+            name: "node-1".to_owned(),
             root_dir: PathBuf::from("/"),
-            ..Options::default()
+            ..LocalNode::default()
         })
     }
 

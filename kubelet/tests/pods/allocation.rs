@@ -4,7 +4,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 
 use e2e::fake_runtime::Verb;
 use k8s_openapi::api::core::v1::{Event, Pod, PodCondition};
-use kubelet::config::{options::Options, reservation::Reservation};
+use kubelet::{config::reservation::Reservation, kubelet::options::KubeletOptions};
 use kubelet_api_client::events::{EventQueue, EventRecorder};
 use kubelet_host::machine::Machine;
 use serde_json::{Value, json};
@@ -16,13 +16,12 @@ use crate::node::{IMAGE, Node, Running, SECOND, pod, until};
 const A_WHILE: Duration = Duration::from_secs(150);
 
 /// A node that has a whole CPU for pods, however many the machine has.
-fn one_cpu(node: &Node) -> Options {
+fn one_cpu(node: &Node) -> KubeletOptions {
     let reserved = Machine::read().cpus * 1000 - 1000;
     let config = json!({"systemReserved": {"cpu": format!("{reserved}m")}});
-    Options {
-        reservation: Reservation::of(&serde_json::from_value(config).unwrap()),
-        ..node.options()
-    }
+    let mut options = node.options();
+    options.capacity.reservation = Reservation::of(&serde_json::from_value(config).unwrap());
+    options
 }
 
 /// A node whose events are collected.

@@ -1,19 +1,20 @@
 //! Names: of pods, and where they look others up.
 
-use kubelet::config::options::Options;
+use kubelet::{kubelet::options::KubeletOptions, runtime::dns::DnsOptions};
 use serde_json::json;
 
 use crate::node::{IMAGE, Node, SECOND, pod, until};
 
-fn options(node: &Node) -> Options {
+fn options(node: &Node) -> KubeletOptions {
     let file = node.dir.path().join("resolv.conf");
     std::fs::write(&file, "nameserver 192.0.2.53\nsearch example.org\n").unwrap();
-    Options {
+    let mut options = node.options();
+    options.runtime.dns = DnsOptions {
         resolv_conf: Some(file),
         cluster_dns: vec!["10.96.0.10".parse().unwrap()],
         cluster_domain: "cluster.local".to_owned(),
-        ..node.options()
-    }
+    };
+    options
 }
 
 #[tokio::test(start_paused = true)]

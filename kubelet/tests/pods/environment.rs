@@ -222,7 +222,7 @@ async fn a_file_that_an_init_container_wrote_gives_variables() {
         message(&kubelet, "web").starts_with("couldn't parse env file")
     })
     .await;
-    let pod_dir = node.options().root_dir.join("pods/u1");
+    let pod_dir = node.options().node.root_dir.join("pods/u1");
     let out = pod_dir.join("volumes/kubernetes.io~empty-dir/v/out");
     std::fs::create_dir_all(&out).unwrap();
     std::fs::write(out.join("env"), "OTHER='x'\n").unwrap();

@@ -58,9 +58,9 @@ async fn pods_that_were_refused_together_do_not_come_again_together() {
     let node = Node::new();
     node.runtime.add_pullable_image(IMAGE);
     let mut options = node.options();
-    options.image.serialize_pulls = false;
-    options.image.registry_qps = 3;
-    options.image.registry_burst = 3;
+    options.runtime.image.serialize_pulls = false;
+    options.runtime.image.registry_qps = 3;
+    options.runtime.image.registry_burst = 3;
     let kubelet = node.start_with(options);
     let names: Vec<String> = (0..30).map(|n| format!("pod-{n}")).collect();
     let pods = names.iter().map(|name| with_image(name, IMAGE, "Always"));
@@ -115,8 +115,8 @@ async fn pulls_run_one_by_one_unless_told_otherwise() {
         let delay = Fault::Delay(10 * SECOND);
         node.runtime.fault(Verb::PullImage, delay, Times::Always);
         let mut options = node.options();
-        options.image.serialize_pulls = serialize;
-        options.image.max_parallel_pulls = limit;
+        options.runtime.image.serialize_pulls = serialize;
+        options.runtime.image.max_parallel_pulls = limit;
         let kubelet = node.start_with(options);
         let begun = tokio::time::Instant::now();
         for index in 0..4 {
@@ -199,9 +199,9 @@ async fn a_failed_pull_says_why_in_the_runtimes_words() {
 async fn too_many_pulls_at_once_fail_and_are_made_later() {
     let node = Node::new();
     let mut options = node.options();
-    options.image.serialize_pulls = false;
-    options.image.registry_qps = 1;
-    options.image.registry_burst = 2;
+    options.runtime.image.serialize_pulls = false;
+    options.runtime.image.registry_qps = 1;
+    options.runtime.image.registry_burst = 2;
     let kubelet = node.start_with(options);
     let names: Vec<String> = (0..5).map(|index| format!("web-{index}")).collect();
     let pods = names.iter().map(|name| {
@@ -267,7 +267,7 @@ async fn credentials_are_tried_from_the_most_particular_on() {
     put_pull_secret(&objects, "narrow", "reg.example/team", "pod-narrow");
     put_pull_secret(&objects, "other", "other.example", "pod-other");
     node.objects = Arc::new(objects);
-    let root_dir = node.options().root_dir;
+    let root_dir = node.options().node.root_dir;
     fs::create_dir_all(&root_dir).unwrap();
     let config = docker_config("https://reg.example/v1/", "node-all");
     fs::write(root_dir.join("config.json"), config.to_string()).unwrap();
@@ -334,7 +334,7 @@ async fn a_pull_that_ended_with_its_pod_is_not_held_against_the_image() {
         node.runtime.calls(Verb::PullImage) == 1
     })
     .await;
-    let pulling = node.options().root_dir.join("image_manager/pulling");
+    let pulling = node.options().node.root_dir.join("image_manager/pulling");
     assert_eq!(fs::read_dir(&pulling).unwrap().count(), 1);
     kubelet.remove(hanging).await;
     until("the pull's end", 60 * SECOND, || {
@@ -401,7 +401,7 @@ async fn plugins_are_asked_for_credentials() {
         "auth": {"reg.example/team": {"username": "plugin", "password": "p"}}
     });
     let mut options = node.options();
-    options.image.credential_providers = vec![CredentialProvider {
+    options.runtime.image.credential_providers = vec![CredentialProvider {
         name: "plugin".to_owned(),
         program,
         match_images: vec!["*.example".to_owned()],

@@ -3,7 +3,7 @@
 use std::{fs, io::Write as _, path::PathBuf};
 
 use e2e::fake_runtime::{Fault, Times, Verb};
-use kubelet::config::options::Options;
+use kubelet::kubelet::options::KubeletOptions;
 use kubelet_logs::{LogOptions, LogParts, RotationPolicy};
 use serde_json::json;
 use tokio::time::sleep;
@@ -23,7 +23,7 @@ fn files(node: &Node) -> Vec<String> {
 }
 
 /// A node that rotates logs from 100 bytes on, and keeps three files.
-fn rotating() -> (Node, Options) {
+fn rotating() -> (Node, KubeletOptions) {
     let node = Node::new();
     let mut options = node.options();
     options.log_rotation = Some(RotationPolicy {
@@ -32,7 +32,7 @@ fn rotating() -> (Node, Options) {
         max_workers: 2,
         monitor_interval: 10 * SECOND,
     });
-    options.container_logs_dir = Some(node.dir.path().join("containers"));
+    options.node.container_logs_dir = Some(node.dir.path().join("containers"));
     (node, options)
 }
 

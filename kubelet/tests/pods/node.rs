@@ -12,18 +12,17 @@ use cri_proto::runtime::v1::PodSandboxState;
 use e2e::fake_runtime::FakeRuntime;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 use kubelet::{
-    config::{
-        options::Options,
-        update::{PodOperation, PodUpdate, Source},
-    },
-    kubelet::Kubelet,
+    config::update::{PodOperation, PodUpdate, Source},
+    kubelet::{Kubelet, options::KubeletOptions},
     node::shutdown::{Logind, login_manager::LoginManager},
+    runtime::{RuntimeOptions, dns::DnsOptions},
 };
 use kubelet_api_client::{
     events::EventRecorder,
     objects::{NoObjects, Objects},
 };
 use kubelet_cri_client::CriClient;
+use kubelet_host::local_node::LocalNode;
 use serde_json::{Value, json};
 use tokio::{
     sync::mpsc,
@@ -71,19 +70,28 @@ impl Node {
         ready.map(|sandbox| sandbox.id).collect()
     }
 
-    pub fn options(&self) -> Options {
-        Options {
-            node_name: "node".to_owned(),
-            node_ips: vec!["192.0.2.1".parse().unwrap()],
-            root_dir: self.dir.path().join("kubelet"),
-            pod_logs_dir: self.dir.path().join("logs"),
-            resolv_conf: None,
-            ..Options::default()
+    pub fn options(&self) -> KubeletOptions {
+        KubeletOptions {
+            node: LocalNode {
+                name: "node".to_owned(),
+                ips: vec!["192.0.2.1".parse().unwrap()],
+                root_dir: self.dir.path().join("kubelet"),
+                pod_logs_dir: self.dir.path().join("logs"),
+                ..LocalNode::default()
+            },
+            runtime: RuntimeOptions {
+                dns: DnsOptions {
+                    resolv_conf: None,
+                    ..DnsOptions::default()
+                },
+                ..RuntimeOptions::default()
+            },
+            ..KubeletOptions::default()
         }
     }
 
-    pub fn kubelet(&self, options: Options, ready: Arc<AtomicBool>) -> Kubelet {
-        let timeout = options.runtime_request_timeout;
+    pub fn kubelet(&self, options: KubeletOptions, ready: Arc<AtomicBool>) -> Kubelet {
+        let timeout = options.cri.request_timeout;
         let cri = CriClient::from_channels(self.runtime.channel(), self.runtime.channel(), timeout);
         let (objects, events) = (Arc::clone(&self.objects), self.events.clone());
         Kubelet::new(options, cri, objects, None, events, move || {
@@ -95,14 +103,14 @@ impl Node {
         self.start_with(self.options())
     }
 
-    pub fn start_with(&self, options: Options) -> Running {
+    pub fn start_with(&self, options: KubeletOptions) -> Running {
         self.start_under(options, Logind::default())
     }
 
     /// Starts a kubelet whose node is shut down by `login_manager`.
     pub fn start_under(
         &self,
-        options: Options,
+        options: KubeletOptions,
         login_manager: impl LoginManager + 'static,
     ) -> Running {
         let ready = Arc::new(AtomicBool::new(true));

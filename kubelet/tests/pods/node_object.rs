@@ -10,14 +10,12 @@ use std::{
 
 use e2e::api_server::{ApiError, ApiServer, Caller, Verdict};
 use k8s_openapi::api::core::v1::Node as NodeObject;
-use kubelet::{
-    config::cluster::NodeOptions,
-    node::{
-        findings::{Findings, Pressure},
-        lease::LeaseKeeper,
-        reporter::{NodeReporter, ReporterParts},
-        watch::NodeWatch,
-    },
+use kubelet::node::{
+    findings::{Findings, Pressure},
+    lease::LeaseKeeper,
+    options::NodeOptions,
+    reporter::{NodeReporter, ReporterParts},
+    watch::NodeWatch,
 };
 use kubelet_cri_client::{CriClient, readiness::RuntimeReadiness};
 use parking_lot::Mutex;

@@ -3,7 +3,7 @@
 use cri_proto::runtime::v1::{
     LinuxContainerSecurityContext, NamespaceMode, security_profile::ProfileType,
 };
-use kubelet::config::options::Options;
+use kubelet::kubelet::options::KubeletOptions;
 use serde_json::{Value, json};
 
 use crate::node::{IMAGE, Node, Running, SECOND, pod, until};
@@ -62,10 +62,9 @@ async fn the_seccomp_default_is_the_configurations() {
         (true, ProfileType::RuntimeDefault),
     ] {
         let node = Node::new();
-        let kubelet = node.start_with(Options {
-            seccomp_default,
-            ..node.options()
-        });
+        let mut options = node.options();
+        options.runtime.seccomp_default = seccomp_default;
+        let kubelet = node.start_with(options);
         kubelet.add(pod("web", "u1", json!({}))).await;
         kubelet.until_phase("web", "Running", 5 * SECOND).await;
         let profile = context(&node).seccomp.unwrap();
@@ -76,7 +75,7 @@ async fn the_seccomp_default_is_the_configurations() {
 #[tokio::test(start_paused = true)]
 async fn sysctls_are_admitted_or_the_pod_is_rejected() {
     let node = Node::new();
-    let kubelet = node.start_with(Options {
+    let kubelet = node.start_with(KubeletOptions {
         allowed_unsafe_sysctls: vec!["kernel.msg*".to_owned()],
         ..node.options()
     });

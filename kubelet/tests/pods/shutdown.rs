@@ -13,7 +13,7 @@ use e2e::fake_runtime::{Behaviour, Fault, Times, Verb};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet::{
-    config::options::Options,
+    kubelet::options::KubeletOptions,
     node::{
         findings::Findings,
         shutdown::{
@@ -162,12 +162,12 @@ impl Session for FakeSession {
 }
 
 /// Options by which pods of priority 0 get 20 seconds, and critical ones 10.
-pub fn options(node: &Node) -> Options {
+pub fn options(node: &Node) -> KubeletOptions {
     let of = |priority, seconds| ShutdownGracePeriod {
         priority,
         period: Duration::from_secs(seconds),
     };
-    Options {
+    KubeletOptions {
         shutdown_grace_periods: vec![of(0, 20), of(CRITICAL, 10)],
         ..node.options()
     }
@@ -332,10 +332,8 @@ async fn a_shutdown_that_is_cancelled_ends_no_further_pods() {
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_waits_for_room_does_not_get_that_of_pods_that_end_with_the_node() {
     let (node, login) = (Node::new(), FakeLogin::new());
-    let options = Options {
-        max_pods: 1,
-        ..options(&node)
-    };
+    let mut options = options(&node);
+    options.capacity.max_pods = 1;
     let kubelet = node.start_under(options, login.clone());
     ends_after(&node, "victim", Some(3));
     kubelet.add(pod_of("victim", 0, 15)).await;

@@ -2,7 +2,6 @@
 
 use e2e::fake_runtime::{Behaviour, Verb};
 use k8s_openapi::api::core::v1::Pod;
-use kubelet::config::options::Options;
 use serde_json::{Value, json};
 
 use crate::node::{IMAGE, Node, SECOND, pod, until};
@@ -191,7 +190,7 @@ async fn what_is_not_supported_is_rejected_by_name() {
 async fn a_full_node_rejects_the_rest() {
     let node = Node::new();
     let mut options = node.options();
-    options.max_pods = 1;
+    options.capacity.max_pods = 1;
     let kubelet = node.start_with(options);
     kubelet.add(pod("a", "a", json!({}))).await;
     kubelet.add(pod("b", "b", json!({}))).await;
@@ -263,10 +262,8 @@ async fn what_a_node_lacks_or_is_not_is_told_by_reason() {
 #[tokio::test(start_paused = true)]
 async fn a_critical_pod_runs_once_the_pods_it_needs_the_room_of_have_ended() {
     let node = Node::new();
-    let options = Options {
-        max_pods: 2,
-        ..node.options()
-    };
+    let mut options = node.options();
+    options.capacity.max_pods = 2;
     let kubelet = node.start_with(options);
     let spec = |priority: i32| json!({"priority": priority, "terminationGracePeriodSeconds": 20});
     // It takes its time to end.

@@ -193,7 +193,7 @@ async fn a_pod_of_two_families_shows_the_nodes_first() {
         let node = Node::new();
         node.runtime.set_dual_stack(true);
         let mut options = node.options();
-        options.node_ips = vec![node_ip.parse().unwrap()];
+        options.node.ips = vec![node_ip.parse().unwrap()];
         let kubelet = node.start_with(options);
         let ips = json!({"name": "IPS", "valueFrom": {"fieldRef": {"fieldPath": "status.podIPs"}}});
         let spec = json!({"containers": [{"name": "c", "image": IMAGE, "env": [ips]}]});

@@ -106,12 +106,11 @@ fn problem_of_gone(
     if status.is_some() {
         return Some("gone, and has a status".to_owned());
     }
-    let options = &simulation.node.options;
+    let node = &simulation.node.options.node;
     let name = subject.pod.metadata.name.as_deref().unwrap();
     let dirs = [
-        options.root_dir.join("pods").join(&subject.uid),
-        options
-            .pod_logs_dir
+        node.root_dir.join("pods").join(&subject.uid),
+        node.pod_logs_dir
             .join(format!("default_{name}_{}", subject.uid)),
     ];
     let left = dirs.iter().find(|dir| dir.exists())?;

@@ -15,18 +15,20 @@ use e2e::{api_server::Caller, fake_runtime::FakeRuntime, random::Random};
 use k8s_openapi::api::core::v1::Pod;
 use kubelet::{
     config::{
-        options::Options,
         pod_config::{PodConfig, PodSet, SourceHandle},
         source::apiserver::ApiSource,
         update::{PodOperation, PodUpdate, Source},
     },
-    kubelet::{Kubelet, Membership},
+    kubelet::{Kubelet, Membership, options::KubeletOptions},
+    node::capacity::CapacityOptions,
+    runtime::{RuntimeOptions, dns::DnsOptions, user_namespace::UserNamespaceOptions},
 };
 use kubelet_api_client::{
     events::EventRecorder,
     objects::{ApiObjects, ApiObjectsParts, ChangeDetection, NoObjects},
 };
-use kubelet_cri_client::CriClient;
+use kubelet_cri_client::{CriClient, CriOptions};
+use kubelet_host::local_node::LocalNode;
 use kubelet_image::ImageOptions;
 use tokio::{sync::mpsc, task::JoinHandle};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -47,7 +49,7 @@ pub struct Node {
     pub runtime: FakeRuntime,
     pub failing: Failing,
     pub trace: Trace,
-    pub options: Options,
+    pub options: KubeletOptions,
     /// None: it is in no cluster.
     pub cluster: Option<Cluster>,
     _dir: tempfile::TempDir,
@@ -56,21 +58,40 @@ pub struct Node {
 impl Node {
     pub fn new(runtime: FakeRuntime, cluster: Option<Cluster>, random: &mut Random) -> Self {
         let dir = memory_dir();
-        let options = Options {
-            node_name: NODE.to_owned(),
-            node_ips: vec!["192.0.2.1".parse().unwrap()],
-            root_dir: dir.path().join("kubelet"),
-            pod_logs_dir: dir.path().join("logs"),
-            resolv_conf: None,
-            max_pods: 10_000,
-            runtime_request_timeout: Duration::from_secs(10),
-            max_container_restart_period: Duration::from_secs(20),
-            image: ImageOptions {
-                serialize_pulls: random.permille(500),
-                registry_qps: random.of(&[0, 5]),
-                ..ImageOptions::default()
+        let options = KubeletOptions {
+            node: LocalNode {
+                name: NODE.to_owned(),
+                ips: vec!["192.0.2.1".parse().unwrap()],
+                root_dir: dir.path().join("kubelet"),
+                pod_logs_dir: dir.path().join("logs"),
+                ..LocalNode::default()
             },
-            ..Options::default()
+            cri: CriOptions {
+                request_timeout: Duration::from_secs(10),
+                ..CriOptions::default()
+            },
+            runtime: RuntimeOptions {
+                dns: DnsOptions {
+                    resolv_conf: None,
+                    ..DnsOptions::default()
+                },
+                image: ImageOptions {
+                    serialize_pulls: random.permille(500),
+                    registry_qps: random.of(&[0, 5]),
+                    ..ImageOptions::default()
+                },
+                user_namespaces: UserNamespaceOptions {
+                    max_pods: 10_000,
+                    ..UserNamespaceOptions::default()
+                },
+                ..RuntimeOptions::default()
+            },
+            capacity: CapacityOptions {
+                max_pods: 10_000,
+                ..CapacityOptions::default()
+            },
+            max_container_restart_period: Duration::from_secs(20),
+            ..KubeletOptions::default()
         };
         Self {
             failing: Failing::on(&runtime),
@@ -84,7 +105,7 @@ impl Node {
 
     /// Starts a kubelet that has not heard of all pods yet.
     pub fn start(&self) -> Running {
-        let timeout = self.options.runtime_request_timeout;
+        let timeout = self.options.cri.request_timeout;
         let runtime = Traced {
             service: self.runtime.runtime_service(),
             trace: self.trace.clone(),

@@ -141,7 +141,7 @@ impl Class {
             // Each is tried again after its own retry, which doubles.
             Self::FailedLists => restart + 3 * RETRY,
             Self::FailedCalls | Self::LostAnswers => restart + 3 * RETRY,
-            Self::Hang | Self::HangAfter => restart + options.runtime_request_timeout + RETRY,
+            Self::Hang | Self::HangAfter => restart + options.cri.request_timeout + RETRY,
             Self::FailedPulls => PULL + NOTICED + READY,
             // Stopped within their grace period, and started again.
             Self::FailedProbes => GRACE + restart,

@@ -3,7 +3,6 @@ use std::fs;
 use kubelet_pod_spec::quantity::NANOS;
 
 use super::*;
-
 use crate::{
     cli::{Command, parse},
     config::server_settings::{AuthorizationMode, CertificateSource},
@@ -32,8 +31,8 @@ fn with_file(body: &str, args: &[&str]) -> Result<Settings, SettingsError> {
 #[test]
 fn nothing_given_is_upstreams_defaults() {
     let settings = Settings::load(&flags(&[])).unwrap();
-    assert_eq!(settings.options.node_name, "node-1");
-    assert_eq!(settings.options.max_pods, 110);
+    assert_eq!(settings.options.node.name, "node-1");
+    assert_eq!(settings.options.capacity.max_pods, 110);
     assert_eq!(settings.max_open_files, 1_000_000);
     assert_eq!(
         settings.server.healthz,
@@ -42,7 +41,7 @@ fn nothing_given_is_upstreams_defaults() {
     assert_eq!(settings.server.read_only, None);
     assert!(settings.manifests.is_none());
     assert_eq!(
-        settings.options.image_service_endpoint,
+        settings.options.cri.image_endpoint,
         "unix:///run/containerd/containerd.sock"
     );
 }
@@ -55,11 +54,8 @@ fn a_flag_wins_over_the_file() {
     )
     .unwrap();
     assert_eq!(settings.options.sync_frequency, Duration::from_secs(30));
-    assert_eq!(settings.options.max_pods, 30);
-    assert_eq!(
-        settings.options.container_runtime_endpoint,
-        "unix:///run/a.sock"
-    );
+    assert_eq!(settings.options.capacity.max_pods, 30);
+    assert_eq!(settings.options.cri.runtime_endpoint, "unix:///run/a.sock");
     assert_eq!(
         settings.server.read_only,
         Some(([0, 0, 0, 0], 10255).into())
@@ -92,7 +88,10 @@ fn drop_ins_lie_over_the_file_in_order() {
     }
     let drop_ins = format!("--config-dir={}", dir.path().display());
     let settings = with_file("maxPods: 9\n", &[&drop_ins]).unwrap();
-    assert_eq!((settings.options.max_pods, settings.verbosity), (2, 4));
+    assert_eq!(
+        (settings.options.capacity.max_pods, settings.verbosity),
+        (2, 4)
+    );
 }
 
 #[test]
@@ -151,7 +150,7 @@ fn fields_that_are_not_known_are_passed_over_in_the_file_and_refused_in_drop_ins
         ),
     ] {
         let settings = with_file(body, &[]).unwrap();
-        assert_eq!(settings.options.max_pods, 6);
+        assert_eq!(settings.options.capacity.max_pods, 6);
         let warning = settings.warnings.join("\n");
         for part in parts {
             assert!(warning.contains(part), "{part:?} is not in {warning:?}");
@@ -180,7 +179,14 @@ fn the_kubelets_own_process_is_as_the_file_says() {
     assert_eq!((settings.oom_score_adj, settings.fail_swap_on), (10, false));
     assert_eq!(settings.pod_cidr, "10.1.0.0/24");
     let core = NANOS;
-    assert_eq!(settings.options.reservation.amount("cpu", 2 * core), core);
+    assert_eq!(
+        settings
+            .options
+            .capacity
+            .reservation
+            .amount("cpu", 2 * core),
+        core
+    );
     assert_eq!(settings.warnings, Vec::<String>::new());
     let error = with_file("reservedSystemCPUs: 0-60000\n", &[]).unwrap_err();
     assert!(error.to_string().contains("reservedSystemCPUs"), "{error}");
@@ -225,7 +231,7 @@ fn the_example_is_a_standalone_node_beside_the_shim() {
     let settings = Settings::load(&flags(&[&config])).unwrap();
     assert_eq!(settings.warnings, [""; 0]);
     let shim = "unix:///run/cri-dockerd.sock";
-    assert_eq!(settings.options.image_service_endpoint, shim);
+    assert_eq!(settings.options.cri.image_endpoint, shim);
     assert!(settings.manifests.is_some() && settings.cluster.is_none());
     assert_eq!(
         settings.server.read_only,

@@ -19,27 +19,24 @@ use super::*;
 /// A kubelet's directories, of which those of the pod `live` are to stay.
 struct Node {
     _root: tempfile::TempDir,
-    options: Arc<Options>,
+    node: Arc<LocalNode>,
 }
 
 impl Node {
     fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
-        let options = Arc::new(Options {
+        let node = Arc::new(LocalNode {
             root_dir: root.path().join("kubelet"),
             pod_logs_dir: root.path().join("logs"),
-            ..Options::default()
+            ..LocalNode::default()
         });
-        Self {
-            _root: root,
-            options,
-        }
+        Self { _root: root, node }
     }
 
     fn host(&self) -> VolumeHost {
         VolumeHost {
-            root_dir: self.options.root_dir.clone(),
-            node_name: self.options.node_name.clone(),
+            root_dir: self.node.root_dir.clone(),
+            node_name: self.node.name.clone(),
             selinux: None,
             objects: Arc::new(NoObjects),
             machine: Arc::default(),
@@ -48,16 +45,16 @@ impl Node {
     }
 
     fn pod(&self, dir: &str) -> PathBuf {
-        directory::pods_dir(&self.options.root_dir).join(dir)
+        directory::pods_dir(&self.node.root_dir).join(dir)
     }
 
     fn log(&self, dir: &str) -> PathBuf {
-        self.options.pod_logs_dir.join(dir)
+        self.node.pod_logs_dir.join(dir)
     }
 
     fn look(&self, volumes: &Arc<VolumeManager>) -> Look<impl Fn(&PodUid) -> bool + Clone + use<>> {
         Look {
-            options: Arc::clone(&self.options),
+            node: Arc::clone(&self.node),
             volumes: Arc::clone(volumes),
             listing: Arc::default(),
             removals: Removals::default(),
@@ -98,7 +95,7 @@ async fn directories_of_gone_pods_are_removed() {
     };
     tokio::join!(volumes.run(cancel.clone()), clean);
     assert!(node.pod("live").exists());
-    let logs: Vec<String> = children(&node.options.pod_logs_dir)
+    let logs: Vec<String> = children(&node.node.pod_logs_dir)
         .into_iter()
         .map(|(name, _)| name)
         .collect();
@@ -213,7 +210,7 @@ async fn a_pod_that_comes_back_at_any_time_loses_nothing() {
         make(&volume);
         let asked = Arc::new(AtomicUsize::new(0));
         let look = Look {
-            options: Arc::clone(&node.options),
+            node: Arc::clone(&node.node),
             volumes: Arc::clone(&volumes),
             listing: Arc::default(),
             removals: Removals::default(),

@@ -12,11 +12,12 @@ mod logind;
 pub mod order;
 mod record;
 
+use std::path::Path;
+
 use tokio::sync::watch;
 
 pub use self::logind::Logind;
 use self::record::ShutdownRecord;
-use crate::config::options::Options;
 
 /// Whether the node is shutting down, for all who act on it.
 #[derive(Debug)]
@@ -26,11 +27,11 @@ pub struct NodeShutdown {
 }
 
 impl NodeShutdown {
-    /// There is none yet.
-    pub fn new(options: &Options) -> Self {
+    /// There is none yet. The kubelet's own files are below `root_dir`.
+    pub fn new(root_dir: &Path) -> Self {
         Self {
             is_under_way: watch::Sender::default(),
-            record: ShutdownRecord::new(&options.root_dir),
+            record: ShutdownRecord::new(root_dir),
         }
     }
 

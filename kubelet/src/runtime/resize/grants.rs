@@ -16,7 +16,7 @@ use tokio::sync::{Mutex as AsyncMutex, Notify};
 use tracing::{info, warn};
 
 use super::{
-    Refusal, ResizeReport, all_containers, begun, changed,
+    RESIZE_IN_PROGRESS, RESIZE_PENDING, Refusal, ResizeReport, all_containers, begun, changed,
     checkpoint::{self, Checkpoint, Writing},
     condition,
     need::Need,
@@ -24,10 +24,7 @@ use super::{
     told::News,
     with_resources_of,
 };
-use crate::{
-    runtime::RuntimeManager,
-    status::conditions::{RESIZE_IN_PROGRESS, RESIZE_PENDING},
-};
+use crate::runtime::RuntimeManager;
 
 /// What all pods were granted. A pod that has its place on the node has an entry, from
 /// when it is admitted until nothing of it runs.
@@ -143,7 +140,7 @@ impl RuntimeManager {
     /// Reads what the pods of the last kubelet had been granted. To be called once, before
     /// pods are admitted.
     pub async fn restore_grants(&self) {
-        let grants = checkpoint::read_all(directory::pods_dir(&self.options.root_dir)).await;
+        let grants = checkpoint::read_all(directory::pods_dir(&self.node.root_dir)).await;
         *self.resizes.before.lock() = grants;
     }
 
@@ -289,7 +286,7 @@ impl RuntimeManager {
         let Some(Some(checkpoint)) = checkpoint else {
             return Ok(());
         };
-        let dir = directory::pod_dir(&self.options.root_dir, uid);
+        let dir = directory::pod_dir(&self.node.root_dir, uid);
         checkpoint::write(dir, checkpoint, writing).await?;
         self.resizes.update(uid, |entry| entry.is_kept = true);
         Ok(())

@@ -23,8 +23,11 @@ pub(super) use self::grants::Resizes;
 use self::{grants::Granted, need::Need};
 pub use self::{grants::is_resize, refusal::Refusal};
 use super::RuntimeManager;
-use crate::status::conditions::RESIZE_IN_PROGRESS;
 
+/// The pod is asked to use more or less than before, and the node has no room.
+pub const RESIZE_PENDING: &str = "PodResizePending";
+/// The pod's containers are being given what they are to use now.
+pub const RESIZE_IN_PROGRESS: &str = "PodResizeInProgress";
 /// Reason of a resize that the runtime, or what the container uses, is against.
 const ERROR: &str = "Error";
 

@@ -4,13 +4,14 @@ mod huge_pages;
 mod oom_score;
 mod swap;
 
+use std::time::Duration;
+
 use cri_proto::runtime::v1::LinuxContainerResources;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
 use kubelet_host::machine::Machine;
 use kubelet_pod_spec::resources::{self, Side, amount, millis};
 
 pub(crate) use self::swap::may_swap;
-use crate::config::options::Options;
 
 /// Smallest quota that the kernel takes, microseconds.
 const MIN_CPU_QUOTA: i64 = 1000;
@@ -19,11 +20,48 @@ const MAX_SHARES: i64 = 262_144;
 const SHARES_PER_CPU: i64 = 1024;
 const MILLI_CPU: i64 = 1000;
 
+/// How limits of resources are enforced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResourceOptions {
+    /// CPU limits are enforced (`cpuCFSQuota`).
+    pub cpu_cfs_quota: bool,
+    /// Period in which a CPU limit holds (`cpuCFSQuotaPeriod`).
+    pub cpu_cfs_quota_period: Duration,
+    /// How containers use swap (`memorySwap.swapBehavior`).
+    pub swap_behavior: SwapBehavior,
+    /// Whether the kernel kills one process of a container that is out of memory, and not
+    /// all of it (`singleProcessOOMKill`); all of it where it can, when unset.
+    pub single_process_oom_kill: Option<bool>,
+}
+
+impl Default for ResourceOptions {
+    /// Upstream's defaults.
+    fn default() -> Self {
+        Self {
+            cpu_cfs_quota: true,
+            cpu_cfs_quota_period: Duration::from_millis(100),
+            swap_behavior: SwapBehavior::NoSwap,
+            single_process_oom_kill: None,
+        }
+    }
+}
+
+/// How containers use swap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SwapBehavior {
+    /// No container swaps.
+    #[default]
+    NoSwap,
+    /// Containers of burstable pods swap, each as much of the node's swap as it requests of
+    /// the node's memory.
+    LimitedSwap,
+}
+
 /// What containers' limits depend on beside their pod.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules<'a> {
     /// What the kubelet was told.
-    pub options: &'a Options,
+    pub options: ResourceOptions,
     /// What the machine has.
     pub machine: &'a Machine,
 }

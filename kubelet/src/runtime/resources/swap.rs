@@ -8,8 +8,7 @@ use kubelet_pod_spec::{
     resources::{amount, units},
 };
 
-use super::Rules;
-use crate::config::options::SwapBehavior;
+use super::{Rules, SwapBehavior};
 
 /// Limits swap where the kernel can: to nothing, or with `LimitedSwap` to the part of
 /// the machine's swap that the container requests of its memory.

@@ -3,7 +3,6 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::config::options::SwapBehavior;
 
 const MIB: i64 = 1 << 20;
 
@@ -31,13 +30,17 @@ fn one(resources: Value) -> Pod {
     pod(json!({"containers": [{"name": "c", "resources": resources}]}))
 }
 
-fn resources_with(pod: &Pod, options: &Options, machine: &Machine) -> LinuxContainerResources {
+fn resources_with(
+    pod: &Pod,
+    options: ResourceOptions,
+    machine: &Machine,
+) -> LinuxContainerResources {
     let container = &pod.spec.as_ref().unwrap().containers[0];
     container_resources(pod, container, Rules { options, machine })
 }
 
 fn resources_of(pod: &Pod) -> LinuxContainerResources {
-    resources_with(pod, &Options::default(), &machine())
+    resources_with(pod, ResourceOptions::default(), &machine())
 }
 
 #[test]
@@ -63,35 +66,38 @@ fn amounts_become_shares_quota_and_bytes() {
 #[test]
 fn the_quota_follows_the_configuration() {
     let pod = one(json!({"limits": {"cpu": "2"}}));
-    let mut options = Options {
+    let mut options = ResourceOptions {
         cpu_cfs_quota_period: std::time::Duration::from_millis(10),
-        ..Options::default()
+        ..ResourceOptions::default()
     };
-    let r = resources_with(&pod, &options, &machine());
+    let r = resources_with(&pod, options, &machine());
     assert_eq!((r.cpu_quota, r.cpu_period), (20_000, 10_000));
     options.cpu_cfs_quota = false;
-    let r = resources_with(&pod, &options, &machine());
+    let r = resources_with(&pod, options, &machine());
     assert_eq!((r.cpu_quota, r.cpu_period, r.cpu_shares), (0, 0, 2048));
 }
 
 #[test]
 fn all_of_a_container_is_killed_on_cgroup_v2() {
     let pod = one(json!({}));
-    let group = |options: &Options, machine: &Machine| {
+    let group = |options: ResourceOptions, machine: &Machine| {
         let r = resources_with(&pod, options, machine);
         r.unified.get("memory.oom.group").cloned()
     };
-    let single = Options {
+    let single = ResourceOptions {
         single_process_oom_kill: Some(true),
-        ..Options::default()
+        ..ResourceOptions::default()
     };
     let v1 = Machine {
         cgroup_v2: false,
         ..machine()
     };
-    assert_eq!(group(&Options::default(), &machine()).as_deref(), Some("1"));
-    assert_eq!(group(&single, &machine()), None);
-    assert_eq!(group(&Options::default(), &v1), None);
+    assert_eq!(
+        group(ResourceOptions::default(), &machine()).as_deref(),
+        Some("1")
+    );
+    assert_eq!(group(single, &machine()), None);
+    assert_eq!(group(ResourceOptions::default(), &v1), None);
 }
 
 #[test]
@@ -109,7 +115,7 @@ fn a_container_without_limits_has_the_pods() {
     assert_eq!(a.hugepage_limits[0].limit, 4 << 20);
     let spec = pod.spec.as_ref().unwrap();
     let rules = Rules {
-        options: &Options::default(),
+        options: ResourceOptions::default(),
         machine: &machine(),
     };
     let b = container_resources(&pod, &spec.containers[1], rules);
@@ -137,11 +143,11 @@ fn huge_pages_are_limited_by_size() {
 fn swap_is_for_burstable_pods_that_may_have_it() {
     let burstable = json!({"requests": {"memory": "1Gi"}});
     let swap = |pod: &Pod, behavior, machine: &Machine| {
-        let options = Options {
+        let options = ResourceOptions {
             swap_behavior: behavior,
-            ..Options::default()
+            ..ResourceOptions::default()
         };
-        let r = resources_with(pod, &options, machine);
+        let r = resources_with(pod, options, machine);
         (
             r.unified.get("memory.swap.max").cloned(),
             r.memory_swap_limit_in_bytes,
@@ -188,7 +194,7 @@ fn overhead_is_set_aside_and_not_exceeded() {
         "overhead": {"cpu": "250m", "memory": "64Mi"}, "containers": [{"name": "c"}]
     }));
     let rules = Rules {
-        options: &Options::default(),
+        options: ResourceOptions::default(),
         machine: &machine(),
     };
     let spec = pod.spec.as_ref().unwrap();

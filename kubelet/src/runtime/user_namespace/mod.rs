@@ -19,7 +19,6 @@ use kubelet_host::repeatable::blocking;
 use serde::{Deserialize, Serialize};
 
 use self::subordinate_ids::{IdRange, RangeError};
-use crate::config::options::Options;
 
 /// Name of the file in a pod's directory.
 const FILE: &str = "userns";
@@ -92,6 +91,25 @@ struct Mapping {
     length: u32,
 }
 
+/// Ranges of ids that pods have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UserNamespaceOptions {
+    /// Ids of one pod's user namespace (`userNamespaces.idsPerPod`).
+    pub ids_per_pod: u32,
+    /// Most pods that there are ranges for (`maxPods`).
+    pub max_pods: u32,
+}
+
+impl Default for UserNamespaceOptions {
+    /// Upstream's defaults.
+    fn default() -> Self {
+        Self {
+            ids_per_pod: 65_536,
+            max_pods: 110,
+        }
+    }
+}
+
 /// Gives pods their ranges.
 #[derive(Debug, Default)]
 pub struct UserNamespaces {
@@ -107,11 +125,11 @@ impl UserNamespaces {
     pub async fn get_or_create(
         &self,
         pod_dir: &Path,
-        options: &Options,
+        options: UserNamespaceOptions,
     ) -> Result<UserNamespace, UserNamespaceError> {
         let choosing = Arc::clone(&self.choosing).lock_owned().await;
         let pod_dir = pod_dir.to_owned();
-        let length = options.user_namespace_ids_per_pod;
+        let length = options.ids_per_pod;
         let max_pods = options.max_pods;
         let mapping = blocking(move || {
             // Here, because it goes on when nobody waits for it any more.

@@ -17,10 +17,9 @@ use kubelet_host::repeatable::blocking;
 use kubelet_metrics::{Collector, Exposition};
 use tracing::warn;
 
+pub(super) use self::http::{HttpMetrics, ServerType};
 use self::process::Process;
 use super::{NodeView, answer::error};
-
-pub(super) use self::http::{HttpMetrics, ServerType};
 
 /// What has metrics beside the node.
 pub(super) type Collectors = Arc<[Arc<dyn Collector>]>;
@@ -58,8 +57,8 @@ async fn own<V: NodeView>(view: &V, collectors: &Collectors) -> Exposition {
     let name = "kubelet_node_name";
     let help = "[ALPHA] The node's name. The count is always 1.";
     metrics.family(name, "gauge", help);
-    let options = view.options();
-    let labels = [("node", options.node_name.as_str())];
+    let local_node = view.local_node();
+    let labels = [("node", local_node.name.as_str())];
     metrics.sample(name, &labels, 1, None);
     view.collect(&mut metrics);
     for collector in collectors.iter() {

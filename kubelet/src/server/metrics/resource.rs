@@ -26,7 +26,7 @@ struct Families {
 
 /// Everything that can be measured; what cannot is told by the error's metric.
 pub(super) async fn metrics<V: NodeView>(view: &V) -> Exposition {
-    let root_dir = view.options().root_dir.clone();
+    let root_dir = view.local_node().root_dir.clone();
     let node = match blocking(move || NodeUsage::read(&root_dir)).await {
         Ok(Ok(usage)) => Some(usage),
         _ => None,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use axum::{Router, http::StatusCode, response::Response, routing::any};
 use kubelet_host::repeatable::blocking;
+use node::NodeUsage;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -15,7 +16,6 @@ use super::{
     NodeView,
     answer::{error, json},
 };
-use node::NodeUsage;
 
 /// What the node had used of its CPUs when it was last asked, for what it uses now.
 type LastUsage = Arc<Mutex<Option<(Instant, u64)>>>;
@@ -30,8 +30,8 @@ pub(super) fn routes<V: NodeView>(view: V) -> Router {
 
 async fn answer<V: NodeView>(view: &V, last: &LastUsage) -> Response {
     let failed = |reason: String| error(StatusCode::INTERNAL_SERVER_ERROR, reason);
-    let options = view.options();
-    let root_dir = options.root_dir.clone();
+    let local_node = view.local_node();
+    let root_dir = local_node.root_dir.clone();
     let usage = match blocking(move || NodeUsage::read(&root_dir)).await {
         Ok(Ok(usage)) => usage,
         Ok(Err(fault)) => return failed(format!("cannot read the node's usage: {fault}")),
@@ -42,7 +42,7 @@ async fn answer<V: NodeView>(view: &V, last: &LastUsage) -> Response {
         Err(fault) => return failed(format!("failed to list pod stats: {fault}")),
     };
     let nano_cores = nano_cores(last, usage.cpu_nanoseconds);
-    let node = summary::node(&options.node_name, &usage, nano_cores);
+    let node = summary::node(&local_node.name, &usage, nano_cores);
     json(summary::summary(node, &stats, &view.pods()).to_string())
 }
 

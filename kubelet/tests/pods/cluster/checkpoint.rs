@@ -7,7 +7,7 @@ use std::{
 };
 
 use e2e::fake_runtime::{Behaviour, FakeRuntime};
-use kubelet::{checkpoint::CheckpointOptions, config::options::Options};
+use kubelet::{checkpoint::CheckpointOptions, kubelet::options::KubeletOptions};
 use kubelet_host::mount_info;
 use serde_json::{Value, json};
 
@@ -422,7 +422,7 @@ async fn what_would_be_rejected_waits_for_the_api_server() {
     let tuned = json!({"securityContext": {
         "sysctls": [{"name": "kernel.msgmax", "value": "1"}]
     }});
-    let options = Options {
+    let options = KubeletOptions {
         allowed_unsafe_sysctls: vec!["kernel.msg*".to_owned()],
         ..joined.node.options()
     };
@@ -439,7 +439,7 @@ async fn what_would_be_rejected_waits_for_the_api_server() {
     assert_eq!(joined.api.phase("tuned"), "Running");
     member.stop().await;
     // It was not for good: neither is it kept so.
-    let options = Options {
+    let options = KubeletOptions {
         allowed_unsafe_sysctls: vec!["kernel.msg*".to_owned()],
         ..joined.node.options()
     };

@@ -13,7 +13,6 @@ use k8s_openapi::api::core::v1::{Node as NodeObject, Pod};
 use kubelet::{
     checkpoint::{Checkpoint, CheckpointOptions, objects::KeptObjects},
     config::{
-        options::Options,
         pod_config::{PodConfig, PodSet, SourceHandle},
         source::{
             apiserver::ApiSource,
@@ -21,7 +20,7 @@ use kubelet::{
         },
         update::Source,
     },
-    kubelet::{Kubelet, Membership},
+    kubelet::{Kubelet, Membership, options::KubeletOptions},
 };
 use kubelet_api_client::objects::Objects;
 use kubelet_cri_client::CriClient;
@@ -81,15 +80,15 @@ impl Joined {
         self.start_with(self.node.options()).await
     }
 
-    async fn start_with(&self, options: Options) -> Member {
+    async fn start_with(&self, options: KubeletOptions) -> Member {
         let mut member = self.unregistered(options).await;
         member.register.take().unwrap().send(()).unwrap();
         member
     }
 
     /// Starts a kubelet that has read its static pods, of which there are none.
-    async fn unregistered(&self, options: Options) -> Member {
-        let timeout = options.runtime_request_timeout;
+    async fn unregistered(&self, options: KubeletOptions) -> Member {
+        let timeout = options.cri.request_timeout;
         let runtime = &self.node.runtime;
         let cri = CriClient::from_channels(runtime.channel(), runtime.channel(), timeout);
         let (config, updates) = PodConfig::new();

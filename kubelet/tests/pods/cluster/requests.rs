@@ -9,13 +9,12 @@ use e2e::{
 };
 use k8s_openapi::api::core::v1::Pod;
 use kubelet::{
-    config::{
-        cluster::NodeOptions, options::Options, pod_config::PodConfig,
-        source::apiserver::ApiSource, update::Source,
-    },
-    kubelet::{Kubelet, Membership},
+    config::{pod_config::PodConfig, source::apiserver::ApiSource, update::Source},
+    kubelet::{Kubelet, Membership, options::KubeletOptions},
     node::{
+        capacity::CapacityOptions,
         lease::LeaseKeeper,
+        options::NodeOptions,
         reporter::{NodeReporter, ReporterParts},
         watch::NodeWatch,
     },
@@ -37,13 +36,17 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 /// A kubelet with all of its parts in a cluster, as the node agent puts them together.
 async fn join(api: &ApiServer, node: &Node, tasks: &TaskTracker, cancel: &CancellationToken) {
-    let options = Options {
+    let capacity = CapacityOptions {
         max_pods: 1000,
+        ..CapacityOptions::default()
+    };
+    let options = KubeletOptions {
+        capacity: capacity.clone(),
         ..node.options()
     };
     let client = || api.client(Caller::node("node"));
     let channel = || node.runtime.channel();
-    let cri = CriClient::from_channels(channel(), channel(), options.runtime_request_timeout);
+    let cri = CriClient::from_channels(channel(), channel(), options.cri.request_timeout);
     let watch = NodeWatch::new(client(), "node");
     let membership = Membership {
         client: client(),
@@ -69,7 +72,7 @@ async fn join(api: &ApiServer, node: &Node, tasks: &TaskTracker, cancel: &Cancel
         checkpoint: None,
     };
     let pods = config.source(Source::Api);
-    let root_dir = options.root_dir.clone();
+    let root_dir = options.node.root_dir.clone();
     let kubelet = Kubelet::new(
         options,
         cri.clone(),
@@ -80,7 +83,7 @@ async fn join(api: &ApiServer, node: &Node, tasks: &TaskTracker, cancel: &Cancel
     );
     let node_options = NodeOptions {
         node_ips: vec!["192.0.2.1".parse().unwrap()],
-        max_pods: 1000,
+        capacity,
         ..NodeOptions::default()
     };
     let lease = LeaseKeeper::new(

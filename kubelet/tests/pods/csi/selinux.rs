@@ -2,8 +2,7 @@
 
 use std::{fs, path::Path};
 
-use cri_proto::{csi::v1::VolumeCapability, csi::v1::volume_capability::AccessType};
-use kubelet::config::options::Options;
+use cri_proto::csi::v1::{VolumeCapability, volume_capability::AccessType};
 use kubelet_api_client::events::EventRecorder;
 use kubelet_host::selinux::SeLinux;
 use serde_json::{Value, json};
@@ -41,10 +40,9 @@ fn start(on: &Cluster, unlabelled: &[&Path]) -> Running {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     }
-    on.node.start_with(Options {
-        selinux: SeLinux::of(&root),
-        ..on.node.options()
-    })
+    let mut options = on.node.options();
+    options.node.selinux = SeLinux::of(&root);
+    on.node.start_with(options)
 }
 
 fn of_level(level: &str) -> Value {

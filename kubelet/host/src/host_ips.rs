@@ -1,11 +1,12 @@
 //! The addresses of this node as its pods have them.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{
+    net::{IpAddr, UdpSocket},
+    sync::Arc,
+};
 
 use k8s_openapi::api::core::v1::{Node, NodeAddress};
 use tokio::sync::watch;
-
-use crate::config::host;
 
 /// Where the node's addresses are known from. They are looked up whenever they are asked
 /// for: a kubelet may be started before its machine has any, and whoever keeps the node's
@@ -24,15 +25,50 @@ impl HostIps {
         Self { given, object }
     }
 
+    /// Those that were given (`--node-ip`).
+    pub fn given(&self) -> &[IpAddr] {
+        &self.given
+    }
+
     /// The addresses now, at most one of each family, the primary first. Empty while there
     /// is none.
     pub fn now(&self) -> Vec<IpAddr> {
         let object = self.object.as_ref().and_then(|node| node.borrow().clone());
         match object {
             Some(node) => of_node(&node),
-            None => host::node_ips(&self.given),
+            None => node_ips(&self.given),
         }
     }
+}
+
+/// The addresses that were given, or else the one that reaches the default
+/// route, IPv4 before IPv6. The unspecified address of a family asks for that
+/// family's own.
+pub fn node_ips(given: &[IpAddr]) -> Vec<IpAddr> {
+    match given {
+        [] => source_address(false)
+            .or_else(|| source_address(true))
+            .into_iter()
+            .collect(),
+        [any] if any.is_unspecified() => source_address(any.is_ipv6())
+            .or_else(|| source_address(!any.is_ipv6()))
+            .into_iter()
+            .collect(),
+        given => given.to_vec(),
+    }
+}
+
+/// The address that this host would send from. Nothing is sent: connecting a
+/// datagram socket only picks the route. The targets are documentation addresses.
+fn source_address(ipv6: bool) -> Option<IpAddr> {
+    let (local, target) = if ipv6 {
+        ("[::]:0", "[2001:db8::1]:9")
+    } else {
+        ("0.0.0.0:0", "192.0.2.1:9")
+    };
+    let socket = UdpSocket::bind(local).ok()?;
+    socket.connect(target).ok()?;
+    Some(socket.local_addr().ok()?.ip()).filter(|ip| !ip.is_unspecified())
 }
 
 /// The first internal address, or else external one, and the first of the other family.
@@ -104,5 +140,29 @@ mod tests {
         // A cloud controller is yet to say: what is guessed now would stay.
         object.send_replace(Some(node(&[])));
         assert!(ips.now().is_empty());
+    }
+
+    #[test]
+    fn addresses_that_were_given_are_the_nodes() {
+        let given: Vec<IpAddr> = ["192.0.2.1", "2001:db8::1"]
+            .iter()
+            .map(|ip| ip.parse().unwrap())
+            .collect();
+        assert_eq!(node_ips(&given), given);
+    }
+
+    #[test]
+    fn a_found_address_can_be_reached() {
+        for given in [
+            vec![],
+            vec!["0.0.0.0".parse().unwrap()],
+            vec!["::".parse().unwrap()],
+        ] {
+            let found = node_ips(&given);
+            assert!(
+                found.len() <= 1 && found.iter().all(|ip| !ip.is_unspecified()),
+                "{found:?}"
+            );
+        }
     }
 }

@@ -1,0 +1,58 @@
+//! What a kubelet is made from.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use kubelet_cri_client::CriOptions;
+use kubelet_host::local_node::LocalNode;
+use kubelet_logs::RotationPolicy;
+
+use crate::{
+    node::{capacity::CapacityOptions, shutdown::order::ShutdownGracePeriod},
+    runtime::RuntimeOptions,
+};
+
+/// Options of the kubelet and of its parts, after flags, file and defaults are merged.
+#[derive(Clone, Debug)]
+pub struct KubeletOptions {
+    /// The node that it runs on.
+    pub node: LocalNode,
+    /// Labels that the node's user gives it (`--node-labels`).
+    pub node_labels: BTreeMap<String, String>,
+    /// The runtime's endpoints.
+    pub cri: CriOptions,
+    /// How pods are run.
+    pub runtime: RuntimeOptions,
+    /// What of the node pods get.
+    pub capacity: CapacityOptions,
+    /// How often a pod is synced when nothing happens to it (`syncFrequency`).
+    pub sync_frequency: Duration,
+    /// Upper bound of the crash-loop back-off (`crashLoopBackOff.maxContainerRestartPeriod`).
+    pub max_container_restart_period: Duration,
+    /// When logs of containers are rotated; never when unset.
+    pub log_rotation: Option<RotationPolicy>,
+    /// Sysctls that pods may set beside the safe ones, or prefixes of their names and `*`
+    /// (`allowedUnsafeSysctls`).
+    pub allowed_unsafe_sysctls: Vec<String>,
+    /// How long pods may take to end when the node shuts down, sorted by priority
+    /// (`shutdownGracePeriod`, `shutdownGracePeriodCriticalPods`,
+    /// `shutdownGracePeriodByPodPriority`); a shutdown does not wait for pods when empty.
+    pub shutdown_grace_periods: Vec<ShutdownGracePeriod>,
+}
+
+impl Default for KubeletOptions {
+    /// Upstream's defaults, on a node named `localhost`.
+    fn default() -> Self {
+        Self {
+            node: LocalNode::default(),
+            node_labels: BTreeMap::new(),
+            cri: CriOptions::default(),
+            runtime: RuntimeOptions::default(),
+            capacity: CapacityOptions::default(),
+            sync_frequency: Duration::from_secs(60),
+            max_container_restart_period: Duration::from_secs(300),
+            log_rotation: Some(RotationPolicy::default()),
+            allowed_unsafe_sysctls: Vec::new(),
+            shutdown_grace_periods: Vec::new(),
+        }
+    }
+}
