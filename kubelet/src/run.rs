@@ -30,6 +30,7 @@ use crate::{
         update::{PodUpdate, Source},
     },
     kubelet::{Kubelet, KubeletError, Membership, options::KubeletOptions},
+    logging,
     node::findings::{Findings, Pressure},
     root_dir::{RootDirError, RootDirLock},
     run_once::RunOnceResult,
@@ -416,6 +417,10 @@ impl NodeView for Kubelet {
 
     fn collect_probes(&self, page: &mut Exposition) {
         Self::collect_probes(self, page);
+    }
+
+    fn set_verbosity(&self, verbosity: u32) -> Result<(), String> {
+        logging::set_verbosity(verbosity).map_err(|error| error.to_string())
     }
 
     fn cri(&self) -> CriClient {

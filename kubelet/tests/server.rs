@@ -11,9 +11,8 @@ use std::{path::Path, sync::Arc, time::Duration};
 use e2e::fake_runtime::FakeRuntime;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet::{
-    config::settings::ServerOptions,
     logs_command::{self, LogsError, LogsOptions},
-    server::{FromCluster, NodeView, Servers, socket_path},
+    server::{FromCluster, NodeView, Servers, options::ServerOptions, socket_path},
     status_command::{self, OutputFormat, StatusOptions},
 };
 use kubelet_cri_client::CriClient;
@@ -69,6 +68,10 @@ impl NodeView for Node {
 
     fn collect_probes(&self, page: &mut Exposition) {
         page.gauge("what_probes_found", "Of its pods", 8);
+    }
+
+    fn set_verbosity(&self, verbosity: u32) -> Result<(), String> {
+        Err(format!("stays as it was, not {verbosity}"))
     }
 
     fn cri(&self) -> CriClient {

@@ -38,8 +38,7 @@ KNOWN = {
         "crate",
         (
             "active_pods", "allocation", "cli", "config", "housekeeping", "kubelet", "lifecycle",
-            "logs_command", "node", "pod_syncer", "pod_worker", "server", "status",
-            "status_command", "sync_loop",
+            "node", "pod_syncer", "pod_worker", "status", "sync_loop",
         ),
     ),
     ("kubelet", "runtime", ("mounts", "sub_paths")),

@@ -14,7 +14,6 @@ use kubelet_image::credentials::plugin::config::ProviderConfigError;
 use kubelet_pod_spec::{duration::GoDuration, names, yaml::SyntaxError};
 use serde_json::{Map, Value};
 
-pub use super::server_settings::ServerOptions;
 use super::{
     cluster::{self, ClusterOptions},
     configuration_file::{drop_in, drop_ins, main_file, merge},
@@ -41,6 +40,7 @@ use crate::{
         resources::{ResourceOptions, SwapBehavior},
         user_namespace::UserNamespaceOptions,
     },
+    server::options::ServerOptions,
 };
 
 /// Everything that one run is made from.

@@ -13,10 +13,10 @@ use super::{
     answer::text,
     authentication::Authenticator,
     authorization::{Authorizer, Webhook, subresources, verb},
+    options::{AccessOptions, AuthorizationMode},
     reviews::Reviews,
     tls::{PeerCertificates, client_authority::ClientAuthority},
 };
-use crate::config::server_settings::{AccessOptions, AuthorizationMode};
 
 /// Lets requests in, or tells them why not.
 #[derive(Debug)]

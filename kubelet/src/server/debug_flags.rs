@@ -7,14 +7,16 @@ use axum::{
     routing::any,
 };
 
-use super::answer::{error, text};
-use crate::logging;
+use super::{
+    NodeView,
+    answer::{error, text},
+};
 
 /// Bytes of a request; a number is shorter.
 const LONGEST: usize = 64;
 
-pub(super) fn routes() -> Router {
-    let set = any(|method: Method, body: Body| async move {
+pub(super) fn routes(view: impl NodeView) -> Router {
+    let set = any(move |method: Method, body: Body| async move {
         if method != Method::PUT {
             return error(StatusCode::NOT_ACCEPTABLE, "unsupported http method");
         }
@@ -30,12 +32,12 @@ pub(super) fn routes() -> Router {
             error(StatusCode::BAD_REQUEST, reason)
         };
         match body.trim().parse::<u32>() {
-            Ok(verbosity) => match logging::set_verbosity(verbosity) {
+            Ok(verbosity) => match view.set_verbosity(verbosity) {
                 Ok(()) => text(
                     StatusCode::OK,
                     format!("successfully set klog.logging.verbosity to {body}"),
                 ),
-                Err(fault) => failed(fault.to_string()),
+                Err(fault) => failed(fault),
             },
             Err(fault) => failed(fault.to_string()),
         }

@@ -10,11 +10,12 @@ use super::{
     NodeView,
     answer::error,
     bounds::Gates,
-    checkpoint, commands, configz, container_logs, debug_flags, pods, profiling,
+    checkpoint, commands, configz, container_logs, debug_flags,
+    options::SecureOptions,
+    pods, profiling,
     streaming_server::{self, StreamingServer},
     streams, system_logs,
 };
-use crate::config::server_settings::SecureOptions;
 
 /// Whose files `/logs/` shows.
 const SYSTEM_LOGS: &str = "/var/log";
@@ -71,7 +72,7 @@ pub(super) fn routes<V: NodeView>(
             gates.clone(),
         ))
         .merge(commands::routes(view.clone(), &gates.runs))
-        .merge(checkpoint::routes(view, options.root_dir.clone()))
+        .merge(checkpoint::routes(view.clone(), options.root_dir.clone()))
         .merge(optional(
             handlers.system_log,
             system_logs::routes(PathBuf::from(SYSTEM_LOGS)),
@@ -86,7 +87,7 @@ pub(super) fn routes<V: NodeView>(
         ))
         .merge(optional(
             handlers.debug_flags,
-            debug_flags::routes(),
+            debug_flags::routes(view),
             "/debug/flags",
             "flags endpoint is disabled.",
         ))

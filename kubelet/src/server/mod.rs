@@ -19,6 +19,7 @@ mod expiring;
 mod healthz;
 mod machine_info;
 mod metrics;
+pub mod options;
 mod pods;
 mod profiling;
 pub mod reviews;
@@ -54,14 +55,13 @@ use self::{
     bounds::{BoundMetrics, Gates},
     connection::{Limits, OPEN_ROOM, Service},
     metrics::{Collectors, HttpMetrics},
+    options::ServerOptions,
     secure::Secure,
     tls::{
         certificate::CertificateError, client_authority::AuthorityError,
         self_signed::SelfSignedError,
     },
 };
-use crate::config::settings::ServerOptions;
-
 pub use secure::FromCluster;
 pub use socket::socket_path;
 pub use view::NodeView;

@@ -16,6 +16,7 @@ use super::{
     connection::{Limits, Service, secure_room},
     debugging,
     metrics::{HttpMetrics, ServerType},
+    options::{CertificateSource, SecureOptions},
     reviews::Reviews,
     tls::{
         Tls,
@@ -24,7 +25,6 @@ use super::{
         self_signed,
     },
 };
-use crate::config::server_settings::{CertificateSource, SecureOptions};
 
 /// How often the client authorities are looked at when nobody connects.
 const AUTHORITY_PERIOD: Duration = Duration::from_secs(60);

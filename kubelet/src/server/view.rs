@@ -45,6 +45,12 @@ pub trait NodeView: Clone + Send + Sync + 'static {
     /// Writes what the probes of the node's pods found, for `/metrics/probes`.
     fn collect_probes(&self, page: &mut Exposition);
 
+    /// Changes the verbosity of the log, as of `-v`.
+    ///
+    /// # Errors
+    /// Why it stays as it was.
+    fn set_verbosity(&self, verbosity: u32) -> Result<(), String>;
+
     /// The runtime, for what is asked of it anew each time.
     fn cri(&self) -> CriClient;
 }

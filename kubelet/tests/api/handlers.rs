@@ -149,6 +149,23 @@ async fn an_oversized_request_is_refused_and_the_others_are_served() {
 }
 
 #[tokio::test]
+async fn the_verbosity_of_the_log_is_set() {
+    let node = Node::in_cluster().await;
+    let admin = node.admin();
+    for (wanted, status, answer) in [
+        ("4", 200, "successfully set klog.logging.verbosity to 4"),
+        (
+            "11",
+            400,
+            "failed set klog.logging.verbosity 11: nothing is logged at that",
+        ),
+    ] {
+        let told = admin.request("PUT", "/debug/flags/v", wanted).await;
+        assert_eq!((told.status, told.body.trim_end()), (status, answer));
+    }
+}
+
+#[tokio::test]
 async fn usage_is_told_as_metrics_server_and_upstreams_clients_read_it() {
     let node = Node::in_cluster().await;
     let admin = node.admin();

@@ -19,19 +19,14 @@ use k8s_openapi::api::{
     authorization::v1::{SubjectAccessReviewSpec, SubjectAccessReviewStatus},
     core::v1::Pod,
 };
-use kubelet::{
-    config::{
-        server_settings::{
-            AccessOptions, AuthenticationOptions, AuthorizationMode, CertificateSource,
-            HandlerOptions, SecureOptions,
-        },
-        settings::ServerOptions,
+use kubelet::server::{
+    FromCluster, NodeView, Servers,
+    options::{
+        AccessOptions, AuthenticationOptions, AuthorizationMode, CertificateSource, HandlerOptions,
+        SecureOptions, ServerOptions,
     },
-    server::{
-        FromCluster, NodeView, Servers,
-        reviews::{ReviewError, Reviews},
-        tls::parameters::TlsParameters,
-    },
+    reviews::{ReviewError, Reviews},
+    tls::parameters::TlsParameters,
 };
 use kubelet_cri_client::{CriClient, labels};
 use kubelet_host::local_node::LocalNode;
@@ -111,6 +106,13 @@ impl NodeView for View {
 
     fn collect_probes(&self, page: &mut Exposition) {
         page.gauge("what_probes_found", "Of its pods", 8);
+    }
+
+    fn set_verbosity(&self, verbosity: u32) -> Result<(), String> {
+        match verbosity {
+            0..=10 => Ok(()),
+            _ => Err("nothing is logged at that".to_owned()),
+        }
     }
 
     fn cri(&self) -> CriClient {

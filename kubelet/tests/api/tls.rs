@@ -2,9 +2,10 @@
 
 use std::fs;
 
-use kubelet::{
-    config::{server_settings::CertificateSource, settings::ServerOptions},
-    server::{FromCluster, Servers, tls::parameters::TlsParameters},
+use kubelet::server::{
+    FromCluster, Servers,
+    options::{CertificateSource, ServerOptions},
+    tls::parameters::TlsParameters,
 };
 use tokio_rustls::rustls::version::TLS12;
 
@@ -81,11 +82,10 @@ async fn webhooks_without_an_api_server_are_refused_by_name() {
         if change {
             secure.access.authentication.webhook = true;
         } else {
-            secure.access.authorization =
-                kubelet::config::server_settings::AuthorizationMode::Webhook {
-                    authorized_ttl: std::time::Duration::ZERO,
-                    unauthorized_ttl: std::time::Duration::ZERO,
-                };
+            secure.access.authorization = kubelet::server::options::AuthorizationMode::Webhook {
+                authorized_ttl: std::time::Duration::ZERO,
+                unauthorized_ttl: std::time::Duration::ZERO,
+            };
         }
         let options = ServerOptions {
             secure: Some(secure),

@@ -5,8 +5,10 @@ use kubelet_pod_spec::quantity::NANOS;
 use super::*;
 use crate::{
     cli::{Command, parse},
-    config::server_settings::{AuthorizationMode, CertificateSource},
-    server::{FromCluster, Servers},
+    server::{
+        FromCluster, Servers,
+        options::{AuthorizationMode, CertificateSource, ServerOptions},
+    },
 };
 
 const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";

@@ -8,13 +8,13 @@ use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
 use axum::http::{HeaderMap, header};
 use cri_streaming::bound::Bound;
+use token::TokenAuthentication;
 
 use super::{
     reviews::{ReviewError, Reviews},
     tls::{PeerCertificates, client_authority::ClientAuthority},
 };
-use crate::config::server_settings::AuthenticationOptions;
-use token::TokenAuthentication;
+use crate::server::options::AuthenticationOptions;
 
 /// The group of everybody who showed who he is.
 const AUTHENTICATED: &str = "system:authenticated";
