@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use kubelet_runtime::RuntimeManager;
 use k8s_openapi::api::core::v1::{Node, PodStatus};
 use kube::Client;
 use kubelet_api_client::{
@@ -34,22 +35,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use self::options::KubeletOptions;
-use crate::{
-    allocation::Allocator,
-    config::update::PodUpdate,
-    housekeeping::{Directories, Housekeeping},
-    lifecycle::{Admission, NodeFacts, NodeSource},
-    node::shutdown::{
-        Logind, NodeShutdown, ender::PodEnder, keeper::InhibitorKeeper, login_manager::LoginManager,
-    },
-    pleg::{Pleg, PodCache},
-    pod::{manager::PodManager, mirror::MirrorPods, removals::Removals},
-    pod_syncer::{PodStarts, Syncer},
-    pod_worker::PodWorkers,
-    runtime::RuntimeManager,
-    status::{StatusManager, sync::StatusSync},
-    sync_loop::{Inbox, LoopMonitor, SyncLoop},
-};
+use crate::{allocation::Allocator, config::update::PodUpdate, housekeeping::{Directories, Housekeeping}, lifecycle::{Admission, NodeFacts, NodeSource}, node::shutdown::{Logind, NodeShutdown, ender::PodEnder, keeper::InhibitorKeeper, login_manager::LoginManager}, pleg::{Pleg, PodCache}, pod::{manager::PodManager, mirror::MirrorPods, removals::Removals}, pod_syncer::{PodStarts, Syncer}, pod_worker::PodWorkers, status::{StatusManager, sync::StatusSync}, sync_loop::{Inbox, LoopMonitor, SyncLoop}};
 
 /// Between two attempts to reach the runtime at the start.
 const CONNECT_PERIOD: Duration = Duration::from_secs(1);

@@ -2,7 +2,7 @@
 //! any CRI v1 runtime, reports them, and serves the kubelet's HTTP API.
 //!
 //! Data flows one way round: sources -> [`config`] mux -> sync loop ->
-//! [`pod_worker`] -> [`runtime`] (CRI) -> [`pleg`] -> pod cache -> pod worker ->
+//! [`pod_worker`] -> [`kubelet_runtime`] (CRI) -> [`pleg`] -> pod cache -> pod worker ->
 //! [`status`]. Every stage is level-triggered: one that missed an event still
 //! converges from state.
 
@@ -27,8 +27,6 @@ pub mod pod_worker;
 pub mod root_dir;
 pub mod run;
 pub mod run_once;
-pub mod runtime;
-pub mod server;
 pub mod status;
 pub mod status_command;
 mod sync_loop;

@@ -2,6 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use kubelet_server::socket_path;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Limited};
 use hyper::{StatusCode, body::Incoming};
@@ -9,10 +10,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_pod_spec::identity;
 
-use crate::{
-    server::socket_path,
-    status_command::{self, StatusError},
-};
+use crate::status_command::{self, StatusError};
 
 /// Annotation: which container is meant when none is named, as kubectl has it.
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";

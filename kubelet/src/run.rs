@@ -2,6 +2,7 @@
 
 use std::{io, sync::Arc, time::Duration};
 
+use kubelet_server::{FromCluster, NodeView, ServerError, Servers, reviews::ApiServerReviews, tls::certificate::{ServingCertificate, SignedCertificate}};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kubelet_api_client::{
     certificate::{client::JoinError, metrics::ServingCertificateMetrics},
@@ -18,29 +19,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
 
-use crate::{
-    checkpoint::{Checkpoint, CheckpointError, objects::KeptObjects},
-    cluster::{Cluster, ClusterParts},
-    config::{
-        cluster::ClusterOptions,
-        host,
-        pod_config::PodConfig,
-        settings::Settings,
-        source::{apiserver::ApiSource, file::FileSource, http::UrlSource},
-        update::{PodUpdate, Source},
-    },
-    kubelet::{Kubelet, KubeletError, Membership, options::KubeletOptions},
-    logging,
-    node::findings::{Findings, Pressure},
-    root_dir::{RootDirError, RootDirLock},
-    run_once::RunOnceResult,
-    server::{
-        FromCluster, NodeView, ServerError, Servers,
-        reviews::ApiServerReviews,
-        tls::certificate::{ServingCertificate, SignedCertificate},
-    },
-    watchdog::{Watchdog, WatchdogError},
-};
+use crate::{checkpoint::{Checkpoint, CheckpointError, objects::KeptObjects}, cluster::{Cluster, ClusterParts}, config::{cluster::ClusterOptions, host, pod_config::PodConfig, settings::Settings, source::{apiserver::ApiSource, file::FileSource, http::UrlSource}, update::{PodUpdate, Source}}, kubelet::{Kubelet, KubeletError, Membership, options::KubeletOptions}, logging, node::findings::{Findings, Pressure}, root_dir::{RootDirError, RootDirLock}, run_once::RunOnceResult, watchdog::{Watchdog, WatchdogError}};
 
 /// After the runtime did not take the pods' networks.
 const POD_CIDR_RETRY: Duration = Duration::from_secs(10);

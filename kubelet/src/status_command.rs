@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use kubelet_server::socket_path;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::{
@@ -25,7 +26,6 @@ use tokio::{
     time,
 };
 
-use crate::server::socket_path;
 
 /// How long the kubelet may take to answer.
 const DEADLINE: Duration = Duration::from_secs(10);

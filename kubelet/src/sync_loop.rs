@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use kubelet_runtime::RuntimeManager;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_api_client::events::{EventRecorder, Subject};
 use kubelet_cri_client::readiness::RuntimeReadiness;
@@ -24,19 +25,7 @@ use tracing::{debug, info, warn};
 
 use self::inbox::News;
 pub(crate) use self::{inbox::Inbox, monitor::LoopMonitor};
-use crate::{
-    active_pods::active_pods,
-    config::update::{PodOperation, PodUpdate},
-    housekeeping::Housekeeping,
-    lifecycle::{Admission, Admitted, NodeSource, Rejection, preemption},
-    node::shutdown::NodeShutdown,
-    pleg::{ChangeKind, Pleg, PodLifecycleEvent},
-    pod::{manager::PodManager, mirror::MirrorPods},
-    pod_syncer::Syncer,
-    pod_worker::{Kill, PodWorkers},
-    runtime::RuntimeManager,
-    status::{StatusManager, Verdict},
-};
+use crate::{active_pods::active_pods, config::update::{PodOperation, PodUpdate}, housekeeping::Housekeeping, lifecycle::{Admission, Admitted, NodeSource, Rejection, preemption}, node::shutdown::NodeShutdown, pleg::{ChangeKind, Pleg, PodLifecycleEvent}, pod::{manager::PodManager, mirror::MirrorPods}, pod_syncer::Syncer, pod_worker::{Kill, PodWorkers}, status::{StatusManager, Verdict}};
 
 /// Between two rounds of housekeeping, as upstream.
 const HOUSEKEEPING_PERIOD: Duration = Duration::from_secs(2);

@@ -41,7 +41,6 @@ KNOWN = {
             "node", "pod_syncer", "pod_worker", "status", "sync_loop",
         ),
     ),
-    ("kubelet", "runtime", ("mounts", "sub_paths")),
     ("kubelet/prober", "crate", ("manager", "worker")),
     ("streaming", "spdy", ("connection", "stream", "transport")),
     ("tests", "api_server", ("handler", "node_proxy")),

@@ -5,17 +5,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use kubelet_server::{options::{AccessOptions, AuthenticationOptions, AuthorizationMode, CertificateSource, HandlerOptions, SecureOptions, ServerOptions}, tls::parameters::TlsParameters};
 use kubelet_http::roots::Roots;
 use serde_json::{Map, Value};
 
 use super::{kubelet_configuration::KubeletConfiguration, settings::span};
-use crate::server::{
-    options::{
-        AccessOptions, AuthenticationOptions, AuthorizationMode, CertificateSource, HandlerOptions,
-        SecureOptions, ServerOptions,
-    },
-    tls::parameters::TlsParameters,
-};
 
 /// The field that says what callers may do, as a JSON pointer.
 const MODE: &str = "/authorization/mode";

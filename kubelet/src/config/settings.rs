@@ -8,6 +8,8 @@ use std::{
     time::Duration,
 };
 
+use kubelet_server::options::ServerOptions;
+use kubelet_runtime::{RuntimeOptions, dns::DnsOptions, resources::{ResourceOptions, SwapBehavior}, user_namespace::UserNamespaceOptions};
 use kubelet_cri_client::CriOptions;
 use kubelet_host::{local_node::LocalNode, selinux::SeLinux};
 use kubelet_image::credentials::plugin::config::ProviderConfigError;
@@ -29,19 +31,7 @@ use super::{
     shutdown_settings::shutdown_grace_periods,
     support, system_cpus,
 };
-use crate::{
-    cli::Flags,
-    kubelet::options::KubeletOptions,
-    logging::LogFormat,
-    node::capacity::CapacityOptions,
-    runtime::{
-        RuntimeOptions,
-        dns::DnsOptions,
-        resources::{ResourceOptions, SwapBehavior},
-        user_namespace::UserNamespaceOptions,
-    },
-    server::options::ServerOptions,
-};
+use crate::{cli::Flags, kubelet::options::KubeletOptions, logging::LogFormat, node::capacity::CapacityOptions};
 
 /// Everything that one run is made from.
 #[derive(Clone, Debug)]

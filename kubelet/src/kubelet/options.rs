@@ -2,14 +2,12 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use kubelet_runtime::RuntimeOptions;
 use kubelet_cri_client::CriOptions;
 use kubelet_host::local_node::LocalNode;
 use kubelet_logs::RotationPolicy;
 
-use crate::{
-    node::{capacity::CapacityOptions, shutdown::order::ShutdownGracePeriod},
-    runtime::RuntimeOptions,
-};
+use crate::node::{capacity::CapacityOptions, shutdown::order::ShutdownGracePeriod};
 
 /// Options of the kubelet and of its parts, after flags, file and defaults are merged.
 #[derive(Clone, Debug)]

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use kubelet_runtime::resize::Refusal;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_pod_spec::resources::{self, Amounts};
 
 use super::{Admission, Admitted, NodeFacts, fit};
-use crate::runtime::resize::Refusal;
 
 impl Admission {
     /// Whether the pod, which has what `granted` says, may have what `pod` asks for on

@@ -1,12 +1,12 @@
 //! Reads the details of one pod from the runtime.
 
+use kubelet_runtime::termination_message;
 use kubelet_cri_client::{
     CriClient, CriError,
     pod_status::{ContainerState, ContainerStatus, PodStatus},
 };
 
 use super::{ContainerRecord, PodRecord};
-use crate::runtime::termination_message;
 
 /// The status of every sandbox and container in `record`. What `known` says of a
 /// container that had ended stays true, so it is not asked for again; what

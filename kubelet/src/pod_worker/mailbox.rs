@@ -3,10 +3,11 @@
 
 use std::{sync::Arc, time::Duration};
 
+use kubelet_runtime::grace_period;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::time::Instant;
 
-use crate::{runtime::grace_period, status::Verdict};
+use crate::status::Verdict;
 
 /// How a pod is to end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

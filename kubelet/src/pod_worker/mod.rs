@@ -10,6 +10,7 @@ mod worker;
 
 use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
 
+use kubelet_runtime::pod_state::PodState;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_cri_client::pod_status::PodStatus;
 use kubelet_host::file_work::FileWork;
@@ -22,7 +23,6 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 pub use self::mailbox::Kill;
 pub(crate) use self::metrics::{Stage, if_true};
 use self::{mailbox::Mailbox, metrics::WorkerMetrics, static_names::StaticNames, worker::Worker};
-use crate::runtime::pod_state::PodState;
 
 /// What only the runtime has of a pod gets no longer than this to end, as upstream.
 const ORPHAN_GRACE_PERIOD: Duration = Duration::from_secs(1);

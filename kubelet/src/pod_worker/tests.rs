@@ -4,6 +4,7 @@ use std::{
     time::Duration,
 };
 
+use kubelet_runtime::pod_state::PodState;
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use kubelet_cri_client::pod_status::PodStatus;
 use kubelet_host::repeatable;
@@ -13,7 +14,6 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Kill, PodSyncer, PodWorkers, Subject, SyncOutcome, WorkerError};
-use crate::runtime::pod_state::PodState;
 
 const SECOND: Duration = Duration::from_secs(1);
 

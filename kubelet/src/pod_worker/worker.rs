@@ -2,6 +2,7 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
+use kubelet_runtime::pod_state::PodState;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_host::file_work::FileWork;
 use kubelet_pacing::backoff::jittered;
@@ -19,7 +20,6 @@ use super::{
     metrics::WorkerMetrics,
     static_names::StaticNames,
 };
-use crate::runtime::pod_state::PodState;
 
 /// First and longest delay after something failed.
 const RETRY_BASE: Duration = Duration::from_secs(1);

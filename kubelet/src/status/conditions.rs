@@ -1,5 +1,6 @@
 //! Conditions of a pod.
 
+use kubelet_runtime::{actions::{self, SandboxNeed}, resize::{RESIZE_IN_PROGRESS, RESIZE_PENDING}};
 use k8s_openapi::api::core::v1::{
     Container, ContainerStatus, Pod, PodCondition, PodSpec, PodStatus as ApiStatus,
 };
@@ -10,10 +11,6 @@ use kubelet_pod_spec::{phase::Phase, restart_rules};
 use super::{
     container_state::{is_running, is_terminated},
     restart_all,
-};
-use crate::runtime::{
-    actions::{self, SandboxNeed},
-    resize::{RESIZE_IN_PROGRESS, RESIZE_PENDING},
 };
 
 /// The pod has a sandbox with a network.

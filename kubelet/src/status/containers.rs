@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use kubelet_runtime::{pod_state::Waiting, resize::ResizeReport};
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated,
     ContainerStateWaiting, ContainerStatus, EphemeralContainer, Pod, PodSpec,
@@ -16,7 +17,6 @@ use super::{
     details,
     readiness::{Kind, Readiness},
 };
-use crate::runtime::{pod_state::Waiting, resize::ResizeReport};
 
 /// Exit code of a container whose end nobody saw, as upstream.
 const UNKNOWN_EXIT_CODE: i32 = 137;

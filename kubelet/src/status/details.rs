@@ -1,6 +1,7 @@
 //! What a container's status says of it beside its state: what it may use, as
 //! whom it runs and what is mounted.
 
+use kubelet_runtime::resize::ResizeReport;
 use k8s_openapi::{
     api::core::v1::{
         Container, ContainerStatus, ContainerUser, LinuxContainerUser, ResourceRequirements,
@@ -15,7 +16,6 @@ use super::{
     container_state::is_running,
     quantities::{self, ResourceList},
 };
-use crate::runtime::resize::ResizeReport;
 
 /// Limits of so many thousandths of a CPU are the same to the kernel as less.
 const MIN_CPU_LIMIT: i64 = 10;

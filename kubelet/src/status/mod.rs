@@ -17,6 +17,7 @@ mod verdict;
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use kubelet_runtime::{pod_state::Waiting, resize::ResizeReport};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus as ApiStatus};
 use kubelet_cri_client::pod_status::PodStatus;
@@ -34,11 +35,7 @@ use tracing::info;
 
 use self::generate::Node;
 pub use self::verdict::Verdict;
-use crate::{
-    checkpoint,
-    lifecycle::Rejection,
-    runtime::{pod_state::Waiting, resize::ResizeReport},
-};
+use crate::{checkpoint, lifecycle::Rejection};
 
 /// What a pod's status is made from, beside the pod.
 #[derive(Clone, Copy, Debug)]

@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use kubelet_server::{FromCluster, NodeView, Servers, options::{AccessOptions, AuthenticationOptions, AuthorizationMode, CertificateSource, HandlerOptions, SecureOptions, ServerOptions}, reviews::{ReviewError, Reviews}, tls::parameters::TlsParameters};
 use cri_proto::runtime::v1 as cri;
 use e2e::fake_runtime::FakeRuntime;
 use futures::future::BoxFuture;
@@ -18,15 +19,6 @@ use k8s_openapi::api::{
     authentication::v1::{TokenReviewStatus, UserInfo},
     authorization::v1::{SubjectAccessReviewSpec, SubjectAccessReviewStatus},
     core::v1::Pod,
-};
-use kubelet::server::{
-    FromCluster, NodeView, Servers,
-    options::{
-        AccessOptions, AuthenticationOptions, AuthorizationMode, CertificateSource, HandlerOptions,
-        SecureOptions, ServerOptions,
-    },
-    reviews::{ReviewError, Reviews},
-    tls::parameters::TlsParameters,
 };
 use kubelet_cri_client::{CriClient, labels};
 use kubelet_host::local_node::LocalNode;

@@ -2,11 +2,7 @@
 
 use std::fs;
 
-use kubelet::server::{
-    FromCluster, Servers,
-    options::{CertificateSource, ServerOptions},
-    tls::parameters::TlsParameters,
-};
+use kubelet_server::{FromCluster, Servers, options::{CertificateSource, ServerOptions}, tls::parameters::TlsParameters};
 use tokio_rustls::rustls::version::TLS12;
 
 use crate::{
@@ -82,7 +78,7 @@ async fn webhooks_without_an_api_server_are_refused_by_name() {
         if change {
             secure.access.authentication.webhook = true;
         } else {
-            secure.access.authorization = kubelet::server::options::AuthorizationMode::Webhook {
+            secure.access.authorization = kubelet_server::options::AuthorizationMode::Webhook {
                 authorized_ttl: std::time::Duration::ZERO,
                 unauthorized_ttl: std::time::Duration::ZERO,
             };

@@ -1,6 +1,7 @@
 //! Names: of pods, and where they look others up.
 
-use kubelet::{kubelet::options::KubeletOptions, runtime::dns::DnsOptions};
+use kubelet_runtime::dns::DnsOptions;
+use kubelet::kubelet::options::KubeletOptions;
 use serde_json::json;
 
 use crate::node::{IMAGE, Node, SECOND, pod, until};

@@ -1,7 +1,7 @@
 //! What `/metrics` and `/metrics/probes` tell of pods' lives.
 
+use kubelet_server::NodeView;
 use e2e::fake_runtime::{Behaviour, Exec, Fault, Times, Verb};
-use kubelet::server::NodeView;
 use kubelet_metrics::Exposition;
 use serde_json::json;
 

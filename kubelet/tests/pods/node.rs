@@ -8,15 +8,11 @@ use std::{
     time::Duration,
 };
 
+use kubelet_runtime::{RuntimeOptions, dns::DnsOptions};
 use cri_proto::runtime::v1::PodSandboxState;
 use e2e::fake_runtime::FakeRuntime;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
-use kubelet::{
-    config::update::{PodOperation, PodUpdate, Source},
-    kubelet::{Kubelet, options::KubeletOptions},
-    node::shutdown::{Logind, login_manager::LoginManager},
-    runtime::{RuntimeOptions, dns::DnsOptions},
-};
+use kubelet::{config::update::{PodOperation, PodUpdate, Source}, kubelet::{Kubelet, options::KubeletOptions}, node::shutdown::{Logind, login_manager::LoginManager}};
 use kubelet_api_client::{
     events::EventRecorder,
     objects::{NoObjects, Objects},

@@ -11,18 +11,10 @@ use std::{
     time::Duration,
 };
 
+use kubelet_runtime::{RuntimeOptions, dns::DnsOptions, user_namespace::UserNamespaceOptions};
 use e2e::{api_server::Caller, fake_runtime::FakeRuntime, random::Random};
 use k8s_openapi::api::core::v1::Pod;
-use kubelet::{
-    config::{
-        pod_config::{PodConfig, PodSet, SourceHandle},
-        source::apiserver::ApiSource,
-        update::{PodOperation, PodUpdate, Source},
-    },
-    kubelet::{Kubelet, Membership, options::KubeletOptions},
-    node::capacity::CapacityOptions,
-    runtime::{RuntimeOptions, dns::DnsOptions, user_namespace::UserNamespaceOptions},
-};
+use kubelet::{config::{pod_config::{PodConfig, PodSet, SourceHandle}, source::apiserver::ApiSource, update::{PodOperation, PodUpdate, Source}}, kubelet::{Kubelet, Membership, options::KubeletOptions}, node::capacity::CapacityOptions};
 use kubelet_api_client::{
     events::EventRecorder,
     objects::{ApiObjects, ApiObjectsParts, ChangeDetection, NoObjects},

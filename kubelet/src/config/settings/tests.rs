@@ -1,15 +1,10 @@
 use std::fs;
 
+use kubelet_server::{FromCluster, Servers, options::{AuthorizationMode, CertificateSource, ServerOptions}};
 use kubelet_pod_spec::quantity::NANOS;
 
 use super::*;
-use crate::{
-    cli::{Command, parse},
-    server::{
-        FromCluster, Servers,
-        options::{AuthorizationMode, CertificateSource, ServerOptions},
-    },
-};
+use crate::cli::{Command, parse};
 
 const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
 

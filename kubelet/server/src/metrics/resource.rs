@@ -10,7 +10,7 @@ use kubelet_pod_spec::identity::PodUid;
 use tracing::warn;
 
 use super::NodeView;
-use crate::server::stats::node::NodeUsage;
+use crate::stats::node::NodeUsage;
 
 /// A value, its labels, and when it was measured.
 type Sample = (Vec<(&'static str, String)>, f64, i64);

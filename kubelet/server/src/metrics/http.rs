@@ -38,7 +38,7 @@ const LONG_RUNNING: [&str; 4] = ["attach", "debug", "exec", "portforward"];
 
 /// Which of the servers it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::server) enum ServerType {
+pub(in crate) enum ServerType {
     /// The read-only API, for whoever connects.
     ReadOnly,
     /// The secure port.
@@ -47,7 +47,7 @@ pub(in crate::server) enum ServerType {
 
 /// What the servers of the kubelet's API count.
 #[derive(Debug)]
-pub(in crate::server) struct HttpMetrics {
+pub(in crate) struct HttpMetrics {
     requests: Family<Counter, 4>,
     durations: Family<Histogram, 4>,
     in_flight: Family<Gauge, 4>,
@@ -79,7 +79,7 @@ impl Default for HttpMetrics {
 
 impl HttpMetrics {
     /// Counts a request that came in. It is served as long as what is returned is there.
-    pub(in crate::server) fn begin<B>(&self, request: &Request<B>, server: ServerType) -> Serving {
+    pub(in crate) fn begin<B>(&self, request: &Request<B>, server: ServerType) -> Serving {
         let path = route(request.uri().path());
         let long_running = LONG_RUNNING.contains(&path);
         let labels = [
@@ -112,7 +112,7 @@ impl Collector for HttpMetrics {
 
 /// A request that is being served.
 #[derive(Debug)]
-pub(in crate::server) struct Serving {
+pub(in crate) struct Serving {
     begun: Instant,
     in_flight: Arc<Gauge>,
     durations: Arc<Histogram>,
@@ -152,7 +152,7 @@ mod tests {
     use axum::{body::Body, response::Response};
 
     use super::*;
-    use crate::server::until_read::until_read;
+    use crate::until_read::until_read;
 
     #[test]
     fn routes_are_told_by_what_paths_begin_with() {

@@ -205,7 +205,7 @@ mod tests {
     use kubelet_host::machine::Machine;
 
     use super::*;
-    use crate::runtime::{resources::ResourceOptions, user_namespace};
+    use crate::{resources::ResourceOptions, user_namespace};
 
     #[test]
     fn a_config_carries_what_a_later_kubelet_needs_to_know() {

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
 use kubelet_pod_spec::resources::{Side, amount, millis, units};
 
-use crate::runtime::resources;
+use crate::resources;
 
 /// Requests and limits: thousandths of a CPU, and bytes. Zero where there is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use super::{
     reviews::{ReviewError, Reviews},
     tls::{PeerCertificates, client_authority::ClientAuthority},
 };
-use crate::server::options::AuthenticationOptions;
+use crate::options::AuthenticationOptions;
 
 /// The group of everybody who showed who he is.
 const AUTHENTICATED: &str = "system:authenticated";

@@ -2,6 +2,8 @@
 //! `/healthz`; the read-only API on a port and on a unix socket; and the logs of containers
 //! on the socket too, which only its owner can open.
 
+#![forbid(unsafe_code)]
+
 mod access;
 mod answer;
 pub mod authentication;

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 use super::{Refusal, all_containers, need::Need};
-use crate::runtime::{RuntimeManager, resources};
+use crate::{RuntimeManager, resources};
 
 impl RuntimeManager {
     /// Whether the pod, which has what `placed` says, may be given other memory in place.

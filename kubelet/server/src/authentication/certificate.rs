@@ -8,7 +8,7 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 use x509_parser::{certificate::X509Certificate, prelude::FromDer};
 
 use super::{AuthenticationError, User};
-use crate::server::tls::client_authority::ClientAuthority;
+use crate::tls::client_authority::ClientAuthority;
 
 /// In what the API server is told of a user: which certificate it showed.
 const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{Container, VolumeMount};
 use kubelet_host::{file_work::FileWork, selinux::SeLinux};
 use kubelet_volume::{MountedVolumes, plugin::Mounted};
 
-use super::{container_config::TERMINATION_MESSAGE_PATH, sub_paths::SubPaths};
+use super::container_config::TERMINATION_MESSAGE_PATH;
 
 /// Why a container cannot have its mounts. Nothing is said of the node's file system: who
 /// reads it may not be its owner.
@@ -99,6 +99,17 @@ pub struct MountParts {
     pub file_work: FileWork,
     /// SELinux, where the node has it.
     pub selinux: Option<SeLinux>,
+}
+
+/// Where the parts of volumes are that a container mounts, by the places of its mounts.
+#[derive(Debug, Default)]
+pub struct SubPaths(pub(super) BTreeMap<usize, PathBuf>);
+
+impl SubPaths {
+    /// Where the part is that this one of the container's mounts names.
+    fn get(&self, index: usize) -> Option<&PathBuf> {
+        self.0.get(&index)
+    }
 }
 
 impl MountParts {

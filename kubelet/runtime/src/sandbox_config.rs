@@ -174,7 +174,7 @@ mod tests {
     use kubelet_host::machine::Machine;
 
     use super::*;
-    use crate::runtime::{resources::ResourceOptions, user_namespace};
+    use crate::{resources::ResourceOptions, user_namespace};
 
     fn pod(spec: PodSpec) -> Pod {
         let mut pod = Pod {

@@ -1,6 +1,8 @@
 //! The runtime manager: brings pods on a CRI runtime to what their specs ask
 //! for, and kills and removes them.
 
+#![forbid(unsafe_code)]
+
 pub mod actions;
 pub mod container_config;
 pub mod dns;

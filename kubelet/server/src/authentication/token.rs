@@ -7,7 +7,7 @@ use k8s_openapi::api::authentication::v1::TokenReviewStatus;
 use sha2::{Digest, Sha256};
 
 use super::{AuthenticationError, User};
-use crate::server::{expiring::Expiring, reviews::Reviews, turns::Turns};
+use crate::{expiring::Expiring, reviews::Reviews, turns::Turns};
 
 /// How long at most a token is remembered as nobody's: it may be made valid.
 const REFUSED_TTL: Duration = Duration::from_secs(10);
@@ -108,7 +108,7 @@ mod tests {
     use tokio::time;
 
     use super::*;
-    use crate::server::reviews::ReviewError;
+    use crate::reviews::ReviewError;
 
     /// Knows one token, and counts the questions.
     #[derive(Debug, Default)]

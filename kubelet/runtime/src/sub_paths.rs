@@ -18,19 +18,8 @@ use tracing::warn;
 
 use super::{
     env,
-    mounts::{MountError, MountParts},
+    mounts::{MountError, MountParts, SubPaths},
 };
-
-/// Where the parts of volumes are that a container mounts, by the places of its mounts.
-#[derive(Debug, Default)]
-pub struct SubPaths(BTreeMap<usize, PathBuf>);
-
-impl SubPaths {
-    /// Where the part is that this one of the container's mounts names.
-    pub(super) fn get(&self, index: usize) -> Option<&PathBuf> {
-        self.0.get(&index)
-    }
-}
 
 impl MountParts {
     /// Binds the parts of volumes that the container mounts; what hangs with a server holds
