@@ -8,18 +8,18 @@ mod node_labels;
 mod table;
 mod value;
 
-use std::{collections::BTreeMap, ffi::OsString, net::IpAddr, path::PathBuf};
+use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, builder::StyledStr, error::ErrorKind};
 use serde_json::{Map, Value};
+use table::{Flag, GROUPS, Target};
+use value::Kind;
 
 use crate::{
-    config::support,
+    config::{flags::Flags, support},
     logs_command::LogsOptions,
     status_command::{OutputFormat, StatusOptions},
 };
-use table::{Flag, GROUPS, Target};
-use value::Kind;
 
 /// What the command line asks for.
 #[derive(Clone, Debug)]
@@ -35,45 +35,6 @@ pub enum Command {
         /// `--version=raw`.
         raw: bool,
     },
-}
-
-/// The node agent's flags.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Flags {
-    /// `--config`.
-    pub config: Option<PathBuf>,
-    /// `--config-dir`.
-    pub config_dir: Option<PathBuf>,
-    /// `--root-dir`.
-    pub root_dir: PathBuf,
-    /// `--container-logs-dir`.
-    pub container_logs_dir: PathBuf,
-    /// `--cert-dir`.
-    pub cert_dir: Option<PathBuf>,
-    /// `--hostname-override`.
-    pub hostname_override: Option<String>,
-    /// `--node-ip`.
-    pub node_ips: Vec<IpAddr>,
-    /// `--image-credential-provider-config`.
-    pub image_credential_provider_config: Option<PathBuf>,
-    /// `--image-credential-provider-bin-dir`.
-    pub image_credential_provider_bin_dir: Option<PathBuf>,
-    /// `--kubeconfig`; the kubelet is standalone without.
-    pub kubeconfig: Option<PathBuf>,
-    /// `--bootstrap-kubeconfig`.
-    pub bootstrap_kubeconfig: Option<PathBuf>,
-    /// `--bootstrap-checkpoint-path`.
-    pub bootstrap_checkpoint_path: Option<PathBuf>,
-    /// `--bootstrap-checkpoint-key`.
-    pub bootstrap_checkpoint_key: Option<PathBuf>,
-    /// `--node-labels`.
-    pub node_labels: BTreeMap<String, String>,
-    /// `--cloud-provider=external`.
-    pub external_cloud_provider: bool,
-    /// Flags that stand for `KubeletConfiguration` fields, in the file's shape.
-    pub configuration: Map<String, Value>,
-    /// Given flags that have no effect yet, with their dashes.
-    pub without_effect: Vec<String>,
 }
 
 /// Reads a command line, the program's name first.
@@ -329,8 +290,9 @@ fn status_options(matches: &ArgMatches) -> StatusOptions {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::json;
+
+    use super::*;
 
     fn run(args: &[&str]) -> Flags {
         match parse(["kubelet"].iter().chain(args)).unwrap() {

@@ -7,14 +7,15 @@ use k8s_openapi::api::core::v1::NodeAddress;
 use kube::Client;
 use kubelet_api_client::{
     certificate::{
-        client::{IdentityKeeper, JoinError, join},
+        client::{IdentityKeeper, IdentityOptions, JoinError, join},
         manager::CertificateManager,
         metrics::{ClientCertificateMetrics, RenewalMetrics},
         pair::PairReceiver,
         request::Template,
     },
-    client::ApiServer,
+    client::{ApiServer, RateLimit},
     events::{EventQueue, EventRecorder, EventSender},
+    objects::ChangeDetection,
 };
 use kubelet_cri_client::{CriClient, readiness::RuntimeReadiness};
 use kubelet_metrics::Collector;
@@ -22,15 +23,37 @@ use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    config::cluster::ClusterOptions,
+    checkpoint::CheckpointOptions,
     kubelet::Membership,
     node::{
         findings::Findings,
         lease::LeaseKeeper,
+        options::NodeOptions,
         reporter::{NodeReporter, OnRepeatedFailure, ReporterParts},
         watch::NodeWatch,
     },
 };
+
+/// The cluster that a kubelet joins.
+#[derive(Clone, Debug)]
+pub struct ClusterOptions {
+    /// How this node identifies itself to the API server.
+    pub identity: IdentityOptions,
+    /// Request and renew the serving certificate (`serverTLSBootstrap`).
+    pub server_tls_bootstrap: bool,
+    /// How often the API server is asked (`kubeAPIQPS`, `kubeAPIBurst`).
+    pub rate_limit: RateLimit,
+    /// How often it is told of events (`eventRecordQPS`, `eventBurst`); as often as there
+    /// are any when unset.
+    pub event_rate_limit: Option<RateLimit>,
+    /// How it is found out that a config map or a secret has changed
+    /// (`configMapAndSecretChangeDetectionStrategy`).
+    pub change_detection: ChangeDetection,
+    /// Where pods are kept for a start without the API server; nowhere when unset.
+    pub checkpoint: Option<CheckpointOptions>,
+    /// What the node's object says.
+    pub node: NodeOptions,
+}
 
 /// A cluster that is joined, and whose parts do not run yet.
 pub struct Cluster {

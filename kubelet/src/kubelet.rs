@@ -12,7 +12,6 @@ use std::{
     time::Duration,
 };
 
-use kubelet_runtime::RuntimeManager;
 use k8s_openapi::api::core::v1::{Node, PodStatus};
 use kube::Client;
 use kubelet_api_client::{
@@ -25,6 +24,7 @@ use kubelet_logs::LogRotation;
 use kubelet_plugin_manager::{Handlers, PluginHandler, PluginManager};
 use kubelet_pod_spec::identity::PodUid;
 use kubelet_prober::{ProbeManager, results::ProbeResults};
+use kubelet_runtime::RuntimeManager;
 use kubelet_volume::{
     VolumeHost, VolumeManager,
     csi::{self, CsiRegistration, DriverStore, csi_node::CsiNodeKeeper},
@@ -35,7 +35,20 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use self::options::KubeletOptions;
-use crate::{allocation::Allocator, config::update::PodUpdate, housekeeping::{Directories, Housekeeping}, lifecycle::{Admission, NodeFacts, NodeSource}, node::shutdown::{Logind, NodeShutdown, ender::PodEnder, keeper::InhibitorKeeper, login_manager::LoginManager}, pleg::{Pleg, PodCache}, pod::{manager::PodManager, mirror::MirrorPods, removals::Removals}, pod_syncer::{PodStarts, Syncer}, pod_worker::PodWorkers, status::{StatusManager, sync::StatusSync}, sync_loop::{Inbox, LoopMonitor, SyncLoop}};
+use crate::{
+    allocation::Allocator,
+    graceful_shutdown::{ender::PodEnder, keeper::InhibitorKeeper},
+    housekeeping::{Directories, Housekeeping},
+    lifecycle::{Admission, NodeFacts, NodeSource},
+    node::shutdown::{Logind, NodeShutdown, login_manager::LoginManager},
+    pleg::{Pleg, PodCache},
+    pod::{manager::PodManager, mirror::MirrorPods, removals::Removals},
+    pod_syncer::{PodStarts, Syncer},
+    pod_worker::PodWorkers,
+    sources::update::PodUpdate,
+    status::{StatusManager, sync::StatusSync},
+    sync_loop::{Inbox, LoopMonitor, SyncLoop},
+};
 
 /// Between two attempts to reach the runtime at the start.
 const CONNECT_PERIOD: Duration = Duration::from_secs(1);

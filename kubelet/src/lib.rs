@@ -1,7 +1,7 @@
 //! The Kubernetes node agent: runs pods from files, URLs and the API server on
 //! any CRI v1 runtime, reports them, and serves the kubelet's HTTP API.
 //!
-//! Data flows one way round: sources -> [`config`] mux -> sync loop ->
+//! Data flows one way round: [`sources`] -> mux -> sync loop ->
 //! [`pod_worker`] -> [`kubelet_runtime`] (CRI) -> [`pleg`] -> pod cache -> pod worker ->
 //! [`status`]. Every stage is level-triggered: one that missed an event still
 //! converges from state.
@@ -14,6 +14,8 @@ pub mod checkpoint;
 pub mod cli;
 pub mod cluster;
 pub mod config;
+mod graceful_shutdown;
+mod host;
 mod housekeeping;
 pub mod kubelet;
 pub mod lifecycle;
@@ -27,6 +29,7 @@ pub mod pod_worker;
 pub mod root_dir;
 pub mod run;
 pub mod run_once;
+pub mod sources;
 pub mod status;
 pub mod status_command;
 mod sync_loop;

@@ -2,13 +2,13 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use kubelet_server::socket_path;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Limited};
 use hyper::{StatusCode, body::Incoming};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_pod_spec::identity;
+use kubelet_server::socket_path;
 
 use crate::status_command::{self, StatusError};
 

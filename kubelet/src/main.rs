@@ -8,8 +8,8 @@ use std::{
 
 use anyhow::anyhow;
 use kubelet::{
-    cli::{self, Command, Flags},
-    config::settings::Settings,
+    cli::{self, Command},
+    config::{flags::Flags, settings::Settings},
     logging, logs_command, run, status_command,
 };
 use kubelet_host::{bounded_io, oom_score, open_files, version};

@@ -4,7 +4,6 @@ mod starts;
 
 use std::{io, os::unix::fs::DirBuilderExt as _, path::PathBuf, sync::Arc, time::Duration};
 
-use kubelet_runtime::{RuntimeManager, grace_period, pod_state::PodState};
 use k8s_openapi::api::core::v1::{Pod, PodStatus as ApiStatus};
 use kubelet_api_client::events::{self, EventRecorder, reason};
 use kubelet_cri_client::{pod_status::PodStatus, readiness::RuntimeReadiness};
@@ -15,12 +14,19 @@ use kubelet_pod_spec::{
     phase::Phase,
 };
 use kubelet_prober::ProbeManager;
+use kubelet_runtime::{RuntimeManager, grace_period, pod_state::PodState};
 use kubelet_volume::VolumeManager;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
 pub(crate) use self::starts::PodStarts;
-use crate::{lifecycle::{Admission, NodeSource, Rejection, deadline}, pleg::{Pleg, PodCache}, pod::{manager::PodManager, mirror::MirrorPods, removals::Removals}, pod_worker::{Kill, PodSyncer, Subject, SyncOutcome, WorkerError}, status::{Facts, StatusManager, Verdict}};
+use crate::{
+    lifecycle::{Admission, NodeSource, deadline},
+    pleg::{Pleg, PodCache},
+    pod::{manager::PodManager, mirror::MirrorPods, rejection::Rejection, removals::Removals},
+    pod_worker::{Kill, PodSyncer, Subject, SyncOutcome, WorkerError},
+    status::{Facts, StatusManager, Verdict},
+};
 
 /// No pod gets less time to end, as upstream.
 const MINIMUM_POD_GRACE_PERIOD: Duration = Duration::from_secs(1);

@@ -2,7 +2,6 @@
 
 use std::{io, sync::Arc, time::Duration};
 
-use kubelet_server::{FromCluster, NodeView, ServerError, Servers, reviews::ApiServerReviews, tls::certificate::{ServingCertificate, SignedCertificate}};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kubelet_api_client::{
     certificate::{client::JoinError, metrics::ServingCertificateMetrics},
@@ -12,6 +11,11 @@ use kubelet_cri_client::{CriClient, CriError};
 use kubelet_host::{local_node::LocalNode, selinux, version};
 use kubelet_logs::{LogError, LogOptions, LogParts};
 use kubelet_metrics::Exposition;
+use kubelet_server::{
+    FromCluster, NodeView, ServerError, Servers,
+    reviews::ApiServerReviews,
+    tls::certificate::{ServingCertificate, SignedCertificate},
+};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::{mpsc, watch},
@@ -19,7 +23,25 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
 
-use crate::{checkpoint::{Checkpoint, CheckpointError, objects::KeptObjects}, cluster::{Cluster, ClusterParts}, config::{cluster::ClusterOptions, host, pod_config::PodConfig, settings::Settings, source::{apiserver::ApiSource, file::FileSource, http::UrlSource}, update::{PodUpdate, Source}}, kubelet::{Kubelet, KubeletError, Membership, options::KubeletOptions}, logging, node::findings::{Findings, Pressure}, root_dir::{RootDirError, RootDirLock}, run_once::RunOnceResult, watchdog::{Watchdog, WatchdogError}};
+use crate::{
+    checkpoint::{Checkpoint, CheckpointError, objects::KeptObjects},
+    cluster::{Cluster, ClusterOptions, ClusterParts},
+    config::settings::Settings,
+    host,
+    kubelet::{Kubelet, KubeletError, Membership, options::KubeletOptions},
+    logging,
+    node::findings::{Findings, Pressure},
+    root_dir::{RootDirError, RootDirLock},
+    run_once::RunOnceResult,
+    sources::{
+        apiserver::ApiSource,
+        file::FileSource,
+        http::UrlSource,
+        pod_config::PodConfig,
+        update::{PodUpdate, Source},
+    },
+    watchdog::{Watchdog, WatchdogError},
+};
 
 /// After the runtime did not take the pods' networks.
 const POD_CIDR_RETRY: Duration = Duration::from_secs(10);

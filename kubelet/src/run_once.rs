@@ -8,9 +8,9 @@ use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    config::update::{PodOperation, PodUpdate},
     kubelet::{Kubelet, KubeletError, Orphans},
     node::shutdown::Logind,
+    sources::update::{PodOperation, PodUpdate},
 };
 
 /// How often it is asked whether every source was read.
@@ -71,7 +71,7 @@ impl Kubelet {
     async fn gather(
         &self,
         updates: &mut mpsc::Receiver<PodUpdate>,
-    ) -> BTreeMap<PodUid, (Arc<Pod>, crate::config::update::Source)> {
+    ) -> BTreeMap<PodUid, (Arc<Pod>, crate::sources::update::Source)> {
         let mut pods = BTreeMap::new();
         let mut open = true;
         loop {

@@ -10,7 +10,6 @@ use std::{
     time::Duration,
 };
 
-use kubelet_server::socket_path;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::{
@@ -18,6 +17,7 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
+use kubelet_server::socket_path;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::{
@@ -25,7 +25,6 @@ use tokio::{
     net::{TcpStream, UnixStream},
     time,
 };
-
 
 /// How long the kubelet may take to answer.
 const DEADLINE: Duration = Duration::from_secs(10);

@@ -11,7 +11,6 @@ use std::{
     time::Duration,
 };
 
-use kubelet_runtime::RuntimeManager;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_api_client::events::{EventRecorder, Subject};
 use kubelet_cri_client::readiness::RuntimeReadiness;
@@ -19,13 +18,25 @@ use kubelet_pod_spec::{
     identity::{self, PodUid},
     phase::Phase,
 };
+use kubelet_runtime::RuntimeManager;
 use tokio::time::{Instant, MissedTickBehavior, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use self::inbox::News;
 pub(crate) use self::{inbox::Inbox, monitor::LoopMonitor};
-use crate::{active_pods::active_pods, config::update::{PodOperation, PodUpdate}, housekeeping::Housekeeping, lifecycle::{Admission, Admitted, NodeSource, Rejection, preemption}, node::shutdown::NodeShutdown, pleg::{ChangeKind, Pleg, PodLifecycleEvent}, pod::{manager::PodManager, mirror::MirrorPods}, pod_syncer::Syncer, pod_worker::{Kill, PodWorkers}, status::{StatusManager, Verdict}};
+use crate::{
+    active_pods::active_pods,
+    housekeeping::Housekeeping,
+    lifecycle::{Admission, Admitted, NodeSource, preemption},
+    node::shutdown::NodeShutdown,
+    pleg::{ChangeKind, Pleg, PodLifecycleEvent},
+    pod::{manager::PodManager, mirror::MirrorPods, rejection::Rejection},
+    pod_syncer::Syncer,
+    pod_worker::{Kill, PodWorkers},
+    sources::update::{PodOperation, PodUpdate},
+    status::{StatusManager, Verdict},
+};
 
 /// Between two rounds of housekeeping, as upstream.
 const HOUSEKEEPING_PERIOD: Duration = Duration::from_secs(2);

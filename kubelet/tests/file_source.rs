@@ -8,9 +8,9 @@
 
 use std::{fs, path::Path, time::Duration};
 
-use kubelet::config::{
+use kubelet::sources::{
+    file::FileSource,
     pod_config::PodConfig,
-    source::file::FileSource,
     update::{PodOperation, PodUpdate, Source},
 };
 use kubelet_pod_spec::identity;

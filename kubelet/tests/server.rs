@@ -8,14 +8,17 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use kubelet_server::{FromCluster, NodeView, Servers, options::ServerOptions, socket_path};
 use e2e::fake_runtime::FakeRuntime;
 use k8s_openapi::api::core::v1::Pod;
-use kubelet::{logs_command::{self, LogsError, LogsOptions}, status_command::{self, OutputFormat, StatusOptions}};
+use kubelet::{
+    logs_command::{self, LogsError, LogsOptions},
+    status_command::{self, OutputFormat, StatusOptions},
+};
 use kubelet_cri_client::CriClient;
 use kubelet_host::local_node::LocalNode;
 use kubelet_logs::{LogError, LogOptions, LogParts};
 use kubelet_metrics::Exposition;
+use kubelet_server::{FromCluster, NodeView, Servers, options::ServerOptions, socket_path};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},

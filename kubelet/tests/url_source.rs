@@ -14,9 +14,9 @@ use axum::{
     response::{IntoResponse as _, Redirect},
     routing::get,
 };
-use kubelet::config::{
+use kubelet::sources::{
+    http::UrlSource,
     pod_config::PodConfig,
-    source::http::UrlSource,
     update::{PodOperation, PodUpdate, Source},
 };
 use kubelet_pod_spec::identity;

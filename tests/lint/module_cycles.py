@@ -25,22 +25,6 @@ KNOWN = {
     ),
     ("dockershim", "network::cni", ("chain", "error", "former", "plugin")),
     ("dockershim", "stats", ("convert", "writable_layer")),
-    (
-        "kubelet",
-        "config",
-        (
-            "cluster", "configuration_file", "image_settings", "kubelet_validation", "reservation",
-            "server_settings", "settings", "shutdown_settings", "system_cpus",
-        ),
-    ),
-    (
-        "kubelet",
-        "crate",
-        (
-            "active_pods", "allocation", "cli", "config", "housekeeping", "kubelet", "lifecycle",
-            "node", "pod_syncer", "pod_worker", "status", "sync_loop",
-        ),
-    ),
     ("kubelet/prober", "crate", ("manager", "worker")),
     ("streaming", "spdy", ("connection", "stream", "transport")),
     ("tests", "api_server", ("handler", "node_proxy")),

@@ -1,7 +1,7 @@
 //! The parts of volumes that a container mounts.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     error::Error,
     path::{Component, Path, PathBuf},
     sync::Arc,

@@ -8,15 +8,22 @@ mod order;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use kubelet_runtime::{RuntimeManager, resize::{Refusal, is_resize}};
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_api_client::events::EventRecorder;
 use kubelet_pod_spec::identity::{self, PodUid};
+use kubelet_runtime::{
+    RuntimeManager,
+    resize::{Refusal, is_resize},
+};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use self::order::Place;
-use crate::{lifecycle::{Admission, Admitted, NodeSource, preemption}, pod::manager::PodManager, pod_worker::{PodSyncer, PodWorkers}};
+use crate::{
+    lifecycle::{Admission, Admitted, NodeSource, preemption},
+    pod::manager::PodManager,
+    pod_worker::{PodSyncer, PodWorkers},
+};
 
 /// Between two looks at resizes that wait, when nothing happens. As upstream.
 const RETRY_PERIOD: Duration = Duration::from_secs(3 * 60);

@@ -1,6 +1,6 @@
 //! The flags of a start without the API server.
 
-use super::Flags;
+use crate::config::flags::Flags;
 
 /// A flag without what it builds on would be in vain.
 ///

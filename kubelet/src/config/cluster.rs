@@ -1,4 +1,4 @@
-//! What makes a kubelet a member of a cluster: the API server, and this node's object.
+//! The options of a kubelet in a cluster, from the configuration.
 
 use std::{path::Path, time::Duration};
 
@@ -7,31 +7,12 @@ use kubelet_api_client::{
 };
 
 use super::{
+    capacity_settings::capacity,
+    flags::Flags,
     kubelet_configuration::KubeletConfiguration,
-    settings::{absolute, capacity, span},
+    values::{absolute, span},
 };
-use crate::{checkpoint::CheckpointOptions, cli::Flags, node::options::NodeOptions};
-
-/// The cluster that a kubelet joins.
-#[derive(Clone, Debug)]
-pub struct ClusterOptions {
-    /// How this node identifies itself to the API server.
-    pub identity: IdentityOptions,
-    /// Request and renew the serving certificate (`serverTLSBootstrap`).
-    pub server_tls_bootstrap: bool,
-    /// How often the API server is asked (`kubeAPIQPS`, `kubeAPIBurst`).
-    pub rate_limit: RateLimit,
-    /// How often it is told of events (`eventRecordQPS`, `eventBurst`); as often as there
-    /// are any when unset.
-    pub event_rate_limit: Option<RateLimit>,
-    /// How it is found out that a config map or a secret has changed
-    /// (`configMapAndSecretChangeDetectionStrategy`).
-    pub change_detection: ChangeDetection,
-    /// Where pods are kept for a start without the API server; nowhere when unset.
-    pub checkpoint: Option<CheckpointOptions>,
-    /// What the node's object says.
-    pub node: NodeOptions,
-}
+use crate::{checkpoint::CheckpointOptions, cluster::ClusterOptions, node::options::NodeOptions};
 
 /// The cluster of a validated configuration; `None` for a standalone kubelet.
 pub(super) fn cluster(

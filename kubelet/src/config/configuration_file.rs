@@ -11,7 +11,8 @@ use serde_path_to_error::Segment;
 
 use super::{
     kubelet_configuration::{API_VERSION, KIND, KubeletConfiguration},
-    settings::{SettingsError, absolute},
+    settings_error::SettingsError,
+    values::absolute,
 };
 
 /// Fields of a file, as JSON pointers, whose relative paths start at the file's own directory.

@@ -9,11 +9,11 @@ use kubelet_image::{
 };
 
 use super::{
+    faults::Faults,
+    flags::Flags,
     kubelet_configuration::KubeletConfiguration,
-    kubelet_validation::Faults,
-    settings::{absolute, at_least_zero},
+    values::{absolute, at_least_zero},
 };
-use crate::cli::Flags;
 
 /// The options of a validated configuration.
 ///
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
     use crate::{
         cli::{Command, parse},
-        config::settings::{Settings, SettingsError},
+        config::{settings::Settings, settings_error::SettingsError},
     };
 
     fn flags(args: &[&str]) -> Flags {

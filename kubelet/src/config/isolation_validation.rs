@@ -2,7 +2,8 @@
 
 use kubelet_pod_spec::sysctl;
 
-use super::{host, kubelet_configuration::KubeletConfiguration};
+use super::kubelet_configuration::KubeletConfiguration;
+use crate::host;
 
 /// Ids of a pod's user namespace are a multiple of it.
 const IDS: i64 = 65_536;

@@ -1,13 +1,13 @@
 //! What a `KubeletConfiguration` may say: upstream's rules, all of its faults at
 //! once, each with the field's name and the values that are allowed.
 
-use std::{fmt::Display, net::IpAddr, path::Path};
+use std::path::Path;
 
 use kubelet_pod_spec::{duration::GoDuration, quantity};
 
 use super::{
-    image_settings::validate_allowlist, kubelet_configuration::KubeletConfiguration, reservation,
-    shutdown_settings,
+    faults::Faults, image_settings::validate_allowlist,
+    kubelet_configuration::KubeletConfiguration, reservation, shutdown_settings,
 };
 
 /// The faults of a configuration with its defaults set; empty when it is valid.
@@ -20,82 +20,7 @@ pub fn validate(config: &KubeletConfiguration) -> Vec<String> {
     reservation::validate(config, &mut faults);
     shutdown_settings::validate(config, &mut faults);
     logs_and_images(config, &mut faults);
-    faults.0
-}
-
-#[derive(Default)]
-pub(super) struct Faults(Vec<String>);
-
-impl Faults {
-    pub(super) fn into_list(self) -> Vec<String> {
-        self.0
-    }
-
-    pub(super) fn add(&mut self, field: &str, value: impl Display, rule: impl Display) {
-        self.0
-            .push(format!("{field}: invalid value {value}: {rule}"));
-    }
-
-    fn port(&mut self, field: &str, port: i32) {
-        if !(1..=65535).contains(&port) {
-            self.add(field, port, "must be between 1 and 65535, inclusive");
-        }
-    }
-
-    fn address(&mut self, field: &str, address: &str) {
-        if address.parse::<IpAddr>().is_err() {
-            self.add(
-                field,
-                format_args!("{address:?}"),
-                "must be an IP address, such as 127.0.0.1 or ::1",
-            );
-        }
-    }
-
-    fn range<T: PartialOrd + Display>(
-        &mut self,
-        field: &str,
-        value: Option<T>,
-        (low, high): (T, T),
-    ) {
-        if let Some(value) = value
-            && !(value >= low && value <= high)
-        {
-            self.add(
-                field,
-                value,
-                format_args!("must be between {low} and {high}, inclusive"),
-            );
-        }
-    }
-
-    pub(super) fn at_least<T: PartialOrd + Display>(
-        &mut self,
-        field: &str,
-        value: Option<T>,
-        least: T,
-    ) {
-        if let Some(value) = value
-            && value < least
-        {
-            self.add(field, value, format_args!("must be {least} or greater"));
-        }
-    }
-
-    fn choice(&mut self, field: &str, value: &str, allowed: &[&str]) {
-        if !allowed.contains(&value) {
-            self.add(
-                field,
-                format_args!("{value:?}"),
-                format_args!("must be one of: {}", quoted(allowed)),
-            );
-        }
-    }
-}
-
-fn quoted(values: &[&str]) -> String {
-    let quoted: Vec<String> = values.iter().map(|value| format!("{value:?}")).collect();
-    quoted.join(", ")
+    faults.into_list()
 }
 
 fn ports_and_addresses(c: &KubeletConfiguration, faults: &mut Faults) {

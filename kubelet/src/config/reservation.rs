@@ -1,11 +1,12 @@
-//! What of the node pods do not get: `systemReserved`, `kubeReserved` and the hard
-//! eviction thresholds.
+//! What of the node pods do not get by its configuration: `systemReserved`, `kubeReserved` and
+//! the hard eviction thresholds.
 
 use std::collections::BTreeMap;
 
-use kubelet_pod_spec::quantity::{self, NANOS};
+use kubelet_pod_spec::quantity;
 
-use super::{kubelet_configuration::KubeletConfiguration, kubelet_validation::Faults};
+use super::{faults::Faults, kubelet_configuration::KubeletConfiguration};
+use crate::node::reservation::{Reservation, Threshold};
 
 /// Resources that can be reserved, as upstream.
 const RESOURCES: &[&str] = &["cpu", "memory", "ephemeral-storage", "pid"];
@@ -22,86 +23,17 @@ const SIGNALS: &[(&str, &str)] = &[
     ("allocatableMemory.available", ""),
 ];
 
-/// What pods do not get.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Reservation {
-    /// Of each resource, in billionths, for the system and Kubernetes together.
-    amounts: BTreeMap<String, i128>,
-    /// Memory that is to stay available.
-    memory: Threshold,
-    /// Local storage that is to stay available.
-    storage: Threshold,
-}
-
-/// Where eviction begins.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Threshold {
-    /// Billionths.
-    Amount(i128),
-    /// Of the capacity, 1 for all of it. As upstream in single precision, so that the
-    /// amounts are the same to the byte.
-    Share(f32),
-}
-
-impl Default for Threshold {
-    fn default() -> Self {
-        Self::Amount(0)
+/// The reservation of a validated configuration.
+pub fn reservation(config: &KubeletConfiguration) -> Reservation {
+    let mut amounts = BTreeMap::new();
+    for (name, amount) in config.system_reserved.iter().chain(&config.kube_reserved) {
+        let amount = quantity::parse(amount).unwrap_or_default();
+        *amounts.entry(name.clone()).or_default() += amount;
     }
-}
-
-impl Threshold {
-    fn parse(text: &str) -> Result<Self, &'static str> {
-        const RULE: &str = "must be a quantity such as 100Mi, or a share such as 10%";
-        if let Some(number) = text.strip_suffix('%') {
-            let percent: f32 = number.parse().map_err(|_| RULE)?;
-            return match percent {
-                0.0..=100.0 => Ok(Self::Share(percent / 100.0)),
-                _ => Err("must be between 0% and 100%"),
-            };
-        }
-        match quantity::parse(text) {
-            Ok(amount) if amount >= 0 => Ok(Self::Amount(amount)),
-            _ => Err(RULE),
-        }
-    }
-
-    /// Billionths of something with that capacity.
-    fn of(self, capacity: i128) -> i128 {
-        match self {
-            Self::Amount(amount) => amount,
-            Self::Share(share) => {
-                let whole = (capacity / NANOS) as f64 * f64::from(share);
-                whole as i128 * NANOS
-            }
-        }
-    }
-}
-
-impl Reservation {
-    /// That of a validated configuration.
-    pub fn of(config: &KubeletConfiguration) -> Self {
-        let mut amounts = BTreeMap::new();
-        for (name, amount) in config.system_reserved.iter().chain(&config.kube_reserved) {
-            let amount = quantity::parse(amount).unwrap_or_default();
-            *amounts.entry(name.clone()).or_default() += amount;
-        }
-        Self {
-            amounts,
-            memory: threshold(config, "memory.available"),
-            storage: threshold(config, "nodefs.available"),
-        }
-    }
-
-    /// How much pods do not get of a resource of which there is `capacity`, both in
-    /// billionths.
-    pub fn amount(&self, resource: &str, capacity: i128) -> i128 {
-        let reserved = self.amounts.get(resource).copied().unwrap_or_default();
-        reserved
-            + match resource {
-                "memory" => self.memory.of(capacity),
-                "ephemeral-storage" => self.storage.of(capacity),
-                _ => 0,
-            }
+    Reservation {
+        amounts,
+        memory: threshold(config, "memory.available"),
+        storage: threshold(config, "nodefs.available"),
     }
 }
 
@@ -152,8 +84,10 @@ pub(super) fn validate(config: &KubeletConfiguration, faults: &mut Faults) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use kubelet_pod_spec::quantity::NANOS;
     use serde_json::json;
+
+    use super::*;
 
     fn config(json: serde_json::Value) -> KubeletConfiguration {
         serde_json::from_value(json).unwrap()
@@ -161,34 +95,34 @@ mod tests {
 
     #[test]
     fn reservations_and_thresholds_add_up() {
-        let reservation = Reservation::of(&config(json!({
+        let reserved = reservation(&config(json!({
             "systemReserved": {"cpu": "100m", "memory": "1Gi"},
             "kubeReserved": {"cpu": "200m"},
         })));
         let gib = |count: i128| count * (1 << 30) * NANOS;
-        assert_eq!(reservation.amount("cpu", 2 * NANOS), 300_000_000);
+        assert_eq!(reserved.amount("cpu", 2 * NANOS), 300_000_000);
         assert_eq!(
-            reservation.amount("memory", gib(8)),
+            reserved.amount("memory", gib(8)),
             gib(1) + 100 * (1 << 20) * NANOS
         );
         // 10 % in single precision.
         assert_eq!(
-            reservation.amount("ephemeral-storage", 1_000_000_000 * NANOS),
+            reserved.amount("ephemeral-storage", 1_000_000_000 * NANOS),
             100_000_001 * NANOS
         );
-        assert_eq!(reservation.amount("pods", NANOS), 0);
+        assert_eq!(reserved.amount("pods", NANOS), 0);
     }
 
     #[test]
     fn thresholds_that_are_given_replace_all_defaults_unless_merged() {
         let given = json!({"evictionHard": {"nodefs.available": "0%"}});
-        let reservation = Reservation::of(&config(given.clone()));
-        assert_eq!(reservation.amount("memory", NANOS), 0);
+        let reserved = reservation(&config(given.clone()));
+        assert_eq!(reserved.amount("memory", NANOS), 0);
         let mut merged = given;
         merged["mergeDefaultEvictionSettings"] = json!(true);
-        let reservation = Reservation::of(&config(merged));
-        assert_eq!(reservation.amount("memory", NANOS), 100 * (1 << 20) * NANOS);
-        assert_eq!(reservation.amount("ephemeral-storage", NANOS), 0);
+        let reserved = reservation(&config(merged));
+        assert_eq!(reserved.amount("memory", NANOS), 100 * (1 << 20) * NANOS);
+        assert_eq!(reserved.amount("ephemeral-storage", NANOS), 0);
     }
 
     #[test]

@@ -5,11 +5,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kubelet_server::{options::{AccessOptions, AuthenticationOptions, AuthorizationMode, CertificateSource, HandlerOptions, SecureOptions, ServerOptions}, tls::parameters::TlsParameters};
 use kubelet_http::roots::Roots;
+use kubelet_server::{
+    options::{
+        AccessOptions, AuthenticationOptions, AuthorizationMode, CertificateSource, HandlerOptions,
+        SecureOptions, ServerOptions,
+    },
+    tls::parameters::TlsParameters,
+};
 use serde_json::{Map, Value};
 
-use super::{kubelet_configuration::KubeletConfiguration, settings::span};
+use super::{kubelet_configuration::KubeletConfiguration, values::span};
 
 /// The field that says what callers may do, as a JSON pointer.
 const MODE: &str = "/authorization/mode";

@@ -3,35 +3,40 @@
 
 use std::{
     collections::BTreeMap,
-    io,
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use kubelet_server::options::ServerOptions;
-use kubelet_runtime::{RuntimeOptions, dns::DnsOptions, resources::{ResourceOptions, SwapBehavior}, user_namespace::UserNamespaceOptions};
 use kubelet_cri_client::CriOptions;
 use kubelet_host::{local_node::LocalNode, selinux::SeLinux};
-use kubelet_image::credentials::plugin::config::ProviderConfigError;
-use kubelet_pod_spec::{duration::GoDuration, names, yaml::SyntaxError};
+use kubelet_pod_spec::names;
+use kubelet_runtime::{
+    RuntimeOptions,
+    dns::DnsOptions,
+    resources::{ResourceOptions, SwapBehavior},
+    user_namespace::UserNamespaceOptions,
+};
+use kubelet_server::options::ServerOptions;
 use serde_json::{Map, Value};
 
 use super::{
-    cluster::{self, ClusterOptions},
+    capacity_settings::capacity,
+    cluster,
     configuration_file::{drop_in, drop_ins, main_file, merge},
-    host,
+    flags::Flags,
     image_settings::image_options,
     isolation_validation,
     kubelet_configuration::KubeletConfiguration,
     kubelet_defaults::set_defaults,
     kubelet_validation::{unix_socket_path, validate},
     log_settings::log_rotation,
-    reservation::Reservation,
     server_settings::{self, Asked},
+    settings_error::SettingsError,
     shutdown_settings::shutdown_grace_periods,
     support, system_cpus,
+    values::{absolute, at_least_zero, span},
 };
-use crate::{cli::Flags, kubelet::options::KubeletOptions, logging::LogFormat, node::capacity::CapacityOptions};
+use crate::{cluster::ClusterOptions, host, kubelet::options::KubeletOptions, logging::LogFormat};
 
 /// Everything that one run is made from.
 #[derive(Clone, Debug)]
@@ -82,69 +87,6 @@ pub struct UrlOptions {
     pub headers: BTreeMap<String, Vec<String>>,
     /// How often it is read (`httpCheckFrequency`).
     pub check_frequency: Duration,
-}
-
-/// Why no settings come of flags and files.
-#[derive(Debug, thiserror::Error)]
-pub enum SettingsError {
-    /// A file or directory cannot be read.
-    #[error("cannot read {role} {}: {source}", path.display())]
-    Read {
-        /// Which file it is meant to be.
-        role: &'static str,
-        /// Its path.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-    /// A file is no YAML, or has fields that the format does not know.
-    #[error("{}: {source}", path.display())]
-    Parse {
-        /// The file.
-        path: PathBuf,
-        /// Where and what.
-        source: SyntaxError,
-    },
-    /// A file is empty or of another kind.
-    #[error("{}: {field} is {found:?}; it must be {expected:?}", path.display())]
-    Kind {
-        /// The file.
-        path: PathBuf,
-        /// `apiVersion` or `kind`.
-        field: &'static str,
-        /// What it says.
-        found: String,
-        /// What it should say.
-        expected: &'static str,
-    },
-    /// A field has a value of another type.
-    #[error("invalid configuration: {field}: {message}")]
-    Type {
-        /// The field's path.
-        field: String,
-        /// What it should be.
-        message: String,
-    },
-    /// Fields have values that are not allowed.
-    #[error("invalid configuration:\n  {}", faults.join("\n  "))]
-    Invalid {
-        /// Each field, its value and what is allowed.
-        faults: Vec<String>,
-    },
-    /// Credential provider plugins cannot be had as asked for.
-    #[error(transparent)]
-    CredentialProviders(#[from] ProviderConfigError),
-    /// The node has no usable name.
-    #[error("{name:?} cannot be the node's name: {rule}; set --hostname-override")]
-    NodeName {
-        /// The name.
-        name: String,
-        /// What a name must be.
-        rule: &'static str,
-    },
-    /// The host runs cgroup v1 and the configuration refuses that.
-    #[error("this host runs cgroup v1, and failCgroupV1 (--fail-cgroupv1) is true")]
-    CgroupV1,
 }
 
 impl Settings {
@@ -333,30 +275,6 @@ fn user_namespace_options(config: &KubeletConfiguration) -> UserNamespaceOptions
             .unwrap_or(UserNamespaceOptions::default().ids_per_pod),
         max_pods: at_least_zero(config.max_pods),
     }
-}
-
-/// What of the node pods get by a validated configuration.
-pub(super) fn capacity(config: &KubeletConfiguration) -> CapacityOptions {
-    CapacityOptions {
-        max_pods: at_least_zero(config.max_pods),
-        pods_per_core: at_least_zero(config.pods_per_core),
-        local_storage: config.local_storage_capacity_isolation != Some(false),
-        reservation: Reservation::of(config),
-    }
-}
-
-/// A count of a validated configuration, which is never negative.
-pub(super) fn at_least_zero(count: i32) -> u32 {
-    u32::try_from(count).unwrap_or_default()
-}
-
-/// A duration of a validated configuration, which is never negative.
-pub(super) fn span(duration: GoDuration) -> Duration {
-    duration.to_std().unwrap_or_default()
-}
-
-pub(super) fn absolute(path: &Path) -> PathBuf {
-    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 fn node_name(overridden: Option<&str>) -> Result<String, SettingsError> {

@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use kubelet_pod_spec::{duration::GoDuration, priority::SYSTEM_CRITICAL};
 
-use super::{
-    kubelet_configuration::KubeletConfiguration, kubelet_validation::Faults, settings::span,
-};
+use super::{faults::Faults, kubelet_configuration::KubeletConfiguration, values::span};
 use crate::node::shutdown::order::ShutdownGracePeriod;
 
 /// Priority of pods that have none.

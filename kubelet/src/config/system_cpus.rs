@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fs};
 
-use super::{kubelet_configuration::KubeletConfiguration, kubelet_validation::Faults};
+use super::{faults::Faults, kubelet_configuration::KubeletConfiguration};
 
 const ONLINE: &str = "/sys/devices/system/cpu/online";
 /// No machine has more.

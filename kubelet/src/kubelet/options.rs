@@ -2,10 +2,10 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use kubelet_runtime::RuntimeOptions;
 use kubelet_cri_client::CriOptions;
 use kubelet_host::local_node::LocalNode;
 use kubelet_logs::RotationPolicy;
+use kubelet_runtime::RuntimeOptions;
 
 use crate::node::{capacity::CapacityOptions, shutdown::order::ShutdownGracePeriod};
 

@@ -2,10 +2,9 @@
 
 use std::{fs, path::Path};
 
-use kubelet_runtime::security_context::apparmor_of;
 use k8s_openapi::api::core::v1::{AppArmorProfile, Pod, PodSpec};
 use kubelet_pod_spec::ephemeral::as_container;
-
+use kubelet_runtime::security_context::apparmor_of;
 
 /// Whether the kernel has AppArmor switched on.
 pub(super) fn is_enabled() -> bool {

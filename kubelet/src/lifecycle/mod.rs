@@ -22,33 +22,10 @@ pub use self::{
     node_facts::{NodeFacts, NodeSource},
     unsupported::unsupported,
 };
-use crate::node::shutdown::NodeShutdown;
+use crate::{node::shutdown::NodeShutdown, pod::rejection::Rejection};
 
 /// The operating system of this node.
 const OS: &str = "linux";
-
-/// Why a pod is not run: reason and message of its status.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rejection {
-    /// One word.
-    pub reason: String,
-    /// Details for people.
-    pub message: String,
-}
-
-impl Rejection {
-    fn new(reason: impl Into<String>, message: impl Into<String>) -> Self {
-        Self {
-            reason: reason.into(),
-            message: message.into(),
-        }
-    }
-
-    /// One of the rules that are the scheduler's too.
-    fn predicate(name: &str, what: &str) -> Self {
-        Self::new(name, format!("Predicate {name} failed: {what}"))
-    }
-}
 
 /// A pod that is run.
 #[derive(Clone, Debug, PartialEq)]

@@ -147,7 +147,7 @@ impl NodeFacts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::reservation::Reservation;
+    use crate::config::reservation::reservation;
 
     #[test]
     fn a_node_without_an_object_gives_pods_what_its_object_would_say() {
@@ -159,7 +159,7 @@ mod tests {
         let options = CapacityOptions {
             pods_per_core: 5,
             local_storage: false,
-            reservation: Reservation::of(&serde_json::from_value(config).unwrap()),
+            reservation: reservation(&serde_json::from_value(config).unwrap()),
             ..CapacityOptions::default()
         };
         let machine = Machine {

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use kubelet_runtime::resize::Refusal;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_pod_spec::resources::{self, Amounts};
+use kubelet_runtime::resize::Refusal;
 
 use super::{Admission, Admitted, NodeFacts, fit};
 

@@ -9,7 +9,7 @@ use kubelet_pod_spec::{
     resources::is_huge_pages,
 };
 
-use crate::config::reservation::Reservation;
+use crate::node::reservation::Reservation;
 
 /// What of the node pods get.
 #[derive(Clone, Debug, PartialEq)]

@@ -15,6 +15,7 @@ pub mod options;
 pub mod patch;
 pub mod registration;
 pub mod reporter;
+pub mod reservation;
 pub mod runtime_state;
 pub mod shutdown;
 pub mod status;

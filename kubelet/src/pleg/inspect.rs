@@ -1,10 +1,10 @@
 //! Reads the details of one pod from the runtime.
 
-use kubelet_runtime::termination_message;
 use kubelet_cri_client::{
     CriClient, CriError,
     pod_status::{ContainerState, ContainerStatus, PodStatus},
 };
+use kubelet_runtime::termination_message;
 
 use super::{ContainerRecord, PodRecord};
 

@@ -2,4 +2,5 @@
 
 pub mod manager;
 pub mod mirror;
+pub mod rejection;
 pub(crate) mod removals;

@@ -3,8 +3,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use kubelet_runtime::grace_period;
 use k8s_openapi::api::core::v1::Pod;
+use kubelet_runtime::grace_period;
 use tokio::time::Instant;
 
 use crate::status::Verdict;

@@ -10,12 +10,12 @@ mod worker;
 
 use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
 
-use kubelet_runtime::pod_state::PodState;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_cri_client::pod_status::PodStatus;
 use kubelet_host::file_work::FileWork;
 use kubelet_metrics::{Collector, Exposition};
 use kubelet_pod_spec::identity::{self, PodUid};
+use kubelet_runtime::pod_state::PodState;
 use parking_lot::Mutex;
 use tokio::{sync::watch, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};

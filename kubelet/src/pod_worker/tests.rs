@@ -4,11 +4,11 @@ use std::{
     time::Duration,
 };
 
-use kubelet_runtime::pod_state::PodState;
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use kubelet_cri_client::pod_status::PodStatus;
 use kubelet_host::repeatable;
 use kubelet_pod_spec::identity::{CONFIG_SOURCE, PodUid};
+use kubelet_runtime::pod_state::PodState;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;

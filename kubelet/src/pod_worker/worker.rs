@@ -2,11 +2,11 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use kubelet_runtime::pod_state::PodState;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_host::file_work::FileWork;
 use kubelet_pacing::backoff::jittered;
 use kubelet_pod_spec::identity;
+use kubelet_runtime::pod_state::PodState;
 use tokio::{
     sync::watch,
     time::{Instant, timeout},

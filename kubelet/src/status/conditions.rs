@@ -1,12 +1,15 @@
 //! Conditions of a pod.
 
-use kubelet_runtime::{actions::{self, SandboxNeed}, resize::{RESIZE_IN_PROGRESS, RESIZE_PENDING}};
 use k8s_openapi::api::core::v1::{
     Container, ContainerStatus, Pod, PodCondition, PodSpec, PodStatus as ApiStatus,
 };
 use kubelet_cri_client::pod_status::PodStatus;
 use kubelet_host::clock;
 use kubelet_pod_spec::{phase::Phase, restart_rules};
+use kubelet_runtime::{
+    actions::{self, SandboxNeed},
+    resize::{RESIZE_IN_PROGRESS, RESIZE_PENDING},
+};
 
 use super::{
     container_state::{is_running, is_terminated},

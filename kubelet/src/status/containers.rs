@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use kubelet_runtime::{pod_state::Waiting, resize::ResizeReport};
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated,
     ContainerStateWaiting, ContainerStatus, EphemeralContainer, Pod, PodSpec,
@@ -11,6 +10,7 @@ use k8s_openapi::api::core::v1::{
 use kubelet_cri_client::pod_status::{self, PodStatus};
 use kubelet_host::clock;
 use kubelet_pod_spec::restart_rules;
+use kubelet_runtime::{pod_state::Waiting, resize::ResizeReport};
 
 use super::{
     container_state::{is_running, is_terminated},

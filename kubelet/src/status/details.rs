@@ -1,7 +1,6 @@
 //! What a container's status says of it beside its state: what it may use, as
 //! whom it runs and what is mounted.
 
-use kubelet_runtime::resize::ResizeReport;
 use k8s_openapi::{
     api::core::v1::{
         Container, ContainerStatus, ContainerUser, LinuxContainerUser, ResourceRequirements,
@@ -11,6 +10,7 @@ use k8s_openapi::{
 };
 use kubelet_cri_client::pod_status::{self, ContainerState};
 use kubelet_pod_spec::quantity::{self, NANOS};
+use kubelet_runtime::resize::ResizeReport;
 
 use super::{
     container_state::is_running,

@@ -17,7 +17,6 @@ mod verdict;
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use kubelet_runtime::{pod_state::Waiting, resize::ResizeReport};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus as ApiStatus};
 use kubelet_cri_client::pod_status::PodStatus;
@@ -29,13 +28,14 @@ use kubelet_pod_spec::{
     qos::QosClass,
 };
 use kubelet_prober::results::ProbeResults;
+use kubelet_runtime::{pod_state::Waiting, resize::ResizeReport};
 use parking_lot::Mutex;
 use tokio::{sync::watch, time::Instant};
 use tracing::info;
 
 use self::generate::Node;
 pub use self::verdict::Verdict;
-use crate::{checkpoint, lifecycle::Rejection};
+use crate::{checkpoint, pod::rejection::Rejection};
 
 /// What a pod's status is made from, beside the pod.
 #[derive(Clone, Copy, Debug)]

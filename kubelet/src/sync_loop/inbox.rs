@@ -8,7 +8,7 @@ use std::{
 use kubelet_pod_spec::identity::PodUid;
 use tokio::sync::mpsc;
 
-use crate::{config::update::PodUpdate, pleg::PodLifecycleEvent};
+use crate::{pleg::PodLifecycleEvent, sources::update::PodUpdate};
 
 /// Kinds of news.
 const KINDS: usize = 3;
@@ -93,7 +93,7 @@ impl Inbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::update::{PodOperation, Source};
+    use crate::sources::update::{PodOperation, Source};
 
     #[tokio::test]
     async fn a_flood_of_one_kind_starves_no_other() {

@@ -11,7 +11,6 @@ use std::{
     time::Duration,
 };
 
-use kubelet_server::{FromCluster, NodeView, Servers, options::{AccessOptions, AuthenticationOptions, AuthorizationMode, CertificateSource, HandlerOptions, SecureOptions, ServerOptions}, reviews::{ReviewError, Reviews}, tls::parameters::TlsParameters};
 use cri_proto::runtime::v1 as cri;
 use e2e::fake_runtime::FakeRuntime;
 use futures::future::BoxFuture;
@@ -25,6 +24,15 @@ use kubelet_host::local_node::LocalNode;
 use kubelet_http::roots::Roots;
 use kubelet_logs::{LogError, LogOptions, LogParts};
 use kubelet_metrics::Exposition;
+use kubelet_server::{
+    FromCluster, NodeView, Servers,
+    options::{
+        AccessOptions, AuthenticationOptions, AuthorizationMode, CertificateSource, HandlerOptions,
+        SecureOptions, ServerOptions,
+    },
+    reviews::{ReviewError, Reviews},
+    tls::parameters::TlsParameters,
+};
 use parking_lot::Mutex;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;

@@ -2,7 +2,11 @@
 
 use std::fs;
 
-use kubelet_server::{FromCluster, Servers, options::{CertificateSource, ServerOptions}, tls::parameters::TlsParameters};
+use kubelet_server::{
+    FromCluster, Servers,
+    options::{CertificateSource, ServerOptions},
+    tls::parameters::TlsParameters,
+};
 use tokio_rustls::rustls::version::TLS12;
 
 use crate::{

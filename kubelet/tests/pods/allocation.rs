@@ -4,7 +4,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 
 use e2e::fake_runtime::Verb;
 use k8s_openapi::api::core::v1::{Event, Pod, PodCondition};
-use kubelet::{config::reservation::Reservation, kubelet::options::KubeletOptions};
+use kubelet::{config::reservation::reservation, kubelet::options::KubeletOptions};
 use kubelet_api_client::events::{EventQueue, EventRecorder};
 use kubelet_host::machine::Machine;
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ fn one_cpu(node: &Node) -> KubeletOptions {
     let reserved = Machine::read().cpus * 1000 - 1000;
     let config = json!({"systemReserved": {"cpu": format!("{reserved}m")}});
     let mut options = node.options();
-    options.capacity.reservation = Reservation::of(&serde_json::from_value(config).unwrap());
+    options.capacity.reservation = reservation(&serde_json::from_value(config).unwrap());
     options
 }
 

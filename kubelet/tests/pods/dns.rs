@@ -1,7 +1,7 @@
 //! Names: of pods, and where they look others up.
 
-use kubelet_runtime::dns::DnsOptions;
 use kubelet::kubelet::options::KubeletOptions;
+use kubelet_runtime::dns::DnsOptions;
 use serde_json::json;
 
 use crate::node::{IMAGE, Node, SECOND, pod, until};

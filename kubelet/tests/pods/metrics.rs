@@ -1,8 +1,8 @@
 //! What `/metrics` and `/metrics/probes` tell of pods' lives.
 
-use kubelet_server::NodeView;
 use e2e::fake_runtime::{Behaviour, Exec, Fault, Times, Verb};
 use kubelet_metrics::Exposition;
+use kubelet_server::NodeView;
 use serde_json::json;
 
 use crate::node::{IMAGE, Node, Running, SECOND, pod, until};

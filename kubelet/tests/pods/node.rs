@@ -8,17 +8,21 @@ use std::{
     time::Duration,
 };
 
-use kubelet_runtime::{RuntimeOptions, dns::DnsOptions};
 use cri_proto::runtime::v1::PodSandboxState;
 use e2e::fake_runtime::FakeRuntime;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
-use kubelet::{config::update::{PodOperation, PodUpdate, Source}, kubelet::{Kubelet, options::KubeletOptions}, node::shutdown::{Logind, login_manager::LoginManager}};
+use kubelet::{
+    kubelet::{Kubelet, options::KubeletOptions},
+    node::shutdown::{Logind, login_manager::LoginManager},
+    sources::update::{PodOperation, PodUpdate, Source},
+};
 use kubelet_api_client::{
     events::EventRecorder,
     objects::{NoObjects, Objects},
 };
 use kubelet_cri_client::CriClient;
 use kubelet_host::local_node::LocalNode;
+use kubelet_runtime::{RuntimeOptions, dns::DnsOptions};
 use serde_json::{Value, json};
 use tokio::{
     sync::mpsc,

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, atomic::AtomicBool};
 
-use kubelet::config::update::{PodOperation, PodUpdate, Source};
+use kubelet::sources::update::{PodOperation, PodUpdate, Source};
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;

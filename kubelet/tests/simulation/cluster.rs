@@ -18,7 +18,7 @@ use kube::{
     Api,
     api::{Patch, PatchParams},
 };
-use kubelet::config::update::{PodOperation, Source};
+use kubelet::sources::update::{PodOperation, Source};
 use kubelet_host::machine::Machine;
 use kubelet_pod_spec::identity::{CONFIG_MIRROR, PodUid};
 use parking_lot::Mutex;

@@ -7,7 +7,7 @@ use k8s_openapi::{
     api::core::v1::{Container, Pod},
     apimachinery::pkg::apis::meta::v1::Time,
 };
-use kubelet::config::update::{PodOperation, Source};
+use kubelet::sources::update::{PodOperation, Source};
 use tokio::time::{Instant, sleep};
 
 use crate::{

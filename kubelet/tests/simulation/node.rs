@@ -11,10 +11,17 @@ use std::{
     time::Duration,
 };
 
-use kubelet_runtime::{RuntimeOptions, dns::DnsOptions, user_namespace::UserNamespaceOptions};
 use e2e::{api_server::Caller, fake_runtime::FakeRuntime, random::Random};
 use k8s_openapi::api::core::v1::Pod;
-use kubelet::{config::{pod_config::{PodConfig, PodSet, SourceHandle}, source::apiserver::ApiSource, update::{PodOperation, PodUpdate, Source}}, kubelet::{Kubelet, Membership, options::KubeletOptions}, node::capacity::CapacityOptions};
+use kubelet::{
+    kubelet::{Kubelet, Membership, options::KubeletOptions},
+    node::capacity::CapacityOptions,
+    sources::{
+        apiserver::ApiSource,
+        pod_config::{PodConfig, PodSet, SourceHandle},
+        update::{PodOperation, PodUpdate, Source},
+    },
+};
 use kubelet_api_client::{
     events::EventRecorder,
     objects::{ApiObjects, ApiObjectsParts, ChangeDetection, NoObjects},
@@ -22,6 +29,7 @@ use kubelet_api_client::{
 use kubelet_cri_client::{CriClient, CriOptions};
 use kubelet_host::local_node::LocalNode;
 use kubelet_image::ImageOptions;
+use kubelet_runtime::{RuntimeOptions, dns::DnsOptions, user_namespace::UserNamespaceOptions};
 use tokio::{sync::mpsc, task::JoinHandle};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 

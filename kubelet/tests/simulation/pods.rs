@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use e2e::fake_runtime::{Behaviour, FakeRuntime};
+use e2e::{
+    fake_runtime::{Behaviour, FakeRuntime},
+    random::Random,
+};
 use k8s_openapi::api::core::v1::{Container, Pod};
-use kubelet::config::update::Source;
+use kubelet::sources::update::Source;
 use serde_json::{Value, json};
-
-use e2e::random::Random;
 
 use crate::cluster::NODE;
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
-use kubelet::config::update::{PodOperation, Source};
+use kubelet::sources::update::{PodOperation, Source};
 use kubelet_host::machine::Machine;
 use kubelet_pod_spec::identity::PodUid;
 use serde_json::{Value, json};

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, PodStatus};
-use kubelet::config::update::{PodOperation, Source};
+use kubelet::sources::update::{PodOperation, Source};
 use tokio::time::Instant;
 
 use crate::pods::{self, Expect, Planned};

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use k8s_openapi::api::core::v1::Pod;
-use kubelet::config::source::static_pod::{Origin, static_pod};
+use kubelet::sources::static_pod::{Origin, static_pod};
 use kubelet_pod_spec::manifest::decode;
 use libfuzzer_sys::fuzz_target;
 

@@ -49,7 +49,7 @@ impl RuntimeManager {
     /// Resizes the running containers of a plan, memory before CPU, and those
     /// that get less before those that get more. Whether it worked; what did not
     /// is in the status and is tried again.
-    pub(in crate) async fn resize(
+    pub(crate) async fn resize(
         &self,
         pod: &Pod,
         spec: &PodSpec,

@@ -29,7 +29,7 @@ use crate::RuntimeManager;
 /// What all pods were granted. A pod that has its place on the node has an entry, from
 /// when it is admitted until nothing of it runs.
 #[derive(Debug, Default)]
-pub(in crate) struct Resizes {
+pub(crate) struct Resizes {
     pods: Mutex<BTreeMap<PodUid, Granted>>,
     /// What pods of the last kubelet had been granted, until they have their place.
     before: Mutex<BTreeMap<PodUid, Checkpoint>>,
@@ -326,7 +326,7 @@ impl RuntimeManager {
     }
 
     /// The pod's sandbox was made with what `spec` says of the pod as a whole.
-    pub(in crate) fn made_sandbox(&self, pod: &Pod, spec: &PodSpec) {
+    pub(crate) fn made_sandbox(&self, pod: &Pod, spec: &PodSpec) {
         self.resizes.update(&PodUid::of(pod), |entry| {
             entry.whole.clone_from(&spec.resources);
         });

@@ -5,7 +5,10 @@ use kubelet_cri_client::pod_status::PodStatus;
 use kubelet_pod_spec::{identity::PodUid, restart_rules::is_sidecar};
 
 use super::{Granted, all_containers, need::Need, running};
-use crate::{RuntimeManager, actions::{ContainerToKill, KillReason, PodActions}};
+use crate::{
+    RuntimeManager,
+    actions::{ContainerToKill, KillReason, PodActions},
+};
 
 /// One of the resources that a resize changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +111,7 @@ pub(super) fn lower_limit(now: i64, wanted: i64) -> Option<i64> {
 
 /// What of a pod is to be resized in place.
 #[derive(Debug, Default)]
-pub(in crate) struct ResizePlan<'a> {
+pub(crate) struct ResizePlan<'a> {
     pub(super) containers: Vec<Update<'a>>,
     /// What the pod as a whole has, if it is to have something else.
     pub(super) whole: Option<Need>,
@@ -116,7 +119,7 @@ pub(in crate) struct ResizePlan<'a> {
 
 impl ResizePlan<'_> {
     /// Whether there is nothing to resize.
-    pub(in crate) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.containers.is_empty() && self.whole.is_none()
     }
 }
@@ -124,7 +127,7 @@ impl ResizePlan<'_> {
 impl RuntimeManager {
     /// Finds the containers that have other resources than they were granted.
     /// Those that must be restarted for it are added to `actions`.
-    pub(in crate) fn plan_resize<'a>(
+    pub(crate) fn plan_resize<'a>(
         &self,
         pod: &Pod,
         spec: &'a PodSpec,

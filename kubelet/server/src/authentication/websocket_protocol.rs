@@ -39,7 +39,7 @@ pub(super) fn token(headers: &HeaderMap) -> Result<Option<String>, Authenticatio
 }
 
 /// Takes tokens out of the subprotocols, so that nobody else gets to see them.
-pub(in crate) fn remove_tokens(headers: &mut HeaderMap) {
+pub(crate) fn remove_tokens(headers: &mut HeaderMap) {
     if !protocols(headers).any(|name| name.starts_with(PREFIX)) {
         return;
     }

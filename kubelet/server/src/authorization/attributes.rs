@@ -3,7 +3,7 @@
 use axum::http::Method;
 
 /// The API's verb of a method; empty when it has none.
-pub(in crate) fn verb(method: &Method) -> &'static str {
+pub(crate) fn verb(method: &Method) -> &'static str {
     match *method {
         Method::POST => "create",
         Method::GET => "get",
@@ -15,7 +15,7 @@ pub(in crate) fn verb(method: &Method) -> &'static str {
 }
 
 /// The subresources of which one must be allowed, in the order in which they are asked for.
-pub(in crate) fn subresources(path: &str) -> &'static [&'static str] {
+pub(crate) fn subresources(path: &str) -> &'static [&'static str] {
     let below = |base: &str| {
         path.strip_prefix(base)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

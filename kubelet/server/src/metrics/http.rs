@@ -38,7 +38,7 @@ const LONG_RUNNING: [&str; 4] = ["attach", "debug", "exec", "portforward"];
 
 /// Which of the servers it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate) enum ServerType {
+pub(crate) enum ServerType {
     /// The read-only API, for whoever connects.
     ReadOnly,
     /// The secure port.
@@ -47,7 +47,7 @@ pub(in crate) enum ServerType {
 
 /// What the servers of the kubelet's API count.
 #[derive(Debug)]
-pub(in crate) struct HttpMetrics {
+pub(crate) struct HttpMetrics {
     requests: Family<Counter, 4>,
     durations: Family<Histogram, 4>,
     in_flight: Family<Gauge, 4>,
@@ -79,7 +79,7 @@ impl Default for HttpMetrics {
 
 impl HttpMetrics {
     /// Counts a request that came in. It is served as long as what is returned is there.
-    pub(in crate) fn begin<B>(&self, request: &Request<B>, server: ServerType) -> Serving {
+    pub(crate) fn begin<B>(&self, request: &Request<B>, server: ServerType) -> Serving {
         let path = route(request.uri().path());
         let long_running = LONG_RUNNING.contains(&path);
         let labels = [
@@ -112,7 +112,7 @@ impl Collector for HttpMetrics {
 
 /// A request that is being served.
 #[derive(Debug)]
-pub(in crate) struct Serving {
+pub(crate) struct Serving {
     begun: Instant,
     in_flight: Arc<Gauge>,
     durations: Arc<Histogram>,

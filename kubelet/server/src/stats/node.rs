@@ -10,14 +10,14 @@ const TICK: u64 = 10_000_000;
 
 /// What a node uses.
 #[derive(Clone, Debug, Default)]
-pub(in crate) struct NodeUsage {
-    pub(in crate) at: Timestamp,
+pub(crate) struct NodeUsage {
+    pub(crate) at: Timestamp,
     pub(super) booted: Timestamp,
-    pub(in crate) cpu_nanoseconds: u64,
+    pub(crate) cpu_nanoseconds: u64,
     /// Bytes, and so is all memory here.
     pub(super) memory_available: u64,
     pub(super) memory_usage: u64,
-    pub(in crate) memory_working_set: u64,
+    pub(crate) memory_working_set: u64,
     pub(super) memory_rss: u64,
     pub(super) page_faults: u64,
     pub(super) major_page_faults: u64,
@@ -50,7 +50,7 @@ pub(super) struct FileSystem {
 
 impl NodeUsage {
     /// Reads it. Blocks for a moment.
-    pub(in crate) fn read(root_dir: &Path) -> io::Result<Self> {
+    pub(crate) fn read(root_dir: &Path) -> io::Result<Self> {
         let meminfo = fs::read_to_string("/proc/meminfo")?;
         let stat = fs::read_to_string("/proc/stat")?;
         let vmstat = fs::read_to_string("/proc/vmstat")?;

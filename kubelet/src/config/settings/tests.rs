@@ -1,7 +1,10 @@
 use std::fs;
 
-use kubelet_server::{FromCluster, Servers, options::{AuthorizationMode, CertificateSource, ServerOptions}};
 use kubelet_pod_spec::quantity::NANOS;
+use kubelet_server::{
+    FromCluster, Servers,
+    options::{AuthorizationMode, CertificateSource, ServerOptions},
+};
 
 use super::*;
 use crate::cli::{Command, parse};

@@ -1,12 +1,7 @@
-//! Graceful shutdown of the node: whoever shuts it down is held up by an inhibitor lock
-//! until its pods have ended, those of the lowest priority first.
-//!
-//! [`NodeShutdown`] says how far a shutdown is, [`keeper`] has the lock, [`ender`] ends the
-//! pods in the order of [`order`], and [`logind`] is the system's login manager behind the
-//! seam of [`login_manager`].
+//! What is known of shutdowns of the node: [`NodeShutdown`] says how far one is, [`order`] in which
+//! order pods end, and [`logind`] is the system's login manager behind the seam of
+//! [`login_manager`]. [`crate::graceful_shutdown`] acts on it.
 
-pub(crate) mod ender;
-pub(crate) mod keeper;
 pub mod login_manager;
 mod logind;
 pub mod order;

@@ -15,9 +15,11 @@ pub struct ShutdownGracePeriod {
 
 /// Pods that end together.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Group {
-    pub(super) grace: ShutdownGracePeriod,
-    pub(super) pods: Vec<Arc<Pod>>,
+pub struct Group {
+    /// How long they may take.
+    pub grace: ShutdownGracePeriod,
+    /// The pods.
+    pub pods: Vec<Arc<Pod>>,
 }
 
 /// How long a shutdown takes at most.
@@ -27,7 +29,7 @@ pub fn total(periods: &[ShutdownGracePeriod]) -> Duration {
 
 /// The pods by their periods, which are sorted by priority. A pod that is less important
 /// than all of them ends with the first.
-pub(super) fn grouped(periods: &[ShutdownGracePeriod], pods: Vec<Arc<Pod>>) -> Vec<Group> {
+pub fn grouped(periods: &[ShutdownGracePeriod], pods: Vec<Arc<Pod>>) -> Vec<Group> {
     let groups = periods.iter().map(|grace| Group {
         grace: *grace,
         pods: Vec::new(),

@@ -45,7 +45,7 @@ impl ShutdownRecord {
     }
 
     /// Reads what was kept.
-    pub(super) async fn load(&self) {
+    pub async fn load(&self) {
         let text = match files::read_to_string(&self.path).await {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,
@@ -58,7 +58,7 @@ impl ShutdownRecord {
     }
 
     /// Pods begin to end.
-    pub(super) async fn begin(&self) {
+    pub async fn begin(&self) {
         *self.times.lock() = Times {
             start_time: Some(clock::now_time()),
             end_time: None,
@@ -67,7 +67,7 @@ impl ShutdownRecord {
     }
 
     /// Pods have ended.
-    pub(super) async fn end(&self) {
+    pub async fn end(&self) {
         self.times.lock().end_time = Some(clock::now_time());
         self.store().await;
     }

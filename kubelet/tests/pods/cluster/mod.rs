@@ -12,15 +12,13 @@ use std::{path::Path, sync::Arc, time::Duration};
 use k8s_openapi::api::core::v1::{Node as NodeObject, Pod};
 use kubelet::{
     checkpoint::{Checkpoint, CheckpointOptions, objects::KeptObjects},
-    config::{
+    kubelet::{Kubelet, Membership, options::KubeletOptions},
+    sources::{
+        apiserver::ApiSource,
         pod_config::{PodConfig, PodSet, SourceHandle},
-        source::{
-            apiserver::ApiSource,
-            static_pod::{Origin, static_pod},
-        },
+        static_pod::{Origin, static_pod},
         update::Source,
     },
-    kubelet::{Kubelet, Membership, options::KubeletOptions},
 };
 use kubelet_api_client::objects::Objects;
 use kubelet_cri_client::CriClient;

@@ -9,7 +9,6 @@ use e2e::{
 };
 use k8s_openapi::api::core::v1::Pod;
 use kubelet::{
-    config::{pod_config::PodConfig, source::apiserver::ApiSource, update::Source},
     kubelet::{Kubelet, Membership, options::KubeletOptions},
     node::{
         capacity::CapacityOptions,
@@ -18,6 +17,7 @@ use kubelet::{
         reporter::{NodeReporter, ReporterParts},
         watch::NodeWatch,
     },
+    sources::{apiserver::ApiSource, pod_config::PodConfig, update::Source},
 };
 use kubelet_api_client::{
     events::{EventRecorder, EventSender},

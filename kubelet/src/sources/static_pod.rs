@@ -121,8 +121,9 @@ fn hash(pod: &Pod, origin: Origin<'_>, node_name: &str) -> Result<String, serde_
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::json;
+
+    use super::*;
 
     fn written(image: &str) -> Pod {
         serde_json::from_value(json!({

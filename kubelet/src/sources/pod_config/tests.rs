@@ -1,6 +1,7 @@
-use super::*;
 use jiff::Timestamp;
 use serde_json::json;
+
+use super::*;
 
 fn pod(name: &str, uid: &str, spec: serde_json::Value) -> Arc<Pod> {
     Arc::new(

@@ -13,7 +13,7 @@ use tracing::{debug, info};
 
 use crate::{
     checkpoint::Checkpoint,
-    config::pod_config::{Closed, PodSet, SourceHandle},
+    sources::pod_config::{Closed, PodSet, SourceHandle},
 };
 
 /// The API server has so long to say which pods there are before those of the checkpoint

@@ -20,7 +20,7 @@ use super::{
     http_client::{FetchError, HttpClient},
     static_pod::{Origin, static_pod},
 };
-use crate::config::pod_config::{Closed, PodSet, SourceHandle};
+use crate::sources::pod_config::{Closed, PodSet, SourceHandle};
 
 /// Failures in a row that are told to everybody.
 const TOLD_FAILURES: u32 = 3;

@@ -18,7 +18,7 @@ use kubelet_pod_spec::{
 use tracing::{error, info, warn};
 
 use super::static_pod::{Origin, static_pod};
-use crate::config::pod_config::PodSet;
+use crate::sources::pod_config::PodSet;
 
 /// Larger files are no manifests.
 const MAX_LENGTH: u64 = 10 << 20;

@@ -11,7 +11,7 @@ use super::{
     manifests::Manifests,
     watch::{Change, Watch},
 };
-use crate::config::pod_config::SourceHandle;
+use crate::sources::pod_config::SourceHandle;
 
 /// A burst of changes is over when nothing happens for this long ...
 const QUIET: Duration = Duration::from_millis(10);

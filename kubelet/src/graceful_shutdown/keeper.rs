@@ -8,9 +8,9 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::{
+use super::ender::PodEnder;
+use crate::node::shutdown::{
     NodeShutdown,
-    ender::PodEnder,
     login_manager::{LoginManager, LoginManagerError, Session},
     order::{ShutdownGracePeriod, total},
 };

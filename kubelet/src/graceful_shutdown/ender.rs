@@ -10,9 +10,9 @@ use kubelet_pod_spec::{
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use super::order::{Group, ShutdownGracePeriod, grouped};
 use crate::{
     active_pods::active_pods,
+    node::shutdown::order::{Group, ShutdownGracePeriod, grouped},
     pod::manager::PodManager,
     pod_syncer::Syncer,
     pod_worker::{Kill, PodWorkers},

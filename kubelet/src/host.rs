@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 /// The host's name.
-pub(super) fn name() -> String {
+pub(crate) fn name() -> String {
     rustix::system::uname()
         .nodename()
         .to_string_lossy()
@@ -11,7 +11,7 @@ pub(super) fn name() -> String {
 }
 
 /// Whether the unified hierarchy is mounted where everybody expects it.
-pub(super) fn is_cgroup_v2() -> bool {
+pub(crate) fn is_cgroup_v2() -> bool {
     Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
 }
 

@@ -1,0 +1,16 @@
+//! What of the node pods get, from the configuration.
+
+use super::{
+    kubelet_configuration::KubeletConfiguration, reservation::reservation, values::at_least_zero,
+};
+use crate::node::capacity::CapacityOptions;
+
+/// What of the node pods get by a validated configuration.
+pub(super) fn capacity(config: &KubeletConfiguration) -> CapacityOptions {
+    CapacityOptions {
+        max_pods: at_least_zero(config.max_pods),
+        pods_per_core: at_least_zero(config.pods_per_core),
+        local_storage: config.local_storage_capacity_isolation != Some(false),
+        reservation: reservation(config),
+    }
+}

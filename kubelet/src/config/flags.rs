@@ -1,0 +1,44 @@
+//! The flags that a run of the kubelet has.
+
+use std::{collections::BTreeMap, net::IpAddr, path::PathBuf};
+
+use serde_json::{Map, Value};
+
+/// The node agent's flags.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Flags {
+    /// `--config`.
+    pub config: Option<PathBuf>,
+    /// `--config-dir`.
+    pub config_dir: Option<PathBuf>,
+    /// `--root-dir`.
+    pub root_dir: PathBuf,
+    /// `--container-logs-dir`.
+    pub container_logs_dir: PathBuf,
+    /// `--cert-dir`.
+    pub cert_dir: Option<PathBuf>,
+    /// `--hostname-override`.
+    pub hostname_override: Option<String>,
+    /// `--node-ip`.
+    pub node_ips: Vec<IpAddr>,
+    /// `--image-credential-provider-config`.
+    pub image_credential_provider_config: Option<PathBuf>,
+    /// `--image-credential-provider-bin-dir`.
+    pub image_credential_provider_bin_dir: Option<PathBuf>,
+    /// `--kubeconfig`; the kubelet is standalone without.
+    pub kubeconfig: Option<PathBuf>,
+    /// `--bootstrap-kubeconfig`.
+    pub bootstrap_kubeconfig: Option<PathBuf>,
+    /// `--bootstrap-checkpoint-path`.
+    pub bootstrap_checkpoint_path: Option<PathBuf>,
+    /// `--bootstrap-checkpoint-key`.
+    pub bootstrap_checkpoint_key: Option<PathBuf>,
+    /// `--node-labels`.
+    pub node_labels: BTreeMap<String, String>,
+    /// `--cloud-provider=external`.
+    pub external_cloud_provider: bool,
+    /// Flags that stand for `KubeletConfiguration` fields, in the file's shape.
+    pub configuration: Map<String, Value>,
+    /// Given flags that have no effect yet, with their dashes.
+    pub without_effect: Vec<String>,
+}

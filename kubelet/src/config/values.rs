@@ -1,0 +1,23 @@
+//! Values of a validated configuration.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use kubelet_pod_spec::duration::GoDuration;
+
+/// A count of a validated configuration, which is never negative.
+pub(super) fn at_least_zero(count: i32) -> u32 {
+    u32::try_from(count).unwrap_or_default()
+}
+
+/// A duration of a validated configuration, which is never negative.
+pub(super) fn span(duration: GoDuration) -> Duration {
+    duration.to_std().unwrap_or_default()
+}
+
+/// A path that does not depend on the working directory.
+pub(super) fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
