@@ -17,13 +17,13 @@ use kubelet_api_client::{
     events::{EventQueue, EventRecorder, EventSender},
     objects::ChangeDetection,
 };
+use kubelet_checkpoint::CheckpointOptions;
 use kubelet_cri_client::{CriClient, readiness::RuntimeReadiness};
 use kubelet_metrics::Collector;
 use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    checkpoint::CheckpointOptions,
     kubelet::Membership,
     node::{
         findings::Findings,

@@ -10,7 +10,6 @@
 
 mod active_pods;
 mod allocation;
-pub mod checkpoint;
 pub mod cli;
 pub mod cluster;
 pub mod config;

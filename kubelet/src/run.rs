@@ -7,6 +7,7 @@ use kubelet_api_client::{
     certificate::{client::JoinError, metrics::ServingCertificateMetrics},
     objects::{ApiObjects, ApiObjectsParts, NoObjects, Objects},
 };
+use kubelet_checkpoint::{Checkpoint, CheckpointError, objects::KeptObjects};
 use kubelet_cri_client::{CriClient, CriError};
 use kubelet_host::{local_node::LocalNode, selinux, version};
 use kubelet_logs::{LogError, LogOptions, LogParts};
@@ -24,7 +25,6 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
 
 use crate::{
-    checkpoint::{Checkpoint, CheckpointError, objects::KeptObjects},
     cluster::{Cluster, ClusterOptions, ClusterParts},
     config::settings::Settings,
     host,

@@ -12,6 +12,7 @@ pub mod expansion;
 pub mod field;
 pub mod field_ref;
 pub mod identity;
+pub mod known_status;
 pub mod manifest;
 pub mod names;
 pub mod node_affinity;

@@ -5,6 +5,7 @@ use std::{path::Path, time::Duration};
 use kubelet_api_client::{
     certificate::client::IdentityOptions, client::RateLimit, objects::ChangeDetection,
 };
+use kubelet_checkpoint::CheckpointOptions;
 
 use super::{
     capacity_settings::capacity,
@@ -12,7 +13,7 @@ use super::{
     kubelet_configuration::KubeletConfiguration,
     values::{absolute, span},
 };
-use crate::{checkpoint::CheckpointOptions, cluster::ClusterOptions, node::options::NodeOptions};
+use crate::{cluster::ClusterOptions, node::options::NodeOptions};
 
 /// The cluster of a validated configuration; `None` for a standalone kubelet.
 pub(super) fn cluster(

@@ -6,15 +6,13 @@ use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client};
 use kubelet_api_client::list_watch::{Change, ListWatch};
+use kubelet_checkpoint::Checkpoint;
 use kubelet_pod_spec::identity::{self, PodUid};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
-use crate::{
-    checkpoint::Checkpoint,
-    sources::pod_config::{Closed, PodSet, SourceHandle},
-};
+use crate::sources::pod_config::{Closed, PodSet, SourceHandle};
 
 /// The API server has so long to say which pods there are before those of the checkpoint
 /// start: none is to be started that it would only take away again.

@@ -24,6 +24,7 @@ use kubelet_host::{clock, host_ips::HostIps};
 use kubelet_metrics::{Collector, Exposition, Family, Histogram};
 use kubelet_pod_spec::{
     identity::{self, PodUid},
+    known_status,
     phase::Phase,
     qos::QosClass,
 };
@@ -35,7 +36,7 @@ use tracing::info;
 
 use self::generate::Node;
 pub use self::verdict::Verdict;
-use crate::{checkpoint, pod::rejection::Rejection};
+use crate::pod::rejection::Rejection;
 
 /// What a pod's status is made from, beside the pod.
 #[derive(Clone, Copy, Debug)]
@@ -146,7 +147,7 @@ impl StatusManager {
             return false;
         };
         let of_source = pod.status.clone().unwrap_or_default();
-        let status = checkpoint::with_known(of_source, &known);
+        let status = known_status::with_known(of_source, &known);
         let has_ended = is_terminal(&status);
         self.set(pod, status, false);
         has_ended

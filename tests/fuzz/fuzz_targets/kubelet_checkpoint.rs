@@ -5,7 +5,7 @@
 use std::{cell::RefCell, fs};
 
 use k8s_openapi::api::core::v1::{Node, Pod, Secret};
-use kubelet::checkpoint::{
+use kubelet_checkpoint::{
     entry::{Entry, Kind},
     store::Store,
 };

@@ -7,7 +7,8 @@ use std::{
 };
 
 use e2e::fake_runtime::{Behaviour, FakeRuntime};
-use kubelet::{checkpoint::CheckpointOptions, kubelet::options::KubeletOptions};
+use kubelet::kubelet::options::KubeletOptions;
+use kubelet_checkpoint::CheckpointOptions;
 use kubelet_host::mount_info;
 use serde_json::{Value, json};
 

@@ -11,7 +11,6 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Node as NodeObject, Pod};
 use kubelet::{
-    checkpoint::{Checkpoint, CheckpointOptions, objects::KeptObjects},
     kubelet::{Kubelet, Membership, options::KubeletOptions},
     sources::{
         apiserver::ApiSource,
@@ -21,6 +20,7 @@ use kubelet::{
     },
 };
 use kubelet_api_client::objects::Objects;
+use kubelet_checkpoint::{Checkpoint, CheckpointOptions, objects::KeptObjects};
 use kubelet_cri_client::CriClient;
 use kubelet_pod_spec::identity::PodUid;
 use serde_json::{Value, json};

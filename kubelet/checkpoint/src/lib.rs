@@ -4,6 +4,8 @@
 //! Nothing of it is made use of while the API server answers: what it says wins, and is what
 //! is written. Secrets and tokens are written only encrypted, with a key.
 
+#![forbid(unsafe_code)]
+
 pub mod entry;
 mod matters;
 pub mod objects;
@@ -24,7 +26,10 @@ use std::{
 
 use k8s_openapi::api::core::v1::{Node, Pod, PodStatus};
 use kubelet_host::repeatable::blocking;
-use kubelet_pod_spec::identity::{self, PodUid};
+use kubelet_pod_spec::{
+    identity::{self, PodUid},
+    known_status,
+};
 use parking_lot::Mutex;
 use serde::{Serialize, de::DeserializeOwned};
 use sha2::{Digest as _, Sha256};
@@ -35,7 +40,6 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 
-pub(crate) use self::matters::with_known;
 use self::{
     entry::{Entry, Kind},
     sealed::{KeyError, SealingKey},
@@ -155,7 +159,7 @@ impl Checkpoint {
     pub fn restored(&self) -> Vec<Arc<Pod>> {
         let mut pods = self.state.lock().pods();
         pods.retain(|pod| {
-            let is_over = matters::has_ended(pod) || pod.metadata.deletion_timestamp.is_some();
+            let is_over = known_status::has_ended(pod) || pod.metadata.deletion_timestamp.is_some();
             if self.node.is_some() || is_over || !matters::asks_for_labels(pod) {
                 return true;
             }
@@ -174,7 +178,7 @@ impl Checkpoint {
         let pods = self.state.lock().pods();
         let statuses = pods.iter().filter_map(|pod| {
             let status = pod.status.as_ref()?;
-            matters::has_run(status).then(|| (PodUid::of(pod), status.clone()))
+            known_status::has_run(status).then(|| (PodUid::of(pod), status.clone()))
         });
         statuses.collect()
     }

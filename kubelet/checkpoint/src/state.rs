@@ -7,7 +7,10 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
-use kubelet_pod_spec::identity::{self, PodUid};
+use kubelet_pod_spec::{
+    identity::{self, PodUid},
+    known_status,
+};
 use tracing::warn;
 
 use super::{
@@ -170,7 +173,10 @@ impl State {
     /// Has the pods that have ended by now kept as such, and the containers that were
     /// started: the API server may hear of it only after a reboot.
     pub(super) fn note(&mut self, status: impl Fn(&PodUid) -> Option<Arc<PodStatus>>) {
-        let running = self.pods.values().filter(|k| !matters::has_ended(&k.pod));
+        let running = self
+            .pods
+            .values()
+            .filter(|k| !known_status::has_ended(&k.pod));
         let changed: Vec<Arc<Pod>> = running
             .filter_map(|kept| {
                 let status = status(&PodUid::of(&kept.pod))?;
@@ -252,7 +258,10 @@ impl State {
 
     /// Finds what is needed, and has everything else removed.
     pub(super) fn settle(&mut self) {
-        let going_on = self.pods.values().filter(|k| !matters::has_ended(&k.pod));
+        let going_on = self
+            .pods
+            .values()
+            .filter(|k| !known_status::has_ended(&k.pod));
         let mut next: Vec<Entry> = going_on.flat_map(|kept| kept.names.clone()).collect();
         self.named.clear();
         while let Some(entry) = next.pop() {
@@ -279,7 +288,7 @@ impl State {
             Kind::Token => {
                 let uid = entry.name().rsplit_once('.').map(|(uid, _)| uid);
                 let mut pods = self.pods.values().map(|kept| &kept.pod);
-                pods.any(|pod| pod.metadata.uid.as_deref() == uid && !matters::has_ended(pod))
+                pods.any(|pod| pod.metadata.uid.as_deref() == uid && !known_status::has_ended(pod))
             }
             _ => self.named.contains(entry),
         }
@@ -291,8 +300,8 @@ impl State {
 fn with_news(pod: &Pod, known: &PodStatus) -> Option<Arc<Pod>> {
     let none = PodStatus::default();
     let status = pod.status.as_ref().unwrap_or(&none);
-    matters::is_news(status, known).then(|| {
-        let status = matters::with_known(status.clone(), known);
+    known_status::is_news(status, known).then(|| {
+        let status = known_status::with_known(status.clone(), known);
         Arc::new(Pod {
             status: Some(status),
             ..pod.clone()

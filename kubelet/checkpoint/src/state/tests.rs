@@ -70,16 +70,16 @@ fn an_end_stays_whatever_the_server_has() {
     let succeeded = json!({"phase": "Succeeded"});
     let status: Arc<PodStatus> = Arc::new(serde_json::from_value(succeeded).unwrap());
     state.note(|_| Some(Arc::clone(&status)));
-    assert!(matters::has_ended(&state.pods()[0]));
+    assert!(known_status::has_ended(&state.pods()[0]));
     assert!(!state.wants(&entry(Kind::ConfigMap, "settings"), None));
     due(&mut state);
     state.set_pods(std::slice::from_ref(&running));
     assert_eq!(due(&mut state), []);
-    assert!(matters::has_ended(&state.pods()[0]));
+    assert!(known_status::has_ended(&state.pods()[0]));
     // Another one of the name is another one.
     let next = pod("job", "2", "settings", json!({"phase": "Pending"}));
     state.set_pods(std::slice::from_ref(&next));
-    assert!(!matters::has_ended(&state.pods()[0]));
+    assert!(!known_status::has_ended(&state.pods()[0]));
 }
 
 #[test]
