@@ -23,7 +23,7 @@ fn pluginregistration_v1_matches_the_wire_table() {
     compare(&table, &describe("pluginregistration"));
 }
 
-/// A kubelet calls two of the services; the rest of the table is none of its business.
+/// A kubelet calls two of the services; it does not need the rest of the table.
 #[test]
 fn csi_v1_matches_the_wire_table() {
     let table = rows(include_str!("csi-v1.tsv"));

@@ -52,7 +52,7 @@ pub(crate) async fn dial(
         }
         _ => {
             return Err(DialError::Address(
-                "is none with http://, https:// or unix://",
+                "has a scheme other than http://, https:// and unix://",
             ));
         }
     };

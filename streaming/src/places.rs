@@ -1,12 +1,12 @@
-//! Who has a place on a server, and who gives it up when there is no room.
+//! The limit on a server's connections, and which connection is closed when it is reached.
 //!
-//! A connection is a stranger's until somebody lets it in. Strangers have a part of the
-//! places, and those of one address a part of that. Nobody who comes is turned away: the
-//! stranger that has been there longest makes room, one from the same address when that
-//! has its part, one from the address with the most otherwise. So whoever holds places and
-//! shows nothing loses them to those who show something, which takes a moment only. When
-//! there are no strangers, those that idle make room; when nobody does, newcomers wait in
-//! the listener's backlog.
+//! A connection is unauthenticated until a request on it was let in. Unauthenticated connections
+//! have a share of the places, and those of one address a share of that. A new connection is never
+//! refused: the oldest unauthenticated one is closed for it, from the same address when that
+//! has used up its share, otherwise from the address with the most. So a client that holds
+//! connections without authenticating loses them to clients that do, which takes only a moment.
+//! Without unauthenticated connections, idle ones are closed; without idle ones, new connections
+//! wait in the listener's backlog.
 
 use std::{
     cmp::Reverse,

@@ -123,7 +123,7 @@ impl Proxy {
     /// gives the answer for its client.
     ///
     /// Headers go along as they are, the client's `Host` included, but for
-    /// `Authorization`, which is for whoever let the request in. After a 101 the
+    /// `Authorization`, which is for the server that let the request in. After a 101 the
     /// connection is carried in a task of its own, until both directions have ended. A
     /// refusal (400 and above) is handed through, with what came of its body in time,
     /// 64 KiB at most. A backend that cannot be reached, gives no answer or another one

@@ -87,7 +87,7 @@ pub enum ServerError {
     },
 }
 
-/// Serves a runtime's streams to whoever brings a token.
+/// Serves a runtime's streams to clients with a token.
 #[derive(Debug)]
 pub struct Server<R> {
     runtime: Arc<R>,

@@ -10,7 +10,7 @@ const NON_ZERO_EXIT_CODE: &str = "NonZeroExitCode";
 const EXIT_CODE: &str = "ExitCode";
 const INTERNAL_ERROR: &str = "InternalError";
 
-/// What of `metav1.Status` goes over the error stream.
+/// The fields of `metav1.Status` that go over the error stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Status {
@@ -44,7 +44,7 @@ pub struct Details {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Cause {
-    /// Of which kind: "ExitCode".
+    /// The kind of cause: "ExitCode".
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
     /// The exit code in decimal.

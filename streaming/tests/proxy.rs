@@ -1,4 +1,4 @@
-//! The upgrade proxy in front of our server, and of backends that are none.
+//! The upgrade proxy in front of our server, and of backends that do not upgrade.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -74,7 +74,7 @@ async fn images_are_mounted_read_only_and_unmounted_with_their_last_container() 
         ("bin", true)
     );
 
-    // A restart forgets nothing of it.
+    // It survives a restart.
     node.kill_shim().unwrap();
     node.start_shim().await.unwrap();
     let mut cri = Cri::of(&node).await.unwrap();

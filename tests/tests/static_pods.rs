@@ -287,7 +287,7 @@ async fn either_binary_killed_leaves_the_pods_running_and_picks_up_again() {
     node.start_shim().await.unwrap();
     assert_eq!(held(&node).await, before);
 
-    // Whoever is still unsettled gets the time to show it.
+    // A pod that has not settled gets the time to show it.
     node.write_manifest("three.yaml", &web("three", ""))
         .unwrap();
     node.await_running("three", SOON).await.unwrap();

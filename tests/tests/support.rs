@@ -1,5 +1,5 @@
 //! The test support itself: engines and registries of a test's own come up, and
-//! nothing of them is left, whatever becomes of the test.
+//! no trace of them is left, whatever becomes of the test.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -9,7 +9,7 @@ use cri_proto::runtime::v1::{
 use super::{CriClient, CriError, incomplete};
 
 impl CriClient {
-    /// Where a command's streams are to be had.
+    /// The URL of a command's streams.
     ///
     /// # Errors
     /// The call failed.
@@ -21,7 +21,7 @@ impl CriClient {
         url(VERB, &id, answer.url)
     }
 
-    /// Where the streams of a container's first process are to be had.
+    /// The URL of the streams of a container's first process.
     ///
     /// # Errors
     /// The call failed.
@@ -33,7 +33,7 @@ impl CriClient {
         url(VERB, &id, answer.url)
     }
 
-    /// Where connections to ports of a sandbox are to be had.
+    /// The URL of connections to ports of a sandbox.
     ///
     /// # Errors
     /// The call failed.

@@ -8,9 +8,8 @@ use std::{
 use k8s_openapi::api::core::v1::{Node, NodeAddress};
 use tokio::sync::watch;
 
-/// Where the node's addresses are known from. They are looked up whenever they are asked
-/// for: a kubelet may be started before its machine has any, and whoever keeps the node's
-/// object may come to know better.
+/// The source of the node's addresses. They are looked up on every request: a kubelet may start
+/// before its machine has an address, and a cloud controller may correct the node's object.
 #[derive(Clone, Debug, Default)]
 pub struct HostIps {
     given: Vec<IpAddr>,

@@ -346,7 +346,7 @@ mod tests {
         let too_long = "x".repeat(4 * LONGEST_JSON_LINE);
         assert_eq!(&push(line(&too_long).as_bytes())[..], b"");
         assert_eq!(&push(line("next").as_bytes())[..], b"next\n");
-        // What looks like a record is none in the middle of a line.
+        // In the middle of a line, text that looks like a record is not one.
         assert_eq!(
             &push(&vec![b'x'; LONGEST_JSON_LINE + LONGEST_LINE])[..],
             b""

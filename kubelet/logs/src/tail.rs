@@ -67,7 +67,7 @@ fn ends_line(file: &File, start: u64, end: u64, format: &mut Option<Format>) -> 
             return Ok(!head.is_partial);
         }
         if *format == Some(Format::Cri) {
-            // Nothing of it is shown.
+            // The file is not shown at all.
             return Ok(false);
         }
     }

@@ -36,7 +36,7 @@ pub enum RequestError {
     /// It names no port.
     #[error(transparent)]
     Port(#[from] PortError),
-    /// A header is none.
+    /// A header is invalid.
     #[error("invalid header {0:?}")]
     Header(String),
 }
@@ -158,7 +158,7 @@ fn only_first(headers: &mut HeaderMap, name: &HeaderName, default: HeaderValue) 
 /// certificate is taken, no proxy is asked, and no connection is kept.
 ///
 /// # Errors
-/// See [`HttpError`]; a status that says so is none.
+/// See [`HttpError`]; an HTTP error status is not an error here.
 pub async fn http_get(request: &HttpGet, timeout: Duration) -> Result<HttpAnswer, HttpError> {
     let begun = Instant::now();
     let answered = tokio::time::timeout(timeout, follow(request)).await;
@@ -253,7 +253,7 @@ async fn exchange(request: &HttpGet) -> Result<Exchange, HttpError> {
 pub(super) async fn probe(request: &HttpGet, timeout: Duration) -> Result<Outcome, HttpError> {
     let answer = match http_get(request, timeout).await {
         Ok(answer) => answer,
-        // As upstream: the server did answer, so this says nothing of it.
+        // As upstream: the server did answer, so the result is unknown.
         Err(error @ HttpError::Body { .. }) => return Err(error),
         Err(error) => return Ok(Outcome::Failure(error.to_string())),
     };

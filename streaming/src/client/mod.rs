@@ -36,13 +36,13 @@ use crate::{
     websocket,
 };
 
-/// What of a refusal is read.
+/// Bytes that are read of a refusal.
 const LONGEST_REFUSAL: usize = 64 * 1024;
 
 /// Why there is no session.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The URL is none of a streaming server's.
+    /// The URL is not that of a streaming server.
     #[error("{url:?}: {reason}")]
     Url {
         /// The URL.

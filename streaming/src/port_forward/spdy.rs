@@ -38,7 +38,7 @@ struct Half {
     stream: Stream,
 }
 
-/// The pairs of which one stream is missing.
+/// Pairs that lack one stream.
 #[derive(Default)]
 struct Pairs(HashMap<String, (Instant, Half)>);
 

@@ -94,8 +94,8 @@ pub(crate) async fn over_websocket<T, R: Runtime>(
     channels.finish().await;
 }
 
-/// The sending side of a connection of which neither side can end just one direction: when
-/// the pod ends its own, the connection is over.
+/// The sending side of a connection that cannot be half-closed: when the pod ends its direction,
+/// the connection is over.
 struct EndsBoth {
     inner: Writer,
     connection: CancellationToken,

@@ -8,7 +8,7 @@ use tokio::{
 
 use crate::TerminalSize;
 
-/// One event is some 30 bytes; what is longer than this is none.
+/// The longest event in bytes; a real one has some 30.
 const LONGEST: usize = 1024;
 
 #[derive(Deserialize)]

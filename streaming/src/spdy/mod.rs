@@ -4,7 +4,7 @@
 //! # Flow control
 //!
 //! SPDY/3.1 gives each stream and each connection a window. The Go library that every
-//! Kubernetes client and server is built on knows nothing of them: it sends as much as it
+//! Kubernetes client and server is built on ignores them: it sends as much as it
 //! likes and never gives a window back. So both kinds of peer must be served:
 //!
 //! * A peer *shows* flow control by sending SETTINGS or a WINDOW_UPDATE; those that have

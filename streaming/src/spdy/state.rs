@@ -233,7 +233,7 @@ impl State {
         Some(answered)
     }
 
-    /// Sends a ping of which nobody waits for the answer.
+    /// Sends a ping without waiting for its answer.
     pub(super) fn probe(&mut self) {
         let id = self.next_ping_id();
         self.send(Outgoing::Frame(Frame::Ping(id)));

@@ -89,7 +89,7 @@ async fn read_frames(
     loop {
         may_receive(shared).await;
         if buffer.is_empty() {
-            // Whoever waits for long waits without a large buffer.
+            // A connection that waits for long holds no large buffer meanwhile.
             buffer = BytesMut::new();
         }
         buffer.reserve(size);

@@ -202,7 +202,7 @@ pub const TTY: Wants = Wants {
     tty: true,
 };
 
-/// Bytes of which no two pages are the same.
+/// Bytes in which no two pages are the same.
 pub fn pattern(size: usize) -> Vec<u8> {
     let mut state = 1_u32;
     let next = || {

@@ -1,4 +1,4 @@
-//! A small API server, for tests where no real one can be had.
+//! A small API server, for tests without a real one.
 //!
 //! It stores objects in memory and answers as a kube-apiserver does where a kubelet
 //! or `kubectl` could tell: resource versions, watches, patches, graceful deletion,

@@ -86,7 +86,7 @@ pub struct Record {
 /// The object or collection that a path names.
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// Of which resource.
+    /// The resource.
     pub resource: &'static Resource,
     /// In which namespace; none for cluster-wide objects and lists of all namespaces.
     pub namespace: Option<String>,

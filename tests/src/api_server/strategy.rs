@@ -204,7 +204,7 @@ pub fn update(target: &Target, old: &Value, mut wanted: Value) -> Result<Value, 
     Ok(next)
 }
 
-/// What of the metadata no caller may change.
+/// Keeps the fields of the metadata that no caller may change.
 fn keep_metadata(old: &Value, wanted: &mut Value) {
     let (old, wanted) = (&old["metadata"], &mut wanted["metadata"]);
     for field in ["creationTimestamp", "generation", "name", "namespace"] {

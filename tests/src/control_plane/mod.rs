@@ -174,7 +174,7 @@ impl ControlPlane {
     }
 
     /// Sends a request in the control plane's network; the code of the answer, and its
-    /// body as JSON, or as a string when it is none.
+    /// body as JSON, or as a string when it is not JSON.
     pub async fn send(&self, client: &Client, request: Request<Body>) -> Result<(u16, Value)> {
         let client = client.clone();
         self.threads.run(send(client, request)).await?

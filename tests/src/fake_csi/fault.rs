@@ -54,7 +54,7 @@ impl Connections {
     }
 }
 
-/// Listens at a socket, of which it makes the directory.
+/// Listens on a socket; creates its directory.
 pub(super) fn listen(socket: &Path) -> io::Result<UnixListenerStream> {
     if let Some(dir) = socket.parent() {
         std::fs::create_dir_all(dir)?;

@@ -124,7 +124,7 @@ impl Drop for Serving {
     }
 }
 
-/// What a driver has mounted. A test that fails leaves nothing of it.
+/// What a driver has mounted. They are unmounted when a test fails, too.
 pub struct Mounts(FakeCsi);
 
 impl Drop for Mounts {
@@ -155,8 +155,7 @@ impl FakeCsi {
         }))
     }
 
-    /// Serves the registration and the driver on two sockets, of which it makes the
-    /// directories.
+    /// Serves the registration and the driver on two sockets; creates their directories.
     pub fn serve(&self, registration: &Path, endpoint: &Path) -> io::Result<Serving> {
         self.0.info.lock().endpoint = endpoint.to_string_lossy().into_owned();
         let driver = Server::builder()

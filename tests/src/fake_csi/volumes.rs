@@ -37,8 +37,8 @@ struct Busy {
 }
 
 impl Volumes {
-    /// Begins a call, unless the driver is still at another one, the verb of which is
-    /// returned. Several pods may be given up together.
+    /// Begins a call. If the driver is still busy with another one, returns that call's verb.
+    /// Several pods may be given up together.
     pub(super) fn begin(
         &mut self,
         id: &str,
@@ -172,7 +172,7 @@ impl Volumes {
         left
     }
 
-    /// Unmounts all of them, whoever uses them.
+    /// Unmounts all of them, even those in use.
     pub(super) fn unmount(&self) {
         for volume in self.by_id.values() {
             for path in volume.published.iter().chain(&volume.staged) {

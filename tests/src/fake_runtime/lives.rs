@@ -49,7 +49,7 @@ pub enum Event {
 /// What ends a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Itself, or whoever plays the machine.
+    /// The process itself, or the test that plays the machine.
     Itself,
     /// A stop of it: at its own time, or by force when that was over.
     Stop,

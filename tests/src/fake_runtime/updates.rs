@@ -1,4 +1,4 @@
-//! Updates of resources, of which what is 0 or empty leaves what there is.
+//! Updates of resources. A field that is 0 or empty leaves the present value.
 
 use cri_proto::runtime::v1::LinuxContainerResources;
 

@@ -1,6 +1,6 @@
-//! Whoever can write where logs are, as a pod that mounts the node's `/var/log`, can put links
-//! and pipes in the way of a container's log, and in its place. Both binaries work as root:
-//! neither writes, reads, renames or removes what such a link leads to.
+//! A process that can write where logs are, such as a pod that mounts the node's `/var/log`, can
+//! put links and pipes in the way of a container's log, and in its place. Both binaries work as
+//! root: neither writes, reads, renames or removes what such a link leads to.
 
 use std::{
     fs, io,
@@ -376,7 +376,7 @@ async fn rotation_touches_nothing_that_a_link_leads_to() {
     let secret = of_the_node(&node, "rotated", &["secret"]).join("secret");
     fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
 
-    // A rotated file that is none: the next rotation would compress what it leads to.
+    // A link in the place of a rotated file: the next rotation would compress what it leads to.
     let file = node.await_running("file", SOON).await.unwrap();
     let file_dir = log_dir(&node, &file).join("main");
     symlink(&secret, file_dir.join("0.log.20200101-000000")).unwrap();

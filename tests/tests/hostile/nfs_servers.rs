@@ -1,4 +1,4 @@
-//! Servers of volumes that do not answer: whoever mounts from one waits, maybe for ever.
+//! Servers of volumes that do not answer: a mount from such a server may wait for ever.
 
 use std::{fs, time::Duration};
 

@@ -1,5 +1,5 @@
-//! Whoever reaches a node's port can connect to it, as often as he likes and without ever
-//! saying anything.
+//! Anyone who reaches a node's port can connect to it any number of times and never send a
+//! request.
 
 use std::{net::SocketAddr, time::Duration};
 

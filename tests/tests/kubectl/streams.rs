@@ -147,7 +147,7 @@ async fn exec_on_a_terminal(on: &Cluster) -> Result<()> {
     gone(on, "terminal").await
 }
 
-/// Runs a pod that says what it is told by whoever attaches.
+/// Runs a pod that echoes the input of attached clients.
 async fn listens(on: &Cluster) -> Result<()> {
     let pod = serde_json::json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "listens"},

@@ -63,7 +63,7 @@ struct Inner {
 }
 
 impl Kubelet {
-    /// Serves whoever has a client certificate of `server`'s authority.
+    /// Serves clients with a certificate of `server`'s authority.
     pub async fn start(server: &ApiServer) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();

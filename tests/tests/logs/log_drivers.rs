@@ -103,7 +103,7 @@ async fn a_log_driver_that_cannot_be_read_is_named_in_the_log() {
     let message = "the engine's log driver \"none\" cannot be read back";
     let is_there = async |_: &Node| Ok(fs::read_to_string(&logging.log)?.contains(message));
     node.await_until("it says so", END, is_there).await.unwrap();
-    // Once, whoever is restarted, and if the crash came before it was noted down.
+    // Once, no matter which side is restarted, and if the crash came before it was noted down.
     node.kill_shim().unwrap();
     let noted = node.path(&format!("shim/logs/{}.json", logging.id));
     let _ = fs::remove_file(noted);

@@ -38,7 +38,7 @@ pub fn rows() -> Vec<Row> {
         ),
         row(
             "image-invalid",
-            "a name that is none: InvalidImageName",
+            "an invalid name: InvalidImageName",
             "containers: [{name: c, image: 'NOT A NAME'}]",
         )
         .phase("Pending")

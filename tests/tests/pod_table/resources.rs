@@ -1,4 +1,4 @@
-//! Resources, and what of them reaches the cgroup.
+//! Resources, as they reach the cgroup.
 
 use crate::row::{Row, contains, row};
 

@@ -157,7 +157,7 @@ impl<'a> Subject<'a> {
         fs::read_to_string(self.dir.join(name)).unwrap_or_default()
     }
 
-    /// Fetches a page over HTTP from where the pods are; `None` when it cannot be had.
+    /// Fetches a page over HTTP from where the pods are; `None` on any failure.
     pub fn fetch(&self, url: &str) -> Result<Option<String>> {
         let wget = ["timeout", "5", "busybox", "wget", "-q", "-O", "-", url];
         let page = self.node.in_net(&wget)?;

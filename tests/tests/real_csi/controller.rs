@@ -43,7 +43,7 @@ pub struct Created {
     /// What the driver knows it by.
     #[prost(string, tag = "2")]
     pub volume_id: String,
-    /// What the driver wants to be told of it.
+    /// Attributes that the driver wants to get back with the volume.
     #[prost(btree_map = "string, string", tag = "3")]
     pub volume_context: BTreeMap<String, String>,
 }

@@ -10,7 +10,7 @@ use crate::{
 
 const VOLUMES: &str = "/api/v1/persistentvolumes";
 const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
-/// What the driver calls the place that its volumes can be had at.
+/// The driver's topology key.
 const TOPOLOGY: &str = "topology.hostpath.csi/node";
 
 const MIB: i64 = 1024 * 1024;

@@ -1,6 +1,6 @@
 //! Pods are made, used and removed in parallel while the shim is killed and the engine is
 //! stopped and killed at random moments, and while some of the engine's events never come,
-//! some requests fail and some answers are late. At the end nothing of them is left, no line of
+//! some requests fail and some answers are late. At the end no trace of them is left, no line of
 //! a log was lost or doubled, and no pod failed without a cause. `E2E_SOAK_SECONDS` says for how
 //! long; without it, short. `E2E_SOAK_SEED` makes the choices of another run again.
 

@@ -181,7 +181,7 @@ impl State {
         }
     }
 
-    /// Whether `id` was a stream, though it is none any more.
+    /// Whether `id` is the id of a stream that has ended.
     pub(super) fn is_past(&self, id: u32) -> bool {
         if (id % 2 == 1) == self.server {
             id <= self.last_theirs

@@ -30,7 +30,7 @@ use super::{
 };
 use location::Location;
 
-/// What of a kubelet's refusal is read, in bytes.
+/// Bytes that are read of a kubelet's refusal.
 const LONGEST_REFUSAL: usize = 2048;
 
 /// Whether a subresource is answered by a kubelet.

@@ -28,7 +28,7 @@ pub fn apply(spec: &mut Value) {
     }
 }
 
-/// What is there of each container's status, whoever wrote it.
+/// Fills the fields that each container's status has, no matter which client wrote it.
 pub fn complete_status(status: &mut Value) {
     let Some(fields) = status.as_object_mut() else {
         return;

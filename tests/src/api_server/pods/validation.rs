@@ -1,4 +1,4 @@
-//! What a pod must have, and what of it may change afterwards.
+//! The fields that a pod must have, and those that may change later.
 
 use serde_json::{Value, json};
 

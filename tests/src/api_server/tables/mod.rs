@@ -34,7 +34,7 @@ pub(super) enum Form {
     Metadata,
 }
 
-/// What of its object a row of a table carries (`includeObject`).
+/// The part of its object that a row of a table carries (`includeObject`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rows {
     /// Nothing.

@@ -1,4 +1,4 @@
-//! What comes in, and what of it is given back as window.
+//! Received frames, and the window that is given back for them.
 
 use super::*;
 
