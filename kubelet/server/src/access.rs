@@ -1,4 +1,4 @@
-//! Who is let in to what: authentication and authorization of each request.
+//! Access control: authentication and authorization of each request.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -18,17 +18,17 @@ use super::{
     tls::{PeerCertificates, client_authority::ClientAuthority},
 };
 
-/// Lets requests in, or tells them why not.
+/// Admits requests, or returns the reason for the refusal.
 #[derive(Debug)]
 pub(super) struct Access {
     authenticator: Authenticator,
     authorizer: Authorizer,
 }
 
-/// What was asked for needs an API server, and there is none.
+/// The configuration needs an API server, and there is none.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    /// Tokens cannot be reviewed.
+    /// Bearer tokens cannot be reviewed.
     #[error(
         "no client provided, cannot use webhook authentication: without an API server authentication.webhook.enabled (--authentication-token-webhook) must be false"
     )]
@@ -76,17 +76,17 @@ impl Access {
         })
     }
 
-    /// The bounds on questions to the API server.
+    /// The bounds on reviews by the API server.
     pub(super) fn bounds(&self) -> Vec<Arc<Bound>> {
         let mut bounds = self.authenticator.bounds();
         bounds.extend(self.authorizer.bounds());
         bounds
     }
 
-    /// Whether a request from `address` is let in.
+    /// Checks whether a request from `address` is authenticated and authorized.
     ///
     /// # Errors
-    /// The answer for its caller, when it is not.
+    /// The response for the refused caller.
     pub(super) async fn check(
         &self,
         request: &Parts,
@@ -117,7 +117,7 @@ impl Access {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
                 Err(error) => {
-                    // The authorizer says so, once for all requests.
+                    // The authorizer logs an outage once, instead of for each request.
                     debug!(user = user.name, verb, subresource, %error, "Authorization error");
                     let name = &user.name;
                     let reason = format!(

@@ -1,4 +1,4 @@
-//! Answers in the forms that upstream's clients know.
+//! Responses in the formats that upstream's clients expect.
 
 use axum::{
     body::Body,
@@ -6,7 +6,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-/// Plain text.
+/// A plain text response.
 pub(super) fn text(status: StatusCode, body: String) -> Response {
     let headers = [
         (
@@ -21,13 +21,13 @@ pub(super) fn text(status: StatusCode, body: String) -> Response {
     (status, headers, body).into_response()
 }
 
-/// JSON that is written already.
+/// A response with serialized JSON.
 pub(super) fn json(body: impl Into<Body>) -> Response {
     let json = HeaderValue::from_static("application/json");
     ([(header::CONTENT_TYPE, json)], body.into()).into_response()
 }
 
-/// An error of Go's `http.Error`: the text and a line's end.
+/// An error in the format of Go's `http.Error`: the text and a newline.
 pub(super) fn error(status: StatusCode, reason: impl std::fmt::Display) -> Response {
     text(status, format!("{reason}\n"))
 }

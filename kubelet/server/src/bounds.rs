@@ -1,5 +1,5 @@
-//! Requests that take as long as their client likes have places of their own, each kind for
-//! itself: they never take the last place of the requests that are answered at once.
+//! Limits on requests that last as long as the client wants. Each kind has a limit of its own, so
+//! that they never use up the capacity for short requests.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::answer::error;
 
-/// Seconds until a client may try again when there was no place for it.
+/// Seconds until a refused client may try again.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("10");
 
-/// The places of one kind of requests.
+/// Limits the concurrent requests of one kind.
 #[derive(Clone, Debug)]
 pub(super) struct Gate {
     what: &'static str,
@@ -24,13 +24,13 @@ pub(super) struct Gate {
     bound: Arc<Bound>,
 }
 
-/// The place of a request, until it is dropped.
+/// Permits one request, until it is dropped.
 pub(super) type Entered = OwnedSemaphorePermit;
 
 /// The gates of a server.
 #[derive(Clone, Debug)]
 pub(super) struct Gates {
-    /// Logs that are followed.
+    /// Followed container logs.
     pub(super) followed_logs: Gate,
     /// `/exec`.
     pub(super) commands: Gate,
@@ -38,7 +38,7 @@ pub(super) struct Gates {
     pub(super) attached: Gate,
     /// `/portForward`.
     pub(super) port_forwards: Gate,
-    /// `/run`: what a command prints is in memory until it ends.
+    /// `/run`. The output of a command is in memory until the command ends.
     pub(super) runs: Gate,
 }
 
@@ -52,10 +52,10 @@ impl Gate {
         }
     }
 
-    /// A place.
+    /// Admits a request.
     ///
     /// # Errors
-    /// The answer for the client when there is none.
+    /// The response to the client if the limit is reached.
     pub(super) fn enter(&self) -> Result<Entered, Box<Response>> {
         Arc::clone(&self.places).try_acquire_owned().map_err(|_| {
             self.bound.reach();
@@ -70,9 +70,9 @@ impl Gate {
 }
 
 impl Gates {
-    /// The gates of a server: half as many followed logs as it has room for connections, and a
-    /// quarter of each other kind of streams, which are no longer among its connections once
-    /// they are upgraded.
+    /// The gates of a server. The limits are relative to its limit on connections: half of it for
+    /// followed logs, a quarter for each kind of stream, since upgraded connections no longer count
+    /// as connections, and 1/128 for `/run`.
     pub(super) fn new(server: &'static str, room: Room) -> Self {
         let gate = |name, what, part| Gate::new(server, name, what, room.connections / part);
         Self {
@@ -96,12 +96,12 @@ impl Gates {
     }
 }
 
-/// How often each bound was reached.
+/// Counts how often each bound was reached.
 #[derive(Debug, Default)]
 pub(super) struct BoundMetrics(Vec<Arc<Bound>>);
 
 impl BoundMetrics {
-    /// Adds bounds to those that are shown.
+    /// Adds bounds to the metrics.
     pub(super) fn add(&mut self, bounds: impl IntoIterator<Item = Arc<Bound>>) {
         self.0.extend(bounds);
     }

@@ -1,4 +1,4 @@
-//! `/checkpoint/{namespace}/{pod}/{container}`: a container's state, written to a file.
+//! `/checkpoint/{namespace}/{pod}/{container}`: writes a checkpoint of a container to a file.
 
 use std::{
     fs::DirBuilder,
@@ -94,7 +94,7 @@ async fn checkpoint<V: NodeView>(
     Ok(location)
 }
 
-/// What a container had in its memory is for root alone.
+/// Only root may read checkpoints: they contain the memory of containers.
 fn make(dir: &FilePath) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }

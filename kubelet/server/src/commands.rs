@@ -1,4 +1,4 @@
-//! `/run`: a command's output, once it has ended.
+//! `/run`: runs a command in a container and returns the output after it has ended.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ fn run<V: NodeView>(view: V, gate: Gate) -> MethodRouter {
     )
 }
 
-/// What a command prints. It may take as long as its caller waits.
+/// The output of a command. There is no time limit except the client's patience.
 async fn output<V: NodeView>(
     view: &V,
     path: &[String],

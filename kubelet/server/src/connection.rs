@@ -1,4 +1,4 @@
-//! Connections, and what one client can take of the kubelet.
+//! Connections, and limits on what a single client can use.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -35,56 +35,56 @@ use super::{
     until_read::until_read,
 };
 
-/// Headers of a request.
+/// Maximum number of headers in a request.
 const HEADERS: usize = 256;
-/// How long a client may take for its first request, the handshake of TLS included: it has
-/// shown nothing before.
+/// Deadline of the first request on a connection, including the TLS handshake: until then the
+/// client is unknown.
 const FIRST_REQUEST: Duration = Duration::from_secs(10);
-/// How long the last request of a connection may take after its time.
+/// Grace period of the request in flight when the connection's lifetime ends or the server stops.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// Between two signs of life that an idle client is asked for, as Go's servers.
+/// Idle time and interval of TCP keep-alive probes, as in Go's servers.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// What the clients of a server can take of it.
+/// Limits on the clients of a server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Bytes of a request's head. Bodies are read by nobody who does not limit them.
+    /// Bytes of a request's head. Handlers that read a body limit it themselves.
     head_bytes: usize,
-    /// How long a request's head may take, idling between requests included.
+    /// Deadline of a request's head, including the idle time before it.
     head_time: Duration,
-    /// How long a connection may last.
+    /// Maximum age of a connection.
     lifetime: Duration,
 }
 
-/// What the servers have room for where anybody may connect.
+/// Capacity of the servers without access control.
 pub(super) const OPEN_ROOM: Room = Room::open(64);
-/// Connections on the secure port.
+/// Maximum number of connections on the secure port.
 const SECURE_CONNECTIONS: usize = 1024;
-/// Files that a connection of the secure port may lead to, and those of the upgraded ones
-/// that are no longer among the connections.
+/// Open files that are set aside for each connection of the secure port: those that it leads to,
+/// and those of upgraded connections, which no longer count as connections.
 const SECURE_FILES: usize = 8;
 
-/// What the secure port has room for.
+/// Capacity of the secure port.
 pub(super) fn secure_room() -> Room {
     Room::within_open_files(SECURE_CONNECTIONS, SECURE_FILES)
 }
 
 impl Limits {
-    /// Where anybody may connect, so that nobody holds a connection by reading slowly.
+    /// For servers without access control. The lifetime keeps slow readers from holding
+    /// connections.
     pub(super) const OPEN: Self = Self {
         head_bytes: 16 * 1024,
         head_time: Duration::from_secs(30),
         lifetime: Duration::from_secs(300),
     };
-    /// On the socket: a log may be followed for as long as its container runs.
+    /// For the unix socket: a log may be followed as long as its container runs.
     pub(super) const SOCKET: Self = Self {
         lifetime: Duration::MAX,
         ..Self::OPEN
     };
-    /// On the secure port, where commands come as parts of paths, and the API server holds
-    /// a connection for each log that is followed. A connection idles as long as upstream
-    /// lets it.
+    /// For the secure port. Commands are part of the URL, and the API server holds a connection for
+    /// each followed log. The idle time is upstream's.
     pub(super) const SECURE: Self = Self {
         head_bytes: 128 * 1024,
         head_time: Duration::from_secs(90),
@@ -92,15 +92,15 @@ impl Limits {
     };
 }
 
-/// What is served on a listener, and to whom.
+/// The routes of a listener, with limits and access control.
 #[derive(Clone)]
 pub(super) struct Service {
     pub(super) routes: Router,
     pub(super) limits: Limits,
     pub(super) places: Arc<Places>,
-    /// For the secure port: its TLS, and who is let in.
+    /// TLS and access control, on the secure port.
     pub(super) guard: Option<(Arc<Tls>, Arc<Access>)>,
-    /// Where its requests are counted, and as what.
+    /// Request metrics, and the server type to count requests under.
     pub(super) counted: Option<(Arc<HttpMetrics>, ServerType)>,
 }
 
@@ -115,16 +115,16 @@ impl Service {
         }
     }
 
-    /// The same, with its requests counted as those of the read-only API.
+    /// Counts requests as requests to the read-only API.
     pub(super) fn counted(mut self, metrics: Arc<HttpMetrics>) -> Self {
         self.counted = Some((metrics, ServerType::ReadOnly));
         self
     }
 }
 
-/// Where connections come from.
+/// The origin of a connection.
 pub(super) trait Origin {
-    /// The address, where there are addresses.
+    /// The IP address; `None` for unix sockets.
     fn ip(&self) -> Option<IpAddr>;
 }
 
@@ -140,7 +140,7 @@ impl Origin for unix::SocketAddr {
     }
 }
 
-/// Serves whoever connects, until `cancel`.
+/// Serves connections until `cancel`, then waits for them to end.
 pub(super) async fn serve<L>(mut listener: L, service: Service, cancel: CancellationToken)
 where
     L: Listener<Addr: Origin>,
@@ -177,8 +177,8 @@ where
     connections.wait().await;
 }
 
-/// Keystrokes do not wait for more, and a client whose machine or network is gone is
-/// found out, as Go's servers do.
+/// Disables Nagle's algorithm, so that keystrokes are sent at once, and enables keep-alive, which
+/// detects dead peers, as Go's servers do.
 pub(super) fn keep_alive(socket: &mut TcpStream) {
     let _ = socket.set_nodelay(true);
     let set = set_socket_keepalive(&*socket, true)
@@ -258,7 +258,7 @@ async fn serve_connection(
     }
 }
 
-/// Counts a request, where it is to be, and answers it.
+/// Answers a request, and counts it if the service has metrics.
 async fn answer(
     request: Request<Incoming>,
     service: Service,
@@ -274,7 +274,7 @@ async fn answer(
     Ok(until_read(answer, (busy, serving)))
 }
 
-/// Nothing is routed before it is let in: there is no way around it.
+/// Checks access before routing, so that no route can bypass it.
 async fn answer_who_is_let_in(
     request: Request<Incoming>,
     service: Service,
@@ -285,7 +285,8 @@ async fn answer_who_is_let_in(
     if let Some((_, access)) = &service.guard
         && let Err(mut refusal) = access.check(&head, &peer, place.address()).await
     {
-        // A stranger has one attempt, and makes room for others.
+        // A client that was never authorized gets one attempt; closing its connection makes room
+        // for others.
         if place.is_strangers() {
             let headers = refusal.headers_mut();
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -293,7 +294,7 @@ async fn answer_who_is_let_in(
         return Ok((*refusal, None));
     }
     let busy = place.let_in();
-    // They were for this door alone.
+    // They are for authentication only.
     remove_tokens(&mut head.headers);
     let request = Request::from_parts(head, Body::new(body));
     let answer = service.routes.oneshot(request).await?;

@@ -1,5 +1,4 @@
-//! `/containerLogs/{namespace}/{pod}/{container}`: a container's log, and what is
-//! written to it while somebody reads.
+//! `/containerLogs/{namespace}/{pod}/{container}`: the log of a container, followed on request.
 
 use axum::{
     Router,
@@ -15,8 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{NodeView, bounds::Gate, until_read::until_read};
 
-/// Whoever reads a log is let go when the kubelet stops. Who follows one has a place of
-/// `follow`.
+/// Responses end with `cancel`. Followed logs are limited by `follow`.
 pub(super) fn routes<V: NodeView>(view: V, follow: Gate, cancel: CancellationToken) -> Router {
     let logs = move |Path((namespace, pod, container)): Path<(String, String, String)>,
                      Query(parameters): Query<Vec<(String, String)>>| async move {

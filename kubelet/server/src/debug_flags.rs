@@ -1,4 +1,4 @@
-//! `/debug/flags/v`: the log's verbosity, changed while the kubelet runs.
+//! `/debug/flags/v`: changes the log verbosity at run time.
 
 use axum::{
     Router,
@@ -12,7 +12,7 @@ use super::{
     answer::{error, text},
 };
 
-/// Bytes of a request; a number is shorter.
+/// Size limit of a request body, in bytes; a number is shorter.
 const LONGEST: usize = 64;
 
 pub(super) fn routes(view: impl NodeView) -> Router {

@@ -1,5 +1,4 @@
-//! The handlers that are on the secure port alone, and what stands in the place of those
-//! that are switched off.
+//! The handlers that only the secure port has, and the responses of disabled handlers.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -17,10 +16,10 @@ use super::{
     streams, system_logs,
 };
 
-/// Whose files `/logs/` shows.
+/// The directory that `/logs/` serves.
 const SYSTEM_LOGS: &str = "/var/log";
 
-/// Where handlers are that `enableDebuggingHandlers` switches off.
+/// Base paths of the debugging handlers, which return 405 when these are disabled.
 const DEBUGGING: [&str; 8] = [
     "/run",
     "/exec",
@@ -32,8 +31,7 @@ const DEBUGGING: [&str; 8] = [
     "/logs",
 ];
 
-/// The handlers that are not on the read-only port. Streams that are carried are tasks of
-/// `tasks`.
+/// The handlers that the read-only port does not have. Proxied streams run as tasks of `tasks`.
 pub(super) fn routes<V: NodeView>(
     view: V,
     options: &SecureOptions,
@@ -93,7 +91,7 @@ pub(super) fn routes<V: NodeView>(
         ))
 }
 
-/// What says that there are no debugging handlers here.
+/// The responses of disabled debugging handlers.
 pub(super) fn disabled() -> Router {
     let routes = Router::new();
     DEBUGGING.into_iter().fold(routes, |routes, base| {
@@ -101,7 +99,7 @@ pub(super) fn disabled() -> Router {
     })
 }
 
-/// Answers everything below a path by why it is switched off.
+/// Returns 405 with the reason for every request below a path.
 fn switched_off(base: &str, reason: &'static str) -> Router {
     let answer = any(async move || error(StatusCode::METHOD_NOT_ALLOWED, reason));
     Router::new()

@@ -1,9 +1,9 @@
-//! Ends of answers that are sent apart from their last bytes.
+//! Delays the end of a chunked response until its last bytes are flushed.
 //!
-//! Go's client tells the end of a chunked answer together with its last bytes when both
-//! come in one record of TLS, and the reader by which the API server gives logs to
-//! WebSocket clients (`wsstream`) drops bytes that come with the end. Servers in Go write
-//! the end once the handler is done, by when what it wrote is flushed.
+//! Go's client reports the end of a chunked response together with the last bytes if both arrive in
+//! one TLS record, and the reader with which the API server passes logs to WebSocket clients
+//! (`wsstream`) drops bytes that come with the end. Servers in Go write the end after the handler
+//! has returned, when its output is already flushed.
 
 use std::{
     io::{self, IoSlice},
@@ -23,7 +23,7 @@ use futures::task::AtomicWaker;
 use hyper::body::{Body as _, Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// How often everything that a connection was given was sent.
+/// Counts how often a connection was flushed completely.
 #[derive(Debug, Default)]
 pub(super) struct Flushes {
     count: AtomicU64,
@@ -36,7 +36,7 @@ impl Flushes {
     }
 }
 
-/// A connection whose flushes are counted.
+/// A connection that counts its flushes.
 pub(super) struct Counted<S> {
     stream: S,
     flushes: Arc<Flushes>,
@@ -98,8 +98,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
     }
 }
 
-/// Sends the end of an answer that does not tell its length once its bytes are sent, on the
-/// connection whose flushes these are.
+/// Delays the end of a response of unknown length until its bytes are flushed. `flushes` belongs to
+/// the response's connection.
 pub(super) fn end_apart(answer: Response, flushes: &Arc<Flushes>) -> Response {
     if answer.body().size_hint().exact().is_some() {
         return answer;
@@ -118,7 +118,7 @@ pub(super) fn end_apart(answer: Response, flushes: &Arc<Flushes>) -> Response {
 struct Ending {
     body: Body,
     flushes: Arc<Flushes>,
-    /// The flushes before the last bytes were given to the connection.
+    /// The number of flushes when the last bytes were handed to the connection.
     given: Option<u64>,
     is_over: bool,
 }

@@ -1,11 +1,11 @@
-//! Answers that are good for a while.
+//! A cache with expiry.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Entries of one cache. When it is full what expires first makes room.
+/// Maximum number of entries. A full cache evicts the entry that expires first.
 const CAPACITY: usize = 4096;
 
 /// A bounded cache whose entries each have their own time to live.
@@ -19,7 +19,7 @@ impl<K, V> Default for Expiring<K, V> {
 }
 
 impl<K: Ord + Clone, V: Clone> Expiring<K, V> {
-    /// What was put in, unless its time is over.
+    /// The value of a key, unless it has expired.
     pub(super) fn get(&self, key: &K) -> Option<V> {
         let mut entries = self.0.lock();
         let (value, until) = entries.get(key)?;
@@ -30,7 +30,7 @@ impl<K: Ord + Clone, V: Clone> Expiring<K, V> {
         None
     }
 
-    /// Puts something in for `ttl`; nothing when that is zero.
+    /// Stores a value for `ttl`; does nothing if that is zero.
     pub(super) fn put(&self, key: K, value: V, ttl: Duration) {
         let now = Instant::now();
         let Some(until) = now.checked_add(ttl).filter(|until| *until > now) else {

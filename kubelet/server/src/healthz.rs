@@ -1,5 +1,4 @@
-//! `/healthz`: whether this kubelet still does its work, in the form of the
-//! Kubernetes components' health checks.
+//! `/healthz`: the kubelet's health, in the format of the health checks of Kubernetes components.
 
 use axum::{
     Router,
@@ -11,7 +10,7 @@ use axum::{
 
 use super::{NodeView, answer::text};
 
-/// The checks, in their order.
+/// The checks, in the order of the report.
 const CHECKS: [&str; 3] = ["ping", "log", "syncloop"];
 
 /// `/healthz` with all checks, and `/healthz/CHECK` with one.
@@ -26,7 +25,7 @@ pub(super) fn routes<V: NodeView>(view: V) -> Router {
         .route("/healthz/{check}", get(one))
 }
 
-/// The process answers, and its log is never held back: `ping` and `log` are so.
+/// Runs a check. `ping` and `log` always pass: the process responds, and logging never blocks.
 fn run(view: &impl NodeView, check: &str) -> Result<(), String> {
     match check {
         "syncloop" => view.healthy(),
@@ -34,8 +33,8 @@ fn run(view: &impl NodeView, check: &str) -> Result<(), String> {
     }
 }
 
-/// All checks: `ok`, or what each one found. `?verbose` always tells each, and
-/// `?exclude=CHECK` leaves one out.
+/// Runs all checks: `ok`, or the result of each if one failed. `?verbose` always lists each, and
+/// `?exclude=CHECK` skips one.
 fn check_all(view: &impl NodeView, query: Option<&str>) -> Response {
     let parameters: Vec<(&str, &str)> = query
         .unwrap_or_default()

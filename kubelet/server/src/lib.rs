@@ -1,6 +1,6 @@
-//! The kubelet's HTTP servers: the secure port with everything, for callers who are let in;
-//! `/healthz`; the read-only API on a port and on a unix socket; and the logs of containers
-//! on the socket too, which only its owner can open.
+//! The kubelet's HTTP servers: the full API on the secure port, for authorized callers; `/healthz`
+//! on its own port; the read-only API on a port and on a unix socket. Only its owner can open the
+//! socket, which also serves running pods and container logs.
 
 #![forbid(unsafe_code)]
 
@@ -71,58 +71,58 @@ pub use view::NodeView;
 /// Why a server cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// Its address is taken, or is none of this host.
+    /// The address is in use, or does not belong to this host.
     #[error("cannot serve {what} on {address}: {source}; choose another one with {option}")]
     Bind {
-        /// What was to be served.
+        /// The server.
         what: &'static str,
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// The fields and flags that decide the address.
+        /// The fields and flags that set the address.
         option: &'static str,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// The unix socket cannot be made.
+    /// The unix socket cannot be created.
     #[error("cannot serve `kubelet status` and `kubelet logs` on {}: {source}; choose another place with --root-dir", path.display())]
     Socket {
-        /// Where.
+        /// Path of the socket.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// The secure port's certificate cannot be used.
+    /// The secure port's certificate is unusable.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
-    /// No certificate can be made for the secure port.
+    /// A self-signed certificate cannot be created for the secure port.
     #[error(transparent)]
     SelfSigned(#[from] SelfSignedError),
-    /// The authorities of client certificates cannot be used.
+    /// The client certificate authorities are unusable.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
-    /// Who is let in cannot be found out as configured.
+    /// The configured authentication or authorization needs an API server.
     #[error(transparent)]
     Access(#[from] AccessError),
 }
 
-/// The servers' listeners: bound, so that nothing can fail any more.
+/// The servers with their listeners bound, so that nothing can fail any more.
 #[derive(Debug)]
 pub struct Servers {
     healthz: Option<TcpListener>,
     read_only: Option<TcpListener>,
     secure: Option<(TcpListener, Secure)>,
-    /// What of the cluster has metrics to show.
+    /// Collectors of the metrics that only a node in a cluster has.
     metrics: Vec<Arc<dyn Collector>>,
     socket: UnixListener,
 }
 
 impl Servers {
-    /// Takes the addresses, and the socket in the root directory; reads or makes the secure
+    /// Binds the addresses and the socket in the root directory, and loads or creates the secure
     /// port's certificate.
     ///
     /// # Errors
-    /// The address that cannot be had and the option that names it, or what else the secure
-    /// port lacks.
+    /// An address cannot be bound, with the option that sets it; or the secure port cannot be set
+    /// up.
     pub async fn bind(
         options: &ServerOptions,
         root_dir: &Path,
@@ -160,15 +160,14 @@ impl Servers {
         })
     }
 
-    /// The addresses that are served: of `/healthz`, of the read-only API, and of the
-    /// secure port.
+    /// The bound addresses of `/healthz`, of the read-only API and of the secure port.
     pub fn addresses(&self) -> [Option<SocketAddr>; 3] {
         let secure = self.secure.as_ref().map(|(listener, _)| listener);
         [self.healthz.as_ref(), self.read_only.as_ref(), secure]
             .map(|listener| listener.and_then(|bound| bound.local_addr().ok()))
     }
 
-    /// Serves until `cancel`, and then until the requests that run are answered.
+    /// Serves until `cancel`, then finishes the requests in flight.
     pub async fn serve<V: NodeView>(self, view: V, cancel: CancellationToken) {
         let health = healthz::routes(view.clone());
         let http = Arc::<HttpMetrics>::default();
@@ -221,7 +220,7 @@ impl Servers {
     }
 }
 
-/// What upstream serves without authentication on the read-only port.
+/// The handlers that upstream serves on the read-only port, without authentication.
 fn read_only_routes<V: NodeView>(view: V, collectors: Collectors) -> Router {
     healthz::routes(view.clone())
         .merge(pods::routes(view.clone()))
@@ -230,7 +229,7 @@ fn read_only_routes<V: NodeView>(view: V, collectors: Collectors) -> Router {
         .merge(machine_info::routes())
 }
 
-/// Connections that wait to be accepted, as tokio's own.
+/// Size of the accept queue, the same as tokio's own.
 const BACKLOG: u32 = 1024;
 
 async fn bind(
@@ -252,8 +251,8 @@ async fn bind(
     }
 }
 
-/// Listens. The unspecified address is that of both families, as upstream's, where the
-/// host has both.
+/// Listens on an address. The IPv4 unspecified address covers both IP families, as upstream, if the
+/// host supports both.
 async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     if address.ip() == IpAddr::V4(Ipv4Addr::UNSPECIFIED)
         && let Ok(listener) = listen_on_both(address.port())

@@ -1,4 +1,4 @@
-//! `/spec/`: what this machine is, in the shape of cAdvisor's `MachineInfo`.
+//! `/spec/`: the machine's hardware, in the format of cAdvisor's `MachineInfo`.
 
 use std::{fs, path::Path};
 
@@ -18,7 +18,7 @@ pub(super) fn routes() -> Router {
         .route("/spec/", answer)
 }
 
-/// Reads it. Blocks for a moment.
+/// Reads the machine's data. Blocks briefly.
 fn read() -> Value {
     let machine = Machine::read();
     let line = |path: &str| {
@@ -50,7 +50,7 @@ fn huge_pages(bytes: u64) -> Value {
     json!({"page_size": kibibytes, "num_pages": pages.trim().parse::<u64>().unwrap_or_default()})
 }
 
-/// Network devices other than the loopback's, by name.
+/// Network devices except the loopback device, by name.
 fn network_devices(dir: &Path) -> Vec<Value> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries
@@ -69,7 +69,7 @@ fn network_devices(dir: &Path) -> Vec<Value> {
     names.iter().map(device).collect()
 }
 
-/// Cores and sockets; what cannot be told is one.
+/// The numbers of physical cores and sockets; 1 if unknown.
 fn physical(cpuinfo: &str) -> (usize, usize) {
     let mut cores = std::collections::BTreeSet::new();
     let mut sockets = std::collections::BTreeSet::new();
@@ -83,7 +83,7 @@ fn physical(cpuinfo: &str) -> (usize, usize) {
     (cores.len().max(1), sockets.len().max(1))
 }
 
-/// In kHz; 0 where the machine does not tell.
+/// The CPU frequency in kHz; 0 if unknown.
 fn frequency(cpuinfo: &str) -> u64 {
     let megahertz = field(cpuinfo, "cpu MHz").unwrap_or_default();
     let (whole, fraction) = megahertz.split_once('.').unwrap_or((megahertz, ""));

@@ -1,4 +1,4 @@
-//! Options of the servers: addresses, TLS, who is let in, and which handlers there are.
+//! Options of the servers: addresses, TLS, access control, and enabled handlers.
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -7,100 +7,101 @@ use serde_json::Value;
 
 use super::tls::parameters::TlsParameters;
 
-/// Which addresses are served.
+/// The addresses to serve on.
 #[derive(Clone, Debug, Default)]
 pub struct ServerOptions {
-    /// `/healthz` (`healthzBindAddress`, `healthzPort`).
+    /// Address of `/healthz` (`healthzBindAddress`, `healthzPort`).
     pub healthz: Option<SocketAddr>,
-    /// What upstream serves without authentication (`address`, `readOnlyPort`).
+    /// Address of the read-only API, which has no authentication (`address`, `readOnlyPort`).
     pub read_only: Option<SocketAddr>,
     /// The secure port; not opened when unset (`enableServer`).
     pub secure: Option<SecureOptions>,
 }
 
-/// The secure port.
+/// Options of the secure port.
 #[derive(Clone, Debug)]
 pub struct SecureOptions {
-    /// Where (`address`, `port`).
+    /// Its address (`address`, `port`).
     pub address: SocketAddr,
-    /// Name of this node: in its certificate, and in questions about access to it.
+    /// Name of this node, for its certificate and for access reviews.
     pub node_name: String,
-    /// The kubelet's own files (`--root-dir`).
+    /// The kubelet's root directory (`--root-dir`).
     pub root_dir: PathBuf,
-    /// Its certificate, unless the API server signs one.
+    /// Source of its certificate. A certificate signed by the API server replaces a self-signed
+    /// one.
     pub certificate: CertificateSource,
-    /// Versions and cipher suites (`tlsMinVersion`, `tlsCipherSuites`).
+    /// TLS versions and cipher suites (`tlsMinVersion`, `tlsCipherSuites`).
     pub tls: TlsParameters,
-    /// Who is let in.
+    /// Authentication and authorization.
     pub access: AccessOptions,
-    /// What is served.
+    /// Enabled handlers.
     pub handlers: HandlerOptions,
-    /// Who vouches for a runtime that streams over TLS.
+    /// Root certificates for a runtime whose streaming server uses TLS.
     pub streaming_roots: Roots,
-    /// The configuration in effect, as `/configz` shows it.
+    /// The configuration in effect, as served by `/configz`.
     pub configz: Value,
 }
 
-/// Where the certificate of the secure port comes from.
+/// Source of the secure port's certificate.
 #[derive(Clone, Debug)]
 pub enum CertificateSource {
-    /// From these files (`tlsCertFile`, `tlsPrivateKeyFile`).
+    /// Files (`tlsCertFile`, `tlsPrivateKeyFile`).
     Files {
-        /// The certificate, and those between it and its authority.
+        /// The certificate, followed by the intermediate certificates.
         certificate: PathBuf,
-        /// Its key.
+        /// The private key.
         key: PathBuf,
     },
-    /// Made once, and kept in this directory (`--cert-dir`).
+    /// A self-signed certificate, created once and kept in this directory (`--cert-dir`).
     SelfSigned(PathBuf),
 }
 
-/// Who is let in to the secure port.
+/// Access control of the secure port.
 #[derive(Clone, Debug, Default)]
 pub struct AccessOptions {
-    /// How callers show who they are.
+    /// Authentication of callers.
     pub authentication: AuthenticationOptions,
-    /// What they may do.
+    /// Authorization of callers.
     pub authorization: AuthorizationMode,
 }
 
-/// How callers show who they are.
+/// Authentication of callers.
 #[derive(Clone, Debug, Default)]
 pub struct AuthenticationOptions {
     /// Authorities of client certificates (`authentication.x509.clientCAFile`).
     pub client_ca_file: Option<PathBuf>,
-    /// Bearer tokens are reviewed by the API server (`authentication.webhook.enabled`).
+    /// Whether the API server reviews bearer tokens (`authentication.webhook.enabled`).
     pub webhook: bool,
-    /// How long reviewed tokens are remembered (`authentication.webhook.cacheTTL`).
+    /// How long reviewed tokens are cached (`authentication.webhook.cacheTTL`).
     pub cache_ttl: Duration,
-    /// Who shows nothing is let in as nobody in particular
+    /// Whether requests without credentials are anonymous requests instead of being rejected
     /// (`authentication.anonymous.enabled`).
     pub anonymous: bool,
 }
 
 impl AuthenticationOptions {
-    /// Whether anybody at all can be let in.
+    /// Whether any authentication method is enabled.
     pub const fn is_possible(&self) -> bool {
         self.client_ca_file.is_some() || self.webhook || self.anonymous
     }
 }
 
-/// What callers may do (`authorization.mode`).
+/// Authorization of callers (`authorization.mode`).
 #[derive(Clone, Copy, Debug, Default)]
 pub enum AuthorizationMode {
-    /// Everything.
+    /// Allows everything.
     #[default]
     AlwaysAllow,
-    /// What the API server says.
+    /// Asks the API server.
     Webhook {
-        /// How long yes is remembered (`authorization.webhook.cacheAuthorizedTTL`).
+        /// How long an allowed request is cached (`authorization.webhook.cacheAuthorizedTTL`).
         authorized_ttl: Duration,
-        /// How long no is remembered (`authorization.webhook.cacheUnauthorizedTTL`).
+        /// How long a denied request is cached (`authorization.webhook.cacheUnauthorizedTTL`).
         unauthorized_ttl: Duration,
     },
 }
 
-/// Which handlers there are on the secure port.
+/// The enabled handlers of the secure port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandlerOptions {
     /// Logs, commands, streams and configuration (`enableDebuggingHandlers`).
@@ -114,7 +115,7 @@ pub struct HandlerOptions {
 }
 
 impl Default for HandlerOptions {
-    /// All of them.
+    /// All handlers are enabled.
     fn default() -> Self {
         Self {
             debugging: true,

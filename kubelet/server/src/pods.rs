@@ -1,4 +1,4 @@
-//! `/pods` and `/runningpods/`: pods in the API's own JSON.
+//! `/pods` and `/runningpods/`: lists of pods, as the API's `PodList`.
 
 use axum::{Router, http::StatusCode, response::Response, routing::get};
 use k8s_openapi::{
@@ -12,7 +12,7 @@ use super::{
     answer::{error, json},
 };
 
-/// `/pods`: what this node should run.
+/// `/pods`: the pods assigned to this node.
 pub(super) fn routes<V: NodeView>(view: V) -> Router {
     let pods = move || async move { pod_list(&view.pods()) };
     Router::new()
@@ -20,7 +20,7 @@ pub(super) fn routes<V: NodeView>(view: V) -> Router {
         .route("/pods/", get(pods))
 }
 
-/// `/runningpods/`: what this node's runtime runs.
+/// `/runningpods/`: the pods that the runtime runs.
 pub(super) fn running_routes<V: NodeView>(view: V) -> Router {
     let running = move || async move {
         match view.running_pods().await {
@@ -48,7 +48,7 @@ struct PodList<'a> {
 #[derive(Serialize)]
 struct Empty {}
 
-/// A pod in a list, which alone says kind and version.
+/// A pod in a list. Only the list itself has a kind and an API version.
 #[derive(Serialize)]
 struct Item<'a> {
     metadata: &'a ObjectMeta,

@@ -1,4 +1,4 @@
-//! `/debug/pprof/`: what there is of it without Go's runtime.
+//! `/debug/pprof/`: the parts that do not depend on Go's runtime.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ pub(super) fn routes() -> Router {
 
 async fn answer(Path(name): Path<String>) -> Response {
     match name.as_str() {
-        // Go's form: the arguments with a zero byte between them.
+        // As in Go, NUL bytes separate the arguments.
         "cmdline" => match fs::read_to_string("/proc/self/cmdline") {
             Ok(line) => text(StatusCode::OK, line.trim_end_matches('\0').to_owned()),
             Err(fault) => error(StatusCode::INTERNAL_SERVER_ERROR, fault),

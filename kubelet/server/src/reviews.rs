@@ -1,4 +1,4 @@
-//! What the API server is asked about callers: who has a token, and what somebody may do.
+//! Token reviews and subject access reviews by the API server.
 
 use std::{fmt, time::Duration};
 
@@ -10,38 +10,38 @@ use k8s_openapi::api::{
 use kube::{Api, Client, api::PostParams};
 use tokio::time;
 
-/// How long an answer may take.
+/// Deadline of a review.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Why nothing is known of a caller.
+/// A review failed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("cannot create {resource}: {message}")]
 pub struct ReviewError {
-    /// What was asked for.
+    /// The resource of the review.
     pub resource: &'static str,
-    /// Why there is no answer.
+    /// The cause.
     pub message: String,
 }
 
-/// Whoever knows callers: the API server.
+/// Reviews callers; implemented by the API server.
 pub trait Reviews: fmt::Debug + Send + Sync {
-    /// Who has this bearer token.
+    /// Reviews a bearer token.
     fn token<'a>(&'a self, token: &'a str)
     -> BoxFuture<'a, Result<TokenReviewStatus, ReviewError>>;
 
-    /// Whether somebody may do something.
+    /// Reviews whether a user may do something.
     fn access(
         &self,
         spec: SubjectAccessReviewSpec,
     ) -> BoxFuture<'_, Result<SubjectAccessReviewStatus, ReviewError>>;
 }
 
-/// Asks an API server.
+/// Reviews by the API server.
 #[derive(Clone)]
 pub struct ApiServerReviews(Client);
 
 impl ApiServerReviews {
-    /// Asks by this client.
+    /// Reviews through this client.
     pub const fn new(client: Client) -> Self {
         Self(client)
     }

@@ -1,4 +1,4 @@
-//! The secure port: its parts, put together.
+//! The secure port.
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,18 +26,18 @@ use super::{
     },
 };
 
-/// How often the client authorities are looked at when nobody connects.
+/// Interval of the checks for changed client authorities.
 const AUTHORITY_PERIOD: Duration = Duration::from_secs(60);
 
-/// What an API server gives to the secure port; nothing on a standalone node.
+/// The parts of the secure port that come from the API server; none on a standalone node.
 #[derive(Clone, Debug, Default)]
 pub struct FromCluster {
-    /// Who reviews tokens and access.
+    /// Reviews tokens and access.
     pub reviews: Option<Arc<dyn Reviews>>,
-    /// The certificate that it signs (`serverTLSBootstrap`), in place of a self-signed one;
-    /// one in files is preferred.
+    /// The certificate that the API server signs (`serverTLSBootstrap`). It replaces a self-signed
+    /// certificate, but not one from files.
     pub certificate: Option<Arc<dyn ServingCertificate>>,
-    /// What of it has metrics to show.
+    /// Collectors of the metrics that only a node in a cluster has.
     pub metrics: Vec<Arc<dyn Collector>>,
 }
 
@@ -53,7 +53,8 @@ pub(super) struct Secure {
 }
 
 impl Secure {
-    /// Reads or makes what the options name.
+    /// Loads the certificate and the client authorities; creates a self-signed certificate if
+    /// needed.
     pub(super) async fn new(
         options: &SecureOptions,
         cluster: FromCluster,
@@ -86,7 +87,7 @@ impl Secure {
         })
     }
 
-    /// The bounds on what clients take of it.
+    /// The bounds on its clients.
     pub(super) fn bounds(&self) -> Vec<Arc<Bound>> {
         let mut bounds = Vec::from(self.places.bounds());
         bounds.extend(self.gates.bounds());
@@ -94,7 +95,7 @@ impl Secure {
         bounds
     }
 
-    /// Everything that is served: what the read-only port has, and the rest.
+    /// All routes: those of the read-only port, and the secure port's own.
     pub(super) fn routes<V: NodeView>(
         &self,
         view: V,
@@ -111,7 +112,7 @@ impl Secure {
         ))
     }
 
-    /// The routes behind TLS and the guard.
+    /// The routes behind TLS and access control.
     pub(super) fn service(&self, routes: Router, metrics: Arc<HttpMetrics>) -> Service {
         Service {
             routes,
@@ -122,7 +123,7 @@ impl Secure {
         }
     }
 
-    /// Notices changed client authorities while connections last, until `cancel`.
+    /// Reloads changed client authorities until `cancel`, also while no new connection triggers it.
     pub(super) async fn watch_authority(self, cancel: CancellationToken) {
         let Some(authority) = self.authority else {
             return;
@@ -133,7 +134,7 @@ impl Secure {
                 return;
             }
             let authority = Arc::clone(&authority);
-            // Its panic would be a bug that the next look shows again.
+            // A panic is a bug, which the next check would show again.
             let _ = blocking(move || authority.refresh()).await;
         }
     }

@@ -10,20 +10,20 @@ use tokio::net::{UnixListener, UnixSocket};
 
 const BACKLOG: u32 = 64;
 
-/// Where the kubelet with this root directory listens.
+/// The path of the socket of the kubelet with this root directory.
 pub fn socket_path(root_dir: &Path) -> PathBuf {
     root_dir.join("kubelet.sock")
 }
 
-/// Listens on a socket that only its owner can open. The socket of a kubelet
-/// that is gone is replaced; that it is gone is known from its lock.
+/// Listens on a socket that only its owner can open. An existing socket is replaced: the lock on
+/// the root directory guarantees that its kubelet is gone.
 pub(super) fn bind(path: &Path) -> io::Result<UnixListener> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     let socket = UnixSocket::new_stream()?;
-    // Set before the name exists: there is no moment at which others could open it.
+    // Set before the path exists, so that others can never open it.
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     socket.bind(path)?;
     socket.listen(BACKLOG)

@@ -1,4 +1,4 @@
-//! The runtime's streaming server: where it is, as far as the runtime has told.
+//! The runtime's streaming server, and its address as far as the runtime has reported it.
 
 use std::sync::Arc;
 
@@ -23,29 +23,29 @@ use super::{
     bounds::{Entered, Gates},
 };
 
-/// Below this path requests go to the streaming server as they are.
+/// Requests below this path go to the streaming server, without this prefix.
 const BASE: &str = "/cri";
 
-/// Hands streaming requests on.
+/// Proxies streaming requests to the runtime.
 #[derive(Debug)]
 pub(super) struct StreamingServer {
     proxy: Proxy,
-    /// Who vouches for a runtime that streams over TLS.
+    /// Root certificates for a runtime whose streaming server uses TLS.
     roots: Roots,
-    /// The same, read when it was first needed.
+    /// The TLS configuration with these roots, loaded on first use.
     tls: Mutex<Option<Arc<ClientConfig>>>,
-    /// The server in the last URL that the runtime gave.
+    /// The origin of the last URL from the runtime.
     origin: Mutex<Option<Origin>>,
 }
 
-/// What of a URL is in front of its path.
+/// Scheme and authority of a URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Origin {
     scheme: uri::Scheme,
     authority: uri::Authority,
 }
 
-/// Why a request cannot be handed on.
+/// Why a request cannot be proxied.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AddressError {
     #[error("the runtime gave {url:?}, which {reason}")]
@@ -68,7 +68,7 @@ impl Origin {
         })
     }
 
-    /// The URL of a path there.
+    /// The URL of a path on this origin.
     fn at(self, path: uri::PathAndQuery) -> Option<Uri> {
         let uri = Uri::builder().scheme(self.scheme).authority(self.authority);
         uri.path_and_query(path).build().ok()
@@ -76,8 +76,8 @@ impl Origin {
 }
 
 impl StreamingServer {
-    /// Connections that are carried are tasks of `tasks`, until `cancel`. A runtime that
-    /// streams over TLS is verified by `roots`.
+    /// Proxied connections run as tasks of `tasks`, until `cancel`. `roots` verify a runtime that
+    /// uses TLS.
     pub(super) fn new(roots: Roots, tasks: &TaskTracker, cancel: &CancellationToken) -> Self {
         Self {
             proxy: Proxy::new(ProxyTimeouts::default(), tasks.clone(), cancel.clone()),
@@ -87,8 +87,8 @@ impl StreamingServer {
         }
     }
 
-    /// Hands a request on to the URL that the runtime gave for it. Its place is taken until
-    /// the connection has ended.
+    /// Proxies a request to the URL that the runtime returned for it. `place` is held until the
+    /// connection has ended.
     pub(super) async fn forward(&self, request: Request, url: &str, place: Entered) -> Response {
         match self.resolve(url).await {
             Ok(backend) => self.carry(request, &backend, place).await,
@@ -121,8 +121,8 @@ impl StreamingServer {
         Ok(tls)
     }
 
-    /// Nobody answers at this address as a streaming server does: a runtime that was started
-    /// anew may have another, or another certificate, and is asked again.
+    /// Forgets the address of a server that failed. A restarted runtime may have another address or
+    /// another certificate.
     fn forget(&self, backend: &Uri) {
         *self.tls.lock() = None;
         let mut known = self.origin.lock();
@@ -131,7 +131,8 @@ impl StreamingServer {
         }
     }
 
-    /// The URL with its host, which is remembered; one without is the last one's.
+    /// Completes a URL from the runtime. The origin of a complete URL is remembered, and used for
+    /// URLs without one.
     async fn resolve(&self, url: &str) -> Result<Uri, AddressError> {
         let no_url = |reason| AddressError::NoUrl {
             url: url.to_owned(),
@@ -149,8 +150,8 @@ impl StreamingServer {
             .ok_or_else(|| no_url(UrlError::Malformed))
     }
 
-    /// Where the streaming server is: from a URL that the runtime gave before, or that it
-    /// gives now for any of its sandboxes.
+    /// The origin of the streaming server: from an earlier URL, or from the URL of a port-forward
+    /// to any ready sandbox.
     async fn origin<V: NodeView>(&self, view: &V) -> Result<Origin, AddressError> {
         if let Some(known) = self.origin.lock().clone() {
             return Ok(known);
@@ -173,7 +174,7 @@ impl StreamingServer {
     }
 }
 
-/// `/cri/`: the runtime's streaming server, for whoever has a token of it.
+/// `/cri/`: the runtime's streaming server, for clients with one of its tokens.
 pub(super) fn routes<V: NodeView>(view: V, server: Arc<StreamingServer>, gates: Gates) -> Router {
     let proxied = any(move |request: Request| async move {
         let gate = match request.uri().path().split('/').nth(2) {
@@ -233,7 +234,7 @@ mod tests {
         let resolve = async |url: &str| server.resolve(url).await.unwrap();
         let old = resolve("http://127.0.0.1:7000/exec/a").await;
         resolve("http://127.0.0.1:7001/exec/b").await;
-        // A request to the old one fails after the new one is known.
+        // A request to the old server fails after the new one is known.
         server.forget(&old);
         let new = resolve("/exec/c").await;
         assert_eq!(new, "http://127.0.0.1:7001/exec/c");

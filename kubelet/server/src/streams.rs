@@ -1,5 +1,5 @@
-//! `/exec`, `/attach` and `/portForward`, with and without the pod's UID: the runtime says
-//! where the streams are, and the request is carried there byte for byte.
+//! `/exec`, `/attach` and `/portForward`, with and without the pod's UID. The runtime returns the
+//! URL of its streaming server, and the request is proxied there unchanged.
 
 use std::sync::Arc;
 
@@ -22,10 +22,10 @@ use super::{
     target,
 };
 
-/// When a client may try again that the runtime has no room for: its tokens live as long.
+/// Seconds until a client may retry when the runtime has no capacity: the lifetime of its tokens.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("60");
 
-/// Parameters of a request, decoded.
+/// Decoded query parameters.
 type Parameters = Vec<(String, String)>;
 
 #[derive(Clone, Copy)]
@@ -166,7 +166,7 @@ async fn container_url<V: NodeView>(
             cri.attach(AttachRequest {
                 container_id,
                 stdin,
-                // Whether a process has a terminal was decided at its start.
+                // The container's TTY was decided at its start.
                 tty: target::has_terminal(&pod, container),
                 stdout,
                 stderr,
@@ -224,7 +224,7 @@ async fn ports_url<V: NodeView>(
     .map_err(refused)
 }
 
-/// The answer to a client when the runtime does not give a URL.
+/// The response to the client if the runtime returns no URL.
 fn refused(error: CriError) -> Box<Response> {
     let code = match &error {
         CriError::Status { status, .. } => status.code(),
@@ -244,7 +244,7 @@ fn refused(error: CriError) -> Box<Response> {
     Box::new(response)
 }
 
-/// Which streams are asked for.
+/// The requested streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Wants {
     stdin: bool,
@@ -260,7 +260,7 @@ impl Wants {
         let wants = Self {
             stdin: is_set("input"),
             stdout: is_set("output"),
-            // A terminal has one stream for both.
+            // A TTY has one stream for both.
             stderr: is_set("error") && !tty,
             tty,
         };
@@ -277,7 +277,7 @@ fn values<'a>(parameters: &'a Parameters, name: &'a str) -> impl Iterator<Item =
     named.map(|(_, value)| value.as_str())
 }
 
-/// The ports that a WebSocket client wants, which has to say them beforehand.
+/// The ports that a WebSocket client requests. The protocol needs them in advance.
 fn websocket_ports(parameters: &Parameters) -> Result<Vec<i32>, String> {
     let mut ports = Vec::new();
     for text in values(parameters, "port").flat_map(|list| list.split(',')) {

@@ -1,4 +1,4 @@
-//! `/logs/`: the files below `/var/log`, and nothing else, whatever a path or a link says.
+//! `/logs/`: the files below `/var/log`. Neither paths nor symlinks lead out of it.
 
 use std::{
     fs::{self, File},
@@ -22,13 +22,13 @@ use tokio_util::io::ReaderStream;
 use super::answer::error;
 
 const BASE: &str = "/logs/";
-/// Names in a listing; more are left out.
+/// Maximum number of names in a listing; the rest is omitted.
 const LISTED: usize = 10_000;
 
-/// What a path names.
+/// The target of a path.
 enum Found {
     File(File, u64),
-    /// Names, those of directories with a slash.
+    /// Names of the entries; directories end with a slash.
     Directory(Vec<String>),
 }
 
@@ -56,7 +56,7 @@ async fn answer(root: PathBuf, uri: &Uri) -> Response {
         }
         Ok(Found::Directory(names)) => listing(&names),
         Ok(Found::File(file, size)) => {
-            // What is written meanwhile belongs to the next request.
+            // The announced length must match, even if the file grows meanwhile.
             let content = tokio::fs::File::from_std(file).take(size);
             let headers = [
                 (header::CONTENT_TYPE, content_type(path)),
@@ -71,7 +71,7 @@ async fn answer(root: PathBuf, uri: &Uri) -> Response {
     }
 }
 
-/// A path in a URL as the path that it means; `None` when it means none.
+/// Decodes a URL path; `None` if it is malformed, or contains `..` or NUL.
 fn decode(path: &str) -> Option<PathBuf> {
     let mut bytes = Vec::with_capacity(path.len());
     let mut rest = path.bytes();
@@ -90,8 +90,8 @@ fn decode(path: &str) -> Option<PathBuf> {
         .then(|| PathBuf::from(text.trim_start_matches('/')))
 }
 
-/// What is at `path` below `root`. Links are followed, and must end below it too: that is
-/// asked of what was opened, so that nobody changes it in between.
+/// Opens `path` below `root`. Symlinks are followed, but must stay below `root`. The check is on
+/// the opened file, so that it cannot be raced.
 fn open(root: &Path, path: &Path) -> io::Result<Found> {
     let root = fs::canonicalize(root)?;
     let named = rustix::fs::open(
@@ -129,7 +129,7 @@ fn list(dir: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// In the form of Go's file server, which clients parse.
+/// In the format of Go's file server, which clients parse.
 fn listing(names: &[String]) -> Response {
     let mut page =
         "<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n<pre>\n"

@@ -1,4 +1,4 @@
-//! What a path names: a pod of this node, and a running container of it.
+//! The target of a request path: a pod of this node and one of its running containers.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use kubelet_pod_spec::identity::PodUid;
 
 use super::{NodeView, answer::text};
 
-/// The pod that a path names.
+/// The pod with this name.
 ///
 /// # Errors
-/// The answer when this node has no such pod.
+/// The response if this node has no such pod.
 pub(super) fn pod<V: NodeView>(
     view: &V,
     namespace: &str,
@@ -23,12 +23,12 @@ pub(super) fn pod<V: NodeView>(
         .ok_or_else(|| Box::new(text(StatusCode::NOT_FOUND, "pod does not exist".to_owned())))
 }
 
-/// Whether a path names the pod's UID too, and it is another's.
+/// Whether the path has a UID, and the pod has a different one.
 pub(super) fn is_another(pod: &Pod, uid: Option<&str>) -> bool {
     uid.is_some_and(|uid| uid != PodUid::of(pod).as_str())
 }
 
-/// Whether the pod gives the container a terminal.
+/// Whether the pod's spec gives the container a TTY.
 pub(super) fn has_terminal(pod: &Pod, container: &str) -> bool {
     let Some(spec) = &pod.spec else {
         return false;
@@ -46,7 +46,7 @@ pub(super) fn has_terminal(pod: &Pod, container: &str) -> bool {
     all.any(|(name, tty)| name == container && tty == Some(true))
 }
 
-/// The CRI id of a running container of the pod; `None` when none runs by that name.
+/// The CRI ID of a running container of the pod; `None` if there is none with this name.
 ///
 /// # Errors
 /// The runtime cannot be asked.

@@ -1,5 +1,5 @@
-//! Questions to the API server, in turns: strangers decide how many there are, and those
-//! of one address are not to hold up those of another.
+//! Concurrency limits on reviews by the API server. Unauthenticated callers control how many
+//! reviews there are, and callers from one address must not delay those from another.
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
@@ -7,31 +7,31 @@ use cri_streaming::bound::Bound;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
-/// Questions at the same time.
+/// Maximum number of concurrent reviews.
 const QUESTIONS: usize = 16;
-/// Questions about callers from one address at the same time.
+/// Maximum number of concurrent reviews for callers from one address.
 const OF_ADDRESS: usize = 4;
 
-/// The order that questions are asked in.
+/// Limits concurrent reviews.
 #[derive(Debug)]
 pub(super) struct Turns {
     all: Semaphore,
-    /// The slots of those who ask or wait, by the address of their callers.
+    /// Slots by address, while there are active or waiting reviews for it.
     queues: Mutex<BTreeMap<Option<IpAddr>, Arc<Semaphore>>>,
     questions: Arc<Bound>,
     of_address: Arc<Bound>,
 }
 
-/// The turn to ask, until it is dropped.
+/// Permits one review, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Turn<'a> {
-    // Fields are dropped in this order: the queue sees last whether anyone else uses its slots.
+    // Fields are dropped in this order. The queue comes last, to see whether its slots are unused.
     _of_all: Option<SemaphorePermit<'a>>,
     _of_address: Option<OwnedSemaphorePermit>,
     _queue: Queue<'a>,
 }
 
-/// The place of one that asks or waits.
+/// An active or waiting review in the queue of its address.
 #[derive(Debug)]
 struct Queue<'a> {
     turns: &'a Turns,
@@ -40,8 +40,8 @@ struct Queue<'a> {
 }
 
 impl Turns {
-    /// Turns that nobody has. The bounds have these names: of all questions, and of those about
-    /// callers from one address.
+    /// Limits without active reviews. The names are those of the bounds on all reviews and on the
+    /// reviews for one address.
     pub(super) fn new([questions, of_address]: [&'static str; 2]) -> Self {
         let bound = |name, most| Arc::new(Bound::new("secure", name, most));
         Self {
@@ -56,7 +56,7 @@ impl Turns {
         [&self.questions, &self.of_address].map(Arc::clone)
     }
 
-    /// Waits for the turn of a caller from `address`.
+    /// Waits for a permit to review a caller from `address`.
     pub(super) async fn wait(&self, address: Option<IpAddr>) -> Turn<'_> {
         let queue = Queue::join(self, address);
         if queue.slots.available_permits() == 0 {
@@ -68,7 +68,7 @@ impl Turns {
         }
         let of_all = self.all.acquire().await;
         Turn {
-            // Neither semaphore is ever closed.
+            // The semaphores are never closed.
             _of_all: of_all.ok(),
             _of_address: of_address.ok(),
             _queue: queue,
@@ -93,7 +93,7 @@ impl<'a> Queue<'a> {
 impl Drop for Queue<'_> {
     fn drop(&mut self) {
         let mut queues = self.turns.queues.lock();
-        // Only this queue and the map are left.
+        // Only this queue and the map refer to the slots.
         if Arc::strong_count(&self.slots) == 2 {
             queues.remove(&self.address);
         }

@@ -1,4 +1,4 @@
-//! What lasts until an answer was read.
+//! Values that live as long as the body of a response.
 
 use std::{
     pin::Pin,
@@ -11,13 +11,13 @@ use axum::{
 };
 use hyper::body::{Frame, SizeHint};
 
-/// Keeps something until the answer was read, or nobody reads it any more. What is carried
-/// after an upgrade is no part of an answer.
+/// Keeps a value until the response body is read or dropped. Data after an upgrade is not part of
+/// the body.
 pub(super) fn until_read<K: Send + Unpin + 'static>(answer: Response, kept: K) -> Response {
     answer.map(|body| Body::new(Keeping { body, _kept: kept }))
 }
 
-/// The body of an answer, and what ends with it.
+/// A body and a value that is dropped with it.
 struct Keeping<K> {
     body: Body,
     _kept: K,

@@ -1,4 +1,4 @@
-//! What the servers need to know of the node.
+//! The servers' view of the node.
 
 use std::{future::Future, sync::Arc};
 
@@ -10,27 +10,26 @@ use kubelet_metrics::Exposition;
 
 /// The node's pods and health, as the kubelet knows them.
 pub trait NodeView: Clone + Send + Sync + 'static {
-    /// What the node is made from: its name and its directories.
+    /// The node's name and directories.
     fn local_node(&self) -> Arc<LocalNode>;
 
-    /// The pods that this node should run, with the status that it found.
+    /// The pods assigned to this node, with their current status.
     fn pods(&self) -> Vec<Pod>;
 
-    /// The pod of a name that this node should run.
+    /// The pod with this name that is assigned to this node.
     fn pod(&self, namespace: &str, name: &str) -> Option<Arc<Pod>>;
 
-    /// The pods of which the runtime runs something, whoever wants them or not.
-    /// In an error: why the runtime cannot tell.
+    /// The pods that the runtime runs, whether assigned or not. The error says why the runtime
+    /// cannot list them.
     fn running_pods(&self) -> impl Future<Output = Result<Vec<Pod>, String>> + Send;
 
-    /// Whether the sync loop still turns; if not, why it is thought to hang.
+    /// Whether the sync loop and the PLEG are running.
     ///
     /// # Errors
     /// What has not happened for too long.
     fn healthy(&self) -> Result<(), String>;
 
-    /// The log of a container of a pod of this node. In an error: why there is
-    /// none.
+    /// The log of a container of a pod on this node. The error says why there is none.
     fn container_log(
         &self,
         namespace: &str,
@@ -39,18 +38,18 @@ pub trait NodeView: Clone + Send + Sync + 'static {
         options: LogOptions,
     ) -> impl Future<Output = Result<LogParts, LogError>> + Send;
 
-    /// Writes what the kubelet counts and measures, for `/metrics`.
+    /// Writes the kubelet's metrics, for `/metrics`.
     fn collect(&self, page: &mut Exposition);
 
-    /// Writes what the probes of the node's pods found, for `/metrics/probes`.
+    /// Writes the metrics of the probes, for `/metrics/probes`.
     fn collect_probes(&self, page: &mut Exposition);
 
-    /// Changes the verbosity of the log, as of `-v`.
+    /// Changes the log verbosity, like `-v`.
     ///
     /// # Errors
-    /// Why it stays as it was.
+    /// Why the verbosity is unchanged.
     fn set_verbosity(&self, verbosity: u32) -> Result<(), String>;
 
-    /// The runtime, for what is asked of it anew each time.
+    /// A client of the runtime, for requests that need its current state.
     fn cri(&self) -> CriClient;
 }

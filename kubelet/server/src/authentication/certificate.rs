@@ -1,5 +1,4 @@
-//! Callers by their client certificate: the common name is the user, each organization a
-//! group.
+//! Authentication by client certificate: the common name is the user, each organization a group.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +9,10 @@ use x509_parser::{certificate::X509Certificate, prelude::FromDer};
 use super::{AuthenticationError, User};
 use crate::tls::client_authority::ClientAuthority;
 
-/// In what the API server is told of a user: which certificate it showed.
+/// Extra key under which the API server receives the fingerprint of the certificate.
 const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 
-/// The user of a chain of certificates; `None` without one, or one without a name.
+/// The user of a certificate chain; `None` for an empty chain or a certificate without a name.
 pub(super) fn user(
     authority: &ClientAuthority,
     chain: &[CertificateDer<'_>],

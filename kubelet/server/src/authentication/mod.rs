@@ -1,4 +1,4 @@
-//! Who a caller is: by client certificate, by bearer token, or nobody in particular.
+//! Authentication of callers: by client certificate, by bearer token, or as anonymous.
 
 mod certificate;
 mod token;
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::options::AuthenticationOptions;
 
-/// The group of everybody who showed who he is.
+/// Group of every authenticated user.
 const AUTHENTICATED: &str = "system:authenticated";
 
 /// A caller.
@@ -24,15 +24,15 @@ const AUTHENTICATED: &str = "system:authenticated";
 pub struct User {
     /// Its name.
     pub name: String,
-    /// Its id; empty when unknown.
+    /// Its UID; empty when unknown.
     pub uid: String,
     /// Its groups.
     pub groups: Vec<String>,
-    /// What else is known of it.
+    /// Extra information about it.
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
-/// Why a caller is not believed.
+/// Why authentication failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AuthenticationError {
     #[error("the client certificate is not to be believed: {0}")]
@@ -53,7 +53,7 @@ pub(super) enum AuthenticationError {
     Refused(String),
 }
 
-/// Finds out who callers are.
+/// Authenticates callers.
 #[derive(Debug)]
 pub(super) struct Authenticator {
     authority: Option<Arc<ClientAuthority>>,
@@ -77,16 +77,17 @@ impl Authenticator {
         }
     }
 
-    /// The bounds on questions to the API server.
+    /// The bounds on token reviews by the API server.
     pub(super) fn bounds(&self) -> Vec<Arc<Bound>> {
         let tokens = self.tokens.iter();
         tokens.flat_map(TokenAuthentication::bounds).collect()
     }
 
-    /// The caller from `address`; `None` when it showed nothing and has to.
+    /// The user of a request from `address`; `None` for a request without credentials while
+    /// anonymous access is off.
     ///
     /// # Errors
-    /// What it showed is not believed. Then it is not taken for nobody in particular.
+    /// The credentials are invalid. Such a request is not treated as anonymous.
     pub(super) async fn authenticate(
         &self,
         peer: &PeerCertificates,
@@ -137,7 +138,7 @@ fn authenticated(mut user: User) -> User {
     user
 }
 
-/// The token of the first `Authorization` header with one.
+/// The bearer token in the first `Authorization` header.
 fn bearer_token(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?.trim();
     let (scheme, token) = value.split_once(' ')?;

@@ -1,4 +1,4 @@
-//! Callers by a bearer token that the API server knows.
+//! Authentication by bearer token, with token reviews by the API server.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -9,19 +9,20 @@ use sha2::{Digest, Sha256};
 use super::{AuthenticationError, User};
 use crate::{expiring::Expiring, reviews::Reviews, turns::Turns};
 
-/// How long at most a token is remembered as nobody's: it may be made valid.
+/// Upper limit on the time that a rejected token is cached: the token may become valid.
 const REFUSED_TTL: Duration = Duration::from_secs(10);
 
-/// The hash that a token is remembered by.
+/// Hash of a token. Tokens themselves are not cached.
 type Key = [u8; 32];
 
-/// Has tokens reviewed, and remembers the answers.
+/// Reviews tokens and caches the results.
 #[derive(Debug)]
 pub(super) struct TokenAuthentication {
     reviews: Arc<dyn Reviews>,
     ttl: Duration,
     users: Expiring<Key, User>,
-    /// Tokens that are nobody's, apart from the others: strangers decide how many there are.
+    /// Rejected tokens, apart from valid ones because unauthenticated callers control how many
+    /// there are.
     refused: Expiring<Key, ()>,
     turns: Turns,
 }
@@ -37,12 +38,12 @@ impl TokenAuthentication {
         }
     }
 
-    /// The bounds on reviews.
+    /// The bounds on token reviews.
     pub(super) fn bounds(&self) -> [Arc<Bound>; 2] {
         self.turns.bounds()
     }
 
-    /// The user of a token that came from `address`.
+    /// The user of a token in a request from `address`.
     pub(super) async fn user(
         &self,
         token: &str,
@@ -53,7 +54,7 @@ impl TokenAuthentication {
             return known;
         }
         let _turn = self.turns.wait(address).await;
-        // While this one waited another may have asked for the same.
+        // A concurrent request may have had the same token reviewed.
         if let Some(known) = self.known(&key) {
             return known;
         }
@@ -82,7 +83,7 @@ impl TokenAuthentication {
     }
 }
 
-/// The user of a token; `None` if it is nobody's.
+/// The user of a reviewed token; `None` if the token is invalid.
 fn user(status: TokenReviewStatus) -> Option<User> {
     if status.authenticated != Some(true) {
         return None;
@@ -110,7 +111,7 @@ mod tests {
     use super::*;
     use crate::reviews::ReviewError;
 
-    /// Knows one token, and counts the questions.
+    /// Knows one token, and counts the reviews.
     #[derive(Debug, Default)]
     struct One(AtomicUsize);
 
@@ -123,7 +124,7 @@ mod tests {
             let is_good = token == "good";
             let status = TokenReviewStatus {
                 authenticated: Some(is_good),
-                // As API servers say it.
+                // The message of real API servers.
                 error: (!is_good).then(|| "[invalid bearer token]".to_owned()),
                 ..TokenReviewStatus::default()
             };
@@ -138,7 +139,7 @@ mod tests {
         }
     }
 
-    /// Answers for one token only, and never for others.
+    /// Answers for one token, and never for others.
     #[derive(Debug)]
     struct Slow;
 

@@ -1,19 +1,18 @@
-//! Bearer tokens among the subprotocols of a WebSocket request: browsers can set no other
-//! header of one.
+//! Bearer tokens in the subprotocols of a WebSocket request: browsers can set no other header.
 
 use axum::http::{HeaderMap, HeaderValue, header};
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 
 use super::AuthenticationError;
 
-/// What a subprotocol begins with that is a token in fact; the token follows as Base64.
+/// Prefix of a subprotocol that carries a token, which follows in Base64.
 const PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
 
 /// The token of a WebSocket request; `None` without one.
 ///
 /// # Errors
-/// There is more than one, it is none, or there is no other subprotocol that could be
-/// agreed on.
+/// There is more than one token, the token is malformed, or there is no other subprotocol to
+/// negotiate.
 pub(super) fn token(headers: &HeaderMap) -> Result<Option<String>, AuthenticationError> {
     if !is_websocket(headers) {
         return Ok(None);
@@ -38,7 +37,7 @@ pub(super) fn token(headers: &HeaderMap) -> Result<Option<String>, Authenticatio
     Ok(Some(token))
 }
 
-/// Takes tokens out of the subprotocols, so that nobody else gets to see them.
+/// Removes tokens from the subprotocols, so that they are not passed on.
 pub(crate) fn remove_tokens(headers: &mut HeaderMap) {
     if !protocols(headers).any(|name| name.starts_with(PREFIX)) {
         return;
@@ -46,7 +45,7 @@ pub(crate) fn remove_tokens(headers: &mut HeaderMap) {
     let others = protocols(headers).filter(|name| !name.starts_with(PREFIX));
     let others = others.collect::<Vec<_>>().join(",");
     headers.remove(header::SEC_WEBSOCKET_PROTOCOL);
-    // What came in headers can go in one.
+    // Values that came from headers are valid in a header.
     if let Ok(others) = HeaderValue::from_str(&others)
         && !others.is_empty()
     {
@@ -87,7 +86,7 @@ mod tests {
         headers
     }
 
-    /// The header with this token.
+    /// The subprotocol with this token.
     fn with(token: &str) -> String {
         format!("{PREFIX}{}", BASE64_URL_SAFE_NO_PAD.encode(token))
     }

@@ -1,8 +1,8 @@
-//! What a request is in the words of the API: a verb on subresources of the node.
+//! The attributes of a request for authorization: a verb and subresources of the node.
 
 use axum::http::Method;
 
-/// The API's verb of a method; empty when it has none.
+/// The API verb of a method; empty if it has none.
 pub(crate) fn verb(method: &Method) -> &'static str {
     match *method {
         Method::POST => "create",
@@ -14,7 +14,7 @@ pub(crate) fn verb(method: &Method) -> &'static str {
     }
 }
 
-/// The subresources of which one must be allowed, in the order in which they are asked for.
+/// The subresources of a path, in the order of their checks. Access to one of them is sufficient.
 pub(crate) fn subresources(path: &str) -> &'static [&'static str] {
     let below = |base: &str| {
         path.strip_prefix(base)

@@ -1,4 +1,4 @@
-//! What a caller may do.
+//! Authorization of callers.
 
 mod attributes;
 
@@ -23,19 +23,19 @@ use super::{
     turns::Turns,
 };
 
-/// A question longer than this is asked each time, so that nobody fills the memory.
+/// Size limit of a cached review, in bytes. Larger ones are not cached, which bounds the memory.
 const LONGEST_QUESTION: usize = 10_000;
 
-/// Decides what callers may do.
+/// Authorizes callers.
 #[derive(Debug)]
 pub(super) enum Authorizer {
-    /// Everything.
+    /// Allows everything.
     AlwaysAllow,
-    /// What the API server says.
+    /// Asks the API server.
     Webhook(Webhook),
 }
 
-/// Asks the API server, and remembers its answers.
+/// Reviews access with the API server and caches the results.
 #[derive(Debug)]
 pub(super) struct Webhook {
     reviews: Arc<dyn Reviews>,
@@ -65,25 +65,25 @@ impl Webhook {
     }
 }
 
-/// Whether something fails, of which each beginning and each end is told once, however many
-/// meet it.
+/// Tracks an outage, so that its beginning and its end are logged once each, however many requests
+/// it affects.
 #[derive(Debug, Default)]
 struct Outage(AtomicBool);
 
 impl Outage {
-    /// It failed; whether it did not before.
+    /// Records a failure; returns whether the outage has just begun.
     fn begins(&self) -> bool {
         !self.0.swap(true, Ordering::Relaxed)
     }
 
-    /// It did not fail; whether it did before.
+    /// Records a success; returns whether an outage has just ended.
     fn ends(&self) -> bool {
         self.0.swap(false, Ordering::Relaxed)
     }
 }
 
 impl Authorizer {
-    /// The bounds on questions to the API server.
+    /// The bounds on access reviews by the API server.
     pub(super) fn bounds(&self) -> Vec<Arc<Bound>> {
         match self {
             Self::AlwaysAllow => Vec::new(),
@@ -91,10 +91,11 @@ impl Authorizer {
         }
     }
 
-    /// Whether `user`, who comes from `address`, may do `verb` on a subresource of this node.
+    /// Checks whether `user`, with a request from `address`, may do `verb` on a subresource of this
+    /// node.
     ///
     /// # Errors
-    /// The API server does not say.
+    /// The API server gives no answer.
     pub(super) async fn allows(
         &self,
         user: &User,

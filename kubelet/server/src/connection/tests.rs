@@ -11,8 +11,7 @@ use tokio::io::ReadBuf;
 
 use super::*;
 
-/// A client that asked for `/log` and takes what it is sent a few bytes at a time, and not
-/// each time.
+/// A client that requests `/log`. It accepts a few bytes per write, and only every other write.
 #[derive(Default)]
 struct SlowClient {
     has_asked: bool,
@@ -20,7 +19,7 @@ struct SlowClient {
     sent: Arc<Mutex<Sent>>,
 }
 
-/// What was sent between two flushes each.
+/// The sent bytes, grouped by flush.
 #[derive(Default)]
 struct Sent {
     flushed: Vec<Vec<u8>>,
@@ -72,7 +71,7 @@ impl AsyncWrite for SlowClient {
     }
 }
 
-/// What the client is sent by what is served as `/log`, flush by flush.
+/// The bytes that the client receives from `/log`, grouped by flush.
 async fn answered(body: fn() -> Body) -> Vec<String> {
     let client = SlowClient::default();
     let sent = Arc::clone(&client.sent);

@@ -1,4 +1,4 @@
-//! Requests to the kubelet's own API.
+//! Metrics of requests to the kubelet's API.
 
 use std::sync::Arc;
 
@@ -6,12 +6,12 @@ use axum::http::{Method, Request};
 use kubelet_metrics::{Collector, Counter, DEFAULT_BUCKETS, Exposition, Family, Gauge, Histogram};
 use tokio::time::Instant;
 
-/// The methods that are counted by name.
+/// Methods with a label value of their own.
 const METHODS: [&str; 8] = [
     "OPTIONS", "GET", "HEAD", "POST", "PUT", "DELETE", "TRACE", "CONNECT",
 ];
 
-/// The routes that are counted by name, by what their paths begin with.
+/// Paths with a label value of their own, by prefix.
 const ROUTES: [&str; 17] = [
     "attach",
     "checkpoint",
@@ -32,20 +32,20 @@ const ROUTES: [&str; 17] = [
     "stats",
 ];
 
-/// The routes of which requests may take as long as whoever asks likes, as upstream names
-/// them: `portForward` is not spelled so.
+/// Paths of long-running requests, spelled as in upstream: `portforward` does not match the path
+/// `portForward`.
 const LONG_RUNNING: [&str; 4] = ["attach", "debug", "exec", "portforward"];
 
-/// Which of the servers it is.
+/// The server type of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServerType {
-    /// The read-only API, for whoever connects.
+    /// The read-only API.
     ReadOnly,
     /// The secure port.
     ReadWrite,
 }
 
-/// What the servers of the kubelet's API count.
+/// Request metrics of the kubelet's API servers.
 #[derive(Debug)]
 pub(crate) struct HttpMetrics {
     requests: Family<Counter, 4>,
@@ -78,7 +78,7 @@ impl Default for HttpMetrics {
 }
 
 impl HttpMetrics {
-    /// Counts a request that came in. It is served as long as what is returned is there.
+    /// Counts a request. It is in flight until the returned value is dropped.
     pub(crate) fn begin<B>(&self, request: &Request<B>, server: ServerType) -> Serving {
         let path = route(request.uri().path());
         let long_running = LONG_RUNNING.contains(&path);
@@ -110,7 +110,7 @@ impl Collector for HttpMetrics {
     }
 }
 
-/// A request that is being served.
+/// A request in flight.
 #[derive(Debug)]
 pub(crate) struct Serving {
     begun: Instant,
@@ -132,7 +132,7 @@ fn method(method: &Method) -> &'static str {
         .unwrap_or("other")
 }
 
-/// What a path begins with: its first part, or two of those below `/metrics`.
+/// The label value of a path: its first segment, or the first two below `/metrics`.
 fn route(path: &str) -> &'static str {
     let path = path.strip_prefix('/').unwrap_or(path);
     let mut parts = path.splitn(3, '/');

@@ -1,4 +1,4 @@
-//! `/metrics` and what is below it, in Prometheus' text format.
+//! `/metrics` and the pages below it, in Prometheus' text format.
 
 mod http;
 mod process;
@@ -21,7 +21,7 @@ pub(super) use self::http::{HttpMetrics, ServerType};
 use self::process::Process;
 use super::{NodeView, answer::error};
 
-/// What has metrics beside the node.
+/// Collectors in addition to the node's own.
 pub(super) type Collectors = Arc<[Arc<dyn Collector>]>;
 
 pub(super) fn routes<V: NodeView>(view: V, collectors: Collectors) -> Router {
@@ -50,7 +50,7 @@ pub(super) fn routes<V: NodeView>(view: V, collectors: Collectors) -> Router {
         .route("/metrics/cadvisor", get(runtime))
 }
 
-/// What the kubelet counts and measures of itself.
+/// The kubelet's own metrics.
 async fn own<V: NodeView>(view: &V, collectors: &Collectors) -> Exposition {
     let mut metrics = Exposition::default();
     process::build_info(&mut metrics);
@@ -70,7 +70,7 @@ async fn own<V: NodeView>(view: &V, collectors: &Collectors) -> Exposition {
     metrics
 }
 
-/// What the probes of the node's pods found.
+/// The metrics of the probes.
 async fn probes<V: NodeView>(view: &V) -> Exposition {
     let mut metrics = Exposition::default();
     view.collect_probes(&mut metrics);
@@ -87,7 +87,7 @@ async fn this_process() -> Option<Process> {
             warn!(%error, "Cannot measure this process");
             None
         }
-        // It panicked, which was said.
+        // It panicked, which is logged already.
         Err(_) => None,
     }
 }

@@ -1,15 +1,14 @@
-//! This process, as the kernel sees it.
+//! Metrics of this process, from `/proc`.
 
 use std::{fs, io};
 
 use kubelet_host::version;
 use kubelet_metrics::Exposition;
 
-/// Ticks of a second in what the kernel tells of times, on every architecture that
-/// containers run on.
+/// Clock ticks per second in `/proc`, the same on every architecture that containers run on.
 const TICKS: f64 = 100.0;
 
-/// What is read of it.
+/// Measurements of the process.
 #[derive(Debug, PartialEq)]
 pub(super) struct Process {
     cpu_seconds: f64,
@@ -17,15 +16,15 @@ pub(super) struct Process {
     resident_bytes: u64,
     virtual_bytes: u64,
     open_files: usize,
-    /// `None`: as many as it likes.
+    /// `None` if unlimited.
     max_files: Option<u64>,
 }
 
 impl Process {
-    /// Reads it. Blocks, for a moment.
+    /// Reads the measurements. Blocks briefly.
     ///
     /// # Errors
-    /// The kernel's files cannot be read, or say something else than they should.
+    /// A file in `/proc` cannot be read or parsed.
     pub(super) fn read() -> io::Result<Self> {
         let stat = fs::read_to_string("/proc/self/stat")?;
         let status = fs::read_to_string("/proc/self/status")?;
@@ -37,7 +36,7 @@ impl Process {
     }
 
     fn parse([stat, status, limits, host]: [&str; 4], open_files: usize) -> Option<Self> {
-        // The name of the process, in brackets, may have anything in it.
+        // The process name, in parentheses, may contain any character.
         let (_, stat) = stat.rsplit_once(')')?;
         let stat: Vec<&str> = stat.split_whitespace().collect();
         let ticks = |index: usize| stat.get(index)?.parse::<f64>().ok();
@@ -52,7 +51,7 @@ impl Process {
             start_seconds: boot + ticks(19)? / TICKS,
             resident_bytes: kib("VmRSS:")?,
             virtual_bytes: kib("VmSize:")?,
-            // The one by which they are counted is closed again.
+            // The descriptor used for counting is closed by now.
             open_files: open_files.saturating_sub(1),
             max_files: max_files.split_whitespace().next()?.parse().ok(),
         })
@@ -91,7 +90,7 @@ impl Process {
         self.collect_start(page);
     }
 
-    /// When it was started, which is on the pages of probes too.
+    /// The start time, which `/metrics/probes` has too.
     pub(super) fn collect_start(&self, page: &mut Exposition) {
         page.gauge(
             "process_start_time_seconds",
@@ -101,7 +100,7 @@ impl Process {
     }
 }
 
-/// What kubelet this is.
+/// The version of the kubelet.
 pub(super) fn build_info(page: &mut Exposition) {
     let name = "kubernetes_build_info";
     page.family(
@@ -125,7 +124,7 @@ pub(super) fn build_info(page: &mut Exposition) {
     page.sample(name, &labels, 1, None);
 }
 
-/// What follows a name at the beginning of a line.
+/// The rest of the line that starts with `name`.
 fn after<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(name))
 }

@@ -1,5 +1,5 @@
-//! `/metrics/resource`: CPU and memory of node, pods and containers, which is what
-//! metrics-server reads for `kubectl top` and autoscaling.
+//! `/metrics/resource`: CPU and memory usage of node, pods and containers. metrics-server reads it
+//! for `kubectl top` and autoscaling.
 
 use cri_proto::runtime::v1::{CpuUsage, MemoryUsage, PodSandboxStats, UInt64Value};
 use k8s_openapi::api::core::v1::Pod;
@@ -12,7 +12,7 @@ use tracing::warn;
 use super::NodeView;
 use crate::stats::node::NodeUsage;
 
-/// A value, its labels, and when it was measured.
+/// The labels, the value, and the time of measurement in nanoseconds since the epoch; 0 if unknown.
 type Sample = (Vec<(&'static str, String)>, f64, i64);
 
 #[derive(Default)]
@@ -24,7 +24,7 @@ struct Families {
     pod_memory: Vec<Sample>,
 }
 
-/// Everything that can be measured; what cannot is told by the error's metric.
+/// All available measurements. `resource_scrape_error` is 1 if some are missing.
 pub(super) async fn metrics<V: NodeView>(view: &V) -> Exposition {
     let root_dir = view.local_node().root_dir.clone();
     let node = match blocking(move || NodeUsage::read(&root_dir)).await {
@@ -98,7 +98,7 @@ pub(super) async fn metrics<V: NodeView>(view: &V) -> Exposition {
         for (labels, value, at) in samples {
             let labels: Vec<(&str, &str)> =
                 labels.iter().map(|(name, text)| (*name, &**text)).collect();
-            // Without a time it is now.
+            // Without a time of measurement, the time of the scrape applies.
             metrics.sample(name, &labels, value, (at > 0).then_some(at));
         }
     }
@@ -176,7 +176,7 @@ fn memory(usage: &Option<MemoryUsage>) -> Option<(f64, i64)> {
     Some((value as f64, usage.timestamp))
 }
 
-/// When the container that runs was started, in seconds since the epoch.
+/// The start time of a running container, in seconds since the epoch.
 fn started(pods: &[Pod], uid: &str, container: &str) -> Option<f64> {
     let pod = pods.iter().find(|pod| PodUid::of(pod).as_str() == uid)?;
     let status = pod.status.as_ref()?;

@@ -1,4 +1,4 @@
-//! `/metrics/cadvisor`: what the runtime itself measures of sandboxes and containers.
+//! `/metrics/cadvisor`: the runtime's own metrics of sandboxes and containers.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use kubelet_metrics::Exposition;
 
 use super::NodeView;
 
-/// The runtime's metrics, by its own descriptions.
+/// The runtime's metrics, with its own names, help texts and labels.
 pub(super) async fn metrics<V: NodeView>(view: &V) -> Result<Exposition, CriError> {
     let cri = view.cri();
     let (descriptors, sandboxes) = tokio::try_join!(
@@ -34,7 +34,7 @@ pub(super) async fn metrics<V: NodeView>(view: &V) -> Result<Exposition, CriErro
         };
         metrics.family(&descriptor.name, kind, &descriptor.help);
         for metric in values {
-            // One that does not fit its description cannot be named.
+            // Without a value for each key, the labels cannot be named.
             if metric.label_values.len() != descriptor.label_keys.len() {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! `/stats/summary`: what the node and its pods use, in the shape of upstream's
+//! `/stats/summary`: resource usage of the node and its pods, in the format of upstream's
 //! `stats/v1alpha1`.
 
 pub(super) mod node;
@@ -17,7 +17,7 @@ use super::{
     answer::{error, json},
 };
 
-/// What the node had used of its CPUs when it was last asked, for what it uses now.
+/// The node's total CPU time at the last request, for the current usage.
 type LastUsage = Arc<Mutex<Option<(Instant, u64)>>>;
 
 pub(super) fn routes<V: NodeView>(view: V) -> Router {
@@ -46,7 +46,7 @@ async fn answer<V: NodeView>(view: &V, last: &LastUsage) -> Response {
     json(summary::summary(node, &stats, &view.pods()).to_string())
 }
 
-/// What is used of the CPUs now, in billionths of one; unknown at the first time.
+/// Current CPU usage in nanocores; `None` at the first request.
 fn nano_cores(last: &LastUsage, total: u64) -> Option<u64> {
     let now = Instant::now();
     let (then, before) = last.lock().replace((now, total))?;

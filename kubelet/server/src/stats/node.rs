@@ -1,20 +1,20 @@
-//! What the node as a whole uses, from `/proc` and its file system.
+//! Resource usage of the node, from `/proc` and the file system.
 
 use std::{fs, io, path::Path};
 
 use jiff::Timestamp;
 use kubelet_host::clock;
 
-/// Nanoseconds of a tick in `/proc/stat`, which is the same on all of Linux.
+/// Nanoseconds of a clock tick in `/proc/stat`.
 const TICK: u64 = 10_000_000;
 
-/// What a node uses.
+/// Resource usage of the node.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NodeUsage {
     pub(crate) at: Timestamp,
     pub(super) booted: Timestamp,
     pub(crate) cpu_nanoseconds: u64,
-    /// Bytes, and so is all memory here.
+    /// In bytes, like all memory here.
     pub(super) memory_available: u64,
     pub(super) memory_usage: u64,
     pub(crate) memory_working_set: u64,
@@ -28,7 +28,7 @@ pub(crate) struct NodeUsage {
     pub(super) processes: u64,
 }
 
-/// What went over a network interface.
+/// Traffic of a network interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Interface {
     pub(super) name: String,
@@ -38,7 +38,7 @@ pub(super) struct Interface {
     pub(super) tx_errors: u64,
 }
 
-/// The file system of the kubelet's own files.
+/// The file system of the kubelet's root directory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FileSystem {
     pub(super) capacity: u64,
@@ -49,7 +49,7 @@ pub(super) struct FileSystem {
 }
 
 impl NodeUsage {
-    /// Reads it. Blocks for a moment.
+    /// Reads the usage. Blocks briefly.
     pub(crate) fn read(root_dir: &Path) -> io::Result<Self> {
         let meminfo = fs::read_to_string("/proc/meminfo")?;
         let stat = fs::read_to_string("/proc/stat")?;
@@ -95,7 +95,7 @@ impl FileSystem {
     }
 }
 
-/// The number behind a name at a line's beginning; 0 without one.
+/// The number after a name at the start of a line; 0 if there is none.
 fn number(text: &str, name: &str) -> u64 {
     text.lines()
         .filter_map(|line| line.strip_prefix(name))
@@ -105,19 +105,19 @@ fn number(text: &str, name: &str) -> u64 {
         .unwrap_or_default()
 }
 
-/// Ticks of all CPUs that were not idle. Guests are in users' time already.
+/// Ticks that the CPUs were not idle. User time includes guest time.
 fn busy_ticks(stat: &str) -> u64 {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "));
     let fields = line.unwrap_or_default().split_whitespace().take(8);
     let ticks = fields.map(|field| field.parse::<u64>().unwrap_or_default());
-    // Idle, and waiting for disks.
+    // Idle and I/O wait.
     let busy = ticks
         .enumerate()
         .filter(|(index, _)| ![3, 4].contains(index));
     busy.map(|(_, ticks)| ticks).sum()
 }
 
-/// `1.00 0.90 0.80 2/345 678` are 345 threads.
+/// The number of threads in `/proc/loadavg`: 345 in `1.00 0.90 0.80 2/345 678`.
 fn processes(load: &str) -> u64 {
     let field = load.split(' ').nth(3).unwrap_or_default();
     let total = field.split('/').nth(1).unwrap_or_default();
@@ -143,7 +143,7 @@ fn interfaces(dev: &str) -> Vec<Interface> {
     parsed.filter(|interface| interface.name != "lo").collect()
 }
 
-/// The interface of the route to everywhere.
+/// The interface of the default route.
 fn default_interface(routes: &str) -> Option<String> {
     routes.lines().find_map(|line| {
         let mut fields = line.split_whitespace();

@@ -1,4 +1,4 @@
-//! The summary's JSON.
+//! The summary as JSON.
 
 use cri_proto::runtime::v1::{
     ContainerStats, CpuUsage, FilesystemUsage, MemoryUsage, NetworkInterfaceUsage, NetworkUsage,
@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::node::{Interface, NodeUsage};
 
-/// The whole answer.
+/// The whole response.
 pub(super) fn summary(node: Value, stats: &[PodSandboxStats], pods: &[Pod]) -> Value {
     let mut entries: Vec<Value> = stats.iter().filter_map(|stats| pod(stats, pods)).collect();
     let name = |entry: &Value| entry["podRef"].to_string();
@@ -20,7 +20,7 @@ pub(super) fn summary(node: Value, stats: &[PodSandboxStats], pods: &[Pod]) -> V
     json!({"node": node, "pods": entries})
 }
 
-/// The node's part.
+/// The node's statistics.
 pub(super) fn node(name: &str, usage: &NodeUsage, nano_cores: Option<u64>) -> Value {
     let time = time(usage.at);
     let mut cpu = json!({"time": time, "usageCoreNanoSeconds": usage.cpu_nanoseconds});
@@ -64,7 +64,7 @@ pub(super) fn node(name: &str, usage: &NodeUsage, nano_cores: Option<u64>) -> Va
     })
 }
 
-/// A pod's part; none for a sandbox that names no pod.
+/// A pod's statistics; `None` for a sandbox without pod metadata.
 fn pod(stats: &PodSandboxStats, pods: &[Pod]) -> Option<Value> {
     let metadata = stats.attributes.as_ref()?.metadata.as_ref()?;
     let known = pods
@@ -206,7 +206,7 @@ fn interface(interface: &Interface) -> Value {
     })
 }
 
-/// A time and the values that the runtime knows.
+/// The time of measurement and the values that the runtime reports.
 fn measured<const N: usize>(at: i64, values: [(&str, &Option<UInt64Value>); N]) -> Value {
     let mut fields = Map::from_iter([("time".to_owned(), nanoseconds(at))]);
     for (name, value) in values {
@@ -231,7 +231,7 @@ fn nanoseconds(at: i64) -> Value {
     time(Timestamp::from_nanosecond(i128::from(at)).unwrap_or_default())
 }
 
-/// In whole seconds, as the API writes times.
+/// In whole seconds, the API's format of times.
 fn time(at: Timestamp) -> Value {
     format!("{at:.0}").into()
 }

@@ -1,4 +1,4 @@
-//! The certificate that the secure port shows.
+//! The certificate of the secure port.
 
 use std::{
     fmt, fs, io,
@@ -19,13 +19,13 @@ use tracing::{info, warn};
 
 use super::watched_file::Stamp;
 
-/// Where the secure port's certificate comes from.
+/// Provides the secure port's certificate.
 pub trait ServingCertificate: fmt::Debug + Send + Sync {
-    /// The certificate for the next handshake, with its key. Asked for each, on a thread
-    /// that may be blocked: the same `Arc` as long as it has not changed.
+    /// The certificate and key for the next handshake. Called for each handshake, on a thread that
+    /// may block. Returns the same `Arc` until the certificate changes.
     ///
     /// # Errors
-    /// There is none, or none yet: the handshake fails.
+    /// There is no certificate, or none yet. The handshake fails.
     fn current(&self) -> Result<Arc<CertifiedKey>, CertificateError>;
 }
 
@@ -35,45 +35,44 @@ pub enum CertificateError {
     /// A file cannot be read.
     #[error("cannot read {field} {}: {source}", path.display())]
     Read {
-        /// The field of the configuration that names it.
+        /// The configuration field that names the file.
         field: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// A file holds no certificate or no key.
+    /// A file contains no certificate or no key.
     #[error("{field} {}: {message}", path.display())]
     Content {
-        /// The field of the configuration that names it.
+        /// The configuration field that names the file.
         field: &'static str,
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
         message: String,
     },
-    /// The key is not the certificate's, or cannot be used.
+    /// The key does not belong to the certificate, or is unusable.
     #[error("{} and {}: {source}", certificate.display(), key.display())]
     Pair {
         /// The file of the certificate.
         certificate: PathBuf,
-        /// The file of its key.
+        /// The file of the key.
         key: PathBuf,
-        /// Why they do not go together.
+        /// The cause.
         source: rustls::Error,
     },
-    /// The API server has signed none yet.
+    /// The API server has not signed a certificate yet.
     #[error("no serving certificate available for the kubelet")]
     NotYet,
 }
 
-/// A certificate that the API server signs, and signs anew before it ends
-/// (`serverTLSBootstrap`).
+/// A certificate that the API server signs, and renews before it expires (`serverTLSBootstrap`).
 #[derive(Debug)]
 pub struct SignedCertificate(watch::Receiver<Option<Arc<Pair>>>);
 
 impl SignedCertificate {
-    /// Shows the pair that is there.
+    /// Serves the current pair of the channel.
     pub const fn new(pairs: watch::Receiver<Option<Arc<Pair>>>) -> Self {
         Self(pairs)
     }
@@ -87,9 +86,8 @@ impl ServingCertificate for SignedCertificate {
     }
 }
 
-/// A certificate in files, which is read again when they have changed
-/// (`tlsCertFile`, `tlsPrivateKeyFile`). While the new ones cannot be used the old
-/// certificate serves on.
+/// A certificate from files (`tlsCertFile`, `tlsPrivateKeyFile`), reloaded when they change. If the
+/// new files are unusable, the old certificate stays in use.
 #[derive(Debug)]
 pub struct CertificateFiles {
     certificate: PathBuf,
@@ -104,12 +102,12 @@ struct State {
 }
 
 impl CertificateFiles {
-    /// Reads both files, in PEM.
+    /// Loads both files, in PEM.
     ///
     /// # Errors
-    /// They cannot be read or do not go together.
+    /// The files cannot be read, or do not belong together.
     pub fn load(certificate: &Path, key: &Path) -> Result<Self, CertificateError> {
-        // Before they are read: what changes meanwhile is read again.
+        // Taken before reading, so that a change during the read triggers another one.
         let stamps = stamps(certificate, key);
         let current = read(certificate, key)?;
         Ok(Self {

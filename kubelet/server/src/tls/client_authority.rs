@@ -1,4 +1,4 @@
-//! Whose client certificates are believed.
+//! The authorities of client certificates.
 
 use std::{
     fs, io,
@@ -23,8 +23,8 @@ use tracing::{info, warn};
 
 use super::watched_file::Stamp;
 
-/// The authorities of client certificates (`authentication.x509.clientCAFile`), read again
-/// when the file has changed. While the new one cannot be used the old ones count on.
+/// The authorities of client certificates (`authentication.x509.clientCAFile`), reloaded when the
+/// file changes. If the new file is unusable, the old authorities stay in effect.
 #[derive(Debug)]
 pub struct ClientAuthority {
     path: PathBuf,
@@ -46,10 +46,10 @@ pub struct AuthorityError {
 }
 
 impl ClientAuthority {
-    /// Reads the file, in PEM.
+    /// Loads the file, in PEM.
     ///
     /// # Errors
-    /// It cannot be read, or holds no certificates.
+    /// The file cannot be read, or contains no certificates.
     pub fn load(path: &Path) -> Result<Self, AuthorityError> {
         let stamp = Stamp::of(path).ok();
         let verifier = read(path)?;
@@ -59,7 +59,7 @@ impl ClientAuthority {
         })
     }
 
-    /// Reads the file again when it has changed. Blocks.
+    /// Reloads the file if it has changed. Blocks.
     pub fn refresh(&self) {
         let stamp = Stamp::of(&self.path).ok();
         let mut state = self.state.lock();
@@ -78,10 +78,10 @@ impl ClientAuthority {
         }
     }
 
-    /// Whether one of the authorities signed a chain for a client, and it is valid now.
+    /// Checks that a client certificate chain is signed by one of the authorities and valid now.
     ///
     /// # Errors
-    /// Why it is not to be believed.
+    /// Why the chain is not trusted.
     pub fn verify(&self, chain: &[CertificateDer<'_>]) -> Result<(), rustls::Error> {
         let verifier = Arc::clone(&self.state.lock().verifier);
         let Some((own, intermediates)) = chain.split_first() else {
@@ -116,8 +116,8 @@ fn read(path: &Path) -> Result<Arc<dyn ClientCertVerifier>, AuthorityError> {
         .map_err(|error| fault(error.to_string()))
 }
 
-/// Takes any certificate whose key the client has, and none: whether it is believed is
-/// found out for each request, so that a caller whom nobody knows gets an answer.
+/// Accepts clients with any certificate whose key they have, and clients without one. Trust is
+/// checked for each request, so that an unknown client gets an HTTP response.
 #[derive(Debug)]
 pub(super) struct AnyCertificate(pub(super) Arc<CryptoProvider>);
 

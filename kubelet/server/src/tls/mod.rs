@@ -1,4 +1,4 @@
-//! TLS of the secure port: its certificate, whom it asks for one, and what it speaks.
+//! TLS of the secure port: its certificate, client certificates, versions and cipher suites.
 
 pub mod certificate;
 pub mod client_authority;
@@ -29,12 +29,12 @@ use self::{
     parameters::TlsParameters,
 };
 
-/// The certificates that a caller showed, its own first; empty when it showed none.
+/// The client's certificate chain, its own certificate first; empty if it sent none.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PeerCertificates(pub Arc<[CertificateDer<'static>]>);
 
-/// Makes TLS of connections. Certificate and client authorities are looked at anew for
-/// each, so that changed ones count from the next connection on.
+/// Accepts TLS connections. The certificate and the client authorities are checked for changes at
+/// each connection, so that changes apply from the next connection on.
 #[derive(Debug)]
 pub(super) struct Tls {
     certificate: Arc<dyn ServingCertificate>,
@@ -43,7 +43,7 @@ pub(super) struct Tls {
     built: Mutex<Option<Built>>,
 }
 
-/// A configuration, and the certificate that it is for.
+/// A configuration and its certificate.
 #[derive(Debug)]
 struct Built {
     certificate: Arc<CertifiedKey>,
@@ -64,7 +64,7 @@ impl Tls {
         }
     }
 
-    /// The handshake. How long it may take is for the caller to say.
+    /// Performs the handshake. The caller sets the deadline.
     pub(super) async fn accept<S>(
         self: &Arc<Self>,
         stream: S,
@@ -85,7 +85,7 @@ impl Tls {
         Ok((stream, PeerCertificates(shown)))
     }
 
-    /// Reads files.
+    /// Returns the current configuration. Blocks on files.
     fn config(&self) -> io::Result<Arc<ServerConfig>> {
         if let Some(authority) = &self.authority {
             authority.refresh();

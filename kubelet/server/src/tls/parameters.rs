@@ -1,5 +1,5 @@
-//! What TLS the secure port speaks (`tlsMinVersion`, `tlsCipherSuites`), by the names that
-//! upstream has from Go.
+//! TLS versions and cipher suites of the secure port (`tlsMinVersion`, `tlsCipherSuites`), with the
+//! names that upstream takes from Go.
 
 use tokio_rustls::rustls::{
     SupportedCipherSuite, SupportedProtocolVersion,
@@ -7,7 +7,7 @@ use tokio_rustls::rustls::{
     version::{TLS12, TLS13},
 };
 
-/// Names of the least version.
+/// Values of the minimum version.
 const VERSIONS: [&str; 4] = [
     "VersionTLS10",
     "VersionTLS11",
@@ -15,7 +15,7 @@ const VERSIONS: [&str; 4] = [
     "VersionTLS13",
 ];
 
-/// The suites that can be chosen among, of TLS 1.2; those of 1.3 are always on, as in Go.
+/// Configurable cipher suites, all of TLS 1.2; those of TLS 1.3 are always enabled, as in Go.
 const SUITES: &[(&str, SupportedCipherSuite)] = &[
     (
         "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
@@ -51,7 +51,7 @@ const SUITES: &[(&str, SupportedCipherSuite)] = &[
     ),
 ];
 
-/// Names that upstream takes as well: always on, or too weak to be built here.
+/// Names that upstream accepts too. These suites are always enabled, or too weak to be supported.
 const IGNORED: &[&str] = &[
     "TLS_AES_128_GCM_SHA256",
     "TLS_AES_256_GCM_SHA384",
@@ -74,7 +74,7 @@ const IGNORED: &[&str] = &[
     "TLS_RSA_WITH_RC4_128_SHA",
 ];
 
-/// Versions and cipher suites of the secure port.
+/// TLS versions and cipher suites of the secure port.
 #[derive(Clone, Debug)]
 pub struct TlsParameters {
     pub(super) versions: Vec<&'static SupportedProtocolVersion>,
@@ -92,16 +92,16 @@ impl Default for TlsParameters {
 }
 
 impl TlsParameters {
-    /// From the fields' values; empty ones leave it to the defaults.
+    /// Parses the fields' values; empty ones mean the defaults.
     ///
     /// # Errors
-    /// The faults: field, value, and what is allowed.
+    /// The invalid fields, with value and allowed values.
     pub fn parse(min_version: &str, cipher_suites: &[String]) -> Result<Self, Vec<String>> {
         let mut parameters = Self::default();
         let mut faults = Vec::new();
         match min_version {
             "VersionTLS13" => parameters.versions = vec![&TLS13],
-            // Nothing older is built.
+            // TLS 1.2 is the oldest supported version.
             "" | "VersionTLS10" | "VersionTLS11" | "VersionTLS12" => {}
             other => faults.push(format!(
                 "tlsMinVersion: invalid value {other:?}: must be one of: {}",

@@ -1,5 +1,5 @@
-//! The certificate of a node that was given none: signed by an authority of its own that
-//! nobody keeps the key of, as upstream's.
+//! The self-signed certificate of a node without a configured one. As upstream, it is signed by a
+//! CA of its own whose key is discarded.
 
 use std::{
     fs::{self, DirBuilder, OpenOptions},
@@ -17,18 +17,18 @@ use rcgen::{
 use tokio_rustls::rustls::pki_types::{CertificateDer, pem::PemObject};
 use x509_parser::{certificate::X509Certificate, prelude::FromDer};
 
-/// How long a certificate is good for.
+/// Validity of a certificate.
 const VALIDITY: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Why no certificate can be made.
+/// Why a certificate cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum SelfSignedError {
-    /// Its files cannot be kept.
+    /// Its files cannot be written.
     #[error("cannot keep the self-signed certificate in {} (--cert-dir): {source}", path.display())]
     Io {
         /// The directory.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// It cannot be signed for this node.
@@ -36,16 +36,16 @@ pub enum SelfSignedError {
     Sign {
         /// The name of the node.
         node_name: String,
-        /// Why not.
+        /// The cause.
         source: rcgen::Error,
     },
 }
 
-/// The files of certificate and key below `dir` (`kubelet.crt`, `kubelet.key`), made when
-/// one is missing or the certificate has expired.
+/// The certificate and key files in `dir` (`kubelet.crt`, `kubelet.key`), created if one is missing
+/// or the certificate has expired.
 ///
 /// # Errors
-/// They cannot be made.
+/// The files cannot be created.
 pub fn ensure(dir: &Path, node_name: &str) -> Result<[PathBuf; 2], SelfSignedError> {
     let [certificate, key] = [dir.join("kubelet.crt"), dir.join("kubelet.key")];
     if key.exists() && is_valid(&certificate) {
@@ -60,7 +60,7 @@ pub fn ensure(dir: &Path, node_name: &str) -> Result<[PathBuf; 2], SelfSignedErr
         .recursive(true)
         .mode(0o755)
         .create(dir)
-        // The key last: only both together are taken for a certificate.
+        // The key comes last: a certificate without a key is created again.
         .and_then(|()| remove(&key))
         .and_then(|()| write(&certificate, &certificate_pem, 0o644))
         .and_then(|()| write(&key, &key_pem, 0o600));
@@ -87,7 +87,7 @@ fn is_valid(certificate: &Path) -> bool {
 
 fn generate(node_name: &str) -> Result<(String, String), rcgen::Error> {
     let now = SystemTime::from(clock::now());
-    // An hour ago: clocks differ.
+    // Backdated by an hour, because clocks differ.
     let (from, until) = (now - Duration::from_secs(3600), now + VALIDITY);
     let stamp = clock::now().as_second();
 

@@ -1,4 +1,4 @@
-//! Files that are read again when they have changed.
+//! Detection of changed files.
 
 use std::{
     fs::{self, Metadata},
@@ -7,8 +7,7 @@ use std::{
     path::Path,
 };
 
-/// What tells one content of a file from the next: a file that is written anew or put in
-/// its place has another.
+/// Identifies the content of a file: it differs after the file was rewritten or replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     device: u64,
