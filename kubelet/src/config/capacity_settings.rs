@@ -1,11 +1,11 @@
-//! What of the node pods get, from the configuration.
+//! The options of capacity and allocatable, from the configuration.
 
 use super::{
     kubelet_configuration::KubeletConfiguration, reservation::reservation, values::at_least_zero,
 };
 use crate::node::capacity::CapacityOptions;
 
-/// What of the node pods get by a validated configuration.
+/// The options of a validated configuration.
 pub(super) fn capacity(config: &KubeletConfiguration) -> CapacityOptions {
     CapacityOptions {
         max_pods: at_least_zero(config.max_pods),

@@ -1,4 +1,4 @@
-//! The options of a kubelet in a cluster, from the configuration.
+//! The cluster options from the configuration.
 
 use std::{path::Path, time::Duration};
 
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{cluster::ClusterOptions, node::options::NodeOptions};
 
-/// The cluster of a validated configuration; `None` for a standalone kubelet.
+/// The cluster options of a validated configuration; `None` for a standalone kubelet.
 pub(super) fn cluster(
     config: &KubeletConfiguration,
     flags: &Flags,
@@ -68,7 +68,7 @@ pub(super) fn cluster(
             lease_duration: Duration::from_secs(u64::from(count(
                 config.node_lease_duration_seconds,
             ))),
-            // -1 is for all.
+            // -1 means no limit.
             max_images: config
                 .node_status_max_images
                 .and_then(|images| usize::try_from(images).ok()),

@@ -1,4 +1,4 @@
-//! The configuration file and its drop-ins, as they are read and laid over each other.
+//! Reads and merges the configuration file and its drop-ins.
 
 use std::{
     fs,
@@ -15,7 +15,8 @@ use super::{
     values::absolute,
 };
 
-/// Fields of a file, as JSON pointers, whose relative paths start at the file's own directory.
+/// Fields with paths, as JSON pointers. Relative paths are resolved against the directory of the
+/// file.
 const PATHS: &[&str] = &[
     "/staticPodPath",
     "/resolvConf",
@@ -25,12 +26,12 @@ const PATHS: &[&str] = &[
     "/authentication/x509/clientCAFile",
 ];
 
-/// Reads the configuration file. As in upstream a field that it does not know is passed
-/// over, and of one that is given twice the last counts: the file of a newer or older
-/// kubelet is no reason to have no node. The second is what the user should know of that.
+/// Reads the configuration file. As upstream, unknown fields are ignored, and of duplicate fields
+/// the last one counts, so that a file for a newer or older kubelet still works. The second value
+/// is a warning about such fields.
 ///
 /// # Errors
-/// It cannot be read, is of another kind, or a field has a value of another type.
+/// The file cannot be read or is of another kind, or a field has the wrong type.
 pub(super) fn main_file(path: &Path) -> Result<(Value, Option<String>), SettingsError> {
     let text = read(path, "the configuration file (--config)")?;
     let parse = |source| SettingsError::Parse {
@@ -60,12 +61,12 @@ pub(super) fn main_file(path: &Path) -> Result<(Value, Option<String>), Settings
 /// Reads a drop-in file, strictly.
 ///
 /// # Errors
-/// It cannot be read, is of another kind, or has a field that is not known, is given twice,
-/// or has a value of another type.
+/// The file cannot be read or is of another kind, or a field is unknown, duplicated or of the wrong
+/// type.
 pub(super) fn drop_in(path: &Path) -> Result<Value, SettingsError> {
     let text = read(path, "the drop-in file")?;
     let mut value = document(path, &text, DuplicateKeys::Refuse)?;
-    // Only for its faults: read straight into the type, they have line and column.
+    // For the errors only: parsed directly into the type, they have line and column.
     yaml::from_str::<KubeletConfiguration>(&text).map_err(|source| SettingsError::Parse {
         path: path.to_owned(),
         source,
@@ -82,7 +83,7 @@ fn read(path: &Path, role: &'static str) -> Result<String, SettingsError> {
     })
 }
 
-/// The one document of a file, which has to say what it is.
+/// Parses a file's first document, and checks `apiVersion` and `kind`.
 fn document(path: &Path, text: &str, duplicates: DuplicateKeys) -> Result<Value, SettingsError> {
     let documents = yaml::documents(text, duplicates).map_err(|source| SettingsError::Parse {
         path: path.to_owned(),
@@ -114,7 +115,7 @@ fn make_absolute(path: &Path, value: &mut Value) {
     }
 }
 
-/// Takes the fields away that the format does not know; their paths.
+/// Removes unknown fields; returns their paths.
 fn remove_unknown(value: &mut Value) -> Result<Vec<String>, SettingsError> {
     let mut removed = Vec::new();
     loop {
@@ -130,7 +131,7 @@ fn remove_unknown(value: &mut Value) -> Result<Vec<String>, SettingsError> {
         let field = message.strip_prefix("unknown field `");
         let field = field.and_then(|rest| rest.split('`').next());
         let field = field.ok_or_else(type_error)?;
-        // The path ends with the field, or with the object that it is in.
+        // The error's path ends with the field or with the object that contains it.
         let mut segments: Vec<&Segment> = error.path().iter().collect();
         if matches!(segments.last(), Some(Segment::Map { key }) if key == field) {
             segments.pop();
@@ -154,7 +155,7 @@ fn remove_unknown(value: &mut Value) -> Result<Vec<String>, SettingsError> {
     }
 }
 
-/// The `.conf` files of a directory and those below it, in the order of their paths.
+/// The `.conf` files below a directory, recursively, sorted by path.
 ///
 /// # Errors
 /// A directory cannot be read.
@@ -181,8 +182,8 @@ pub(super) fn drop_ins(dir: &Path) -> Result<Vec<PathBuf>, SettingsError> {
     Ok(paths)
 }
 
-/// Lays `over` on `base`: objects are merged, everything else is replaced, and
-/// `null` takes a field away (RFC 7396, as upstream merges drop-ins).
+/// Merges `over` into `base`: objects are merged, other values replaced, and `null` removes a field
+/// (RFC 7396, as upstream merges drop-ins).
 pub(super) fn merge(base: &mut Value, over: Value) {
     match (base, over) {
         (Value::Object(base), Value::Object(over)) => {

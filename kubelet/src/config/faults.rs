@@ -1,8 +1,8 @@
-//! Faults of a configuration.
+//! Collects the faults of a configuration.
 
 use std::{fmt::Display, net::IpAddr};
 
-/// What is wrong with fields: each with its name, its value and what is allowed.
+/// Faults of fields: field, value and what is allowed.
 #[derive(Default)]
 pub(super) struct Faults(Vec<String>);
 

@@ -1,10 +1,10 @@
-//! The flags that a run of the kubelet has.
+//! The flags of a run of the kubelet.
 
 use std::{collections::BTreeMap, net::IpAddr, path::PathBuf};
 
 use serde_json::{Map, Value};
 
-/// The node agent's flags.
+/// The kubelet's flags.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Flags {
     /// `--config`.
@@ -25,7 +25,7 @@ pub struct Flags {
     pub image_credential_provider_config: Option<PathBuf>,
     /// `--image-credential-provider-bin-dir`.
     pub image_credential_provider_bin_dir: Option<PathBuf>,
-    /// `--kubeconfig`; the kubelet is standalone without.
+    /// `--kubeconfig`; without it the kubelet is standalone.
     pub kubeconfig: Option<PathBuf>,
     /// `--bootstrap-kubeconfig`.
     pub bootstrap_kubeconfig: Option<PathBuf>,
@@ -37,8 +37,8 @@ pub struct Flags {
     pub node_labels: BTreeMap<String, String>,
     /// `--cloud-provider=external`.
     pub external_cloud_provider: bool,
-    /// Flags that stand for `KubeletConfiguration` fields, in the file's shape.
+    /// Flags that set `KubeletConfiguration` fields, in the shape of the file.
     pub configuration: Map<String, Value>,
-    /// Given flags that have no effect yet, with their dashes.
+    /// Flags that were given but have no effect yet, with their dashes.
     pub without_effect: Vec<String>,
 }

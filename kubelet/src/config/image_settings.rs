@@ -1,4 +1,5 @@
-//! Settings of images: pulls, credential provider plugins, and who must present credentials.
+//! Settings of images: pulls, credential provider plugins, and the verification of pull
+//! credentials.
 
 use kubelet_image::{
     ImageOptions,
@@ -15,10 +16,7 @@ use super::{
     values::{absolute, at_least_zero},
 };
 
-/// The options of a validated configuration.
-///
-/// # Errors
-/// The credential provider plugins are misconfigured.
+/// The image options of a validated configuration.
 pub(super) fn image_options(
     config: &KubeletConfiguration,
     flags: &Flags,
@@ -35,10 +33,7 @@ pub(super) fn image_options(
     })
 }
 
-/// The plugins that the flags name.
-///
-/// # Errors
-/// One flag is given without the other, or the plugins' configuration is invalid.
+/// The plugins configured by flags.
 fn credential_providers(flags: &Flags) -> Result<Vec<CredentialProvider>, ProviderConfigError> {
     const CONFIG: &str = "--image-credential-provider-config";
     const BIN_DIR: &str = "--image-credential-provider-bin-dir";
@@ -54,7 +49,7 @@ fn credential_providers(flags: &Flags) -> Result<Vec<CredentialProvider>, Provid
     }
 }
 
-/// The policy of a validated configuration.
+/// The verification policy of a validated configuration.
 fn verification_policy(config: &KubeletConfiguration) -> VerificationPolicy {
     match config.image_pull_credentials_verification_policy.as_str() {
         "NeverVerify" => VerificationPolicy::NeverVerify,
@@ -70,7 +65,7 @@ fn verification_policy(config: &KubeletConfiguration) -> VerificationPolicy {
     }
 }
 
-/// The rules of `preloadedImagesVerificationAllowlist`.
+/// Validates `preloadedImagesVerificationAllowlist`.
 pub(super) fn validate_allowlist(c: &KubeletConfiguration, faults: &mut Faults) {
     let allowlist = "preloadedImagesVerificationAllowlist";
     let policy = &c.image_pull_credentials_verification_policy;

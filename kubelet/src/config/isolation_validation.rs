@@ -1,14 +1,14 @@
-//! Rules of the fields that say how pods are kept from the node.
+//! Validation of the fields that isolate pods from the node.
 
 use kubelet_pod_spec::sysctl;
 
 use super::kubelet_configuration::KubeletConfiguration;
 use crate::host;
 
-/// Ids of a pod's user namespace are a multiple of it.
+/// The ID count of a user namespace must be a multiple of this.
 const IDS: i64 = 65_536;
 
-/// The faults of a configuration, each with its field, its value and what is allowed.
+/// The faults of a configuration: field, value and what is allowed.
 pub(super) fn validate(config: &KubeletConfiguration) -> Vec<String> {
     let mut faults = Vec::new();
     for (index, pattern) in config.allowed_unsafe_sysctls.iter().enumerate() {

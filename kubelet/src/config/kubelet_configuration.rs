@@ -1,8 +1,8 @@
-//! `KubeletConfiguration` of `kubelet.config.k8s.io/v1beta1`: every field that
-//! the format knows, so that any file written for the upstream kubelet parses.
+//! `KubeletConfiguration` of `kubelet.config.k8s.io/v1beta1`. It has all fields of the format, so
+//! that any file written for the upstream kubelet parses.
 //!
-//! As in upstream a field whose zero value means "not set" has a plain type, and
-//! one where zero is a choice is an `Option`; [`super::kubelet_defaults`] fills both.
+//! As upstream, a field whose zero value means "not set" has a plain type, and a field where zero
+//! is a valid value is an `Option`; [`super::kubelet_defaults`] sets the defaults of both.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,9 @@ use k8s_openapi::{api::core::v1::Taint, apimachinery::pkg::api::resource::Quanti
 use kubelet_pod_spec::duration::GoDuration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-/// The group and version of the one format that is read.
+/// The supported group and version.
 pub const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
-/// The kind of the one format that is read.
+/// The supported kind.
 pub const KIND: &str = "KubeletConfiguration";
 
 type StringMap = BTreeMap<String, String>;
@@ -176,7 +176,7 @@ pub struct KubeletConfiguration {
     pub user_namespaces: Option<UserNamespaces>,
 }
 
-/// Who may call the kubelet's own API.
+/// Authentication for the kubelet's API.
 #[allow(missing_docs, reason = "as for KubeletConfiguration")]
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
@@ -186,7 +186,7 @@ pub struct Authentication {
     pub anonymous: AnonymousAuthentication,
 }
 
-/// Callers that show a client certificate.
+/// Authentication by client certificate.
 #[allow(missing_docs, reason = "as for KubeletConfiguration")]
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
@@ -195,7 +195,7 @@ pub struct X509Authentication {
     pub client_ca_file: String,
 }
 
-/// Callers whose bearer token the API server reviews.
+/// Authentication by bearer token, reviewed by the API server.
 #[allow(missing_docs, reason = "as for KubeletConfiguration")]
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
@@ -205,7 +205,7 @@ pub struct WebhookAuthentication {
     pub cache_ttl: GoDuration,
 }
 
-/// Callers who show nothing.
+/// Anonymous requests.
 #[allow(missing_docs, reason = "as for KubeletConfiguration")]
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
@@ -213,7 +213,7 @@ pub struct AnonymousAuthentication {
     pub enabled: Option<bool>,
 }
 
-/// What callers of the kubelet's own API may do.
+/// Authorization for the kubelet's API.
 #[allow(missing_docs, reason = "as for KubeletConfiguration")]
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
@@ -222,7 +222,7 @@ pub struct Authorization {
     pub webhook: WebhookAuthorization,
 }
 
-/// How long answers of the API server's access review are kept.
+/// Caching of the API server's SubjectAccessReviews.
 #[allow(missing_docs, reason = "as for KubeletConfiguration")]
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
@@ -233,7 +233,7 @@ pub struct WebhookAuthorization {
     pub cache_unauthorized_ttl: GoDuration,
 }
 
-/// What pods may do with swap.
+/// Swap for pods.
 #[allow(missing_docs, reason = "as for KubeletConfiguration")]
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
@@ -241,7 +241,7 @@ pub struct MemorySwap {
     pub swap_behavior: String,
 }
 
-/// The kubelet's own log.
+/// The kubelet's log.
 #[allow(missing_docs, reason = "as for KubeletConfiguration")]
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
@@ -253,7 +253,7 @@ pub struct Logging {
     pub options: LoggingOptions,
 }
 
-/// A duration, or as older files have it nanoseconds.
+/// A duration, or nanoseconds as in older files.
 #[derive(Clone, Copy, Debug)]
 pub struct FlushFrequency(GoDuration);
 
@@ -311,7 +311,7 @@ pub struct OutputRouting {
     pub info_buffer_size: Option<Quantity>,
 }
 
-/// Time to end for pods of a priority when the node shuts down.
+/// Shutdown grace period of a pod priority.
 #[allow(missing_docs, reason = "as for KubeletConfiguration")]
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
@@ -320,7 +320,7 @@ pub struct ShutdownGracePeriodByPodPriority {
     pub shutdown_grace_period_seconds: i64,
 }
 
-/// Back-off of containers that keep failing.
+/// Back-off of crashing containers.
 #[allow(missing_docs, reason = "as for KubeletConfiguration")]
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
@@ -328,7 +328,7 @@ pub struct CrashLoopBackOff {
     pub max_container_restart_period: Option<GoDuration>,
 }
 
-/// Memory of a NUMA node that pods do not get.
+/// Reserved memory of a NUMA node.
 #[allow(missing_docs, reason = "as for KubeletConfiguration")]
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
@@ -337,7 +337,7 @@ pub struct MemoryReservation {
     pub limits: BTreeMap<String, Quantity>,
 }
 
-/// Where the kubelet's own traces go.
+/// Export of the kubelet's traces.
 #[allow(missing_docs, reason = "as for KubeletConfiguration")]
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]

@@ -1,13 +1,13 @@
-//! Values of `KubeletConfiguration` fields that nobody set: upstream's.
+//! Defaults of `KubeletConfiguration` fields, as upstream.
 //!
-//! One differs on purpose: `failCgroupV1` is off, because this kubelet serves
-//! cgroup v1 hosts as well.
+//! One differs on purpose: `failCgroupV1` is off, because this kubelet also supports cgroup v1
+//! hosts.
 
 use kubelet_pod_spec::duration::GoDuration;
 
 use super::kubelet_configuration::{API_VERSION, KIND, KubeletConfiguration};
 
-/// Fills every field that is not set.
+/// Sets the default of every field that is not set.
 pub fn set_defaults(config: &mut KubeletConfiguration) {
     let seconds = GoDuration::from_secs;
     let c = config;
@@ -45,7 +45,7 @@ pub fn set_defaults(config: &mut KubeletConfiguration) {
     zero(&mut c.healthz_bind_address, "127.0.0.1".to_owned());
     unset(&mut c.oom_score_adj, -999);
     zero(&mut c.streaming_connection_idle_timeout, seconds(4 * 3600));
-    // Whoever slows the updates down means the reports as well.
+    // A longer update interval also lengthens the report interval.
     let report = if c.node_status_update_frequency.is_zero() {
         seconds(300)
     } else {
@@ -82,7 +82,7 @@ pub fn set_defaults(config: &mut KubeletConfiguration) {
     );
     unset(&mut c.kube_api_qps, 50);
     zero(&mut c.kube_api_burst, 100);
-    // Naming a number of parallel pulls is enough to get them.
+    // Setting `maxParallelImagePulls` above 1 enables parallel pulls by itself.
     let serialize = c.max_parallel_image_pulls.is_none_or(|pulls| pulls < 2);
     unset(&mut c.serialize_image_pulls, serialize);
     zero(&mut c.eviction_pressure_transition_period, seconds(300));

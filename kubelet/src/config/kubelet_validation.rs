@@ -1,5 +1,5 @@
-//! What a `KubeletConfiguration` may say: upstream's rules, all of its faults at
-//! once, each with the field's name and the values that are allowed.
+//! Validation of `KubeletConfiguration` by upstream's rules. All faults are reported at once, each
+//! with the field's name and the values that are allowed.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use super::{
     kubelet_configuration::KubeletConfiguration, reservation, shutdown_settings,
 };
 
-/// The faults of a configuration with its defaults set; empty when it is valid.
+/// The faults of a configuration with defaults; empty when it is valid.
 pub fn validate(config: &KubeletConfiguration) -> Vec<String> {
     let mut faults = Faults::default();
     ports_and_addresses(config, &mut faults);
@@ -47,7 +47,7 @@ fn ports_and_addresses(c: &KubeletConfiguration, faults: &mut Faults) {
 /// The path of a runtime endpoint: `unix:///path` or a bare path.
 ///
 /// # Errors
-/// What is wrong with the endpoint, and what would be right.
+/// The required form.
 pub fn unix_socket_path(endpoint: &str) -> Result<&Path, &'static str> {
     const FORM: &str =
         "must be a unix socket: unix:///path/to/runtime.sock or /path/to/runtime.sock";
@@ -336,7 +336,7 @@ fn logs_and_images(c: &KubeletConfiguration, faults: &mut Faults) {
     }
 }
 
-/// Whether a path is as short as it can be: no `.`, `..`, empty or trailing parts.
+/// Whether a path is normalised: no `.`, `..`, empty or trailing parts.
 fn is_normal(path: &str) -> bool {
     path == "/"
         || path

@@ -1,4 +1,4 @@
-//! What the configuration says of containers' logs.
+//! The configuration of container logs.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use kubelet_pod_spec::quantity::{self, NANOS};
 
 use super::kubelet_configuration::KubeletConfiguration;
 
-/// When logs are rotated: never where `containerLogMaxSize` is negative.
+/// The rotation policy; `None` (no rotation) if `containerLogMaxSize` is negative.
 pub(super) fn log_rotation(config: &KubeletConfiguration) -> Option<RotationPolicy> {
     let max_size = quantity::parse(&config.container_log_max_size).ok()?;
     let count = |value: Option<i32>, default| {

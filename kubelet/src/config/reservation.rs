@@ -1,5 +1,4 @@
-//! What of the node pods do not get by its configuration: `systemReserved`, `kubeReserved` and
-//! the hard eviction thresholds.
+//! Resources reserved from pods: `systemReserved`, `kubeReserved` and the hard eviction thresholds.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +9,7 @@ use crate::node::reservation::{Reservation, Threshold};
 
 /// Resources that can be reserved, as upstream.
 const RESOURCES: &[&str] = &["cpu", "memory", "ephemeral-storage", "pid"];
-/// Signals of eviction, and what each is below when nobody says.
+/// Eviction signals and their default hard thresholds.
 const SIGNALS: &[(&str, &str)] = &[
     ("memory.available", "100Mi"),
     ("nodefs.available", "10%"),
@@ -50,7 +49,7 @@ fn threshold(config: &KubeletConfiguration, signal: &str) -> Threshold {
     Threshold::parse(text).unwrap_or_default()
 }
 
-/// Adds what is wrong with a configuration's reservations.
+/// Validates the reservations and hard eviction thresholds.
 pub(super) fn validate(config: &KubeletConfiguration, faults: &mut Faults) {
     for (field, list) in [
         ("systemReserved", &config.system_reserved),

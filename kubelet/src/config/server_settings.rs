@@ -1,4 +1,4 @@
-//! The options of the servers, from the configuration.
+//! The options of the kubelet's servers, from the configuration.
 
 use std::{
     net::SocketAddr,
@@ -17,10 +17,10 @@ use serde_json::{Map, Value};
 
 use super::{kubelet_configuration::KubeletConfiguration, values::span};
 
-/// The field that says what callers may do, as a JSON pointer.
+/// The authorization mode, as a JSON pointer.
 const MODE: &str = "/authorization/mode";
 
-/// The faults of a configuration in what the servers are made from.
+/// The faults in the fields of the servers.
 pub(super) fn validate(config: &KubeletConfiguration) -> Vec<String> {
     let mut faults = TlsParameters::parse(&config.tls_min_version, &config.tls_cipher_suites)
         .err()
@@ -37,12 +37,12 @@ pub(super) fn validate(config: &KubeletConfiguration) -> Vec<String> {
     faults
 }
 
-/// Where a configuration comes from.
+/// The configuration as given, and where it comes from.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked<'a> {
-    /// The configuration without its defaults.
+    /// The configuration without defaults.
     pub(super) config: &'a Value,
-    /// Whether there is a file of it, or flags alone.
+    /// Whether it comes from a file, not from flags alone.
     pub(super) has_file: bool,
     pub(super) has_api_server: bool,
 }
@@ -54,9 +54,9 @@ impl Asked<'_> {
     }
 }
 
-/// What a configuration with its defaults set amounts to. Without an API server webhooks are
-/// used only when they were asked for, and then the servers refuse to start; that of access
-/// also where callers are served and a file does not say what they may do.
+/// The server options of a configuration with defaults. Without an API server webhooks are used
+/// only if configured explicitly, and the servers then refuse to start. Webhook authorization is
+/// also used if callers can authenticate and a file leaves the mode out.
 pub(super) fn server_options(
     config: &KubeletConfiguration,
     asked: Asked<'_>,
@@ -101,7 +101,8 @@ pub(super) fn server_options(
     }
 }
 
-/// What the user should know of who may do what.
+/// A warning if callers can authenticate and no authorization mode is set, so that every request is
+/// allowed.
 pub(super) fn warning(options: &ServerOptions, asked: Asked<'_>) -> Option<String> {
     let access = &options.secure.as_ref()?.access;
     let is_left_out = !asked.is_set(MODE) && access.authentication.is_possible();
@@ -137,13 +138,13 @@ fn access_options(config: &KubeletConfiguration, asked: Asked<'_>) -> AccessOpti
     }
 }
 
-/// The configuration as `/configz` shows it: what is set, and no secrets.
+/// The configuration as `/configz` shows it: without unset fields and secrets.
 fn configz(config: &KubeletConfiguration) -> Value {
     let mut shown = config.clone();
     for values in shown.static_pod_url_header.values_mut() {
         *values = vec!["<masked>".to_owned()];
     }
-    // Neither is part of the object in upstream's answer.
+    // Upstream's answer has neither.
     shown.api_version.clear();
     shown.kind.clear();
     let mut value = serde_json::to_value(&shown).unwrap_or(Value::Null);
@@ -151,7 +152,7 @@ fn configz(config: &KubeletConfiguration) -> Value {
     Value::Object(Map::from_iter([("kubeletconfig".to_owned(), value)]))
 }
 
-/// Takes out what is not set, as upstream writes it.
+/// Removes unset fields, as upstream.
 fn prune(value: &mut Value) {
     let Value::Object(fields) = value else {
         return;

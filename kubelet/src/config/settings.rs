@@ -1,5 +1,4 @@
-//! Flags, configuration file, drop-ins and defaults, put together into what this
-//! run of the kubelet is made from.
+//! Combines flags, configuration file, drop-ins and defaults into the settings of a run.
 
 use std::{
     collections::BTreeMap,
@@ -38,63 +37,63 @@ use super::{
 };
 use crate::{cluster::ClusterOptions, host, kubelet::options::KubeletOptions, logging::LogFormat};
 
-/// Everything that one run is made from.
+/// The settings of a run.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// What the core of the kubelet is made from.
+    /// Options of the kubelet's core.
     pub options: KubeletOptions,
-    /// Where static pods come from.
+    /// The file source of static pods, if configured.
     pub manifests: Option<ManifestOptions>,
-    /// The URL that static pods come from.
+    /// The URL source of static pods, if configured.
     pub url: Option<UrlOptions>,
-    /// The cluster that the kubelet joins; it is standalone without.
+    /// The cluster to join; the kubelet is standalone without one.
     pub cluster: Option<ClusterOptions>,
-    /// What is served.
+    /// Options of the servers.
     pub server: ServerOptions,
-    /// Start the pods, report, and exit.
+    /// Start the pods, report, and exit (`runOnce`).
     pub run_once: bool,
-    /// Files that the kubelet may have open (`maxOpenFiles`).
+    /// Limit of open files (`maxOpenFiles`).
     pub max_open_files: u64,
-    /// Verbosity of the log, as of `-v`.
+    /// Log verbosity, as set by `-v`.
     pub verbosity: u32,
-    /// How the log is written (`logging.format`).
+    /// Log format (`logging.format`).
     pub log_format: LogFormat,
-    /// The kernel's inclination to end this process (`oomScoreAdj`).
+    /// OOM score adjustment of this process (`oomScoreAdj`).
     pub oom_score_adj: i32,
-    /// Do not start while swap is on (`failSwapOn`).
+    /// Refuse to start while swap is on (`failSwapOn`).
     pub fail_swap_on: bool,
-    /// The networks of the pods of a standalone node (`podCIDR`); none when empty.
+    /// Pod CIDRs of a standalone node (`podCIDR`); none when empty.
     pub pod_cidr: String,
-    /// What the user should know: settings without effect.
+    /// Warnings to log, such as settings without effect.
     pub warnings: Vec<String>,
 }
 
-/// Where static pods come from.
+/// The file source of static pods.
 #[derive(Clone, Debug)]
 pub struct ManifestOptions {
     /// A manifest, or a directory of manifests (`staticPodPath`).
     pub path: PathBuf,
-    /// How often everything is read again (`fileCheckFrequency`).
+    /// Interval of full reads (`fileCheckFrequency`).
     pub check_frequency: Duration,
 }
 
-/// A URL that static pods come from.
+/// The URL source of static pods.
 #[derive(Clone, Debug)]
 pub struct UrlOptions {
     /// The URL (`staticPodURL`).
     pub url: String,
     /// Headers of the requests (`staticPodURLHeader`).
     pub headers: BTreeMap<String, Vec<String>>,
-    /// How often it is read (`httpCheckFrequency`).
+    /// Interval of requests (`httpCheckFrequency`).
     pub check_frequency: Duration,
 }
 
 impl Settings {
-    /// Reads the files that `flags` name and puts everything together: defaults,
-    /// under the file, under its drop-ins, under the flags.
+    /// Reads the files that `flags` name and combines the settings: flags override drop-ins, which
+    /// override the file, which overrides the defaults.
     ///
     /// # Errors
-    /// The file, line and field at fault, and what is allowed.
+    /// The error, with file, line and field where known, and what is allowed.
     pub fn load(flags: &Flags) -> Result<Self, SettingsError> {
         let mut warnings = Vec::new();
         let mut merged = match &flags.config {

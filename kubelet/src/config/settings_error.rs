@@ -1,29 +1,29 @@
-//! Why flags and files are refused.
+//! Errors of flags and configuration files.
 
 use std::{io, path::PathBuf};
 
 use kubelet_image::credentials::plugin::config::ProviderConfigError;
 use kubelet_pod_spec::yaml::SyntaxError;
 
-/// Why no settings come of flags and files.
+/// Why the settings cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
     /// A file or directory cannot be read.
     #[error("cannot read {role} {}: {source}", path.display())]
     Read {
-        /// Which file it is meant to be.
+        /// The role of the file.
         role: &'static str,
         /// Its path.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// A file is no YAML, or has fields that the format does not know.
+    /// A file is not valid YAML, or has fields that are unknown.
     #[error("{}: {source}", path.display())]
     Parse {
         /// The file.
         path: PathBuf,
-        /// Where and what.
+        /// Position and error.
         source: SyntaxError,
     },
     /// A file is empty or of another kind.
@@ -33,34 +33,34 @@ pub enum SettingsError {
         path: PathBuf,
         /// `apiVersion` or `kind`.
         field: &'static str,
-        /// What it says.
+        /// The value found.
         found: String,
-        /// What it should say.
+        /// The expected value.
         expected: &'static str,
     },
-    /// A field has a value of another type.
+    /// A field has a value of the wrong type.
     #[error("invalid configuration: {field}: {message}")]
     Type {
         /// The field's path.
         field: String,
-        /// What it should be.
+        /// The error, with the expected type.
         message: String,
     },
     /// Fields have values that are not allowed.
     #[error("invalid configuration:\n  {}", faults.join("\n  "))]
     Invalid {
-        /// Each field, its value and what is allowed.
+        /// For each: field, value and what is allowed.
         faults: Vec<String>,
     },
-    /// Credential provider plugins cannot be had as asked for.
+    /// The credential provider plugins are misconfigured.
     #[error(transparent)]
     CredentialProviders(#[from] ProviderConfigError),
-    /// The node has no usable name.
+    /// The node's name is not valid.
     #[error("{name:?} cannot be the node's name: {rule}; set --hostname-override")]
     NodeName {
         /// The name.
         name: String,
-        /// What a name must be.
+        /// The rule that names must follow.
         rule: &'static str,
     },
     /// The host runs cgroup v1 and the configuration refuses that.

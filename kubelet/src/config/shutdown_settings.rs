@@ -1,4 +1,4 @@
-//! What the configuration says of a shutdown of the node.
+//! The configuration of graceful node shutdown.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use kubelet_pod_spec::{duration::GoDuration, priority::SYSTEM_CRITICAL};
 use super::{faults::Faults, kubelet_configuration::KubeletConfiguration, values::span};
 use crate::node::shutdown::order::ShutdownGracePeriod;
 
-/// Priority of pods that have none.
+/// Priority of pods without one.
 const DEFAULT_PRIORITY: i32 = 0;
 
-/// How long pods may take to end when the node shuts down, sorted by priority; empty when
-/// a shutdown does not wait for pods. Whole seconds, as upstream.
+/// The shutdown grace periods, sorted by priority; empty when graceful shutdown is disabled. Whole
+/// seconds, as upstream.
 pub(super) fn shutdown_grace_periods(config: &KubeletConfiguration) -> Vec<ShutdownGracePeriod> {
     let of = |priority, seconds| ShutdownGracePeriod {
         priority,
@@ -34,7 +34,7 @@ pub(super) fn shutdown_grace_periods(config: &KubeletConfiguration) -> Vec<Shutd
     periods
 }
 
-/// Names what is wrong.
+/// Validates the shutdown fields.
 pub(super) fn validate(c: &KubeletConfiguration, faults: &mut Faults) {
     let second = GoDuration::from_secs(1);
     for (field, period) in [

@@ -1,9 +1,9 @@
-//! Which fields of `KubeletConfiguration` this kubelet acts on: the one place
-//! that says so. The rest is accepted, and the log names what of it was set.
+//! The fields of `KubeletConfiguration` that this kubelet implements; nothing else lists them.
+//! Other fields are accepted, and those that are set are logged.
 
 use serde_json::Value;
 
-/// Fields, by dotted path, that have an effect.
+/// Implemented fields, by dotted path.
 const EFFECTIVE: &[&str] = &[
     "address",
     "allowedUnsafeSysctls",
@@ -98,9 +98,9 @@ pub fn has_effect(field: &str) -> bool {
     EFFECTIVE.contains(&field)
 }
 
-/// The fields that a configuration file sets to something, in vain.
+/// The fields of a configuration file that are set but have no effect.
 ///
-/// A whole structure is named by its first part, unless some of it has an effect.
+/// A structure is listed as a whole, unless some of its fields have an effect.
 pub fn without_effect(configuration: &Value) -> Vec<String> {
     let mut fields = Vec::new();
     collect(configuration, "", &mut fields);
@@ -129,7 +129,7 @@ fn collect(value: &Value, path: &str, fields: &mut Vec<String>) {
     }
 }
 
-/// Whether a value says the same as the field's absence. kubeadm writes many.
+/// Whether a value is equivalent to an unset field. kubeadm writes many of these.
 fn is_unset(value: &Value) -> bool {
     match value {
         Value::Null => true,

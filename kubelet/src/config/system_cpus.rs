@@ -1,17 +1,17 @@
-//! `reservedSystemCPUs`: CPUs by number that pods are not counted for.
+//! `reservedSystemCPUs`: CPUs reserved by number. Only their count is used.
 
 use std::{collections::BTreeSet, fs};
 
 use super::{faults::Faults, kubelet_configuration::KubeletConfiguration};
 
 const ONLINE: &str = "/sys/devices/system/cpu/online";
-/// No machine has more.
+/// More than any machine has.
 const MOST: u32 = 1 << 16;
 
-/// Has the CPUs of `reservedSystemCPUs` take the place of what `systemReserved` and
-/// `kubeReserved` say of `cpu`. Blocks on the host's `/sys`, for a moment.
+/// Replaces the `cpu` amounts of `systemReserved` and `kubeReserved` with the number of
+/// `reservedSystemCPUs`. Reads the host's `/sys`: briefly blocking.
 ///
-/// What is wrong with them is returned, and changes nothing.
+/// Faults are returned and change nothing.
 pub(super) fn reserve(config: &mut KubeletConfiguration) -> Vec<String> {
     let online = fs::read_to_string(ONLINE).unwrap_or_default();
     reserve_of(online.trim(), config)
@@ -40,7 +40,7 @@ fn reserve_of(online: &str, config: &mut KubeletConfiguration) -> Vec<String> {
     faults.into_list()
 }
 
-/// A list in the kernel's form.
+/// Parses a CPU list in the kernel's format.
 fn parse(list: &str) -> Option<BTreeSet<u32>> {
     let mut cpus = BTreeSet::new();
     for part in list.split(',') {

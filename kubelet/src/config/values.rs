@@ -1,4 +1,4 @@
-//! Values of a validated configuration.
+//! Conversions of values of a validated configuration.
 
 use std::{
     path::{Path, PathBuf},
@@ -7,12 +7,12 @@ use std::{
 
 use kubelet_pod_spec::duration::GoDuration;
 
-/// A count of a validated configuration, which is never negative.
+/// A count, never negative after validation.
 pub(super) fn at_least_zero(count: i32) -> u32 {
     u32::try_from(count).unwrap_or_default()
 }
 
-/// A duration of a validated configuration, which is never negative.
+/// A duration, never negative after validation.
 pub(super) fn span(duration: GoDuration) -> Duration {
     duration.to_std().unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Whether this host can confine a pod by AppArmor.
+//! Checks of AppArmor profiles.
 
 use std::{fs, path::Path};
 
@@ -6,17 +6,17 @@ use k8s_openapi::api::core::v1::{AppArmorProfile, Pod, PodSpec};
 use kubelet_pod_spec::ephemeral::as_container;
 use kubelet_runtime::security_context::apparmor_of;
 
-/// Whether the kernel has AppArmor switched on.
+/// Whether AppArmor is enabled in the kernel.
 pub(super) fn is_enabled() -> bool {
     let enabled = fs::read_to_string("/sys/module/apparmor/parameters/enabled");
     Path::new("/sys/kernel/security/apparmor").exists()
         && enabled.is_ok_and(|text| text.starts_with('Y'))
 }
 
-/// Whether the pod can be confined as it asks for on a host that has AppArmor, or has not.
+/// Checks whether the pod's profiles can be enforced; `is_enabled` is the host's AppArmor state.
 ///
 /// # Errors
-/// In upstream's words: why not.
+/// The reason, in upstream's words.
 pub(super) fn check(pod: &Pod, is_enabled: bool) -> Result<(), &'static str> {
     let Some(spec) = &pod.spec else {
         return Ok(());
@@ -40,7 +40,7 @@ pub(super) fn check(pod: &Pod, is_enabled: bool) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Those of all containers that have one.
+/// The profiles of all containers that have one.
 fn profiles(pod: &Pod, spec: &PodSpec) -> Vec<AppArmorProfile> {
     let of_pod = spec.security_context.as_ref();
     let ephemeral = spec.ephemeral_containers.iter().flatten();

@@ -1,17 +1,17 @@
-//! The active deadline of pods: how long one may be at work on the node.
+//! The active deadline of pods (`activeDeadlineSeconds`).
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::PodSpec, apimachinery::pkg::apis::meta::v1::Time};
 
-/// Reason in the status of a pod that took too long.
+/// Reason in the status of a pod that exceeded its deadline.
 pub const REASON: &str = "DeadlineExceeded";
-/// Message beside it.
+/// The message with that reason.
 pub const MESSAGE: &str = "Pod was active on the node longer than the specified deadline";
 
-/// What is left at `now` of the time that a pod has, which began at `start`: zero
-/// when it is over, `None` when there is no limit or it has not begun.
+/// The time left at `now` for a pod that started at `start`: zero when the deadline has passed,
+/// `None` without a deadline or start.
 pub fn remaining(spec: &PodSpec, start: Option<&Time>, now: Timestamp) -> Option<Duration> {
     let allowed = u64::try_from(spec.active_deadline_seconds?).unwrap_or_default();
     let active = Duration::try_from(now.duration_since(start?.0)).unwrap_or_default();
@@ -35,7 +35,7 @@ mod tests {
         assert_eq!(left(&spec(Some(10)), 103), Some(7 * second));
         assert_eq!(left(&spec(Some(10)), 110), Some(Duration::ZERO));
         assert_eq!(left(&spec(Some(10)), 500), Some(Duration::ZERO));
-        // A clock that was set back.
+        // The clock was set back.
         assert_eq!(left(&spec(Some(10)), 50), Some(10 * second));
         assert_eq!(left(&spec(None), 500), None);
         assert_eq!(remaining(&spec(Some(10)), None, at(500)), None);

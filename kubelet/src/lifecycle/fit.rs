@@ -1,4 +1,4 @@
-//! Whether the node has the resources that a pod requests.
+//! Checks that the node has the resources that a pod requests.
 
 use std::sync::Arc;
 
@@ -10,8 +10,7 @@ use kubelet_pod_spec::{
 
 use super::node_facts::NodeFacts;
 
-/// Every resource that the node lacks for `pod` beside `others`; the pod's place among
-/// them first.
+/// The resources that the node lacks for `pod` beside `others`; `pods` comes first.
 pub(super) fn shortages(pod: &Pod, others: &[Arc<Pod>], node: &NodeFacts) -> Vec<Shortage> {
     let Some(spec) = &pod.spec else {
         return Vec::new();
@@ -33,7 +32,7 @@ pub(super) fn shortages(pod: &Pod, others: &[Arc<Pod>], node: &NodeFacts) -> Vec
         let requested = requests.get(name).copied().unwrap_or_default();
         let [requested, used, capacity] = [requested, used, capacity(node, name)]
             .map(|billionths| resources::counted(name, billionths));
-        // What is not asked for is not lacking, however little there is.
+        // A resource that is not requested cannot be short, even when overcommitted.
         let asked = requested > 0;
         asked.then(|| Shortage::find(name, requested, used, capacity))?
     }));
@@ -44,7 +43,7 @@ fn capacity(node: &NodeFacts, name: &str) -> i128 {
     node.allocatable.get(name).copied().unwrap_or_default()
 }
 
-/// In which order upstream looks at them.
+/// The order of upstream's checks.
 fn rank(name: &str) -> u8 {
     match name {
         "cpu" => 0,
@@ -54,8 +53,8 @@ fn rank(name: &str) -> u8 {
     }
 }
 
-/// Whether the node has to have the resource. What it does not know of those that others
-/// define may be the cluster's to give.
+/// Whether a resource is checked. Extended resources that the node does not list may be
+/// cluster-level, and are not.
 fn counts(name: &str, node: &NodeFacts) -> bool {
     let is_extended = name.contains('/') && !name.contains("kubernetes.io/");
     match name {
@@ -114,7 +113,7 @@ mod tests {
     #[test]
     fn what_is_requested_of_nothing_always_fits() {
         let node = node(json!({"pods": "5", "cpu": "1"}));
-        // Even where more is used than there is.
+        // Even when the resource is overcommitted.
         let others = [pod(json!({"cpu": "2"}))];
         assert_eq!(shortages(&pod(json!({"cpu": "0"})), &others, &node), []);
     }

@@ -1,14 +1,14 @@
-//! Whether the ports of the node that a pod asks for are free.
+//! Conflicts of host ports.
 
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use kubelet_pod_spec::restart_rules::is_sidecar;
 
-/// An address that stands for all.
+/// The wildcard address.
 const ANY: &str = "0.0.0.0";
 
-/// A port of the node that a pod has.
+/// A host port of a pod.
 #[derive(PartialEq, Eq)]
 struct HostPort<'a> {
     ip: &'a str,
@@ -23,7 +23,7 @@ impl HostPort<'_> {
     }
 }
 
-/// Whether none of the pod's ports is one of the others'.
+/// Whether none of the pod's host ports conflicts with one of the others.
 pub(super) fn are_free(spec: &PodSpec, others: &[Arc<Pod>]) -> bool {
     let mut taken = others
         .iter()
@@ -77,7 +77,7 @@ mod tests {
             port(80, "10.0.0.1", "TCP"),
             port(80, "10.0.0.2", "TCP")
         ));
-        // All addresses, however that is said, and one of them: whoever was first.
+        // The wildcard in either form conflicts with a single address, in both orders.
         for all in ["", "0.0.0.0"] {
             let (all, one) = (port(80, all, ""), port(80, "10.0.0.1", ""));
             assert!(!free(all.clone(), one.clone()));

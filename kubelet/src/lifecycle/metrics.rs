@@ -1,10 +1,10 @@
-//! How often pods are not run, or only instead of others.
+//! Metrics of rejections and preemptions.
 
 use std::borrow::Cow;
 
 use kubelet_metrics::{Counter, Exposition, Family};
 
-/// What pods are rejected for, as upstream counts it; others are one.
+/// Reasons that are counted separately, as upstream; others are grouped.
 const REASONS: [&str; 14] = [
     "AppArmor",
     "Evicted",
@@ -22,7 +22,7 @@ const REASONS: [&str; 14] = [
     "VolumeAttachmentLimitExceeded",
 ];
 
-/// What admission counts.
+/// The counters.
 #[derive(Debug)]
 pub(super) struct AdmissionMetrics {
     rejections: Family<Counter, 1>,
@@ -47,7 +47,7 @@ impl Default for AdmissionMetrics {
 }
 
 impl AdmissionMetrics {
-    /// A pod is not run for this reason.
+    /// Counts a rejection.
     pub(super) fn rejected(&self, reason: &str) {
         let mut known = REASONS.into_iter();
         let reason = match known.find(|known| *known == reason) {
@@ -58,7 +58,7 @@ impl AdmissionMetrics {
         self.rejections.of([reason]).increment();
     }
 
-    /// So many pods have to go for more of a resource, of which the node has some.
+    /// Counts the preempted pods for a resource of the node.
     pub(super) fn preempted(&self, resource: String, victims: usize) {
         let victims = u64::try_from(victims).unwrap_or(u64::MAX);
         self.preemptions.with([Cow::Owned(resource)]).add(victims);

@@ -1,4 +1,4 @@
-//! Admission of pods: whether this kubelet runs them at all, and for how long.
+//! Pod admission: whether this kubelet runs a pod, and for how long.
 
 mod app_armor;
 pub mod deadline;
@@ -27,16 +27,16 @@ use crate::{node::shutdown::NodeShutdown, pod::rejection::Rejection};
 /// The operating system of this node.
 const OS: &str = "linux";
 
-/// A pod that is run.
+/// How a pod is admitted.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Admitted {
-    /// At once.
+    /// It can start at once.
     Now,
-    /// As soon as these are gone.
+    /// It can start once these pods have been preempted.
     Instead(Vec<Arc<Pod>>),
 }
 
-/// What decides whether pods are run.
+/// Decides on the admission of pods.
 #[derive(Clone, Debug)]
 pub struct Admission {
     sysctls: Allowlist,
@@ -46,8 +46,8 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// The rules of `options` on this host, which takes no pods during a `shutdown`. Blocks
-    /// on the host's `/sys`, for a moment.
+    /// The admission rules of this host; no pod is admitted during a `shutdown`. Reads the host's
+    /// `/sys`: briefly blocking.
     pub fn new(allowed_unsafe_sysctls: &[String], shutdown: Arc<NodeShutdown>) -> Self {
         Self {
             sysctls: Allowlist::new(allowed_unsafe_sysctls),
@@ -57,10 +57,10 @@ impl Admission {
         }
     }
 
-    /// Whether the pod may run on `node` beside `others`, which have their place there.
+    /// Checks whether `node` can run the pod beside `others`, the pods already admitted.
     ///
     /// # Errors
-    /// It may not; reasons and messages are upstream's.
+    /// The rejection, with upstream's reason and message.
     pub fn admit(
         &self,
         pod: &Pod,
@@ -83,7 +83,7 @@ impl Admission {
         }
     }
 
-    /// By all rules; what the node lacks for the pod is in `shortages`.
+    /// Applies all rules. `shortages` are the resources that the node lacks for the pod.
     fn decide(
         &self,
         pod: &Pod,
@@ -91,7 +91,8 @@ impl Admission {
         others: &[Arc<Pod>],
         shortages: &[Shortage],
     ) -> Result<Admitted, Rejection> {
-        // Others have somebody who would make the next pod at once: see `hold_back`.
+        // Other pods are held back instead, as their controller would replace a failed one at once:
+        // see `hold_back`.
         let is_static = identity::is_static(pod);
         if is_static {
             check_supported(pod, Some(node))?;
@@ -113,14 +114,13 @@ impl Admission {
         Ok(admitted)
     }
 
-    /// Whether a pod that has its place on the node is to be run now. One of the API server
-    /// that asks for what this node cannot give waits, where it can be seen, until it is
-    /// deleted or the node can: failed, a controller would replace it again and again. What
-    /// the kernel and `node` have to offer is no question any more once the pod is not
-    /// pending.
+    /// Checks whether an admitted pod can run now. A pod from the API server that needs what this
+    /// node does not support stays pending until it is deleted or the node supports it: if it
+    /// failed, its controller would replace it again and again. Once a pod is no longer pending,
+    /// AppArmor and the resources of `node` are not checked any more.
     ///
     /// # Errors
-    /// It is not; the reason is the pod's.
+    /// Why the pod is held back.
     pub fn hold_back(
         &self,
         pod: &Pod,
@@ -157,13 +157,13 @@ impl Admission {
 }
 
 impl Collector for Admission {
-    /// How often pods were not run, or instead of others.
+    /// Rejections and preemptions.
     fn collect(&self, page: &mut Exposition) {
         self.metrics.collect(page);
     }
 }
 
-/// Whether everything is built that the pod asks for.
+/// Checks that this kubelet supports the pod's fields.
 fn check_supported(pod: &Pod, node: Option<&NodeFacts>) -> Result<(), Rejection> {
     let fields = unsupported(pod, node.map(|node| &node.allocatable));
     if fields.is_empty() {
@@ -173,7 +173,7 @@ fn check_supported(pod: &Pod, node: Option<&NodeFacts>) -> Result<(), Rejection>
     Err(Rejection::new("UnsupportedPodSpec", message))
 }
 
-/// Whether the pod is for this operating system.
+/// Checks the pod's operating system.
 fn check_os(pod: &Pod, spec: &PodSpec) -> Result<(), Rejection> {
     let labels = pod.metadata.labels.as_ref();
     let label = labels.and_then(|labels| labels.get(node_facts::OS));
@@ -192,8 +192,8 @@ fn check_os(pod: &Pod, spec: &PodSpec) -> Result<(), Rejection> {
     Ok(())
 }
 
-/// Whether the node can give the pod no other groups than those of its spec, if it asks for
-/// that: one that cannot would give it those of its image as well.
+/// Checks that the runtime supports `supplementalGroupsPolicy: Strict` if the pod sets it; a
+/// runtime that does not would add the image's groups as well.
 fn check_group_policy(spec: &PodSpec, node: &NodeFacts) -> Result<(), Rejection> {
     let context = spec.security_context.as_ref();
     let policy = context.and_then(|context| context.supplemental_groups_policy.as_deref());
@@ -206,8 +206,8 @@ fn check_group_policy(spec: &PodSpec, node: &NodeFacts) -> Result<(), Rejection>
     Ok(())
 }
 
-/// Whether the node has room for the pod, and is one of those that it may run on. What
-/// lacks of its resources can be made up for, if the pod is that important.
+/// Checks the node's resources and the scheduling constraints. For missing resources a critical pod
+/// may preempt others.
 fn check_node(
     pod: &Pod,
     spec: &PodSpec,
@@ -375,7 +375,7 @@ mod tests {
             assert_eq!(admission.admit(&pod, &node, &[]), Ok(Admitted::Now));
             let held = admission.hold_back(&pod, true, &node).unwrap_err();
             assert_eq!(held.reason, reason);
-            // What runs with a profile has it.
+            // A running pod already has its profile.
             let runs = admission.hold_back(&pod, false, &node).is_ok();
             assert_eq!(runs, reason == "AppArmor");
 
@@ -416,7 +416,7 @@ mod tests {
             let alone = admission.admit(&pod, &node("2"), &[]);
             assert_eq!(alone, Ok(Admitted::Now));
             let rejection = admission.admit(&pod, &node("3"), &others).unwrap_err();
-            // A critical pod, as static ones are, finds nobody to run instead of.
+            // A static pod is critical, but there is none to preempt.
             let reason = match is_static {
                 true => "UnexpectedAdmissionError",
                 false => "OutOfx.y/card",
@@ -427,7 +427,7 @@ mod tests {
                 false => admission.hold_back(&pod, true, &without),
             };
             assert_eq!(refused.unwrap_err().reason, "UnsupportedPodSpec");
-            // What runs is not ended because they were taken away.
+            // A running pod is not ended because the resources are gone.
             assert_eq!(admission.hold_back(&pod, false, &without), Ok(()));
         }
     }

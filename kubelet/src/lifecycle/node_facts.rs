@@ -1,4 +1,4 @@
-//! What admission knows of this node.
+//! What admission knows about this node.
 
 use std::{
     collections::BTreeMap,
@@ -16,27 +16,27 @@ use tokio::sync::watch;
 
 use crate::node::capacity::{self, CapacityOptions};
 
-/// Labels that every node has.
+/// Labels of every node.
 const HOSTNAME: &str = "kubernetes.io/hostname";
 pub(super) const OS: &str = "kubernetes.io/os";
 const ARCH: &str = "kubernetes.io/arch";
 
-/// Where admission knows this node from.
+/// Sources of [`NodeFacts`].
 #[derive(Debug)]
 pub struct NodeSource {
-    /// Until the API server's is known.
+    /// Facts without the node object.
     pub standalone: NodeFacts,
-    /// The node's object, where there is an API server.
+    /// The node object, if there is an API server.
     pub object: Option<watch::Receiver<Option<Arc<Node>>>>,
-    /// The object as an earlier kubelet had it, until it is known anew.
+    /// The node object as stored by an earlier kubelet, used until the API server has sent it.
     last_object: Option<Arc<Node>>,
-    /// Whether the runtime has policies of supplemental groups, as it said itself.
+    /// Whether the runtime reports support for supplemental groups policies.
     has_group_policies: AtomicBool,
 }
 
 impl NodeSource {
-    /// A node that is `object` at the API server, if there is one, and `standalone` else;
-    /// until the server has told, `last_object`.
+    /// A node with the API object `object`, if there is an API server. Until it is known,
+    /// `last_object` is used, or else `standalone`.
     pub fn new(
         standalone: NodeFacts,
         object: Option<watch::Receiver<Option<Arc<Node>>>>,
@@ -50,13 +50,13 @@ impl NodeSource {
         }
     }
 
-    /// The runtime said what it can do whatever the handler.
+    /// Stores the runtime's features that do not depend on the handler.
     pub fn set_runtime_features(&self, features: RuntimeFeatures) {
         self.has_group_policies
             .store(features.supplemental_groups_policy, Ordering::Relaxed);
     }
 
-    /// What is known of the node now.
+    /// The current facts.
     pub fn facts(&self) -> NodeFacts {
         let told = self.object.as_ref().and_then(|node| node.borrow().clone());
         let is_told = told.is_some();
@@ -72,7 +72,7 @@ impl NodeSource {
         if is_told && is_reported {
             return facts;
         }
-        // What the runtime can do now it says itself: nobody has told the API server yet.
+        // The runtime's own report is newer: the node's status may not be reported yet.
         let own = own();
         facts.has_group_policies = own.has_group_policies;
         if !is_reported {
@@ -82,26 +82,24 @@ impl NodeSource {
     }
 }
 
-/// What the node is and offers, as pods may ask for it.
+/// The node's properties that pods may depend on.
 #[derive(Clone, Debug, Default)]
 pub struct NodeFacts {
-    /// Its name.
+    /// The node's name.
     pub name: String,
-    /// Its labels.
+    /// The node's labels.
     pub labels: BTreeMap<String, String>,
-    /// Its taints.
+    /// The node's taints.
     pub taints: Vec<Taint>,
-    /// What it has for pods, by resource.
+    /// Allocatable amounts by resource.
     pub allocatable: Amounts,
-    /// Its runtime can be told whose groups a container has
-    /// (`features.supplementalGroupsPolicy`).
+    /// The runtime supports supplemental groups policies (`features.supplementalGroupsPolicy`).
     pub has_group_policies: bool,
 }
 
 impl NodeFacts {
-    /// A node without an API server, or whose object is not known yet: its labels, and what
-    /// its object would say that pods get. Blocks on the file system of the pods, for a
-    /// moment.
+    /// Facts without a node object: the standard and configured labels, and the allocatable that
+    /// the object would have. Reads the file system of the pods: briefly blocking.
     pub fn standalone(
         node: &LocalNode,
         labels: &BTreeMap<String, String>,
@@ -129,7 +127,7 @@ impl NodeFacts {
         }
     }
 
-    /// The node as the API server has it.
+    /// Facts from the node object.
     pub fn of(node: &Node) -> Self {
         let allocatable = node.status.as_ref().and_then(|s| s.allocatable.as_ref());
         let features = node.status.as_ref().and_then(|s| s.features.as_ref());
@@ -196,7 +194,7 @@ mod tests {
         let facts = source.facts();
         assert!(facts.has_group_policies && facts.labels.contains_key("a"));
         assert_eq!(resources::units(facts.allocatable["cpu"]), 2);
-        // What the API server says is right, as for its scheduler.
+        // The API server's copy is authoritative, as for its scheduler.
         let says_no = serde_json::json!({"supplementalGroupsPolicy": false});
         told.send_replace(Some(object(says_no)));
         assert!(!source.facts().has_group_policies);

@@ -1,4 +1,4 @@
-//! Which pods have to go so that one that cannot be done without has room.
+//! Preemption: selects pods to end so that a critical pod can run.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::{
     status::Verdict,
 };
 
-/// What is said of a pod that has to go, in upstream's words.
+/// The outcome of a preempted pod, in upstream's words.
 pub fn verdict() -> Verdict {
     Verdict {
         phase: Phase::Failed,
@@ -29,7 +29,7 @@ pub fn verdict() -> Verdict {
     }
 }
 
-/// Ends pods so that `pod`, which cannot be done without, has their room. Their UIDs.
+/// Ends the victims to make room for the critical `pod`; returns their UIDs.
 pub(crate) fn end<S: PodSyncer>(
     victims: &[Arc<Pod>],
     pod: &Pod,
@@ -54,24 +54,24 @@ pub(crate) fn end<S: PodSyncer>(
     victims.iter().map(end).collect()
 }
 
-/// From the one that goes last to the one that goes first.
+/// QoS classes, the last to be preempted first.
 const CLASSES: [QosClass; 3] = [
     QosClass::Guaranteed,
     QosClass::Burstable,
     QosClass::BestEffort,
 ];
 
-/// What is still missing of a resource.
+/// The missing amount of a resource.
 #[derive(Clone, Debug)]
 struct Missing {
     resource: String,
     amount: i64,
 }
 
-/// The pods of `others` that have to go for `pod`.
+/// The pods of `others` to preempt for `pod`.
 ///
 /// # Errors
-/// Why that does not help.
+/// Preemption cannot free enough.
 pub(super) fn victims(
     pod: &Pod,
     others: &[Arc<Pod>],
@@ -94,7 +94,7 @@ pub(super) fn victims(
     let mut classes = CLASSES.map(of_class);
     let all: Vec<Arc<Pod>> = classes.iter().flatten().cloned().collect();
     nothing_of(&without(&missing, &all))?;
-    // Of each class only what all the less important ones together cannot give.
+    // Preempt from a class only what all lower classes together cannot free.
     let mut chosen = Vec::new();
     for class in 0..classes.len() {
         let lesser: Vec<Arc<Pod>> = classes[class + 1..].iter().flatten().cloned().collect();
@@ -105,7 +105,7 @@ pub(super) fn victims(
     Ok(chosen)
 }
 
-/// Whether `pod` may have what `other` has.
+/// Whether `pod` may preempt `other`.
 fn may_preempt(pod: &Pod, other: &Pod) -> bool {
     if priority::is_critical(pod) && !priority::is_critical(other) {
         return true;
@@ -116,9 +116,9 @@ fn may_preempt(pod: &Pod, other: &Pod) -> bool {
     }
 }
 
-/// The pods that together have what is missing: each time the one that comes nearest to
-/// it; of equals the less important one, which upstream does not look at, and then the one
-/// that requests less.
+/// Selects pods that together free the missing resources: each time the one closest to it; among
+/// equals the one with the lower priority, which upstream ignores, and then the one with smaller
+/// requests.
 fn nearest(mut pods: Vec<Arc<Pod>>, mut missing: Vec<Missing>) -> Result<Vec<Arc<Pod>>, String> {
     let mut chosen = Vec::new();
     while !missing.is_empty() {
@@ -142,7 +142,8 @@ fn nearest(mut pods: Vec<Arc<Pod>>, mut missing: Vec<Missing>) -> Result<Vec<Arc
     Ok(chosen)
 }
 
-/// How far a pod is from having all that is missing, of each resource by its fraction.
+/// The distance of a pod's requests from the missing amounts: the sum of the squared fractions that
+/// remain missing.
 fn distance(missing: &[Missing], pod: &Pod) -> f64 {
     missing
         .iter()
@@ -164,7 +165,7 @@ fn size(pod: &Pod) -> (i64, i64) {
     (request(pod, "memory"), request(pod, "cpu"))
 }
 
-/// What is missing still when `pods` are gone.
+/// The amounts still missing without `pods`.
 fn without(missing: &[Missing], pods: &[Arc<Pod>]) -> Vec<Missing> {
     missing
         .iter()
@@ -193,7 +194,7 @@ fn nothing_of(missing: &[Missing]) -> Result<(), String> {
     ))
 }
 
-/// What a pod has of a resource; each has one place on the node.
+/// A pod's request for a resource; each pod counts as one of `pods`.
 fn request(pod: &Pod, resource: &str) -> i64 {
     let of_spec = |spec: &PodSpec| {
         let requests = resources::requests(spec);
@@ -274,14 +275,14 @@ mod tests {
         ];
         let of = |missing: &[(&str, i64)]| chosen(missing, &others);
         const MIB: i64 = 1 << 20;
-        // The one that comes nearest to all that is missing, and not to one thing of it.
+        // The pod closest to all missing resources, not to a single one.
         let both = [("cpu", 500), ("memory", 512 * MIB)];
         assert_eq!(of(&both).unwrap(), ["half of each"]);
         let all = [("cpu", 1510), ("memory", 1537 * MIB)];
         assert_eq!(of(&all).unwrap().len(), 3);
-        // One more thousandth takes one whose end is avoided as long as can be.
+        // With one millicore more, a guaranteed pod must go.
         assert_eq!(of(&[("cpu", 1511), ("memory", MIB)]).unwrap(), ["g"]);
-        // What is missing still is all that is told.
+        // The error lists only what is still missing.
         let error = of(&[("cpu", 1000), ("memory", 4096 * MIB), ("pods", 9)]).unwrap_err();
         let told = format!(
             "[(res: memory, q: {}), (res: pods, q: 5), ]",
@@ -300,7 +301,7 @@ mod tests {
             chosen.sort();
             chosen
         };
-        // Two halves come nearer than all of one resource.
+        // Two halves are closer than all of one resource.
         let others = [
             has("all cpu", "1", "1Mi"),
             has("half", "500m", "500Mi"),
@@ -308,7 +309,7 @@ mod tests {
         ];
         let halves = names(chosen(&missing, &others).unwrap());
         assert_eq!(halves, ["half", "other half"]);
-        // Most of the bytes are little beside a pod that lacks less of both.
+        // Most of the memory counts less than lacking little of both.
         let others = [
             has("most memory", "100m", "900Mi"),
             has("most cpu", "900m", "500Mi"),

@@ -1,4 +1,4 @@
-//! Whether a pod that runs may have more or less than before.
+//! Admission of in-place resizes.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use kubelet_runtime::resize::Refusal;
 use super::{Admission, Admitted, NodeFacts, fit};
 
 impl Admission {
-    /// Whether the pod, which has what `granted` says, may have what `pod` asks for on
-    /// `node` beside `others`. It is admitted by the rules for new pods, but for what it
-    /// does not ask more of: of that the node need not have enough.
+    /// Checks whether the pod, which runs with the resources of `granted`, can have those of `pod`
+    /// on `node` beside `others`. The rules are those of new pods, but only resources that grow can
+    /// be short.
     ///
     /// # Errors
-    /// It may not, now or ever.
+    /// The resize is deferred or infeasible.
     pub fn admit_resize(
         &self,
         pod: &Pod,
@@ -41,8 +41,8 @@ fn requests(pod: &Pod) -> Amounts {
         .unwrap_or_default()
 }
 
-/// Whether the node would have enough if the pod were alone on it. Upstream's kubelet of
-/// 1.36 leaves that to the API server; its message is that of the kubelets before.
+/// Checks that the request would fit if the pod were alone on the node. Upstream's kubelet 1.36
+/// leaves this to the API server; the message is that of earlier kubelets.
 fn check_capacity(
     wanted: &Amounts,
     node: &NodeFacts,
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn a_pod_may_grow_as_long_as_there_is_room_and_always_shrink() {
-        // More than the node has, as after its reservations grew.
+        // More than allocatable, such as after reservations grew.
         let others = [pod(&json!({"cpu": "1500m", "memory": "1001"}))];
         let had = json!({"cpu": "300m", "memory": "100"});
         let admit = |wanted| admit(&had, &wanted, &others);
@@ -131,7 +131,7 @@ mod tests {
             let refused = admit(&json!({"cpu": "1"}), &wanted, &[]);
             assert_eq!(refused, Err(Refusal::Infeasible(why)));
         }
-        // Nor is it taken away.
+        // Shrinking is allowed even above the capacity.
         let less = admit(&json!({"cpu": "4"}), &json!({"cpu": "3"}), &[]);
         assert_eq!(less, Ok(Admitted::Now));
     }

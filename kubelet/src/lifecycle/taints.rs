@@ -1,12 +1,11 @@
-//! Whether a pod tolerates what a node is tainted with.
+//! Checks of taints and tolerations.
 
 use k8s_openapi::api::core::v1::{PodSpec, Taint, Toleration};
 
-/// The effect of those that end pods too, and not only keep them away: the others are
-/// the scheduler's affair.
+/// The effect of taints that also evict running pods. Other effects concern only the scheduler.
 const NO_EXECUTE: &str = "NoExecute";
 
-/// Whether the pod may run in spite of each taint that ends pods.
+/// Whether the pod tolerates each `NoExecute` taint.
 pub(super) fn are_tolerated(spec: &PodSpec, taints: &[Taint]) -> bool {
     let tolerations = spec.tolerations.as_deref().unwrap_or_default();
     taints

@@ -1,5 +1,5 @@
-//! What a pod's spec may ask for and this kubelet cannot do. Everything in a pod
-//! spec that changes how it runs is either done or listed here.
+//! Fields of the pod spec that this kubelet does not support. Every field that affects how a pod
+//! runs is either implemented or listed here.
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Volume, VolumeProjection};
 use kubelet_pod_spec::{
@@ -7,9 +7,8 @@ use kubelet_pod_spec::{
     resources::{self, Amounts},
 };
 
-/// The fields of the pod that this kubelet cannot do, as `path: what`; empty when it can be
-/// run. Of the resources that others define, those that somebody gave the node are among
-/// `allocatable`; `None` when that is no question any more.
+/// The pod's unsupported fields, as `path: what`; empty when it can run. Extended resources must be
+/// in `allocatable`; with `None` they are not checked.
 pub fn unsupported(pod: &Pod, allocatable: Option<&Amounts>) -> Vec<String> {
     let mut found = Found {
         allocatable,
@@ -99,7 +98,7 @@ fn volume_source(volume: &Volume, path: &str, found: &mut Found<'_>) {
     found.when(!is_built, format!("{path}.{kind}"), "volumes of this kind");
 }
 
-/// Name of the field that says where the volume comes from.
+/// Name of the volume's source field.
 fn volume_kind(volume: &Volume) -> String {
     let json = serde_json::to_value(volume).unwrap_or_default();
     let mut fields = json.as_object().into_iter().flat_map(|o| o.keys());

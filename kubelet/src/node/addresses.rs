@@ -1,4 +1,4 @@
-//! The node's addresses: those that were given, or one that is found.
+//! The node's addresses: the configured ones, or a detected one.
 
 use std::net::{IpAddr, UdpSocket};
 
@@ -7,14 +7,14 @@ use kubelet_host::host_ips;
 
 use super::options::NodeOptions;
 
-/// Tells a cloud controller which addresses were given to the kubelet.
+/// Annotation with the configured addresses, for a cloud controller.
 const PROVIDED: &str = "alpha.kubernetes.io/provided-node-ip";
 
-/// Sets the addresses of a node, and the annotation that tells a cloud controller of
-/// those that were given. `found` is the node's own address where none was given.
+/// Sets the addresses of a node, and for a cloud controller the annotation with the configured
+/// ones. `found` is the detected address, used when none is configured.
 ///
 /// # Errors
-/// For people: a given address is not this machine's, or none was found.
+/// A message: a configured address is not this host's, or none was found.
 pub fn set(
     node: &mut Node,
     options: &NodeOptions,
@@ -39,7 +39,7 @@ pub fn set(
     }
     let status = node.status.get_or_insert_default();
     if options.external_cloud_provider {
-        // The cloud controller knows better once it has spoken.
+        // Addresses that the cloud controller has set take precedence.
         if status
             .addresses
             .as_ref()
@@ -76,9 +76,9 @@ fn address(kind: &str, address: &str) -> NodeAddress {
     }
 }
 
-/// The node's own address where none was given: its hostname if that is one, what the
-/// name stands for, or the one towards the default route. The family of an unspecified
-/// `--node-ip` is preferred, and IPv4 without.
+/// Detects the node's address when none is configured: the hostname if it is an address, one that
+/// it resolves to, or the source address towards the default route. Prefers the family of an
+/// unspecified `--node-ip`, else IPv4.
 pub async fn find(options: &NodeOptions, hostname: &str) -> Option<IpAddr> {
     if options.node_ips.iter().any(|ip| !ip.is_unspecified()) {
         return None;
@@ -103,7 +103,7 @@ pub async fn find(options: &NodeOptions, hostname: &str) -> Option<IpAddr> {
     })
 }
 
-/// Whether an address is one of this machine's that others can reach.
+/// Checks that an address is this host's and reachable by others.
 fn validate(ip: IpAddr) -> Result<(), String> {
     let is_link_local = match ip {
         IpAddr::V4(ip) => ip.is_link_local(),
@@ -118,7 +118,7 @@ fn validate(ip: IpAddr) -> Result<(), String> {
     if is_link_local {
         return Err("nodeIP can't be a link-local unicast address".to_owned());
     }
-    // Only an address of its own lets a host bind to it.
+    // Binding succeeds only to an address of this host.
     match UdpSocket::bind((ip, 0)) {
         Ok(_) => Ok(()),
         Err(_) => Err(format!(

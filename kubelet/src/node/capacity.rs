@@ -1,4 +1,4 @@
-//! What the node has, and what of it pods get.
+//! The node's capacity and allocatable.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -11,7 +11,7 @@ use kubelet_pod_spec::{
 
 use crate::node::reservation::Reservation;
 
-/// What of the node pods get.
+/// Options of capacity and allocatable.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CapacityOptions {
     /// Most pods (`maxPods`).
@@ -20,7 +20,7 @@ pub struct CapacityOptions {
     pub pods_per_core: u32,
     /// Account for local ephemeral storage (`localStorageCapacityIsolation`).
     pub local_storage: bool,
-    /// What pods do not get.
+    /// Resources that are reserved from pods.
     pub reservation: Reservation,
 }
 
@@ -36,10 +36,10 @@ impl Default for CapacityOptions {
     }
 }
 
-/// Resources with their amounts.
+/// Amounts by resource name.
 pub type Quantities = BTreeMap<String, Quantity>;
 
-/// What the node has. `root_dir` is on the file system that pods fill. Blocks on it.
+/// Reads the node's capacity; blocking. `root_dir` is on the file system that pods write to.
 pub fn read(machine: &Machine, root_dir: &Path, options: &CapacityOptions) -> Quantities {
     let mut capacity = machine.capacity(root_dir);
     if !options.local_storage {
@@ -60,7 +60,7 @@ pub fn read(machine: &Machine, root_dir: &Path, options: &CapacityOptions) -> Qu
             Quantity((i128::from(pages) * size / NANOS).to_string()),
         );
     }
-    // As the API server writes them: what differs in nothing but its form is no change.
+    // In canonical form, so that a different notation is not a change.
     for (name, amount) in &mut capacity {
         if let Ok(value) = quantity::parse(&amount.0) {
             *amount = Quantity(quantity::format(name, value));
@@ -69,7 +69,7 @@ pub fn read(machine: &Machine, root_dir: &Path, options: &CapacityOptions) -> Qu
     capacity
 }
 
-/// How many pages of a size, in bytes, are set aside.
+/// The number of reserved huge pages of a size in bytes.
 fn huge_pages(size: u64) -> u64 {
     let path = format!(
         "/sys/kernel/mm/hugepages/hugepages-{}kB/nr_hugepages",
@@ -79,8 +79,8 @@ fn huge_pages(size: u64) -> u64 {
     text.trim().parse().unwrap_or_default()
 }
 
-/// Lays what the node has over what its object says: resources of others stay, and sizes
-/// of pages that the machine does not have any more go.
+/// Updates the node object's capacity. Extended resources are kept; huge page sizes that the
+/// machine no longer has are removed.
 pub fn update(capacity: &mut Quantities, own: &Quantities) {
     capacity.retain(|name, _| !is_huge_pages(name) || own.contains_key(name));
     for (name, amount) in own {
@@ -88,7 +88,7 @@ pub fn update(capacity: &mut Quantities, own: &Quantities) {
     }
 }
 
-/// What pods get of that.
+/// The allocatable amounts: capacity less reservations, and for memory also less huge pages.
 pub fn allocatable(capacity: &Quantities, options: &CapacityOptions) -> Quantities {
     let amount = |quantity: &Quantity| quantity::parse(&quantity.0).unwrap_or_default();
     let pages: i128 = capacity
@@ -104,7 +104,7 @@ pub fn allocatable(capacity: &Quantities, options: &CapacityOptions) -> Quantiti
             if name == "memory" {
                 taken += pages;
             }
-            // What nobody takes anything of keeps its form.
+            // Without a reservation the notation is kept.
             let left = match taken {
                 0 => quantity.clone(),
                 taken => Quantity(quantity::format(name, (whole - taken).max(0))),

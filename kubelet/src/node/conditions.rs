@@ -1,4 +1,4 @@
-//! The conditions of a node that its kubelet decides.
+//! The node conditions that the kubelet owns.
 
 use k8s_openapi::{api::core::v1::NodeCondition, apimachinery::pkg::apis::meta::v1::Time};
 use kubelet_api_client::events::reason;
@@ -6,7 +6,7 @@ use tracing::info;
 
 use super::findings::Pressure;
 
-/// Reason, message and event of a pressure that is, and of one that is not.
+/// Reason, message and event of a pressure condition when it is true (`some`) and false (`none`).
 struct Words {
     kind: &'static str,
     some: (&'static str, &'static str, &'static str),
@@ -53,9 +53,8 @@ const PID: Words = Words {
     ),
 };
 
-/// Sets the conditions: the pressures first, `Ready` last, those of others as they are.
-/// The node is ready unless something is in `problems`. Returns the reasons of the events
-/// that this makes.
+/// Sets the pressure conditions and then `Ready`; conditions of other owners are kept. The node is
+/// ready if `problems` is empty. Returns the reasons of the events to record.
 pub fn set(
     conditions: &mut Vec<NodeCondition>,
     pressure: Pressure,
@@ -90,16 +89,16 @@ pub fn set(
     events
 }
 
-/// What a condition was before it was set.
+/// A condition's state before the update.
 enum Before {
-    /// There was none.
+    /// The condition did not exist.
     Unset,
-    /// It had another status.
+    /// The condition had another status.
     Different,
     Same,
 }
 
-/// Problems as upstream writes them: one as it is, more in brackets, none twice.
+/// Formats problems as upstream: one as it is, several in brackets, without duplicates.
 fn joined(problems: &[String]) -> String {
     let mut unique: Vec<&str> = Vec::new();
     for problem in problems {
@@ -158,7 +157,7 @@ fn update(
     }
 }
 
-/// Whether two lists say the same but for the times of their heartbeats.
+/// Whether two lists are equal apart from order and heartbeat times.
 pub fn are_same(old: &[NodeCondition], new: &[NodeCondition]) -> bool {
     let sorted = |conditions: &[NodeCondition]| {
         let mut conditions = conditions.to_vec();

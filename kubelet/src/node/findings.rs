@@ -2,31 +2,30 @@
 
 use tokio::sync::watch;
 
-/// Of what the node has too little.
+/// The resources under pressure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pressure {
     /// Memory.
     pub memory: bool,
-    /// Room on disks.
+    /// Disk space.
     pub disk: bool,
-    /// Process ids.
+    /// Process IDs.
     pub pid: bool,
 }
 
-/// What other parts of the kubelet know about the node. Asked again for each status, so
-/// each answer comes at once.
+/// Findings of other parts of the kubelet about the node. They are requested for each status, so
+/// the methods must not block.
 pub trait Findings: Send + Sync {
-    /// Why pods are not run as they should, beside what the runtime says itself; none
-    /// when they are.
+    /// Why the node is not ready, apart from what the runtime reports; empty when it is.
     fn problems(&self) -> Vec<String>;
 
-    /// Whether the node is being shut down. The cluster is told at once when that changes.
+    /// Whether the node is shutting down. A change is reported to the cluster at once.
     fn shutting_down(&self) -> watch::Receiver<bool>;
 
-    /// Of what the node has too little.
+    /// The resources under pressure.
     fn pressure(&self) -> Pressure;
 
-    /// The attachable volumes that pods use, by their unique names; `None` while nobody
-    /// knows, which leaves what the object says.
+    /// Unique names of the attachable volumes in use (`volumesInUse`). `None` while unknown; the
+    /// node object's value is then kept.
     fn volumes_in_use(&self) -> Option<Vec<String>>;
 }

@@ -1,4 +1,4 @@
-//! The node's lease in `kube-node-lease`: as long as it is renewed, the node is alive.
+//! The node's lease in `kube-node-lease`, renewed as a heartbeat.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,22 +19,22 @@ use tracing::{debug, info, warn};
 use super::reporter::OnRepeatedFailure;
 
 const NAMESPACE: &str = "kube-node-lease";
-/// Updates at once before the next renewal is waited for, as upstream.
+/// Update attempts per renewal, as upstream.
 const TRIES: u32 = 5;
-/// Before the second attempt to create or read the lease; doubled for each further one.
+/// Delay before the second attempt to create or read the lease; doubled for each further one.
 const FIRST_RETRY: Duration = Duration::from_millis(200);
 const MAX_RETRY: Duration = Duration::from_secs(7);
 
-/// Renews the lease of a node four times in its duration.
+/// Renews a node's lease four times per lease duration.
 pub struct LeaseKeeper {
     leases: Api<Lease>,
     name: String,
     duration: Duration,
     node: watch::Receiver<Option<Arc<Node>>>,
     on_repeated_failure: OnRepeatedFailure,
-    /// As it was written last.
+    /// The lease as last written.
     latest: Option<Lease>,
-    /// Whether the log has the failure.
+    /// Whether renewals are failing; only the first failure is logged.
     is_failing: bool,
 }
 
@@ -47,7 +47,8 @@ impl std::fmt::Debug for LeaseKeeper {
 }
 
 impl LeaseKeeper {
-    /// The lease of the node `name`, good for `duration`, owned by the object in `node`.
+    /// A keeper of the lease of the node `name`, with the given `duration`; the object in `node`
+    /// owns the lease.
     pub fn new(
         client: Client,
         name: &str,
@@ -72,7 +73,7 @@ impl LeaseKeeper {
     }
 
     async fn keep(&mut self) {
-        // Owned by its node, so that it goes with it.
+        // The owner reference needs the node object.
         if self.node.wait_for(Option::is_some).await.is_err() {
             return;
         }
@@ -102,7 +103,7 @@ impl LeaseKeeper {
         }
     }
 
-    /// Renews the lease from what is known of it; whether that is done.
+    /// Renews the lease based on a known version; returns whether it succeeded.
     async fn renew(&mut self, mut base: Lease) -> bool {
         for attempt in 0..TRIES {
             let update = self.renewed(Some(&base));
@@ -133,8 +134,8 @@ impl LeaseKeeper {
         false
     }
 
-    /// The lease as it is, or a new one and `true`, however long it takes; `None` when
-    /// there is no node that a new one could belong to.
+    /// Gets the lease, or creates it and returns `true` as well; retries on errors. `None` when the
+    /// lease is missing and there is no node object to own a new one.
     async fn ensure(&mut self) -> Option<(Lease, bool)> {
         let mut delay = FIRST_RETRY;
         loop {
@@ -158,7 +159,7 @@ impl LeaseKeeper {
         }
     }
 
-    /// The lease as it is to be now.
+    /// The lease with the current renew time.
     fn renewed(&self, base: Option<&Lease>) -> Lease {
         let mut lease = base.cloned().unwrap_or_else(|| Lease {
             metadata: ObjectMeta {

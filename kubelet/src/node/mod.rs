@@ -1,10 +1,9 @@
-//! This node's object at the API server: created or reconciled at the start, its status
-//! reported when it changes and now and then, and a lease renewed that says that the
-//! node is alive.
+//! The node's API object. The kubelet creates or reconciles it at start, reports its status when it
+//! changes and at intervals, and renews the node's lease as a heartbeat.
 //!
-//! Everything but [`watch`], [`lease`] and [`reporter`] only computes; what other parts
-//! of the kubelet know comes through [`findings::Findings`]. [`shutdown`] is for nodes without a
-//! cluster as well.
+//! Apart from [`watch`], [`lease`], [`registration`] and [`reporter`], the modules send no requests
+//! to the API server. Other parts of the kubelet contribute through [`findings::Findings`].
+//! [`shutdown`] also works without a cluster.
 
 pub mod addresses;
 pub mod capacity;

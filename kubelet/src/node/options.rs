@@ -1,4 +1,4 @@
-//! What this node's object says, and how often.
+//! Options of the node object and its reports.
 
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
@@ -6,33 +6,33 @@ use k8s_openapi::api::core::v1::Taint;
 
 use super::capacity::CapacityOptions;
 
-/// What the node's object says, and how often.
+/// Options of the node object and its reports.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeOptions {
-    /// Create the object (`registerNode`).
+    /// Register the node (`registerNode`).
     pub register: bool,
-    /// Its taints when it is created (`registerWithTaints`).
+    /// Taints at registration (`registerWithTaints`).
     pub taints: Vec<Taint>,
-    /// Its labels when it is created (`--node-labels`).
+    /// Labels at registration (`--node-labels`).
     pub labels: BTreeMap<String, String>,
-    /// Its name at the cloud provider (`providerID`); none when empty.
+    /// The node's ID at the cloud provider (`providerID`); none when empty.
     pub provider_id: String,
-    /// Whether a cloud controller completes the object (`--cloud-provider=external`).
+    /// Whether a cloud controller initialises the node (`--cloud-provider=external`).
     pub external_cloud_provider: bool,
-    /// Addresses that were given (`--node-ip`); the unspecified one of a family asks for
-    /// that family's own.
+    /// Configured addresses (`--node-ip`); an unspecified address selects the family of the
+    /// detected one.
     pub node_ips: Vec<IpAddr>,
-    /// How often the status is computed (`nodeStatusUpdateFrequency`).
+    /// Interval of computing the status (`nodeStatusUpdateFrequency`).
     pub status_update_frequency: Duration,
-    /// How often it is reported without a change (`nodeStatusReportFrequency`).
+    /// Interval of reporting it without a change (`nodeStatusReportFrequency`).
     pub status_report_frequency: Duration,
-    /// How long a lease lasts (`nodeLeaseDurationSeconds`).
+    /// Lease duration (`nodeLeaseDurationSeconds`).
     pub lease_duration: Duration,
-    /// Most images in the status (`nodeStatusMaxImages`); all when unset.
+    /// Most images in the status (`nodeStatusMaxImages`); no limit when unset.
     pub max_images: Option<usize>,
     /// Port of the kubelet's API (`port`).
     pub port: u16,
-    /// What of the node pods get.
+    /// Capacity and allocatable.
     pub capacity: CapacityOptions,
 }
 

@@ -1,10 +1,10 @@
-//! What changed of a node, as a strategic merge patch of its status: metadata and status,
-//! never the spec.
+//! The difference of two node objects as a strategic merge patch of the status subresource:
+//! metadata and status, never the spec.
 
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Map, Value, json};
 
-/// The patch that makes `new` of `old`.
+/// The patch that turns `old` into `new`.
 pub fn between(old: &Node, new: &Node) -> Value {
     // Serializing to memory cannot fail.
     let value = |node| serde_json::to_value(node).unwrap_or_default();
@@ -40,7 +40,8 @@ fn difference(old: &Value, new: &Value, path: &str) -> Option<Value> {
             }
             Some(Value::Object(changes))
         }
-        // Merged by their types; those of others stay.
+        // Conditions are merged by type, so unchanged ones and those of other components can be
+        // left out.
         (_, Value::Array(new)) if path == "status.conditions" => {
             let before = old.as_array().map(Vec::as_slice).unwrap_or_default();
             let changed: Vec<Value> = new
@@ -50,8 +51,8 @@ fn difference(old: &Value, new: &Value, path: &str) -> Option<Value> {
                 .collect();
             Some(Value::Array(changed))
         }
-        // Merged by their types as well, though a type comes twice where there are two
-        // families of addresses.
+        // Addresses are merged by type as well, but on dual-stack nodes a type occurs twice; so the
+        // patch replaces the whole list.
         (_, Value::Array(new)) if path == "status.addresses" => {
             let mut addresses = vec![json!({"$patch": "replace"})];
             addresses.extend(new.iter().cloned());

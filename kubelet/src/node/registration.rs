@@ -1,4 +1,4 @@
-//! The node's object when it is created, and what of an older one is put right.
+//! Creates the node object, or reconciles an existing one.
 
 use k8s_openapi::{
     api::core::v1::{Node, NodeSpec, Taint},
@@ -14,11 +14,11 @@ use tracing::{info, warn};
 
 use super::{capacity, options::NodeOptions, patch};
 
-/// Says that the controller attaches volumes.
+/// Annotation: the attach-detach controller attaches volumes.
 const ATTACH_DETACH: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
-/// Keeps pods away until a cloud controller has completed the node.
+/// Taint that keeps pods off the node until a cloud controller has initialised it.
 const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
-/// Labels that the kubelet puts right on an older object.
+/// Labels that are reconciled on an existing object.
 const DEFAULT_LABELS: &[&str] = &[
     "kubernetes.io/hostname",
     "topology.kubernetes.io/zone",
@@ -33,7 +33,7 @@ const DEFAULT_LABELS: &[&str] = &[
     "beta.kubernetes.io/arch",
 ];
 
-/// The object of a node that has none yet, without its status.
+/// The node object to create, without status.
 pub fn new_node(name: &str, options: &NodeOptions) -> Node {
     let (os, arch) = (std::env::consts::OS, version::go_arch());
     let mut metadata = ObjectMeta {
@@ -73,7 +73,7 @@ pub fn new_node(name: &str, options: &NodeOptions) -> Node {
     }
 }
 
-/// Puts right what an older object says of this node; whether anything was wrong.
+/// Reconciles an existing object with the new one; returns whether it changed.
 pub fn reconcile(new: &Node, existing: &mut Node) -> bool {
     let before = existing.clone();
     let annotation = |node: &Node| {
@@ -130,17 +130,17 @@ pub fn reconcile(new: &Node, existing: &mut Node) -> bool {
     *existing != before
 }
 
-/// Whether the node is registered now.
+/// Whether the node is registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Registered {
-    /// It is.
+    /// The node is registered.
     Yes,
-    /// Not yet; to be tried again.
+    /// Not yet; registration must be retried.
     No,
 }
 
-/// Creates the object, or puts right the one that is there. Says what refuses it, unless
-/// it is the last `complaint`.
+/// Creates the object, or reconciles the existing one. Logs a failure unless it equals the last one
+/// (`complaint`).
 pub async fn register(
     nodes: &Api<Node>,
     name: &str,
@@ -161,7 +161,7 @@ pub async fn register(
             return Registered::Yes;
         }
         Err(error) if error.is_already_exists() => {}
-        // Who may not create nodes may have been given one.
+        // A kubelet without permission to create nodes may find one created for it.
         Err(error) if error.is_forbidden() => {
             if !matches!(nodes.get_opt(name).await, Ok(Some(_))) {
                 return refused("it may not be created", &error);

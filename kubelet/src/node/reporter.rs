@@ -1,5 +1,4 @@
-//! Registers the node and reports its status: when something changed, and now and then
-//! when nothing did.
+//! Registers the node and reports its status: when it changes, and at intervals otherwise.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -37,41 +36,41 @@ use super::{
     system_info,
 };
 
-/// Attempts to report one status, as upstream.
+/// Attempts per status report, as upstream.
 const TRIES: u32 = 5;
-/// Before the second attempt to register; doubled for each further one.
+/// Delay before the second registration attempt; doubled for each further one.
 const FIRST_RETRY: Duration = Duration::from_millis(200);
 const MAX_RETRY: Duration = Duration::from_secs(7);
-/// Between two looks at a node that is not ready yet.
+/// Interval of the status updates during [`START`] while the node is not ready.
 const START_PERIOD: Duration = Duration::from_millis(500);
-/// For so long after the start.
+/// How long [`START_PERIOD`] applies.
 const START: Duration = Duration::from_secs(30);
 
-/// Called when the API server failed repeatedly: its connections may be dead.
+/// Called when requests to the API server fail repeatedly: its connections may be dead.
 pub type OnRepeatedFailure = Arc<dyn Fn() + Send + Sync>;
 
-/// What a reporter is made from.
+/// The parts of a [`NodeReporter`].
 #[derive(Clone)]
 pub struct ReporterParts {
-    /// Asks without a limit, for what keeps a node alive.
+    /// API client without a rate limit, for heartbeats.
     pub client: Client,
     /// Name of the node.
     pub node_name: String,
-    /// What its user asked for.
+    /// The node's configuration.
     pub options: NodeOptions,
-    /// A directory on the file system that pods fill.
+    /// A directory on the file system that pods write to.
     pub root_dir: PathBuf,
     /// The container runtime.
     pub cri: CriClient,
-    /// What it says of its own state.
+    /// The runtime's readiness.
     pub readiness: Arc<RuntimeReadiness>,
-    /// What other parts of the kubelet know.
+    /// Findings of other parts of the kubelet.
     pub findings: Arc<dyn Findings>,
-    /// The node's object, as [`super::watch`] follows it.
+    /// The node object, from [`super::watch`].
     pub node: watch::Receiver<Option<Arc<Node>>>,
-    /// Called when the API server failed repeatedly.
+    /// Called when requests to the API server fail repeatedly.
     pub on_repeated_failure: OnRepeatedFailure,
-    /// Where what happens to the node is told.
+    /// Recorder for events about the node.
     pub events: EventRecorder,
 }
 
@@ -92,21 +91,21 @@ pub struct NodeReporter {
     system: NodeSystemInfo,
     capacity: Quantities,
     addresses: watch::Sender<Vec<NodeAddress>>,
-    /// The last report, and how long after it the next is due without a change.
+    /// Time of the last report, and the interval until the next one if nothing changes.
     reported: Option<(Instant, Duration)>,
-    /// What the runtime was told of the pods' networks.
+    /// The pod CIDRs that the runtime was last told.
     pod_cidr: String,
-    /// Whether the log has the failure.
+    /// Whether reports are failing; only the first failure is logged.
     is_failing: bool,
-    /// What could not be set of the last status, which the log has.
+    /// The last error from computing the status, already logged.
     trouble: Option<String>,
     is_unschedulable: bool,
-    /// Whether it was told that the node was rebooted.
+    /// Whether the reboot event was recorded.
     is_reboot_told: bool,
 }
 
 impl NodeReporter {
-    /// A reporter that has not looked at its machine yet.
+    /// A reporter that has not read the machine yet.
     pub fn new(parts: ReporterParts) -> Self {
         Self {
             nodes: Api::all(parts.client.clone()),
@@ -124,7 +123,7 @@ impl NodeReporter {
         }
     }
 
-    /// The node's addresses, as they were reported last; empty before.
+    /// The node's addresses as last computed; empty before the first status.
     pub fn addresses(&self) -> watch::Receiver<Vec<NodeAddress>> {
         self.addresses.subscribe()
     }
@@ -154,7 +153,7 @@ impl NodeReporter {
             };
             tokio::select! {
                 biased;
-                // The pods' controllers are to know before it is down.
+                // Controllers must know before the node is down.
                 Ok(()) = shutting_down.changed() => {}
                 () = time::sleep(wait) => self.runtime.refresh().await,
             }
@@ -177,7 +176,7 @@ impl NodeReporter {
         }
     }
 
-    /// Registers the node, however long it takes.
+    /// Retries registration until it succeeds.
     async fn register(&mut self) {
         let mut delay = FIRST_RETRY;
         let mut complaint = None;
@@ -195,13 +194,13 @@ impl NodeReporter {
         }
     }
 
-    /// How long a request may take: no longer than until the next one.
+    /// Deadline of a request: no longer than the interval to the next one.
     fn deadline(&self) -> Duration {
         let options = &self.parts.options;
         options.status_update_frequency.min(options.lease_duration)
     }
 
-    /// Lays the node's status over its object.
+    /// Computes the status and writes it to `node`.
     async fn apply(&mut self, node: &mut Node) {
         let parts = &self.parts;
         let address = addresses::find(&parts.options, &parts.node_name).await;
@@ -257,7 +256,7 @@ impl NodeReporter {
         });
     }
 
-    /// Reports the status if there is reason to; whether the node is ready.
+    /// Reports the status if it changed or is due; returns whether the node is ready.
     async fn sync(&mut self) -> bool {
         for attempt in 0..TRIES {
             match self.try_sync(attempt > 0).await {
@@ -293,8 +292,7 @@ impl NodeReporter {
         }
     }
 
-    /// One attempt; from what the API server says now if `fresh`, or else from what it
-    /// said last.
+    /// One attempt, from a fresh GET if `fresh`, else from the watched object.
     async fn try_sync(&mut self, fresh: bool) -> Result<bool, ApiError> {
         let known = self.parts.node.borrow().clone();
         let original = match known {
@@ -326,7 +324,7 @@ impl NodeReporter {
         Ok(is_ready(&node))
     }
 
-    /// Has the runtime know from which networks pods' addresses are.
+    /// Passes the pod CIDRs to the runtime.
     async fn tell_pod_cidr(&mut self, node: &Node) {
         let cidrs = node.spec.as_ref().and_then(|spec| spec.pod_cidrs.as_ref());
         let cidrs = cidrs.map(|cidrs| cidrs.join(",")).unwrap_or_default();
@@ -348,8 +346,8 @@ impl NodeReporter {
         }
     }
 
-    /// How long until the next report without a change. After a change, by chance, so
-    /// that the nodes of a cluster do not all report together.
+    /// The interval until the next report without a change. After a change it is randomised, so
+    /// that the nodes of a cluster do not report in step.
     fn period(&self, is_off_beat: bool) -> Duration {
         let period = self.parts.options.status_report_frequency;
         if !is_off_beat {
@@ -367,8 +365,7 @@ fn is_ready(node: &Node) -> bool {
         .any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// Sets the two labels that scheduling needs, whoever took them away; whether that was
-/// needed.
+/// Restores the OS and architecture labels, which scheduling needs; returns whether they changed.
 fn put_labels_right(node: &mut Node) -> bool {
     let labels = node.metadata.labels.get_or_insert_default();
     let mut is_changed = false;

@@ -1,27 +1,27 @@
-//! What of the node pods do not get.
+//! Resources that are reserved from pods.
 
 use std::collections::BTreeMap;
 
 use kubelet_pod_spec::quantity::{self, NANOS};
 
-/// What pods do not get.
+/// Resources that are reserved from pods.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reservation {
-    /// Of each resource, in billionths, for the system and Kubernetes together.
+    /// By resource, in billionths: the system's and Kubernetes' reservations added up.
     pub amounts: BTreeMap<String, i128>,
-    /// Memory that is to stay available.
+    /// Hard eviction threshold of memory.
     pub memory: Threshold,
-    /// Local storage that is to stay available.
+    /// Hard eviction threshold of local storage.
     pub storage: Threshold,
 }
 
-/// Where eviction begins.
+/// An eviction threshold.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Threshold {
-    /// Billionths.
+    /// An absolute amount, in billionths.
     Amount(i128),
-    /// Of the capacity, 1 for all of it. As upstream in single precision, so that the
-    /// amounts are the same to the byte.
+    /// A share of the capacity; 1 is all of it. Single precision as upstream, so that amounts match
+    /// to the byte.
     Share(f32),
 }
 
@@ -32,10 +32,10 @@ impl Default for Threshold {
 }
 
 impl Threshold {
-    /// Reads a quantity, or a share in percent.
+    /// Parses a quantity, or a percentage.
     ///
     /// # Errors
-    /// What it must be.
+    /// What the value must be.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         const RULE: &str = "must be a quantity such as 100Mi, or a share such as 10%";
         if let Some(number) = text.strip_suffix('%') {
@@ -51,7 +51,7 @@ impl Threshold {
         }
     }
 
-    /// Billionths of something with that capacity.
+    /// The threshold for a capacity, both in billionths.
     fn of(self, capacity: i128) -> i128 {
         match self {
             Self::Amount(amount) => amount,
@@ -64,8 +64,7 @@ impl Threshold {
 }
 
 impl Reservation {
-    /// How much pods do not get of a resource of which there is `capacity`, both in
-    /// billionths.
+    /// The reserved amount of a resource with `capacity`, both in billionths.
     pub fn amount(&self, resource: &str, capacity: i128) -> i128 {
         let reserved = self.amounts.get(resource).copied().unwrap_or_default();
         reserved

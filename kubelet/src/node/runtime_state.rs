@@ -1,4 +1,4 @@
-//! What the container runtime says of itself, as far as the node's status has it.
+//! The container runtime's part of the node status.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,14 +9,14 @@ use k8s_openapi::api::core::v1::{
 use kubelet_cri_client::{CriClient, readiness::RuntimeReadiness};
 use tokio::time::{self, Instant};
 
-/// How long a status may wait for the runtime.
+/// Deadline of a runtime request for the status.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// How long a list of images is good, as upstream.
+/// How long an image list is cached, as upstream.
 const IMAGES_PERIOD: Duration = Duration::from_secs(30);
-/// Names of one image in the status, as upstream.
+/// Most names per image in the status, as upstream.
 const MAX_NAMES: usize = 5;
 
-/// What the runtime said last.
+/// The runtime's last answers.
 #[derive(Debug)]
 pub struct RuntimeState {
     cri: CriClient,
@@ -26,7 +26,7 @@ pub struct RuntimeState {
 }
 
 impl RuntimeState {
-    /// Of a runtime that was not asked yet.
+    /// The state before the first request.
     pub fn new(cri: CriClient, readiness: Arc<RuntimeReadiness>) -> Self {
         Self {
             cri,
@@ -36,7 +36,7 @@ impl RuntimeState {
         }
     }
 
-    /// Asks the runtime again. What it does not answer stays as it was.
+    /// Queries the runtime. Values of failed requests are kept.
     pub async fn refresh(&mut self) {
         let cri = self.cri.clone();
         self.readiness.ask().await;
@@ -55,7 +55,7 @@ impl RuntimeState {
         }
     }
 
-    /// Why pods cannot be run, in upstream's words; none when they can.
+    /// Why the runtime cannot run pods, in upstream's words; empty when it is ready.
     pub fn problems(&self) -> Vec<String> {
         self.readiness.problems()
     }
@@ -65,7 +65,7 @@ impl RuntimeState {
         self.version.as_deref()
     }
 
-    /// Its handlers, by name.
+    /// The runtime handlers, sorted by name.
     pub fn handlers(&self) -> Vec<NodeRuntimeHandler> {
         let handlers = self.readiness.handlers().into_iter();
         let handlers = handlers.map(|handler| {
@@ -83,7 +83,7 @@ impl RuntimeState {
         handlers
     }
 
-    /// What it can do whatever the handler; `None` when it does not say.
+    /// Features that do not depend on the handler; `None` when the runtime reports none.
     pub fn features(&self) -> Option<NodeFeatures> {
         let features = self.readiness.features()?;
         Some(NodeFeatures {
@@ -91,7 +91,7 @@ impl RuntimeState {
         })
     }
 
-    /// The images, the largest first; `None` before the first list.
+    /// The images, largest first; `None` before the first list.
     pub fn images(&self) -> Option<&[ContainerImage]> {
         self.images.as_ref().map(|(_, images)| images.as_slice())
     }

@@ -1,4 +1,4 @@
-//! The status of a node, as its kubelet sees it.
+//! Computes the node status.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -20,35 +20,35 @@ use super::{
     runtime_state::RuntimeState,
 };
 
-/// What this kubelet does that one of another version may not, by upstream's names and in
-/// order: the scheduler gives no node pods that need what it does not declare.
-/// `ExtendWebSocketsToKubelet` is not among them: it has WebSocket connections come here as
-/// they are, where they are handed on as they are, and not every runtime takes them.
+/// Declared features (`declaredFeatures`), by upstream's names, sorted. The scheduler keeps pods
+/// that need a feature off nodes that do not declare it. `ExtendWebSocketsToKubelet` is missing:
+/// with it the API server passes WebSocket connections on to the kubelet, which would pass them on
+/// to the runtime, and not every runtime supports them.
 const DECLARED_FEATURES: [&str; 3] = [
     "InPlacePodLevelResourcesVerticalScaling",
     "InPlacePodVerticalScalingInitContainers",
     "RestartAllContainersOnContainerExits",
 ];
 
-/// What is known of a node at one time.
+/// What the node status is computed from.
 pub struct Snapshot<'a> {
-    /// What its user asked for.
+    /// The node's configuration.
     pub options: &'a NodeOptions,
-    /// The host's name.
+    /// The hostname.
     pub hostname: &'a str,
-    /// Its own address where none was given.
+    /// The detected address, used when none is configured.
     pub address: Option<IpAddr>,
-    /// What it calls itself.
+    /// System information.
     pub system: &'a NodeSystemInfo,
-    /// What it has.
+    /// The machine's capacity.
     pub capacity: &'a Quantities,
-    /// What the runtime says.
+    /// The runtime's state.
     pub runtime: &'a RuntimeState,
-    /// What other parts of the kubelet say.
+    /// Findings of other parts of the kubelet.
     pub findings: &'a dyn Findings,
-    /// Now.
+    /// The current time.
     pub now: Time,
-    /// Where what changes is told.
+    /// Recorder for condition changes.
     pub events: &'a EventRecorder,
 }
 
@@ -59,11 +59,11 @@ impl std::fmt::Debug for Snapshot<'_> {
 }
 
 impl Snapshot<'_> {
-    /// Lays all that over what the node's object says. What others say there stays, and so
-    /// does what is not known now.
+    /// Writes the status to the node object. Fields of other owners, and those whose value is
+    /// unknown now, are kept.
     ///
     /// # Errors
-    /// For people: what could not be set. The rest is.
+    /// A message: the addresses could not be set. The rest of the status is set.
     pub fn apply(&self, node: &mut Node) -> Result<(), String> {
         let addressed = addresses::set(node, self.options, self.hostname, self.address);
         let status = node.status.get_or_insert_default();
@@ -77,7 +77,7 @@ impl Snapshot<'_> {
         if let Some(images) = self.runtime.images() {
             let most = self.options.max_images.unwrap_or(images.len());
             let images: Vec<_> = images.iter().take(most).cloned().collect();
-            // An empty list is written as none.
+            // The API server drops empty lists.
             status.images = (!images.is_empty()).then_some(images);
         }
         let handlers = self.runtime.handlers();
@@ -121,7 +121,7 @@ impl Snapshot<'_> {
         });
     }
 
-    /// Tells what the node's status is now.
+    /// Records an event about a change of the node's status.
     pub fn tell(&self, reason: &str) {
         let message = format_args!("Node {} status is now: {reason}", self.hostname);
         self.events.normal(Subject::Node, reason, message);
@@ -143,8 +143,8 @@ impl Snapshot<'_> {
     }
 }
 
-/// Whether anything but the times of heartbeats differs. What API servers write in another
-/// form, or leave out because it is empty, is the same.
+/// Whether two statuses differ in more than heartbeat times. Other notations of a quantity and
+/// omitted empty fields, as in the API server's copy, do not count.
 pub fn has_changed(old: &NodeStatus, new: &NodeStatus) -> bool {
     let conditions = |status: &NodeStatus| status.conditions.clone().unwrap_or_default();
     if !conditions::are_same(&conditions(old), &conditions(new)) {
@@ -155,8 +155,7 @@ pub fn has_changed(old: &NodeStatus, new: &NodeStatus) -> bool {
     {
         return true;
     }
-    // An API server that knows nothing of them, before 1.36, keeps none however often it is
-    // told.
+    // An API server before 1.36 drops this field.
     let declared = old.declared_features.as_ref();
     let rest = |status: &NodeStatus| {
         let features = status.declared_features.as_ref();
@@ -183,7 +182,7 @@ fn amounts(quantities: Option<&Quantities>) -> BTreeMap<&str, Result<i128, &str>
         .collect()
 }
 
-/// `None` for what says nothing.
+/// Removes empty values; `None` if nothing is left.
 fn without_empty(value: Value) -> Option<Value> {
     match value {
         Value::Null => None,
@@ -192,7 +191,7 @@ fn without_empty(value: Value) -> Option<Value> {
         Value::Array(items) => {
             let items: Vec<Value> = items
                 .into_iter()
-                // An element that says nothing still is one.
+                // Elements keep their place even when empty.
                 .map(|item| without_empty(item).unwrap_or_default())
                 .collect();
             (!items.is_empty()).then_some(Value::Array(items))

@@ -1,12 +1,11 @@
-//! What the machine and its system call themselves.
+//! The system information in the node status (`nodeInfo`).
 
 use std::{fs, path::Path};
 
 use k8s_openapi::api::core::v1::{NodeSwapStatus, NodeSystemInfo};
 use kubelet_host::version;
 
-/// Reads what `/etc`, `/proc` and `/sys` say. Blocks on them. The runtime's version is
-/// left empty.
+/// Reads files in `/etc`, `/proc` and `/sys`; blocking. The runtime's version is left empty.
 pub fn read(swap_bytes: i64) -> NodeSystemInfo {
     of_root(Path::new("/"), swap_bytes)
 }
@@ -45,7 +44,7 @@ fn of_root(root: &Path, swap_bytes: i64) -> NodeSystemInfo {
     }
 }
 
-/// The system's name for people (os-release(5)).
+/// The human-readable name of the operating system (os-release(5)).
 fn os_image(root: &Path) -> String {
     let text = ["etc/os-release", "usr/lib/os-release"]
         .iter()

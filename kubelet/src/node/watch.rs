@@ -1,4 +1,4 @@
-//! This node's object as the API server has it, followed.
+//! Watches this node's API object.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use kubelet_api_client::list_watch::{Change, ListWatch};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// Follows a node until cancelled.
+/// Watches a node.
 #[derive(Debug)]
 pub struct NodeWatch {
     changes: ListWatch<Node>,
@@ -17,7 +17,7 @@ pub struct NodeWatch {
 }
 
 impl NodeWatch {
-    /// Follows the node `name`.
+    /// A watch of the node `name`.
     pub fn new(client: Client, name: &str) -> Self {
         let selector = format!("metadata.name={name}");
         Self {
@@ -27,17 +27,17 @@ impl NodeWatch {
         }
     }
 
-    /// The object as it changes; `None` until it is known, and when there is none.
+    /// The node object as it changes; `None` before the first list, and when it does not exist.
     pub fn subscribe(&self) -> watch::Receiver<Option<Arc<Node>>> {
         self.node.subscribe()
     }
 
-    /// Whether the API server has said once whether there is one.
+    /// Whether the first list has completed.
     pub fn listed(&self) -> watch::Receiver<bool> {
         self.listed.subscribe()
     }
 
-    /// Follows the node until cancelled.
+    /// Watches the node until cancelled.
     pub async fn run(mut self, cancel: CancellationToken) {
         cancel.run_until_cancelled(self.follow()).await;
     }

@@ -1,5 +1,4 @@
-//! The last status of a pod: every container of it has ended, though nobody may
-//! have seen how.
+//! The final status of a pod: all containers have terminated, even if that was not observed.
 
 use k8s_openapi::api::core::v1::{ContainerStatus, PodSpec};
 use kubelet_pod_spec::restart_rules;
@@ -9,8 +8,8 @@ use super::{
     containers::{ended_with_its_pod, never_ran},
 };
 
-/// Marks every container that may have run and is not known to have ended as
-/// failed, so that a pod is never taken for a success that it was not.
+/// Marks every container that may have run, and is not known to have terminated, as failed, so that
+/// the pod never succeeds wrongly.
 pub(super) fn conclude(
     spec: &PodSpec,
     init: &mut [ContainerStatus],
@@ -19,7 +18,7 @@ pub(super) fn conclude(
     if was_initialized(spec, init, containers) {
         containers.iter_mut().for_each(end);
     }
-    // Those after the last that was started never ran; the first was tried.
+    // Init containers after the last started one never ran; the first is always tried.
     let tried = init
         .iter()
         .rposition(|status| !never_ran(status))
@@ -35,7 +34,7 @@ fn end(status: &mut ContainerStatus) {
     }
 }
 
-/// Whether there is a sign of regular containers having been started.
+/// Whether regular containers may have been started.
 fn was_initialized(
     spec: &PodSpec,
     init: &[ContainerStatus],
@@ -80,7 +79,7 @@ mod tests {
         }
     }
 
-    /// Exit codes after the pod's end.
+    /// The exit codes after the pod's end.
     fn exit_codes(init: [&str; 2], main: &str) -> Vec<Option<i32>> {
         let spec: PodSpec = serde_json::from_value(serde_json::json!({
             "initContainers": [{"name": "i"}, {"name": "j"}], "containers": [{"name": "a"}]

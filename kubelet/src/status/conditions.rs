@@ -1,4 +1,4 @@
-//! Conditions of a pod.
+//! Pod conditions.
 
 use k8s_openapi::api::core::v1::{
     Container, ContainerStatus, Pod, PodCondition, PodSpec, PodStatus as ApiStatus,
@@ -16,18 +16,18 @@ use super::{
     restart_all,
 };
 
-/// The pod has a sandbox with a network.
+/// The pod's sandbox and network are set up.
 pub const READY_TO_START_CONTAINERS: &str = "PodReadyToStartContainers";
-/// All init containers are done.
+/// All init containers have completed.
 pub const INITIALIZED: &str = "Initialized";
-/// The pod serves.
+/// The pod can serve requests.
 pub const READY: &str = "Ready";
 /// All containers are ready.
 pub const CONTAINERS_READY: &str = "ContainersReady";
-/// The pod has a node.
+/// The pod is assigned to a node.
 pub const POD_SCHEDULED: &str = "PodScheduled";
 
-/// Whether nobody but the kubelet sets a condition.
+/// Whether a condition is owned by the kubelet.
 pub fn is_kubelets(type_: &str) -> bool {
     matches!(
         type_,
@@ -42,7 +42,7 @@ pub fn is_kubelets(type_: &str) -> bool {
     )
 }
 
-/// What conditions follow from.
+/// The inputs of the conditions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Inputs<'a> {
     pub(super) pod: &'a Pod,
@@ -52,13 +52,12 @@ pub(super) struct Inputs<'a> {
     pub(super) phase: Phase,
     pub(super) init: &'a [ContainerStatus],
     pub(super) containers: &'a [ContainerStatus],
-    /// Whether every container is started anew.
+    /// Whether all containers are being restarted.
     pub(super) restarting_all: bool,
 }
 
-/// The conditions that follow from the pod's containers, with the times of
-/// those in the old status that are as they were. `others` are the other
-/// conditions of the pod.
+/// The kubelet's conditions. Transition times of unchanged conditions are taken from the old
+/// status. `others` are the pod's other conditions.
 pub(super) fn conditions(inputs: Inputs<'_>, others: &[PodCondition]) -> Vec<PodCondition> {
     let Inputs { spec, status, .. } = inputs;
     let sandbox = matches!(
@@ -84,8 +83,7 @@ pub(super) fn conditions(inputs: Inputs<'_>, others: &[PodCondition]) -> Vec<Pod
         .collect()
 }
 
-/// Sets the conditions `Ready` and `ContainersReady` among `conditions` by how
-/// ready the containers are.
+/// Updates `Ready` and `ContainersReady` in `conditions` from the containers' readiness.
 pub(super) fn set_readiness(inputs: Inputs<'_>, conditions: &mut [PodCondition]) {
     let (ready, containers_ready) = readiness(inputs, conditions);
     for (type_, finding) in [(READY, ready), (CONTAINERS_READY, containers_ready)] {
@@ -95,7 +93,7 @@ pub(super) fn set_readiness(inputs: Inputs<'_>, conditions: &mut [PodCondition])
     }
 }
 
-/// Whether the pod is ready, and whether its containers are.
+/// The findings for `Ready` and `ContainersReady`.
 fn readiness(inputs: Inputs<'_>, others: &[PodCondition]) -> (Finding, Finding) {
     let containers_ready = containers_ready(inputs);
     let ready = if containers_ready.status {
@@ -106,7 +104,7 @@ fn readiness(inputs: Inputs<'_>, others: &[PodCondition]) -> (Finding, Finding) 
     (ready, containers_ready)
 }
 
-/// Whether a condition holds, and why it does or does not.
+/// A condition's status, reason and message.
 #[derive(Clone, Debug)]
 struct Finding {
     status: bool,
@@ -131,7 +129,7 @@ impl Finding {
         }
     }
 
-    /// A condition that is as it was has been so since then.
+    /// The condition; an unchanged status keeps its transition time.
     fn condition(self, type_: &str, pod: &Pod, old: &ApiStatus) -> PodCondition {
         let status = if self.status { "True" } else { "False" };
         let same = old
@@ -153,8 +151,7 @@ impl Finding {
     }
 }
 
-/// Names of containers of which nothing is known, and of those that lack
-/// something.
+/// Names of the containers without a status, and of those that fail a check.
 #[derive(Default)]
 struct Lacking<'a> {
     unknown: Vec<&'a str>,
@@ -175,7 +172,7 @@ impl<'a> Lacking<'a> {
         }
     }
 
-    /// `True` when nothing is lacking.
+    /// True if no container is listed.
     fn finding(self, state: &str, reason: &'static str) -> Finding {
         let list = |state: &str, names: Vec<&str>| {
             let names = names.join(" ");
@@ -227,12 +224,13 @@ fn initialized(inputs: Inputs<'_>) -> Finding {
     if inputs.phase == Phase::Succeeded && lacking.unknown.is_empty() {
         return Finding::because(true, "PodCompleted");
     }
-    // What has started was initialised, whatever became of the init containers.
+    // A started regular container implies initialisation, whatever the state of the init
+    // containers.
     let any_started = inputs
         .containers
         .iter()
         .any(|status| is_running(status) || is_terminated(status));
-    // Nor is a pod that is started anew initialised twice.
+    // A pod stays initialised when its containers are restarted.
     let was = || {
         let old = inputs.old.conditions.iter().flatten();
         old.into_iter()

@@ -1,4 +1,4 @@
-//! The state in the status of a container.
+//! Helpers for the state in a container status.
 
 use k8s_openapi::api::core::v1::ContainerStatus;
 

@@ -1,4 +1,4 @@
-//! Container statuses as the API has them.
+//! The statuses of a pod's containers.
 
 use std::collections::BTreeMap;
 
@@ -18,31 +18,31 @@ use super::{
     readiness::{Kind, Readiness},
 };
 
-/// Exit code of a container whose end nobody saw, as upstream.
+/// Exit code of a container whose termination was not observed, as upstream.
 const UNKNOWN_EXIT_CODE: i32 = 137;
-/// Reason of a container whose end nobody saw.
+/// Reason of a container whose termination was not observed.
 const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
-/// Reason of a container that was removed because its pod starts anew.
+/// Reason of a container that was removed because all containers of the pod are restarted.
 pub(super) const RESTARTING_ALL: &str = "RestartingAllContainers";
 
-/// What the statuses of a pod's containers are made from.
+/// The inputs of container statuses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Inputs<'a> {
     pub(super) pod: &'a Pod,
     /// The spec of the pod.
     pub(super) spec: &'a PodSpec,
-    /// What the runtime has.
+    /// The pod's state in the runtime.
     pub(super) status: &'a PodStatus,
-    /// What was reported last.
+    /// The last reported status.
     pub(super) old: &'a ApiStatus,
-    /// Why containers could not be started.
+    /// Why containers could not be started, by container name.
     pub(super) waiting: &'a BTreeMap<String, Waiting>,
-    /// Name of the runtime, the prefix of container ids.
+    /// Name of the runtime, the prefix of container IDs.
     pub(super) runtime_name: &'a str,
-    /// How far a resize came, if there was one.
+    /// Progress of the pod's resize, if any.
     pub(super) resize: Option<&'a ResizeReport>,
     pub(super) readiness: Readiness<'a>,
-    /// Whether every container is started anew.
+    /// Whether all containers are being restarted.
     pub(super) restarting_all: bool,
 }
 
@@ -61,7 +61,7 @@ impl Inputs<'_> {
     }
 }
 
-/// The statuses of the init containers, in the order in which they run.
+/// The statuses of the init containers, in spec order.
 pub(super) fn init_container_statuses(inputs: Inputs<'_>) -> Vec<ContainerStatus> {
     let old = inputs.old.init_container_statuses.as_deref();
     let containers = inputs.spec.init_containers.iter().flatten();
@@ -70,15 +70,15 @@ pub(super) fn init_container_statuses(inputs: Inputs<'_>) -> Vec<ContainerStatus
         .collect()
 }
 
-/// The statuses of the containers, by name.
+/// The statuses of the regular containers, sorted by name.
 pub(super) fn container_statuses(inputs: Inputs<'_>) -> Vec<ContainerStatus> {
     let old = inputs.old.container_statuses.as_deref();
     let containers = inputs.spec.containers.iter();
     by_name(containers.map(|container| container_status(inputs, container, old, Kind::Regular)))
 }
 
-/// The statuses of the ephemeral containers, by name. They are never ready, as
-/// nothing waits for them.
+/// The statuses of the ephemeral containers, sorted by name. They are never ready, as nothing
+/// depends on them.
 pub(super) fn ephemeral_container_statuses(inputs: Inputs<'_>) -> Vec<ContainerStatus> {
     let old = inputs.old.ephemeral_container_statuses.as_deref();
     let containers = inputs.spec.ephemeral_containers.iter().flatten();
@@ -99,7 +99,7 @@ fn by_name(statuses: impl Iterator<Item = ContainerStatus>) -> Vec<ContainerStat
     statuses
 }
 
-/// The part of an ephemeral container that its status shows.
+/// The fields of an ephemeral container that the status needs.
 fn as_container(ephemeral: &EphemeralContainer) -> Container {
     Container {
         name: ephemeral.name.clone(),
@@ -130,7 +130,7 @@ fn container_status(
         status.allocated_resources = details::allocated(container);
     }
     if kind == Kind::Init && is_done(inputs, container, &mut status) {
-        // It is not started again.
+        // It is not restarted.
     } else if will_start(inputs, container) {
         wait(inputs, container, &mut status);
     }
@@ -142,7 +142,7 @@ fn container_status(
     status
 }
 
-/// The status by what the runtime has and what was reported.
+/// The status from the runtime's state and the last report.
 fn stated(
     inputs: Inputs<'_>,
     container: &Container,
@@ -199,7 +199,7 @@ fn of_run(
             status.state = Some(ended_unseen(reason, message));
             least = least.saturating_add(1);
         }
-        // The run that ended is another one, which the runtime does not have any more.
+        // Another container terminated, which the runtime has removed.
         pod_status::ContainerState::Running if had_ended => least = least.saturating_add(1),
         _ => {}
     }
@@ -207,7 +207,7 @@ fn of_run(
     status
 }
 
-/// The last end that was reported, of a run that the runtime has forgotten.
+/// The last reported termination, of a container that the runtime has removed.
 fn last_of_old(old: &ContainerStatus, new: &ContainerStatus) -> Option<ContainerState> {
     let ended = old.state.as_ref().filter(|s| s.terminated.is_some());
     if old.container_id != new.container_id && ended.is_some() {
@@ -217,7 +217,7 @@ fn last_of_old(old: &ContainerStatus, new: &ContainerStatus) -> Option<Container
     last.filter(|last| last.terminated.is_some()).cloned()
 }
 
-/// The status of a container that the runtime has nothing of.
+/// The status of a container that the runtime does not have.
 fn without_run(
     inputs: Inputs<'_>,
     container: &Container,
@@ -241,7 +241,7 @@ fn without_run(
         return status;
     }
     if is_terminated(old) {
-        // It was removed after it ended: what it ended with stays true.
+        // It was removed after it terminated; the last report stays valid.
         return old.clone();
     }
     status.restart_count = old.restart_count;
@@ -261,8 +261,8 @@ fn without_run(
     status
 }
 
-/// Whether an init container is done for good. One that the runtime has
-/// forgotten must have been, when others were created after it.
+/// Whether an init container has completed. If the runtime has removed it, it has completed when
+/// regular containers exist.
 fn is_done(inputs: Inputs<'_>, container: &Container, status: &mut ContainerStatus) -> bool {
     if let Some(run) = inputs.status.container(&container.name) {
         return run.succeeded();
@@ -305,7 +305,7 @@ fn will_start(inputs: Inputs<'_>, container: &Container) -> bool {
     }
 }
 
-/// Shows why the container could not be started, if that is known.
+/// Reports why the container could not be started, if known.
 fn wait(inputs: Inputs<'_>, container: &Container, status: &mut ContainerStatus) {
     let Some(waiting) = inputs.waiting.get(&container.name) else {
         return;
@@ -342,7 +342,7 @@ fn state_of(run: &pod_status::ContainerStatus, runtime_name: &str) -> ContainerS
     }
 }
 
-/// The end of a container that nobody saw.
+/// The state of a container whose termination was not observed.
 fn ended_unseen(reason: &str, message: &str) -> ContainerState {
     ContainerState {
         terminated: Some(ContainerStateTerminated {
@@ -355,7 +355,7 @@ fn ended_unseen(reason: &str, message: &str) -> ContainerState {
     }
 }
 
-/// The state of a container that must have ended, as its pod has.
+/// The state of a container that must have terminated, as its pod has.
 pub(super) fn ended_with_its_pod() -> ContainerState {
     let message = "The container could not be located when the pod was terminated";
     ended_unseen(STATUS_UNKNOWN, message)
@@ -375,7 +375,7 @@ fn container_id(run: &pod_status::ContainerStatus, runtime_name: &str) -> String
     format!("{runtime_name}://{}", run.id)
 }
 
-/// Whether the container waits and never ran before.
+/// Whether the container is waiting and never ran.
 pub(super) fn never_ran(status: &ContainerStatus) -> bool {
     let waits = status.state.as_ref().is_some_and(|s| s.waiting.is_some());
     let last = status.last_state.as_ref();

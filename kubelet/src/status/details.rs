@@ -1,5 +1,4 @@
-//! What a container's status says of it beside its state: what it may use, as
-//! whom it runs and what is mounted.
+//! A container status apart from the state: resources, user and volume mounts.
 
 use k8s_openapi::{
     api::core::v1::{
@@ -17,19 +16,19 @@ use super::{
     quantities::{self, ResourceList},
 };
 
-/// Limits of so many thousandths of a CPU are the same to the kernel as less.
+/// CPU limits up to this many millicores are equal to the kernel.
 const MIN_CPU_LIMIT: i64 = 10;
-/// Requests of so many thousandths of a CPU are the same to the kernel as less.
+/// CPU requests up to this many millicores are equal to the kernel.
 const MIN_CPU_REQUEST: i64 = 2;
 
-/// What the container was granted of what it requests.
+/// The container's allocated requests.
 pub(super) fn allocated(container: &Container) -> Option<ResourceList> {
     let resources = quantities::canonical(container.resources.as_ref()?);
     resources.requests.filter(|list| !list.is_empty())
 }
 
-/// What the container has: as the runtime tells while it runs, else what it was
-/// granted.
+/// The container's actual resources: while it runs, as the runtime reports them; else the allocated
+/// ones.
 pub(super) fn resources(
     container: &Container,
     run: &pod_status::ContainerStatus,
@@ -72,8 +71,7 @@ pub(super) fn resources(
     resources
 }
 
-/// What a running container has, where that is known: thousandths of a CPU, and
-/// bytes.
+/// The actual resources of a running container, where known: CPU in millicores, memory in bytes.
 #[derive(Default)]
 struct Now {
     cpu_request: Option<i64>,
@@ -83,8 +81,8 @@ struct Now {
 }
 
 impl Now {
-    /// As the runtime tells; a runtime that says nothing has done what it was
-    /// asked for, and none knows of requests for memory.
+    /// From the runtime's report. If it reports none, the actuated resources are used; no runtime
+    /// reports memory requests.
     fn of(run: &pod_status::ContainerStatus, actuated: Option<&ResourceRequirements>) -> Self {
         let amount = |list: fn(&ResourceRequirements) -> Option<&ResourceList>, name, by| {
             amount(actuated.and_then(list), name, by)
@@ -127,7 +125,7 @@ fn replace_cpu(
     }
 }
 
-/// Where the amount is not known now, it is what was reported before.
+/// An amount that is unknown now keeps its last reported value.
 fn replace(
     list: &mut ResourceList,
     name: &str,
@@ -140,7 +138,7 @@ fn replace(
     }
 }
 
-/// As whom the container's first process was started.
+/// The user of the container's first process.
 pub(super) fn user(run: &pod_status::ContainerStatus) -> Option<ContainerUser> {
     let user = run.reported.user.as_ref()?;
     Some(ContainerUser {
@@ -153,8 +151,8 @@ pub(super) fn user(run: &pod_status::ContainerStatus) -> Option<ContainerUser> {
     })
 }
 
-/// How the volumes are mounted. Whether a mount is read-only in depth is the
-/// runtime's to say.
+/// The statuses of the volume mounts. Only the runtime knows whether a mount is recursively
+/// read-only.
 pub(super) fn volume_mounts(
     container: &Container,
     run: Option<&pod_status::ContainerStatus>,

@@ -1,4 +1,4 @@
-//! Makes the status of a pod out of what is known of it.
+//! Computes the status of a pod.
 
 use std::net::IpAddr;
 
@@ -25,20 +25,20 @@ use super::{
     restart_all,
 };
 
-/// Bytes that the termination messages of a pod may have together, as upstream.
+/// Total size of a pod's termination messages in bytes, as upstream.
 const MAX_MESSAGES: usize = 12 * 1024;
-/// What has the pod ended by the node; it stays true once it is.
+/// Condition of a pod that the node or another component ends; never reset.
 const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
-/// What is the same for all pods of a node.
+/// The inputs that are the same for all pods of a node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Node<'a> {
-    /// Its addresses.
+    /// The node's addresses.
     pub(super) host_ips: &'a HostIps,
-    /// Those that were given, which say what family comes first.
+    /// The configured addresses, which determine the first IP family.
     pub(super) given_ips: &'a [IpAddr],
     pub(super) probes: &'a ProbeResults,
-    /// When this kubelet was started.
+    /// Start time of this kubelet.
     pub(super) begun: Timestamp,
 }
 
@@ -56,7 +56,7 @@ impl<'a> Node<'a> {
     }
 }
 
-/// The status by `facts`, after `old`.
+/// The status that follows from `facts` and the previous status `old`.
 pub(super) fn generate(
     node: &Node<'_>,
     pod: &Pod,
@@ -79,7 +79,7 @@ pub(super) fn generate(
     let mut init = containers::init_container_statuses(inputs);
     let mut containers = containers::container_statuses(inputs);
     let mut ephemeral = containers::ephemeral_container_statuses(inputs);
-    // Static pods are gone when they are ended, and show no last phase.
+    // Static pods show no final phase: they are removed when they end.
     let concluded = facts.ending && !identity::is_static(pod);
     let (phase, reason, message) = outcome(old, facts, || {
         let is_regular = |name: &str| spec.containers.iter().any(|c| c.name == name);
@@ -170,7 +170,7 @@ pub(super) fn generate(
     }
 }
 
-/// The old status, but for how ready the containers are by their probes now.
+/// The old status with readiness updated from the probe results.
 pub(super) fn with_readiness(
     node: &Node<'_>,
     pod: &Pod,
@@ -221,8 +221,7 @@ pub(super) fn with_readiness(
     status
 }
 
-/// Phase, reason and message. A pod that is done never runs again, and what
-/// ended it stays true.
+/// Phase, reason and message. A terminal phase is final, with its reason and message.
 fn outcome(
     old: &ApiStatus,
     facts: Facts<'_>,
@@ -241,7 +240,8 @@ fn outcome(
         }
         (None, None) => phase(),
     };
-    // They belong to the phase, but for those of a pod that was held back and no longer is.
+    // Reason and message belong to the phase, except those of a pod that was held back and no
+    // longer is.
     if phase == old_phase && !held_back::is_held_back(old) {
         (phase, old.reason.clone(), old.message.clone())
     } else {
@@ -249,8 +249,8 @@ fn outcome(
     }
 }
 
-/// The conditions that are not the kubelet's: as the source has them, and what
-/// was said of the pod's end.
+/// The conditions that the kubelet does not own, from the source, and the recorded
+/// `DisruptionTarget`.
 fn others(pod: &Pod, old: &ApiStatus) -> Vec<PodCondition> {
     let of_source = pod.status.as_ref().and_then(|s| s.conditions.as_ref());
     let disruption = old.conditions.iter().flatten();
@@ -264,7 +264,7 @@ fn others(pod: &Pod, old: &ApiStatus) -> Vec<PodCondition> {
         .collect()
 }
 
-/// The condition of a pod that ends for the sake of others, unless it has it.
+/// The `DisruptionTarget` condition of the verdict, unless the pod has one.
 fn disruption(pod: &Pod, facts: Facts<'_>, known: &[PodCondition]) -> Option<PodCondition> {
     let message = facts.verdict?.disruption.clone()?;
     let is_known = known.iter().any(|c| c.type_ == DISRUPTION_TARGET);
@@ -279,8 +279,8 @@ fn disruption(pod: &Pod, facts: Facts<'_>, known: &[PodCondition]) -> Option<Pod
     })
 }
 
-/// The addresses of the pod's sandbox. Once that has ended, those that it had: what asks
-/// where a pod was is still answered, and nothing takes it for one on the node's network.
+/// The IPs of the pod's sandbox. When all sandboxes have ended, the last reported ones: they stay
+/// visible, and the pod does not look like one on the host network.
 fn pod_ips(status: &PodStatus, node: &Node<'_>, old: &ApiStatus) -> Vec<String> {
     let has_ended = !status.sandboxes.is_empty() && status.sandboxes.iter().all(|s| !s.ready);
     if has_ended {
@@ -290,8 +290,8 @@ fn pod_ips(status: &PodStatus, node: &Node<'_>, old: &ApiStatus) -> Vec<String> 
     kubelet_pod_spec::pod_ips::by_family(status.ips(), node.given_ips)
 }
 
-/// When the pod was first run here: a kubelet that is started again finds its
-/// sandboxes.
+/// When the pod was first started here: creation of its oldest sandbox, which may be an earlier
+/// kubelet's.
 fn start_time(status: &PodStatus) -> Option<Time> {
     let oldest = status.sandboxes.iter().map(|s| s.created_at).min();
     oldest
@@ -299,7 +299,7 @@ fn start_time(status: &PodStatus) -> Option<Time> {
         .or_else(|| Some(clock::now_time()))
 }
 
-/// Gives every container its part of what messages may take.
+/// Truncates the termination messages to an equal share per container.
 fn limit_messages(statuses: [&mut Vec<ContainerStatus>; 3]) {
     let containers: usize = statuses.iter().map(|statuses| statuses.len()).sum();
     let limit = MAX_MESSAGES / containers.max(1);

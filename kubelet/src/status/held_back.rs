@@ -1,12 +1,12 @@
-//! Pods that have their place on the node and are not run for now.
+//! Pods that are admitted but held back.
 
 use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus as ApiStatus};
 use kubelet_pod_spec::phase::Phase;
 
-/// Why containers of such a pod wait.
+/// Waiting reason of the containers of such a pod.
 const BLOCKED: &str = "Blocked";
 
-/// Says of containers that wait that it is for their pod.
+/// Sets the reason of waiting containers.
 pub(super) fn block(statuses: &mut [ContainerStatus]) {
     for status in statuses {
         let waiting = status.state.as_mut().and_then(|s| s.waiting.as_mut());
@@ -16,7 +16,7 @@ pub(super) fn block(statuses: &mut [ContainerStatus]) {
     }
 }
 
-/// Whether a status says that the pod is held back, and why.
+/// Whether a status is that of a pod that is held back.
 pub(super) fn is_held_back(status: &ApiStatus) -> bool {
     let init = status.init_container_statuses.iter();
     let mut statuses = init.chain(&status.container_statuses).flatten();

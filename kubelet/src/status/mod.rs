@@ -1,4 +1,4 @@
-//! Status of pods: what it is, and the one that was last reported of each.
+//! The status of pods: how it is computed, stored and sent to the API server.
 
 mod conclusion;
 pub mod conditions;
@@ -38,36 +38,36 @@ use self::generate::Node;
 pub use self::verdict::Verdict;
 use crate::pod::rejection::Rejection;
 
-/// What a pod's status is made from, beside the pod.
+/// The inputs of a pod's status, apart from the pod.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
-    /// What the runtime has of the pod.
+    /// The pod's state in the runtime.
     pub status: &'a PodStatus,
-    /// Why containers could not be started.
+    /// Why containers could not be started, by container name.
     pub waiting: &'a BTreeMap<String, Waiting>,
     /// Name of the runtime.
     pub runtime_name: &'a str,
-    /// Whether the pod is being ended, so that nothing is started again.
+    /// Whether the pod is terminating, so that no container is restarted.
     pub ending: bool,
-    /// What was decided on the pod's end, if anything was.
+    /// The kubelet's decision to end the pod, if any.
     pub verdict: Option<&'a Verdict>,
-    /// Why it is not run for now, if it is not.
+    /// Why the pod is held back, if it is.
     pub held_back: Option<&'a Rejection>,
-    /// How far a resize of the pod came, if there was one.
+    /// Progress of the pod's resize, if any.
     pub resize: Option<&'a ResizeReport>,
 }
 
-/// The status of a pod as it was last reported.
+/// The last status of a pod.
 #[derive(Clone, Debug)]
 struct Report {
     status: Arc<ApiStatus>,
-    /// When the status became this one.
+    /// When the status last changed.
     changed: Instant,
-    /// Grows with every report of any pod.
+    /// Increases with every report of any pod.
     version: u64,
-    /// No container of the pod runs any more, or ever will.
+    /// No container of the pod runs, or will run again.
     stopped: bool,
-    /// Nothing of the pod is left to be given back to the node.
+    /// The pod's resources on the node are released.
     finished: bool,
 }
 
@@ -78,7 +78,7 @@ struct Reports {
 }
 
 impl Reports {
-    /// The report of a pod, as a new version.
+    /// A pod's report with a new version.
     fn renew(&mut self, uid: &PodUid) -> Option<&mut Report> {
         self.version += 1;
         let report = self.by_uid.get_mut(uid)?;
@@ -87,26 +87,25 @@ impl Reports {
     }
 }
 
-/// The last status of each pod.
+/// Stores the last status of each pod.
 #[derive(Debug)]
 pub struct StatusManager {
     host_ips: HostIps,
     probes: Arc<ProbeResults>,
-    /// When this kubelet was started.
+    /// Start time of this kubelet.
     begun: Timestamp,
     reports: Mutex<Reports>,
-    /// What an earlier kubelet knew of pods that were not told yet.
+    /// Statuses from before a restart of the kubelet, of pods that no source has delivered yet.
     remembered: Mutex<BTreeMap<PodUid, ApiStatus>>,
     changed: watch::Sender<()>,
     sync_durations: Family<Histogram, 0>,
 }
 
-/// How long statuses take to the API server, as upstream's buckets.
+/// Buckets of the status sync duration in seconds, as upstream.
 const SYNC_BUCKETS: &[f64] = &[0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0];
 
 impl StatusManager {
-    /// A manager that knows no pod. The node's addresses are `host_ips`, what probes found
-    /// is in `probes`.
+    /// A manager without pods. `host_ips` are the node's addresses, `probes` the probe results.
     pub fn new(host_ips: HostIps, probes: Arc<ProbeResults>) -> Self {
         Self {
             host_ips,
@@ -133,15 +132,14 @@ impl StatusManager {
             .map(|report| Arc::clone(&report.status))
     }
 
-    /// Has what an earlier kubelet knew of its pods, for when they are told.
+    /// Stores the statuses that an earlier kubelet recorded, for [`Self::recall`].
     pub fn remember(&self, statuses: BTreeMap<PodUid, ApiStatus>) {
         *self.remembered.lock() = statuses;
     }
 
-    /// A pod is told for the first time. What an earlier kubelet knew of it and its source
-    /// does not is in its first status: no container that ended for good is run again
-    /// because the API server was away when it did. Returns whether the pod is known to
-    /// have ended.
+    /// Called when a source first delivers a pod. Merges what an earlier kubelet recorded, and the
+    /// source lacks, into the first status: a container that ended for good while the API server
+    /// was away must not run again. Returns whether the pod is known to have ended.
     pub fn recall(&self, pod: &Pod) -> bool {
         let Some(known) = self.remembered.lock().remove(&PodUid::of(pod)) else {
             return false;
@@ -153,24 +151,25 @@ impl StatusManager {
         has_ended
     }
 
-    /// Every pod was told: whatever is still remembered is of others.
+    /// Called when all sources have delivered their pods: the remaining recorded statuses are of
+    /// pods that no longer exist.
     pub fn forget_remembered(&self) {
         self.remembered.lock().clear();
     }
 
-    /// Wakes whenever a status changes.
+    /// Notifies of status changes.
     pub fn subscribe(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
 
-    /// Makes the pod's status out of `facts` and keeps it; returns its phase.
+    /// Computes and stores the pod's status; returns its phase.
     pub fn update(&self, pod: &Pod, facts: Facts<'_>) -> Phase {
         let uid = PodUid::of(pod);
         let mut old = self.get(&uid).unwrap_or_else(|| {
-            // What the source knows: the phase and conditions that others set.
+            // The source has the phase and the conditions of other owners.
             Arc::new(pod.status.clone().unwrap_or_default())
         });
-        // Others may have ended the pod, and what is ended is never run again.
+        // Another component may have ended the pod; a terminal phase is final.
         if let Some(source) = &pod.status
             && is_terminal(source)
             && !is_terminal(&old)
@@ -189,12 +188,11 @@ impl StatusManager {
         phase
     }
 
-    /// A probe of the pod found something else than before: shows at once which
-    /// containers are ready, also while the pod is being synced. Nothing, for a
-    /// pod without a status.
+    /// Called when a probe result changes: updates readiness at once, even during a sync of the
+    /// pod. Does nothing for a pod without a status.
     pub fn probed(&self, pod: &Pod) {
         let uid = PodUid::of(pod);
-        // The pod's worker may report meanwhile: what it says of the rest must stay.
+        // The pod's worker may store a status at the same time; retry, so that neither is lost.
         while let (Some(old), Some(spec)) = (self.get(&uid), &pod.spec) {
             let status = generate::with_readiness(&self.node(), pod, spec, &old);
             if *old == status || self.replace(&uid, &old, status) {
@@ -203,8 +201,8 @@ impl StatusManager {
         }
     }
 
-    /// Whether the pod's source has a status of it that changes what becomes of the pod:
-    /// others have ended it, or a readiness gate is another than was reported.
+    /// Whether the source's status affects the pod: another component ended it, or the condition of
+    /// a readiness gate differs from the stored status.
     pub fn is_affected_by(&self, pod: &Pod) -> bool {
         let Some((source, spec)) = pod.status.as_ref().zip(pod.spec.as_ref()) else {
             return false;
@@ -223,14 +221,14 @@ impl StatusManager {
             || gates.any(|g| gate(source, &g.condition_type) != gate(&status, &g.condition_type))
     }
 
-    /// Whether every container of the pod is being started anew, as its last
-    /// status says.
+    /// Whether all containers are being restarted (condition `AllContainersRestarting`) according
+    /// to the last status.
     pub fn restarts_all(&self, uid: &PodUid) -> bool {
         self.get(uid)
             .is_some_and(|status| restart_all::is_under_way(&status))
     }
 
-    /// The pod is not run at all.
+    /// Stores the status of a rejected pod.
     pub fn reject(&self, pod: &Pod, reason: &str, message: String) {
         let status = ApiStatus {
             phase: Some(Phase::Failed.as_str().to_owned()),
@@ -248,7 +246,7 @@ impl StatusManager {
         self.finish(&PodUid::of(pod));
     }
 
-    /// Everything that the pod had on the node is given back.
+    /// The pod's resources on the node are released.
     pub fn finish(&self, uid: &PodUid) {
         if let Some(report) = self.reports.lock().renew(uid) {
             report.finished = true;
@@ -256,7 +254,7 @@ impl StatusManager {
         self.changed.send_replace(());
     }
 
-    /// Whoever has statuses sent is to look at the pod, though its status is as before.
+    /// Makes [`sync::StatusSync`] look at the pod again, although its status is unchanged.
     pub fn renew(&self, uid: &PodUid) {
         self.reports.lock().renew(uid);
         self.changed.send_replace(());
@@ -267,7 +265,7 @@ impl StatusManager {
         self.reports.lock().by_uid.remove(uid);
     }
 
-    /// Every report, by the pods' UIDs.
+    /// All reports, sorted by pod UID.
     fn reports(&self) -> Vec<(PodUid, Report)> {
         let reports = self.reports.lock();
         let all = reports.by_uid.iter();
@@ -305,7 +303,7 @@ impl StatusManager {
         self.changed.send_replace(());
     }
 
-    /// Puts a status in the place of `old`; whether that was still there.
+    /// Replaces `old`; returns `false` if it was replaced meanwhile.
     fn replace(&self, uid: &PodUid, old: &Arc<ApiStatus>, status: ApiStatus) -> bool {
         let mut reports = self.reports.lock();
         let now = reports.by_uid.get(uid);
@@ -332,7 +330,7 @@ impl StatusManager {
 }
 
 impl Collector for StatusManager {
-    /// How fast statuses get to the API server.
+    /// The status sync duration.
     fn collect(&self, page: &mut Exposition) {
         self.sync_durations.collect(page);
     }

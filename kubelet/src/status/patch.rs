@@ -1,5 +1,5 @@
-//! What the API server has to change of a pod's status: a strategic merge patch of what
-//! differs, and of what is the kubelet's alone.
+//! The strategic merge patch of a pod's status. It contains the differences in the fields that the
+//! kubelet owns.
 
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_pod_spec::{
@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Report, conditions, is_terminal};
 
-/// The kubelet's fields that are replaced as a whole when they differ.
+/// Fields that are replaced as a whole.
 const WHOLE: [&str; 8] = [
     "observedGeneration",
     "hostIP",
@@ -21,24 +21,24 @@ const WHOLE: [&str; 8] = [
     "containerStatuses",
     "ephemeralContainerStatuses",
 ];
-/// Those that are merged, field by field.
+/// Fields that are merged entry by entry.
 const MERGED: [&str; 2] = ["allocatedResources", "resources"];
-/// Lists of addresses, merged by this key.
+/// Lists of addresses, merged by [`ADDRESS_KEY`].
 const ADDRESSES: [&str; 2] = ["hostIPs", "podIPs"];
 const ADDRESS_KEY: &str = "ip";
-/// What the phase is made up of.
+/// The phase and the fields that go with it.
 const PHASE: [&str; 3] = ["phase", "reason", "message"];
-/// A condition that others set, and the kubelet too when it ends a pod.
+/// Condition that other components set, and also the kubelet when it ends a pod.
 const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
-/// The patch that makes the status of `server`, the API server's copy of the pod, what
-/// `report` says; none where it is already.
+/// The patch that turns the status of `server`, the API server's copy of the pod, into the reported
+/// one; `None` when they are equal.
 ///
-/// A phase in which the pod is done is said only once nothing of it runs, and is never
-/// taken back. Conditions that are not the kubelet's stay.
+/// A terminal phase is reported only once no container runs any more, and is never taken back.
+/// Conditions of other owners are kept.
 ///
 /// # Errors
-/// A status cannot be written as JSON.
+/// A status cannot be serialised.
 pub(super) fn between(server: &Pod, report: &Report) -> Result<Option<Value>, serde_json::Error> {
     let old = server.status.clone().unwrap_or_default();
     let theirs = object(serde_json::to_value(&old)?);
@@ -46,7 +46,7 @@ pub(super) fn between(server: &Pod, report: &Report) -> Result<Option<Value>, se
     let ends = is_terminal(&report.status) && !is_terminal(&old);
     let mut patch = Map::new();
 
-    // A static pod may run again, with the mirror that it had.
+    // A static pod may run again with the same mirror pod.
     let is_over = is_terminal(&old) && !identity::is_mirror(server);
     let keeps_phase = (ends && !report.stopped) || (is_over && !is_terminal(&report.status));
     if !keeps_phase {
@@ -55,7 +55,7 @@ pub(super) fn between(server: &Pod, report: &Report) -> Result<Option<Value>, se
         }
     }
     for field in WHOLE {
-        // When a pod was started does not change, and what was observed not back.
+        // `startTime` never changes, and `observedGeneration` never decreases.
         let stays = match field {
             "startTime" => old.start_time.is_some(),
             "observedGeneration" => old.observed_generation >= report.status.observed_generation,
@@ -87,7 +87,7 @@ pub(super) fn between(server: &Pod, report: &Report) -> Result<Option<Value>, se
     if patch.is_empty() {
         return Ok(None);
     }
-    // The UID is a precondition: another pod of the name has a status of its own.
+    // The UID is a precondition: a new pod of the same name must not get this status.
     let uid = PodUid::of(server);
     Ok(Some(
         json!({"metadata": {"uid": uid.as_str()}, "status": patch}),
@@ -101,7 +101,7 @@ fn object(value: Value) -> Map<String, Value> {
     }
 }
 
-/// A value, unless it says nothing: the API server leaves those out.
+/// A value, unless it is empty: the API server omits empty values.
 fn present(value: Option<&Value>) -> Option<&Value> {
     value.filter(|value| match value {
         Value::Null => false,
@@ -119,12 +119,12 @@ fn list<'a>(status: &'a Map<String, Value>, field: &str) -> &'a [Value] {
     }
 }
 
-/// Whether a field is a map of quantities, which the API server writes its own way.
+/// Whether a field is a map of quantities, which the API server rewrites in canonical form.
 fn holds_quantities(field: &str) -> bool {
     matches!(field, "requests" | "limits" | "allocatedResources")
 }
 
-/// Whether two values say the same.
+/// Whether two values are equal in meaning.
 fn same(old: Option<&Value>, new: Option<&Value>, quantities: bool) -> bool {
     match (present(old), present(new)) {
         (None, None) => true,
@@ -146,7 +146,7 @@ fn same(old: Option<&Value>, new: Option<&Value>, quantities: bool) -> bool {
     }
 }
 
-/// Sets a field to what it is to be, if it differs.
+/// Sets a field if it differs.
 fn replace(
     patch: &mut Map<String, Value>,
     field: &str,
@@ -160,7 +160,7 @@ fn replace(
     }
 }
 
-/// What has to be merged into `old` to make it `new`.
+/// The merge patch from `old` to `new`.
 fn differences(
     old: &Map<String, Value>,
     new: &Map<String, Value>,
@@ -238,7 +238,7 @@ fn set_conditions(
     if elements.is_empty() {
         return;
     }
-    // Those of others first, as upstream.
+    // Conditions of other owners come first, as upstream.
     let others = theirs
         .iter()
         .filter(|old| !conditions::is_kubelets(type_of(old)));
@@ -253,13 +253,13 @@ fn set_conditions(
     patch.insert("$setElementOrder/conditions".to_owned(), order.into());
 }
 
-/// What is to be merged into a condition; nothing where it says the same already.
+/// The merge patch of a condition; `None` if it is unchanged.
 fn set_condition(old: Option<&Value>, new: &Value) -> Option<Value> {
     let (Some(Value::Object(old)), Value::Object(new)) = (old, new) else {
         return Some(new.clone());
     };
     let mut new = new.clone();
-    // When somebody looked is no news, nor is when it became what it was already.
+    // A new probe time alone is no change, and without a transition its time is kept.
     new.remove("lastProbeTime");
     if same(old.get("status"), new.get("status"), false)
         && let Some(since) = old.get("lastTransitionTime")
@@ -285,7 +285,7 @@ mod tests {
     const CONTAINER: &str =
         r#"{"name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 0}"#;
 
-    /// The patch of a status, as far as it is one.
+    /// The `status` part of the patch.
     fn patch(server: Value, ours: Value, stopped: bool) -> Value {
         let server: Pod =
             serde_json::from_value(json!({"metadata": {"uid": "u"}, "status": server})).unwrap();

@@ -1,28 +1,28 @@
-//! Phase of a pod, from the states of its containers.
+//! The phase of a pod, from the states of its containers.
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, PodSpec};
 use kubelet_pod_spec::{phase::Phase, restart_rules};
 
 use super::containers::RESTARTING_ALL;
 
-/// How one container counts.
+/// A container's state, as far as it affects the phase.
 enum Standing<'a> {
-    /// Runs.
+    /// It is running.
     Running(&'a ContainerStatus),
-    /// Never ran.
+    /// It is waiting and never ran.
     Waiting,
-    /// Ran, and ended like this.
+    /// It has terminated before, and is not running.
     Stopped(Stopped),
-    /// Nothing is known of it.
+    /// It has no status.
     Unknown,
 }
 
-/// The end of a container.
+/// The last termination of a container.
 struct Stopped {
     exit_code: i32,
-    /// It is not started again.
+    /// It is not restarted.
     is_final: bool,
-    /// It ended and nothing keeps it from being so.
+    /// Its current state is terminated, not waiting.
     is_terminated: bool,
 }
 
@@ -49,8 +49,8 @@ fn standing<'a>(
     };
     let restarting_all = ended.reason.as_deref() == Some(RESTARTING_ALL);
     let is_terminated = state.terminated.is_some();
-    // What ended well and waits is to run again, for it was changed: unlike upstream, a
-    // start that fails once makes no failure of it.
+    // A container that exited with 0 and is waiting runs again, as its spec changed. Unlike
+    // upstream, a failed start does not make the pod fail.
     let runs_again = restarting_all || (!is_terminated && ended.exit_code == 0);
     Standing::Stopped(Stopped {
         exit_code: ended.exit_code,
@@ -59,20 +59,20 @@ fn standing<'a>(
     })
 }
 
-/// What the phase follows from.
+/// The inputs of the phase.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Inputs<'a> {
     pub(super) spec: &'a PodSpec,
     pub(super) init: &'a [ContainerStatus],
     pub(super) containers: &'a [ContainerStatus],
-    /// Whether some regular container was created in the pod's sandbox.
+    /// Whether a regular container was created in the current sandbox.
     pub(super) initialized: bool,
-    /// Whether no container is started again, whatever the policies say. This
-    /// does not end static pods, which have no life beyond their containers'.
+    /// Whether no container is restarted, whatever the restart policies. Not set for static pods,
+    /// whose phase follows from their containers alone.
     pub(super) ending: bool,
 }
 
-/// How many containers stand how.
+/// The number of containers by state.
 #[derive(Default)]
 struct Count {
     running: usize,
@@ -83,17 +83,17 @@ struct Count {
     is_final: usize,
 }
 
-/// The phase that the containers' states amount to.
+/// The phase that follows from the containers' states.
 pub(super) fn phase(inputs: Inputs<'_>) -> Phase {
     let Inputs { spec, init, .. } = inputs;
     let mut count = Count::default();
     let (mut pending, mut failed) = (false, false);
-    // Sidecars that have not started, and those that never ran.
+    // Sidecars that have not started, and sidecars that never ran.
     let (mut pending_sidecars, mut waiting_sidecars) = (false, false);
     for container in spec.init_containers.iter().flatten() {
         let standing = standing(spec, container, init);
         if restart_rules::is_sidecar(container) {
-            // Ended sidecars do not count: they end after the others.
+            // Terminated sidecars do not count: they end after the regular containers.
             match standing {
                 Standing::Running(status) => {
                     count.running += 1;
@@ -127,8 +127,8 @@ pub(super) fn phase(inputs: Inputs<'_>) -> Phase {
             }
         }
     }
-    // Sidecars that restart do not make a pod pending again. Of one that is over they are
-    // not waited for, whatever they wait for; upstream does wait.
+    // A restarting sidecar does not make the pod pending again. Once all regular containers have
+    // ended for good, sidecars are not waited for at all; upstream waits for them.
     let is_over = count.is_final == spec.containers.len() && count.is_final > 0;
     let waits_for_sidecars = waiting_sidecars || (pending_sidecars && !inputs.initialized);
     if pending || count.waiting > 0 || count.unknown > 0 || (waits_for_sidecars && !is_over) {

@@ -1,5 +1,4 @@
-//! Quantities as the API writes them, and what the containers of a pod request
-//! together.
+//! Quantities in canonical form, and the total resources of a pod.
 
 use std::{
     cmp::Ordering,
@@ -15,23 +14,23 @@ use kubelet_pod_spec::{
     restart_rules,
 };
 
-/// Amounts by the name of the resource.
+/// Amounts by resource name.
 pub type ResourceList = BTreeMap<String, Quantity>;
 
 const DECIMAL: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
 const BINARY: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 
-/// Thousandths of a CPU.
+/// A CPU amount in millicores.
 pub fn millis(thousandths: i64) -> Quantity {
     Quantity(decimal(i128::from(thousandths) * (NANOS / 1000)))
 }
 
-/// Bytes, in powers of two.
+/// An amount of bytes, with binary suffix.
 pub fn bytes(bytes: i64) -> Quantity {
     Quantity(binary(i128::from(bytes) * NANOS))
 }
 
-/// Requests and limits, each amount as the API would write it.
+/// Requests and limits in canonical form.
 pub fn canonical(resources: &ResourceRequirements) -> ResourceRequirements {
     let list = |list: &ResourceList| -> ResourceList {
         list.iter()
@@ -48,8 +47,8 @@ pub fn canonical(resources: &ResourceRequirements) -> ResourceRequirements {
     }
 }
 
-/// What the pod requests and is limited to as a whole: of its own resources
-/// where it names some, else what its containers need at the same time.
+/// Requests and limits of the whole pod: its pod-level resources where set, else the most that its
+/// containers need at the same time; plus overhead.
 pub fn of_pod(spec: &PodSpec) -> ResourceRequirements {
     let own = spec.resources.as_ref();
     let requests = together(spec, |resources| resources.requests.as_ref());
@@ -71,7 +70,7 @@ pub fn of_pod(spec: &PodSpec) -> ResourceRequirements {
     }
 }
 
-/// An amount in billionths, and whether it is written in powers of two.
+/// An amount in billionths, and whether it has a binary suffix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Amount {
     nanos: i128,
@@ -129,8 +128,8 @@ fn raise<'a>(to: &mut Amounts<'a>, what: &Amounts<'a>) {
     }
 }
 
-/// What containers and sidecars need together, or init containers beside the
-/// sidecars before them where that is more.
+/// The sum of regular containers and sidecars, or if greater that of an init container and the
+/// sidecars before it.
 fn together<'a>(
     spec: &'a PodSpec,
     list: impl Fn(&'a ResourceRequirements) -> Option<&'a ResourceList>,
@@ -184,7 +183,7 @@ fn binary(nanos: i128) -> String {
     scaled(nanos / NANOS, 1024, &BINARY)
 }
 
-/// The number with the largest suffix that leaves it whole.
+/// The number with the largest suffix that keeps it whole.
 fn scaled(mut amount: i128, step: i128, suffixes: &[&str]) -> String {
     if amount == 0 {
         return "0".to_owned();

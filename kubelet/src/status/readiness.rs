@@ -1,24 +1,24 @@
-//! Whether containers have started and are ready, by what their probes found.
+//! Sets `started` and `ready` of containers from their probe results.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, ContainerStatus};
 use kubelet_pod_spec::restart_rules;
 use kubelet_prober::results::{ProbeResult, ProbeResults, ProbeType};
 
-/// A container that was started so long before the kubelet was not started by it.
+/// A container that started at least this long before the kubelet was started by an earlier one.
 const RESTART_GRACE: SignedDuration = SignedDuration::from_secs(10);
 
-/// What readiness follows from, beside the container.
+/// The inputs of readiness, apart from the container.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Readiness<'a> {
     pub(super) probes: &'a ProbeResults,
-    /// When this kubelet was started.
+    /// Start time of this kubelet.
     pub(super) begun: Timestamp,
-    /// Whether the pod was ready when its source was read.
+    /// Whether the pod is ready according to its source.
     pub(super) was_ready: bool,
 }
 
-/// What kind of container a status is of.
+/// The kind of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// One of `spec.containers`.
@@ -28,7 +28,7 @@ pub(super) enum Kind {
 }
 
 impl Readiness<'_> {
-    /// Sets `started` and `ready`. `had_started`: it had when it was reported last.
+    /// Sets `started` and `ready`. `had_started` is the last reported value of `started`.
     pub(super) fn set(
         &self,
         status: &mut ContainerStatus,
@@ -68,7 +68,7 @@ impl Readiness<'_> {
         }
         match self.probes.get(runtime_id(status), ProbeType::Readiness) {
             Some(result) => result == ProbeResult::Success,
-            // It was probed by an earlier kubelet.
+            // Probed by an earlier kubelet.
             None => self.was_ready && self.is_older(status),
         }
     }
@@ -81,7 +81,7 @@ impl Readiness<'_> {
     }
 }
 
-/// The id that the runtime knows the container by.
+/// The container ID in the runtime, without the `<runtime>://` prefix.
 fn runtime_id(status: &ContainerStatus) -> &str {
     let id = status.container_id.as_deref().unwrap_or_default();
     id.split_once("://").map_or(id, |(_, id)| id)

@@ -1,27 +1,27 @@
-//! Pods that start anew because a container's rule asks for it.
+//! In-place restart of all containers of a pod, requested by a container's restart rule.
 
 use k8s_openapi::api::core::v1::{Container, PodSpec, PodStatus as ApiStatus};
 use kubelet_cri_client::pod_status::{ContainerState, PodStatus};
 use kubelet_pod_spec::restart_rules;
 
-/// Condition: a container exited in a way that restarts the whole pod.
+/// Condition: a container's exit restarts all containers of the pod.
 pub const ALL_CONTAINERS_RESTARTING: &str = "AllContainersRestarting";
 
-/// Whether every container is to be started anew: it was begun, or some
-/// container ended so that its rule asks for it.
+/// Whether all containers must be restarted: the restart is under way, or a container's exit
+/// requests it.
 pub(super) fn is_due(spec: &PodSpec, status: &PodStatus, old: &ApiStatus) -> bool {
     restart_rules::can_restart_all(spec)
         && (is_under_way(old)
             || all_containers(spec).any(|container| asks_for_it(container, status, old)))
 }
 
-/// Whether the status says that every container is being started anew.
+/// Whether the status reports a restart of all containers.
 pub(super) fn is_under_way(status: &ApiStatus) -> bool {
     let mut conditions = status.conditions.iter().flatten();
     conditions.any(|c| c.type_ == ALL_CONTAINERS_RESTARTING && c.status == "True")
 }
 
-/// Whether nothing is left of what ran before.
+/// Whether all earlier containers are removed.
 pub(super) fn is_cleaned_up(spec: &PodSpec, status: &PodStatus) -> bool {
     all_containers(spec).all(|container| status.container(&container.name).is_none())
 }

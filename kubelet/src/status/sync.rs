@@ -1,5 +1,5 @@
-//! Sends the statuses of pods to the API server, and has it delete the pods of which
-//! nothing is left.
+//! Sends the statuses of pods to the API server, and deletes terminated pods there once their
+//! resources on the node are released.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,24 +27,23 @@ use tracing::{debug, info, warn};
 use super::{Report, StatusManager, is_terminal, patch};
 use crate::pod::manager::PodManager;
 
-/// Between two comparisons of what is reported with what the API server has, as
-/// upstream.
+/// Interval of full comparisons with the API server's copies, as upstream.
 const SYNC_PERIOD: Duration = Duration::from_secs(10);
-/// First and longest delay while the API server is away.
+/// Shortest and longest delay while the API server is unavailable.
 const RETRY_BASE: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(30);
-/// Pods whose statuses are sent at the same time.
+/// Most concurrent status updates.
 const AT_ONCE: usize = 4;
 
-/// Has the API server know the pods' statuses.
+/// Sends the statuses of pods to the API server.
 ///
-/// Invariant: one task sends, and of each pod the newest status only. What was not
-/// taken is sent again; what somebody else changed is set right.
+/// Invariant: a single task sends, and for each pod only the newest status. Rejected updates are
+/// retried; changes by other clients are reverted.
 pub struct StatusSync {
     client: Client,
     statuses: Arc<StatusManager>,
     pods: Arc<PodManager>,
-    /// By the UID that the pod has at the API server.
+    /// Keyed by the pod's UID at the API server.
     sent: BTreeMap<PodUid, Sent>,
 }
 
@@ -56,24 +55,24 @@ impl fmt::Debug for StatusSync {
     }
 }
 
-/// What is known of a pod's status at the API server.
+/// State of a pod's status at the API server.
 #[derive(Debug, Default)]
 struct Sent {
-    /// The report that the server has.
+    /// Version of the last report sent.
     version: u64,
-    /// The report that it refused.
+    /// Version of the last report rejected.
     refused: u64,
-    /// Since when there is a report that it lacks.
+    /// Since when the server lacks the current report.
     lacking: Option<Instant>,
-    /// The server's copy after the last patch, until the pod's source has it.
+    /// The server's answer to the last patch, until the pod's source is as new.
     server: Option<Arc<Pod>>,
-    /// The version of the server's copy that was last compared with the report.
+    /// Resource version of the server's copy last compared with the report.
     compared: Option<String>,
-    /// The server was told to delete the pod.
+    /// The pod's deletion was requested.
     deleted: bool,
 }
 
-/// What came of sending a status.
+/// The outcome of sending a status.
 struct Outcome {
     version: u64,
     compared: Option<String>,
@@ -81,17 +80,17 @@ struct Outcome {
     deleted: bool,
 }
 
-/// A status that is to be sent.
+/// A status to send.
 struct Due {
     uid: PodUid,
     report: Report,
     server: Arc<Pod>,
-    /// The server was told to delete the pod.
+    /// The pod's deletion was requested.
     deleted: bool,
 }
 
 impl StatusSync {
-    /// Sends what is in `statuses` of the pods in `pods`.
+    /// Sends the `statuses` of the pods in `pods`.
     pub fn new(client: Client, statuses: Arc<StatusManager>, pods: Arc<PodManager>) -> Self {
         Self {
             client,
@@ -101,7 +100,7 @@ impl StatusSync {
         }
     }
 
-    /// Sends what changes, and compares all from time to time, until `cancel`.
+    /// Sends changes, and compares all statuses at intervals, until cancelled.
     pub async fn run(mut self, cancel: CancellationToken) {
         let changes = self.statuses.subscribe();
         let _ = cancel.run_until_cancelled(self.work(changes)).await;
@@ -133,16 +132,16 @@ impl StatusSync {
             all = tokio::select! {
                 biased;
                 _ = period.tick() => true,
-                // Fails only when the manager is gone, which is `self`'s.
+                // Fails only if the manager is dropped, which `self` holds.
                 _ = changes.changed() => false,
             };
         }
     }
 
-    /// Sends what is due.
+    /// Sends the statuses that are due.
     ///
     /// # Errors
-    /// The API server is away.
+    /// The API server is unreachable or does not answer.
     async fn sync(&mut self, all: bool) -> Result<(), ApiError> {
         let due = self.due(all);
         let client = &self.client;
@@ -182,8 +181,8 @@ impl StatusSync {
         Ok(())
     }
 
-    /// The statuses that the server lacks. With `all`, also of pods whose status was
-    /// sent, and is not what the server has, or which were refused.
+    /// The statuses that the server lacks. With `all`, also those that were rejected, those that
+    /// differ from the server's copy, and pods to delete.
     fn due(&mut self, all: bool) -> Vec<Due> {
         let mut due = Vec::new();
         let mut sent = std::mem::take(&mut self.sent);
@@ -218,8 +217,8 @@ impl StatusSync {
         due
     }
 
-    /// The pod as the server knows it: of a static pod, its mirror. `None` also for a pod
-    /// that the server has not told yet: what a checkpoint has of it is not the server's.
+    /// The API server's copy of the pod; for a static pod its mirror pod. `None` for a pod from a
+    /// checkpoint that the server has not confirmed yet.
     fn at_server(&self, pod: Arc<Pod>) -> Option<Arc<Pod>> {
         if !identity::is_static(&pod) {
             return pod.metadata.resource_version.is_some().then_some(pod);
@@ -229,7 +228,7 @@ impl StatusSync {
     }
 }
 
-/// The newer of the copies of a pod: what its source has, and what the server answered.
+/// The newer of the source's copy and the server's answer.
 fn newest(known: Arc<Pod>, answered: &mut Option<Arc<Pod>>) -> Arc<Pod> {
     if let Some(answered) = answered
         && version(answered) > version(&known)
@@ -240,13 +239,13 @@ fn newest(known: Arc<Pod>, answered: &mut Option<Arc<Pod>>) -> Arc<Pod> {
     known
 }
 
-/// Versions of one kind of object are numbers that grow.
+/// Resource versions of one resource type are increasing numbers.
 fn version(pod: &Pod) -> Option<u64> {
     pod.metadata.resource_version.as_ref()?.parse().ok()
 }
 
-/// Whether the server waits for nothing but the kubelet to delete the pod: it was told
-/// so, has the pod's last status, and nothing of the pod is left here.
+/// Whether only the kubelet's final delete is missing: deletion was requested, the server has the
+/// terminal status, and the pod's resources on the node are released.
 fn is_deletable(server: &Pod, report: &Report) -> bool {
     report.finished
         && server.metadata.deletion_timestamp.is_some()
@@ -254,9 +253,9 @@ fn is_deletable(server: &Pod, report: &Report) -> bool {
         && server.status.as_ref().is_some_and(is_terminal)
 }
 
-/// Whether the server has a container of a mirror pod as ended that `status` does not. To the
-/// server a container that is to run once is over when it has ended; a static pod that was taken
-/// away may run again, and needs another mirror then.
+/// Whether the server's copy of a mirror pod has a terminated container that is not terminated in
+/// `status`. The API server rejects that change for containers that are not restarted. A static pod
+/// that was removed and runs again therefore needs a new mirror pod.
 fn takes_back_an_end(server: &Pod, status: &PodStatus) -> bool {
     if !identity::is_mirror(server) {
         return false;
@@ -276,7 +275,7 @@ fn takes_back_an_end(server: &Pod, status: &PodStatus) -> bool {
     !ended(old).is_subset(&ended(status))
 }
 
-/// Sends one status; and has the pod deleted, if that was waited for.
+/// Sends one status, and deletes the pod if it is deletable.
 async fn send(client: &Client, due: &Due) -> Result<Outcome, ApiError> {
     let Due { report, server, .. } = due;
     let name = identity::name(server);
@@ -301,7 +300,7 @@ async fn send(client: &Client, due: &Due) -> Result<Outcome, ApiError> {
                 server = Arc::new(pod);
                 sent.server = Some(Arc::clone(&server));
             }
-            // Gone, or another one of the name: the pod's source will say so.
+            // The pod is gone or was replaced; its source will report that.
             Err(error) if error.is_not_found() || error.is_conflict() => {
                 debug!(pod = identity::full_name(&server), %error, "nobody has the pod's status");
                 return Ok(sent);

@@ -1,18 +1,18 @@
-//! What is said of a pod that is ended for a reason of the node's own.
+//! The kubelet's decision to end a pod.
 
 use kubelet_pod_spec::phase::Phase;
 
-/// The end of a pod that was decided on and does not follow from its containers:
-/// its deadline passed, or the node needs what it uses.
+/// The outcome of a pod that the kubelet decided to end, rather than its containers: its deadline
+/// passed, or the node needs its resources.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// The phase that it ends in, whatever its containers say.
+    /// The final phase, whatever the containers' exit codes.
     pub phase: Phase,
-    /// One word, such as `DeadlineExceeded` or `Evicted`.
+    /// The reason, such as `DeadlineExceeded` or `Evicted`.
     pub reason: String,
-    /// Details for people.
+    /// The message.
     pub message: String,
-    /// What the condition `DisruptionTarget` says, where the pod ends for the sake of
-    /// the node or of others.
+    /// Message of the condition `DisruptionTarget`, if the pod is disrupted for the node or for
+    /// other pods.
     pub disruption: Option<String>,
 }

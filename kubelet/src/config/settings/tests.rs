@@ -266,11 +266,11 @@ fn a_kubeconfig_makes_a_member_of_a_cluster() {
     assert!(node.external_cloud_provider && node.register);
     assert_eq!(node.max_images, None);
     assert_eq!(node.provider_id, "cloud://1");
-    // Slower updates mean slower reports as well.
+    // A longer update interval also lengthens the report interval.
     assert_eq!(node.status_report_frequency, Duration::from_secs(20));
 }
 
-/// How settings have access to the secure port decided; `None` when that is not possible.
+/// The authorization mode of the secure port with the settings, or the error of its setup.
 async fn authorizes(settings: &Settings) -> Result<AuthorizationMode, String> {
     let secure = settings.server.secure.as_ref().unwrap();
     let dir = tempfile::tempdir().unwrap();
@@ -310,7 +310,7 @@ async fn who_serves_callers_says_what_they_may_do() {
         let settings = with_file(callers, &["--authorization-mode=AlwaysAllow"]).unwrap();
         authorizes(&settings).await.unwrap();
     }
-    // Where nobody is let in, there is nothing to decide.
+    // Without any authentication there is nothing to authorize.
     let settings = with_file("", &[]).unwrap();
     authorizes(&settings).await.unwrap();
     let settings = with_file("enableServer: false\n", &["--anonymous-auth"]).unwrap();
@@ -346,6 +346,6 @@ fn attaching_is_refused_by_name_in_a_cluster() {
             .contains("enableControllerAttachDetach: invalid value false"),
         "{error}"
     );
-    // Nothing is attached to a standalone node.
+    // A standalone node attaches no volumes.
     with_file(file, &[]).unwrap();
 }

@@ -1,46 +1,46 @@
-//! The seam between a node's shutdown and whoever shuts it down.
+//! The interface to the login manager, which shuts the node down.
 
 use std::{fmt::Debug, future::Future, io, path::PathBuf, time::Duration};
 
-/// Why shutdowns are not held up, or not for long enough.
+/// Why shutdowns are not delayed, or not long enough.
 #[derive(Debug, thiserror::Error)]
 pub enum LoginManagerError {
-    /// There is no system bus, or it does not take the connection.
+    /// The system bus is missing or refuses the connection.
     #[error("cannot reach the system bus: {0}")]
     Bus(#[source] zbus::Error),
-    /// The login manager does not do what it is asked for.
+    /// A request to the login manager failed.
     #[error("logind does not {action}: {source}")]
     Call {
-        /// What it is asked for.
+        /// The operation.
         action: &'static str,
-        /// Why not.
+        /// The cause.
         source: zbus::Error,
     },
-    /// Its configuration cannot be written.
+    /// The login manager's configuration cannot be written.
     #[error("cannot write {}: {source}", path.display())]
     Configuration {
         /// The file or directory.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// It was told to wait longer, and does not: other configuration may say otherwise.
+    /// The login manager keeps a shorter delay, perhaps because of other configuration.
     #[error("InhibitDelayMaxSec of logind is still {found:?} and not {wanted:?}")]
     Delay {
-        /// How long it waits.
+        /// Its maximum delay.
         found: Duration,
-        /// How long it should.
+        /// The required delay.
         wanted: Duration,
     },
     /// The connection ended.
     #[error("the system bus is gone")]
     Gone,
-    /// The login manager ended. The next may know of no lock.
+    /// The login manager ended or was restarted. A new one may not know existing locks.
     #[error("logind ended, or was started again")]
     Restarted,
 }
 
-/// Shuts the node down, and waits for those who have a lock.
+/// A login manager: it shuts the node down, and waits for the holders of inhibitor locks.
 pub trait LoginManager: Send + Sync {
     /// A connection to it.
     type Session: Session;
@@ -48,44 +48,43 @@ pub trait LoginManager: Send + Sync {
     /// Connects.
     ///
     /// # Errors
-    /// It cannot be reached.
+    /// The login manager cannot be reached.
     fn connect(&self) -> impl Future<Output = Result<Self::Session, LoginManagerError>> + Send;
 }
 
 /// A connection to the login manager. Locks outlive it.
 pub trait Session: Send + Sync {
-    /// Holds up shutdowns until it is dropped, for no longer than the delay.
+    /// An inhibitor lock; delays shutdowns until dropped, at most for the maximum delay.
     type Lock: Debug + Send;
 
-    /// Whether the node is being shut down now.
+    /// Whether the node is shutting down.
     ///
     /// # Errors
-    /// It does not say.
+    /// The request failed.
     fn is_shutting_down(&self) -> impl Future<Output = Result<bool, LoginManagerError>> + Send;
 
-    /// How long locks hold up a shutdown at most.
+    /// The maximum delay of a shutdown by inhibitor locks.
     ///
     /// # Errors
-    /// It does not say.
+    /// The request failed.
     fn delay(&self) -> impl Future<Output = Result<Duration, LoginManagerError>> + Send;
 
-    /// Has it set the delay, in a while.
+    /// Requests another maximum delay, which takes effect some time later.
     ///
     /// # Errors
-    /// It cannot be told to.
+    /// The configuration cannot be written or reloaded.
     fn set_delay(
         &self,
         delay: Duration,
     ) -> impl Future<Output = Result<(), LoginManagerError>> + Send;
 
-    /// Takes a lock.
+    /// Takes an inhibitor lock.
     ///
     /// # Errors
-    /// There is none to be had, as while the node is being shut down.
+    /// The request failed, such as during a shutdown.
     fn inhibit(&self) -> impl Future<Output = Result<Self::Lock, LoginManagerError>> + Send;
 
-    /// Whether the node is shut down, once it begins to be or is not any more. Nothing is
-    /// lost when the future is dropped.
+    /// Waits until a shutdown begins (`true`) or is cancelled (`false`). Cancel-safe.
     ///
     /// # Errors
     /// The session has ended.

@@ -1,5 +1,5 @@
-//! systemd's login manager, over D-Bus: inhibitor locks of mode `delay`, as
-//! <https://systemd.io/INHIBITOR_LOCKS> and org.freedesktop.login1(5) have them.
+//! systemd-logind over D-Bus: inhibitor locks of mode `delay`, see
+//! <https://systemd.io/INHIBITOR_LOCKS> and org.freedesktop.login1(5).
 
 #[cfg(test)]
 mod tests;
@@ -15,13 +15,13 @@ use zbus::{Connection, OwnedFd, connection::Builder, proxy::OwnerChangedStream};
 
 use super::login_manager::{LoginManager, LoginManagerError, Session};
 
-/// How long logind and systemd may take to answer.
+/// Deadline of calls to logind and systemd.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Where logind reads what is laid over its configuration.
+/// logind's drop-in configuration directory.
 const CONFIG_DIR: &str = "/etc/systemd/logind.conf.d";
-/// The file there, of upstream's name.
+/// The drop-in file, with upstream's name.
 const CONFIG_FILE: &str = "99-kubelet.conf";
-/// Has logind read its configuration again.
+/// Makes logind reload its configuration.
 const SIGHUP: i32 = 1;
 
 #[zbus::proxy(
@@ -51,16 +51,16 @@ trait Systemd {
     fn kill_unit(&self, name: &str, whom: &str, signal: i32) -> zbus::Result<()>;
 }
 
-/// Where logind is.
+/// The way to logind.
 #[derive(Clone, Debug)]
 pub struct Logind {
-    /// The bus that it is on; the system's when unset.
+    /// The bus address; the system bus when unset.
     address: Option<String>,
     config_dir: PathBuf,
 }
 
 impl Default for Logind {
-    /// On the system bus (`DBUS_SYSTEM_BUS_ADDRESS`).
+    /// logind on the system bus (`DBUS_SYSTEM_BUS_ADDRESS`).
     fn default() -> Self {
         Self {
             address: None,
@@ -162,7 +162,7 @@ impl Session for LogindSession {
     }
 }
 
-/// Writes a file that sets logind's delay.
+/// Writes the drop-in file with the maximum delay.
 async fn write_delay(dir: &Path, delay: Duration) -> Result<(), LoginManagerError> {
     let path = dir.join(CONFIG_FILE);
     let seconds = delay.as_secs();

@@ -1,6 +1,6 @@
-//! What is known of shutdowns of the node: [`NodeShutdown`] says how far one is, [`order`] in which
-//! order pods end, and [`logind`] is the system's login manager behind the seam of
-//! [`login_manager`]. [`crate::graceful_shutdown`] acts on it.
+//! Node shutdown: [`NodeShutdown`] tracks whether one is under way, [`order`] sorts pods into
+//! groups, and [`logind`] implements [`login_manager`] with systemd-logind.
+//! [`crate::graceful_shutdown`] uses them.
 
 pub mod login_manager;
 mod logind;
@@ -14,7 +14,7 @@ use tokio::sync::watch;
 pub use self::logind::Logind;
 use self::record::ShutdownRecord;
 
-/// Whether the node is shutting down, for all who act on it.
+/// Whether the node is shutting down, shared by all parts of the kubelet.
 #[derive(Debug)]
 pub struct NodeShutdown {
     is_under_way: watch::Sender<bool>,
@@ -22,7 +22,7 @@ pub struct NodeShutdown {
 }
 
 impl NodeShutdown {
-    /// There is none yet. The kubelet's own files are below `root_dir`.
+    /// State without a shutdown. `root_dir` is the kubelet's root directory.
     pub fn new(root_dir: &Path) -> Self {
         Self {
             is_under_way: watch::Sender::default(),
@@ -30,22 +30,22 @@ impl NodeShutdown {
         }
     }
 
-    /// When the last one was.
+    /// The times of the last graceful shutdown.
     pub(crate) const fn record(&self) -> &ShutdownRecord {
         &self.record
     }
 
-    /// Whether it is, as it changes.
+    /// Follows whether the node is shutting down.
     pub fn subscribe(&self) -> watch::Receiver<bool> {
         self.is_under_way.subscribe()
     }
 
-    /// Whether it is now.
+    /// Whether the node is shutting down now.
     pub fn is_under_way(&self) -> bool {
         *self.is_under_way.borrow()
     }
 
-    /// Notes whether it is; whether that is new.
+    /// Sets whether the node is shutting down; returns whether that is a change.
     pub(crate) fn set(&self, is_under_way: bool) -> bool {
         self.is_under_way.send_if_modified(|known| {
             let is_new = *known != is_under_way;

@@ -1,34 +1,34 @@
-//! In which order the pods of a node end, and how long they may take.
+//! Groups pods for shutdown by priority, with a grace period for each group.
 
 use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
 
-/// How long pods may take to end when the node shuts down.
+/// The grace period of a priority range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShutdownGracePeriod {
-    /// For pods of this priority, and of higher ones that have no period of their own.
+    /// The lowest priority of the range, which ends below the next entry's priority.
     pub priority: i32,
-    /// In whole seconds.
+    /// The grace period, in whole seconds.
     pub period: Duration,
 }
 
-/// Pods that end together.
+/// Pods that are terminated together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
-    /// How long they may take.
+    /// The group's range and grace period.
     pub grace: ShutdownGracePeriod,
     /// The pods.
     pub pods: Vec<Arc<Pod>>,
 }
 
-/// How long a shutdown takes at most.
+/// The longest duration of a shutdown.
 pub fn total(periods: &[ShutdownGracePeriod]) -> Duration {
     periods.iter().map(|grace| grace.period).sum()
 }
 
-/// The pods by their periods, which are sorted by priority. A pod that is less important
-/// than all of them ends with the first.
+/// Groups pods by `periods`, which are sorted by priority. Pods below the lowest priority are in
+/// the first group; empty groups are left out.
 pub fn grouped(periods: &[ShutdownGracePeriod], pods: Vec<Arc<Pod>>) -> Vec<Group> {
     let groups = periods.iter().map(|grace| Group {
         grace: *grace,
@@ -66,7 +66,7 @@ mod tests {
         list.iter().map(period).collect()
     }
 
-    /// The priorities of each group's pods, by the group's own.
+    /// The pods' priorities, per group.
     fn groups(list: &[(i32, u64)], pods: &[Option<i32>]) -> Vec<(i32, Vec<Option<i32>>)> {
         let pods = pods.iter().copied().map(pod).collect();
         let groups = grouped(&periods(list), pods).into_iter();

@@ -1,5 +1,4 @@
-//! When the node was last shut down gracefully, kept over the shutdown for the metrics that
-//! tell of it.
+//! Start and end time of the last graceful shutdown, stored for the metrics after the reboot.
 
 use std::{
     fmt::Display,
@@ -14,29 +13,29 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
-/// The file below the root directory, of upstream's name.
+/// The file name below the root directory, as upstream.
 const FILE: &str = "graceful_node_shutdown_state";
 
-/// The last graceful shutdown, in memory and in a file.
+/// The last graceful shutdown, in memory and on disk.
 #[derive(Debug)]
 pub(crate) struct ShutdownRecord {
     path: PathBuf,
     times: Mutex<Times>,
 }
 
-/// Its times, as upstream writes them.
+/// Its times, in upstream's format.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Times {
     #[serde(skip_serializing_if = "Option::is_none")]
     start_time: Option<Time>,
-    /// None while pods end.
+    /// Unset while pods are terminating.
     #[serde(skip_serializing_if = "Option::is_none")]
     end_time: Option<Time>,
 }
 
 impl ShutdownRecord {
-    /// One that was not read yet.
+    /// A record that is not loaded yet.
     pub(super) fn new(root_dir: &Path) -> Self {
         Self {
             path: root_dir.join(FILE),
@@ -44,7 +43,7 @@ impl ShutdownRecord {
         }
     }
 
-    /// Reads what was kept.
+    /// Loads the file, if it exists.
     pub async fn load(&self) {
         let text = match files::read_to_string(&self.path).await {
             Ok(text) => text,
@@ -57,7 +56,7 @@ impl ShutdownRecord {
         }
     }
 
-    /// Pods begin to end.
+    /// Records that the termination of pods begins.
     pub async fn begin(&self) {
         *self.times.lock() = Times {
             start_time: Some(clock::now_time()),
@@ -66,7 +65,7 @@ impl ShutdownRecord {
         self.store().await;
     }
 
-    /// Pods have ended.
+    /// Records that pods have terminated.
     pub async fn end(&self) {
         self.times.lock().end_time = Some(clock::now_time());
         self.store().await;
@@ -88,11 +87,11 @@ impl ShutdownRecord {
         warn!(%path, %error, "Cannot {verb} when the node was shut down");
     }
 
-    /// Writes the metrics; zero is for never.
+    /// Writes the metrics; zero means never.
     pub(crate) fn collect(&self, page: &mut Exposition) {
         let times = self.times.lock();
         let seconds = |time: &Option<Time>| {
-            // Upstream writes a time long before the epoch where there is none.
+            // Upstream writes Go's zero time, which is before the epoch, when there is none.
             time.as_ref().map_or(0, |time| time.0.as_second().max(0))
         };
         page.gauge(

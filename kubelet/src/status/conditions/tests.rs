@@ -10,7 +10,7 @@ use kubelet_cri_client::pod_status::{self, Reported};
 
 use super::*;
 
-/// What the conditions are of.
+/// Inputs of the conditions.
 struct Given {
     spec: PodSpec,
     runtime: PodStatus,
@@ -22,7 +22,7 @@ struct Given {
 }
 
 impl Given {
-    /// A pod of the containers `a` and `b`, in its phase and as ready as told.
+    /// A pod with the containers `a` and `b`.
     fn new(phase: Phase, ready: bool) -> Self {
         Self {
             spec: PodSpec {
@@ -151,7 +151,7 @@ fn a_done_pod_is_not_ready() {
         assert_eq!(given.told(READY), ["False", reason, ""]);
         assert_eq!(given.told(CONTAINERS_READY), ["False", reason, ""]);
     }
-    // Whether it has completed is not known of what nothing is known of.
+    // Completion needs the status of every container.
     let mut given = Given::new(Phase::Succeeded, true);
     given.containers.truncate(1);
     assert_eq!(given.told(READY)[1], "ContainersNotReady");
@@ -227,7 +227,7 @@ fn a_pod_is_initialized_when_its_init_containers_are_done_or_what_follows_has_be
         let message = format!("containers with incomplete status: [{list}]");
         ["False", "ContainersNotInitialized", &message].map(str::to_owned)
     };
-    // One is done when it is ready, a sidecar when it has started.
+    // An init container is done when ready, a sidecar when started.
     given.init = vec![status("i", false), status("s", true)];
     assert_eq!(given.told(INITIALIZED), waits("i s"));
     given.init[0].ready = true;

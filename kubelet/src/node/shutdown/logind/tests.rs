@@ -1,4 +1,4 @@
-//! The client on a bus of its own, with a logind of a few lines.
+//! Tests with a private bus and a fake logind.
 
 use std::{
     io,
@@ -20,7 +20,7 @@ use super::*;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A D-Bus daemon, as long as it is kept.
+/// A D-Bus daemon, stopped on drop.
 struct Bus {
     dir: tempfile::TempDir,
     daemon: Child,
@@ -58,7 +58,7 @@ impl Bus {
             .spawn()
             .expect("dbus-daemon (Debian package dbus-daemon) is needed");
         let listens = async {
-            // It is there a moment before anything listens behind it.
+            // The socket file exists a moment before the daemon listens.
             while UnixStream::connect(&socket).is_err() {
                 sleep(Duration::from_millis(10)).await;
             }
@@ -99,12 +99,12 @@ impl Drop for Bus {
     }
 }
 
-/// What a fake logind was asked for, and is.
+/// State of the fake logind.
 #[derive(Default)]
 struct State {
     delay: Duration,
     is_shutting_down: bool,
-    /// What each lock was asked for with, and the end that sees it closed.
+    /// Each lock's arguments, and the read end that sees it closed.
     locks: Vec<([String; 4], pipe::Receiver)>,
 }
 
@@ -149,7 +149,7 @@ fn pipe() -> io::Result<(fd::OwnedFd, pipe::Receiver)> {
     Ok((sender.into_blocking_fd()?, receiver))
 }
 
-/// systemd, which has logind read its configuration.
+/// systemd, which makes logind reload its configuration.
 struct FakeSystemd {
     state: Shared,
     config: PathBuf,
@@ -171,7 +171,7 @@ impl FakeSystemd {
     }
 }
 
-/// A logind on a bus, as long as it is kept.
+/// A fake logind on a bus.
 struct Serving {
     connection: Connection,
     state: Shared,
@@ -219,7 +219,7 @@ async fn a_lock_is_held_until_it_is_dropped() {
     let served = Serving::on(&bus).await;
     let session = bus.logind().connect().await.unwrap();
     let lock = session.inhibit().await.unwrap();
-    // Nor does the end of its session end it.
+    // The lock outlives its session.
     drop(session);
     let (asked, seen) = served.state.lock().locks.remove(0);
     assert_eq!(
