@@ -1,4 +1,4 @@
-//! The resources that the node offers to pods.
+//! The node's allocatable resources.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -8,7 +8,7 @@ use kubelet_host::{machine::Machine, repeatable::blocking};
 use super::objects::{ObjectError, Objects};
 
 /// The allocatable resources in the node's status, or the capacity of `machine` on a node without
-/// an API server. `root_dir` is on the file system that pods fill.
+/// an API server. `root_dir` is on the file system that pods write to.
 ///
 /// # Errors
 /// The node object cannot be read.

@@ -1,7 +1,7 @@
-//! The API server, and clients of it.
+//! The API server of this node's cluster, and its clients.
 //!
-//! All clients share the connections; each may have a limit of its own on how often it
-//! asks. JSON is spoken, whatever `kubeAPIContentType` says: API servers take both.
+//! All clients share the connections; each may have a rate limit of its own. The encoding is always
+//! JSON, whatever `kubeAPIContentType` says: API servers accept both.
 
 use std::{sync::Arc, time::Duration};
 
@@ -28,40 +28,40 @@ use super::{
     transport::Transport,
 };
 
-/// How often a certificate that lies in files is looked at, as upstream.
+/// The period at which certificate files are read again, as upstream.
 const RELOAD_PERIOD: Duration = Duration::from_secs(300);
-/// What a `kubeAPIQPS` and a `kubeAPIBurst` of 0 stand for, as in upstream's client.
+/// The defaults for a `kubeAPIQPS` and a `kubeAPIBurst` of 0, as in upstream's client.
 const DEFAULT_LIMIT: RateLimit = RateLimit { qps: 5, burst: 10 };
 
-/// Why there is no client of the API server.
+/// Why a client of the API server cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The kubeconfig is of no use.
+    /// The kubeconfig is unusable.
     #[error(transparent)]
     Kubeconfig(#[from] KubeconfigError),
-    /// `tls-server-name` is none.
+    /// `tls-server-name` is not a valid server name.
     #[error("tls-server-name {name:?}: {source}")]
     ServerName {
-        /// What it says.
+        /// The configured name.
         name: String,
-        /// What a name must be.
+        /// Why it is invalid.
         source: InvalidDnsNameError,
     },
-    /// Authorities or the user's credentials cannot be had.
+    /// The certificate authorities or the user's credentials cannot be loaded.
     #[error("cannot set up the client of the API server: {0}")]
     Setup(#[from] Box<kube::Error>),
 }
 
-/// How often a client may ask.
+/// The rate limit of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateLimit {
-    /// Requests a second; upstream's client takes 0 for 5.
+    /// Requests per second; 0 means 5, as in upstream's client.
     pub qps: u32,
-    /// Requests at once over that; upstream's client takes 0 for 10.
+    /// Burst of requests; 0 means 10, as in upstream's client.
     pub burst: u32,
 }
 
-/// The API server of this node's cluster. Cheap to clone; all clones are one.
+/// The API server of this node's cluster. Clones are cheap and share their state.
 #[derive(Clone, Debug)]
 pub struct ApiServer(Arc<Parts>);
 
@@ -73,20 +73,20 @@ struct Parts {
 }
 
 impl ApiServer {
-    /// The API server that a kubeconfig names, with its user's credentials. Blocks on
-    /// files, and on the user's exec plugin.
+    /// Returns the API server that a kubeconfig names, with its user's credentials. Blocks on files
+    /// and on the user's exec plugin.
     ///
     /// # Errors
-    /// Which part of it cannot be had.
+    /// The part of the kubeconfig that cannot be used.
     pub fn new(access: &ClusterAccess) -> Result<Self, ClientError> {
         let identity = ClientIdentity::new(access.identity()?);
         Self::with_identity(access, Arc::new(identity))
     }
 
-    /// As [`Self::new`], with another certificate than the kubeconfig's.
+    /// Like [`Self::new`], with `identity` instead of the kubeconfig's client certificate.
     ///
     /// # Errors
-    /// Which part of it cannot be had.
+    /// The part of the kubeconfig that cannot be used.
     pub fn with_identity(
         access: &ClusterAccess,
         identity: Arc<ClientIdentity>,
@@ -97,7 +97,8 @@ impl ApiServer {
         }
         let tls = if config.cluster_url.scheme_str() == Some("https") {
             let mut tls = config.rustls_client_config().map_err(Box::new)?;
-            // What an exec plugin gave stays; a plugin decides alone who the node is.
+            // An exec plugin alone decides on the node's identity, so the certificate it returned
+            // stays.
             if config.auth_info.exec.is_none() {
                 tls.client_auth_cert_resolver = Arc::clone(&identity) as _;
             }
@@ -128,10 +129,10 @@ impl ApiServer {
         })))
     }
 
-    /// A client that asks at most as often as `limit` says; as often as it likes without.
+    /// Creates a client with a rate limit, or without one if `limit` is unset.
     ///
     /// # Errors
-    /// The user's credentials cannot be had.
+    /// The user's credentials cannot be loaded.
     pub fn client(&self, limit: Option<RateLimit>) -> Result<Client, ClientError> {
         let config = &self.0.config;
         let bucket = limit.map(|limit| {
@@ -151,24 +152,24 @@ impl ApiServer {
         Ok(ClientBuilder::new(service, config.default_namespace.clone()).build())
     }
 
-    /// Whether the last request found nobody.
+    /// Whether the API server was unreachable at the last request.
     pub fn is_away(&self) -> bool {
         self.0.transport.is_away()
     }
 
-    /// What its clients count.
+    /// The metrics of all clients.
     pub fn metrics(&self) -> &Arc<RestMetrics> {
         self.0.transport.metrics()
     }
 
-    /// The certificate that this node shows it.
+    /// This node's client certificate.
     pub fn identity(&self) -> &Arc<ClientIdentity> {
         &self.0.identity
     }
 }
 
-/// Reads a certificate that lies in files again and again until cancelled, and has new
-/// connections show it once it is another one.
+/// Reads a certificate from its files periodically until cancelled, and presents it on new
+/// connections once it has changed.
 pub async fn reload_identity(
     pair: PairSource,
     identity: Arc<ClientIdentity>,
@@ -182,7 +183,7 @@ pub async fn reload_identity(
         {
             let is_first = known.is_none();
             match certified_key(&found.0, &found.1) {
-                // The one that the kubelet began with.
+                // The certificate that the kubelet started with.
                 Ok(_) if is_first => {}
                 Ok(key) => {
                     info!("The client certificate is another one; connecting anew");
@@ -201,7 +202,7 @@ pub async fn reload_identity(
     }
 }
 
-/// What the API server's log calls this kubelet.
+/// The `User-Agent` header.
 fn user_agent() -> String {
     let arch = version::go_arch();
     format!("kubelet/{} (linux/{arch})", version::VERSION)

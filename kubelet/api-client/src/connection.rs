@@ -1,5 +1,5 @@
-//! Connections to the API server: TCP that notices a dead peer, TLS with the node's
-//! current certificate, cut when that is exchanged.
+//! Connections to the API server: TCP with detection of dead peers, and TLS with the node's current
+//! client certificate. A connection is closed when the certificate is replaced.
 
 use std::{
     io,
@@ -30,20 +30,20 @@ use tower::{BoxError, Service};
 
 use super::identity::ClientIdentity;
 
-/// As Go's dialer.
+/// Timeout for connecting, as in Go's dialer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// As Go's HTTP client.
+/// Timeout for the TLS handshake, as in Go's HTTP client.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Between two signs of life that an idle peer is asked for, as Go's dialer.
+/// Interval of TCP keep-alive probes, as in Go's dialer.
 const KEEPALIVE: Duration = Duration::from_secs(30);
-/// After so long without an acknowledgement of what was sent, the peer is dead.
+/// The peer is considered dead if it does not acknowledge sent data for this long.
 const USER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Connects to the API server.
 #[derive(Clone, Debug)]
 pub(super) struct Connector {
     tcp: HttpConnector,
-    /// For `https` URLs.
+    /// Set for `https` URLs.
     tls: Option<TlsConnectorParts>,
     identity: Arc<ClientIdentity>,
 }
@@ -71,7 +71,7 @@ impl Connector {
     ) -> Self {
         let tls = tls.map(|mut config| {
             config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-            // A resumed session would go on with the certificate that it began with.
+            // A resumed session would keep the certificate of the original one.
             config.resumption = Resumption::disabled();
             TlsConnectorParts {
                 connector: TlsConnector::from(Arc::new(config)),
@@ -133,7 +133,7 @@ impl TlsConnectorParts {
     }
 }
 
-/// A connection, until it is cut.
+/// A connection that fails once `cut` is cancelled.
 pub(super) struct Connection {
     io: Io,
     cut: Pin<Box<WaitForCancellationFutureOwned>>,

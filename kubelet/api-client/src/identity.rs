@@ -1,5 +1,4 @@
-//! The certificate that this node shows the API server, which can be exchanged while
-//! the kubelet runs.
+//! This node's client certificate for the API server, which can be replaced while the kubelet runs.
 
 use std::{fmt, mem, sync::Arc};
 
@@ -15,24 +14,24 @@ use tokio_rustls::rustls::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Why a certificate and a key are no identity.
+/// Why a certificate and a key are unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    /// There is no certificate, or one that cannot be read.
+    /// There is no certificate, or it cannot be parsed.
     #[error("no certificate: {0}")]
     Certificate(rustls::pki_types::pem::Error),
-    /// There is no private key, or one that cannot be read.
+    /// There is no private key, or it cannot be parsed.
     #[error("no private key: {0}")]
     Key(rustls::pki_types::pem::Error),
-    /// The key is of a kind that TLS does not know, or not the certificate's.
+    /// TLS does not support the key, or the key does not belong to the certificate.
     #[error("unusable private key: {0}")]
     Unusable(#[from] rustls::Error),
 }
 
-/// A certificate, those that vouch for it, and its private key, from PEM.
+/// Parses a certificate chain and its private key from PEM.
 ///
 /// # Errors
-/// Nothing of that is there, or the two do not belong together.
+/// One of them is missing or invalid, or the key does not belong to the certificate.
 pub fn certified_key(certificate: &[u8], key: &[u8]) -> Result<CertifiedKey, IdentityError> {
     let chain = CertificateDer::pem_slice_iter(certificate)
         .collect::<Result<Vec<_>, _>>()
@@ -47,7 +46,7 @@ pub fn certified_key(certificate: &[u8], key: &[u8]) -> Result<CertifiedKey, Ide
         .load_private_key(key)?;
     let certified = CertifiedKey::new(chain, key);
     match certified.keys_match() {
-        // Some kinds of keys cannot tell.
+        // Some kinds of keys do not reveal their public key.
         Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {
             Ok(certified)
         }
@@ -55,13 +54,13 @@ pub fn certified_key(certificate: &[u8], key: &[u8]) -> Result<CertifiedKey, Ide
     }
 }
 
-/// The certificate that new connections show. Cheap to share; connections that were
-/// made with another one are cut when it is exchanged, as upstream does.
+/// The client certificate of new connections. As upstream, replacing it closes the connections that
+/// were made with the previous one.
 pub struct ClientIdentity {
     current: ArcSwapOption<CertifiedKey>,
-    /// Cancelled for the connections that were made before the last exchange.
+    /// Cancelled for the connections made before the last replacement.
     connections: Mutex<CancellationToken>,
-    /// Whether requests wait for a certificate that is still to come.
+    /// Whether requests wait for the first certificate.
     awaited: watch::Sender<bool>,
 }
 
@@ -74,7 +73,7 @@ impl fmt::Debug for ClientIdentity {
 }
 
 impl ClientIdentity {
-    /// `key`, or none at all: for users with a token.
+    /// An identity with `key`, or without a certificate for users with a token.
     pub fn new(key: Option<CertifiedKey>) -> Self {
         Self {
             current: ArcSwapOption::new(key.map(Arc::new)),
@@ -83,44 +82,44 @@ impl ClientIdentity {
         }
     }
 
-    /// None yet: requests wait until there is one.
+    /// An identity without a certificate yet: requests wait until there is one.
     pub fn awaited() -> Self {
         let identity = Self::new(None);
         identity.awaited.send_replace(true);
         identity
     }
 
-    /// Takes another certificate, and cuts the connections made before.
+    /// Replaces the certificate and closes existing connections.
     pub fn replace(&self, key: Arc<CertifiedKey>) {
         self.current.store(Some(key));
         self.awaited.send_replace(false);
         self.cut_connections();
     }
 
-    /// Whether it is this certificate that new connections show.
+    /// Whether new connections use this certificate.
     pub fn shows(&self, key: &CertifiedKey) -> bool {
         let current = self.current.load();
         current.as_ref().is_some_and(|shown| shown.cert == key.cert)
     }
 
-    /// The certificate that new connections show, if there is one.
+    /// The certificate that new connections use, if there is one.
     pub fn current(&self) -> Option<Arc<CertifiedKey>> {
         self.current.load_full()
     }
 
-    /// Cuts every connection; the next request makes a new one.
+    /// Closes every connection; the next request opens a new one.
     pub fn cut_connections(&self) {
         mem::take(&mut *self.connections.lock()).cancel();
     }
 
-    /// Returns once a certificate is there, or none is to come.
+    /// Returns once there is a certificate, or if none is awaited.
     pub(super) async fn settled(&self) {
         let mut awaited = self.awaited.subscribe();
         // The sender lives as long as `self`.
         let _ = awaited.wait_for(|awaited| !awaited).await;
     }
 
-    /// Cancelled when connections that begin now are to be cut.
+    /// The token that is cancelled when connections opened now must close.
     pub(super) fn connection(&self) -> CancellationToken {
         self.connections.lock().clone()
     }

@@ -1,4 +1,4 @@
-//! Kubeconfig files: which API server, and who this node is to it.
+//! Kubeconfig files: how to reach the API server, and this node's credentials.
 
 use std::{
     fs, io,
@@ -12,18 +12,18 @@ use serde_json::Value;
 use super::identity::{IdentityError, certified_key};
 use tokio_rustls::rustls::sign::CertifiedKey;
 
-/// Why a kubeconfig is of no use.
+/// Why a kubeconfig is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum KubeconfigError {
-    /// It cannot be read, is no kubeconfig, or names what is not there.
+    /// It cannot be read, is not a kubeconfig, or refers to a missing entry.
     #[error("kubeconfig {}: {source}", path.display())]
     Load {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         source: Box<kube::config::KubeconfigError>,
     },
-    /// Its cluster is behind a proxy.
+    /// Its cluster uses a proxy, which is not supported.
     #[error("kubeconfig {}: proxy-url {url:?}: proxies are not built yet", path.display())]
     Proxy {
         /// The file.
@@ -31,43 +31,43 @@ pub enum KubeconfigError {
         /// The proxy.
         url: String,
     },
-    /// Part of its user's certificate cannot be had.
+    /// Part of its user's client certificate cannot be loaded.
     #[error("kubeconfig {}: {field}: {message}", path.display())]
     User {
         /// The file.
         path: PathBuf,
         /// The field of the user.
         field: &'static str,
-        /// What is wrong with it.
+        /// The cause.
         message: String,
     },
-    /// Its user's certificate and key make no identity.
+    /// Its user's client certificate and key are unusable.
     #[error("kubeconfig {}: client certificate: {source}", path.display())]
     Identity {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: IdentityError,
     },
 }
 
-/// What a kubeconfig's current context says.
+/// The current context of a kubeconfig.
 #[derive(Clone, Debug)]
 pub struct ClusterAccess {
     /// The file.
     pub path: PathBuf,
-    /// Its server, authorities and user, without the user's certificate.
+    /// Server, certificate authorities and user, without the user's client certificate.
     pub config: Config,
-    /// Its cluster as the file has it, with absolute paths.
+    /// The cluster as in the file, with absolute paths.
     pub cluster: Cluster,
-    /// The certificate and key of its user; `None` for users with something else.
+    /// The user's client certificate and key; `None` for users with other credentials.
     pub pair: Option<PairSource>,
 }
 
 /// A certificate and its key, in PEM.
 pub type PemPair = (Vec<u8>, Vec<u8>);
 
-/// Where a certificate and its key are.
+/// The location of a certificate and its key.
 #[derive(Clone, Debug)]
 pub struct PairSource {
     certificate: Source,
@@ -101,10 +101,10 @@ impl Source {
 }
 
 impl PairSource {
-    /// The certificate and the key as they are now, in PEM.
+    /// Reads the current certificate and key, in PEM.
     ///
     /// # Errors
-    /// A file cannot be read; the field that names it, and why.
+    /// A file cannot be read: the field that names it, and the cause.
     pub fn read(&self) -> Result<PemPair, (&'static str, io::Error)> {
         let certificate = self.certificate.read();
         let key = self.key.read();
@@ -114,14 +114,14 @@ impl PairSource {
         ))
     }
 
-    /// Whether it can change: it is in files.
+    /// Whether the certificate is in a file, and so may change.
     pub const fn is_in_files(&self) -> bool {
         matches!(self.certificate, Source::File(_))
     }
 }
 
 impl ClusterAccess {
-    /// Reads a kubeconfig file. Blocks on it. The user's certificate is not read yet.
+    /// Reads a kubeconfig file, but not yet the user's client certificate. Blocks on the file.
     ///
     /// # Errors
     /// The file and what is wrong with it.
@@ -132,8 +132,8 @@ impl ClusterAccess {
         };
         let file = Kubeconfig::read_from(path).map_err(load)?;
         let cluster = cluster(&file).unwrap_or_default();
-        // `HTTPS_PROXY` of the environment, which `kube` would take for one as well, is
-        // meant for other things on a node.
+        // `kube` would also use `HTTPS_PROXY` from the environment, which is not meant for the
+        // kubelet's connection to the API server.
         if let Some(url) = cluster.proxy_url.clone().filter(|url| !url.is_empty()) {
             return Err(KubeconfigError::Proxy {
                 path: path.to_owned(),
@@ -155,7 +155,7 @@ impl ClusterAccess {
         })
     }
 
-    /// The same API server for a user of whom nothing is known yet.
+    /// The same API server, without credentials.
     #[must_use]
     pub fn anonymous(&self) -> Self {
         let mut access = self.clone();
@@ -164,10 +164,10 @@ impl ClusterAccess {
         access
     }
 
-    /// The user's certificate and key as they are now. Blocks on their files.
+    /// Reads the user's current client certificate and key. Blocks on their files.
     ///
     /// # Errors
-    /// They cannot be read, or do not belong together.
+    /// They cannot be read, or the key does not belong to the certificate.
     pub fn identity(&self) -> Result<Option<CertifiedKey>, KubeconfigError> {
         let Some(pair) = &self.pair else {
             return Ok(None);
@@ -197,10 +197,10 @@ fn cluster(file: &Kubeconfig) -> Option<Cluster> {
     cluster.cluster.clone()
 }
 
-/// Takes the certificate out of a user, so that it is the [`super::identity`]'s alone.
+/// Takes the client certificate out of a user, so that only [`super::identity`] handles it.
 fn take_pair(user: &mut AuthInfo) -> Result<Option<PairSource>, (&'static str, String)> {
     let key = user.client_key_data.take();
-    // A secret of that type is to be seen in its serialized form only.
+    // The secret type reveals its content only when serialized.
     let key = AuthInfo {
         client_key_data: key,
         ..AuthInfo::default()
@@ -231,7 +231,7 @@ fn take_pair(user: &mut AuthInfo) -> Result<Option<PairSource>, (&'static str, S
     }
 }
 
-/// Data wins over a file, as upstream has it.
+/// Inline data takes precedence over a file, as upstream.
 fn source(
     field: &'static str,
     data: Option<String>,

@@ -1,6 +1,6 @@
-//! The kubelet's client of the API server. All requests go through [`client`]; pods get the
-//! objects they refer to from [`objects`]; [`certificate`] obtains and renews this node's
-//! certificates, [`tokens`] those of service accounts, and [`events`] reports what happens.
+//! The kubelet's client of the API server. All requests go through [`client`]; pods get the objects
+//! they refer to from [`objects`]; [`certificate`] obtains and renews this node's certificates,
+//! [`tokens`] caches service account tokens, and [`events`] records events.
 
 #![forbid(unsafe_code)]
 

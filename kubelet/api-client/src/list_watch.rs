@@ -1,5 +1,5 @@
-//! Objects of the API server, first as a list and then as what changes: resumed where
-//! a watch ended, and listed anew when the server no longer knows what changed since.
+//! Lists and watches objects of the API server. A watch resumes where the last one ended; objects
+//! are listed again if the server no longer has the changes since then.
 
 use std::{fmt, pin::Pin, time::Duration};
 
@@ -17,70 +17,69 @@ use tracing::{debug, warn};
 
 use super::request::{ApiError, ask};
 
-/// First and longest delay after something failed, and how long nothing may fail until
-/// the first holds again; all as upstream.
+/// First and longest delay after a failure, and the time without failures after which the first
+/// delay applies again; all as upstream.
 const RETRY_BASE: Duration = Duration::from_millis(800);
 const RETRY_MAX: Duration = Duration::from_secs(30);
 const RETRY_RESET: Duration = Duration::from_secs(120);
 
-/// The server ends a watch after this many seconds and by chance up to as many more,
-/// unless it is said otherwise; as upstream.
+/// The default timeout of a watch. The server ends a watch after this many seconds plus a random
+/// part of as many again, as upstream.
 const WATCH_SECONDS: u32 = 300;
-/// A watch that the server did not end by so much later is dead.
+/// A watch is dead if the server has not ended it this long after its timeout.
 const WATCH_GRACE: Duration = Duration::from_secs(30);
-/// A watch that ends sooner, and of which nothing was heard, has failed.
+/// A watch that ends sooner than this without an event has failed.
 const SHORT_WATCH: Duration = Duration::from_secs(1);
 
-/// What became known of the objects.
+/// A change of the objects.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change<K> {
-    /// These are all objects.
+    /// The complete list of objects.
     All(Vec<K>),
-    /// This one is new, or another than before.
+    /// An object was added or modified.
     Put(K),
-    /// This one is gone; as it was last.
+    /// An object was deleted; this is its last state.
     Gone(K),
 }
 
-/// The objects of one kind that a selector selects.
+/// The objects of one kind that match a field selector.
 ///
-/// Invariant: whoever takes every change has what the server has, or had a while ago; but
-/// for an object that cannot be read, of which they have what it was before.
+/// Invariant: a caller that applies every change has a current or earlier state of the server's
+/// objects, except that an object that cannot be parsed keeps its previous state.
 pub struct ListWatch<K> {
     api: Api<K>,
     field_selector: String,
-    /// The server ends a watch after so many, and by chance up to as many more.
+    /// The timeout of a watch, without the random part.
     watch_seconds: u32,
     state: State<K>,
     listed_from: ListedFrom,
-    /// Nothing is asked before.
+    /// No request is made before this time.
     not_before: Option<Instant>,
     delay: Duration,
     failed: Option<Instant>,
-    /// What the server was last said to have refused.
+    /// The last rejection that was logged.
     complaint: Option<String>,
-    /// After which version something came last that cannot be read.
+    /// The version before the last event that could not be parsed.
     passed_over: Option<String>,
 }
 
-/// What a list is made of; all as upstream.
+/// The source of a list; all as upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ListedFrom {
-    /// What the API server has in its cache, however old it is: the database is spared when
-    /// all nodes ask at once.
+    /// The API server's cache at any version: this spares the database when all nodes list at once.
     Cache,
-    /// The same, once it is as new as this version: what was known does not become older.
+    /// The API server's cache at this version or later, so that the known state never goes back.
     CacheSince(String),
-    /// The database, for the cache does not have that version.
+    /// The database, because the cache does not have that version.
     Database,
 }
 
 enum State<K> {
-    /// Nothing is known.
+    /// Nothing is known yet.
     Unknown,
-    /// Everything up to this version is known.
+    /// The state of this version is known.
     Known(String),
-    /// What comes after is being heard.
+    /// A watch is open.
     Watching(Watching<K>),
 }
 
@@ -92,19 +91,19 @@ struct Watching<K> {
     heard: bool,
 }
 
-/// What comes of an event.
+/// The result of an event.
 enum Step<K> {
-    /// To be told.
+    /// A change for the caller.
     Told(Change<K>),
-    /// Nothing, and the watch goes on.
+    /// No change; the watch continues.
     Nothing,
-    /// Nothing: it cannot be read. The watch goes on, for all the other objects.
+    /// The event cannot be parsed. The watch continues for the other objects.
     Unreadable(kube::Error),
-    /// The watch is over, and resumed.
+    /// The watch has ended and resumes.
     Ended,
-    /// The watch is over and so is what was known; everything is listed.
+    /// The watch has ended and cannot resume; the objects are listed again.
     Expired,
-    /// The watch is over, and resumed after a while.
+    /// The watch has failed and resumes after a delay.
     Failed(ApiError),
 }
 
@@ -120,7 +119,7 @@ impl<K> ListWatch<K>
 where
     K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static,
 {
-    /// The objects of `api` that `field_selector` selects; all, if it is empty.
+    /// The objects of `api` that match `field_selector`, or all if it is empty.
     pub fn new(api: Api<K>, field_selector: String) -> Self {
         Self {
             api,
@@ -136,23 +135,21 @@ where
         }
     }
 
-    /// Has the server end a watch after so many seconds, and by chance up to as many more,
-    /// instead of five minutes.
+    /// Sets the timeout of a watch, to which the random part is added, instead of five minutes.
     #[must_use]
     pub fn with_watch_seconds(mut self, seconds: u32) -> Self {
         self.watch_seconds = seconds;
         self
     }
 
-    /// Has the first list be as new as this version, if there is one.
+    /// Requires the first list to be at least of this version, if set.
     #[must_use]
     pub fn since(mut self, version: Option<String>) -> Self {
         self.listed_from = version.map_or(ListedFrom::Cache, ListedFrom::CacheSince);
         self
     }
 
-    /// The next change, for as long as it takes: whatever fails is tried again. What is
-    /// dropped before it is done loses nothing.
+    /// Returns the next change, and retries after failures. Dropping the future loses no change.
     pub async fn next(&mut self) -> Change<K> {
         loop {
             if let Ok(change) = self.try_next().await {
@@ -161,11 +158,10 @@ where
         }
     }
 
-    /// As [`Self::next`], for those who want to know what fails meanwhile.
+    /// Like [`Self::next`], but returns on failures.
     ///
     /// # Errors
-    /// The server cannot be asked, or does not answer. It is asked again by the next call,
-    /// after a while.
+    /// The server cannot be reached or does not answer. The next call retries after a delay.
     pub async fn try_next(&mut self) -> Result<Change<K>, ApiError> {
         loop {
             if let Some(at) = self.not_before {
@@ -183,7 +179,7 @@ where
                             self.complaint = None;
                             return Ok(Change::All(list.items));
                         }
-                        // The next one is of another kind, and made at once.
+                        // The next list comes from the database, without a delay.
                         Err(error)
                             if self.listed_from != ListedFrom::Database
                                 && (error.is_expired() || error.is_version_too_large()) =>
@@ -201,7 +197,7 @@ where
                     Step::Told(change) => return Ok(change),
                     Step::Nothing => {}
                     Step::Unreadable(error) => {
-                        // It comes again with each watch until another event follows it.
+                        // The event comes again with each watch until another event follows it.
                         if self.passed_over.as_ref() != Some(&watching.version) {
                             warn!(
                                 resource = self.api.resource_url(), %error,
@@ -264,8 +260,8 @@ where
         }
     }
 
-    /// The server has forgotten what came after this version. Everything is listed, after a
-    /// while: the version of that list may be forgotten as well.
+    /// The server no longer has the changes since this version. The objects are listed again after
+    /// a delay, as the version of that list may be expired too.
     fn expired(&mut self, version: String) {
         debug!(
             resource = self.api.resource_url(),
@@ -276,7 +272,7 @@ where
         self.wait(None);
     }
 
-    /// Has the next request wait.
+    /// Delays the next request after a failure.
     fn back_off(&mut self, error: ApiError) -> ApiError {
         if !error.is_unreachable() {
             let complaint = error.to_string();
@@ -289,8 +285,8 @@ where
         error
     }
 
-    /// Has the next request wait: as long as the server wants, if it said so, and longer each
-    /// time anyway.
+    /// Delays the next request: at least as long as the server asked for, and at least the
+    /// back-off, which doubles each time.
     fn wait(&mut self, wanted: Option<Duration>) {
         let now = Instant::now();
         if self.failed.is_none_or(|last| now - last > RETRY_RESET) {
@@ -334,7 +330,7 @@ impl<K: Resource> Watching<K> {
         }
     }
 
-    /// Everything up to this object is known.
+    /// Records the version of an object as known.
     fn reached(&mut self, object: &K) {
         if let Some(version) = &object.meta().resource_version {
             self.version.clone_from(version);
@@ -342,7 +338,7 @@ impl<K: Resource> Watching<K> {
     }
 }
 
-/// What an error in a watch comes to.
+/// The result of an error in a watch.
 fn failed<K>(error: kube::Error) -> Step<K> {
     match ApiError::from(error) {
         error if error.is_expired() => Step::Expired,
@@ -350,8 +346,8 @@ fn failed<K>(error: kube::Error) -> Step<K> {
     }
 }
 
-/// Whether an error is about one event alone. kube takes what is no event for a status, of
-/// which every field may be missing.
+/// Whether an error concerns a single event. kube parses anything that is not an event as a status,
+/// all of whose fields are optional.
 fn is_unreadable(error: &kube::Error) -> bool {
     match error {
         kube::Error::SerdeError(_) => true,

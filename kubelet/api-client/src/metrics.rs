@@ -1,19 +1,19 @@
-//! Requests to the API server.
+//! Metrics of requests to the API server.
 
 use std::{borrow::Cow, time::Duration};
 
 use hyper::{Method, StatusCode};
 use kubelet_metrics::{Collector, Counter, Exposition, Family, Histogram};
 
-/// Seconds that requests take, as upstream's buckets.
+/// Buckets of request durations in seconds, as upstream.
 const BUCKETS: &[f64] = &[
     0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0,
 ];
 
-/// What the clients of one API server count together.
+/// Metrics shared by the clients of one API server.
 #[derive(Debug)]
 pub struct RestMetrics {
-    /// Name and port of the server.
+    /// Host and port of the server.
     host: String,
     requests: Family<Counter, 3>,
     durations: Family<Histogram, 2>,
@@ -37,7 +37,7 @@ impl RestMetrics {
         }
     }
 
-    /// A request was answered, or found nobody.
+    /// Counts a request; `status` is unset if it got no response.
     pub(super) fn answered(&self, method: &Method, status: Option<StatusCode>, took: Duration) {
         let method = || Cow::Owned(method.as_str().to_owned());
         let host = || Cow::Owned(self.host.clone());

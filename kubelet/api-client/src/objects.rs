@@ -1,5 +1,5 @@
-//! The objects that pods name: config maps, secrets, claims, services. Served by the
-//! API server, and by nothing on a node that has none.
+//! The API objects that pods refer to: config maps, secrets, claims, services. They come from the
+//! API server; a standalone kubelet has none.
 
 mod api_objects;
 mod fetched;
@@ -27,10 +27,10 @@ use serde_json::Value;
 pub use self::api_objects::{ApiObjects, ApiObjectsParts, ChangeDetection};
 use super::request::ApiError;
 
-/// Why an object cannot be had.
+/// Why an object is not available.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ObjectError {
-    /// There is none of that name.
+    /// The object does not exist.
     #[error("{resource} {name:?} not found")]
     NotFound {
         /// Its resource, as upstream writes it in messages: `configmap`, `secret`.
@@ -46,48 +46,47 @@ pub enum ObjectError {
         /// Its name.
         name: String,
     },
-    /// It may be there, and could not be read now.
+    /// The object may exist but cannot be read now.
     #[error("cannot read {resource} {name:?}: {message}")]
     Unavailable {
         /// Its resource.
         resource: &'static str,
         /// Its name.
         name: String,
-        /// Why not.
+        /// The cause.
         message: String,
     },
-    /// The API server does not let this node have it.
+    /// The API server does not let this node read the object.
     #[error("cannot read {resource} {name:?}: {message}")]
     Refused {
         /// Its resource.
         resource: &'static str,
         /// Its name.
         name: String,
-        /// Why not.
+        /// The cause.
         message: String,
     },
-    /// The API server has not said yet what there is of it; in upstream's words.
+    /// The object's watch has no data yet; in upstream's words.
     #[error("failed to sync {resource} cache: timed out waiting for the condition")]
     NotSynced {
         /// Its resource.
         resource: &'static str,
     },
-    /// The API server has not said yet which services there are; in upstream's words.
+    /// The watch of services has no data yet; in upstream's words.
     #[error("services have not yet been read at least once, cannot construct envvars")]
     ServicesUnread,
-    /// The API server has not said yet which trust bundles there are; in upstream's words.
+    /// The watch of trust bundles has no data yet; in upstream's words.
     #[error("ClusterTrustBundle informer has not yet synced")]
     TrustBundlesUnread,
 }
 
 impl ObjectError {
-    /// Whether it is certain that there is no such object, which is what `optional`
-    /// references pass over.
+    /// Whether the object certainly does not exist, which `optional` references tolerate.
     pub const fn is_not_found(&self) -> bool {
         matches!(self, Self::NotFound { .. })
     }
 
-    /// Whether it is for the API server to say what there is of it, and it does not.
+    /// Whether the API server did not answer, or not yet: the object may exist.
     pub const fn is_away(&self) -> bool {
         matches!(
             self,
@@ -105,7 +104,7 @@ impl ObjectError {
         }
     }
 
-    /// What an answer of the API server about an object comes to.
+    /// Converts an API error about an object.
     fn of(resource: &'static str, name: &str, error: &ApiError) -> Self {
         if error.is_not_found() {
             return Self::not_found(resource, name);
@@ -125,11 +124,11 @@ impl ObjectError {
     }
 }
 
-/// An answer about one object.
+/// The result of reading an object.
 pub type Answer<'a, T> = BoxFuture<'a, Result<T, ObjectError>>;
 
-/// Where the objects that pods name come from. An answer is as new as the source can
-/// give it without asking anew each time; asking often is cheap.
+/// A source of the API objects that pods refer to. Results are as current as the source can make
+/// them without a request per call; calls are cheap.
 pub trait Objects: fmt::Debug + Send + Sync {
     /// A config map.
     fn config_map<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Arc<ConfigMap>>;
@@ -137,14 +136,14 @@ pub trait Objects: fmt::Debug + Send + Sync {
     /// A secret.
     fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Arc<Secret>>;
 
-    /// A claim of a volume.
+    /// A persistent volume claim.
     fn persistent_volume_claim<'a>(
         &'a self,
         namespace: &'a str,
         name: &'a str,
     ) -> Answer<'a, Arc<PersistentVolumeClaim>>;
 
-    /// Changes the status of a claim by a strategic merge patch, and returns the claim.
+    /// Updates the status of a claim with a strategic merge patch, and returns the claim.
     fn patch_claim_status<'a>(
         &'a self,
         namespace: &'a str,
@@ -155,16 +154,16 @@ pub trait Objects: fmt::Debug + Send + Sync {
         none("persistentvolumeclaim", name)
     }
 
-    /// A volume of the cluster.
+    /// A persistent volume.
     fn persistent_volume<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<PersistentVolume>>;
 
-    /// What the cluster knows of a CSI driver.
+    /// A CSI driver.
     fn csi_driver<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<CSIDriver>>;
 
-    /// What a class of pods is run by.
+    /// A runtime class.
     fn runtime_class<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<RuntimeClass>>;
 
-    /// What is known of a volume's being attached to a node.
+    /// A volume attachment.
     fn volume_attachment<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<VolumeAttachment>>;
 
     /// A service account.
@@ -174,7 +173,7 @@ pub trait Objects: fmt::Debug + Send + Sync {
         name: &'a str,
     ) -> Answer<'a, Arc<ServiceAccount>>;
 
-    /// A token of a service account.
+    /// Requests a token of a service account.
     fn service_account_token<'a>(
         &'a self,
         namespace: &'a str,
@@ -182,13 +181,12 @@ pub trait Objects: fmt::Debug + Send + Sync {
         request: TokenRequestSpec,
     ) -> Answer<'a, TokenRequestStatus>;
 
-    /// A bundle of certificates that the cluster trusts. Every version of the API has the
-    /// same of it.
+    /// A cluster trust bundle. Its content is the same in every version of the API.
     fn cluster_trust_bundle<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<ClusterTrustBundle>> {
         none("clustertrustbundle.certificates.k8s.io", name)
     }
 
-    /// The bundles that belong to a signer, in the order of their names.
+    /// The cluster trust bundles of a signer, ordered by name.
     fn cluster_trust_bundles_of<'a>(
         &'a self,
         signer_name: &'a str,
@@ -196,26 +194,25 @@ pub trait Objects: fmt::Debug + Send + Sync {
         none("clustertrustbundle.certificates.k8s.io", signer_name)
     }
 
-    /// Every service of the cluster, for the variables of containers. Empty where there is
-    /// no API server.
+    /// All services of the cluster, for environment variables. Empty without an API server.
     fn services(&self) -> Answer<'_, Vec<Arc<Service>>>;
 
-    /// The services that pods in a namespace find, at least: those there, and the API
+    /// At least the services visible to pods in a namespace: those in the namespace, and the API
     /// server's own.
     fn services_for<'a>(&'a self, _namespace: &'a str) -> Answer<'a, Vec<Arc<Service>>> {
         self.services()
     }
 
-    /// This node. `None` where there is no API server.
+    /// This node. `None` without an API server.
     fn node(&self) -> Answer<'_, Option<Arc<Node>>>;
 
-    /// Whether there is an API server at all.
+    /// Whether the kubelet runs without an API server.
     fn is_standalone(&self) -> bool {
         false
     }
 }
 
-/// The objects of a node without an API server: none.
+/// The source of a kubelet without an API server: it has no objects.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoObjects;
 

@@ -1,4 +1,4 @@
-//! How often the API server is asked (`kubeAPIQPS`, `kubeAPIBurst`).
+//! Client-side rate limit of requests to the API server (`kubeAPIQPS`, `kubeAPIBurst`).
 
 use std::{
     sync::Arc,
@@ -9,7 +9,7 @@ use futures::future::BoxFuture;
 use kubelet_pacing::token_bucket::TokenBucket;
 use tower::Service;
 
-/// Has requests wait in turn when there are more than allowed.
+/// Delays requests beyond the rate limit, in order of arrival.
 #[derive(Clone, Debug)]
 pub(super) struct RateLimited<S> {
     inner: S,
@@ -41,7 +41,7 @@ where
     }
 
     fn call(&mut self, request: R) -> Self::Future {
-        // The one that was found ready is used; its clone is not ready yet.
+        // `poll_ready` was called on `self.inner`; its clone is not ready yet.
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
         let bucket = self.bucket.clone();

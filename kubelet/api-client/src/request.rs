@@ -1,4 +1,4 @@
-//! Requests to the API server, and why one was not done.
+//! Requests to the API server, and their errors.
 
 use std::{error::Error, time::Duration};
 
@@ -10,43 +10,43 @@ use kube::{
 };
 use tokio::time;
 
-/// A request that was not answered by then is made again.
+/// Default deadline of a request.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 const FORBIDDEN: u16 = 403;
 const GONE: u16 = 410;
 const TOO_MANY_REQUESTS: u16 = 429;
-/// Longer than this is waited for nobody.
+/// Upper bound for `Retry-After`.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(600);
 
-/// Why the API server did not do what it was asked for.
+/// Why a request to the API server failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
-    /// It cannot be reached; to be asked again. The transport says so in the log, once
-    /// for all requests: whoever made this one keeps quiet.
+    /// The API server is unreachable; the request can be retried. The transport logs this once for
+    /// all requests, so callers need not log it.
     #[error("the API server cannot be reached: {}", causes(.0))]
     Unreachable(kube::Error),
-    /// It did not answer in time; to be asked again.
+    /// The API server did not answer in time; the request can be retried.
     #[error("the API server did not answer within {0:?}")]
     Silent(Duration),
-    /// It cannot do it now; to be asked again.
+    /// The API server cannot handle the request now; the request can be retried.
     #[error("the API server cannot do it now: {}", words(.0))]
     Unable(Box<Status>),
-    /// It does not want to.
+    /// The API server rejected the request.
     #[error("{}", words(.0))]
     Refused(Box<Status>),
-    /// The request cannot be sent, or the answer not be read.
+    /// The request cannot be sent, or the response cannot be read.
     #[error("{}", causes(.0))]
     Unusable(kube::Error),
 }
 
 impl ApiError {
-    /// Whether the log says already why nothing is done.
+    /// Whether the transport has already logged the failure.
     pub const fn is_unreachable(&self) -> bool {
         matches!(self, Self::Unreachable(_))
     }
 
-    /// Whether the server may do it when it is asked again later.
+    /// Whether the request may succeed when retried later.
     pub const fn is_away(&self) -> bool {
         matches!(
             self,
@@ -54,39 +54,37 @@ impl ApiError {
         )
     }
 
-    /// Whether nothing came back at all: the connection may be dead.
+    /// Whether there was no response at all: the connection may be dead.
     pub const fn is_silence(&self) -> bool {
         matches!(self, Self::Unreachable(_) | Self::Silent(_))
     }
 
-    /// Whether there is no such object.
+    /// Whether the object does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Refused(status) if status.is_not_found())
     }
 
-    /// Whether there is an object of that name already.
+    /// Whether an object of this name already exists.
     pub fn is_already_exists(&self) -> bool {
         matches!(self, Self::Refused(status) if status.is_already_exists())
     }
 
-    /// Whether the object is another one, or another version of it, than the request
-    /// was for.
+    /// Whether the object's UID or version differs from the one in the request.
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Refused(status) if status.is_conflict())
     }
 
-    /// Whether the object may not be as the request has it.
+    /// Whether the object in the request failed validation.
     pub fn is_invalid(&self) -> bool {
         matches!(self, Self::Refused(status) if status.is_invalid())
     }
 
-    /// Whether this node may not ask for it.
+    /// Whether this node lacks the permission.
     pub fn is_forbidden(&self) -> bool {
         matches!(self, Self::Refused(status) if status.code == FORBIDDEN)
     }
 
-    /// Whether the server no longer knows the changes since the version that it was
-    /// asked for.
+    /// Whether the server no longer has the changes since the requested resource version.
     pub fn is_expired(&self) -> bool {
         let Self::Refused(status) = self else {
             return false;
@@ -94,7 +92,7 @@ impl ApiError {
         status.code == GONE || matches!(&*status.reason, "Expired" | "Gone")
     }
 
-    /// Whether the server does not have the version yet that it was asked for.
+    /// Whether the server does not have the requested resource version yet.
     pub fn is_version_too_large(&self) -> bool {
         let (Self::Unable(status) | Self::Refused(status)) = self else {
             return false;
@@ -103,7 +101,7 @@ impl ApiError {
         causes.any(|cause| cause.reason == "ResourceVersionTooLarge")
     }
 
-    /// How long the server wants to be left alone, if it says so.
+    /// The delay that the server asked for, if any.
     pub fn retry_after(&self) -> Option<Duration> {
         let Self::Unable(status) = self else {
             return None;
@@ -129,15 +127,15 @@ impl From<kube::Error> for ApiError {
     }
 }
 
-/// Makes a request.
+/// Makes a request with the default deadline.
 ///
 /// # Errors
-/// It was not done.
+/// The request failed.
 pub async fn ask<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, ApiError> {
     ask_within(TIMEOUT, request).await
 }
 
-/// As [`ask`], for those who do not want to wait as long.
+/// Like [`ask`], with another deadline.
 ///
 /// # Errors
 /// As [`ask`].
@@ -151,10 +149,10 @@ pub async fn ask_within<T>(
     }
 }
 
-/// Has the pod of this name and UID deleted at once; whether there was one.
+/// Deletes the pod of this name and UID without a grace period. Returns whether it existed.
 ///
 /// # Errors
-/// It may still be there.
+/// The pod may still exist.
 pub async fn delete_at_once(api: &Api<Pod>, name: &str, uid: &str) -> Result<bool, ApiError> {
     let params = DeleteParams {
         grace_period_seconds: Some(0),
@@ -166,13 +164,13 @@ pub async fn delete_at_once(api: &Api<Pod>, name: &str, uid: &str) -> Result<boo
     };
     match ask(api.delete(name, &params)).await {
         Ok(_) => Ok(true),
-        // Another one of that name is not meant.
+        // A conflict means that another pod has this name now.
         Err(error) if error.is_not_found() || error.is_conflict() => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-/// The API server's own words.
+/// The API server's message.
 fn words(status: &Status) -> String {
     match (status.message.as_str(), status.reason.as_str()) {
         ("", "") => format!("status {}", status.code),
@@ -181,7 +179,7 @@ fn words(status: &Status) -> String {
     }
 }
 
-/// What broke, with its causes.
+/// The error with its causes.
 fn causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

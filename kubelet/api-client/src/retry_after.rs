@@ -1,5 +1,5 @@
-//! How long the API server wants to be left alone, which it tells in a header that kube
-//! does not hand on, is made part of the refusal itself.
+//! Copies the `Retry-After` header of an error response into the status object in its body, because
+//! kube does not expose the header.
 
 use std::task::{Context, Poll};
 
@@ -14,10 +14,11 @@ use hyper::{
 use serde_json::{Map, Value, json};
 use tower::{BoxError, Service};
 
-/// Refusals are short; of a longer one only the time is handed on.
+/// Error bodies are short; of a longer one only the delay is kept.
 const LONGEST: usize = 64 * 1024;
 
-/// Puts the `Retry-After` of a refusal into its status (`details.retryAfterSeconds`).
+/// Puts the `Retry-After` header of an error response into its status
+/// (`details.retryAfterSeconds`).
 #[derive(Clone, Debug)]
 pub(super) struct RetryAfterTold<S>(pub(super) S);
 
@@ -102,7 +103,7 @@ mod tests {
     use super::*;
     use crate::request::{ApiError, ask};
 
-    /// What comes of a request that is answered so.
+    /// The error of a request that gets this response.
     async fn refused(code: u16, retry_after: &'static str, text: &'static str) -> ApiError {
         let service = tower::service_fn(move |_: Request<ClientBody>| async move {
             let answer = Response::builder().status(code);

@@ -1,4 +1,4 @@
-//! Tokens of service accounts for pods, kept as long as they are fresh.
+//! Cache of service account tokens for pods.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -19,45 +19,44 @@ use tracing::warn;
 
 use crate::objects::{ObjectError, Objects};
 
-/// Seconds that a token is asked for when the spec does not say.
+/// Requested lifetime in seconds if the spec does not set one.
 const DEFAULT_EXPIRATION: i64 = 3600;
-/// However long it is valid, a token is not older than this.
+/// Maximum age of a token, whatever its lifetime.
 const MAX_AGE: SignedDuration = SignedDuration::from_hours(24);
 const MAX_JITTER: Duration = Duration::from_secs(10);
 
-/// The tokens of the pods on this node.
+/// The service account tokens of this node's pods.
 #[derive(Debug, Default)]
 pub struct TokenCache(Mutex<BTreeMap<PodUid, BTreeMap<Key, Held>>>);
 
-/// What is asked for.
+/// The parameters of a token.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
-    /// The UID of the service account, where it is known: an account that was made again
-    /// has tokens of its own.
+    /// UID of the service account, if known: a recreated account needs new tokens.
     account: Option<String>,
     audiences: Vec<String>,
-    /// Seconds.
+    /// Requested lifetime in seconds.
     expiration: i64,
 }
 
-/// A token that was had.
+/// A cached token.
 #[derive(Clone, Debug)]
 struct Held {
     token: TokenRequestStatus,
     got: Instant,
-    /// How long it was good for when it was had: what the server granted, which may be less
-    /// than what was asked for. Never more than that: were this node's clock behind, it
-    /// would take the token for good after its end.
+    /// The remaining lifetime when the token was issued. The server may grant less than was
+    /// requested. It is capped at the requested lifetime: a node clock that is behind would
+    /// otherwise take the token for valid after its expiry.
     lifetime: SignedDuration,
 }
 
 impl TokenCache {
-    /// A token of the pod's service account, bound to the pod, for these audiences (the API
-    /// server's own without any): the last one until a fifth of its life is left, or it is a
-    /// day old.
+    /// Returns a token of the pod's service account for these audiences, bound to the pod. Without
+    /// audiences, the token is for the API server. A cached token is used until a fifth of its
+    /// lifetime is left or it is a day old.
     ///
     /// # Errors
-    /// There is none, and no older one that is still valid.
+    /// A token cannot be requested, and no cached one is valid.
     pub async fn get(
         &self,
         objects: &dyn Objects,
@@ -78,10 +77,10 @@ impl TokenCache {
             .await
     }
 
-    /// As [`Self::get`], of an account that is known by its UID.
+    /// Like [`Self::get`], for a given service account with its UID.
     ///
     /// # Errors
-    /// There is none, and no older one that is still valid.
+    /// A token cannot be requested, and no cached one is valid.
     pub async fn get_of(
         &self,
         objects: &dyn Objects,
@@ -144,7 +143,7 @@ impl TokenCache {
         }
     }
 
-    /// Keeps a token, and those of others that are still good for something.
+    /// Stores a token, and removes expired ones.
     fn keep(&self, uid: PodUid, key: Key, held: Held) {
         let mut tokens = self.0.lock();
         for tokens in tokens.values_mut() {
@@ -154,14 +153,14 @@ impl TokenCache {
         tokens.entry(uid).or_default().insert(key, held);
     }
 
-    /// Forgets the tokens of a pod.
+    /// Removes the tokens of a pod.
     pub fn forget(&self, uid: &PodUid) {
         self.0.lock().remove(uid);
     }
 }
 
 impl Held {
-    /// A token that was had just now, asked for `asked` seconds.
+    /// A token that was just issued, with a requested lifetime of `asked` seconds.
     fn new(token: TokenRequestStatus, asked: i64) -> Self {
         let asked = SignedDuration::from_secs(asked);
         let granted = token.expiration_timestamp.as_ref();
@@ -173,7 +172,7 @@ impl Held {
         }
     }
 
-    /// How long it lasts by this node's clock, which runs on while the machine sleeps.
+    /// The remaining lifetime. It also follows the wall clock, which advances during suspend.
     fn left(&self) -> SignedDuration {
         let age = SignedDuration::try_from(self.got.elapsed()).unwrap_or(SignedDuration::MAX);
         let left = self.lifetime - age;
@@ -186,7 +185,7 @@ impl Held {
     }
 
     fn is_fresh(&self) -> bool {
-        // Many pods that were started together are not to ask together.
+        // The jitter spreads the requests of pods that were started together.
         let jitter = SignedDuration::try_from(jittered(MAX_JITTER) - MAX_JITTER);
         let reserve = (self.lifetime / 5).max(self.lifetime - MAX_AGE);
         self.left() > reserve + jitter.unwrap_or_default()

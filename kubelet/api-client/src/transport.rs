@@ -1,8 +1,8 @@
-//! What carries every request to the API server.
+//! The HTTP transport of all requests to the API server.
 //!
-//! Over HTTP/2 all requests and watches share one connection, up to as many at a time
-//! as API servers take on one; what is beyond that gets a further connection, so that
-//! a node with many watches can still renew its lease.
+//! Over HTTP/2, requests and watches share one connection up to the number of concurrent streams
+//! that API servers allow. Further requests use another connection, so that a node with many
+//! watches can still renew its lease.
 
 use std::{
     fmt, mem,
@@ -29,18 +29,19 @@ use tracing::{info, warn};
 
 use super::{connection::Connector, identity::ClientIdentity, metrics::RestMetrics};
 
-/// API servers take 100 requests at a time on a connection; some may be half closed.
+/// API servers allow 100 concurrent streams per connection; some may be half closed.
 const STREAMS: usize = 90;
-/// A request that has no identity yet waits so long for it, less than those who make it.
+/// How long a request waits for the first client certificate. Shorter than the default deadline of
+/// a request.
 const IDENTITY_TIMEOUT: Duration = Duration::from_secs(8);
-/// As Go's client: a ping when nothing came for so long.
+/// A ping is sent after this long without a received frame, as in Go's client.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
-/// As Go's client: without an answer to a ping for so long, the connection is dead.
+/// The connection is dead if a ping is not answered within this time, as in Go's client.
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
-/// As Go's client.
+/// How long an unused connection stays open, as in Go's client.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// The way to the API server. Cheap to clone; all clones are one.
+/// The transport to the API server. Clones are cheap and share their state.
 #[derive(Clone)]
 pub(super) struct Transport(Arc<Parts>);
 
@@ -53,32 +54,33 @@ struct Parts {
     reach: Mutex<Reach>,
 }
 
-/// Whether the API server can be reached, as far as is known.
+/// Reachability of the API server.
 #[derive(Debug, Default)]
 struct Reach {
     is_away: bool,
-    /// How many requests were answered.
+    /// The number of responses so far.
     answers: u64,
 }
 
 impl Reach {
-    /// A request found nobody that was begun after so many answers; whether that is news.
-    /// It is none when another one was answered meanwhile: the server came back since.
+    /// Records that a request failed to reach the server. `begun` is the number of responses when
+    /// the request started. Returns whether the server has become unreachable; it has not if
+    /// another request was answered in the meantime.
     fn failed(&mut self, begun: u64) -> bool {
         begun == self.answers && !mem::replace(&mut self.is_away, true)
     }
 
-    /// A request was answered; whether that is news.
+    /// Records a response. Returns whether the server has become reachable.
     fn answered(&mut self) -> bool {
         self.answers += 1;
         mem::take(&mut self.is_away)
     }
 }
 
-/// A client that has one connection, where that is HTTP/2.
+/// A client with a single connection, if it uses HTTP/2.
 struct Lane {
     client: Client<Connector, Body>,
-    /// Held by each request until its answer is read.
+    /// Each request holds a reference until its response is read.
     requests: Arc<()>,
 }
 
@@ -107,12 +109,12 @@ impl Transport {
         }))
     }
 
-    /// Whether the last request found nobody.
+    /// Whether the API server was unreachable at the last request.
     pub(super) fn is_away(&self) -> bool {
         self.0.reach.lock().is_away
     }
 
-    /// What is counted of the requests.
+    /// The metrics of the requests.
     pub(super) fn metrics(&self) -> &Arc<RestMetrics> {
         &self.0.metrics
     }
@@ -124,7 +126,7 @@ impl Parts {
         let mut lanes = self.lanes.lock();
         let free = lanes
             .iter()
-            // One is the lane's own.
+            // The lane itself holds one reference.
             .position(|lane| Arc::strong_count(&lane.requests) <= STREAMS);
         let at = free.unwrap_or_else(|| {
             lanes.push(Lane {
@@ -143,7 +145,7 @@ impl Parts {
         (lanes[at].client.clone(), Arc::clone(&lanes[at].requests))
     }
 
-    /// Says when the API server goes away and when it is back, and not in between.
+    /// Logs when the API server becomes unreachable and when it is reachable again.
     fn note(&self, begun: u64, failure: Option<&legacy::Error>) {
         let is_news = match failure {
             Some(_) => self.reach.lock().failed(begun),
@@ -204,7 +206,7 @@ impl Service<Request<Body>> for Transport {
     }
 }
 
-/// A request; one that is given up before it was answered is counted as well.
+/// Counts a request when dropped, even if it was cancelled before a response.
 struct Counted<'a> {
     metrics: &'a RestMetrics,
     method: Method,
@@ -219,7 +221,7 @@ impl Drop for Counted<'_> {
     }
 }
 
-/// The body of an answer, which keeps its place on the connection until it is read.
+/// A response body. It occupies a stream of its connection until it is dropped.
 pub(super) struct Answer {
     body: Incoming,
     _request: Arc<()>,
@@ -258,7 +260,7 @@ mod tests {
         assert!(!reach.failed(early));
         assert!(reach.answered());
         assert!(!reach.answered());
-        // It was begun during the outage, and its failure is heard of after that.
+        // A request that started during the outage fails after its end.
         assert!(!reach.failed(late));
         assert!(!reach.answered());
         let next = reach.answers;

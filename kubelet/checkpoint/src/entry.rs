@@ -1,4 +1,4 @@
-//! What a checkpoint has files of.
+//! Entries of a checkpoint. Each has a file.
 
 use std::{
     fmt,
@@ -8,32 +8,32 @@ use std::{
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_pod_spec::{identity, names};
 
-/// A kind of what is kept.
+/// The kind of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// The object of this node, without what only the API server makes use of.
+    /// This node's object, reduced to what pods need.
     Node,
     /// A pod of this node.
     Pod,
-    /// The services that the pods of one namespace find; named after the namespace.
+    /// The services visible to pods in a namespace; named after the namespace.
     Services,
     /// A config map.
     ConfigMap,
     /// A secret.
     Secret,
-    /// A token of a service account for one pod.
+    /// A service account token for a pod.
     Token,
     /// A persistent volume claim.
     Claim,
     /// A persistent volume.
     Volume,
-    /// What the cluster knows of a CSI driver.
+    /// A CSI driver.
     CsiDriver,
-    /// What a class of pods is run by.
+    /// A runtime class.
     RuntimeClass,
-    /// A trust bundle.
+    /// A cluster trust bundle.
     TrustBundle,
-    /// The trust bundles of a signer.
+    /// The cluster trust bundles of a signer.
     SignerBundles,
 }
 
@@ -72,7 +72,7 @@ impl Kind {
         }
     }
 
-    /// Whether there is a directory for each namespace.
+    /// Whether there is a subdirectory for each namespace.
     pub const fn is_namespaced(self) -> bool {
         matches!(
             self,
@@ -80,23 +80,23 @@ impl Kind {
         )
     }
 
-    /// Whether it is written encrypted or not at all.
+    /// Whether its files are encrypted, and not written without a key.
     pub const fn is_secret(self) -> bool {
         matches!(self, Self::Secret | Self::Token)
     }
 }
 
-/// What one file is of.
+/// An object, or a group of objects, with a file of its own.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Entry {
     kind: Kind,
-    /// Empty where there is none.
+    /// Empty for kinds without a namespace.
     namespace: String,
     name: String,
 }
 
 impl Entry {
-    /// The entry of an object; `None` if nothing can be named so, which keeps every file
+    /// The entry of an object; `None` if the namespace or name is invalid, so that every file stays
     /// inside the checkpoint's directory.
     pub fn new(kind: Kind, namespace: &str, name: &str) -> Option<Self> {
         let has_namespace = names::dns1123_label(namespace).is_ok();
@@ -116,7 +116,7 @@ impl Entry {
         Self::new(Kind::Pod, identity::namespace(pod), identity::name(pod))
     }
 
-    /// What it is.
+    /// Its kind.
     pub const fn kind(&self) -> Kind {
         self.kind
     }
@@ -126,7 +126,7 @@ impl Entry {
         &self.name
     }
 
-    /// Its file below the checkpoint's directory.
+    /// Its file in the checkpoint's directory `dir`.
     pub fn path(&self, dir: &Path) -> PathBuf {
         let mut path = dir.join(self.kind.directory());
         if self.kind.is_namespaced() {
@@ -136,7 +136,7 @@ impl Entry {
         path
     }
 
-    /// How its file says what it is of: three words.
+    /// Its identity in the first line of the file: three words.
     pub fn words(&self) -> String {
         let namespace = match &*self.namespace {
             "" => "-",

@@ -1,8 +1,8 @@
-//! The disconnected start: this node's pods of the API server, and what they need to start,
-//! on disk; so that they start again after a reboot though the API server is out of reach.
+//! Start without the API server: the checkpoint keeps this node's API pods, and the objects that
+//! they need, on disk. The pods start again after a reboot even if the API server is unreachable.
 //!
-//! Nothing of it is made use of while the API server answers: what it says wins, and is what
-//! is written. Secrets and tokens are written only encrypted, with a key.
+//! While the API server answers, its objects take precedence, and the checkpoint is only written.
+//! Secrets and tokens are written only with a key, and encrypted.
 
 #![forbid(unsafe_code)]
 
@@ -47,40 +47,40 @@ use self::{
     store::{Store, StoreError},
 };
 
-/// First and longest delay until what cannot be written or removed is tried again.
+/// First and longest delay before a failed write or removal is retried.
 const RETRY_BASE: Duration = Duration::from_secs(30);
 const RETRY_MAX: Duration = Duration::from_secs(480);
 
-/// Where a checkpoint is.
+/// Location of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckpointOptions {
     /// Its directory (`--bootstrap-checkpoint-path`).
     pub dir: PathBuf,
-    /// File of the key that secrets are encrypted with (`--bootstrap-checkpoint-key`); none
-    /// are kept without.
+    /// File of the key that encrypts secrets (`--bootstrap-checkpoint-key`); without it, secrets
+    /// are not kept.
     pub key_file: Option<PathBuf>,
 }
 
-/// Why there is no checkpoint.
+/// Why a checkpoint cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// There is no key.
+    /// The key is unusable.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// Its directory is of no use.
+    /// The directory is unusable.
     #[error("--bootstrap-checkpoint-path: {0}")]
     Store(#[from] StoreError),
 }
 
-/// What is kept of this node's pods.
+/// The checkpoint of this node's pods.
 pub struct Checkpoint {
     store: Arc<Store>,
-    /// The node's object, as an earlier kubelet had it.
+    /// The node object from an earlier run.
     node: Option<Arc<Node>>,
-    /// Why there is none; for people.
+    /// Why there is no node object; a message for the log.
     no_node: String,
     state: Mutex<State>,
-    /// Something is due.
+    /// Signals pending writes or removals.
     wake: Notify,
 }
 
@@ -93,11 +93,11 @@ impl fmt::Debug for Checkpoint {
 }
 
 impl Checkpoint {
-    /// Reads what an earlier kubelet kept. A file of no use costs what it is of, and is said
-    /// in the log.
+    /// Reads the checkpoint of an earlier run. An unusable file is logged and its object is
+    /// skipped.
     ///
     /// # Errors
-    /// The directory or the key is of no use.
+    /// The directory or the key is unusable.
     pub async fn open(
         options: &CheckpointOptions,
         node_name: &str,
@@ -148,14 +148,14 @@ impl Checkpoint {
         })
     }
 
-    /// The node's object as an earlier kubelet had it, as far as it matters to pods.
+    /// The node object from an earlier run, reduced to the fields that matter to pods.
     pub fn node(&self) -> Option<Arc<Node>> {
         self.node.clone()
     }
 
-    /// The pods that an earlier kubelet had from the API server. Those that were ending or
-    /// had ended are among them, as such. One that only labels of the node let run here is
-    /// left out when these are not known: it would be rejected for good.
+    /// The API pods of an earlier run, including those that were terminating or had ended. Of the
+    /// others, a pod that requires node labels is left out while the labels are unknown, because
+    /// admission would reject it for good.
     pub fn restored(&self) -> Vec<Arc<Pod>> {
         let mut pods = self.state.lock().pods();
         pods.retain(|pod| {
@@ -172,8 +172,8 @@ impl Checkpoint {
         pods
     }
 
-    /// What is known of the kept pods that ran, or have ended, by UID: the API server may not
-    /// have heard of it.
+    /// The last statuses of the kept pods that ran or ended, by UID. The API server may not know
+    /// them.
     pub fn last_statuses(&self) -> BTreeMap<PodUid, PodStatus> {
         let pods = self.state.lock().pods();
         let statuses = pods.iter().filter_map(|pod| {
@@ -183,22 +183,22 @@ impl Checkpoint {
         statuses.collect()
     }
 
-    /// Whether the API server has told the pods since this kubelet was started.
+    /// Whether the API server has listed the pods since this kubelet started.
     pub fn is_told(&self) -> bool {
         self.state.lock().is_told()
     }
 
-    /// The API server has these pods for this node, and no others.
+    /// Records the complete list of this node's pods in the API server.
     pub fn set_pods(&self, pods: &[Arc<Pod>]) {
         self.change(|state| state.set_pods(pods));
     }
 
-    /// The API server has this pod, as it is now.
+    /// Records a pod that was added or modified in the API server.
     pub fn put_pod(&self, pod: &Arc<Pod>) {
         self.change(|state| state.put_pod(pod));
     }
 
-    /// The API server no longer has this pod.
+    /// Records that a pod was deleted in the API server.
     pub fn remove_pod(&self, pod: &Pod) {
         self.change(|state| state.remove_pod(pod));
     }
@@ -208,12 +208,12 @@ impl Checkpoint {
         self.wake.notify_one();
     }
 
-    /// Whether what is of that kind is kept at all.
+    /// Whether entries of this kind are kept.
     fn keeps(&self, kind: Kind) -> bool {
         self.store.keeps(kind)
     }
 
-    /// Keeps an object that the API server gave, if some pod needs it.
+    /// Keeps an object from the API server if a pod needs it.
     fn keep<K: Serialize>(
         &self,
         entry: Entry,
@@ -237,7 +237,7 @@ impl Checkpoint {
         }
     }
 
-    /// The API server has no such object.
+    /// Removes an object that does not exist in the API server.
     fn forget(&self, entry: &Entry) {
         self.change(|state| {
             state.forget(entry);
@@ -245,15 +245,15 @@ impl Checkpoint {
         });
     }
 
-    /// An object as it was kept; `None` if it was not.
+    /// Reads a kept object; `None` if it is not kept.
     ///
     /// # Errors
-    /// What was kept is of no use.
+    /// The kept object is unusable.
     async fn read<K: DeserializeOwned + Send + 'static>(
         &self,
         entry: &Entry,
     ) -> Result<Option<K>, StoreError> {
-        // What is still to be written is newer.
+        // A pending write is newer than the file.
         if let Some(due) = self.state.lock().due(entry) {
             return Ok(due
                 .as_ref()
@@ -268,8 +268,8 @@ impl Checkpoint {
         })?
     }
 
-    /// Writes what is to be kept and removes what is not, until `cancel`; and then what is
-    /// left of it. What fails is tried again from time to time.
+    /// Writes and removes files until `cancel`, and once more after it. Failures are retried with a
+    /// back-off.
     pub async fn run(&self, cancel: CancellationToken) {
         let mut failing = BTreeSet::new();
         let mut delay = RETRY_BASE;
@@ -302,7 +302,7 @@ impl Checkpoint {
         self.do_due(&mut failing).await;
     }
 
-    /// Does what is due; what fails, or failed when it was last tried, is in `failing` then.
+    /// Executes pending writes and removals. `failing` has the entries whose last attempt failed.
     async fn do_due(&self, failing: &mut BTreeSet<Entry>) {
         let due = Arc::new(self.state.lock().take_due());
         if due.is_empty() {
@@ -345,8 +345,8 @@ impl Checkpoint {
         }
     }
 
-    /// Notes which containers start and which pods end, until `cancel`: `changes` wakes
-    /// whenever some `status` does.
+    /// Records started containers and ended pods from `status` until `cancel`; `changes` signals
+    /// that a status has changed.
     pub async fn follow_statuses(
         &self,
         mut changes: watch::Receiver<()>,
@@ -363,7 +363,7 @@ impl Checkpoint {
         }
     }
 
-    /// Keeps the node's object as it changes, until `cancel`.
+    /// Keeps the current node object until `cancel`.
     pub async fn follow_node(
         &self,
         mut node: watch::Receiver<Option<Arc<Node>>>,
@@ -396,7 +396,7 @@ impl Checkpoint {
     }
 }
 
-/// What an object leads to; nothing, if its file is of no use.
+/// The entries that an object refers to; none if its file is unusable.
 fn names_of<K: DeserializeOwned>(
     store: &Store,
     entry: &Entry,
@@ -421,13 +421,13 @@ fn read_pod(store: &Store, entry: &Entry) -> Result<Pod, StoreError> {
         path: entry.path(store.dir()),
         why: "it has no such pod".to_owned(),
     })?;
-    // It is no version of the API server's: that may have another status of it.
+    // This is not a version of the API server's: its status may differ there.
     pod.metadata.resource_version = None;
     Ok(pod)
 }
 
 /// # Errors
-/// For people: why it is not known.
+/// Why the node object is unknown; a message for the log.
 fn read_node(store: &Store, name: &str) -> Result<Node, String> {
     let dir = store.dir().join(Kind::Node.directory());
     let unknown = || format!("{} has no object of this node", dir.display());

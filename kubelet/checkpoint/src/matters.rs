@@ -1,4 +1,4 @@
-//! What of objects matters to a start without the API server.
+//! The parts of objects that matter to a start without the API server.
 
 use k8s_openapi::{
     api::core::v1::{Node, NodeStatus, Pod, PodSpec},
@@ -7,15 +7,15 @@ use k8s_openapi::{
 use kubelet_pod_spec::{known_status::started, phase::Phase};
 use sha2::{Digest as _, Sha256};
 
-/// Tells apart what of a pod matters.
+/// A digest of the parts of a pod that matter.
 pub(super) type Fingerprint = [u8; 32];
 
-/// A pod that is another one in what matters has another fingerprint. Of its status that is
-/// whether the pod has ended and which containers were ever started: a container that is
-/// not to be started anew is not.
+/// The digest of a pod. It differs if the pod differs in what matters. Of the status, only the
+/// terminal phase and the names of containers that were ever started matter: they decide which
+/// containers must not be started again.
 ///
 /// # Errors
-/// The pod is no JSON.
+/// The pod cannot be serialised to JSON.
 pub(super) fn fingerprint(pod: &Pod) -> serde_json::Result<Fingerprint> {
     let mut spec = pod.clone();
     let status = spec.status.take().unwrap_or_default();
@@ -27,7 +27,7 @@ pub(super) fn fingerprint(pod: &Pod) -> serde_json::Result<Fingerprint> {
     Ok(Sha256::digest(serde_json::to_vec(&told)?).into())
 }
 
-/// Whether the node's labels decide if the pod may run there.
+/// Whether the node's labels decide on the pod's admission.
 pub(super) fn asks_for_labels(pod: &Pod) -> bool {
     pod.spec.as_ref().is_some_and(|spec| {
         let selector = spec.node_selector.as_ref();
@@ -52,10 +52,10 @@ fn requires_labels(spec: &PodSpec) -> bool {
     })
 }
 
-/// What admission and the containers' variables ask of the node. Not its features: these the
-/// runtime says anew. Not the volumes that are attached to it: whether they still are is the
-/// cluster's to say. Nor its taints: what was
-/// here despite them is not to be failed for them.
+/// The node, reduced to what admission and environment variables need. Features are left out
+/// because the runtime reports them. Attached volumes are left out because only the cluster knows
+/// whether they still are. Taints are left out because they must not fail a pod that already ran
+/// here.
 pub(super) fn node(node: &Node) -> Node {
     let status = node.status.as_ref();
     Node {
@@ -137,7 +137,7 @@ mod tests {
         assert!(asks(
             json!({"term": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}})
         ));
-        // As a daemon set's pods are bound.
+        // A daemon set's pods are bound like this.
         assert!(!asks(json!({"term": {"matchFields": [
             {"key": "metadata.name", "operator": "In", "values": ["node"]}
         ]}})));

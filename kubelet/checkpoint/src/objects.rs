@@ -1,4 +1,5 @@
-//! The objects that pods name: from the API server, and while it is away as they were last.
+//! The API objects that pods refer to, from the API server, or from the checkpoint during an
+//! outage.
 
 use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
 
@@ -26,15 +27,15 @@ use super::{
     store::StoreError,
 };
 
-/// An API server that did not answer by then is away.
+/// The API server is considered away if it does not answer within this time.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the API server has; while it is away, what the checkpoint has. What it refuses, and
-/// what it says there is none of, is not had from the checkpoint. Nor is what it is only slow
-/// to tell, once it has told the pods: an object that is out of date is worse than none.
+/// Objects from the API server, or from the checkpoint while the server is away. The checkpoint is
+/// not used for an object that the server rejects or does not have. Nor is it used if the server is
+/// only slow to send an object, once it has listed the pods: an outdated object is worse than none.
 ///
-/// Attachments of volumes are not kept: whether a volume that was attached still is, and is
-/// not another node's by now, is the cluster's to say. Pods with such volumes wait for it.
+/// Volume attachments are not kept: only the cluster knows whether a volume is still attached here
+/// or by now to another node. Pods with such volumes wait for the API server.
 pub struct KeptObjects {
     server: Arc<dyn Objects>,
     checkpoint: Arc<Checkpoint>,
@@ -50,9 +51,9 @@ impl fmt::Debug for KeptObjects {
     }
 }
 
-/// What is asked for.
+/// A requested object.
 struct Asked {
-    /// `None` if there can be no such object.
+    /// `None` if the name is invalid.
     entry: Option<Entry>,
     resource: &'static str,
     name: String,
@@ -77,8 +78,8 @@ impl Asked {
 }
 
 impl KeptObjects {
-    /// The objects of `server`, which are kept in `checkpoint`. `is_away` says whether the
-    /// server cannot be reached.
+    /// The objects of `server`, which are kept in `checkpoint`. `is_away` says whether the server
+    /// is unreachable.
     pub fn new(
         server: Arc<dyn Objects>,
         checkpoint: Arc<Checkpoint>,
@@ -91,13 +92,13 @@ impl KeptObjects {
         }
     }
 
-    /// Whether nothing is to be had from the server for now.
+    /// Whether objects cannot be expected from the server for now.
     fn is_alone(&self) -> bool {
         !self.checkpoint.is_told() || (self.is_away)()
     }
 
-    /// The server's answer, or what was kept: `Ok(Err(_))` for that. A `NotFound` of the
-    /// server has it forgotten.
+    /// Returns the server's answer, or the kept object as `Ok(Err(_))`. If the server answers
+    /// `NotFound`, the kept object is removed.
     async fn ask<T, K>(
         &self,
         asked: &Asked,
@@ -167,8 +168,9 @@ impl KeptObjects {
     ) -> Result<TokenRequestStatus, ObjectError> {
         let token = match self.ask::<_, TokenRequestStatus>(&asked, answer).await? {
             Ok(token) => token,
-            // It may have expired. The pod starts with it, and has it renewed as soon as the
-            // API server is back: whoever keeps tokens asks for a new one until it is fresh.
+            // The token may have expired. The pod starts with it; the token cache requests a new
+            // one on each use until it gets a fresh one, so it is renewed once the API server is
+            // back.
             Err(kept) => return Ok(kept),
         };
         if let Some(entry) = asked.entry {
@@ -177,7 +179,7 @@ impl KeptObjects {
         Ok(token)
     }
 
-    /// Objects that are asked for together, and which of them are kept.
+    /// Reads a group of objects. Those for which `is_kept` holds are kept.
     async fn objects<K>(
         &self,
         asked: Asked,
@@ -204,7 +206,7 @@ impl KeptObjects {
     }
 }
 
-/// Why the API server did not answer, without what it was asked for.
+/// The cause without the object's name.
 fn reason(error: &ObjectError) -> String {
     match error {
         ObjectError::Unavailable { message, .. } => message.clone(),
@@ -212,14 +214,15 @@ fn reason(error: &ObjectError) -> String {
     }
 }
 
-/// Whether pods in `namespace` find a service: their own, and the API server's.
+/// Whether a service is visible to pods in `namespace`: it is in the namespace, or is the API
+/// server's.
 fn is_found_in(service: &Service, namespace: &str) -> bool {
     let own = service.metadata.namespace.as_deref();
     let name = service.metadata.name.as_deref();
     own == Some(namespace) || (own, name) == (Some("default"), Some("kubernetes"))
 }
 
-/// What changes whenever the object does; `None` if nothing of it does.
+/// A version that changes with the object; `None` if it has none.
 fn version<K: Resource<DynamicType = ()>>(object: &K) -> Option<String> {
     let metadata = object.meta();
     let uid = metadata.uid.as_deref().unwrap_or_default();
@@ -227,7 +230,7 @@ fn version<K: Resource<DynamicType = ()>>(object: &K) -> Option<String> {
     Some(format!("{uid}/{version}"))
 }
 
-/// The entry of a token: that of a pod, for what is asked.
+/// The entry of a token, for its pod and the other parameters of the request.
 fn token_entry(namespace: &str, account: &str, request: &TokenRequestSpec) -> Option<Entry> {
     let pod = request.bound_object_ref.as_ref()?;
     let uid = pod.uid.as_deref()?;
@@ -243,7 +246,7 @@ fn token_entry(namespace: &str, account: &str, request: &TokenRequestSpec) -> Op
 
 const TRUST_BUNDLE: &str = "clustertrustbundle.certificates.k8s.io";
 
-/// It leads to nothing else.
+/// For objects without references to others.
 fn nothing<K>(_: &K) -> BTreeSet<Entry> {
     BTreeSet::new()
 }

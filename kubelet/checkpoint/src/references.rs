@@ -1,4 +1,4 @@
-//! What is needed beside a pod to start it.
+//! References from pods to the objects that they need to start.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::entry::{Entry, Kind};
 
-/// What a pod names: its own, and not what that names in its turn.
+/// The direct references of a pod.
 pub(super) fn of_pod(pod: &Pod) -> BTreeSet<Entry> {
     let namespace = identity::namespace(pod);
     let mut found = Found::new(namespace);
@@ -37,22 +37,22 @@ pub(super) fn of_pod(pod: &Pod) -> BTreeSet<Entry> {
     found.entries
 }
 
-/// The services that pods of a namespace find.
+/// The services visible to pods in a namespace.
 pub(super) fn services(namespace: &str) -> Option<Entry> {
     Entry::new(Kind::Services, "", namespace)
 }
 
-/// A trust bundle.
+/// A cluster trust bundle.
 pub(super) fn trust_bundle(name: &str) -> Option<Entry> {
     Entry::new(Kind::TrustBundle, "", &digest(name))
 }
 
-/// The trust bundles of a signer.
+/// The cluster trust bundles of a signer.
 pub(super) fn signer_bundles(signer_name: &str) -> Option<Entry> {
     Entry::new(Kind::SignerBundles, "", &digest(signer_name))
 }
 
-/// A name of a file for what has colons and slashes in its own.
+/// A file name for an object whose name may have colons and slashes.
 fn digest(name: &str) -> String {
     format!("{:x}", Sha256::digest(name))
 }
@@ -65,7 +65,7 @@ pub(super) fn of_claim(claim: &PersistentVolumeClaim) -> BTreeSet<Entry> {
     entry.into_iter().collect()
 }
 
-/// What its driver needs to have a volume on this node.
+/// The CSI driver of a volume, and the secrets that it needs on this node.
 pub(super) fn of_volume(volume: &PersistentVolume) -> BTreeSet<Entry> {
     let spec = volume.spec.as_ref();
     let Some(csi) = spec.and_then(|spec| spec.csi.as_ref()) else {

@@ -1,4 +1,4 @@
-//! Encryption of what nobody but this node is to read.
+//! Encryption and authentication of the checkpoint's files.
 
 use std::{
     fmt, fs, io,
@@ -14,25 +14,25 @@ use ring::{
 };
 use tracing::warn;
 
-/// Bytes of a key.
+/// Length of a key in bytes.
 const KEY_LEN: usize = 32;
-/// What the key of marks is made from, beside the key itself: each is for one use.
+/// Label for deriving the MAC key, so that each key has a single use.
 const MAC_KEY_LABEL: &[u8] = b"kubelet-checkpoint v1 hmac-sha256";
-/// Of a file that others than its owner may read.
+/// Mode bits of a file that group or others can read.
 const OTHERS_READ: u32 = 0o044;
 
-/// Why a key cannot be had.
+/// Why a key is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// Its file cannot be read.
+    /// The key file cannot be read.
     #[error("--bootstrap-checkpoint-key: cannot read {}: {source}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// Its file has no key.
+    /// The key file does not contain a key.
     #[error(
         "--bootstrap-checkpoint-key: {} has no key: it must have 32 bytes, as they are or in base64 \
          (as `openssl rand -base64 32` writes them)",
@@ -41,13 +41,14 @@ pub enum KeyError {
     Format(PathBuf),
 }
 
-/// The random numbers of the system cannot be had.
+/// The system provides no random numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it cannot be encrypted: the system gives no random numbers")]
 pub struct Unsealable;
 
-/// A key of AES-256-GCM, and one of HMAC-SHA256 that is made from it. Each text has a nonce by chance, which is safe for some 2^32 texts
-/// of one key (NIST SP 800-38D, 8.3): more than a node writes in its life.
+/// A key for AES-256-GCM, and a derived one for HMAC-SHA256. Each text has a random nonce, which is
+/// safe for about 2^32 texts per key (NIST SP 800-38D, 8.3): more than a node writes in its
+/// lifetime.
 pub struct SealingKey {
     key: LessSafeKey,
     mac: hmac::Key,
@@ -61,10 +62,10 @@ impl fmt::Debug for SealingKey {
 }
 
 impl SealingKey {
-    /// Reads the key from a file: 32 bytes, or their base64. Blocks on the file.
+    /// Reads the key from a file: 32 bytes, plain or in base64. Blocks on the file.
     ///
     /// # Errors
-    /// The file cannot be read, or has something else.
+    /// The file cannot be read or does not contain a key.
     pub fn read(path: &Path) -> Result<Self, KeyError> {
         let bytes = fs::read(path).map_err(|source| KeyError::Read {
             path: path.to_owned(),
@@ -94,11 +95,11 @@ impl SealingKey {
         })
     }
 
-    /// Encrypts a text: the nonce, what comes of the text, and the tag. It is opened only
-    /// where `context` is the same.
+    /// Encrypts a text. The result is the nonce, the ciphertext and the tag; decryption requires
+    /// the same `context`.
     ///
     /// # Errors
-    /// There are no random numbers.
+    /// The system provides no random numbers.
     pub fn seal(&self, context: &[u8], text: &[u8]) -> Result<Vec<u8>, Unsealable> {
         let mut nonce = [0; NONCE_LEN];
         self.random.fill(&mut nonce).map_err(|_| Unsealable)?;
@@ -112,8 +113,7 @@ impl SealingKey {
         Ok(sealed)
     }
 
-    /// The text; `None` if it was encrypted by another key or for another context, or was
-    /// changed since.
+    /// Decrypts a text; `None` if it was encrypted with another key or context, or was modified.
     pub fn open(&self, context: &[u8], sealed: &[u8]) -> Option<Vec<u8>> {
         let (nonce, body) = sealed.split_at_checked(NONCE_LEN)?;
         let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
@@ -124,19 +124,19 @@ impl SealingKey {
         Some(body)
     }
 
-    /// The mark of a text, in base64, that nobody makes without the key.
+    /// The MAC of a text, in base64.
     pub fn mac(&self, text: &[u8]) -> String {
         STANDARD.encode(hmac::sign(&self.mac, text))
     }
 
-    /// Whether that is the mark of a text.
+    /// Whether `mark` is the MAC of a text.
     pub fn is_mac(&self, mark: &str, text: &[u8]) -> bool {
         let mark = STANDARD.decode(mark);
         mark.is_ok_and(|mark| hmac::verify(&self.mac, text, &mark).is_ok())
     }
 }
 
-/// Whether others than the owner may read a file of this mode.
+/// Whether group or others can read a file of this mode.
 const fn is_exposed(mode: u32) -> bool {
     mode & OTHERS_READ != 0
 }
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(open(&key, b"secrets default a", &sealed[..5]), None);
         let other = SealingKey::parse(&[8; KEY_LEN]).unwrap();
         assert_eq!(open(&other, b"secrets default a", &sealed), None);
-        // Nobody sees that two texts are the same.
+        // Equal texts must not look equal.
         assert_ne!(key.seal(b"secrets default a", b"password").unwrap(), sealed);
     }
 

@@ -1,4 +1,4 @@
-//! What is kept, and what is to be written of it.
+//! The state of a checkpoint: its entries, and pending writes and removals.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,57 +19,56 @@ use super::{
     references,
 };
 
-/// What is to be done with each file: it is written, or removed.
+/// The pending operation of each file: a write of this content, or a removal.
 pub(super) type Due = BTreeMap<Entry, Option<Vec<u8>>>;
 
-/// What is kept.
+/// The state of a checkpoint.
 ///
-/// Invariant: once all that is due is done, there is a file of each entry that is kept, and
-/// of no other.
+/// Invariant: once all pending operations are done, exactly the kept entries have a file.
 #[derive(Debug, Default)]
 pub(super) struct State {
     kept: BTreeMap<Entry, Kept>,
-    /// Those of the kept pods that are known; a corrupt file's is not.
+    /// The kept pods, except those whose file is corrupt.
     pods: BTreeMap<Entry, KeptPod>,
-    /// What pods that are not over need beside themselves.
+    /// The objects that are needed by pods which have not ended.
     named: BTreeSet<Entry>,
     due: Due,
-    /// What was due, and could not be done.
+    /// Operations that failed.
     failed: Due,
-    /// There is no key to what is secret: that is of no use to anybody.
+    /// Secrets are not kept because there is no key.
     is_keyless: bool,
-    /// Whether the API server has said which pods there are. Nothing goes before.
+    /// Whether the API server has listed the pods. Nothing is removed before.
     is_told: bool,
 }
 
 #[derive(Debug, Default)]
 struct Kept {
-    /// The version that was written; `None` if whatever comes is to be written.
+    /// The version that was written; `None` if the next one must be written in any case.
     version: Option<String>,
-    /// What it leads to.
+    /// The entries that it refers to.
     names: BTreeSet<Entry>,
 }
 
 #[derive(Debug)]
 struct KeptPod {
     pod: Arc<Pod>,
-    /// Of what was written.
+    /// The fingerprint of the written pod.
     fingerprint: Option<Fingerprint>,
     names: BTreeSet<Entry>,
 }
 
-/// An object that the API server gave.
+/// An object from the API server.
 pub(super) struct Answered {
     pub(super) entry: Entry,
-    /// Changes with it; `None` if it has no version.
+    /// Changes with the object; `None` if the object has no version.
     pub(super) version: Option<String>,
     pub(super) text: Vec<u8>,
-    /// What it leads to.
+    /// The entries that it refers to.
     pub(super) names: BTreeSet<Entry>,
 }
 
 impl State {
-    /// Nothing is kept yet; nor will be what is secret, unless `keeps_secrets`.
+    /// An empty state. Secrets are kept only if `keeps_secrets` is set.
     pub(super) fn new(keeps_secrets: bool) -> Self {
         Self {
             is_keyless: !keeps_secrets,
@@ -77,7 +76,7 @@ impl State {
         }
     }
 
-    /// There is a file of this entry, which leads to `names`.
+    /// Adds an entry from an existing file, with its references.
     pub(super) fn found(&mut self, entry: Entry, names: BTreeSet<Entry>) {
         let kept = Kept {
             version: None,
@@ -86,7 +85,7 @@ impl State {
         self.kept.insert(entry, kept);
     }
 
-    /// There is a file of this pod, which is good.
+    /// Adds a pod that was read from its file.
     pub(super) fn found_pod(&mut self, entry: Entry, pod: Pod) {
         let kept = KeptPod {
             names: references::of_pod(&pod),
@@ -96,7 +95,7 @@ impl State {
         self.pods.insert(entry, kept);
     }
 
-    /// The pods that are known.
+    /// The known pods.
     pub(super) fn pods(&self) -> Vec<Arc<Pod>> {
         self.pods
             .values()
@@ -104,12 +103,12 @@ impl State {
             .collect()
     }
 
-    /// What is to be done with files.
+    /// Takes the pending operations.
     pub(super) fn take_due(&mut self) -> Due {
         mem::take(&mut self.due)
     }
 
-    /// What is still to be done with a file.
+    /// The pending or failed operation of an entry.
     pub(super) fn due(&self, entry: &Entry) -> Option<&Option<Vec<u8>>> {
         self.due.get(entry).or_else(|| self.failed.get(entry))
     }
@@ -119,25 +118,24 @@ impl State {
         self.due.insert(entry, text);
     }
 
-    /// What was due of an entry could not be done. It is forgotten if something else is due
-    /// by now.
+    /// Records that an operation failed. It is dropped if another one is pending for the entry.
     pub(super) fn failed(&mut self, entry: &Entry, text: &Option<Vec<u8>>) {
         if !self.due.contains_key(entry) {
             self.failed.insert(entry.clone(), text.clone());
         }
     }
 
-    /// Has done what could not be done before.
+    /// Makes failed operations pending again.
     pub(super) fn retry(&mut self) {
         self.due.append(&mut self.failed);
     }
 
-    /// Whether the API server has said which pods there are.
+    /// Whether the API server has listed the pods.
     pub(super) const fn is_told(&self) -> bool {
         self.is_told
     }
 
-    /// These are all pods.
+    /// Records the complete list of pods.
     pub(super) fn set_pods(&mut self, pods: &[Arc<Pod>]) {
         let now: BTreeSet<Entry> = pods.iter().filter_map(|pod| self.write_pod(pod)).collect();
         let known = self.kept.keys().filter(|entry| entry.kind() == Kind::Pod);
@@ -152,13 +150,13 @@ impl State {
         self.settle();
     }
 
-    /// This pod is new, or another than before.
+    /// Records a pod that was added or modified.
     pub(super) fn put_pod(&mut self, pod: &Arc<Pod>) {
         self.write_pod(pod);
         self.settle();
     }
 
-    /// This pod is gone.
+    /// Records that a pod was deleted.
     pub(super) fn remove_pod(&mut self, pod: &Pod) {
         let Some(entry) = Entry::of_pod(pod) else {
             return;
@@ -170,8 +168,8 @@ impl State {
         }
     }
 
-    /// Has the pods that have ended by now kept as such, and the containers that were
-    /// started: the API server may hear of it only after a reboot.
+    /// Records ended pods and started containers. The API server may learn of them only after a
+    /// reboot.
     pub(super) fn note(&mut self, status: impl Fn(&PodUid) -> Option<Arc<PodStatus>>) {
         let running = self
             .pods
@@ -191,7 +189,7 @@ impl State {
         }
     }
 
-    /// Has a pod written, if it is to be kept and another in what matters.
+    /// Schedules the write of a pod if it is kept and differs in what matters. Returns its entry.
     fn write_pod(&mut self, pod: &Arc<Pod>) -> Option<Entry> {
         if identity::is_mirror(pod) {
             return None;
@@ -199,7 +197,7 @@ impl State {
         let entry = Entry::of_pod(pod)?;
         let known = self.pods.get(&entry);
         let known = known.filter(|known| PodUid::of(&known.pod) == PodUid::of(pod));
-        // What has ended here has, though the API server does not know yet.
+        // A pod that has ended here stays so, even if the API server does not know it yet.
         let status = known.and_then(|known| known.pod.status.as_ref());
         let news = status.and_then(|status| with_news(pod, status));
         let pod = news.unwrap_or_else(|| Arc::clone(pod));
@@ -226,14 +224,14 @@ impl State {
         Some(entry)
     }
 
-    /// Whether an object is to be kept that is not kept as it is now.
+    /// Whether the object is needed and its version is not written yet.
     pub(super) fn wants(&self, entry: &Entry, version: Option<&str>) -> bool {
         let kept = self.kept.get(entry);
         let kept = kept.and_then(|kept| kept.version.as_deref());
         self.is_needed(entry) && (version.is_none() || kept != version)
     }
 
-    /// Has an object written.
+    /// Schedules the write of an object.
     pub(super) fn keep(&mut self, answered: Answered) {
         let kept = Kept {
             version: answered.version,
@@ -248,7 +246,7 @@ impl State {
         }
     }
 
-    /// Has a file removed.
+    /// Schedules the removal of a file.
     pub(super) fn forget(&mut self, entry: &Entry) {
         self.pods.remove(entry);
         if self.kept.remove(entry).is_some() {
@@ -256,7 +254,8 @@ impl State {
         }
     }
 
-    /// Finds what is needed, and has everything else removed.
+    /// Determines the needed entries, and removes all others once the API server has listed the
+    /// pods.
     pub(super) fn settle(&mut self) {
         let going_on = self
             .pods
@@ -295,8 +294,7 @@ impl State {
     }
 }
 
-/// The pod with what `known` says of it that its own status does not; `None` if that is
-/// nothing.
+/// The pod with the news of `known` that its own status lacks; `None` if there are none.
 fn with_news(pod: &Pod, known: &PodStatus) -> Option<Arc<Pod>> {
     let none = PodStatus::default();
     let status = pod.status.as_ref().unwrap_or(&none);

@@ -1,9 +1,9 @@
-//! The files of a checkpoint, one for each entry. Everything here blocks.
+//! The files of a checkpoint, one per entry. All calls block.
 //!
-//! A file is a line and what it is of. The line says that, and has a checksum over all the
-//! rest: `kubelet-checkpoint v1 pods default web plain sha256:<hex>`. What is secret is
-//! encrypted, for its own place alone; with a key, all else has in the place of the checksum
-//! what only who has the key can make: `hmac-sha256:<base64>`.
+//! A file is a line with the entry's identity, then the content. The line ends with a checksum over
+//! the rest of the file: `kubelet-checkpoint v1 pods default web plain sha256:<hex>`. Secrets are
+//! encrypted for their own entry alone. With a key, all other files have a MAC, which requires the
+//! key, instead of the checksum: `hmac-sha256:<base64>`.
 
 use std::{
     collections::BTreeMap,
@@ -23,59 +23,59 @@ use super::{
     sealed::{SealingKey, Unsealable},
 };
 
-/// How a file begins.
+/// The first words of a file.
 const FORMAT: &str = "kubelet-checkpoint v1";
 const PLAIN: &str = "plain";
 const SEALED: &str = "aes-256-gcm";
-/// What the line ends with.
+/// Algorithms of the checksum or MAC at the end of the line.
 const SUM: &str = "sha256";
 const MAC: &str = "hmac-sha256";
-/// Of a directory that others than its owner may write to.
+/// Mode bits of a directory that group or others can write to.
 const OTHERS_WRITE: u32 = 0o022;
-/// What is being written; no object has such a name.
+/// Name of a file while it is written; no object can have this name.
 const NEW: &str = ".new";
-/// Bytes of one file at most. No object of the API server is as large.
+/// Maximum size of a file in bytes. No object of the API server is as large.
 const FILE_LIMIT: u64 = 4 << 20;
-/// Bytes of all files at most.
+/// Maximum size of all files in bytes.
 const LIMIT: u64 = 256 << 20;
 
 /// Why a file cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The file system refuses.
+    /// A file system operation failed.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The file is not what was written.
+    /// The file is corrupt.
     #[error("{} is corrupt: {why}", path.display())]
     Corrupt {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The cause.
         why: String,
     },
-    /// The file is not for this key, or not what was written.
+    /// The file was encrypted with another key, or modified.
     #[error(
         "{} cannot be decrypted: it was encrypted with another key than that of \
          --bootstrap-checkpoint-key, or somebody changed it",
         .0.display()
     )]
     Sealed(PathBuf),
-    /// The file was written with a key.
+    /// Reading or writing the file requires a key, and there is none.
     #[error("{} was written with a key, and there is no --bootstrap-checkpoint-key", .0.display())]
     NoKey(PathBuf),
-    /// The file is not of who has the key, or not what was written.
+    /// The MAC of the file is missing or wrong.
     #[error(
         "{} cannot be trusted: it was written without the key of --bootstrap-checkpoint-key or \
          with another one, or it is damaged, or somebody changed it",
         .0.display()
     )]
     Untrusted(PathBuf),
-    /// Others could have written what is in the directory.
+    /// Other users could have written to the directory.
     #[error(
         "{path}: {why}, who could have this node run anything: `chown {user} {path}`, \
          `chmod go-w {path}`, and remove what is in it if that is not this node's",
@@ -84,9 +84,9 @@ pub enum StoreError {
     Exposed {
         /// The directory.
         path: PathBuf,
-        /// To whom.
+        /// The owner or mode that allows it.
         why: String,
-        /// Who is to own it.
+        /// The user that must own it.
         user: u32,
     },
     /// The file cannot be encrypted.
@@ -94,10 +94,10 @@ pub enum StoreError {
     Unsealable {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: Unsealable,
     },
-    /// There is no room for the file.
+    /// The file exceeds a size limit.
     #[error(
         "{}: there is no room for {size} bytes: a file may have {file_limit}, and all together {limit}",
         path.display(), file_limit = FILE_LIMIT
@@ -105,9 +105,9 @@ pub enum StoreError {
     Full {
         /// The file.
         path: PathBuf,
-        /// Its bytes.
+        /// Its size in bytes.
         size: u64,
-        /// What all files may have together, in bytes.
+        /// The maximum size of all files in bytes.
         limit: u64,
     },
 }
@@ -118,16 +118,16 @@ pub struct Store {
     dir: PathBuf,
     key: Option<SealingKey>,
     limit: u64,
-    /// Bytes of every file. Held while one is written or removed.
+    /// Sizes of all files in bytes. Locked while a file is written or removed.
     sizes: Mutex<BTreeMap<Entry, u64>>,
 }
 
 impl Store {
-    /// The files of a directory, which is made if it is not there. What is secret is kept
-    /// only with a `key`. What is odd in the directory is said in the log and passed over.
+    /// Opens a directory, which is created if missing. Secrets are kept only with a `key`.
+    /// Unexpected or unreadable parts of the directory are skipped.
     ///
     /// # Errors
-    /// The directory cannot be made or read, or is not this user's alone.
+    /// The directory cannot be created or read, or other users can write to it.
     pub fn open(dir: &Path, key: Option<SealingKey>) -> Result<Self, StoreError> {
         make_dir(dir).map_err(at(dir))?;
         check_owner(dir)?;
@@ -158,20 +158,20 @@ impl Store {
         &self.dir
     }
 
-    /// Whether what is of that kind is kept.
+    /// Whether entries of this kind are kept.
     pub const fn keeps(&self, kind: Kind) -> bool {
         !kind.is_secret() || self.key.is_some()
     }
 
-    /// Everything that there is a file of, good or not.
+    /// All entries with a file, valid or not.
     pub fn entries(&self) -> Vec<Entry> {
         self.sizes.lock().keys().cloned().collect()
     }
 
-    /// What was written of an entry; `None` if there is no file.
+    /// Reads the content of an entry; `None` if there is no file.
     ///
     /// # Errors
-    /// The file cannot be read, or is not what was written.
+    /// The file cannot be read or is invalid.
     pub fn read(&self, entry: &Entry) -> Result<Option<Vec<u8>>, StoreError> {
         let path = entry.path(&self.dir);
         let corrupt = |why: &str| StoreError::Corrupt {
@@ -226,10 +226,10 @@ impl Store {
         }
     }
 
-    /// The object that was written of an entry; `None` if there is no file.
+    /// Reads the object of an entry; `None` if there is no file.
     ///
     /// # Errors
-    /// The file cannot be read, or has no such object.
+    /// The file cannot be read or is invalid.
     pub fn read_object<K: DeserializeOwned>(&self, entry: &Entry) -> Result<Option<K>, StoreError> {
         let Some(text) = self.read(entry)? else {
             return Ok(None);
@@ -243,11 +243,11 @@ impl Store {
         }
     }
 
-    /// Writes an entry whole or not at all, so that it outlasts a power cut; nothing, if it
-    /// is there already.
+    /// Writes an entry atomically, and so that it survives a power failure. Does nothing if the
+    /// content is unchanged.
     ///
     /// # Errors
-    /// It cannot be written, or would take more room than there is; what was there stays.
+    /// The file cannot be written or exceeds a size limit; the previous file stays.
     pub fn write(&self, entry: &Entry, text: &[u8]) -> Result<(), StoreError> {
         let mut sizes = self.sizes.lock();
         if matches!(self.read(entry), Ok(Some(written)) if written == text) {
@@ -296,7 +296,7 @@ impl Store {
     /// Removes the file of an entry, if there is one.
     ///
     /// # Errors
-    /// It cannot be removed.
+    /// The file cannot be removed.
     pub fn remove(&self, entry: &Entry) -> Result<(), StoreError> {
         let mut sizes = self.sizes.lock();
         let path = entry.path(&self.dir);
@@ -305,7 +305,7 @@ impl Store {
                 if let Some(dir) = path.parent() {
                     sync_dir(dir).map_err(at(dir))?;
                     if entry.kind().is_namespaced() {
-                        // Fails as long as there is something else of the namespace.
+                        // Fails if the namespace still has other files.
                         let _ = fs::remove_dir(dir);
                     }
                 }
@@ -326,12 +326,12 @@ fn at(path: &Path) -> impl Fn(io::Error) -> StoreError + use<> {
     }
 }
 
-/// How the first line of an entry's file begins.
+/// The first line of an entry's file, up to the form of the content.
 fn beginning(entry: &Entry) -> String {
     format!("{FORMAT} {} ", entry.words())
 }
 
-/// What the mark of a file is of.
+/// The input of a file's checksum or MAC.
 fn marked(said: &str, body: &[u8]) -> Vec<u8> {
     [said.as_bytes(), b"\n", body].concat()
 }
@@ -340,7 +340,7 @@ fn checksum(said: &str, body: &[u8]) -> String {
     format!("{:x}", Sha256::digest(marked(said, body)))
 }
 
-/// Whether nobody else could have put something into a directory.
+/// Checks that no other user could have written to a directory.
 fn check_owner(dir: &Path) -> Result<(), StoreError> {
     let metadata = fs::metadata(dir).map_err(at(dir))?;
     let user = rustix::process::geteuid().as_raw();
@@ -365,7 +365,7 @@ fn passed_over(path: &Path, error: &io::Error) {
     error!(path = %path.display(), %error, "passing over a part of the checkpoint");
 }
 
-/// Names and metadata of what is in a directory, if it is there.
+/// Names and metadata of the files in a directory; none if it does not exist.
 fn names(dir: &Path) -> Vec<(String, fs::Metadata)> {
     let read = match fs::read_dir(dir) {
         Ok(read) => read,
@@ -388,7 +388,7 @@ fn names(dir: &Path) -> Vec<(String, fs::Metadata)> {
     names
 }
 
-/// Adds the files of a directory to `sizes`. What was not written to its end goes.
+/// Adds the files of a directory to `sizes`, and removes an incomplete one.
 fn list(dir: &Path, kind: Kind, namespace: &str, sizes: &mut BTreeMap<Entry, u64>) {
     for (name, metadata) in names(dir) {
         if name == NEW {
@@ -404,14 +404,14 @@ fn list(dir: &Path, kind: Kind, namespace: &str, sizes: &mut BTreeMap<Entry, u64
     }
 }
 
-/// Puts a file in the place of what is there, in one step.
+/// Atomically replaces a file.
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let dir = path.parent().unwrap_or(Path::new("/"));
     make_dir(dir)?;
     let new = dir.join(NEW);
     let written = write_new(&new, bytes).and_then(|()| fs::rename(&new, path));
     if written.is_err() {
-        // What is left of it is never read.
+        // The rest is never read.
         let _ = fs::remove_file(&new);
     }
     written?;
@@ -430,7 +430,7 @@ fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Makes a directory and those above it, for its owner alone.
+/// Creates a directory and its parents, for the owner alone.
 fn make_dir(dir: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(dir) {
         Ok(()) => dir.parent().map_or(Ok(()), sync_dir),
@@ -446,7 +446,7 @@ fn make_dir(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// What was renamed or removed in it stays so after a power cut.
+/// Makes renames and removals in a directory survive a power failure.
 fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }

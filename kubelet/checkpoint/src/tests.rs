@@ -14,17 +14,17 @@ use serde_json::{Value, json};
 
 use super::{objects::KeptObjects, *};
 
-/// How the API server answers.
+/// The behaviour of the API server.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Mood {
-    /// With an object of that name.
+    /// It returns an object of the requested name.
     #[default]
     Serves,
     NotFound,
     Refuses,
     Away,
     Silent,
-    /// It answers, and has not told the objects yet.
+    /// It answers, but its watches have no data yet.
     Slow,
 }
 
@@ -177,7 +177,7 @@ impl Setup {
         }
     }
 
-    /// A kubelet, with a key or without.
+    /// Starts a kubelet, with a key or without.
     async fn start(&self, has_key: bool) -> (Arc<Checkpoint>, KeptObjects) {
         let key = self.dir.path().join("key");
         fs::write(&key, [7; 32]).unwrap();
@@ -202,7 +202,7 @@ impl Setup {
     }
 }
 
-/// Has everything written.
+/// Executes all pending writes and removals.
 async fn flush(checkpoint: &Checkpoint) {
     let cancel = CancellationToken::new();
     cancel.cancel();
@@ -236,7 +236,7 @@ fn request() -> TokenRequestSpec {
     }
 }
 
-/// Has everything asked for that the pod needs.
+/// Requests every object that the pod needs.
 async fn ask(objects: &KeptObjects) {
     objects.config_map("shop", "settings").await.unwrap();
     objects.secret("shop", "login").await.unwrap();
@@ -315,7 +315,7 @@ async fn what_a_slow_server_is_about_to_say_is_waited_for() {
     checkpoint.set_pods(&[pod()]);
     let error = objects.secret("shop", "login").await.unwrap_err();
     assert!(matches!(error, ObjectError::NotSynced { .. }), "{error}");
-    // Not so while it cannot be reached at all.
+    // The checkpoint is used if the server is unreachable.
     setup.is(Mood::Away);
     objects.secret("shop", "login").await.unwrap();
 }
@@ -335,7 +335,7 @@ async fn what_cannot_be_written_is_written_later() {
     tokio::time::sleep(Duration::from_secs(300)).await;
     fs::remove_file(&blocked).unwrap();
     assert!(!setup.path("pods/shop/web").exists());
-    // Nothing happens to the pod meanwhile.
+    // The pod does not change in the meantime.
     tokio::time::sleep(RETRY_MAX + RETRY_BASE).await;
     assert!(setup.path("pods/shop/web").exists());
     cancel.cancel();

@@ -1,5 +1,4 @@
-//! Who this node is to the API server: what its kubeconfig says, or what a bootstrap
-//! token gets it.
+//! This node's client certificate: from its kubeconfig, or requested with a bootstrap token.
 
 mod usable;
 
@@ -31,12 +30,12 @@ use crate::{
     kubeconfig::{ClusterAccess, KubeconfigError},
 };
 
-/// How long the first request may stay undecided, as upstream.
+/// How long the first request may stay pending, as upstream.
 const DECISION: Duration = Duration::from_secs(3600);
 const RETRY: Duration = Duration::from_secs(5);
-/// Name of pairs, as upstream.
+/// Prefix of the certificate files, as upstream.
 const PREFIX: &str = "kubelet-client";
-/// Where the first key is kept until there is a certificate of it, as upstream.
+/// File of the first key until its certificate is issued, as upstream.
 const FIRST_KEY: &str = "kubelet-client.key.tmp";
 
 /// How this node identifies itself to the API server.
@@ -50,36 +49,36 @@ pub struct IdentityOptions {
     pub cert_dir: PathBuf,
     /// Renew the client certificate (`rotateCertificates`).
     pub rotate_certificates: bool,
-    /// Start with an expired certificate too: pods come from a checkpoint until the API server
+    /// Start even with an expired certificate: pods come from a checkpoint until the API server
     /// accepts this node again.
     pub starts_offline: bool,
 }
 
-/// Why the API server cannot be asked.
+/// Why the API server cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
-    /// The kubeconfig is of no use.
+    /// The kubeconfig is unusable.
     #[error(transparent)]
     Kubeconfig(#[from] KubeconfigError),
-    /// No client comes of it.
+    /// The client cannot be set up.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// The node has no certificate, and no way to get one.
+    /// The node has no valid client certificate and cannot request one.
     #[error("{kubeconfig}: {reason}, and --bootstrap-kubeconfig is of no use either: {source}")]
     Bootstrap {
         /// The kubeconfig.
         kubeconfig: String,
-        /// Why that is of no use.
+        /// Why the kubeconfig is unusable.
         reason: String,
-        /// Why the other is not.
+        /// Why the bootstrap kubeconfig is unusable.
         source: Box<KubeconfigError>,
     },
-    /// The reading was given up.
+    /// The kubelet is shutting down.
     #[error("stopped")]
     Stopped,
 }
 
-/// What keeps this node's certificate: to be run beside everything else.
+/// Obtains and renews this node's client certificate while its `run` is polled.
 #[derive(Debug)]
 pub struct IdentityKeeper {
     options: IdentityOptions,
@@ -91,22 +90,22 @@ pub struct IdentityKeeper {
 
 #[derive(Debug)]
 enum State {
-    /// There is none yet.
+    /// There is no certificate yet.
     Bootstrap(ClusterAccess),
-    /// The kubeconfig's, or the one that replaced it.
+    /// There is a certificate, or the user needs none.
     Present {
         access: ClusterAccess,
         pair: Option<Arc<Pair>>,
-        /// It came with the kubeconfig and is to be replaced by the node's own.
+        /// The certificate comes from the kubeconfig, and the node replaces it by one of its own.
         is_foreign: bool,
     },
 }
 
-/// The API server that the options name, and what keeps the node's certificate. Requests
-/// wait while the first certificate is awaited.
+/// Returns the API server of the options, and the keeper of the node's client certificate. Requests
+/// wait for the first certificate if there is none yet.
 ///
 /// # Errors
-/// Which file is of no use, and why.
+/// The file that is unusable, and the cause.
 pub async fn join(
     options: &IdentityOptions,
     node_name: &str,
@@ -145,9 +144,9 @@ fn open(options: &IdentityOptions) -> Result<(ApiServer, State), JoinError> {
             );
             access
         }
-        // Upstream's kubelet exits here, and so does this one unless its pods are to start
-        // without the API server. kubeadm removes the bootstrap kubeconfig once the node has
-        // joined. An administrator's new certificate is taken without a restart.
+        // Upstream's kubelet exits here, and so does this one unless its pods can start without the
+        // API server. kubeadm removes the bootstrap kubeconfig once the node has joined. The
+        // kubelet picks up a new certificate from an administrator without a restart.
         (
             Err(error),
             Unusable {
@@ -179,8 +178,8 @@ fn open(options: &IdentityOptions) -> Result<(ApiServer, State), JoinError> {
     Ok((server, State::Bootstrap(access)))
 }
 
-/// The kubeconfig, written anew for a certificate that an earlier kubelet stored; `None`
-/// when there is none that holds.
+/// Writes the kubeconfig for a valid certificate that an earlier kubelet stored; `None` if there is
+/// no such certificate.
 fn restored(options: &IdentityOptions, bootstrap: &ClusterAccess) -> Option<ClusterAccess> {
     let pairs = PairStore::new(&options.cert_dir, PREFIX);
     let stored = pairs.current().ok().flatten();
@@ -206,7 +205,7 @@ fn present(
         };
         return Ok((server, state));
     }
-    // What was renewed before is newer than what the kubeconfig may have in itself.
+    // A renewed certificate is newer than one that is inlined in the kubeconfig.
     let pairs = PairStore::new(&options.cert_dir, PREFIX);
     let stored = pairs.current().unwrap_or_else(|error| {
         warn!(%error, "Cannot read the last client certificate");
@@ -219,7 +218,7 @@ fn present(
             Some(source) => {
                 let read = source.read().ok();
                 let pair = read.and_then(|(certificate, key)| Pair::parse(&certificate, &key).ok());
-                // kubeadm looks for it there, and has the kubeconfig name it.
+                // kubeadm expects the certificate there, and points the kubeconfig to it.
                 let valid = pair.as_ref().filter(|pair| holds(pair, now));
                 let stored = valid.map(|pair| pairs.update(pair));
                 if let Some(Err(error)) = stored {
@@ -247,13 +246,12 @@ fn present(
 }
 
 impl IdentityKeeper {
-    /// How often the certificate could not be renewed.
+    /// The counter of failed renewals.
     pub const fn renewals(&self) -> &Arc<RenewalMetrics> {
         &self.renewals
     }
 
-    /// Gets the first certificate where there is none, and renews it in time, until
-    /// cancelled.
+    /// Obtains the first certificate if there is none, and renews it in time, until cancelled.
     pub async fn run(self, cancel: CancellationToken) {
         let (pair, is_foreign) = match self.state {
             State::Bootstrap(ref access) => {
@@ -286,7 +284,7 @@ impl IdentityKeeper {
 
     async fn rotate(self, pair: Option<Arc<Pair>>, is_foreign: bool, cancel: CancellationToken) {
         let store = PairStore::new(&self.options.cert_dir, PREFIX);
-        // The template stays as it is.
+        // The template never changes.
         let (_templates, template) = watch::channel(Some(Template::of_node(&self.node_name)));
         let client = client_source(self.server.clone(), self.options);
         let mut manager = CertificateManager::new(CLIENT_SIGNER, store, template, client)
@@ -306,7 +304,7 @@ impl IdentityKeeper {
         tokio::join!(manager.run(cancel), show);
     }
 
-    /// The first certificate, however long it takes.
+    /// Requests the first certificate until one is issued.
     async fn bootstrap(&self, access: &ClusterAccess) -> Pair {
         let mut access = access.clone();
         let mut complaint = None;
@@ -327,7 +325,7 @@ impl IdentityKeeper {
                 }
             }
             time::sleep(jittered(RETRY)).await;
-            // A token that has expired is replaced in the file.
+            // An expired token may have been replaced in the file.
             if let Some(path) = self.options.bootstrap_kubeconfig.clone()
                 && let Ok(Ok(newer)) = blocking(move || ClusterAccess::read(&path)).await
             {
@@ -353,7 +351,7 @@ impl IdentityKeeper {
         let certificate = match outcome {
             Ok(certificate) => certificate,
             Err(error) => {
-                // A key whose request was refused would find the same request again.
+                // With the same key, a retry would find the failed request again.
                 if !matches!(error, RequestError::Create(_)) {
                     self.forget_first_key().await;
                 }
@@ -368,7 +366,7 @@ impl IdentityKeeper {
             blocking(move || kubeconfig_file::write(&path, &cluster, &pairs.current_path())).await;
         if let Ok(Err(error)) = written {
             let path = self.options.kubeconfig.display();
-            // The certificate is stored: the next start finds it.
+            // The certificate is stored, so the next start finds it.
             warn!(kubeconfig = %path, %error, "Cannot write the kubeconfig");
         }
         Ok(pair)
@@ -378,7 +376,7 @@ impl IdentityKeeper {
         self.options.cert_dir.join(FIRST_KEY)
     }
 
-    /// The key of a request that an earlier run sent, or else a new one.
+    /// The key of a request from an earlier run, or else a new key.
     async fn first_key(&self) -> Result<KeyPair, RotationError> {
         let path = self.first_key_path();
         let key = blocking(move || {
@@ -413,7 +411,7 @@ fn write_key(path: &std::path::Path, key: &KeyPair) -> io::Result<()> {
     files::replace_now(path, text.as_bytes(), 0o600)
 }
 
-/// A client of the user that a kubeconfig names.
+/// A client with the credentials of a kubeconfig.
 async fn client_of(access: ClusterAccess) -> Result<Client, String> {
     let client = blocking(move || {
         let server = ApiServer::new(&access)?;
@@ -426,8 +424,8 @@ async fn client_of(access: ClusterAccess) -> Result<Client, String> {
     }
 }
 
-/// Renews as the node itself. When its certificate has expired: with one that was put in
-/// its place since, or else with the bootstrap token, where there is one.
+/// Renews with the node's own certificate. If that has expired, renews with a certificate that
+/// replaced it in the meantime, or else with the bootstrap token, if there is one.
 fn client_source(server: ApiServer, options: IdentityOptions) -> ClientSource {
     Box::new(move |has_valid| -> BoxFuture<'static, _> {
         let (server, options) = (server.clone(), options.clone());
@@ -461,8 +459,8 @@ fn client_source(server: ApiServer, options: IdentityOptions) -> ClientSource {
     })
 }
 
-/// The pair of the kubeconfig or the one that is stored, if one of them holds: an
-/// administrator may have put it there. Blocks on files.
+/// The certificate of the kubeconfig or the stored one, if either is valid: an administrator may
+/// have replaced it. Blocks on files.
 fn repaired(options: &IdentityOptions) -> Option<Pair> {
     let of_kubeconfig = || {
         let source = ClusterAccess::read(&options.kubeconfig).ok()?.pair?;

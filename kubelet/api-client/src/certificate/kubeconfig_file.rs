@@ -1,4 +1,4 @@
-//! The kubeconfig that a node has once it has a certificate.
+//! The kubeconfig that the kubelet writes once it has a client certificate.
 
 use std::{io, path::Path};
 
@@ -6,14 +6,14 @@ use kube::config::Cluster;
 use kubelet_host::files;
 use serde_json::Value;
 
-/// Writes, whole or not at all, the kubeconfig that reaches `cluster` with the pair at
-/// `pem`, as upstream's after a bootstrap.
+/// Atomically writes a kubeconfig for `cluster` with the certificate and key in the file `pem`, as
+/// upstream does after a bootstrap.
 pub(super) fn write(path: &Path, cluster: &Cluster, pem: &Path) -> io::Result<()> {
     files::replace_now(path, text(cluster, pem).as_bytes(), 0o600)
 }
 
 fn text(cluster: &Cluster, pem: &Path) -> String {
-    // A JSON string is a YAML one.
+    // A JSON string is also a YAML string.
     let quoted = |text: &str| Value::String(text.to_owned()).to_string();
     let mut lines = vec![
         "apiVersion: v1".to_owned(),

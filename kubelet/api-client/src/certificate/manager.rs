@@ -1,4 +1,4 @@
-//! Keeps one certificate of this node: requests it, stores it, and renews it in time.
+//! Manages one certificate of this node: requests, stores and renews it.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -17,22 +17,22 @@ use super::{
     store::{PairStore, StoreError},
 };
 
-/// How long a request may stay undecided, as upstream.
+/// How long a request may stay pending, as upstream.
 const DECISION: Duration = Duration::from_secs(15 * 60);
-/// Before the second attempt; doubled for each further one, as upstream.
+/// Delay before the first retry; it doubles with each further one, as upstream.
 const FIRST_RETRY: Duration = Duration::from_secs(2);
 const MAX_RETRY: Duration = Duration::from_secs(32);
-/// After a certificate came, before another one is asked for.
+/// Pause after a certificate was issued, before the next request.
 const PAUSE: Duration = Duration::from_secs(1);
-/// A wall clock jumps, and machines sleep: it is looked at this often.
+/// Interval of checks, as the wall clock may jump and machines may be suspended.
 const LOOK: Duration = Duration::from_secs(600);
 
-/// Signs the certificates with which nodes ask the API server.
+/// The signer of client certificates for the API server.
 pub const CLIENT_SIGNER: Signer = Signer {
     name: "kubernetes.io/kube-apiserver-client-kubelet",
     usages: &["digital signature", "client auth"],
 };
-/// Signs the certificates with which nodes serve.
+/// The signer of serving certificates.
 pub const SERVING_SIGNER: Signer = Signer {
     name: "kubernetes.io/kubelet-serving",
     usages: &["digital signature", "server auth"],
@@ -41,38 +41,38 @@ pub const SERVING_SIGNER: Signer = Signer {
 /// Why there is no new certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum RotationError {
-    /// It was not signed.
+    /// The request failed.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// There is no client to ask with.
+    /// There is no client for the request.
     #[error("{0}")]
     Client(String),
-    /// What came is no certificate of the key.
+    /// The issued certificate does not match the key.
     #[error("the certificate that was issued: {0}")]
     Pair(#[from] PairError),
-    /// It cannot be stored.
+    /// The certificate cannot be stored.
     #[error("cannot store the certificate: {0}")]
     Store(#[from] StoreError),
-    /// The work was ended.
+    /// The kubelet is shutting down.
     #[error("stopped")]
     Stopped,
 }
 
-/// Gives the client to ask for a certificate with, and is told whether there is one that
-/// holds.
+/// Returns the client for a certificate request. The argument says whether the current certificate
+/// is valid.
 pub type ClientSource =
     Box<dyn Fn(bool) -> BoxFuture<'static, Result<Client, String>> + Send + Sync>;
 
-/// One certificate of this node.
+/// Manages one certificate of this node.
 pub struct CertificateManager {
     signer: Signer,
     store: PairStore,
     template: watch::Receiver<Option<Template>>,
     client: ClientSource,
     current: watch::Sender<Option<Arc<Pair>>>,
-    /// Renew at once what there is.
+    /// Renew the current certificate at once.
     force: bool,
-    /// When in its last third a certificate is renewed, between 0 and 1.
+    /// Where in the renewal window the certificate is renewed, from 0 to 1.
     share: f64,
     renewals: Option<Arc<RenewalMetrics>>,
 }
@@ -86,8 +86,8 @@ impl std::fmt::Debug for CertificateManager {
 }
 
 impl CertificateManager {
-    /// Keeps what `signer` signs in `store`. While there is no `template` nothing is
-    /// requested; another one has a certificate renewed that does not say all of it.
+    /// Manages the certificates that `signer` issues, in `store`. Nothing is requested while there
+    /// is no `template`. A certificate that does not satisfy a changed template is renewed at once.
     pub fn new(
         signer: Signer,
         store: PairStore,
@@ -106,14 +106,14 @@ impl CertificateManager {
         }
     }
 
-    /// The same, with its failures counted.
+    /// Counts failures in `renewals`.
     pub fn counted(mut self, renewals: Arc<RenewalMetrics>) -> Self {
         self.renewals = Some(renewals);
         self
     }
 
-    /// The certificate that serves this node, requested with `client` for the names and
-    /// addresses of `template`, and kept in `cert_dir`.
+    /// Manages the serving certificate in `cert_dir`, requested with `client` for the names and
+    /// addresses of `template`.
     pub fn serving(
         cert_dir: &Path,
         template: watch::Receiver<Option<Template>>,
@@ -127,18 +127,18 @@ impl CertificateManager {
         Self::new(SERVING_SIGNER, store, template, client)
     }
 
-    /// Begins with this pair, to be renewed at once if `force` says so.
+    /// Starts with this certificate, which is renewed at once if `force` is set.
     pub(super) fn begin_with(&mut self, pair: Option<Arc<Pair>>, force: bool) {
         self.current.send_replace(pair);
         self.force = force;
     }
 
-    /// The certificate as it is exchanged; `None` before the first one.
+    /// The current certificate; `None` before the first one.
     pub fn subscribe(&self) -> PairReceiver {
         self.current.subscribe()
     }
 
-    /// Keeps the certificate until cancelled.
+    /// Manages the certificate until cancelled.
     pub async fn run(mut self, cancel: CancellationToken) {
         let keep = self.keep();
         cancel.run_until_cancelled(keep).await;
@@ -158,7 +158,7 @@ impl CertificateManager {
             let mut templates = self.template.clone();
             let outcome = tokio::select! {
                 biased;
-                // A request for what is not wanted any more is given up.
+                // A pending request is abandoned when the template changes.
                 () = other(&mut templates, &template) => continue,
                 outcome = self.rotate(&template) => outcome,
             };
@@ -173,7 +173,7 @@ impl CertificateManager {
                         "There is a new certificate"
                     );
                     self.current.send_replace(Some(Arc::new(pair)));
-                    // One that does not say what was asked for is not asked for in a loop.
+                    // This avoids a busy loop if the certificate does not satisfy the template.
                     time::sleep(PAUSE).await;
                 }
                 Err(error) => {
@@ -198,7 +198,7 @@ impl CertificateManager {
         }
     }
 
-    /// Takes what is stored, when nothing was there to begin with.
+    /// Loads the stored certificate unless there already is one.
     async fn load(&mut self) {
         if self.current.borrow().is_some() {
             return;
@@ -214,7 +214,7 @@ impl CertificateManager {
         }
     }
 
-    /// Returns once a certificate is to be requested; `false` when none will ever be.
+    /// Returns once a certificate must be requested; `false` if none ever will be.
     async fn wait_until_due(&mut self) -> bool {
         loop {
             let template = self.template.borrow_and_update().clone();
@@ -232,7 +232,7 @@ impl CertificateManager {
                         if template.is_none() {
                             return false;
                         }
-                        // It stays as it is.
+                        // The template can no longer change.
                         time::sleep(wait).await;
                     }
                 }
@@ -241,7 +241,7 @@ impl CertificateManager {
         }
     }
 
-    /// How long the certificate is left alone; `None` when it is to be requested now.
+    /// The time until renewal; `None` if a certificate must be requested now.
     fn due_in(&self, template: &Template) -> Option<Duration> {
         let current = self.current.borrow();
         let facts = &current.as_ref()?.facts;
@@ -253,7 +253,7 @@ impl CertificateManager {
         Duration::try_from(left).ok().filter(|left| !left.is_zero())
     }
 
-    /// Requests and stores one certificate.
+    /// Requests and stores a certificate.
     async fn rotate(&self, template: &Template) -> Result<Pair, RotationError> {
         let now = clock::now();
         let has_valid =
@@ -274,16 +274,16 @@ impl CertificateManager {
     }
 }
 
-/// Returns once another template is there.
+/// Returns once the template has changed.
 async fn other(templates: &mut watch::Receiver<Option<Template>>, template: &Template) {
     let changed = templates.wait_for(|new| new.as_ref() != Some(template));
     if changed.await.is_err() {
-        // There will never be another one.
+        // The template can no longer change.
         std::future::pending().await
     }
 }
 
-/// Stores a certificate, in PEM, with its key, in PKCS #8.
+/// Stores a certificate in PEM with its key in PKCS #8.
 pub(super) async fn store(
     store: &PairStore,
     certificate: Vec<u8>,
@@ -299,14 +299,13 @@ pub(super) async fn store(
     stored.await.unwrap_or(Err(RotationError::Stopped))
 }
 
-/// A number from 0 to 1 by chance, so that nodes that began together do not all renew
-/// at once.
+/// A random number from 0 to 1, so that nodes that started together do not renew together.
 fn share() -> f64 {
     let random = u32::try_from(repeatable::random() % 1024).unwrap_or_default();
     f64::from(random) / 1024.0
 }
 
-/// Whether a pair holds now.
+/// Whether a certificate has not expired.
 pub(super) fn holds(pair: &Pair, now: Timestamp) -> bool {
     !pair.is_expired(now)
 }

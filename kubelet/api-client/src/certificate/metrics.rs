@@ -1,4 +1,4 @@
-//! For how long this node's certificates still hold.
+//! Metrics of this node's certificates: remaining lifetimes and failed renewals.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use super::pair::Facts;
 use super::pair::PairReceiver;
 use crate::identity::ClientIdentity;
 
-/// The certificate that this node shows the API server.
+/// The remaining lifetime of the client certificate.
 #[derive(Debug)]
 pub struct ClientCertificateMetrics(Arc<ClientIdentity>);
 
 impl ClientCertificateMetrics {
-    /// Of the identity that requests have.
+    /// Reports on the certificate of `identity`.
     pub const fn new(identity: Arc<ClientIdentity>) -> Self {
         Self(identity)
     }
@@ -32,12 +32,12 @@ impl Collector for ClientCertificateMetrics {
     }
 }
 
-/// The certificate that the API server signs for this node's secure port.
+/// The remaining lifetime of the serving certificate that the API server signed.
 #[derive(Debug)]
 pub struct ServingCertificateMetrics(PairReceiver);
 
 impl ServingCertificateMetrics {
-    /// Of the certificate as it is exchanged.
+    /// Reports on the current certificate in `pairs`.
     pub const fn new(pairs: PairReceiver) -> Self {
         Self(pairs)
     }
@@ -54,17 +54,17 @@ impl Collector for ServingCertificateMetrics {
     }
 }
 
-/// Renewals of a certificate that failed.
+/// Counts failed renewals of a certificate.
 #[derive(Debug)]
 pub struct RenewalMetrics(Family<Counter, 0>);
 
 impl RenewalMetrics {
-    /// Of the certificate that this node shows the API server.
+    /// Failures of the client certificate.
     pub fn client() -> Self {
         Self::named("kubelet_certificate_manager_client_expiration_renew_errors")
     }
 
-    /// Of the certificate that serves this node.
+    /// Failures of the serving certificate.
     pub fn serving() -> Self {
         Self::named("kubelet_server_expiration_renew_errors")
     }
@@ -77,7 +77,6 @@ impl RenewalMetrics {
         ))
     }
 
-    /// One failed.
     pub(super) fn failed(&self) {
         self.0.of([]).increment();
     }
@@ -89,7 +88,7 @@ impl Collector for RenewalMetrics {
     }
 }
 
-/// Seconds until then, as Prometheus reads them; without a certificate they never end.
+/// Seconds until `ends`, in the Prometheus format; infinite without a certificate.
 fn left(ends: Option<Timestamp>) -> String {
     match ends {
         Some(ends) => {
@@ -134,7 +133,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn certificates_that_have_ended_have_less_than_nothing_left() {
         let ago = |seconds| clock::now() - SignedDuration::from_secs(seconds);
-        // What is paused is tokio's clock; the system's goes on beside it.
+        // Only tokio's clock is paused; the system clock still advances.
         let seconds: i64 = left(Some(ago(3600))).parse().unwrap();
         assert!((-3600..=-3599).contains(&seconds), "{seconds}");
         let seconds: i64 = left(Some(ago(-3600))).parse().unwrap();

@@ -1,7 +1,7 @@
-//! This node's certificates: the one that it shows the API server, got with a bootstrap
-//! token where there is none yet, and the one that it serves with. Both are requested
-//! with CertificateSigningRequests, kept below `--cert-dir` as upstream keeps them, and
-//! renewed before they expire.
+//! This node's certificates: the client certificate for the API server, obtained with a bootstrap
+//! token if there is none yet, and the serving certificate. Both are requested with
+//! CertificateSigningRequests, stored in `--cert-dir` in upstream's layout, and renewed before they
+//! expire.
 
 pub mod client;
 mod kubeconfig_file;

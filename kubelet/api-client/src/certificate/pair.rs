@@ -1,4 +1,4 @@
-//! A certificate with its private key, and what it says.
+//! A certificate with its private key and its parsed fields.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -13,53 +13,53 @@ use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 use super::{pem, request::Template};
 use crate::identity::{IdentityError, certified_key};
 
-/// Why there is no such pair.
+/// Why a certificate and a key are unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum PairError {
-    /// The certificate and the key are not, or not together, for TLS.
+    /// TLS cannot use the certificate or the key, or they do not match.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// The certificate cannot be understood.
+    /// The certificate cannot be parsed.
     #[error("certificate: {0}")]
     Certificate(String),
 }
 
-/// A certificate, those that vouch for it, and its private key.
+/// A certificate chain and its private key.
 #[derive(Clone, Debug)]
 pub struct Pair {
-    /// What TLS takes.
+    /// The chain and key for TLS.
     pub key: Arc<CertifiedKey>,
-    /// What its first certificate says.
+    /// Fields of the first certificate.
     pub facts: Facts,
-    /// All of it in PEM: the certificates, then the key.
+    /// The certificates and then the key, in PEM.
     pem: Arc<str>,
 }
 
-/// What a certificate says.
+/// Fields of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// It begins to hold.
+    /// Start of its validity.
     pub not_before: Timestamp,
-    /// It ends to hold.
+    /// End of its validity.
     pub not_after: Timestamp,
-    /// Whose it is (CN).
+    /// Common name of its subject (CN).
     pub common_name: String,
-    /// Whom they belong to (O).
+    /// Organizations of its subject (O).
     pub organizations: Vec<String>,
-    /// Names of hosts that it is good for.
+    /// DNS names among its subject alternative names.
     pub dns_names: Vec<String>,
-    /// Addresses of hosts that it is good for.
+    /// IP addresses among its subject alternative names.
     pub addresses: Vec<IpAddr>,
 }
 
-/// Receives the current certificate of this node; `None` until the first one is signed.
+/// Receives the current certificate of this node; `None` until the first one is issued.
 pub type PairReceiver = watch::Receiver<Option<Arc<Pair>>>;
 
 impl Pair {
-    /// Reads both from PEM, of which each may have more than it needs.
+    /// Parses both from PEM. Either input may contain other sections.
     ///
     /// # Errors
-    /// What is missing or wrong.
+    /// The part that is missing or invalid.
     pub fn parse(certificate: &[u8], key: &[u8]) -> Result<Self, PairError> {
         let certified = certified_key(certificate, key)?;
         let facts = Facts::of(&certified)?;
@@ -80,19 +80,19 @@ impl Pair {
         })
     }
 
-    /// The certificates and the key, as the file of both has them. A secret.
+    /// The certificates and the key in PEM. Secret.
     pub fn pem(&self) -> &str {
         &self.pem
     }
 
-    /// Whether the certificate does not hold any more.
+    /// Whether the certificate has expired.
     pub fn is_expired(&self, now: Timestamp) -> bool {
         now > self.facts.not_after
     }
 }
 
 impl Facts {
-    /// What the first of a key's certificates says.
+    /// Parses the first certificate of a chain.
     pub(super) fn of(key: &CertifiedKey) -> Result<Self, PairError> {
         let der: &CertificateDer<'_> = key
             .cert
@@ -131,7 +131,7 @@ impl Facts {
         Ok(facts)
     }
 
-    /// Whether the certificate says all that is asked for.
+    /// Whether the certificate has everything that the template asks for.
     pub fn satisfies(&self, template: &Template) -> bool {
         let has_names = |name| self.dns_names.contains(name);
         let has_addresses = |address| self.addresses.contains(address);

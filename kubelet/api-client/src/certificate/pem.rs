@@ -1,8 +1,8 @@
-//! PEM as it is written (RFC 7468); it is read by what uses it.
+//! PEM encoding (RFC 7468).
 
 use pem::{EncodeConfig, LineEnding, Pem};
 
-/// A section of PEM, such as a `CERTIFICATE`.
+/// Encodes a PEM section, such as a `CERTIFICATE`.
 pub fn encode(label: &str, der: &[u8]) -> String {
     let lines = EncodeConfig::new().set_line_ending(LineEnding::LF);
     pem::encode_config(&Pem::new(label, der), lines)

@@ -1,5 +1,5 @@
-//! Certificates with their keys on disk, as upstream keeps them:
-//! `<prefix>-<time>.pem` for each, and the link `<prefix>-current.pem` to the newest.
+//! Certificates with their keys on disk, in upstream's layout: `<prefix>-<time>.pem` for each, and
+//! the symbolic link `<prefix>-current.pem` to the newest.
 
 use std::{
     fs, io,
@@ -10,31 +10,31 @@ use kubelet_host::{clock, files};
 
 use super::pair::{Pair, PairError};
 
-/// Why a pair cannot be read or written.
+/// Why a certificate cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The file system refuses.
+    /// A file system operation failed.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The file has no pair.
+    /// The file does not contain a certificate with its key.
     #[error("{}: {source}", path.display())]
     Pair {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         source: PairError,
     },
-    /// Somebody put a file where the link belongs.
+    /// There is a file in place of the symbolic link.
     #[error("{} must be a symbolic link", .0.display())]
     NotALink(PathBuf),
 }
 
-/// The pairs of one kind. All calls block on files.
+/// The certificates of one prefix. All calls block on files.
 #[derive(Clone, Debug)]
 pub struct PairStore {
     dir: PathBuf,
@@ -42,7 +42,7 @@ pub struct PairStore {
 }
 
 impl PairStore {
-    /// The pairs `prefix` in a directory, which need not be there yet.
+    /// The certificates with `prefix` in a directory, which need not exist yet.
     pub fn new(dir: &Path, prefix: &'static str) -> Self {
         Self {
             dir: dir.to_owned(),
@@ -50,7 +50,7 @@ impl PairStore {
         }
     }
 
-    /// The link to the newest pair.
+    /// The symbolic link to the newest certificate.
     pub fn current_path(&self) -> PathBuf {
         self.path("current")
     }
@@ -59,10 +59,10 @@ impl PairStore {
         self.dir.join(format!("{}-{qualifier}.pem", self.prefix))
     }
 
-    /// The newest pair; `None` when there is none.
+    /// The newest certificate; `None` if there is none.
     ///
     /// # Errors
-    /// It cannot be read, or is none.
+    /// It cannot be read or is invalid.
     pub fn current(&self) -> Result<Option<Pair>, StoreError> {
         let path = self.current_path();
         self.recover()?;
@@ -77,7 +77,7 @@ impl PairStore {
         }
     }
 
-    /// Ends an exchange of the link that upstream's kubelet was in the middle of.
+    /// Completes the replacement of the link if upstream's kubelet was interrupted in it.
     fn recover(&self) -> Result<(), StoreError> {
         let (current, updated) = (self.current_path(), self.path("updated"));
         if fs::symlink_metadata(&current).is_ok() || !is_link(&updated)? {
@@ -89,11 +89,10 @@ impl PairStore {
         })
     }
 
-    /// Writes a pair and makes it the newest. Until the link is exchanged, in one step,
-    /// the last one is.
+    /// Writes a certificate and makes it the newest, by atomically replacing the link.
     ///
     /// # Errors
-    /// It cannot be written; the last one stays.
+    /// It cannot be written; the link still points to the previous one.
     pub fn update(&self, pair: &Pair) -> Result<(), StoreError> {
         let io = |path: &Path| {
             let path = path.to_owned();
@@ -112,13 +111,13 @@ impl PairStore {
         }
         std::os::unix::fs::symlink(&path, &updated).map_err(io(&updated))?;
         fs::rename(&updated, &current).map_err(io(&current))?;
-        // The new name is to outlast a power cut.
+        // The new name must survive a power failure.
         let dir = fs::File::open(&self.dir).and_then(|dir| dir.sync_all());
         dir.map_err(io(&self.dir))
     }
 }
 
-/// Whether there is a link; what is no link is an error.
+/// Whether there is a symbolic link; any other file is an error.
 fn is_link(path: &Path) -> Result<bool, StoreError> {
     match fs::symlink_metadata(path) {
         Ok(metadata) if metadata.is_symlink() => Ok(true),

@@ -1,4 +1,4 @@
-//! Clients against a small TLS server that tells who asks.
+//! Clients against a small TLS server that reports the client's identity.
 
 use std::{convert::Infallible, net::SocketAddr, path::PathBuf};
 
@@ -64,8 +64,8 @@ struct CertifiedKeyPem {
     key: String,
 }
 
-/// Answers `/whoami` with the asker's certificate, user agent and token, and `/watch`
-/// with a line and no end.
+/// Answers `/whoami` with the client's certificate, user agent and token, and `/watch` with one
+/// line of an endless body.
 async fn serve(authority: &Authority, host: &str) -> SocketAddr {
     let mut roots = RootCertStore::empty();
     roots.add(authority.certificate.clone()).unwrap();

@@ -1,5 +1,5 @@
-//! What is made of events before they are sent, by upstream's rules: the same event again
-//! is counted, similar ones become one, and of too many the rest is dropped.
+//! Correlation of events before they are sent, with upstream's rules: repeated events are counted,
+//! similar events are combined, and a rate limit per object drops the excess.
 
 use std::{
     collections::BTreeSet,
@@ -12,18 +12,18 @@ use tokio::time::Instant;
 
 use super::lru::Lru;
 
-/// Events of each sort that are remembered.
+/// Maximum number of remembered entries of each sort.
 const REMEMBERED: usize = 4096;
-/// With so many different messages, events that are otherwise the same become one,
+/// Events that are otherwise equal are combined once they have this many distinct messages.
 const SIMILAR: usize = 10;
-/// unless none came for longer than this.
+/// Combining ends if there is no such event for longer than this.
 const SIMILAR_PERIOD: Duration = Duration::from_secs(600);
-/// Events about one object, of one type, that are sent at once.
+/// Burst of events of one type about one object.
 const SPAM_BURST: f64 = 25.0;
-/// Until there is one more.
+/// Interval at which one more event is allowed.
 const SPAM_PERIOD: Duration = Duration::from_secs(300);
 
-/// Remembers events for as long as it needs to.
+/// Correlates events. Its memory is bounded.
 #[derive(Debug)]
 pub struct Correlator {
     similar: Lru<Similar>,
@@ -31,14 +31,14 @@ pub struct Correlator {
     objects: Lru<Bucket>,
 }
 
-/// Events that differ by their messages.
+/// Events that differ only in their messages.
 #[derive(Debug)]
 struct Similar {
     messages: BTreeSet<u64>,
     last: Instant,
 }
 
-/// An event that the API server has, or is to have.
+/// An event that was seen before, whether it was sent or dropped.
 #[derive(Debug)]
 struct Known {
     name: Option<String>,
@@ -46,7 +46,7 @@ struct Known {
     count: i32,
 }
 
-/// What may still be sent about one object.
+/// The rate limit of one object.
 #[derive(Debug)]
 struct Bucket {
     tokens: f64,
@@ -64,8 +64,8 @@ impl Default for Correlator {
 }
 
 impl Correlator {
-    /// The event as it is to be sent: a new one when its count is 1, or else that count,
-    /// message and time for the one of its name. `None` when it is not to be sent.
+    /// Returns the event to send: a new one if its count is 1, or else the new count, message and
+    /// time of the event with its name. `None` if the event is dropped.
     pub fn correlate(&mut self, event: Event) -> Option<Event> {
         let now = Instant::now();
         let (mut event, key) = self.aggregate(event, now);
@@ -87,8 +87,7 @@ impl Correlator {
         self.is_affordable(&event, now).then_some(event)
     }
 
-    /// The event, or the one that stands for all that are similar to it; and what either is
-    /// known by.
+    /// Returns the event, or the combined event for all similar ones, and its key.
     fn aggregate(&mut self, mut event: Event, now: Instant) -> (Event, u64) {
         let group = hash(&(object(&event), &event.type_, &event.reason));
         let message = hash(&event.message);
@@ -106,7 +105,7 @@ impl Correlator {
             let key = hash(&(object(&event), &event.type_, &event.reason, field, message));
             return (event, key);
         }
-        // There is no need to know more of them than that they are many.
+        // The number of messages need not exceed the limit.
         similar.messages.pop_first();
         let message = event.message.unwrap_or_default();
         event.message = Some(format!("(combined from similar events): {message}"));
@@ -130,7 +129,7 @@ impl Correlator {
     }
 }
 
-/// What tells objects apart. Where the events come from is always the same.
+/// The identity of the involved object. The source of the events is always the same.
 fn object(event: &Event) -> [&Option<String>; 5] {
     let object = &event.involved_object;
     [
@@ -157,7 +156,7 @@ mod tests {
     use super::*;
     use crate::events::{EventQueue, EventRecorder, Subject};
 
-    /// Says what becomes of events of pods.
+    /// Correlates events of pods.
     struct Bench {
         recorder: EventRecorder,
         queue: EventQueue,
@@ -185,7 +184,7 @@ mod tests {
             self.correlator.correlate(event)
         }
 
-        /// Count and message of what is sent.
+        /// Count and message of the event that is sent.
         fn sent(&mut self, pod: &str, reason: &str, message: &str) -> Option<(i32, String)> {
             let event = self.tell(pod, reason, message)?;
             Some((event.count.unwrap(), event.message.unwrap()))
@@ -218,10 +217,10 @@ mod tests {
         let combined = |message: &str| format!("(combined from similar events): {message}");
         assert_eq!(bench.sent("a", "Failed", "m9"), Some((1, combined("m9"))));
         assert_eq!(bench.sent("a", "Failed", "m10"), Some((2, combined("m10"))));
-        // Others are not of their number,
+        // Other events are not combined with these.
         assert_eq!(bench.sent("a", "Pulled", "p"), Some((1, "p".to_owned())));
         assert_eq!(bench.sent("b", "Failed", "m"), Some((1, "m".to_owned())));
-        // and after a while they are new again.
+        // After a pause, events are separate again.
         advance(SIMILAR_PERIOD + Duration::from_secs(1)).await;
         assert_eq!(bench.sent("a", "Failed", "n"), Some((1, "n".to_owned())));
     }
@@ -235,7 +234,7 @@ mod tests {
         advance(SPAM_PERIOD - Duration::from_secs(1)).await;
         assert_eq!(bench.sent("a", "BackOff", "b"), None);
         advance(Duration::from_secs(1)).await;
-        // What was not sent was counted.
+        // Dropped events were counted.
         assert_eq!(bench.sent("a", "BackOff", "b"), Some((42, "b".to_owned())));
         assert_eq!(bench.sent("a", "BackOff", "b"), None);
     }

@@ -1,19 +1,19 @@
-//! A map that forgets what was not used for the longest time.
+//! A bounded map that evicts the least recently used entry.
 
 use std::collections::{BTreeMap, HashMap};
 
-/// A map by hashes, of a bounded size.
+/// A bounded map with hashes as keys.
 #[derive(Debug)]
 pub(super) struct Lru<V> {
     most: usize,
-    /// Values, and when they were used last.
+    /// Values, each with the number of its last use.
     values: HashMap<u64, (u64, V)>,
     by_use: BTreeMap<u64, u64>,
     uses: u64,
 }
 
 impl<V> Lru<V> {
-    /// An empty map that will hold `most` values.
+    /// An empty map for at most `most` values.
     pub(super) fn new(most: usize) -> Self {
         Self {
             most,
@@ -23,7 +23,7 @@ impl<V> Lru<V> {
         }
     }
 
-    /// The value of a key, which this counts as a use of.
+    /// The value of a key, created if missing. This counts as a use.
     pub(super) fn get_or_insert_with(&mut self, key: u64, value: impl FnOnce() -> V) -> &mut V {
         self.uses += 1;
         if let Some((used, _)) = self.values.get(&key) {

@@ -1,9 +1,8 @@
-//! Events of pods and of the node: what `kubectl describe` and `kubectl get events` show.
+//! Events of pods and of the node, as `kubectl describe` and `kubectl get events` show them.
 //!
-//! Whoever sees something happen tells an [`EventRecorder`], which never waits and never
-//! fails. What it takes, an [`EventSender`] writes to the API server, after the
-//! [`correlator`] has counted what repeats and dropped what is too much. Without an API
-//! server, events are lines of the log at debug level.
+//! An [`EventRecorder`] takes events and neither waits nor fails. An [`EventSender`] writes them to
+//! the API server, after the [`correlator`] has counted repeated ones and dropped excess ones.
+//! Without an API server, events are only logged, at debug level.
 
 pub mod correlator;
 mod lru;

@@ -1,85 +1,85 @@
-//! Reasons of events, as upstream has them: tools match on them.
+//! Reasons of events. They match upstream's because tools depend on them.
 
 /// A container was created.
 pub const CREATED: &str = "Created";
 /// A container was started.
 pub const STARTED: &str = "Started";
-/// A container, or what it needs, cannot be had.
+/// A container, its image or its pod's directories could not be set up.
 pub const FAILED: &str = "Failed";
-/// A container is stopped.
+/// A container is being stopped.
 pub const KILLING: &str = "Killing";
-/// A pod ends to make room for a critical one.
+/// A pod is being preempted to make room for a critical one.
 pub const PREEMPTING: &str = "Preempting";
-/// What failed is not tried again yet.
+/// A retry waits for its back-off.
 pub const BACK_OFF: &str = "BackOff";
 /// A `postStart` hook failed.
 pub const FAILED_POST_START_HOOK: &str = "FailedPostStartHook";
 /// A `preStop` hook failed.
 pub const FAILED_PRE_STOP_HOOK: &str = "FailedPreStopHook";
 
-/// An image is pulled.
+/// An image pull has started.
 pub const PULLING: &str = "Pulling";
-/// An image is there.
+/// An image was pulled or is already present.
 pub const PULLED: &str = "Pulled";
-/// It is not known whether an image is there.
+/// An image cannot be inspected.
 pub const INSPECT_FAILED: &str = "InspectFailed";
-/// An image is not there, and must not be pulled.
+/// An image is not present and its pull policy is `Never`.
 pub const ERR_IMAGE_NEVER_PULL: &str = "ErrImageNeverPull";
-/// Pull secrets cannot be read.
+/// Image pull secrets cannot be read.
 pub const FAILED_TO_RETRIEVE_IMAGE_PULL_SECRET: &str = "FailedToRetrieveImagePullSecret";
 
-/// A pod's sandbox cannot be made.
+/// A pod's sandbox cannot be created.
 pub const FAILED_CREATE_POD_SANDBOX: &str = "FailedCreatePodSandBox";
-/// The runtime does not say how a sandbox is.
+/// The runtime does not return the status of a sandbox.
 pub const FAILED_POD_SANDBOX_STATUS: &str = "FailedPodSandBoxStatus";
-/// A pod gets another sandbox.
+/// A pod's sandbox will be recreated.
 pub const SANDBOX_CHANGED: &str = "SandboxChanged";
-/// A pod does not end.
+/// A pod cannot be stopped.
 pub const FAILED_KILL_POD: &str = "FailedKillPod";
-/// It is not known how a pod is.
+/// A pod's status cannot be determined.
 pub const FAILED_SYNC: &str = "FailedSync";
-/// Pods have no network.
+/// The pod network is not ready.
 pub const NETWORK_NOT_READY: &str = "NetworkNotReady";
 /// A volume cannot be mounted.
 pub const FAILED_MOUNT: &str = "FailedMount";
-/// A device cannot be had.
+/// A block volume cannot be mapped.
 pub const FAILED_MAP_VOLUME: &str = "FailedMapVolume";
-/// A device is there.
+/// A block volume was mapped.
 pub const SUCCESSFUL_MOUNT_VOLUME: &str = "SuccessfulMountVolume";
-/// A file system was grown.
+/// A file system was expanded.
 pub const FILE_SYSTEM_RESIZE_SUCCESSFUL: &str = "FileSystemResizeSuccessful";
-/// A pod's name servers or search domains are too many.
+/// A pod has too many name servers or search domains.
 pub const DNS_CONFIG_FORMING: &str = "DNSConfigForming";
-/// A pod is to have the cluster's name servers, and there are none.
+/// A pod's DNS policy needs the cluster DNS, which is not configured.
 pub const MISSING_CLUSTER_DNS: &str = "MissingClusterDNS";
 
-/// A resize waits for room.
+/// A resize is deferred until the node has enough resources.
 pub const RESIZE_DEFERRED: &str = "ResizeDeferred";
-/// The node can never give a pod what it is resized to.
+/// The node can never satisfy a resize.
 pub const RESIZE_INFEASIBLE: &str = "ResizeInfeasible";
-/// A resize was begun.
+/// A resize has started.
 pub const RESIZE_STARTED: &str = "ResizeStarted";
-/// A resize is done.
+/// A resize has completed.
 pub const RESIZE_COMPLETED: &str = "ResizeCompleted";
-/// The runtime is against a resize, or the container is.
+/// A resize failed.
 pub const RESIZE_ERROR: &str = "ResizeError";
 
 /// A probe failed.
 pub const UNHEALTHY: &str = "Unhealthy";
-/// A probe succeeded, and has something to say.
+/// A probe succeeded with a warning.
 pub const PROBE_WARNING: &str = "ProbeWarning";
 
-/// The kubelet starts.
+/// The kubelet is starting.
 pub const STARTING: &str = "Starting";
-/// The node runs pods.
+/// The node is ready to run pods.
 pub const NODE_READY: &str = "NodeReady";
-/// The node does not run pods.
+/// The node is not ready to run pods.
 pub const NODE_NOT_READY: &str = "NodeNotReady";
-/// Pods may be scheduled to the node.
+/// Pods can be scheduled to the node.
 pub const NODE_SCHEDULABLE: &str = "NodeSchedulable";
-/// They may not.
+/// Pods cannot be scheduled to the node.
 pub const NODE_NOT_SCHEDULABLE: &str = "NodeNotSchedulable";
-/// The node is being shut down, or is not any more.
+/// The node is shutting down, or the shutdown was cancelled.
 pub const NODE_SHUTDOWN: &str = "Shutdown";
 /// The node was rebooted.
 pub const REBOOTED: &str = "Rebooted";

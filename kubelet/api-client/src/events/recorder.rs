@@ -1,4 +1,4 @@
-//! Takes events from whoever sees something happen.
+//! Takes events from the kubelet's components.
 
 use std::{
     fmt,
@@ -19,34 +19,33 @@ use tracing::{debug, warn};
 
 use super::Subject;
 
-/// Events that wait to be sent, as upstream.
+/// Capacity of the queue, as upstream.
 const QUEUED: usize = 1000;
-/// Who events come from.
+/// The component that reports the events.
 const COMPONENT: &str = "kubelet";
-/// Longest name of an object.
+/// Maximum length of an object's name.
 const MAX_NAME: usize = 253;
 
-/// Takes events. Never waits, and never fails: what does not fit is dropped. Cheap to
-/// clone; all clones are one. The default one has nowhere to send events to, and logs them
-/// at debug level.
+/// Records events. It neither waits nor fails: events are dropped if the queue is full. Clones are
+/// cheap and share their state. The default recorder only logs events, at debug level.
 #[derive(Clone, Debug, Default)]
 pub struct EventRecorder(Option<Arc<Sink>>);
 
-/// The events that a recorder took and nobody has sent yet.
+/// The recorded events that are not sent yet.
 pub type EventQueue = mpsc::Receiver<Event>;
 
 #[derive(Debug)]
 struct Sink {
     node_name: String,
     queue: mpsc::Sender<Event>,
-    /// Nanoseconds since the epoch that the last event is named by.
+    /// Nanoseconds since the epoch in the name of the last event.
     last: Mutex<u64>,
     /// Whether the last event was dropped.
     is_full: AtomicBool,
 }
 
 impl EventRecorder {
-    /// A recorder of the events on a node, and what it records.
+    /// A recorder of events on a node, and its queue.
     pub fn new(node_name: &str) -> (Self, EventQueue) {
         let (queue, events) = mpsc::channel(QUEUED);
         let sink = Sink {
@@ -58,12 +57,12 @@ impl EventRecorder {
         (Self(Some(Arc::new(sink))), events)
     }
 
-    /// Something went as it should. `message` is written out only where somebody reads it.
+    /// Records a normal event. `message` is formatted only if the event is used.
     pub fn normal(&self, subject: Subject<'_>, reason: &str, message: impl fmt::Display) {
         self.record(subject, "Normal", reason, &message);
     }
 
-    /// Something is wrong. `message` as for [`Self::normal`].
+    /// Records a warning. `message` as for [`Self::normal`].
     pub fn warning(&self, subject: Subject<'_>, reason: &str, message: impl fmt::Display) {
         self.record(subject, "Warning", reason, &message);
     }
@@ -119,7 +118,7 @@ impl Sink {
         })
     }
 
-    /// The name of the next event: of no other one, however soon it comes.
+    /// A name for the next event, unique even if the clock has not advanced.
     fn name(&self, object: &str) -> String {
         let now = u64::try_from(clock::now().as_nanosecond()).unwrap_or_default();
         let unique = {
@@ -128,7 +127,7 @@ impl Sink {
             *last
         };
         let suffix = format!(".{unique:x}");
-        // Names of pods are ASCII.
+        // Object names are ASCII.
         let most = MAX_NAME.saturating_sub(suffix.len());
         let object = object.get(..most).unwrap_or(object);
         let object = object.trim_end_matches(['.', '-']);
@@ -136,7 +135,7 @@ impl Sink {
     }
 }
 
-/// A subject, for the log.
+/// A subject, formatted for the log.
 struct Object<'a>(Subject<'a>);
 
 impl fmt::Display for Object<'_> {

@@ -1,4 +1,4 @@
-//! Writes events to the API server.
+//! Sends events to the API server.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ use tracing::{debug, warn};
 use super::{EventQueue, correlator::Correlator};
 use crate::request::{ApiError, ask};
 
-/// How often the API server is asked to take an event, as upstream.
+/// Maximum number of attempts per event, as upstream.
 const TRIES: u32 = 12;
-/// Between two times; up to as long after the first.
+/// Delay between attempts. The first delay is a random part of it.
 const RETRY_PERIOD: Duration = Duration::from_secs(10);
 
-/// Writes what a recorder took to the API server. While that is away, events wait, and
-/// after a while are dropped one after the other.
+/// Sends recorded events to the API server. During an outage, events wait in the queue; each is
+/// dropped after its last attempt.
 pub struct EventSender {
     client: Client,
     queue: EventQueue,
@@ -36,7 +36,7 @@ impl std::fmt::Debug for EventSender {
 }
 
 impl EventSender {
-    /// Sends what is in `queue` through `client`, which sees to it that it is not too much.
+    /// Sends the events in `queue` through `client`, which has a rate limit.
     pub fn new(client: Client, queue: EventQueue) -> Self {
         Self {
             client,
@@ -45,7 +45,7 @@ impl EventSender {
         }
     }
 
-    /// Sends until cancelled, or until there is no recorder any more.
+    /// Sends events until cancelled, or until all recorders are dropped.
     pub async fn run(mut self, cancel: CancellationToken) {
         cancel.run_until_cancelled(self.send_all()).await;
     }
@@ -74,11 +74,11 @@ impl EventSender {
                 return;
             }
             if attempt == TRIES {
-                // Why, the log says already when the API server cannot be reached.
+                // If the API server is unreachable, the log already says so.
                 debug!(object, reason, %error, "An event is given up");
                 return;
             }
-            // Kubelets that waited for the API server together are not to come together.
+            // Spreads the kubelets that waited for the API server together.
             let share = u32::try_from(random() % 1024).unwrap_or_default();
             sleep(match attempt {
                 1 => RETRY_PERIOD * share / 1024,
@@ -88,7 +88,7 @@ impl EventSender {
         }
     }
 
-    /// Creates the event, or counts it where it is there.
+    /// Creates the event, or updates its count if it exists.
     async fn write(&self, event: &Event) -> Result<(), ApiError> {
         let namespace = event.metadata.namespace.as_deref().unwrap_or_default();
         let api = Api::<Event>::namespaced(self.client.clone(), namespace);
@@ -102,7 +102,7 @@ impl EventSender {
             let (params, patch) = (PatchParams::default(), Patch::Strategic(patch));
             match ask(api.patch(name, &params, &patch)).await {
                 Ok(_) => return Ok(()),
-                // API servers keep events for a while only.
+                // The API server deletes events after a while.
                 Err(error) if error.is_not_found() => {}
                 Err(error) => return Err(error),
             }
@@ -112,7 +112,7 @@ impl EventSender {
     }
 }
 
-/// Whether the event is of a namespace that takes no more objects.
+/// Whether the event's namespace is terminating.
 fn is_namespace_ending(error: &ApiError) -> bool {
     let ApiError::Refused(status) = error else {
         return false;

@@ -1,23 +1,23 @@
-//! What events are about.
+//! Subjects of events.
 
 use k8s_openapi::api::core::v1::{ObjectReference, Pod, PodSpec};
 
-/// What an event is about.
+/// The object that an event is about.
 #[derive(Clone, Copy, Debug)]
 pub enum Subject<'a> {
     /// A pod.
     Pod(&'a Pod),
-    /// A container of a pod, by its name in the spec, whatever its kind.
+    /// A container of a pod, of any kind, by its name in the spec.
     Container(&'a Pod, &'a str),
     /// The node.
     Node,
 }
 
 impl Subject<'_> {
-    /// The reference that the event has; none for a container that is not in the spec.
+    /// The involved object of the event; `None` for a container that is not in the spec.
     pub(super) fn reference(&self, node_name: &str) -> Option<ObjectReference> {
         let (pod, field_path) = match *self {
-            // `kubectl describe node` looks for its name where others have a UID.
+            // `kubectl describe node` expects the node's name as the UID.
             Self::Node => {
                 return Some(ObjectReference {
                     api_version: Some("v1".to_owned()),

@@ -35,13 +35,13 @@ async fn an_event_that_cannot_be_read_is_passed_over() {
     assert_eq!(server.watches(), 1, "the same watch went on");
 }
 
-/// What a server was asked, and what it answers in turn.
+/// The requests that a server received, and its next responses.
 #[derive(Clone)]
 struct Script(Arc<Mutex<(Asked, Answers)>>);
 
-/// When, and with which query.
+/// Time and query of each request.
 type Asked = Vec<(Instant, String)>;
-/// Status and body of each.
+/// Status code and body of each response.
 type Answers = VecDeque<(u16, Value)>;
 
 impl Script {
@@ -49,7 +49,8 @@ impl Script {
         Self(Arc::new(Mutex::new((Vec::new(), answers.into()))))
     }
 
-    /// The objects of a server that answers so, and then no more. Watches end at once.
+    /// The objects of a server with these responses. It does not answer once they run out. Watches
+    /// end at once.
     fn changes(&self) -> ListWatch<Service> {
         let script = self.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
@@ -72,7 +73,7 @@ impl Script {
         ListWatch::new(Api::all(Client::new(service, "default")), String::new())
     }
 
-    /// What was asked for, and how long after the request before it.
+    /// The requests, each with its delay after the previous one.
     fn asked(&self) -> Vec<(String, Duration)> {
         let script = self.0.lock();
         let mut last = script.0[0].0;
@@ -107,7 +108,7 @@ fn refusal(code: u16, reason: &str, details: Value) -> (u16, Value) {
     (code, status)
 }
 
-/// Asks for changes until the server answers no more.
+/// Asks for changes until the server no longer answers.
 async fn exhaust(script: &Script) -> Vec<(String, Duration)> {
     let mut changes = script.changes();
     let all = async {
@@ -137,7 +138,7 @@ async fn lists_come_from_the_servers_cache() {
     let script = Script::new(vec![
         list("7"),
         refusal(410, "Expired", json!({})),
-        // What was known is not to become older; the cache may lack that, or be younger.
+        // The list asks for version 7 or later; the cache may be newer, or not have it yet.
         refusal(504, "Timeout", too_large),
         list("9"),
         refusal(410, "Expired", json!({})),

@@ -1,4 +1,4 @@
-//! The objects that pods name, from the API server.
+//! The API objects that pods refer to, from the API server.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -30,40 +30,40 @@ use super::{
 };
 use crate::request::{ApiError, ask};
 
-/// A pod asks for what its volumes hold with each of its syncs. What is not asked for in
-/// the time of so many of them is in variables alone, which are read again only when a
-/// container starts; as upstream.
+/// Each sync of a pod reads the objects of its volumes. An object not read for this many sync
+/// periods is used only in environment variables, which are read again only when a container
+/// starts; as upstream.
 const IDLE_SYNCS: u32 = 5;
-/// Nothing is forgotten sooner, however often pods are synced; as upstream.
+/// Objects are kept at least this long, however short the sync period; as upstream.
 const MIN_IDLE: Duration = Duration::from_secs(60);
 
-/// How it is found out that a config map or a secret has changed
+/// How changes of config maps and secrets are detected
 /// (`configMapAndSecretChangeDetectionStrategy`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ChangeDetection {
-    /// Each is followed by a watch.
+    /// With a watch for each object.
     #[default]
     Watch,
-    /// Each is read again when it is asked for and older than the node's annotation
-    /// `node.alpha.kubernetes.io/ttl` says, or a minute without it.
+    /// By reading an object again once it is older than the node's annotation
+    /// `node.alpha.kubernetes.io/ttl` says, or a minute by default.
     Cache,
-    /// Each is read whenever it is asked for.
+    /// By reading an object on each call.
     Get,
 }
 
-/// What the objects come from.
+/// The dependencies of [`ApiObjects`].
 pub struct ApiObjectsParts {
     /// The API server.
     pub client: Client,
     /// This node; `None` until it is known.
     pub node: watch::Receiver<Option<Arc<Node>>>,
-    /// How it is found out that a config map or a secret has changed.
+    /// How changes of config maps and secrets are detected.
     pub change_detection: ChangeDetection,
-    /// How often a pod is synced that nothing happens to (`syncFrequency`).
+    /// Interval of a pod's periodic syncs (`syncFrequency`).
     pub sync_frequency: Duration,
-    /// Where what follows objects runs.
+    /// Tracks the tasks that run watches.
     pub tasks: TaskTracker,
-    /// Ends it.
+    /// Stops the watches.
     pub cancel: CancellationToken,
 }
 
@@ -73,8 +73,8 @@ impl fmt::Debug for ApiObjectsParts {
     }
 }
 
-/// The objects that pods name, from the API server: config maps, secrets, CSI drivers,
-/// runtime classes, trust bundles and services from memory, the others asked for each time.
+/// The API objects that pods refer to, from the API server. Config maps, secrets, CSI drivers,
+/// runtime classes, trust bundles and services are cached; others are read on each call.
 pub struct ApiObjects {
     client: Client,
     node: watch::Receiver<Option<Arc<Node>>>,
@@ -130,8 +130,8 @@ fn followed<F: Follow>(parts: &ApiObjectsParts, idle: Duration) -> Arc<Followed<
 }
 
 impl ApiObjects {
-    /// Begins to follow the services; everything else when it is asked for. Must be
-    /// called inside a tokio runtime.
+    /// Starts the watch of services; other watches start on first use. Must be called inside a
+    /// tokio runtime.
     pub fn new(parts: ApiObjectsParts) -> Self {
         let idle = (parts.sync_frequency * IDLE_SYNCS).max(MIN_IDLE);
         Self {
@@ -147,7 +147,7 @@ impl ApiObjects {
     }
 }
 
-/// Asks for one object.
+/// Reads an object.
 async fn get<K>(
     api: Option<Api<K>>,
     resource: &'static str,
@@ -292,7 +292,7 @@ async fn token(
         Ok(answer) => answer
             .status
             .ok_or_else(|| unavailable("the API server gave no token".to_owned())),
-        // It may be the pod that is not there.
+        // It may be the pod that does not exist.
         Err(error) if is_of_another(&error, name) => Err(ObjectError::Refused {
             resource: SERVICE_ACCOUNT,
             name: name.to_owned(),
@@ -302,7 +302,7 @@ async fn token(
     }
 }
 
-/// Whether an error is about another object than the service account.
+/// Whether an error is about an object other than the service account.
 fn is_of_another(error: &ApiError, name: &str) -> bool {
     let ApiError::Refused(status) = error else {
         return false;

@@ -1,5 +1,4 @@
-//! Single objects of one kind that are read anew whenever they are asked for, or when
-//! what was read is too old.
+//! Objects of one kind that are read on each call, or again once the cached copy is too old.
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
@@ -12,33 +11,32 @@ use tracing::debug;
 use super::{ObjectError, named::Named};
 use crate::request::ask;
 
-/// How old an object may be unless the node says it, as upstream.
+/// Default maximum age of a cached object, as upstream.
 const DEFAULT_AGE: Duration = Duration::from_secs(60);
-/// How old it may be, in seconds; the controller manager writes it for the size of the
-/// cluster.
+/// Maximum age in seconds. The controller manager sets it depending on the cluster's size.
 const AGE_ANNOTATION: &str = "node.alpha.kubernetes.io/ttl";
 
-/// How old an object may be.
+/// The maximum age of a cached object.
 #[derive(Clone, Debug)]
 pub(super) enum MaxAge {
-    /// It is read whenever it is asked for, and nothing is kept.
+    /// Objects are read on each call and not cached.
     Zero,
-    /// What an annotation of this node says.
+    /// The annotation of this node.
     OfNode(watch::Receiver<Option<Arc<Node>>>),
 }
 
-/// Objects that are read when they are asked for.
+/// Objects that are read on demand.
 pub(super) struct Fetched<K> {
     client: Client,
     max_age: MaxAge,
-    /// How long an object is kept that nobody asks for.
+    /// How long an unused object stays in the cache.
     idle: Duration,
     /// By namespace and name.
     entries: Mutex<BTreeMap<(String, String), Entry<K>>>,
 }
 
 struct Entry<K> {
-    /// When it was last asked for.
+    /// Time of the last call.
     asked: Instant,
     kept: Arc<tokio::sync::Mutex<Option<Kept<K>>>>,
 }
@@ -57,7 +55,7 @@ impl<K> fmt::Debug for Fetched<K> {
 }
 
 impl<K: Named> Fetched<K> {
-    /// Keeps what nobody asks for not longer than for `idle`.
+    /// Creates a cache that drops objects unused for `idle`.
     pub(super) fn new(client: Client, max_age: MaxAge, idle: Duration) -> Self {
         Self {
             client,
@@ -67,7 +65,8 @@ impl<K: Named> Fetched<K> {
         }
     }
 
-    /// The object, at most as old as it may be; or older while the server cannot be asked.
+    /// Returns the object, at most as old as allowed. If reading it fails, an older copy is
+    /// returned, unless the object no longer exists.
     pub(super) async fn get(&self, namespace: &str, name: &str) -> Result<Arc<K>, ObjectError> {
         if !K::can_be_named(namespace, name) {
             return Err(ObjectError::not_found(K::RESOURCE, name));
@@ -76,7 +75,7 @@ impl<K: Named> Fetched<K> {
             return self.read(namespace, name).await;
         };
         let entry = self.entry(namespace, name);
-        // Who asks at the same time waits for the same answer.
+        // Concurrent calls share one request.
         let mut kept = entry.lock().await;
         if let Some(kept) = &*kept
             && kept.read.elapsed() < max_age
@@ -114,7 +113,7 @@ impl<K: Named> Fetched<K> {
         Ok(Arc::new(object))
     }
 
-    /// `None` when nothing is kept at all.
+    /// `None` if nothing is cached.
     fn max_age(&self) -> Option<Duration> {
         let MaxAge::OfNode(node) = &self.max_age else {
             return None;

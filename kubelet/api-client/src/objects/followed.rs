@@ -1,5 +1,5 @@
-//! Objects of one kind, a single one or a few that belong together, each followed from
-//! when it is first asked for until nobody has asked for it for a while.
+//! Objects of one kind, single or in groups, each with a watch that starts on first use and stops
+//! after an idle time.
 
 use std::{collections::BTreeMap, fmt, future::pending, sync::Arc, time::Duration};
 
@@ -19,40 +19,40 @@ use crate::{
     request::ApiError,
 };
 
-/// How long whoever asks first waits for the API server, as upstream.
+/// How long the first call waits for the API server, as upstream.
 pub(super) const FIRST_ANSWER: Duration = Duration::from_secs(1);
-/// The server ends a watch after half an hour, and by chance up to as much later, as
-/// upstream: there are many of them, and little comes of each.
+/// The timeout of a watch, half an hour plus a random part of as much again, as upstream: there are
+/// many watches with few events.
 const WATCH_SECONDS: u32 = 30 * 60;
 
-/// What is followed by one watch each.
+/// Something that a watch keeps current.
 pub(super) trait Follow: 'static {
-    /// Says what is asked for.
+    /// Identifies the objects of a watch.
     type Key: Clone + Ord + fmt::Debug + Send + Sync + 'static;
-    /// What the watch is of.
+    /// The kind of the watched objects.
     type Kind: Resource + Clone + fmt::Debug + DeserializeOwned + Send + 'static;
-    /// What is known; as it is before anything is there.
+    /// The known state; the default is the state without objects.
     type Known: Clone + Default + Send + Sync + 'static;
 
-    /// What comes of a key, as the server tells it.
+    /// The list and watch of a key.
     fn changes(client: Client, key: &Self::Key) -> ListWatch<Self::Kind>;
 
-    /// Has what is known be what it is after a change.
+    /// Applies a change to the known state.
     fn apply(known: &mut Self::Known, change: Change<Self::Kind>);
 
-    /// Whether it stays as it is until it is deleted.
+    /// Whether the state cannot change until the object is deleted.
     fn is_final(known: &Self::Known) -> bool {
         let _ = known;
         false
     }
 }
 
-/// What is followed, each by one watch for all who ask.
+/// Watches by key, each shared by all callers.
 ///
-/// Invariant: a key is among the entries exactly as long as a task follows it.
+/// Invariant: a key has an entry exactly as long as a task watches it.
 pub(super) struct Followed<F: Follow> {
     client: Client,
-    /// How long something is followed that nobody asks for.
+    /// How long an unused watch stays open.
     idle: Duration,
     tasks: TaskTracker,
     cancel: CancellationToken,
@@ -61,25 +61,25 @@ pub(super) struct Followed<F: Follow> {
 
 struct Entry<F: Follow> {
     known: Known<F>,
-    /// When it was last asked for.
+    /// Time of the last call.
     asked: Instant,
 }
 
-/// What is known, or why nothing is.
+/// The known state, or why there is none.
 type Known<F> = watch::Receiver<Heard<F>>;
 type Heard<F> = Result<<F as Follow>::Known, Unknown>;
 
-/// Why nothing is known.
+/// Why there is no known state.
 #[derive(Clone, Debug)]
 pub(super) enum Unknown {
-    /// The server has said nothing yet.
+    /// The API server has not answered yet.
     Unheard,
-    /// This node may not have it, in the server's words.
+    /// The API server does not let this node read the object; its message.
     Refused(String),
 }
 
 impl Unknown {
-    /// What it comes to for who asked for `name`; `unheard`, if nothing was heard.
+    /// The error for an object `name`; `unheard` if the API server has not answered yet.
     pub(super) fn error(
         self,
         resource: &'static str,
@@ -115,8 +115,8 @@ impl<F: Follow> fmt::Debug for Followed<F> {
 }
 
 impl<F: Follow> Followed<F> {
-    /// Follows what is asked for, in `tasks` and until cancelled, and what nobody asks for
-    /// not longer than for `idle`.
+    /// Starts watches in `tasks` on demand. Each stops when cancelled or after being unused for
+    /// `idle`.
     pub(super) fn new(
         client: Client,
         idle: Duration,
@@ -132,12 +132,12 @@ impl<F: Follow> Followed<F> {
         })
     }
 
-    /// What was last heard of it. The first who asks waits for the server, though not for
-    /// long. Also what is refused may be had in a moment: the server lets a node have what its
-    /// pods name once it has heard of them.
+    /// Returns the last known state. The first call waits briefly for the API server, even after a
+    /// rejection: the server lets a node read an object once it knows that one of the node's pods
+    /// refers to it.
     ///
     /// # Errors
-    /// Why nothing is known.
+    /// Why there is no known state.
     pub(super) async fn known(self: &Arc<Self>, key: F::Key) -> Heard<F> {
         let mut known = self.followed(key);
         drop(timeout(FIRST_ANSWER, known.wait_for(Result::is_ok)).await);
@@ -145,7 +145,7 @@ impl<F: Follow> Followed<F> {
         heard.clone()
     }
 
-    /// What is known of it, which is followed from now on.
+    /// The state of a key, whose watch starts if necessary.
     fn followed(self: &Arc<Self>, key: F::Key) -> Known<F> {
         let asked = Instant::now();
         let mut entries = self.entries.lock();
@@ -184,7 +184,7 @@ impl<F: Follow> Followed<F> {
             known.send_modify(|heard| {
                 let change = match (change, &heard) {
                     (Ok(change), _) => change,
-                    // What the server once said holds.
+                    // An error does not invalidate the known state.
                     (Err(_), Ok(_)) => return,
                     (Err(error), Err(_)) => {
                         *heard = Err(Unknown::from(&error));
@@ -203,8 +203,8 @@ impl<F: Follow> Followed<F> {
         debug!(?key, "nobody asks for it any more");
     }
 
-    /// When it is no longer to be followed if nobody asks for it; `None` when that is now,
-    /// and its entry is gone.
+    /// The time when the watch stops unless it is used again; `None` if it stops now, in which case
+    /// its entry is removed.
     fn idle_at(&self, key: &F::Key) -> Option<Instant> {
         let mut entries = self.entries.lock();
         let idle_at = entries.get(key)?.asked + self.idle;
@@ -217,7 +217,7 @@ impl<F: Follow> Followed<F> {
 }
 
 impl<K: Named> Follow for K {
-    /// Namespace, empty where there is none, and name.
+    /// Namespace, empty for cluster-scoped objects, and name.
     type Key = (String, String);
     type Kind = K;
     type Known = Option<Arc<K>>;
@@ -245,7 +245,7 @@ impl<K: Named> Follow for K {
 }
 
 impl<K: Named> Followed<K> {
-    /// The object as it was last heard of.
+    /// Returns the last known state of the object.
     pub(super) async fn get(
         self: &Arc<Self>,
         namespace: &str,

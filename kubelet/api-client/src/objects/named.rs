@@ -1,4 +1,4 @@
-//! The kinds of objects that are asked for by name again and again.
+//! Kinds of objects that pods refer to by name and that are cached.
 
 use std::fmt;
 
@@ -13,22 +13,22 @@ use k8s_openapi::{
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 
-/// A kind of objects that are asked for by name again and again.
+/// A kind of objects that are cached by name.
 pub(super) trait Named:
     Resource<DynamicType = ()> + Clone + fmt::Debug + DeserializeOwned + Send + Sync + 'static
 {
     /// Its resource, as upstream writes it in messages.
     const RESOURCE: &'static str;
 
-    /// The objects of a namespace, or of the cluster.
+    /// The API of a namespace, or of the cluster for cluster-scoped kinds.
     fn api(client: Client, namespace: &str) -> Api<Self>;
 
-    /// Whether there can be an object of that name there.
+    /// Whether an object can have this namespace and name.
     fn can_be_named(namespace: &str, name: &str) -> bool {
         is_name(namespace) && is_name(name)
     }
 
-    /// Whether it stays as it is until it is deleted.
+    /// Whether the object cannot change until it is deleted.
     fn is_immutable(&self) -> bool {
         false
     }
@@ -82,7 +82,7 @@ impl Named for RuntimeClass {
     }
 }
 
-/// The objects of a namespace, if it is one.
+/// The API of a namespace; `None` if the name is invalid.
 pub(super) fn namespaced<K>(client: &Client, namespace: &str) -> Option<Api<K>>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
@@ -90,8 +90,8 @@ where
     is_name(namespace).then(|| Api::namespaced(client.clone(), namespace))
 }
 
-/// Whether an object can have this name. What pods refer to by name is not always checked
-/// by the API server, and becomes part of a path or a selector here.
+/// Whether an object can have this name. The API server does not validate every name in a pod, and
+/// names become part of paths and selectors here.
 pub(super) fn is_name(name: &str) -> bool {
     let is_ours = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
     !matches!(name, "" | "." | "..") && name.bytes().all(is_ours)

@@ -1,4 +1,4 @@
-//! All services of the cluster, followed.
+//! A watch of all services in the cluster.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -13,15 +13,15 @@ use crate::list_watch::{Change, ListWatch};
 /// By namespace and name.
 type ByName = BTreeMap<(String, String), Arc<Service>>;
 
-/// All services of the cluster, as they were last heard of.
+/// The last known state of all services in the cluster.
 #[derive(Clone, Debug)]
 pub(super) struct Services {
-    /// `None` until they were read.
+    /// `None` until the first list.
     known: watch::Receiver<Option<ByName>>,
 }
 
 impl Services {
-    /// Follows them in a task, until cancelled.
+    /// Watches services in a task until cancelled.
     pub(super) fn follow(client: Client, tasks: &TaskTracker, cancel: CancellationToken) -> Self {
         let (sender, known) = watch::channel(None);
         let changes = ListWatch::new(Api::all(client), String::new());
@@ -29,8 +29,7 @@ impl Services {
         Self { known }
     }
 
-    /// All of them, in the order of their names. A kubelet that was just started waits for
-    /// them, though not for long.
+    /// All services, ordered by namespace and name. Waits briefly for the first list.
     pub(super) async fn all(&self) -> Result<Vec<Arc<Service>>, ObjectError> {
         let mut known = self.known.clone();
         let read = timeout(FIRST_ANSWER, known.wait_for(Option::is_some)).await;
@@ -66,7 +65,7 @@ fn key(service: &Service) -> (String, String) {
     (text(&metadata.namespace), text(&metadata.name))
 }
 
-/// A cluster can have many services: what no variable says of them is not kept.
+/// Clusters can have many services, so fields that no environment variable needs are dropped.
 fn kept(mut service: Service) -> Arc<Service> {
     service.metadata.managed_fields = None;
     service.metadata.annotations = None;

@@ -17,7 +17,7 @@ const ACCOUNTS: &str = "/api/v1/namespaces/ns/serviceaccounts";
 const MINUTE: Duration = Duration::from_secs(60);
 const UNSYNCED: &str = "failed to sync configmap cache: timed out waiting for the condition";
 
-/// The objects of a server, with what ends them.
+/// The objects of a server, and their surroundings.
 struct Setup {
     server: ByPath,
     objects: ApiObjects,
@@ -52,7 +52,7 @@ fn config_map(name: &str, value: &str) -> Value {
 }
 
 impl Setup {
-    /// The value in a config map, or why there is none.
+    /// The value in a config map, or the error.
     async fn value(&self, name: &str) -> Result<String, String> {
         let config_map = self.objects.config_map("ns", name).await;
         let config_map = config_map.map_err(|error| error.to_string())?;
@@ -60,24 +60,24 @@ impl Setup {
         Ok(config_map.data.as_ref().unwrap()["key"].clone())
     }
 
-    /// How many requests there were of this kind.
+    /// The number of requests of this kind.
     fn count(&self, request: &str) -> usize {
         let requests = self.server.requests();
         requests.iter().filter(|one| *one == request).count()
     }
 
-    /// Lists and watches of config maps.
+    /// The numbers of lists and watches of config maps.
     fn asked(&self) -> (usize, usize) {
         let count = |verb: &str| self.count(&format!("{verb} {CONFIG_MAPS}"));
         (count("GET"), count("WATCH"))
     }
 
-    /// How many watches there are beside that of services.
+    /// The number of watches besides that of services.
     fn watches(&self) -> usize {
         self.server.watches() - 1
     }
 
-    /// Lets whatever can be done be done.
+    /// Lets all pending work finish.
     async fn settle(&self) {
         sleep(Duration::from_millis(10)).await;
     }
@@ -134,7 +134,7 @@ async fn what_is_not_there_is_seen_when_it_comes() {
     setup.settle().await;
     let secret = setup.objects.secret("ns", "s").await.unwrap();
     assert_eq!(secret.data.as_ref().unwrap()["key"].0, b"value");
-    // There can be none of these names, and nobody is asked for them.
+    // Objects cannot have these names, and no request is made.
     for name in ["", "..", "a/b", "a,metadata.name=b"] {
         let error = setup.objects.secret("ns", name).await.unwrap_err();
         assert!(error.is_not_found(), "{error}");
@@ -227,11 +227,11 @@ async fn the_first_to_ask_does_not_wait_for_long() {
             error.to_string(),
             "services have not yet been read at least once, cannot construct envvars"
         );
-        // What was refused is no longer known to be when the server goes away.
+        // After a rejection and then an outage, the object is no longer known to be forbidden.
         setup.server.set_health(Health::Down);
         sleep(MINUTE).await;
         assert_eq!(setup.value("a").await.unwrap_err(), UNSYNCED);
-        // The server may have been told meanwhile that the pod is this node's.
+        // By now the API server may know that the pod is bound to this node.
         setup.server.set_health(Health::Up);
         sleep(MINUTE).await;
         assert_eq!(setup.value("a").await.unwrap(), "1", "{health:?}");

@@ -1,5 +1,5 @@
-//! Trust bundles of the cluster: a single one, or those of a signer. Clusters have them in
-//! one version of their API or another, or not at all.
+//! Cluster trust bundles, by name or by signer. Clusters serve them in different versions of the
+//! API, or not at all.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -24,21 +24,21 @@ use crate::{
 const RESOURCE: &str = "clustertrustbundle.certificates.k8s.io";
 const GROUP: &str = "certificates.k8s.io";
 const PLURAL: &str = "clustertrustbundles";
-/// The versions of their API, the best first. What they say of a bundle is the same.
+/// The versions of the API in order of preference. A bundle's content is the same in all.
 const VERSIONS: [&str; 3] = ["v1", "v1beta1", "v1alpha1"];
-/// How long whoever asks first waits for the API server to say what it has.
+/// How long the first call waits for discovery of the API version.
 const DISCOVERY: Duration = Duration::from_secs(5);
 
-/// The trust bundles that pods ask for.
+/// The cluster trust bundles that pods use.
 pub(super) struct TrustBundles {
     client: Client,
-    /// The version that the API server has; not known before a pod asks for a bundle.
+    /// The version that the API server serves; determined on first use.
     version: OnceCell<&'static str>,
     followed: Arc<Followed<Bundles>>,
 }
 
 impl TrustBundles {
-    /// Asks the server for nothing yet.
+    /// Makes no request yet.
     pub(super) fn new(client: Client, followed: Arc<Followed<Bundles>>) -> Self {
         Self {
             client,
@@ -54,7 +54,7 @@ impl TrustBundles {
         bundle.ok_or_else(|| ObjectError::not_found(RESOURCE, name))
     }
 
-    /// The bundles of this signer, in the order of their names.
+    /// The bundles of this signer, ordered by name.
     pub(super) async fn of_signer(
         &self,
         signer_name: &str,
@@ -63,7 +63,7 @@ impl TrustBundles {
         Ok(bundles.into_values().collect())
     }
 
-    /// Those whose field has this value.
+    /// The bundles with this value of a field.
     async fn selected(&self, field: &'static str, value: &str) -> Result<ByName, ObjectError> {
         if !is_selectable(value) {
             return Ok(ByName::new());
@@ -78,8 +78,7 @@ impl TrustBundles {
         known.map_err(|unknown| unknown.error(RESOURCE, value, ObjectError::TrustBundlesUnread))
     }
 
-    /// The best version that the API server has of them, of which those with `value` are
-    /// asked for.
+    /// Determines the preferred version that the API server serves. `value` is for the error.
     async fn served(&self, value: &str) -> Result<&'static str, ObjectError> {
         for version in VERSIONS {
             let api_version = format!("{GROUP}/{version}");
@@ -106,17 +105,17 @@ impl TrustBundles {
     }
 }
 
-/// Whether a bundle can have this as name or signer. What the API server did not check would
-/// be more than one requirement of a selector.
+/// Whether `value` is a possible name or signer. Other values, if the API server did not validate
+/// them, could add requirements to the field selector.
 fn is_selectable(value: &str) -> bool {
     let is_ours = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:/".contains(&byte);
     !value.is_empty() && value.bytes().all(is_ours)
 }
 
-/// Trust bundles that are followed together.
+/// Bundles that share a watch.
 pub(super) struct Bundles;
 
-/// Which they are.
+/// The selector of a watch.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Selection {
     version: &'static str,
@@ -149,7 +148,7 @@ impl Follow for Bundles {
     }
 }
 
-/// A bundle, by its name.
+/// The bundle with its name as key.
 fn kept(mut bundle: Object<ClusterTrustBundleSpec, NotUsed>) -> (String, Arc<ClusterTrustBundle>) {
     bundle.metadata.managed_fields = None;
     let name = bundle.metadata.name.clone().unwrap_or_default();
@@ -179,7 +178,7 @@ mod tests {
         tasks: TaskTracker,
     }
 
-    /// A server that has the bundles in these versions.
+    /// A server that serves the bundles in these versions.
     fn setup(versions: &[&str]) -> Setup {
         let server = ByPath::new();
         server.serve(GROUP, PLURAL, &VERSIONS, versions);
@@ -202,7 +201,7 @@ mod tests {
     }
 
     impl Setup {
-        /// What is in the bundles of a signer.
+        /// The contents of a signer's bundles.
         async fn of_signer(&self, signer_name: &str) -> Result<Vec<String>, String> {
             let bundles = self.bundles.of_signer(signer_name).await;
             let bundles = bundles.map_err(|error| error.to_string())?;
@@ -217,7 +216,7 @@ mod tests {
             Ok(bundle.spec.trust_bundle.clone())
         }
 
-        /// Lets whatever can be done be done.
+        /// Lets all pending work finish.
         async fn settle(&self) {
             sleep(Duration::from_millis(10)).await;
         }
@@ -249,7 +248,7 @@ mod tests {
             setup.named("example.com:ca:1").await.unwrap_err(),
             "clustertrustbundle.certificates.k8s.io \"example.com:ca:1\" not found"
         );
-        // There is none of such a name, and nobody is asked for it.
+        // A bundle cannot have this name, and no request is made.
         let error = setup.named("a,metadata.name=b").await.unwrap_err();
         assert!(error.ends_with("not found"), "{error}");
         assert_eq!(setup.server.watches(), 1);

@@ -22,8 +22,8 @@ use crate::objects::{Answer, NoObjects};
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: i64 = 3600;
 
-/// A server that counts its tokens and gives none for longer than `cap` seconds. Its clock
-/// is `ahead` of this node's.
+/// A server that counts the tokens it issues, each valid for at most `cap` seconds. Its clock is
+/// `ahead` of this node's.
 #[derive(Debug)]
 struct Server {
     cap: i64,
@@ -114,8 +114,7 @@ fn pod() -> Pod {
     pod
 }
 
-/// How often a server is asked by somebody who asks the cache each minute, until `minutes`
-/// have passed.
+/// The number of requests to a server when the cache is asked every minute for `minutes`.
 async fn asked_within(server: &Server, minutes: u32, expiration: i64) -> usize {
     let cache = TokenCache::default();
     for _ in 0..minutes {
@@ -132,14 +131,14 @@ async fn a_token_is_renewed_when_a_fifth_of_its_life_is_left() {
     assert_eq!(asked_within(&server, 47, HOUR).await, 1);
     let server = Server::new(i64::MAX, SignedDuration::ZERO);
     assert_eq!(asked_within(&server, 60, HOUR).await, 2);
-    // However long it is valid, it gets no older than a day.
+    // A token is at most a day old, whatever its lifetime.
     let server = Server::new(i64::MAX, SignedDuration::ZERO);
     assert_eq!(asked_within(&server, 25 * 60, 7 * 24 * HOUR).await, 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_lifetime_is_the_one_that_the_server_granted() {
-    // A day is asked for and an hour is had, which is renewed every 48 minutes.
+    // A day is requested and an hour is granted: the token is renewed every 48 minutes.
     let server = Server::new(HOUR, SignedDuration::ZERO);
     let asked = asked_within(&server, 5 * 60, 24 * HOUR).await;
     assert_eq!(asked, 7, "times in five hours");
@@ -151,10 +150,10 @@ async fn a_lifetime_is_the_one_that_the_server_granted() {
 #[tokio::test(start_paused = true)]
 async fn a_clock_that_is_wrong_neither_floods_the_server_nor_outlives_the_token() {
     let minutes = SignedDuration::from_mins;
-    // The node's clock is ahead, as if less than the hour were left.
+    // The node's clock is ahead: less than the hour seems to be left.
     let server = Server::new(HOUR, -minutes(50));
     assert_eq!(asked_within(&server, 60, HOUR).await, 8);
-    // It is behind: the token ends before this node's clock says so.
+    // The node's clock is behind: the token expires before this clock says so.
     let server = Server::new(HOUR, minutes(50));
     assert_eq!(asked_within(&server, 60, HOUR).await, 2);
 }
@@ -170,7 +169,7 @@ async fn the_last_token_is_used_until_its_end_while_there_is_no_other() {
     };
     assert_eq!(get().await.unwrap(), "token-1");
     server.is_away.store(true, Ordering::Relaxed);
-    // It is asked for anew each time, and the old one is good until its end.
+    // Each call requests a new token; the old one is valid until its expiry.
     sleep(50 * MINUTE).await;
     assert_eq!(get().await.unwrap(), "token-1");
     sleep(10 * MINUTE - Duration::from_secs(5)).await;
@@ -222,7 +221,7 @@ async fn a_token_is_for_one_pod_account_audience_and_lifetime() {
         uid: Some(uid.to_owned()),
         ..ObjectMeta::default()
     };
-    // Each has one of its own, and it again the next time.
+    // Each has its own token, which the second round returns from the cache.
     for _ in 0..2 {
         let tokens = [
             cache.get(&server, &pod(), &[], None).await,

@@ -25,7 +25,7 @@ fn answered(entry: &Entry, version: &str, names: &[Entry]) -> Answered {
     }
 }
 
-/// What was due: `true` for what is written.
+/// The pending operations: `true` for a write.
 fn due(state: &mut State) -> Vec<(String, bool)> {
     let due = state.take_due().into_iter();
     due.map(|(entry, text)| (entry.to_string(), text.is_some()))
@@ -76,7 +76,7 @@ fn an_end_stays_whatever_the_server_has() {
     state.set_pods(std::slice::from_ref(&running));
     assert_eq!(due(&mut state), []);
     assert!(known_status::has_ended(&state.pods()[0]));
-    // Another one of the name is another one.
+    // Another pod of the same name has its own status.
     let next = pod("job", "2", "settings", json!({"phase": "Pending"}));
     state.set_pods(std::slice::from_ref(&next));
     assert!(!known_status::has_ended(&state.pods()[0]));
@@ -137,7 +137,7 @@ fn a_start_is_kept_before_the_server_knows_of_it() {
     state.note(|_| Some(Arc::clone(&running)));
     assert_eq!(due(&mut state), [("pods/default/job".to_owned(), true)]);
     assert_eq!(started(&state), 1);
-    // Until the server has heard of it, it says otherwise.
+    // The API server sends the old status until it has received the new one.
     state.note(|_| Some(Arc::clone(&running)));
     state.put_pod(&job);
     assert_eq!(due(&mut state), []);
@@ -161,7 +161,7 @@ fn what_failed_is_done_again_unless_something_else_is_due() {
     let (web, db) = (entry(Kind::Pod, "web"), entry(Kind::Pod, "db"));
     assert_eq!(state.due(&web), Some(&None));
     assert_eq!(state.due(&db), taken.get(&db));
-    // Not at once: only when it is time.
+    // Failed operations are not pending before the retry.
     assert_eq!(due(&mut state), [(web.to_string(), false)]);
     state.retry();
     assert_eq!(due(&mut state), [(db.to_string(), true)]);

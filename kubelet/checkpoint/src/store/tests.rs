@@ -115,7 +115,7 @@ fn what_is_broken_is_told_by_its_file() {
     fs::copy(setup.path(&other), &path).unwrap();
     assert!(setup.error(&pod).contains("it is of something else"));
     assert_eq!(setup.store.read(&other).unwrap().unwrap(), b"{\"b\": 1}");
-    // It is written anew nevertheless.
+    // Writing repairs the file.
     setup.store.write(&pod, b"{\"a\": 1}").unwrap();
     assert_eq!(fs::read(&path).unwrap(), good);
 }
@@ -144,7 +144,7 @@ fn secrets_need_their_key() {
     ));
     assert!(!setup.path(&other).exists());
 
-    // Put in another's place, even with a checksum that fits.
+    // A copy for another entry is rejected, even with a valid checksum.
     let bytes = fs::read(&path).unwrap();
     let end = bytes.iter().position(|byte| *byte == b'\n').unwrap();
     let said = format!("{}{SEALED}", beginning(&other));
@@ -171,7 +171,7 @@ fn with_a_key_nobody_else_writes_pods() {
         matches!(read, Err(StoreError::Untrusted(at)) if at == setup.path(entry))
     };
     assert!(is_untrusted(&setup.store, &pod));
-    // Neither with a checksum that fits, nor by another key.
+    // A valid checksum or another key does not help.
     let keyless = setup.reopened(None);
     keyless.write(&other, b"{\"b\": 1}").unwrap();
     assert!(is_untrusted(&setup.store, &other));
@@ -182,7 +182,7 @@ fn with_a_key_nobody_else_writes_pods() {
         setup.reopened(Some(1)).read(&pod).unwrap().unwrap(),
         b"{\"a\": 1}"
     );
-    // What was written without a key is written anew with it.
+    // Writing with the key replaces a file that was written without one.
     setup.store.write(&other, b"{\"b\": 1}").unwrap();
     assert_eq!(setup.store.read(&other).unwrap().unwrap(), b"{\"b\": 1}");
 }
@@ -205,7 +205,7 @@ fn a_directory_that_others_may_write_to_is_refused() {
     for mode in [0o700, 0o755] {
         open(mode).unwrap();
     }
-    // Nobody else may give it away.
+    // Only root can change the owner.
     if rustix::process::geteuid().is_root() {
         std::os::unix::fs::chown(&at, Some(12345), None).unwrap();
         let error = open(0o700).unwrap_err().to_string();
@@ -257,7 +257,7 @@ fn there_is_room_for_so_much_alone() {
     let error = setup.store.write(&two, &[b'b'; 500]).unwrap_err();
     assert!(matches!(error, StoreError::Full { .. }), "{error}");
     assert_eq!(setup.store.read(&two).unwrap(), None);
-    // In its own place there is room.
+    // Replacing a file does not count its previous size.
     setup.store.write(&one, &[b'c'; 700]).unwrap();
     setup.store.remove(&one).unwrap();
     setup.store.write(&two, &[b'b'; 500]).unwrap();
@@ -271,7 +271,7 @@ fn a_file_is_no_larger_than_it_may_be() {
     let most = 4 << 20;
     for entry in [&map, &secret] {
         setup.store.write(entry, b"small").unwrap();
-        // The first line takes room too.
+        // The first line counts towards the limit.
         let error = setup.store.write(entry, &vec![b'a'; most]).unwrap_err();
         assert!(matches!(error, StoreError::Full { .. }), "{error}");
         assert_eq!(setup.store.read(entry).unwrap().unwrap(), b"small");
@@ -279,7 +279,7 @@ fn a_file_is_no_larger_than_it_may_be() {
         setup.store.write(entry, &large).unwrap();
         assert_eq!(setup.store.read(entry).unwrap().unwrap(), large);
     }
-    // What somebody else put there is not read into memory.
+    // A larger file from elsewhere is not read into memory.
     let path = setup.path(&map);
     let file = OpenOptions::new().write(true).open(&path).unwrap();
     file.set_len((4 << 20) + 1).unwrap();

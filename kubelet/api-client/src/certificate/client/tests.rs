@@ -1,4 +1,4 @@
-//! A node joins a cluster whose API server signs what it is asked to.
+//! A node joins a cluster whose API server signs every request.
 
 use std::{convert::Infallible, path::Path, time::SystemTime};
 
@@ -17,11 +17,11 @@ use tokio::net::TcpListener;
 
 use super::*;
 
-/// An API server that knows certificate signing requests only, over plain HTTP.
+/// An API server over plain HTTP that serves only CertificateSigningRequests.
 struct Cluster {
     issuer: Issuer<'static, KeyPair>,
     requests: Mutex<Vec<Value>>,
-    /// What the next certificates last.
+    /// Lifetime of the next certificates.
     lifetime: Mutex<Duration>,
     denies: bool,
 }
@@ -139,7 +139,7 @@ impl Cluster {
         pem::encode("CERTIFICATE", certificate.der())
     }
 
-    /// A certificate of a node with its key, in PEM, that lasts as the next ones.
+    /// A node's certificate with its key, in PEM, with the lifetime of the next certificates.
     fn pair(&self) -> String {
         let key = new_key().unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
@@ -225,7 +225,7 @@ async fn a_bootstrap_token_gets_a_certificate_and_a_kubeconfig() {
     let access = usable(&options.kubeconfig).unwrap();
     assert_eq!(access.config.cluster_url.host(), Some("127.0.0.1"));
 
-    // A further start needs neither the token nor another request.
+    // Another start needs neither the token nor another request.
     fs::remove_file(options.bootstrap_kubeconfig.as_ref().unwrap()).unwrap();
     let (_, state) = open(&options).unwrap();
     assert!(matches!(state, State::Present { .. }));
@@ -236,7 +236,7 @@ async fn a_certificate_is_renewed_before_it_expires() {
     let (cluster, url) = Cluster::start(false).await;
     let dir = tempfile::tempdir().unwrap();
     let options = options(dir.path(), &url, true);
-    // Of the 65 seconds that it holds 60 are over.
+    // 60 of the 65 seconds of the certificate's lifetime have passed.
     *cluster.lifetime.lock() = Duration::from_secs(5);
     let (_, keeper) = join(&options, "node-1").await.unwrap();
     let cancel = CancellationToken::new();
@@ -312,7 +312,7 @@ async fn an_expired_certificate_does_not_keep_what_was_kept_from_starting() {
     fs::write(&file, &expired).unwrap();
     let pair = Pair::parse(expired.as_bytes(), expired.as_bytes()).unwrap();
     until(|| pair.is_expired(clock::now())).await;
-    // As kubeadm does once the node has joined.
+    // kubeadm does this once the node has joined.
     fs::remove_file(&bootstrap).unwrap();
     let error = open(&options).unwrap_err().to_string();
     assert!(error.contains("its certificate expired at"), "{error}");
@@ -323,7 +323,7 @@ async fn an_expired_certificate_does_not_keep_what_was_kept_from_starting() {
     assert!(!options.cert_dir.exists(), "nobody needs another one of it");
     options.rotate_certificates = false;
     open(&options).unwrap();
-    // Of what is broken nothing can be made.
+    // A broken kubeconfig is an error in any case.
     fs::write(&file, "").unwrap();
     open(&options).unwrap_err();
 }

@@ -1,4 +1,4 @@
-//! Whether a kubeconfig says who this node is.
+//! Checks whether a kubeconfig has a valid client certificate.
 
 use std::path::Path;
 
@@ -12,9 +12,9 @@ use crate::{
 /// Why a kubeconfig is not used.
 #[derive(Debug)]
 pub(super) struct Unusable {
-    /// For people.
+    /// A message for the log.
     pub(super) reason: String,
-    /// The kubeconfig, if nothing is wrong with it but that its certificate expired.
+    /// The kubeconfig, if its only fault is an expired certificate.
     pub(super) expired: Option<Box<ClusterAccess>>,
 }
 
@@ -27,7 +27,7 @@ impl From<String> for Unusable {
     }
 }
 
-/// A kubeconfig whose user has a certificate that holds.
+/// Reads a kubeconfig whose user has an unexpired certificate.
 pub(super) fn usable(path: &Path) -> Result<ClusterAccess, Unusable> {
     let access = ClusterAccess::read(path).map_err(|error| error.to_string())?;
     let Some(source) = &access.pair else {

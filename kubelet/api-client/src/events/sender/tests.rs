@@ -22,7 +22,7 @@ struct Server(Arc<Mutex<State>>);
 #[derive(Default)]
 struct State {
     events: BTreeMap<String, Value>,
-    /// Method, and when.
+    /// Method and time of each.
     requests: Vec<(Method, Instant)>,
     is_away: bool,
     refusal: Option<Value>,
@@ -72,10 +72,10 @@ impl Server {
         Ok(respond(200, event))
     }
 
-    /// Reasons and counts, in the order of their creation.
+    /// Reasons and counts, in order of creation.
     fn counts(&self) -> Vec<(String, i64)> {
         let state = self.0.lock();
-        // Their names say when they were created.
+        // The names contain the time of creation.
         let counts = state.events.values().map(|event| {
             let reason = event["reason"].as_str().unwrap().to_owned();
             (reason, event["count"].as_i64().unwrap())
@@ -125,7 +125,7 @@ async fn what_repeats_is_counted_where_it_is() {
     }
     let counts = [("Pulled".to_owned(), 1), ("BackOff".to_owned(), 3)];
     assert_eq!(server.counts(), counts);
-    // What the API server forgot is there again.
+    // An event that the API server has deleted is created again.
     server.0.lock().events = BTreeMap::new();
     tell(&recorder, "BackOff");
     drop(recorder);
