@@ -1,5 +1,5 @@
-//! What is to be done to a pod, from what its spec asks for, what the runtime has
-//! of it and what its probes found. Decides only; nothing here calls anything.
+//! The actions that a pod needs, computed from its spec, its state in the runtime and its probe
+//! results. Nothing here has side effects.
 
 mod init;
 #[cfg(test)]
@@ -12,79 +12,80 @@ use kubelet_prober::results::{ProbeResult, ProbeResults, ProbeType};
 
 use super::hash::container_hash;
 
-/// Whether the pod needs a sandbox other than its newest.
+/// Whether the pod needs a new sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SandboxNeed {
-    /// The newest serves.
+    /// The newest sandbox is usable.
     Keep {
-        /// Its id.
+        /// ID of the sandbox.
         id: String,
     },
-    /// A new one is to be made.
+    /// A new sandbox is needed.
     Create {
-        /// How many there were before.
+        /// The attempt of the new sandbox: 0 for the first one, else one more than that of the
+        /// newest.
         attempt: u32,
     },
 }
 
-/// What asks for the end of a container, where its grace period depends on that.
+/// The cause of a kill, as far as the grace period depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KillReason {
     /// Its liveness probe failed.
     LivenessProbe,
     /// Its startup probe failed.
     StartupProbe,
-    /// Anything else.
+    /// Any other cause.
     Other,
 }
 
-/// A running container that must not go on.
+/// A running container that must be stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerToKill {
-    /// Its id in the runtime.
+    /// ID in the runtime.
     pub id: String,
-    /// Its name in the pod.
+    /// Name in the pod.
     pub name: String,
-    /// Why, for people.
+    /// Message of the event.
     pub message: String,
-    /// Why.
+    /// The cause, for the grace period.
     pub reason: KillReason,
 }
 
-/// A container that is to vanish from the runtime, so that the pod runs anew.
+/// A container that is removed from the runtime for a restart of the whole pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerToReset {
-    /// Its id in the runtime.
+    /// ID in the runtime.
     pub id: String,
-    /// Whether it is to be stopped first.
+    /// Whether it has to be stopped first.
     pub kill: bool,
 }
 
-/// What is to be done, in this order.
+/// The actions of one sync, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodActions {
-    /// Stop every sandbox and container.
+    /// Stop all sandboxes and containers.
     pub kill_pod: bool,
     /// Containers to stop.
     pub kill: Vec<ContainerToKill>,
-    /// Containers to remove, because one that ended has the pod run anew; then
-    /// there is nothing else to do. Those whose end asks for it are the last: as
-    /// long as anything is left of the others, they tell so.
+    /// Containers to remove, because an exited container restarts the whole pod
+    /// (`RestartAllContainers`); there are no other actions then. The containers that caused the
+    /// restart come last: while others are left, they show that the restart is not complete.
     pub reset: Vec<ContainerToReset>,
-    /// Make a sandbox, as the n-th of the pod.
+    /// Attempt of the sandbox to create.
     pub create_sandbox: Option<u32>,
-    /// The sandbox that is there and serves.
+    /// ID of the existing, usable sandbox.
     pub sandbox_id: Option<String>,
-    /// The ephemeral containers to start.
+    /// Indexes of the ephemeral containers to start.
     pub start_ephemeral: Vec<usize>,
-    /// The init containers to start.
+    /// Indexes of the init containers to start.
     pub start_init: Vec<usize>,
-    /// The containers to start.
+    /// Indexes of the containers to start.
     pub start: Vec<usize>,
 }
 
 impl PodActions {
-    /// Whether there is nothing to do.
+    /// Whether there are no actions.
     pub fn is_empty(&self) -> bool {
         !self.kill_pod
             && self.create_sandbox.is_none()
@@ -96,8 +97,8 @@ impl PodActions {
     }
 }
 
-/// Whether the newest sandbox serves: it is the only one that is ready, on the
-/// network that the spec asks for, and has an address there.
+/// Whether the newest sandbox is usable: it is the only ready one, uses the network that the spec
+/// asks for, and has an IP address unless that is the host network.
 pub fn sandbox_need(spec: &PodSpec, status: &PodStatus) -> SandboxNeed {
     let Some(newest) = status.sandboxes.first() else {
         return SandboxNeed::Create { attempt: 0 };
@@ -116,7 +117,7 @@ pub fn sandbox_need(spec: &PodSpec, status: &PodStatus) -> SandboxNeed {
     }
 }
 
-/// Whether a container is to be started, being in the state it is.
+/// Whether a container has to be started, given its present state.
 pub fn should_be_restarted(spec: &PodSpec, container: &Container, status: &PodStatus) -> bool {
     match status.container(&container.name) {
         None => true,
@@ -128,8 +129,8 @@ pub fn should_be_restarted(spec: &PodSpec, container: &Container, status: &PodSt
     }
 }
 
-/// Whether the end of a container has the whole pod run anew, and something is
-/// left of what is to be removed first.
+/// Whether a restart of the whole pod is in progress: a container whose exit caused it is not
+/// removed yet.
 pub fn is_restarting_all(spec: &PodSpec, status: &PodStatus) -> bool {
     containers(spec).any(|container| {
         status
@@ -138,7 +139,7 @@ pub fn is_restarting_all(spec: &PodSpec, status: &PodStatus) -> bool {
     })
 }
 
-/// What brings the pod to what its spec asks for.
+/// Computes the actions that bring the pod to the state that its spec asks for.
 pub fn compute(pod: &Pod, status: &PodStatus, probes: &ProbeResults) -> PodActions {
     let Some(spec) = &pod.spec else {
         return PodActions::default();
@@ -155,7 +156,7 @@ pub fn compute(pod: &Pod, status: &PodStatus, probes: &ProbeResults) -> PodActio
     };
     let mut actions = PodActions {
         sandbox_id: Some(sandbox_id.clone()),
-        // They wait for nothing, and run once.
+        // Ephemeral containers start without waiting for init containers, and run once.
         start_ephemeral: (0..)
             .zip(spec.ephemeral_containers.iter().flatten())
             .filter(|(_, container)| status.container(&container.name).is_none())
@@ -172,7 +173,7 @@ pub fn compute(pod: &Pod, status: &PodStatus, probes: &ProbeResults) -> PodActio
         let Some(running) = newest.filter(|c| c.state == ContainerState::Running) else {
             if should_be_restarted(spec, container, status) {
                 actions.start.push(index);
-                // It may run after all, and must not run twice.
+                // It may still be running, and must not run twice.
                 actions
                     .kill
                     .extend(newest.and_then(|c| unknown(c, "Container")));
@@ -180,7 +181,7 @@ pub fn compute(pod: &Pod, status: &PodStatus, probes: &ProbeResults) -> PodActio
             continue;
         };
         let (message, reason, restart) = if is_changed(container, running) {
-            // Whatever the policy: it is another container.
+            // The restart policy does not matter: this is a different container.
             ("definition changed", KillReason::Other, true)
         } else if let Some((message, reason)) = failed_probe(running, probes) {
             let restart = RestartPolicy::of_container(spec, container) != RestartPolicy::Never;
@@ -210,8 +211,8 @@ fn recreate(spec: &PodSpec, status: &PodStatus, attempt: u32) -> PodActions {
         kill_pod: true,
         ..PodActions::default()
     };
-    // A pod that ran and is not to be restarted needs no further sandbox. One of
-    // which nothing was started would wait for ever: it is still to run.
+    // A pod that ran and is not restarted needs no new sandbox. If none of its containers was
+    // started, it still has to run, or it would wait forever.
     let ran = |c: &ContainerStatus| c.state != ContainerState::Created;
     if RestartPolicy::of(spec) == RestartPolicy::Never
         && attempt != 0
@@ -271,14 +272,14 @@ fn containers(spec: &PodSpec) -> impl Iterator<Item = &Container> {
         .chain(&spec.containers)
 }
 
-/// Whether a container runs that was made from another definition.
+/// Whether a container was created from a different definition.
 fn is_changed(container: &Container, running: &ContainerStatus) -> bool {
     running
         .hash
         .is_some_and(|hash| hash != container_hash(container))
 }
 
-/// The probe that a running container failed for good.
+/// The probe failure that requires stopping a running container.
 fn failed_probe(
     running: &ContainerStatus,
     probes: &ProbeResults,
@@ -302,7 +303,7 @@ fn kill(container: &ContainerStatus, message: String, reason: KillReason) -> Con
     }
 }
 
-/// The end of a container of which nobody knows whether it runs.
+/// Kills a container in the unknown state, which may be running.
 fn unknown(container: &ContainerStatus, kind: &str) -> Option<ContainerToKill> {
     (container.state == ContainerState::Unknown).then(|| {
         let message = format!("{kind} is in \"unknown\" state, try killing it before restart");

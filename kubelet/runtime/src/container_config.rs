@@ -19,35 +19,35 @@ use super::{
     security_context::{self, NodeSecurity, SecurityContextError},
 };
 
-/// Where the message goes when the spec does not say.
+/// The default path of the termination message.
 pub(super) const TERMINATION_MESSAGE_PATH: &str = "/dev/termination-log";
 
-/// Why a container cannot be configured.
+/// Why a container's configuration is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// Its security context forbids it.
+    /// The security context does not allow it.
     #[error(transparent)]
     SecurityContext(#[from] SecurityContextError),
 }
 
-/// What the config of a container is made from, beside its spec.
+/// The parts of a container's config that are not in its spec.
 #[derive(Debug)]
 pub struct Parts<'a> {
-    /// How often it was restarted before.
+    /// Number of earlier restarts.
     pub restart_count: u32,
-    /// What the runtime names the image by.
+    /// The runtime's reference of the image.
     pub image_ref: String,
-    /// The user that the image runs as.
+    /// The user of the image.
     pub image_user: ImageUser,
-    /// Names and values of its variables.
+    /// Names and values of the environment variables.
     pub variables: Vec<(String, String)>,
-    /// What it mounts.
+    /// Mounts.
     pub mounts: Vec<Mount>,
-    /// Its devices.
+    /// Devices.
     pub devices: Vec<Device>,
-    /// What the node gives to containers that do not ask for something else.
+    /// The node's defaults for the security context.
     pub security: NodeSecurity<'a>,
-    /// What bounds its resources.
+    /// The options and machine properties that its resources depend on.
     pub rules: Rules<'a>,
 }
 
@@ -120,7 +120,7 @@ pub fn container_config(
     })
 }
 
-/// The signal that the spec asks for; the runtime's default for any other.
+/// The stop signal of the spec; the runtime's default if it is absent or unknown.
 fn stop_signal(container: &Container) -> Signal {
     container
         .lifecycle
@@ -191,7 +191,7 @@ fn container_annotations(
     .collect()
 }
 
-/// Where the container's own spec mounts something.
+/// Whether the container's spec mounts a volume at `path`.
 pub fn mounts_path(container: &Container, path: &str) -> bool {
     let mut mounts = container.volume_mounts.iter().flatten();
     mounts.any(|mount| mount.mount_path.trim_end_matches('/') == path)

@@ -13,19 +13,19 @@ use kubelet_host::files;
 use kubelet_pod_spec::identity;
 use tracing::{info, warn};
 
-/// Where pods look names up.
+/// DNS options of the kubelet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DnsOptions {
-    /// The `resolv.conf` that `dnsPolicy: Default` hands to pods (`resolvConf`).
+    /// The `resolv.conf` of pods with `dnsPolicy: Default` (`resolvConf`).
     pub resolv_conf: Option<PathBuf>,
     /// Name servers of the cluster (`clusterDNS`), for `dnsPolicy: ClusterFirst`.
     pub cluster_dns: Vec<IpAddr>,
-    /// Domain of the cluster (`clusterDomain`); none when empty.
+    /// Domain of the cluster (`clusterDomain`); may be empty.
     pub cluster_domain: String,
 }
 
 impl Default for DnsOptions {
-    /// The host's servers.
+    /// The name servers of the host.
     fn default() -> Self {
         Self {
             resolv_conf: Some(PathBuf::from("/etc/resolv.conf")),
@@ -35,28 +35,28 @@ impl Default for DnsOptions {
     }
 }
 
-/// Limits of resolvers, as upstream applies them.
+/// Limits of resolvers, as applied by upstream.
 const MAX_SERVERS: usize = 3;
 const MAX_SEARCHES: usize = 32;
 const MAX_SEARCH_CHARS: usize = 2048;
 /// Longest domain; some resolvers abort on a longer one.
 const MAX_DOMAIN: usize = 253;
-/// What events say of a node that knows no cluster DNS.
+/// Event message on a node without cluster DNS.
 const MISSING_DNS: &str = "kubelet does not have ClusterDNS IP configured and cannot create Pod \
     using \"ClusterFirst\" policy. Falling back to \"Default\" policy.";
 
-/// Why a pod cannot be given name servers.
+/// Why the DNS configuration of a pod could not be determined.
 #[derive(Debug, thiserror::Error)]
 pub enum DnsError {
-    /// The node's file cannot be read.
+    /// The node's `resolv.conf` cannot be read.
     #[error("cannot read {path:?} for the pod's name servers: {source}")]
     Read {
         /// The file (`resolvConf`).
         path: PathBuf,
-        /// Why not.
+        /// The error.
         source: io::Error,
     },
-    /// A line of the node's file names no server.
+    /// A `nameserver` line has no address.
     #[error("{path:?}: a nameserver line has no address")]
     NoAddress {
         /// The file (`resolvConf`).
@@ -64,9 +64,9 @@ pub enum DnsError {
     },
 }
 
-/// The configuration of a pod. `ClusterFirst` is `Default` where no cluster DNS
-/// is configured. What is not as the pod asks for is told to `events`, unless it was told
-/// before.
+/// The DNS configuration of a pod. `ClusterFirst` falls back to `Default` if no cluster DNS is
+/// configured. Deviations from the pod's spec are recorded as `events`; `None` if they were
+/// recorded before.
 ///
 /// # Errors
 /// The node's `resolv.conf` is needed and cannot be read.
@@ -118,8 +118,8 @@ pub async fn dns_config(
     Ok(config)
 }
 
-/// Nothing of the node's, and not the runtime's default either: what asks finds no
-/// server on its own host.
+/// The configuration without a `resolvConf`: neither the node's nor the runtime's default. The name
+/// servers are loopback addresses, where none listens.
 fn none(node_ips: &[IpAddr]) -> DnsConfig {
     let local = |ip: &IpAddr| if ip.is_ipv6() { "::1" } else { "127.0.0.1" };
     let mut servers: Vec<String> = node_ips.iter().map(|ip| local(ip).to_owned()).collect();
@@ -183,7 +183,7 @@ fn append(config: &mut DnsConfig, own: &PodDNSConfig) {
     }
 }
 
-/// Sets an option in the place of one of the same name.
+/// Sets an option, and replaces one with the same name.
 fn set_option(options: &mut Vec<String>, option: String) {
     let name = |option: &str| option.split(':').next().map(str::to_owned);
     match options.iter_mut().find(|o| name(o) == name(&option)) {
@@ -200,7 +200,7 @@ fn add_new(list: &mut Vec<String>, more: impl IntoIterator<Item = String>) {
     }
 }
 
-/// Cuts what resolvers would not read, and says so.
+/// Drops what exceeds the limits of resolvers, with a warning.
 fn limit(config: &mut DnsConfig, pod: &Pod, events: Option<&EventRecorder>) {
     let tell = |message: fmt::Arguments<'_>| {
         if let Some(events) = events {
@@ -244,8 +244,8 @@ fn limit(config: &mut DnsConfig, pod: &Pod, events: Option<&EventRecorder>) {
     }
 }
 
-/// The text of a `resolv.conf`: the last `search` line counts, and of several options of
-/// one name the last. `None` when a line names no server.
+/// Parses a `resolv.conf`. The last `search` line counts, and the last of several options with the
+/// same name. `None` if a `nameserver` line has no address.
 fn parse(text: &str) -> Option<DnsConfig> {
     let mut config = DnsConfig::default();
     for line in text.lines() {
@@ -253,7 +253,7 @@ fn parse(text: &str) -> Option<DnsConfig> {
         match words.next() {
             Some("nameserver") => config.servers.push(words.next()?.to_owned()),
             Some("search") => {
-                // With and without the root's dot a domain is the same.
+                // A trailing dot does not matter.
                 config.searches = words
                     .filter(|word| *word != ".")
                     .map(|word| word.strip_suffix('.').unwrap_or(word).to_owned())

@@ -1,4 +1,4 @@
-//! Ends of containers that are on their way.
+//! Containers that are being terminated.
 
 use std::{collections::BTreeMap, future::Future, time::Duration};
 
@@ -6,40 +6,40 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::task::AbortOnDropHandle;
 
-/// What a container is given whose own time cannot be read: as long as pods get unless they say
-/// otherwise, and some time for the runtime to recover.
+/// The time for a container whose grace period cannot be read: the API's default grace period, and
+/// some time for the runtime to recover.
 const UNREAD: Duration = Duration::from_secs(60);
-/// For how long an end that nobody waits for any more is remembered beyond its time.
+/// The time after the deadline for which an abandoned termination is remembered.
 const MEMORY: Duration = Duration::from_secs(600);
 
-/// How each container that was told to end does so, by id. Whoever told it may be gone: a
-/// sync is given up when its pod is to end, and an end when it is to take less time. What
-/// was begun holds nonetheless: a hook runs once, the grace period counts from the first
-/// time, and runtimes (containerd) send no second signal.
+/// The terminating containers by ID. The caller that started a termination may be cancelled: a sync
+/// when its pod is deleted, a termination when the grace period is shortened. The termination
+/// continues nonetheless: the hook runs once, the grace period counts from the first attempt, and
+/// runtimes (containerd) send the stop signal once.
 #[derive(Debug, Default)]
 pub(super) struct Endings(Mutex<BTreeMap<String, Ending>>);
 
-/// The end of one container.
+/// The termination of one container.
 #[derive(Debug)]
 struct Ending {
-    /// When its time is over.
+    /// End of the grace period.
     deadline: Instant,
-    /// Whether that is its own time, and not [`UNREAD`].
+    /// Whether this is the container's own grace period rather than [`UNREAD`].
     is_read: bool,
     hook: Option<Hook>,
 }
 
-/// A `preStop` hook that was begun.
+/// A `preStop` hook that was started.
 #[derive(Debug)]
 struct Hook {
-    /// Closed when it has ended.
+    /// Closed when the hook has ended.
     ended: watch::Receiver<()>,
     _task: AbortOnDropHandle<()>,
 }
 
 impl Endings {
-    /// A container is to end within `grace`, or in what is left of the time that it was
-    /// given before, if that is less.
+    /// Starts or continues the termination of a container. The grace period ends after `grace`, or
+    /// at the deadline of a previous call if that is earlier; it replaces [`UNREAD`] in any case.
     pub(super) fn begin(&self, id: &str, grace: Duration) {
         let deadline = Instant::now() + grace;
         let mut endings = self.remembered();
@@ -56,8 +56,8 @@ impl Endings {
         }
     }
 
-    /// A container is to end within a time that is yet to be read. Nothing ends it by force
-    /// meanwhile.
+    /// Starts the termination of a container whose grace period could not be read. Until [`UNREAD`]
+    /// has passed, it counts as having time left.
     pub(super) fn begin_unread(&self, id: &str) {
         let deadline = Instant::now() + UNREAD;
         let mut endings = self.remembered();
@@ -75,7 +75,7 @@ impl Endings {
         endings
     }
 
-    /// The container's remaining time, rounded up to whole seconds as upstream.
+    /// The rest of the grace period, rounded up to whole seconds as upstream.
     pub(super) fn left(&self, id: &str) -> Duration {
         let endings = self.0.lock();
         let ending = endings.get(id);
@@ -86,9 +86,9 @@ impl Endings {
         Duration::from_secs(left.as_secs().saturating_add(begun))
     }
 
-    /// Runs the hook of a container that is to end, unless it was begun before, and waits
-    /// for its end, as long as the container has time. The hook of a container whose time
-    /// is over runs on until the container has ended.
+    /// Runs the hook of a terminating container, unless it was started before, and waits for it
+    /// within the grace period. A hook that takes longer keeps running until the container has
+    /// ended.
     pub(super) async fn hook(
         &self,
         id: &str,
@@ -112,24 +112,24 @@ impl Endings {
             });
             hook.ended.clone()
         };
-        // Nothing is ever sent: a change is the end.
+        // No value is ever sent: `changed` returns when the sender is dropped.
         match tokio::time::timeout(self.left(id), ended.changed()).await {
             Ok(_) => Waited::UntilItsEnd,
             Err(_) => Waited::InVain,
         }
     }
 
-    /// The container has ended: so does its hook.
+    /// Forgets a container that has ended, and stops its hook.
     pub(super) fn finish(&self, id: &str) {
         self.0.lock().remove(id);
     }
 }
 
-/// How a wait for a hook ended.
+/// The outcome of waiting for a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Waited {
     UntilItsEnd,
-    /// Time ran out.
+    /// The grace period ended first.
     InVain,
 }
 

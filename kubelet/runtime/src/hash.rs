@@ -1,4 +1,4 @@
-//! Hash of the parts of a container's spec that it must be recreated for.
+//! Hash of the fields of a container's spec whose change requires a new container.
 
 use k8s_openapi::api::core::v1::Container;
 use serde::Serialize;
@@ -6,24 +6,22 @@ use serde::Serialize;
 const FNV_OFFSET: u32 = 0x811c_9dc5;
 const FNV_PRIME: u32 = 0x0100_0193;
 
-/// What may change in a pod without a new UID, in the order in which upstream
-/// writes it.
+/// The hashed fields, in upstream's order.
 #[derive(Serialize)]
 struct Hashed<'a> {
     image: &'a str,
     name: &'a str,
 }
 
-/// The hash that upstream's kubelet computes: FNV-1a of a listing of the bytes of
-/// a JSON object of image and name. It is kept in the annotations of running
-/// containers, those of an upstream kubelet that ran here before included, so it
-/// must never change.
+/// The same hash as upstream's kubelet: FNV-1a of a formatted list of the bytes of a JSON object
+/// with image and name. It is stored in annotations of running containers, including those created
+/// by an upstream kubelet, so it must never change.
 pub fn container_hash(container: &Container) -> u64 {
     let hashed = Hashed {
         image: container.image.as_deref().unwrap_or_default(),
         name: &container.name,
     };
-    // Two strings can always be written.
+    // Serialising two strings cannot fail.
     let json = serde_json::to_vec(&hashed).unwrap_or_default();
     let bytes: Vec<String> = json.iter().map(u8::to_string).collect();
     let listing = format!("([]uint8)[{}]", bytes.join(" "));

@@ -15,34 +15,33 @@ pub enum HookError {
     Exec {
         /// The command.
         command: Vec<String>,
-        /// Why not.
+        /// The error.
         source: CriError,
     },
-    /// The command ended with another code than 0.
+    /// The command exited with a non-zero code.
     #[error("command {command:?} exited with {code}: {output}")]
     Failed {
         /// The command.
         command: Vec<String>,
         /// Its exit code.
         code: i32,
-        /// What it printed.
+        /// Its output.
         output: String,
     },
     /// The request failed.
     #[error("GET {url}: {reason}")]
     Http {
-        /// What was asked for.
+        /// URL of the request; only the path if there is no valid URL.
         url: String,
-        /// Why it failed.
+        /// The error.
         reason: String,
     },
-    /// The hook names no action that is ever done: `tcpSocket` is read, but not
-    /// run.
+    /// The hook has no supported action. `tcpSocket` is accepted, but not executed.
     #[error("invalid handler: it names neither exec, httpGet nor sleep")]
     NoAction,
 }
 
-/// What a hook does, for people.
+/// The type of the hook's action, for people.
 pub const fn kind(hook: &LifecycleHandler) -> &'static str {
     if hook.exec.is_some() {
         "Exec"
@@ -55,8 +54,8 @@ pub const fn kind(hook: &LifecycleHandler) -> &'static str {
     }
 }
 
-/// Runs a hook to its end. `ip` is the address of the pod; `limit` bounds a
-/// command or request, beside the caller's own deadline; zero does not.
+/// Runs a hook. `ip` is the IP address of the pod. `limit` bounds a command or request in addition
+/// to the caller's deadline; zero means no limit.
 ///
 /// # Errors
 /// See [`HookError`].
@@ -125,14 +124,14 @@ async fn http_get(
         .map_err(|error| failed(path.to_owned(), error.to_string()))?;
     let mut answer = http::http_get(&request, limit).await;
     if matches!(answer, Err(HttpError::PlainHttp(_))) {
-        // As upstream: hooks were once sent without TLS, whatever they asked for.
+        // As upstream: hooks were once sent without TLS, whatever their scheme.
         let plain = http::http_get(&request.without_tls(), limit).await;
         if plain.is_ok() {
             warn!(url = %request.url(), "an HTTPS hook was answered over HTTP only");
             answer = plain;
         }
     }
-    // What counts is that it was answered, not how.
+    // Any response counts as success, whatever its status.
     match answer {
         Ok(_) | Err(HttpError::Body { .. }) => Ok(()),
         Err(error) => Err(failed(request.url().to_string(), error.to_string())),

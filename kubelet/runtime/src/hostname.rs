@@ -1,41 +1,41 @@
-//! Hostname of a pod, and its `/etc/hosts`.
+//! Hostname and `/etc/hosts` of a pod.
 
 use std::fmt::Write as _;
 
 use k8s_openapi::api::core::v1::{HostAlias, Pod};
 use kubelet_pod_spec::identity;
 
-/// Longest hostname that the kernel takes in one label.
+/// Longest hostname of a pod without its domain, as upstream.
 const MAX_LABEL: usize = 63;
-/// Longest hostname that the kernel takes.
+/// Longest hostname that the kernel accepts.
 const MAX_FQDN: usize = 64;
 const HEADER: &str = "# Kubernetes-managed hosts file.\n";
 const NODE_HEADER: &str = "# Kubernetes-managed hosts file (host network).\n";
 
-/// Why a pod has no hostname.
+/// Why a pod has no valid hostname.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum HostnameError {
-    /// Nothing of the name is left that could be one.
+    /// Nothing valid is left of the name after truncation.
     #[error("hostname for pod {pod:?} was invalid: {hostname:?}")]
     Invalid {
         /// Name of the pod.
         pod: String,
-        /// What was asked for.
+        /// The requested hostname.
         hostname: String,
     },
-    /// `setHostnameAsFQDN`, and the kernel does not take the whole name.
+    /// `setHostnameAsFQDN` is set, and the FQDN is too long for the kernel.
     #[error(
         "failed to construct FQDN from pod hostname and cluster domain, FQDN {fqdn} is too long ({MAX_FQDN} characters is the max, {} characters requested)",
         fqdn.len()
     )]
     TooLong {
-        /// The whole name.
+        /// The FQDN.
         fqdn: String,
     },
 }
 
-/// Hostname and domain of a pod in a cluster of that domain. The pod's domain is empty without
-/// a subdomain, and where the hostname is overridden.
+/// Hostname and domain of a pod. The domain is empty if the pod has no subdomain or overrides its
+/// hostname.
 ///
 /// # Errors
 /// [`HostnameError::Invalid`].
@@ -61,8 +61,8 @@ pub fn hostname_and_domain(
     Ok((cut(pod, hostname)?, domain))
 }
 
-/// What a process of the pod is told for its host's name: the hostname, or with
-/// `setHostnameAsFQDN` the whole name.
+/// The hostname that processes of the pod see: the FQDN with `setHostnameAsFQDN`, else the hostname
+/// without its domain.
 ///
 /// # Errors
 /// See [`HostnameError`].
@@ -80,7 +80,7 @@ pub fn kernel_hostname(pod: &Pod, cluster_domain: &str) -> Result<String, Hostna
     Ok(fqdn)
 }
 
-/// Cuts a name to what the kernel takes.
+/// Truncates a name to the longest hostname.
 fn cut(pod: &Pod, wanted: &str) -> Result<String, HostnameError> {
     if wanted.len() <= MAX_LABEL {
         return Ok(wanted.to_owned());
@@ -99,7 +99,7 @@ fn cut(pod: &Pod, wanted: &str) -> Result<String, HostnameError> {
     Ok(hostname.to_owned())
 }
 
-/// `/etc/hosts` of a pod with a network of its own.
+/// `/etc/hosts` of a pod with its own network.
 pub fn hosts_of_pod(
     ips: &[String],
     hostname: &str,
@@ -126,7 +126,7 @@ pub fn hosts_of_pod(
     hosts
 }
 
-/// `/etc/hosts` of a pod on the node's network: the node's, and the aliases.
+/// `/etc/hosts` of a pod on the host network: the node's file with the pod's aliases.
 pub fn hosts_of_node(hosts: &str, aliases: Option<&[HostAlias]>) -> String {
     let mut hosts = format!("{NODE_HEADER}{hosts}");
     add_aliases(&mut hosts, aliases);

@@ -1,4 +1,4 @@
-//! Stops containers and whole pods.
+//! Stops containers and pods.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -17,19 +17,19 @@ use super::{
     termination_order::TerminationOrder,
 };
 
-/// Every container gets this long, whatever is left of its grace period, and where
-/// nothing names one.
+/// The minimum time that a container gets to stop, even after its grace period, and the grace
+/// period if none is specified.
 const MINIMUM_GRACE_PERIOD: Duration = Duration::from_secs(2);
 
-/// Why a pod may still run.
+/// Why a pod could not be killed.
 #[derive(Debug, thiserror::Error)]
 pub enum KillError {
     /// A container could not be stopped.
     #[error("cannot stop container {name:?}: {source}")]
     Container {
-        /// Its name in the pod.
+        /// Name in the pod.
         name: String,
-        /// Why not.
+        /// The error.
         source: CriError,
     },
     /// A sandbox could not be stopped.
@@ -37,31 +37,31 @@ pub enum KillError {
     Sandbox(#[source] CriError),
 }
 
-/// What the end of a container depends on.
+/// The hook and grace period of a container.
 struct Ending {
     pre_stop: Option<LifecycleHandler>,
     grace: Duration,
 }
 
-/// Why and how a container is stopped.
+/// How a container is stopped.
 #[derive(Clone, Copy)]
 pub(super) struct Killing<'a> {
-    /// The pod; none for what only the runtime knows.
+    /// The pod; `None` if only the runtime knows it.
     pub(super) pod: Option<&'a Pod>,
-    /// Address of the pod.
+    /// IP address of the pod.
     pub(super) ip: Option<&'a str>,
-    /// What its grace period depends on.
+    /// The cause, for the grace period.
     pub(super) reason: KillReason,
-    /// Why, for people; nothing where all of the pod ends.
+    /// Message of the event; empty when the whole pod is killed.
     pub(super) message: &'a str,
-    /// Instead of its grace period.
+    /// Replaces the grace period of the container.
     pub(super) grace_override: Option<Duration>,
-    /// Who it waits for.
+    /// The termination order of the pod's containers.
     pub(super) order: Option<&'a TerminationOrder>,
 }
 
 impl<'a> Killing<'a> {
-    /// To stop something of a pod within its grace period.
+    /// Stops a container within its own grace period.
     pub(super) const fn new(pod: Option<&'a Pod>, ip: Option<&'a str>, message: &'a str) -> Self {
         Self {
             pod,
@@ -74,7 +74,7 @@ impl<'a> Killing<'a> {
     }
 }
 
-/// How long the pod may take to end.
+/// The grace period of a pod.
 pub fn grace_period(pod: &Pod) -> Duration {
     let spec = pod.spec.as_ref();
     pod.metadata
@@ -83,14 +83,14 @@ pub fn grace_period(pod: &Pod) -> Duration {
         .map_or(MINIMUM_GRACE_PERIOD, seconds)
 }
 
-/// How long a container of the pod may take to end.
+/// The grace period of a container.
 fn container_grace_period(pod: &Pod, container: &Container, reason: KillReason) -> Duration {
     let probe = match reason {
         KillReason::LivenessProbe => container.liveness_probe.as_ref(),
         KillReason::StartupProbe => container.startup_probe.as_ref(),
         KillReason::Other => None,
     };
-    // What the deletion of the pod allows holds for all of it.
+    // The grace period of the deletion applies to all containers.
     probe
         .filter(|_| pod.metadata.deletion_grace_period_seconds.is_none())
         .and_then(|probe| probe.termination_grace_period_seconds)
@@ -102,14 +102,14 @@ fn seconds(seconds: i64) -> Duration {
 }
 
 impl RuntimeManager {
-    /// Stops every container of the pod, all at the same time, each within its
-    /// grace period or `grace_override`, but sidecars after what they serve; then
-    /// its sandboxes. Without a spec, what containers were made with says how to
-    /// stop them.
+    /// Stops all containers of the pod in parallel, each within its grace period or
+    /// `grace_override`, and sidecars after the containers that they serve. The sandboxes are
+    /// stopped last. Without a spec, hooks and grace periods are taken from the containers'
+    /// annotations.
     ///
     /// # Errors
-    /// Something may still run. The other containers were stopped nonetheless, and the sandboxes
-    /// unless a container has time left.
+    /// A container or sandbox may still be running. The other containers were stopped nonetheless;
+    /// the sandboxes, too, unless a container has time left.
     pub async fn kill_pod(
         &self,
         pod: Option<&Pod>,
@@ -128,7 +128,7 @@ impl RuntimeManager {
         };
         let kills = running().map(|container| self.kill_container(container, killing));
         let mut result: Result<(), KillError> = join_all(kills).await.into_iter().collect();
-        // With its sandbox a container ends at once, whatever is left of its time.
+        // Stopping the sandbox would end the container before its grace period.
         let has_time = |c: &ContainerStatus| !self.endings.left(&c.id).is_zero();
         if result.is_err() && running().any(has_time) {
             return result;
@@ -146,12 +146,12 @@ impl RuntimeManager {
         result
     }
 
-    /// Stops one container: runs its `preStop` hook, waits for its turn, and then
-    /// stops it within what that left of the grace period. Done again, it goes on where it
-    /// was: the hook runs once, and no time is added.
+    /// Stops a container: runs its `preStop` hook, waits for its turn in the termination order, and
+    /// stops it within the rest of the grace period. A repeated call continues an earlier one: the
+    /// hook runs once, and the grace period is not extended.
     ///
     /// # Errors
-    /// It may still run.
+    /// The container may still be running.
     pub(super) async fn kill_container(
         &self,
         status: &ContainerStatus,
@@ -235,7 +235,7 @@ impl RuntimeManager {
         Ok(())
     }
 
-    /// What the annotations of a container say of its end.
+    /// The hook and grace period in the annotations of a container.
     async fn restore(&self, id: &str) -> Result<Ending, CriError> {
         let status = self.cri.container_status(id).await?;
         let grace = [
@@ -253,7 +253,7 @@ impl RuntimeManager {
     }
 }
 
-/// A `preStop` hook, with all that it takes to run on its own.
+/// A `preStop` hook with everything it needs to run in its own task.
 struct PreStop {
     cri: CriClient,
     events: EventRecorder,
@@ -266,7 +266,7 @@ struct PreStop {
 }
 
 impl PreStop {
-    /// Runs to its end, however long that takes: it ends with its container.
+    /// Runs without a time limit: the hook is stopped when its container has ended.
     async fn run(self) {
         let (container, ip) = (self.container.as_ref(), self.ip.as_deref());
         let limit = Duration::ZERO;
@@ -280,7 +280,7 @@ impl PreStop {
             container_id = %self.id, %error, "PreStopHook failed"
         );
         if let Some(pod) = pod {
-            // What failed may be secret.
+            // The error may contain secrets.
             self.events.warning(
                 Subject::Container(pod, &self.name),
                 reason::FAILED_PRE_STOP_HOOK,
@@ -290,7 +290,7 @@ impl PreStop {
     }
 }
 
-/// The spec of a container of the pod, of whatever kind.
+/// The spec of an init, regular or ephemeral container.
 fn container_spec<'a>(spec: &'a PodSpec, name: &str) -> Option<Cow<'a, Container>> {
     let mut containers = spec
         .init_containers

@@ -1,5 +1,4 @@
-//! The runtime manager: brings pods on a CRI runtime to what their specs ask
-//! for, and kills and removes them.
+//! The runtime manager: syncs pods with their specs on a CRI runtime, and kills and removes them.
 
 #![forbid(unsafe_code)]
 
@@ -55,23 +54,23 @@ pub use self::{
     sync::{SyncError, Synced},
 };
 
-/// How pods are run. The default is upstream's.
+/// Options of the runtime manager. The defaults are upstream's.
 #[derive(Clone, Debug, Default)]
 pub struct RuntimeOptions {
-    /// How images are pulled.
+    /// Options of image pulls.
     pub image: ImageOptions,
-    /// Where pods look names up.
+    /// Name servers and cluster domain.
     pub dns: DnsOptions,
-    /// How limits of resources are enforced.
+    /// Enforcement of resource limits.
     pub resources: ResourceOptions,
-    /// Ids of pods with a user namespace.
+    /// ID ranges of pods with a user namespace.
     pub user_namespaces: UserNamespaceOptions,
-    /// The runtime's seccomp profile is that of pods that name none (`seccompDefault`).
+    /// Pods without a seccomp profile get the runtime's default profile (`seccompDefault`).
     pub seccomp_default: bool,
 }
 
-/// Runs pods on the runtime. Shared by all pod workers; what belongs to one pod
-/// is in its [`pod_state::PodState`].
+/// Runs pods on the runtime. It is shared by all pod workers; the state of a single pod is in its
+/// [`pod_state::PodState`].
 #[derive(Debug)]
 pub struct RuntimeManager {
     cri: CriClient,
@@ -82,7 +81,7 @@ pub struct RuntimeManager {
     node: Arc<LocalNode>,
     options: RuntimeOptions,
     host_ips: HostIps,
-    /// Name of the runtime, once it was asked.
+    /// Name of the runtime, once known.
     name: OnceLock<String>,
     seccomp_root: PathBuf,
     machine: Machine,
@@ -93,9 +92,8 @@ pub struct RuntimeManager {
 }
 
 impl RuntimeManager {
-    /// A manager of the pods of `node` on the runtime behind `cri`. Config data comes from
-    /// `objects`, what probes found from `probes`, the node's addresses from `host_ips`.
-    /// What it does is told to `events`.
+    /// A manager of the pods of `node` on the runtime behind `cri`. `objects` provides config data,
+    /// `probes` the probe results and `host_ips` the node's IP addresses; `events` records events.
     pub fn new(
         cri: CriClient,
         node: Arc<LocalNode>,
@@ -125,17 +123,17 @@ impl RuntimeManager {
         }
     }
 
-    /// What was started.
+    /// Metrics of pod and container starts.
     pub const fn metrics(&self) -> &StartMetrics {
         &self.metrics
     }
 
-    /// What the machine has.
+    /// Properties of the machine.
     pub const fn machine(&self) -> &Machine {
         &self.machine
     }
 
-    /// What bounds the resources of containers.
+    /// The options and machine properties that container resources depend on.
     fn rules(&self) -> Rules<'_> {
         Rules {
             options: self.options.resources,
@@ -143,29 +141,29 @@ impl RuntimeManager {
         }
     }
 
-    /// Where config data comes from.
+    /// The source of API objects, such as config data.
     pub fn objects(&self) -> &dyn Objects {
         &*self.objects
     }
 
-    /// Where images come from.
+    /// The image manager.
     pub fn images(&self) -> &ImageManager {
         &self.images
     }
 
-    /// What probes found.
+    /// The probe results.
     pub fn probes(&self) -> &ProbeResults {
         &self.probes
     }
 
-    /// Notes what the runtime calls itself.
+    /// Stores the name that the runtime reports.
     pub fn set_name(&self, name: String) {
-        // A runtime that is replaced by another one under a running kubelet keeps
-        // the first one's name: ids must not change.
+        // The first name is kept even if another runtime replaces this one under a running kubelet:
+        // container IDs must not change.
         let _ = self.name.set(name);
     }
 
-    /// What the runtime calls itself; empty before it was asked.
+    /// The name of the runtime; empty while unknown.
     pub fn name(&self) -> &str {
         self.name.get().map_or("", String::as_str)
     }

@@ -1,9 +1,9 @@
-//! What is started of pods, and how often that fails.
+//! Metrics of pod and container starts.
 
 use k8s_openapi::api::core::v1::PodSpec;
 use kubelet_metrics::{Collector, Counter, Exposition, Family};
 
-/// The kind of container that a start is of.
+/// The type of a started container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ContainerType {
     Regular,
@@ -21,7 +21,7 @@ impl ContainerType {
     }
 }
 
-/// What the runtime manager counts.
+/// Counters of pod and container starts and their errors.
 #[derive(Debug)]
 pub struct StartMetrics {
     pods: Family<Counter, 0>,
@@ -70,7 +70,7 @@ impl Default for StartMetrics {
 }
 
 impl StartMetrics {
-    /// A sandbox is to be made.
+    /// Counts a pod start, before its sandbox is created.
     pub(super) fn pod(&self, spec: &PodSpec) {
         self.pods.of([]).increment();
         if spec.host_users == Some(false) {
@@ -78,7 +78,7 @@ impl StartMetrics {
         }
     }
 
-    /// It was not.
+    /// Counts a failed pod start.
     pub(super) fn pod_failed(&self, spec: Option<&PodSpec>) {
         self.pod_errors.of([]).increment();
         if spec.is_some_and(|spec| spec.host_users == Some(false)) {
@@ -86,7 +86,7 @@ impl StartMetrics {
         }
     }
 
-    /// A container was to be started. Without success: the reason that its status shows.
+    /// Counts a container start. `failure` is the waiting reason if it failed.
     pub(super) fn container(&self, kind: ContainerType, failure: Option<&'static str>) {
         let kind = kind.as_str();
         self.containers.of([kind]).increment();

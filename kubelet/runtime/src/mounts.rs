@@ -1,4 +1,4 @@
-//! What a container mounts, and the devices that it gets from volumes.
+//! Mounts of a container, and its devices from block volumes.
 
 use std::{
     collections::BTreeMap,
@@ -13,11 +13,11 @@ use kubelet_volume::{MountedVolumes, plugin::Mounted};
 
 use super::container_config::TERMINATION_MESSAGE_PATH;
 
-/// Why a container cannot have its mounts. Nothing is said of the node's file system: who
-/// reads it may not be its owner.
+/// Why a container cannot have its mounts or devices. Messages do not contain paths of the node's
+/// file system, because their reader may not be its owner.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum MountError {
-    /// The pod has no such volume, or one of another kind.
+    /// The pod has no such volume, or it is of the wrong kind.
     #[error("cannot find volume {volume:?} to {action} container {container:?}")]
     Unknown {
         /// Name of the volume.
@@ -27,56 +27,56 @@ pub enum MountError {
         /// Name of the container.
         container: String,
     },
-    /// `subPathExpr` names variables that have no value.
+    /// `subPathExpr` references variables without a value.
     #[error("missing value for {}", .0.join(", "))]
     MissingValue(Vec<String>),
-    /// The sub-path begins at the root.
+    /// The sub-path is absolute.
     #[error("error SubPath `{0}` must not be an absolute path")]
     Absolute(String),
-    /// The sub-path goes upwards.
+    /// The sub-path contains `..`.
     #[error("unable to provision SubPath `{0}`: must not contain '..'")]
     Backsteps(String),
-    /// There is no such part of the volume, and it cannot be made.
+    /// The sub-path could not be created or bound.
     #[error(
         "failed to {action} subPath{what} for volumeMount {volume:?} of container {container:?}"
     )]
     SubPath {
         /// `create` or `prepare`.
         action: &'static str,
-        /// What of it.
+        /// Suffix of `subPath` in the message: ` directory` or empty.
         what: &'static str,
         /// Name of the volume.
         volume: String,
         /// Name of the container.
         container: String,
     },
-    /// Read-only down to the mounts below cannot be had.
+    /// A recursive read-only mount is not possible.
     #[error(
         "failed to resolve recursive read-only mode: volume {volume:?} requested recursive read-only mode, but {why}"
     )]
     RecursiveReadOnly {
         /// Name of the volume.
         volume: String,
-        /// Why not.
+        /// The reason.
         why: String,
     },
-    /// No such propagation is known.
+    /// The mount propagation mode is unknown.
     #[error("invalid MountPropagation mode: {0:?}")]
     Propagation(String),
-    /// It is not known whether the files of a mount have SELinux labels of their own.
+    /// Could not determine whether the mounted files have SELinux labels of their own.
     #[error("cannot tell whether {what} has SELinux labels: {why}")]
     Labels {
-        /// What is mounted.
+        /// The volume or file.
         what: String,
-        /// Why not.
+        /// The error.
         why: String,
     },
-    /// The path of a device inside the container is relative.
+    /// The path of a device in the container is relative.
     #[error("error DevicePath `{0}` must be an absolute path")]
     DevicePath(String),
 }
 
-/// What the mounts of a container are made from.
+/// Everything that the mounts of a container are computed from.
 #[derive(Clone, Debug)]
 pub struct MountParts {
     /// The container.
@@ -85,36 +85,36 @@ pub struct MountParts {
     pub pod_dir: PathBuf,
     /// The pod's volumes.
     pub volumes: MountedVolumes,
-    /// Names and values of the container's variables.
+    /// Names and values of the container's environment variables.
     pub variables: Vec<(String, String)>,
-    /// The images that it mounts, by the names of their volumes.
+    /// The images of its image volumes, by volume name.
     pub images: BTreeMap<String, ImageSpec>,
-    /// The runtime can make mounts read-only with all that is mounted below them.
+    /// Whether the runtime supports recursive read-only mounts.
     pub recursive_read_only: bool,
-    /// The pod's hosts file on the node; none when the container mounts its own.
+    /// The pod's hosts file on the node; `None` if it is not mounted.
     pub hosts_file: Option<PathBuf>,
-    /// The file for the termination message on the node.
+    /// The termination message file on the node; `None` if it is not mounted.
     pub termination_message: Option<PathBuf>,
-    /// What parts of volumes are bound for.
+    /// The file work of the sync. Once it is given up, no sub-path is bound any more.
     pub file_work: FileWork,
-    /// SELinux, where the node has it.
+    /// SELinux, if the node supports it.
     pub selinux: Option<SeLinux>,
 }
 
-/// Where the parts of volumes are that a container mounts, by the places of its mounts.
+/// The paths of bound sub-paths, by the index of the mount in the container's spec.
 #[derive(Debug, Default)]
 pub struct SubPaths(pub(super) BTreeMap<usize, PathBuf>);
 
 impl SubPaths {
-    /// Where the part is that this one of the container's mounts names.
+    /// The path of the sub-path of a mount.
     fn get(&self, index: usize) -> Option<&PathBuf> {
         self.0.get(&index)
     }
 }
 
 impl MountParts {
-    /// The mounts of the container: its volumes in the order of its spec, then the kubelet's
-    /// own files. `bound` are its [parts of volumes](Self::bind_sub_paths).
+    /// The mounts of the container: its volumes in the order of its spec, then the files of the
+    /// kubelet. `bound` is the result of [`bind_sub_paths`](Self::bind_sub_paths).
     ///
     /// # Errors
     /// See [`MountError`].
@@ -133,7 +133,7 @@ impl MountParts {
         Ok(mounts)
     }
 
-    /// A file of the kubelet's own.
+    /// The mount of a file of the kubelet.
     fn file(&self, container_path: &str, host_path: &Path) -> Result<Mount, MountError> {
         Ok(Mount {
             container_path: container_path.to_owned(),
@@ -143,8 +143,8 @@ impl MountParts {
         })
     }
 
-    /// Whether what is at a path of the node has SELinux labels, which the runtime is to
-    /// change.
+    /// Whether files at `path` have SELinux labels of their own, so that the runtime has to relabel
+    /// them.
     fn has_labels(&self, what: &str, path: &Path) -> Result<bool, MountError> {
         let labels = self
             .selinux
@@ -184,7 +184,7 @@ impl MountParts {
             Mounted::Image => image = Some(self.images.get(&mount.name).ok_or_else(unknown)?),
             Mounted::Device(_) => return Err(unknown()),
         }
-        // Upstream: a relative path is one from the root of the container.
+        // As upstream, a relative path is relative to the container's root directory.
         let container_path = Path::new("/").join(&mount.mount_path);
         let attributes = volume.attributes;
         let may_relabel = attributes.managed && attributes.selinux_relabel;
@@ -240,7 +240,7 @@ fn propagation(mount: &VolumeMount) -> Result<MountPropagation, MountError> {
     })
 }
 
-/// The devices that a container gets from block volumes.
+/// The devices of a container from block volumes.
 ///
 /// # Errors
 /// See [`MountError`].

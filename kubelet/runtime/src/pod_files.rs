@@ -1,4 +1,4 @@
-//! Files that the kubelet makes for the containers of a pod.
+//! Files of the kubelet for the containers of a pod.
 
 use std::{
     io,
@@ -15,20 +15,20 @@ use super::{
     hostname::{self, HostnameError},
 };
 
-/// A file that could not be made.
+/// Why a file could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// The file system refuses.
+    /// File system error.
     #[error("cannot {action} {path:?}: {source}")]
     Io {
-        /// What was attempted.
+        /// The operation.
         action: &'static str,
-        /// On which path.
+        /// Its path.
         path: PathBuf,
-        /// Why not.
+        /// The error.
         source: io::Error,
     },
-    /// The pod has no hostname to write into it.
+    /// The pod has no valid hostname for the hosts file.
     #[error(transparent)]
     Hostname(#[from] HostnameError),
 }
@@ -42,10 +42,10 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FileEr
     }
 }
 
-/// Makes the directory of a container's logs, which the runtime expects.
+/// Creates the log directory of a container, which the runtime expects to exist.
 ///
 /// # Errors
-/// The file system refuses.
+/// File system error.
 pub async fn make_log_dir(log_dir: &Path, container: &str) -> Result<PathBuf, FileError> {
     let path = log_dir.join(container);
     files::create_dir_all(&path)
@@ -54,13 +54,13 @@ pub async fn make_log_dir(log_dir: &Path, container: &str) -> Result<PathBuf, Fi
     Ok(path)
 }
 
-/// How often a container was restarted, from the log files of its runs; for when
-/// the runtime has forgotten all of them.
+/// The restart count of a container whose runs the runtime has forgotten, from the names of its log
+/// files.
 pub async fn restart_count_from_logs(log_dir: &Path) -> u32 {
     let names = files::names(log_dir).await.unwrap_or_default();
     let mut next = 0;
     for name in names {
-        // `<n>.log`, and `<n>.log.<time>` where it was rotated.
+        // `<n>.log`, or `<n>.log.<time>` after rotation.
         if let Some(run) = name
             .split_once(".log")
             .and_then(|(run, _)| run.parse::<u32>().ok())
@@ -71,11 +71,11 @@ pub async fn restart_count_from_logs(log_dir: &Path) -> u32 {
     next
 }
 
-/// Makes an empty file for the termination message of one run; none when the
-/// container mounts something of its own there.
+/// Creates an empty termination message file for one run. Returns `None` if the container mounts a
+/// volume at its path, or the path is empty.
 ///
 /// # Errors
-/// The file system refuses.
+/// File system error.
 pub async fn make_termination_message(
     pod_dir: &Path,
     container: &Container,
@@ -90,7 +90,7 @@ pub async fn make_termination_message(
     files::create_dir_all(&dir)
         .await
         .map_err(failed("create the directory", &dir))?;
-    // The one before the last run is not read any more.
+    // Only the message of the last run is still read.
     if let Some(old) = restart_count.checked_sub(2) {
         let _ = files::remove_file(&dir.join(old.to_string())).await;
     }
@@ -98,7 +98,7 @@ pub async fn make_termination_message(
     files::write(&path, b"")
         .await
         .map_err(failed("create the termination message", &path))?;
-    // Whoever the container runs as writes to it.
+    // The container writes it as any user.
     let mode = std::fs::Permissions::from_mode(0o666);
     files::set_permissions(&path, mode)
         .await
@@ -106,11 +106,11 @@ pub async fn make_termination_message(
     Ok(Some(path))
 }
 
-/// Makes the pod's hosts file; none when the container mounts its own, or the pod has
-/// no address to write into it.
+/// Creates the pod's hosts file. Returns `None` if the container mounts a volume there, or the pod
+/// has no IP address.
 ///
 /// # Errors
-/// The file system refuses, or the pod has no hostname.
+/// File system error, or the pod has no valid hostname.
 pub async fn make_hosts_file(
     pod: &Pod,
     spec: &PodSpec,
@@ -138,7 +138,7 @@ pub async fn make_hosts_file(
     files::write(&path, hosts)
         .await
         .map_err(failed("write the hosts file", &path))?;
-    // Whoever the container runs as reads it, whatever the kubelet's umask.
+    // The container reads it as any user; the kubelet's umask must not matter.
     let mode = std::fs::Permissions::from_mode(0o644);
     files::set_permissions(&path, mode)
         .await

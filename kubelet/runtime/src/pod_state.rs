@@ -1,4 +1,4 @@
-//! What the kubelet remembers of a pod between two syncs, and nowhere else.
+//! The in-memory state of a pod between syncs.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -12,53 +12,53 @@ use kubelet_pacing::backoff::Backoff;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// First delay before a container is started again, as upstream.
+/// First delay before a container restarts, as upstream.
 const RESTART_BACKOFF_BASE: Duration = Duration::from_secs(10);
-/// A container that ran for so long begins with that again, as upstream.
+/// A container that ran for this long resets its back-off, as upstream.
 const RESTART_BACKOFF_RESET: Duration = Duration::from_secs(600);
 
-/// Why a container waits, as its status shows.
+/// Why a container waits, as shown in its status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// One word.
+    /// A single word.
     pub reason: String,
     /// Details for people.
     pub message: String,
 }
 
-/// The memory of one pod's worker. Lost with the kubelet, as upstream: a
-/// restarted kubelet starts dead containers at once.
+/// The in-memory state of one pod worker. It is lost when the kubelet restarts, as upstream: a
+/// restarted kubelet restarts dead containers at once.
 #[derive(Debug)]
 pub struct PodState {
-    /// Failed pulls.
+    /// Back-off of failed image pulls.
     pub pulls: Mutex<PullBackoff>,
     restarts: Mutex<Restarts>,
     waiting: Mutex<BTreeMap<String, Waiting>>,
-    /// Id of the newest container of each name that this worker created.
+    /// ID of the newest container that this worker created, by name.
     created: Mutex<BTreeMap<String, String>>,
-    /// When the pod was first heard of.
+    /// When the kubelet first saw the pod.
     seen: Instant,
 }
 
 #[derive(Debug)]
 struct Restarts {
     backoff: Backoff,
-    /// When each dead container was first seen dead, by id. The runtime's own
-    /// time of its end is by another clock.
+    /// When each dead container was first seen dead, by ID. The exit time that the runtime reports
+    /// is from a different clock.
     seen_dead: HashMap<String, Instant>,
 }
 
-/// A container that is not started again yet.
+/// The crash-loop back-off of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CrashLoop {
-    /// From the end of the last run to the start of the next.
+    /// The delay between the end of a run and the next start.
     pub delay: Duration,
-    /// What is left of it.
+    /// The rest of the delay.
     pub remaining: Duration,
 }
 
 impl PodState {
-    /// The memory of a new worker. `max_restart_period` bounds the delays.
+    /// The state of a new worker. `max_restart_period` is the longest restart delay.
     pub fn new(max_restart_period: Duration) -> Self {
         Self {
             pulls: Mutex::default(),
@@ -73,22 +73,21 @@ impl PodState {
         }
     }
 
-    /// The same, of a pod that was first heard of at `seen`.
+    /// Sets the time when the kubelet first saw the pod.
     pub fn seen_at(mut self, seen: Instant) -> Self {
         self.seen = seen;
         self
     }
 
-    /// When the pod was first heard of.
+    /// When the kubelet first saw the pod.
     pub const fn seen(&self) -> Instant {
         self.seen
     }
 
-    /// Whether the container may be started (again) now; if so, this counts as
-    /// the attempt.
+    /// Checks that the container may be started now, and records the attempt.
     ///
     /// # Errors
-    /// It ended too recently.
+    /// The container is in crash-loop back-off.
     pub fn attempt_start(
         &self,
         container: &Container,
@@ -115,14 +114,14 @@ impl PodState {
         Ok(())
     }
 
-    /// A container was created.
+    /// Records a created container.
     pub fn created(&self, container: &str, id: &str) {
         let mut created = self.created.lock();
         created.insert(container.to_owned(), id.to_owned());
     }
 
-    /// The newest container of a name that was created, when `status` does not tell of it: it
-    /// was removed since, or what the runtime lists is older.
+    /// The newest container created with this name, if `status` does not list it: it has been
+    /// removed, or `status` is older.
     pub fn untold(&self, container: &str, status: &PodStatus) -> Option<String> {
         let created = self.created.lock();
         let id = created.get(container)?;
@@ -130,12 +129,12 @@ impl PodState {
         (!is_told).then(|| id.clone())
     }
 
-    /// Why each container that could not be started waits.
+    /// The containers that could not be started, with the reasons.
     pub fn waiting(&self) -> BTreeMap<String, Waiting> {
         self.waiting.lock().clone()
     }
 
-    /// The container was started, or nothing keeps it from it any more.
+    /// The container was started, or may be started now.
     pub fn clear_waiting(&self, container: &str) {
         self.waiting.lock().remove(container);
     }
@@ -149,10 +148,10 @@ impl PodState {
     }
 }
 
-/// What is delayed together: a container that was given another image or other
-/// resources begins anew.
+/// The key of a container's back-off. A different image or different resources start a new
+/// back-off.
 fn backoff_key(container: &Container) -> String {
-    // What was read from JSON can be written.
+    // Serialisation cannot fail: the value was deserialised from JSON.
     let resources = serde_json::to_string(&container.resources).unwrap_or_default();
     let image = container.image.as_deref().unwrap_or_default();
     format!("{}/{image}/{resources}", container.name)

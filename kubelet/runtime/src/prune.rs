@@ -1,4 +1,4 @@
-//! Removes dead containers and sandboxes.
+//! Removal of dead containers and sandboxes.
 
 use std::{collections::HashSet, io, path::Path};
 
@@ -13,7 +13,7 @@ use tracing::{debug, info, warn};
 
 use super::RuntimeManager;
 
-/// The dead containers that nobody needs: all but the newest of each name.
+/// The dead containers to remove: all but the newest dead one of each name.
 fn superfluous_containers(status: &PodStatus) -> Vec<&ContainerStatus> {
     let mut kept = HashSet::new();
     status
@@ -24,7 +24,7 @@ fn superfluous_containers(status: &PodStatus) -> Vec<&ContainerStatus> {
         .collect()
 }
 
-/// The dead sandboxes that nobody needs: all but the newest, once they are empty.
+/// The dead sandboxes to remove: all without containers except the newest.
 fn superfluous_sandboxes<'a>(
     status: &'a PodStatus,
     removed: &[&ContainerStatus],
@@ -43,9 +43,9 @@ fn superfluous_sandboxes<'a>(
 }
 
 impl RuntimeManager {
-    /// Removes what earlier runs of a live pod left, but for the last dead
-    /// container of each name, whose end the status tells. Whether anything was
-    /// removed. What cannot be is left for the next time.
+    /// Removes dead containers and sandboxes of a running pod. The last dead container of each name
+    /// is kept, because the status reports it. Errors are ignored until the next call. Returns
+    /// whether anything was removed.
     pub(super) async fn prune(&self, pod: &Pod, status: &PodStatus) -> bool {
         let containers = superfluous_containers(status);
         let log_dir = directory::log_dir(&self.node.pod_logs_dir, pod);
@@ -71,11 +71,11 @@ impl RuntimeManager {
         pruned
     }
 
-    /// Removes every container of `names`, dead all of them, so that they are run
-    /// anew in a new sandbox.
+    /// Removes all containers selected by `names`, which are dead, so that they run again in a new
+    /// sandbox.
     ///
     /// # Errors
-    /// One could not be removed.
+    /// A container could not be removed.
     pub(super) async fn purge(
         &self,
         pod: &Pod,
@@ -89,10 +89,10 @@ impl RuntimeManager {
         Ok(())
     }
 
-    /// Removes everything that the runtime has of a pod that was killed.
+    /// Removes all containers and sandboxes of a killed pod.
     ///
     /// # Errors
-    /// Something is left.
+    /// A container or sandbox could not be removed.
     pub async fn remove_pod(&self, status: &PodStatus) -> Result<(), CriError> {
         for container in &status.containers {
             self.cri.remove_container(&container.id).await?;

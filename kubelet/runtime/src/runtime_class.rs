@@ -1,4 +1,4 @@
-//! Runtime classes: which handler of the runtime a pod is run by, and what that can do.
+//! Runtime classes: the runtime handler of a pod, and its features.
 
 use cri_proto::runtime::v1::RuntimeHandlerFeatures;
 use k8s_openapi::api::core::v1::PodSpec;
@@ -7,35 +7,35 @@ use kubelet_cri_client::CriError;
 
 use super::RuntimeManager;
 
-/// Why it is not known what handler runs a pod.
+/// Why the runtime handler of a pod could not be determined.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeClassError {
-    /// There is no such class.
+    /// The runtime class does not exist.
     #[error(transparent)]
     NotFound(ObjectError),
-    /// It may be there, and could not be read now.
+    /// The runtime class could not be read.
     #[error("failed to lookup RuntimeClass {name}: {source}")]
     Lookup {
         /// Its name (`runtimeClassName`).
         name: String,
-        /// Why not.
+        /// The error.
         source: ObjectError,
     },
 }
 
-/// What the runtime says of one of its handlers.
+/// What the runtime reports of a handler.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum HandlerFeatures {
-    /// It tells of none of its handlers.
+    /// The runtime reports no handlers.
     Untold,
-    /// It tells of others.
+    /// The runtime reports other handlers only.
     UnknownHandler,
-    /// What it can do.
+    /// The features of the handler.
     Known(RuntimeHandlerFeatures),
 }
 
 impl RuntimeManager {
-    /// The handler that the pod's class names; empty, the runtime's default, without one.
+    /// The handler of the pod's runtime class; empty (the runtime's default) if it has none.
     ///
     /// # Errors
     /// See [`RuntimeClassError`].
@@ -57,8 +57,7 @@ impl RuntimeManager {
         }
     }
 
-    /// What a handler can do. The runtime is asked each time: it may have been replaced by
-    /// one that can more.
+    /// The features of a handler. They are not cached, because the runtime may be upgraded.
     pub(super) async fn handler_features(
         &self,
         handler: &str,

@@ -17,27 +17,27 @@ use super::{
     security_context,
 };
 
-/// What the config of a sandbox is made from, beside its pod.
+/// The parts of a sandbox's config that are not in the pod.
 #[derive(Debug)]
 pub struct Parts<'a> {
-    /// How many sandboxes the pod had before.
+    /// Number of earlier sandboxes of the pod.
     pub attempt: u32,
-    /// Its name servers.
+    /// DNS configuration.
     pub dns: DnsConfig,
-    /// Its user namespace.
+    /// User namespace.
     pub user_namespace: UserNamespace,
-    /// What bounds its resources.
+    /// The options and machine properties that its resources depend on.
     pub rules: Rules<'a>,
-    /// Domain of the cluster; none when empty.
+    /// Cluster domain; may be empty.
     pub cluster_domain: &'a str,
-    /// Directory of the pods' log directories.
+    /// Parent directory of the pods' log directories.
     pub pod_logs_dir: &'a Path,
 }
 
 /// The config of the pod's sandbox.
 ///
 /// # Errors
-/// The pod has no hostname.
+/// The pod has no valid hostname.
 pub fn sandbox_config(
     pod: &Pod,
     spec: &PodSpec,
@@ -51,7 +51,7 @@ pub fn sandbox_config(
             namespace: identity::namespace(pod).to_owned(),
             attempt: parts.attempt,
         }),
-        // On the node's network the hostname is the node's.
+        // On the host network, the pod has the node's hostname.
         hostname: if host_network {
             String::new()
         } else {
@@ -69,7 +69,7 @@ pub fn sandbox_config(
     })
 }
 
-/// The pod's labels, and those that identify it.
+/// The pod's own labels, and those that identify it.
 fn pod_labels(pod: &Pod) -> BTreeMap<String, String> {
     let mut labels = pod.metadata.labels.clone().unwrap_or_default();
     labels.extend(identity_labels(pod));
@@ -93,7 +93,7 @@ fn port_mappings(container: &Container) -> Vec<PortMapping> {
     let mut mappings: Vec<PortMapping> = Vec::new();
     let mut names: Vec<&str> = Vec::new();
     for port in container.ports.iter().flatten() {
-        // Of several ports of one name the first counts.
+        // If several ports have the same name, the first one counts.
         match port.name.as_deref().filter(|name| !name.is_empty()) {
             Some(name) if names.contains(&name) => continue,
             name => names.extend(name),
@@ -143,7 +143,8 @@ fn linux_config(
         .map(|own| (sysctl::with_dots(&own.name), own.value.clone()))
         .collect();
     LinuxPodSandboxConfig {
-        // Empty: the runtime's own parent, until the kubelet manages cgroups.
+        // Empty: the runtime chooses the parent cgroup, because the kubelet does not manage cgroups
+        // yet.
         cgroup_parent: String::new(),
         security_context: Some(LinuxSandboxSecurityContext {
             namespace_options: Some(security_context::namespaces(spec, user_namespace)),
@@ -155,7 +156,7 @@ fn linux_config(
             supplemental_groups: security_context::supplemental_groups(context),
             supplemental_groups_policy: security_context::supplemental_groups_policy(context),
             privileged,
-            // The pause program needs no more, whatever the containers need.
+            // The pause process works with this profile, whatever the containers need.
             seccomp: Some(SecurityProfile {
                 profile_type: ProfileType::RuntimeDefault.into(),
                 localhost_ref: String::new(),

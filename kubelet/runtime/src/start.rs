@@ -1,4 +1,4 @@
-//! Starts one container.
+//! Starts a container.
 
 use std::{
     collections::BTreeMap,
@@ -37,64 +37,64 @@ use super::{
     security_context::NodeSecurity,
 };
 
-/// For a `postStart` command: it may take as long as it takes.
+/// Time limit of `postStart` commands and requests: none.
 const POST_START_LIMIT: Duration = Duration::ZERO;
 
 /// Why a container was not started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// It ended too recently.
+    /// The container is in crash-loop back-off.
     #[error("back-off {delay} restarting failed container={container} pod={pod}")]
     CrashLoopBackOff {
-        /// Its name.
+        /// Name of the container.
         container: String,
-        /// Its pod, as [`identity::name_with_uid`] writes it.
+        /// The pod, as [`identity::name_with_uid`] formats it.
         pod: String,
-        /// From its end to its next start.
+        /// The delay between its exit and its next start.
         delay: GoDuration,
-        /// What is left of that.
+        /// The rest of the delay.
         retry_after: Duration,
     },
-    /// It was started before, and what is known of the pod is older than that.
+    /// The container was created before, but the pod status is older than that.
     #[error("container {0} is not listed yet")]
     Unlisted(String),
-    /// Its image cannot be had.
+    /// The image could not be provided.
     #[error(transparent)]
     Image(#[from] ImageError),
-    /// Its environment cannot be made.
+    /// The environment could not be determined.
     #[error(transparent)]
     Env(#[from] EnvError),
-    /// It cannot have what it mounts.
+    /// A mount or device could not be provided.
     #[error(transparent)]
     Mount(#[from] MountError),
-    /// It is not known whether the runtime can do what a mount asks for.
+    /// The runtime did not report whether it supports a feature that a mount needs.
     #[error("cannot tell what the runtime can do: {0}")]
     Features(#[source] CriError),
-    /// It cannot be configured.
+    /// The container's configuration is not allowed.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A file that it needs cannot be made.
+    /// A file of the kubelet for the container could not be created.
     #[error(transparent)]
     File(#[from] FileError),
-    /// It is to share the processes of a container that is not there.
+    /// The target container, whose PID namespace it joins, does not exist.
     #[error("unable to find target container {0}")]
     Target(String),
-    /// The runtime does not create it.
+    /// The runtime failed to create the container.
     #[error("{0}")]
     Create(CriError),
-    /// The runtime does not start it.
+    /// The runtime failed to start the container.
     #[error("{0}")]
     Run(CriError),
-    /// Its `postStart` hook failed, and it was stopped.
+    /// The `postStart` hook failed, and the container was stopped.
     #[error("{kind} lifecycle hook for Container {container:?} in Pod {pod:?} failed - {source}")]
     PostStart {
-        /// What the hook does.
+        /// The type of the hook's action.
         kind: &'static str,
-        /// Its name.
+        /// Name of the container.
         container: String,
-        /// Its pod, as [`identity::name_with_uid`] writes it.
+        /// The pod, as [`identity::name_with_uid`] formats it.
         pod: String,
-        /// Why it failed.
+        /// The error.
         source: Box<HookError>,
     },
 }
@@ -118,8 +118,8 @@ impl StartError {
         }
     }
 
-    /// Records it as an event about the container, unless that was done where it
-    /// happened.
+    /// Records an event about the container. Errors whose event was recorded where they occurred
+    /// are skipped, and so is [`Unlisted`](Self::Unlisted).
     pub(super) fn record(&self, events: &EventRecorder, pod: &Pod, container: &str) {
         let subject = Subject::Container(pod, container);
         let failed = |why: &dyn Display| {
@@ -143,12 +143,13 @@ impl StartError {
         }
     }
 
-    /// Whether the start went further than to its own back-off.
+    /// Whether a start was attempted: the container was not in crash-loop back-off, and the pod
+    /// status was current.
     pub(super) const fn was_begun(&self) -> bool {
         !matches!(self, Self::CrashLoopBackOff { .. } | Self::Unlisted(_))
     }
 
-    /// When this is a back-off: how long it still is.
+    /// The rest of the delay, if this is a back-off.
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::CrashLoopBackOff { retry_after, .. }
@@ -158,25 +159,25 @@ impl StartError {
     }
 }
 
-/// What the containers of one sync share.
+/// What the container starts of one sync have in common.
 pub(super) struct Running<'a> {
     pub(super) pod: &'a Pod,
     pub(super) spec: &'a PodSpec,
     pub(super) sandbox_id: &'a str,
     pub(super) sandbox_config: &'a PodSandboxConfig,
-    /// Addresses of the pod.
+    /// IP addresses of the pod.
     pub(super) ips: &'a [String],
     pub(super) host_ips: &'a [String],
     pub(super) volumes: &'a MountedVolumes,
     pub(super) pod_dir: &'a Path,
     pub(super) user_namespace: UserNamespace,
-    /// What the runtime calls the handler that runs the pod; empty for its default.
+    /// The runtime handler of the pod; empty for the runtime's default.
     pub(super) handler: &'a str,
 }
 
 impl RuntimeManager {
-    /// Starts a container that does not run, unless it is backing off. `target` is
-    /// the container whose processes it shares.
+    /// Starts a container that is not running, unless it is in back-off. `target` is the container
+    /// whose PID namespace it joins.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -190,7 +191,7 @@ impl RuntimeManager {
     ) -> Result<(), StartError> {
         let Running { pod, spec, .. } = *running;
         if let Some(id) = state.untold(&container.name, status) {
-            // Its logs would count as those of an earlier run.
+            // The log files of the unlisted container would be counted as an earlier run.
             match self.cri.container_status(&id).await {
                 Err(error) if error.is_not_found() => {}
                 _ => return Err(StartError::Unlisted(id)),
@@ -297,7 +298,7 @@ impl RuntimeManager {
         if let Err(error) = started
             && !self.runs(&id).await
         {
-            // Events that tell of one container after the other are not counted.
+            // The name replaces the ID, because events with different IDs are not aggregated.
             let words = error.words().replace(&id, &container.name);
             self.events
                 .warning(subject, reason::FAILED, format_args!("Error: {words}"));
@@ -313,14 +314,14 @@ impl RuntimeManager {
         self.post_start(running, container, id).await
     }
 
-    /// Whether a container runs, as one does whose start was not confirmed: its hook is to run
-    /// too.
+    /// Whether a container is running. It may be although the start call failed, and then its hook
+    /// has to run.
     async fn runs(&self, id: &str) -> bool {
         let status = self.cri.container_status(id).await;
         status.is_ok_and(|status| status.state() == v1::ContainerState::ContainerRunning)
     }
 
-    /// Links to the log of a container that was started, for log agents.
+    /// Creates the symlink to the log of a started container, for log agents.
     async fn link_log(&self, pod: &Pod, container: &Container, id: &str, log: PathBuf) {
         let Some(dir) = &self.node.container_logs_dir else {
             return;
@@ -332,8 +333,8 @@ impl RuntimeManager {
         }
     }
 
-    /// The images that a container mounts, by the names of their volumes, pulled as their
-    /// policies say.
+    /// Pulls the images of the image volumes that a container mounts, by their pull policies. Keyed
+    /// by volume name.
     async fn image_volumes(
         &self,
         running: &Running<'_>,
@@ -371,8 +372,8 @@ impl RuntimeManager {
         Ok(images)
     }
 
-    /// Whether the runtime makes mounts read-only with all below them. It is asked only when
-    /// that matters.
+    /// Whether the runtime supports recursive read-only mounts. The runtime is queried only if a
+    /// mount needs to know.
     async fn has_recursive_read_only(
         &self,
         running: &Running<'_>,
@@ -404,7 +405,7 @@ impl RuntimeManager {
         let Err(source) = run.await else {
             return Ok(());
         };
-        // What failed may be secret.
+        // The error may contain secrets.
         self.events.warning(
             Subject::Container(running.pod, &container.name),
             reason::FAILED_POST_START_HOOK,
@@ -427,7 +428,7 @@ impl RuntimeManager {
     }
 }
 
-/// Has a container share the processes of `target`, where it had its own alone.
+/// Makes a container join the PID namespace of `target`, unless it shares one already.
 fn share_processes(
     config: &mut ContainerConfig,
     target: &str,

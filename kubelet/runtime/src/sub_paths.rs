@@ -1,4 +1,4 @@
-//! The parts of volumes that a container mounts.
+//! Sub-paths of volumes (`subPath`, `subPathExpr`).
 
 use std::{
     collections::BTreeSet,
@@ -22,8 +22,8 @@ use super::{
 };
 
 impl MountParts {
-    /// Binds the parts of volumes that the container mounts; what hangs with a server holds
-    /// up those with the same server alone.
+    /// Binds the sub-paths that the container mounts. A hanging file server blocks only sub-paths
+    /// of volumes on the same server.
     ///
     /// # Errors
     /// See [`MountError`].
@@ -56,7 +56,7 @@ impl MountParts {
         Ok(bound)
     }
 
-    /// The part of the volume that is mounted; empty for all of it.
+    /// The sub-path of a mount; empty for the whole volume.
     pub(super) fn sub_path(&self, mount: &VolumeMount) -> Result<String, MountError> {
         let expression = mount.sub_path_expr.as_deref().unwrap_or_default();
         let path = if expression.is_empty() {
@@ -86,7 +86,7 @@ impl MountParts {
         Ok(path)
     }
 
-    /// Blocks on what is behind the volume.
+    /// Blocks on the file system of the volume.
     fn bind_sub_path(
         &self,
         index: usize,

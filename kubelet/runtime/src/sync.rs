@@ -1,4 +1,4 @@
-//! Brings one pod to what its spec asks for.
+//! Syncs a pod with its spec.
 
 use std::{fmt::Display, path::Path, time::Duration};
 
@@ -28,61 +28,62 @@ use super::{
     user_namespace::{self, UserNamespaceError},
 };
 
-/// Reason of containers that wait for their sandbox.
+/// Waiting reason of containers without a sandbox.
 const CONTAINER_CREATING: &str = "ContainerCreating";
 
-/// Why a pod could not be brought any further.
+/// Why the sync of a pod failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SyncError {
     /// The pod has no spec.
     #[error("the pod has no spec")]
     NoSpec,
-    /// What must not run on does.
+    /// A container or sandbox could not be stopped.
     #[error(transparent)]
     Kill(#[from] KillError),
-    /// What ran before is in the way.
+    /// A container of an earlier run could not be removed.
     #[error("cannot remove what ran before: {0}")]
     Purge(#[source] CriError),
-    /// It is not known what runs the pod.
+    /// The pod's runtime handler could not be determined.
     #[error(transparent)]
     RuntimeClass(#[from] RuntimeClassError),
-    /// The pod's name servers cannot be told.
+    /// The pod's DNS configuration could not be determined.
     #[error(transparent)]
     Dns(#[from] DnsError),
-    /// The pod has no hostname.
+    /// The pod has no valid hostname.
     #[error(transparent)]
     Hostname(#[from] HostnameError),
-    /// The pod's user namespace cannot be had.
+    /// The pod cannot have a user namespace.
     #[error(transparent)]
     UserNamespace(#[from] UserNamespaceError),
-    /// The runtime does not say what it can do.
+    /// The runtime did not report its features.
     #[error("cannot tell whether the runtime has user namespaces: {0}")]
     Features(#[source] CriError),
-    /// The sandbox could not be made.
+    /// The sandbox could not be created.
     #[error("cannot create the pod's sandbox: {0}")]
     Sandbox(#[source] CriError),
 }
 
-/// What a sync did.
+/// The outcome of a sync.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Synced {
-    /// Something was changed in the runtime.
+    /// The pod's state in the runtime changed, or may have.
     pub changed: bool,
-    /// Some container could not be started, other than for a back-off.
+    /// A start failed, other than by a back-off, or a resize failed.
     pub failed: bool,
     /// The shortest back-off of the containers that were not started.
     pub retry_after: Option<Duration>,
-    /// Running containers were given other resources.
+    /// A resize of running containers was attempted.
     pub resized: bool,
 }
 
 impl RuntimeManager {
-    /// Does what [`actions::compute`] finds. A container that cannot be started
-    /// holds up no other; why it waits is in `state`. A pod on the node's network has
-    /// `reported_ips`, those of its status.
+    /// Executes the actions of [`actions::compute`], and resizes running containers. If an init
+    /// container that is not a sidecar fails to start, the sync ends; other containers do not block
+    /// each other. The reason why a container waits is in `state`. `reported_ips` are the IP
+    /// addresses in the status of a pod on the host network.
     ///
     /// # Errors
-    /// What concerns the pod as a whole; see [`SyncError`].
+    /// The pod as a whole could not be synced; see [`SyncError`].
     pub async fn sync_pod(
         &self,
         pod: &Pod,
@@ -114,7 +115,7 @@ impl RuntimeManager {
         if !actions.reset.is_empty() {
             self.reset(pod, status, &actions.reset).await?;
             synced.changed = true;
-            // The pod begins anew, and nothing that ends or starts tells so.
+            // The pod starts over, but no container event follows that would trigger its sync.
             synced.retry_after = Some(Duration::ZERO);
             return Ok(synced);
         }
@@ -200,7 +201,8 @@ impl RuntimeManager {
             let started = self
                 .start(starting, kind, container, None, &mut synced)
                 .await;
-            // Sidecars are no condition of what comes after them once they ran.
+            // The containers after a sidecar are in the plan only if it has started before, so they
+            // do not wait for its restart.
             if !started && !is_sidecar(container) {
                 return Ok(synced);
             }
@@ -213,7 +215,7 @@ impl RuntimeManager {
         Ok(synced)
     }
 
-    /// The config of the pod's sandbox, and the handler of the runtime that runs it.
+    /// The config of the pod's sandbox, and the runtime handler.
     async fn sandbox_config(
         &self,
         pod: &Pod,
@@ -248,7 +250,7 @@ impl RuntimeManager {
         Ok((sandbox_config(pod, spec, parts)?, handler))
     }
 
-    /// Whether the handler has user namespaces.
+    /// Checks that the handler supports user namespaces.
     async fn check_user_namespaces(&self, handler: &str) -> Result<(), SyncError> {
         let features = self.handler_features(handler).await;
         let handler = handler.to_owned();
@@ -263,7 +265,7 @@ impl RuntimeManager {
         }
     }
 
-    /// Whether anything was to be killed.
+    /// Stops what the actions name. Returns whether there was anything to stop.
     async fn kill_unwanted(
         &self,
         pod: &Pod,
@@ -305,7 +307,7 @@ impl RuntimeManager {
         self.purge(pod, status, is_init)
             .await
             .map_err(SyncError::Purge)?;
-        // The runtime writes logs below it.
+        // The runtime creates log files below it.
         if let Err(error) = files::create_dir_all(Path::new(&config.log_directory)).await {
             warn!(path = config.log_directory, %error, "cannot create the pod's log directory");
         }
@@ -340,8 +342,8 @@ impl RuntimeManager {
         );
     }
 
-    /// Removes what ran of a pod that is to run anew, but not its logs: they tell
-    /// how often it ran.
+    /// Removes the containers of a pod that starts over, but not their logs, which count the
+    /// restarts.
     async fn reset(
         &self,
         pod: &Pod,
@@ -366,7 +368,7 @@ impl RuntimeManager {
         Ok(())
     }
 
-    /// Whether the container was started.
+    /// Starts a container. Returns whether it succeeded.
     async fn start(
         &self,
         starting: Starting<'_>,
@@ -380,10 +382,10 @@ impl RuntimeManager {
             status,
             state,
         } = starting;
-        // Boxed, for it is large, and who starts containers is one future.
+        // Boxed, because this future is large and would be part of the caller's.
         let starting = self.start_container(running, container, target, status, state);
         let started = Box::pin(starting).await;
-        // What backs off was not begun.
+        // A container in back-off does not count as a start.
         if started.as_ref().err().is_none_or(StartError::was_begun) {
             let failure = started.as_ref().err().map(StartError::reason);
             self.metrics.container(kind, failure);
@@ -401,7 +403,7 @@ impl RuntimeManager {
             }
             None => {
                 synced.failed = true;
-                // Something may have been created.
+                // The container may have been created.
                 synced.changed = true;
                 warn!(
                     pod = identity::full_name(running.pod), pod_uid = running.pod.metadata.uid,
@@ -415,7 +417,7 @@ impl RuntimeManager {
     }
 }
 
-/// Says why containers wait for the pod's sandbox. Those that run do not.
+/// Sets the waiting reason of all containers that are not running.
 fn wait_for_sandbox(spec: &PodSpec, status: &PodStatus, state: &PodState, error: &SyncError) {
     for container in all_containers(spec) {
         let run = status.container(&container.name);
@@ -434,7 +436,7 @@ fn user_namespace_of(config: &PodSandboxConfig) -> UserNamespace {
         .unwrap_or_else(user_namespace::of_node)
 }
 
-/// What the starts of one sync share.
+/// What the starts of one sync have in common.
 #[derive(Clone, Copy)]
 struct Starting<'a> {
     running: &'a Running<'a>,
@@ -442,7 +444,7 @@ struct Starting<'a> {
     state: &'a PodState,
 }
 
-/// The containers of a list that are named by index.
+/// The containers with the given indexes.
 fn chosen<'a, C>(indexes: &'a [usize], containers: &'a [C]) -> impl Iterator<Item = &'a C> {
     indexes.iter().filter_map(|index| containers.get(*index))
 }

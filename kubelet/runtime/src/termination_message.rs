@@ -1,5 +1,5 @@
-//! The message that a container leaves when it ends, in a file that is mounted
-//! from the pod's directory or, as a fallback, at the end of its log.
+//! The termination message of a container, from a file mounted from the pod's directory or, as a
+//! fallback, from the end of its log.
 
 use std::{
     borrow::Cow,
@@ -16,36 +16,35 @@ use kubelet_host::bounded_io;
 use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
 
-/// Longest message, in bytes, as the API has it.
+/// Longest message in bytes, as in the API.
 pub const MAX_MESSAGE: u64 = 4096;
-/// Longest message out of a log, in bytes.
+/// Longest message from a log, in bytes.
 const MAX_LOG_MESSAGE: usize = 2048;
-/// Most lines of a message out of a log.
+/// Most lines of a message from a log.
 const MAX_LOG_LINES: usize = 80;
-/// Bytes at the end of a log in which the message is looked for first: lines
-/// carry a prefix of about 40 bytes.
+/// Bytes at the end of a log that are read first. Lines have a prefix of about 40 bytes.
 const LOG_TAIL: u64 = (MAX_LOG_MESSAGE + MAX_LOG_LINES * 64) as u64;
-/// Bytes in which it is looked for at most, where lines are long.
+/// Most bytes of a log that are read, if lines are long.
 const MAX_LOG_TAIL: u64 = 1 << 20;
-/// Reason of a container that never ran, so that it has no log.
+/// Reason of a container that never ran and therefore has no log.
 const CANNOT_RUN: &str = "ContainerCannotRun";
 
-/// Where the message of a container is.
+/// The files with the termination message of a container.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Source {
     file: Option<PathBuf>,
-    /// The container's log, when it is to be used, and the container's id.
+    /// The container's log and ID, if the log may be used.
     log: Option<(PathBuf, String)>,
 }
 
 impl Source {
-    /// As the container's annotations and mounts tell.
+    /// The source that follows from the container's annotations and mounts.
     pub fn of(status: &v1::ContainerStatus) -> Self {
         let annotation = |name| status.annotations.get(name).map(String::as_str);
         let file = annotation(labels::CONTAINER_TERMINATION_MESSAGE_PATH).and_then(|path| {
             let mut mounts = status.mounts.iter();
             let mount = mounts.find(|m| {
-                // A path that is not absolute is one below the root.
+                // A relative path is relative to the root directory.
                 m.container_path.trim_start_matches('/') == path.trim_start_matches('/')
             })?;
             Some(PathBuf::from(&mount.host_path))
@@ -59,8 +58,8 @@ impl Source {
         Self { file, log }
     }
 
-    /// The message of a container that ended; empty when there is none. What
-    /// cannot be read says so.
+    /// The message of an exited container; empty if it has none. A read error is returned as the
+    /// message.
     pub async fn read(self) -> String {
         if let Some(file) = self.file {
             let read = move |file: &Path| end_of_file(open(file)?, MAX_MESSAGE);
@@ -84,7 +83,7 @@ impl Source {
     }
 }
 
-/// Reads a file, which a container may have on a server.
+/// Reads a file, which may be on a file server that the container mounts.
 async fn reading<T: Send + 'static>(
     path: &Path,
     read: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
@@ -95,12 +94,12 @@ async fn reading<T: Send + 'static>(
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    // What a container mounts there may be a pipe, and a writer to it would be waited for.
+    // The container may have mounted a FIFO there; opening it would block until it has a writer.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     Ok(rustix::fs::open(path, flags, Mode::empty())?.into())
 }
 
-/// At most `limit` bytes at the end of a file, and whether that is all of it.
+/// The last `limit` bytes of a file, and whether they are the whole file.
 fn end_of_file(mut file: File, limit: u64) -> io::Result<(Vec<u8>, bool)> {
     let metadata = file.metadata()?;
     if metadata.file_type().is_fifo() {
@@ -123,7 +122,7 @@ fn last_of_log(path: &Path, container_id: &str) -> io::Result<String> {
         let lines = if is_whole {
             &*text
         } else {
-            // The first line is cut off.
+            // The first line is incomplete.
             text.split_once('\n').map_or("", |(_, rest)| rest)
         };
         let message = last_output(lines);
@@ -135,7 +134,7 @@ fn last_of_log(path: &Path, container_id: &str) -> io::Result<String> {
     }
 }
 
-/// The end of what was written, out of the last lines of a log.
+/// The last output of a container, from the last lines of its log.
 fn last_output(log: &str) -> String {
     let mut lines: Vec<&str> = log.lines().collect();
     lines.drain(..lines.len().saturating_sub(MAX_LOG_LINES));
@@ -153,8 +152,8 @@ struct JsonLine {
     log: String,
 }
 
-/// What a container wrote, out of a line of its log: `<time> <stream> <tags>
-/// <text>`, where the tag `P` marks a line that goes on, or a JSON object.
+/// The output in a line of a log: `<time> <stream> <tags> <text>`, where the tag `P` marks a
+/// partial line, or a JSON object.
 fn output(line: &str) -> Option<Cow<'_, str>> {
     if line.starts_with('{') {
         let line: JsonLine = serde_json::from_str(line).ok()?;
@@ -180,7 +179,7 @@ mod tests {
                        2026-01-01T00:00:00Z stderr P tw\n\
                        2026-01-01T00:00:00Z stderr F o\n";
 
-    /// The message of a container that ended with `exit_code`.
+    /// The message of a container that exited with `exit_code`.
     async fn message(dir: &Path, exit_code: i32, reason: &str) -> String {
         let path = |name: &str| dir.join(name).to_str().unwrap().to_owned();
         let status = v1::ContainerStatus {

@@ -1,5 +1,5 @@
-//! The order in which the containers of a pod end: sidecars after the containers
-//! that they serve, the last to be started first.
+//! The order in which the containers of a pod are stopped: sidecars after the containers that they
+//! serve, in reverse order of their start.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,19 +11,18 @@ use kubelet_pod_spec::restart_rules::is_sidecar;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Who of a pod waits for whose end.
+/// The termination order of one pod.
 #[derive(Debug)]
 pub(super) struct TerminationOrder {
-    /// The containers that still run.
+    /// The containers that are still running.
     running: Mutex<BTreeSet<String>>,
     ended: Notify,
-    /// Whose end each sidecar waits for.
+    /// For each sidecar, the containers that must end first.
     before: BTreeMap<String, Vec<String>>,
 }
 
 impl TerminationOrder {
-    /// The order of the containers of `running`; none when the pod has no
-    /// sidecars.
+    /// The order of the containers in `running`; `None` if the pod has no sidecars.
     pub(super) fn new<'a>(spec: &PodSpec, running: impl Iterator<Item = &'a str>) -> Option<Self> {
         let init = spec.init_containers.iter().flatten();
         let sidecars: Vec<&str> = init
@@ -46,14 +45,14 @@ impl TerminationOrder {
         })
     }
 
-    /// Waits until the container may end, but not longer than `limit`.
+    /// Waits until the container may be stopped, at most for `limit`.
     pub(super) async fn wait_for_turn(&self, name: &str, limit: Duration) {
         let Some(before) = self.before.get(name) else {
             return;
         };
         let all = async {
             loop {
-                // Before the look, so that nothing that comes after it is missed.
+                // Registered before the check, so that no later notification is missed.
                 let ended = self.ended.notified();
                 let running = self.running.lock().clone();
                 if !before.iter().any(|name| running.contains(name)) {
@@ -62,11 +61,11 @@ impl TerminationOrder {
                 ended.await;
             }
         };
-        // Time that has run out is as good as an end: it is stopped by force then.
+        // After a timeout, the container is stopped anyway.
         let _ = tokio::time::timeout(limit, all).await;
     }
 
-    /// The container has ended.
+    /// Records that the container has ended.
     pub(super) fn ended(&self, name: &str) {
         self.running.lock().remove(name);
         self.ended.notify_waiters();
@@ -100,7 +99,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn sidecars_wait_for_containers_and_later_sidecars() {
         let second = Duration::from_secs(1);
-        // What does not run is not waited for.
+        // `b` is not running, so no sidecar waits for it.
         let order = TerminationOrder::new(&spec(), ["a", "s1", "s2"].into_iter()).unwrap();
         let begun = Instant::now();
         let ends = async |name: &'static str, takes: Duration| {

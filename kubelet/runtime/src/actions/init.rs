@@ -1,5 +1,5 @@
-//! What is to be done to the init containers of a pod: those that end run one by
-//! one, and sidecars among them run on.
+//! The actions for the init containers of a pod: ordinary ones run to completion one by one,
+//! sidecars keep running.
 
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 use kubelet_cri_client::pod_status::{ContainerState, ContainerStatus, PodStatus};
@@ -8,25 +8,25 @@ use kubelet_prober::results::{ProbeResult, ProbeResults, ProbeType};
 
 use super::{ContainerToKill, KillReason, PodActions, is_changed, kill, unknown};
 
-/// What one init container that was made needs.
+/// The action for an init container that exists in the runtime.
 enum Step {
-    /// It is on its way.
+    /// It is still running.
     Wait,
-    /// It has done its part: the next one's turn has come.
+    /// It is complete; the next one may start.
     Done,
-    /// It is to be started (again).
+    /// It has to be started, possibly again.
     Start,
-    /// It is to be stopped and started again.
+    /// It has to be stopped and started again.
     Restart {
         kill: ContainerToKill,
-        /// Whether it has done its part nonetheless.
+        /// Whether the next one may start nonetheless.
         done: bool,
     },
-    /// It failed for good, and the pod with it.
+    /// It failed permanently, and so did the pod.
     Fail,
 }
 
-/// Adds what the init containers need; whether all of them have done their part.
+/// Adds the actions for the init containers. Returns whether the pod is initialised.
 pub(super) fn actions(
     spec: &PodSpec,
     status: &PodStatus,
@@ -38,16 +38,16 @@ pub(super) fn actions(
     if init.is_empty() {
         return true;
     }
-    // What ran in an earlier sandbox does not count: a new one is initialised anew.
+    // Runs in earlier sandboxes do not count: the pod is initialised anew in each sandbox.
     let active = |name: &str| {
         status
             .container(name)
             .filter(|c| c.sandbox_id.is_empty() || c.sandbox_id == sandbox_id)
     };
-    // Where a container was made, the init containers had their turn, even those
-    // that the runtime has forgotten.
+    // If a regular container exists, all init containers have had their turn, even those that the
+    // runtime no longer has.
     let mut initialized = spec.containers.iter().any(|c| active(&c.name).is_some());
-    // Backwards: whatever comes before one that was made had its turn too.
+    // In reverse order: all init containers before an existing one have had their turn, too.
     let mut had_its_turn = initialized;
     for (index, container) in init.iter().enumerate().rev() {
         let sidecar = is_sidecar(container);
@@ -107,7 +107,7 @@ fn step(spec: &PodSpec, container: &Container, newest: &ContainerStatus) -> Step
         ContainerState::Exited if newest.exit_code == 0 => Step::Done,
         ContainerState::Exited if restarts(spec, container, newest.exit_code) => Step::Start,
         ContainerState::Exited => Step::Fail,
-        // There is no exit code for its rules.
+        // Without an exit code, the restart rules do not apply.
         ContainerState::Unknown => {
             let policy = RestartPolicy::of_container(spec, container);
             match unknown(newest, "Init container") {
@@ -142,7 +142,7 @@ fn sidecar_step(container: &Container, newest: &ContainerStatus, probes: &ProbeR
             if startup == Some(Some(ProbeResult::Failure)) {
                 restart("failed startup probe", KillReason::StartupProbe)
             } else if !started {
-                // What has not started is not asked whether it lives.
+                // Liveness is not checked before startup.
                 Step::Wait
             } else if is_changed(container, newest) {
                 restart("definition changed", KillReason::Other)

@@ -186,7 +186,7 @@ fn what_may_run_still_is_killed_before_it_is_started_again() {
         (killed(&actions), starts(&actions)),
         (vec!["id-i".to_owned()], (vec![0], vec![]))
     );
-    // Its exit code is not known, and it must not run twice.
+    // The exit code is unknown, and the container must not run twice.
     let actions = init("Never");
     assert_eq!(
         (actions.kill_pod, starts(&actions)),
@@ -207,7 +207,7 @@ fn init_containers_run_one_by_one() {
     assert_eq!(step(vec![ran("i", EXITED, 0)]), (vec![1], vec![]));
     let both = vec![ran("j", EXITED, 0), ran("i", EXITED, 0)];
     assert_eq!(step(both), (vec![], vec![0]));
-    // Collected init containers are not run again under a running pod.
+    // Init containers that were garbage-collected do not run again in a running pod.
     assert_eq!(step(vec![ran("a", RUNNING, 0)]), (vec![], vec![]));
 }
 
@@ -229,7 +229,7 @@ fn a_changed_container_is_recreated_even_when_never_restarted() {
     assert_eq!(actions.start, [0]);
 }
 
-/// A pod of a sidecar `s`, an init container `i` after it, and a container `a`.
+/// A pod with a sidecar `s`, an init container `i` after it, and a container `a`.
 fn sidecar_pod(policy: &str, startup_probe: bool) -> Pod {
     let mut pod = pod(policy, &["s", "i"], &["a"]);
     let spec = pod.spec.as_mut().unwrap();
@@ -294,13 +294,14 @@ fn sidecars_are_restarted_for_as_long_as_containers_run() {
             }
         }
     }
-    // One that the runtime has forgotten is made anew, without the init containers.
+    // A sidecar that the runtime no longer has is created again, without the init containers.
     let actions = compute(
         &sidecar_pod("Always", false),
         &has(vec![ran("a", RUNNING, 0)]),
     );
     assert_eq!(starts(&actions), (vec![0], vec![]));
-    // It is also restarted while an init container runs, and waits for that.
+    // A sidecar also restarts while an init container is running, which blocks the other
+    // containers.
     let status = has(vec![ran("i", RUNNING, 0), ran("s", EXITED, 1)]);
     let actions = compute(&sidecar_pod("Always", false), &status);
     assert_eq!(starts(&actions), (vec![0], vec![]));
@@ -362,14 +363,14 @@ fn ephemeral_containers_are_started_once() {
         name: "e".to_owned(),
         ..EphemeralContainer::default()
     }]);
-    // Also while the pod initialises.
+    // Also during the initialisation of the pod.
     let actions = compute(&pod, &has(vec![ran("i", RUNNING, 0)]));
     assert_eq!(actions.start_ephemeral, [0]);
     for state in [RUNNING, EXITED] {
         let status = has(vec![ran("e", state, 1), ran("a", RUNNING, 0)]);
         assert!(compute(&pod, &status).is_empty());
     }
-    // A new pod gets its sandbox first.
+    // A new pod needs a sandbox first.
     let actions = compute(&pod, &PodStatus::default());
     assert!(actions.start_ephemeral.is_empty());
 }
@@ -445,11 +446,11 @@ fn a_rule_has_everything_removed_and_what_asked_for_it_last() {
         .collect();
     assert_eq!(reset, [("id-b", true), ("id-i", false), ("id-a", false)]);
     assert_eq!(starts(&actions), (vec![], vec![]));
-    // Until that is gone it goes on, however little is left.
+    // The restart of the pod continues until the container that caused it is removed.
     let actions = compute(&pod, &has(vec![ran("a", EXITED, 42)]));
     assert_eq!(actions.reset.len(), 1);
     assert_eq!(starts(&compute(&pod, &has(vec![]))), (vec![0], vec![]));
-    // Any other code is no reason.
+    // Other exit codes do not cause a restart.
     let status = has(vec![ran("b", RUNNING, 0), ran("a", EXITED, 1)]);
     assert!(compute(&pod, &status).is_empty());
 }

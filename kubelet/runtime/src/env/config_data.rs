@@ -1,4 +1,4 @@
-//! Config maps and secrets as variables, each object read once for a container.
+//! Environment variables from config maps and secrets. Each object is read once per container.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -9,7 +9,7 @@ use kubelet_api_client::objects::{ObjectError, Objects};
 
 use super::EnvError;
 
-/// The config data that a container has asked for so far.
+/// The config maps and secrets that a container has used so far.
 pub(super) struct ConfigData<'a> {
     objects: &'a dyn Objects,
     namespace: &'a str,
@@ -27,7 +27,7 @@ impl<'a> ConfigData<'a> {
         }
     }
 
-    /// Every key and value of the object that `source` names.
+    /// All keys and values of the object that `source` references.
     pub(super) async fn all_of(
         &mut self,
         source: &EnvFromSource,
@@ -53,7 +53,7 @@ impl<'a> ConfigData<'a> {
         }
     }
 
-    /// `None` when it is optional and not there.
+    /// `None` if the key or object is optional and missing.
     pub(super) async fn config_map_key(
         &mut self,
         selector: &ConfigMapKeySelector,
@@ -70,7 +70,7 @@ impl<'a> ConfigData<'a> {
         }
     }
 
-    /// `None` when it is optional and not there.
+    /// `None` if the key or object is optional and missing.
     pub(super) async fn secret_key(
         &mut self,
         selector: &SecretKeySelector,

@@ -1,8 +1,7 @@
-//! Files of variables: `fileKeyRef`.
+//! Env files (`fileKeyRef`).
 //!
-//! A container writes such a file into a volume, and a later one has variables from it.
-//! Lines are `NAME='value'`; a value may go over several lines, and nothing in it is
-//! expanded.
+//! A container writes such a file to a volume, and a later container gets environment variables
+//! from it. Lines have the form `NAME='value'`. A value may span several lines and is not expanded.
 
 use std::{
     fs::File,
@@ -14,35 +13,35 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 
 /// Longest line, as upstream.
 const MAX_LINE: usize = 64 * 1024;
-/// More of a container's file is not read, bytes.
+/// Longest file in bytes; the file is written by a container.
 const MAX_FILE: u64 = 1024 * 1024;
 
-/// Why a file gives no variables.
+/// Why an env file could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum EnvFileError {
-    /// It cannot be read.
+    /// The file could not be read.
     #[error("cannot read {path:?}: {source}")]
     Io {
         /// Its path in the volume.
         path: String,
-        /// Why not.
+        /// The error.
         source: io::Error,
     },
-    /// It is not what such a file must be.
+    /// The format is invalid.
     #[error("invalid environment variable format at line {line}: {fault}")]
     Format {
-        /// Number of the line, from one.
+        /// Number of the line, starting at 1.
         line: usize,
-        /// What is wrong with it.
+        /// What is wrong.
         fault: &'static str,
     },
-    /// The reading was broken off.
+    /// The task that read the file failed.
     #[error(transparent)]
     Task(#[from] tokio::task::JoinError),
 }
 
-/// The value of `key` in the file at `path` of the volume at `root`; empty when it has
-/// none. Links in the volume lead nowhere else. Blocks on the file system.
+/// The value of `key` in the file at `path` in the volume at `root`; empty if the key is missing.
+/// Symlinks cannot leave the volume. Blocks on the file system.
 ///
 /// # Errors
 /// See [`EnvFileError`].
@@ -57,7 +56,7 @@ pub(super) fn value(root: &Path, path: &str, key: &str) -> Result<String, EnvFil
 fn read(root: &Path, path: &str) -> io::Result<String> {
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::openat(CWD, root, flags, Mode::empty())?;
-    // A pipe without a writer would be waited for.
+    // Opening a FIFO would block until it has a writer.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::openat2(&root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT)?;
     let file = File::from(file);
@@ -94,7 +93,7 @@ fn find(text: &str, key: &str) -> Result<String, EnvFileError> {
             return Err(format("whitespace before '=' is not allowed"));
         }
         if value.starts_with([' ', '\t']) {
-            // As in a shell: what follows is no value.
+            // As in a shell, whitespace after `=` means that the value is empty.
             if name == key {
                 return Ok(String::new());
             }

@@ -1,4 +1,4 @@
-//! The environment of a container.
+//! The environment variables of a container.
 
 mod config_data;
 mod env_file;
@@ -26,22 +26,22 @@ use kubelet_volume::MountedVolumes;
 
 use self::{config_data::ConfigData, env_file::EnvFileError};
 
-/// Why a variable has no value.
+/// Why the value of a variable could not be determined.
 #[derive(Debug, thiserror::Error)]
 pub enum EnvError {
-    /// `fieldRef` names a field that cannot be had.
+    /// `fieldRef` references an unsupported or unavailable field.
     #[error(transparent)]
     Field(#[from] FieldError),
-    /// `resourceFieldRef` names what is not there.
+    /// `resourceFieldRef` references an unsupported or unavailable resource.
     #[error(transparent)]
     Resource(#[from] ResourceFieldError),
-    /// The node is asked for its resources and cannot be had.
+    /// The node object could not be read for its allocatable resources.
     #[error("failed to find node object, expected a node: {0}")]
     Node(#[source] ObjectError),
-    /// The services cannot be had.
+    /// The services could not be listed.
     #[error("failed to list services when setting up env vars: {0}")]
     Services(#[source] ObjectError),
-    /// There is nobody who could serve config data.
+    /// Config data cannot be read without an API server.
     #[error("couldn't get {kind} {namespace}/{name}, no kubeClient defined")]
     NoApiServer {
         /// `configMap` or `secret`.
@@ -51,10 +51,10 @@ pub enum EnvError {
         /// Name of the object.
         name: String,
     },
-    /// A config map or secret cannot be had.
+    /// A config map or secret could not be read.
     #[error(transparent)]
     Object(ObjectError),
-    /// A config map or secret lacks a key.
+    /// A key is missing in a config map or secret.
     #[error("couldn't find key {key} in {kind} {namespace}/{name}")]
     Key {
         /// The key.
@@ -66,7 +66,7 @@ pub enum EnvError {
         /// Name of the object.
         name: String,
     },
-    /// A value of a secret is no text, as variables are.
+    /// The value in a secret is not valid UTF-8.
     #[error("key {key} in Secret {namespace}/{name} is not valid UTF-8")]
     NotText {
         /// The key.
@@ -76,13 +76,13 @@ pub enum EnvError {
         /// Name of the secret.
         name: String,
     },
-    /// `fileKeyRef` names a volume that is not there.
+    /// `fileKeyRef` references an unknown volume, or one without a directory.
     #[error("cannot find the volume {0:?} referenced by FileKeyRef")]
     FileVolume(String),
-    /// A file of variables cannot be read.
+    /// An env file could not be read or parsed.
     #[error("couldn't parse env file: {0}")]
     File(#[from] EnvFileError),
-    /// A file of variables lacks a key.
+    /// A key is missing in an env file, or its value is empty.
     #[error("environment variable key {key:?} not found in file {path:?}")]
     FileKey {
         /// The key.
@@ -92,25 +92,25 @@ pub enum EnvError {
     },
 }
 
-/// Where values come from, beside the pod.
+/// Sources of values other than the pod.
 #[derive(Clone, Copy, Debug)]
 pub struct Sources<'a> {
-    /// Config maps, secrets, services, the node.
+    /// Config maps, secrets, services and the node.
     pub objects: &'a dyn Objects,
     /// The pod's volumes.
     pub volumes: &'a MountedVolumes,
-    /// What this machine has.
+    /// Properties of the machine.
     pub machine: &'a Machine,
-    /// The kubelet's own directory, on the file system that pods fill.
+    /// The kubelet's root directory, on the file system that pods fill.
     pub root_dir: &'a Path,
 }
 
-/// Names and values of a container's variables: what it takes from config data, then its
-/// own in the order of its spec, then those that name services. A value may use the
-/// variables before it, and the services'.
+/// Names and values of a container's environment variables: those of `envFrom`, then those of
+/// `env`, then those of services that are not set yet. Values may reference earlier variables and
+/// those of services.
 ///
 /// # Errors
-/// A value cannot be had.
+/// A value could not be determined.
 pub async fn environment(
     pod: &Pod,
     container: &Container,
@@ -122,7 +122,7 @@ pub async fn environment(
     let namespace = identity::namespace(pod);
     let links = spec.enable_service_links != Some(false);
     let services = match services::variables(sources.objects, namespace, links).await {
-        // The API server, or what it needs, may be such a pod itself; as upstream.
+        // The API server, or something it depends on, may be a static pod itself; as upstream.
         Err(_) if identity::is_static(pod) => BTreeMap::new(),
         services => services.map_err(EnvError::Services)?,
     };
@@ -150,7 +150,7 @@ pub async fn environment(
                 };
                 match scope.value(source, &mut config_data).await? {
                     Some(value) => value,
-                    // Optional, and not there.
+                    // The value is optional and missing.
                     None => continue,
                 }
             }
@@ -198,7 +198,7 @@ impl Variables {
     }
 }
 
-/// What a value may be taken from.
+/// Everything that a value can be taken from.
 struct Scope<'a> {
     pod: &'a Pod,
     spec: &'a PodSpec,
@@ -208,7 +208,7 @@ struct Scope<'a> {
 }
 
 impl Scope<'_> {
-    /// `None` for what is optional and not there.
+    /// `None` if the value is optional and missing.
     async fn value(
         &self,
         source: &EnvVarSource,
@@ -236,7 +236,7 @@ impl Scope<'_> {
         }
     }
 
-    /// What the node offers to pods.
+    /// The allocatable resources of the node.
     async fn allocatable(&self) -> Result<ResourceList, EnvError> {
         let Sources {
             machine,

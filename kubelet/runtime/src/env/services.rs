@@ -1,18 +1,18 @@
-//! The variables by which containers find services.
+//! Environment variables of services.
 
 use std::{collections::BTreeMap, net::Ipv6Addr, sync::Arc};
 
 use k8s_openapi::api::core::v1::{Service, ServicePort};
 use kubelet_api_client::objects::{ObjectError, Objects};
 
-/// Namespace and name of the API server's own service, which every pod learns of.
+/// Namespace and name of the API server's service, which every pod gets variables of.
 const API_SERVER: (&str, &str) = ("default", "kubernetes");
 
-/// The variables for a pod in `namespace`: of the services there when it is to have
-/// `links`, and of the API server in any case.
+/// The variables for a pod in `namespace`: those of the API server, and if `links` is set, those of
+/// all services in the namespace.
 ///
 /// # Errors
-/// The services cannot be had.
+/// The services could not be listed.
 pub(super) async fn variables(
     objects: &dyn Objects,
     namespace: &str,
@@ -61,7 +61,7 @@ fn of_service(name: &str, service: &Service) -> Vec<(String, String)> {
     variables
 }
 
-/// The variables of one port that Docker's links had.
+/// The variables of a port in the format of Docker links.
 fn link(prefix: &str, ip: &str, port: &ServicePort, url: String) -> [(String, String); 4] {
     let protocol = protocol(port);
     let prefix = format!("{prefix}_PORT_{}_{}", port.port, protocol.to_uppercase());

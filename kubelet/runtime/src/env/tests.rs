@@ -1,4 +1,4 @@
-//! Variables from every source, in the order in which they count.
+//! Tests of variables from all sources, and of their precedence.
 
 use kubelet_api_client::objects::NoObjects;
 use serde_json::{Value, json};

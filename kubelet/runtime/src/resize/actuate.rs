@@ -1,4 +1,4 @@
-//! Gives running containers what their pod was granted.
+//! Applies granted resources to running containers.
 
 use k8s_openapi::{
     api::core::v1::{Container, Pod, PodSpec, ResourceRequirements},
@@ -21,10 +21,10 @@ use super::{
 };
 use crate::{RuntimeManager, resources};
 
-/// Why containers go on with what they had.
+/// Why a resize failed.
 #[derive(Debug, thiserror::Error)]
 enum ResizeError {
-    /// A container uses more than it is to have.
+    /// The memory usage of a container is not below its new limit.
     #[error(
         "cannot decrease memory limits: attempting to set container {container:?} memory limit \
          ({limit}) below current usage ({usage})"
@@ -34,21 +34,21 @@ enum ResizeError {
         limit: i64,
         usage: u64,
     },
-    /// The pod uses more than it is to have.
+    /// The memory usage of the pod is not below its new limit.
     #[error(
         "cannot decrease memory limits: attempting to set pod memory limit ({limit}) below \
          current usage ({usage})"
     )]
     InUseByPod { limit: i64, usage: u64 },
-    /// The runtime does not tell or do it.
+    /// The runtime did not report the usage or apply the resources.
     #[error(transparent)]
     Cri(#[from] CriError),
 }
 
 impl RuntimeManager {
-    /// Resizes the running containers of a plan, memory before CPU, and those
-    /// that get less before those that get more. Whether it worked; what did not
-    /// is in the status and is tried again.
+    /// Resizes the running containers of a plan, memory before CPU and decreases before increases.
+    /// Returns whether it succeeded. An error is reported in the pod's status, and the resize is
+    /// retried.
     pub(crate) async fn resize(
         &self,
         pod: &Pod,
@@ -105,7 +105,7 @@ impl RuntimeManager {
         for update in &updates {
             self.check_memory(update).await?;
         }
-        // What a pod has is never less than what its containers have of it.
+        // The pod's resources must never be less than those of its containers.
         let shrinks = whole.is_some_and(|now| {
             [Resource::Memory, Resource::Cpu]
                 .iter()
@@ -142,7 +142,7 @@ impl RuntimeManager {
             .cri
             .update_pod_sandbox_resources(sandbox_id, total)
             .await;
-        // A runtime need not care for pods as a whole.
+        // Runtimes need not support pod-level resources.
         told.or_else(|error| {
             if error.is_unimplemented() {
                 Ok(())
@@ -152,8 +152,10 @@ impl RuntimeManager {
         })
     }
 
+    /// Checks the memory usage of the pod's containers against a lower limit.
+    ///
     /// # Errors
-    /// The pod's containers together use more memory than it is to have at most.
+    /// The usage of all containers is not below the new limit, or could not be read.
     async fn check_pod_memory(
         &self,
         now: Need,
@@ -176,8 +178,10 @@ impl RuntimeManager {
         Err(ResizeError::InUseByPod { limit, usage })
     }
 
+    /// Checks the memory usage of a container against a lower limit.
+    ///
     /// # Errors
-    /// The container uses more memory than it is to have at most.
+    /// The usage is not below the new limit, or could not be read.
     async fn check_memory(&self, update: &Update<'_>) -> Result<(), ResizeError> {
         let Some(limit) = update.lower_memory_limit() else {
             return Ok(());
@@ -221,7 +225,7 @@ impl RuntimeManager {
     }
 }
 
-/// What a container has, with the CPU and memory that it is given.
+/// The resources `own` with the CPU and memory of `given`.
 fn with(own: Option<&ResourceRequirements>, given: &ResourceRequirements) -> ResourceRequirements {
     let mut all = own.cloned().unwrap_or_default();
     for (list, given) in [

@@ -1,5 +1,5 @@
-//! What a pod was granted, in a file of its directory: read once, written when
-//! a resize changes it, gone with the pod.
+//! The granted resources of a pod in a file in its directory. It is read when the kubelet starts,
+//! written for a new pod and for each resize, and removed with the pod.
 
 use std::{
     collections::BTreeMap,
@@ -18,30 +18,30 @@ use super::ByContainer;
 
 const FILE: &str = "resources.json";
 
-/// What a pod was granted, and what its containers were given of it.
+/// The granted resources of a pod, and those that were applied.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Checkpoint {
-    /// To the pod as a whole, if that is known.
+    /// Granted pod-level resources, if known.
     pub(super) whole: Option<ResourceRequirements>,
-    /// By the container's name.
+    /// Granted resources by container name.
     pub(super) granted: ByContainer,
-    /// To the pod's sandbox, if that is known.
+    /// Applied pod-level resources, if known.
     pub(super) actuated_whole: Option<ResourceRequirements>,
-    /// By the container's id.
+    /// Applied resources by container ID.
     pub(super) actuated: BTreeMap<String, ResourceRequirements>,
 }
 
-/// Whether a checkpoint is to be on the disk when it is said to be written.
+/// Whether the file of a checkpoint is synced to disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Writing {
-    /// A kubelet that is started again has it, a machine that is may not.
+    /// Not synced: the file survives a restart of the kubelet, but possibly not one of the machine.
     Quick,
-    /// It is there whatever happens.
+    /// Synced before it replaces the previous file.
     Durable,
 }
 
-/// The checkpoint in a pod's directory, if there is one.
+/// The checkpoint in a pod's directory, if there is a valid one.
 fn read_in(pod_dir: &Path) -> Option<Checkpoint> {
     let read = match fs::read(pod_dir.join(FILE)) {
         Ok(bytes) => serde_json::from_slice(&bytes).map_err(io::Error::from),
@@ -57,7 +57,7 @@ fn read_in(pod_dir: &Path) -> Option<Checkpoint> {
     .ok()
 }
 
-/// What all pods with a directory in `pods_dir` were granted, where that is written down.
+/// The checkpoints of all pods with a directory in `pods_dir`.
 pub(super) async fn read_all(pods_dir: PathBuf) -> BTreeMap<PodUid, Checkpoint> {
     let read = blocking(move || {
         let dirs = fs::read_dir(pods_dir).into_iter().flatten().flatten();
@@ -71,7 +71,7 @@ pub(super) async fn read_all(pods_dir: PathBuf) -> BTreeMap<PodUid, Checkpoint> 
     read.await.unwrap_or_default()
 }
 
-/// Writes the checkpoint whole or not at all.
+/// Writes the checkpoint to a new file, which then replaces the previous one.
 pub(super) async fn write(
     pod_dir: PathBuf,
     checkpoint: Checkpoint,
@@ -83,7 +83,7 @@ pub(super) async fn write(
 }
 
 fn write_in(pod_dir: &Path, checkpoint: &Checkpoint, writing: Writing) -> io::Result<()> {
-    // What is in a pod's directory is nobody's on the node.
+    // Other users of the node must not access a pod's directory.
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true).mode(0o750).create(pod_dir)?;
     let new = pod_dir.join(format!("{FILE}.new"));

@@ -1,4 +1,4 @@
-//! The resources that were granted to pods, kept across restarts of the kubelet.
+//! The granted resources of pods, which survive a restart of the kubelet.
 
 use std::{collections::BTreeMap, io, sync::Arc};
 
@@ -26,40 +26,40 @@ use super::{
 };
 use crate::RuntimeManager;
 
-/// What all pods were granted. A pod that has its place on the node has an entry, from
-/// when it is admitted until nothing of it runs.
+/// The granted resources of all pods. A pod has an entry from its admission until none of its
+/// containers is running.
 #[derive(Debug, Default)]
 pub(crate) struct Resizes {
     pods: Mutex<BTreeMap<PodUid, Granted>>,
-    /// What pods of the last kubelet had been granted, until they have their place.
+    /// Grants stored by the previous kubelet for pods that are not admitted yet.
     before: Mutex<BTreeMap<PodUid, Checkpoint>>,
-    /// Held by who gives a pod its place, or more room.
+    /// Held during decisions to admit a pod or to grant a resize.
     placing: Mutex<()>,
-    /// Wakes who looks after the resizes that wait.
+    /// Wakes the task that decides on pending resizes.
     wanted: Notify,
 }
 
-/// What one pod was granted.
+/// The granted resources of one pod.
 #[derive(Debug)]
 pub(super) struct Granted {
-    /// The pod with the resources that it was granted.
+    /// The pod with its granted resources.
     pod: Arc<Pod>,
-    /// What it is to be granted once that is written down.
+    /// The pod with reserved resources, which are granted once they are stored.
     next: Option<Arc<Pod>>,
-    /// What containers were given since they were created, by id.
+    /// Resources applied to containers since their creation, by container ID.
     pub(super) actuated: BTreeMap<String, ResourceRequirements>,
-    /// What the pod as a whole was given.
+    /// Pod-level resources in force.
     pub(super) whole: Option<ResourceRequirements>,
     pending: Option<PodCondition>,
     pub(super) in_progress: Option<PodCondition>,
-    /// Whether the pod's directory says what it was granted.
+    /// Whether the grant is stored in the pod's directory.
     is_kept: bool,
-    /// One writes it down at a time: the last to write has the newest.
+    /// Serialises writes of the checkpoint, so that the last write has the newest data.
     writing: Arc<AsyncMutex<()>>,
 }
 
 impl Granted {
-    /// The grant of a pod that is admitted now: as the last kubelet kept it, or by its spec.
+    /// The grant of a newly admitted pod: as stored by the previous kubelet, else its spec.
     fn of(pod: &Arc<Pod>, before: Option<Checkpoint>) -> Self {
         let is_kept = before.is_some();
         let before = before.unwrap_or_default();
@@ -83,7 +83,7 @@ impl Granted {
         }
     }
 
-    /// What a running container was given: in place, or when it was created.
+    /// The resources that a running container was resized to, else those it was created with.
     pub(super) fn actuated<'a>(
         &'a self,
         run: &'a ContainerStatus,
@@ -92,8 +92,8 @@ impl Granted {
         since.or(run.reported.made_for.as_ref())
     }
 
-    /// Whether the pod, or some container of it, runs with other resources than it was
-    /// granted.
+    /// Whether the resources in force of the pod or of a running container differ from the granted
+    /// ones.
     fn is_in_progress(&self, status: &PodStatus) -> bool {
         let Some(spec) = &self.pod.spec else {
             return false;
@@ -135,22 +135,21 @@ impl Resizes {
     }
 }
 
-/// For who decides what pods get.
+/// For admission and resize decisions.
 impl RuntimeManager {
-    /// Reads what the pods of the last kubelet had been granted. To be called once, before
-    /// pods are admitted.
+    /// Reads the grants that the previous kubelet stored. Call this once, before pods are admitted.
     pub async fn restore_grants(&self) {
         let grants = checkpoint::read_all(directory::pods_dir(&self.node.root_dir)).await;
         *self.resizes.before.lock() = grants;
     }
 
-    /// To be held from when the room on the node is looked at until it is given away.
+    /// The lock to hold from the check for free resources until they are reserved.
     pub fn placing(&self) -> MutexGuard<'_, ()> {
         self.resizes.placing.lock()
     }
 
-    /// The pod as it has its place on the node: with what it was granted, by this kubelet
-    /// or the last.
+    /// The pod with its granted resources, by this kubelet or the previous one; unchanged if it has
+    /// no grant.
     pub fn granted(&self, pod: &Arc<Pod>) -> Arc<Pod> {
         let uid = PodUid::of(pod);
         if let Some(placed) = self.placed(&uid) {
@@ -162,8 +161,7 @@ impl RuntimeManager {
         }
     }
 
-    /// The pod has its place on the node from now on, with what it was granted before or
-    /// what it asks for.
+    /// Admits the pod, with its previous grant or the resources in its spec.
     pub fn place(&self, pod: &Arc<Pod>) {
         let uid = PodUid::of(pod);
         let before = self.resizes.before.lock().remove(&uid);
@@ -171,14 +169,14 @@ impl RuntimeManager {
         pods.entry(uid).or_insert_with(|| Granted::of(pod, before));
     }
 
-    /// The pod with what it has of the node, if it has its place there.
+    /// The pod with its reserved or granted resources; `None` if it is not admitted.
     pub fn placed(&self, uid: &PodUid) -> Option<Arc<Pod>> {
         self.resizes.update(uid, |entry| {
             Arc::clone(entry.next.as_ref().unwrap_or(&entry.pod))
         })
     }
 
-    /// The other pods that have their place on the node, with what they have of it.
+    /// The other admitted pods with their reserved or granted resources.
     pub fn placed_beside(&self, uid: &PodUid) -> Vec<Arc<Pod>> {
         let pods = self.resizes.pods.lock();
         let others = pods.iter().filter(|(other, _)| *other != uid);
@@ -187,21 +185,20 @@ impl RuntimeManager {
             .collect()
     }
 
-    /// UIDs of all pods that have their place on the node.
+    /// UIDs of all admitted pods.
     pub fn placed_pods(&self) -> Vec<PodUid> {
         self.resizes.pods.lock().keys().cloned().collect()
     }
 
-    /// Reserves the resources that the pod's spec asks for, until [`commit`](Self::commit).
+    /// Reserves the resources in the pod's spec, until [`commit`](Self::commit).
     pub fn reserve(&self, pod: &Arc<Pod>) {
         self.resizes.update(&PodUid::of(pod), |entry| {
             entry.next = Some(Arc::clone(pod));
         });
     }
 
-    /// Grants a pod what was set aside for it. It is written down before anybody acts on
-    /// it: a kubelet that is started again must not give the room to another pod. Whether
-    /// that worked.
+    /// Grants the reserved resources. They are stored before they are applied, because a restarted
+    /// kubelet must not give them to another pod. Returns whether it succeeded.
     pub async fn commit(&self, uid: &PodUid) -> bool {
         let next = |entry: &mut Granted| entry.next.clone();
         if let Err(error) = self.write(uid, next, Writing::Durable).await {
@@ -213,7 +210,7 @@ impl RuntimeManager {
             let pod = entry.next.take()?;
             entry.pod = Arc::clone(&pod);
             entry.pending = None;
-            // Another resize begins: what became of the last is of no interest.
+            // A new resize starts; the outcome of the last one no longer matters.
             entry.in_progress = Some(begun(pod.metadata.generation));
             Some(pod)
         });
@@ -224,7 +221,7 @@ impl RuntimeManager {
         true
     }
 
-    /// The pod goes on with what it has. Whether its status is to say something new.
+    /// Refuses a resize. Returns whether the pod's status changes.
     pub fn refuse(&self, pod: &Pod, refusal: &Refusal) -> bool {
         let generation = pod.metadata.generation;
         let message = refusal.message().to_owned();
@@ -246,24 +243,25 @@ impl RuntimeManager {
         is_changed
     }
 
-    /// The pod asks for nothing but what it has. Whether its status said something else.
+    /// The pod requests no resize any more. Returns whether the pod's status changes.
     pub fn clear_pending(&self, uid: &PodUid) -> bool {
         let pending = self.resizes.update(uid, |entry| entry.pending.take());
         pending.flatten().is_some()
     }
 
-    /// Since when a resize of the pod waits.
+    /// The time since which a resize of the pod has been pending.
     pub fn pending_since(&self, uid: &PodUid) -> Option<Time> {
         let since = |entry: &mut Granted| entry.pending.as_ref()?.last_transition_time.clone();
         self.resizes.update(uid, since).flatten()
     }
 
-    /// Has the resizes that wait be looked at.
+    /// Requests decisions on pending resizes.
     pub fn want_resizes(&self) {
         self.resizes.wanted.notify_one();
     }
 
-    /// Waits until [`want_resizes`](Self::want_resizes), or for a pod that made room.
+    /// Waits for a call of [`want_resizes`](Self::want_resizes), or for a pod that frees its
+    /// resources.
     pub async fn resizes_wanted(&self) {
         self.resizes.wanted.notified().await;
     }
@@ -293,11 +291,11 @@ impl RuntimeManager {
     }
 }
 
-/// For the pod's own worker.
+/// For the pod's worker.
 impl RuntimeManager {
-    /// The pod as it is to be run: with the resources that it was granted.
+    /// The pod with its granted resources, as it has to run.
     pub fn grant(&self, pod: &Arc<Pod>, status: &PodStatus) -> Arc<Pod> {
-        // One that ended, and is begun again, has its place again.
+        // A pod that ended and starts again needs a new admission entry.
         self.place(pod);
         let uid = PodUid::of(pod);
         let seen = self.resizes.update(&uid, |entry| {
@@ -325,15 +323,15 @@ impl RuntimeManager {
         granted
     }
 
-    /// The pod's sandbox was made with what `spec` says of the pod as a whole.
+    /// Records that the pod-level resources in `spec` are in force for the sandbox.
     pub(crate) fn made_sandbox(&self, pod: &Pod, spec: &PodSpec) {
         self.resizes.update(&PodUid::of(pod), |entry| {
             entry.whole.clone_from(&spec.resources);
         });
     }
 
-    /// Writes down what a new pod was granted, before its containers are made of it. That it
-    /// is on the disk is not waited for: if the machine goes, so do they.
+    /// Stores the grant of a new pod before its containers are created. It is not synced to disk:
+    /// if the machine fails, the containers are gone, too.
     pub async fn keep_grant(&self, uid: &PodUid) {
         let is_kept = self.resizes.update(uid, |entry| entry.is_kept);
         if is_kept != Some(false) {
@@ -342,7 +340,7 @@ impl RuntimeManager {
         self.save_granted(uid, Writing::Quick).await;
     }
 
-    /// Writes down what is in no annotation.
+    /// Stores the grant, and the applied resources that are in no annotation.
     pub(super) async fn save_granted(&self, uid: &PodUid, writing: Writing) {
         let pod = |entry: &mut Granted| Some(Arc::clone(&entry.pod));
         if let Err(error) = self.write(uid, pod, writing).await {
@@ -350,7 +348,8 @@ impl RuntimeManager {
         }
     }
 
-    /// What the status shows of a resize; `None` when there never was one.
+    /// The resize in the pod's status; `None` if there is no condition and no container was
+    /// resized.
     pub fn resize_report(&self, uid: &PodUid) -> Option<ResizeReport> {
         let report = self.resizes.update(uid, |granted| {
             let conditions = [&granted.pending, &granted.in_progress];
@@ -367,7 +366,7 @@ impl RuntimeManager {
         report.flatten()
     }
 
-    /// The pod uses nothing any more: others may grow.
+    /// Releases the resources of the pod, and requests decisions on pending resizes.
     pub fn ungrant(&self, uid: &PodUid) {
         self.resizes.pods.lock().remove(uid);
         self.resizes.before.lock().remove(uid);
@@ -375,13 +374,13 @@ impl RuntimeManager {
     }
 }
 
-/// What the pod has as a whole.
+/// The pod-level resources.
 fn whole(pod: &Pod) -> Option<&ResourceRequirements> {
     pod.spec.as_ref()?.resources.as_ref()
 }
 
 impl Checkpoint {
-    /// The pod with what it was granted.
+    /// The pod with the resources in the checkpoint.
     fn laid_over(&self, pod: &Arc<Pod>) -> Arc<Pod> {
         changed(pod, self.whole.as_ref(), |container| {
             self.granted.get(&container.name).cloned()
@@ -389,7 +388,7 @@ impl Checkpoint {
     }
 }
 
-/// Whether the pod asks for other resources than it has.
+/// Whether the resources of `wanted` differ from those of `placed`.
 pub fn is_resize(wanted: &Pod, placed: &Pod) -> bool {
     !same_resources(placed, wanted)
 }

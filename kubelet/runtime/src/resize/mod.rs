@@ -1,8 +1,8 @@
-//! In-place resize: what running pods are granted of the CPU and memory that
-//! their specs ask for, and how it is given to their containers.
+//! In-place resize of pods: granting the CPU and memory that the specs of running pods request, and
+//! applying them to the containers.
 //!
-//! What a container was created for is in its annotations. What changed since is
-//! kept in the pod's directory, so that it holds when the kubelet is restarted.
+//! The resources that a container was created with are in its annotations. Later changes are stored
+//! in the pod's directory, so that they survive a restart of the kubelet.
 
 mod actuate;
 mod checkpoint;
@@ -24,25 +24,26 @@ use self::{grants::Granted, need::Need};
 pub use self::{grants::is_resize, refusal::Refusal};
 use super::RuntimeManager;
 
-/// The pod is asked to use more or less than before, and the node has no room.
+/// Condition of a pod whose resize is not granted, for now or at all.
 pub const RESIZE_PENDING: &str = "PodResizePending";
-/// The pod's containers are being given what they are to use now.
+/// Condition of a pod whose granted resources are being applied.
 pub const RESIZE_IN_PROGRESS: &str = "PodResizeInProgress";
-/// Reason of a resize that the runtime, or what the container uses, is against.
+/// Reason of a resize in progress that failed, for example because the runtime returned an error or
+/// the memory usage exceeds the new limit.
 const ERROR: &str = "Error";
 
-/// What a pod's status shows of its resize.
+/// The resize in a pod's status.
 #[derive(Clone, Debug, Default)]
 pub struct ResizeReport {
-    /// `PodResizePending` and `PodResizeInProgress`, as far as they hold.
+    /// `PodResizePending` and `PodResizeInProgress`, if true.
     pub conditions: Vec<PodCondition>,
-    /// What containers were given since they were created, by id.
+    /// The resources applied to containers since their creation, by container ID.
     pub actuated: BTreeMap<String, ResourceRequirements>,
-    /// What the pod as a whole still has, where it was granted something else.
+    /// The pod-level resources in force, if they differ from the granted ones.
     pub whole: Option<ResourceRequirements>,
 }
 
-/// Resources by the container's name.
+/// Resources by container name.
 type ByContainer = BTreeMap<String, ResourceRequirements>;
 
 fn all_containers(spec: &PodSpec) -> impl Iterator<Item = &Container> {
@@ -52,7 +53,7 @@ fn all_containers(spec: &PodSpec) -> impl Iterator<Item = &Container> {
         .chain(&spec.containers)
 }
 
-/// The run of a container that goes on now.
+/// The running container with the name of `container`.
 fn running<'a>(status: &'a PodStatus, container: &Container) -> Option<&'a ContainerStatus> {
     let run = status.container(&container.name)?;
     (run.state == ContainerState::Running).then_some(run)
@@ -74,7 +75,7 @@ fn same_resources(a: &Pod, b: &Pod) -> bool {
         })
 }
 
-/// `pod` with the resources of `last` and its containers.
+/// `pod` with the pod-level and container resources of `last`.
 fn with_resources_of(pod: &Arc<Pod>, last: &Pod) -> Arc<Pod> {
     let last = last.spec.as_ref();
     let whole = last.map(|last| last.resources.clone().unwrap_or_default());
@@ -85,8 +86,8 @@ fn with_resources_of(pod: &Arc<Pod>, last: &Pod) -> Arc<Pod> {
     })
 }
 
-/// `pod` with `whole` for all of it, if that is known, and other resources where
-/// `resources` has some; the same one when nothing changes.
+/// `pod` with the pod-level resources `whole`, if known, and the container resources that
+/// `resources` returns. Returns the same pod if nothing changes.
 fn changed(
     pod: &Arc<Pod>,
     whole: Option<&ResourceRequirements>,
@@ -120,7 +121,7 @@ fn changed(
     Arc::new(pod)
 }
 
-/// None for a pod that has no resources as a whole.
+/// `None` if the pod has no pod-level resources.
 fn some_resources(whole: &ResourceRequirements) -> Option<ResourceRequirements> {
     (*whole != ResourceRequirements::default()).then(|| whole.clone())
 }
@@ -141,7 +142,7 @@ fn begun(generation: Option<i64>) -> PodCondition {
     condition(RESIZE_IN_PROGRESS, "", String::new(), generation)
 }
 
-/// A condition with the same reason is the same one, seen again.
+/// A condition keeps its transition time while its reason stays the same.
 fn since(old: Option<PodCondition>, mut new: PodCondition) -> PodCondition {
     if let Some(old) = old.filter(|old| old.reason == new.reason) {
         new.last_transition_time = old.last_transition_time;

@@ -1,11 +1,11 @@
-//! CPU and memory that containers and pods have or want.
+//! CPU and memory of containers and pods.
 
 use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
 use kubelet_pod_spec::resources::{Side, amount, millis, units};
 
 use crate::resources;
 
-/// Requests and limits: thousandths of a CPU, and bytes. Zero where there is none.
+/// Requests and limits, in millicores and bytes; zero if there is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Need {
     pub(super) cpu_request: i64,
@@ -15,7 +15,7 @@ pub(super) struct Need {
 }
 
 impl Need {
-    /// What one container of the pod is to have.
+    /// The effective resources of a container of the pod.
     pub(super) fn of_container(container: &Container, spec: &PodSpec) -> Self {
         Self::of(Some(&resources::effective(
             container.resources.as_ref(),
@@ -23,7 +23,7 @@ impl Need {
         )))
     }
 
-    /// What `resources` say.
+    /// The resources in `resources`.
     pub(super) fn of(resources: Option<&ResourceRequirements>) -> Self {
         let of = |side: Side, name| amount(resources.and_then(|own| side.of(own)), name);
         Self {

@@ -1,4 +1,4 @@
-//! What of a pod is to be resized, and what has to be restarted for it.
+//! The resize plan of a pod: containers to resize in place, and containers to restart.
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use kubelet_cri_client::pod_status::PodStatus;
@@ -10,7 +10,7 @@ use crate::{
     actions::{ContainerToKill, KillReason, PodActions},
 };
 
-/// One of the resources that a resize changes.
+/// A resource that can be resized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Resource {
     Memory,
@@ -25,8 +25,8 @@ impl Resource {
         }
     }
 
-    /// Whether it is another amount, and whether that is more: by the limit
-    /// where that changes, else by the request.
+    /// Whether the amount increases or decreases; `None` if it stays the same. The limits are
+    /// compared, or the requests if the limits are equal.
     pub(super) fn change(self, from: Need, to: Need) -> Option<Change> {
         let (limits, requests) = match self {
             Self::Memory => (
@@ -73,19 +73,19 @@ pub(super) enum Change {
     More,
 }
 
-/// A running container that is to have other resources.
+/// A running container to resize in place.
 #[derive(Debug)]
 pub(super) struct Update<'a> {
     pub(super) container: &'a Container,
     pub(super) id: String,
-    /// What it has.
+    /// The resources in force.
     pub(super) now: Need,
-    /// What it is to have.
+    /// The new resources.
     pub(super) wanted: Need,
 }
 
 impl Update<'_> {
-    /// Whether the container must be restarted for what changes.
+    /// Whether the resize policy requires a restart of the container.
     fn restarts(&self) -> bool {
         let changes = |resource: Resource| resource.change(self.now, self.wanted).is_some();
         let policies = self.container.resize_policy.iter().flatten();
@@ -98,22 +98,22 @@ impl Update<'_> {
             })
     }
 
-    /// The new memory limit, when there was none or a higher one.
+    /// The new memory limit, if it is lower than the present one.
     pub(super) fn lower_memory_limit(&self) -> Option<i64> {
         lower_limit(self.now.memory_limit, self.wanted.memory_limit)
     }
 }
 
-/// The limit that is wanted, when there was none or a higher one.
+/// The wanted limit, if it is lower than the present one. Zero means unlimited.
 pub(super) fn lower_limit(now: i64, wanted: i64) -> Option<i64> {
     (wanted != 0 && (now == 0 || wanted < now)).then_some(wanted)
 }
 
-/// What of a pod is to be resized in place.
+/// Everything to resize in place in a pod.
 #[derive(Debug, Default)]
 pub(crate) struct ResizePlan<'a> {
     pub(super) containers: Vec<Update<'a>>,
-    /// What the pod as a whole has, if it is to have something else.
+    /// The pod-level resources in force, if they change.
     pub(super) whole: Option<Need>,
 }
 
@@ -125,8 +125,8 @@ impl ResizePlan<'_> {
 }
 
 impl RuntimeManager {
-    /// Finds the containers that have other resources than they were granted.
-    /// Those that must be restarted for it are added to `actions`.
+    /// Finds the running containers whose resources differ from the granted ones. Those that have
+    /// to restart for the resize are added to `actions`.
     pub(crate) fn plan_resize<'a>(
         &self,
         pod: &Pod,
@@ -157,7 +157,7 @@ impl RuntimeManager {
                 })
                 .flatten();
             let wanted = Need::of_container(container, spec);
-            // What another kubelet gave it is what it was asked for.
+            // A container that another kubelet created is assumed to have the wanted resources.
             let Some(now) = given.filter(|now| *now != wanted) else {
                 continue;
             };
@@ -177,7 +177,8 @@ impl RuntimeManager {
                 message: format!("Container {} resize requires restart", run.name),
                 reason: KillReason::Other,
             });
-            // A sidecar is started again by the next sync, as whenever it ends.
+            // Only regular containers: a killed sidecar is restarted by the next sync, as after any
+            // exit.
             let index = spec
                 .containers
                 .iter()
@@ -189,8 +190,8 @@ impl RuntimeManager {
     }
 }
 
-/// Whether the container is an init container that ends before others begin: to restart it
-/// would be to fail it.
+/// Whether the container is an init container that runs to completion. Restarting it would make it
+/// fail.
 fn runs_once(spec: &PodSpec, container: &Container) -> bool {
     let mut init = spec.init_containers.iter().flatten();
     !is_sidecar(container) && init.any(|init| init.name == container.name)

@@ -1,11 +1,11 @@
-//! Why pods go on with what they have.
+//! Refusal of resizes.
 
-/// Why a pod is not granted what it asks for.
+/// Why a resize is not granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// It has to wait.
+    /// The node cannot grant it at present.
     Deferred(String),
-    /// This node can never give it that.
+    /// The node can never grant it.
     Infeasible(String),
 }
 

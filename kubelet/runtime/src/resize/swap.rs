@@ -1,4 +1,5 @@
-//! Containers that may swap keep their memory: how much they may swap goes by it.
+//! Refusal of in-place memory resizes of containers with swap: the swap limit of a container
+//! depends on its memory request.
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 
@@ -6,10 +7,11 @@ use super::{Refusal, all_containers, need::Need};
 use crate::{RuntimeManager, resources};
 
 impl RuntimeManager {
-    /// Whether the pod, which has what `placed` says, may be given other memory in place.
+    /// Checks whether a resize changes the memory request of a container with swap in place.
+    /// `placed` is the pod with its present resources.
     ///
     /// # Errors
-    /// It may not: one of its containers swaps, or would.
+    /// Such a container exists; the resize is infeasible.
     pub fn check_swap(&self, pod: &Pod, placed: &Pod) -> Result<(), Refusal> {
         let rules = self.rules();
         check(pod, placed, |pod, container| {

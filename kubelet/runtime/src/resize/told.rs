@@ -1,4 +1,4 @@
-//! What events say of resizes, in upstream's form.
+//! Events about resizes, in upstream's format.
 
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use kubelet_api_client::events::{Subject, reason};
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{Refusal, RuntimeManager};
 
-/// What a pod is resized to.
+/// The resources that a pod is resized to, in an event.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Summary<'a> {
@@ -25,21 +25,22 @@ struct Resources<'a> {
     resources: ResourceRequirements,
 }
 
-/// Something to tell of a resize.
+/// A change in the state of a resize.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum News {
-    /// It is not granted.
+    /// It was deferred or is infeasible.
     Refused(Refusal),
-    /// It was begun.
+    /// It was granted.
     Started,
-    /// It is done.
+    /// It is complete.
     Completed,
-    /// It cannot be done now.
+    /// It failed, and will be retried.
     Failed(String),
 }
 
 impl RuntimeManager {
-    /// Tells of a resize of a pod to what `pod` says, asked for by its `generation`.
+    /// Records an event about the resize of a pod to the resources in `pod`. `generation` is that
+    /// of the pod spec that requested it.
     pub(super) fn tell(&self, pod: &Pod, generation: Option<i64>, news: &News) {
         let (reason, what, error) = match news {
             News::Refused(refusal) => {
@@ -81,7 +82,7 @@ fn summary(pod: &Pod, generation: Option<i64>, error: &str) -> String {
         generation: generation.unwrap_or_default(),
         error,
     };
-    // What was read from JSON can be written.
+    // Serialisation cannot fail: the values were deserialised from JSON.
     serde_json::to_string(&summary).unwrap_or_default()
 }
 

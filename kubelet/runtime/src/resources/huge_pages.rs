@@ -1,4 +1,4 @@
-//! Limits of huge pages.
+//! Huge page limits.
 
 use cri_proto::runtime::v1::HugepageLimit;
 use k8s_openapi::api::core::v1::ResourceRequirements;
@@ -9,8 +9,8 @@ use kubelet_pod_spec::{
 
 const UNITS: [&str; 6] = ["B", "KB", "MB", "GB", "TB", "PB"];
 
-/// A limit for each size of pages that the machine has, zero where the container asks
-/// for none; the pod's own limit where only that is there.
+/// One limit for each huge page size of the machine: the container's limit, else the pod's, else
+/// zero.
 pub(super) fn limits(
     own: &ResourceRequirements,
     of_pod: &Amounts,
@@ -33,13 +33,13 @@ pub(super) fn limits(
         .collect()
 }
 
-/// Bytes of one page of a resource `hugepages-<size>`.
+/// The page size in bytes of a resource `hugepages-<size>`.
 fn page_size(name: &str) -> Option<u64> {
     let size = name.strip_prefix("hugepages-")?;
     u64::try_from(units(quantity::parse(size).ok()?)).ok()
 }
 
-/// A size as the cgroup files name it: `2MB`.
+/// A size as in names of cgroup files, such as `2MB`.
 fn name_of_size(mut bytes: u64) -> String {
     let mut unit = 0;
     while bytes != 0 && bytes.is_multiple_of(1024) && unit + 1 < UNITS.len() {

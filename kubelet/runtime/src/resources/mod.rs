@@ -1,4 +1,4 @@
-//! Resources of containers and sandboxes in the units of the cgroup files.
+//! Resources of containers and sandboxes as values of cgroup files.
 
 mod huge_pages;
 mod oom_score;
@@ -13,24 +13,25 @@ use kubelet_pod_spec::resources::{self, Side, amount, millis};
 
 pub(crate) use self::swap::may_swap;
 
-/// Smallest quota that the kernel takes, microseconds.
+/// Smallest quota that the kernel accepts, in microseconds.
 const MIN_CPU_QUOTA: i64 = 1000;
 const MIN_SHARES: i64 = 2;
 const MAX_SHARES: i64 = 262_144;
 const SHARES_PER_CPU: i64 = 1024;
 const MILLI_CPU: i64 = 1000;
 
-/// How limits of resources are enforced.
+/// Options of the enforcement of resource limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResourceOptions {
-    /// CPU limits are enforced (`cpuCFSQuota`).
+    /// Whether CPU limits are enforced (`cpuCFSQuota`).
     pub cpu_cfs_quota: bool,
-    /// Period in which a CPU limit holds (`cpuCFSQuotaPeriod`).
+    /// Period of the CPU quota (`cpuCFSQuotaPeriod`).
     pub cpu_cfs_quota_period: Duration,
     /// How containers use swap (`memorySwap.swapBehavior`).
     pub swap_behavior: SwapBehavior,
-    /// Whether the kernel kills one process of a container that is out of memory, and not
-    /// all of it (`singleProcessOOMKill`); all of it where it can, when unset.
+    /// Whether the OOM killer kills a single process instead of the whole container
+    /// (`singleProcessOOMKill`). If unset, it kills the whole container where supported (cgroup
+    /// v2).
     pub single_process_oom_kill: Option<bool>,
 }
 
@@ -49,25 +50,25 @@ impl Default for ResourceOptions {
 /// How containers use swap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SwapBehavior {
-    /// No container swaps.
+    /// Containers do not use swap.
     #[default]
     NoSwap,
-    /// Containers of burstable pods swap, each as much of the node's swap as it requests of
-    /// the node's memory.
+    /// Containers of burstable pods use swap. Each gets the share of the node's swap that its
+    /// memory request has of the node's memory.
     LimitedSwap,
 }
 
-/// What containers' limits depend on beside their pod.
+/// The node's settings that container resources depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules<'a> {
-    /// What the kubelet was told.
+    /// Options of the kubelet.
     pub options: ResourceOptions,
-    /// What the machine has.
+    /// Properties of the machine.
     pub machine: &'a Machine,
 }
 
-/// Resources of a container: CPU, memory, huge pages, swap and OOM score. Where it has
-/// no limit of its own, the pod's is its limit.
+/// Resources of a container: CPU, memory, huge pages, swap and OOM score adjustment. The pod's
+/// limits apply where the container has none.
 pub fn container_resources(
     pod: &Pod,
     container: &Container,
@@ -93,7 +94,8 @@ pub fn container_resources(
     linux
 }
 
-/// What a container of the pod has: where it has no limit of its own, the pod's is its limit.
+/// The effective resources of a container: the pod's CPU and memory limits apply where the
+/// container has none.
 pub fn effective(own: Option<&ResourceRequirements>, spec: &PodSpec) -> ResourceRequirements {
     let mut effective = own.cloned().unwrap_or_default();
     let of_pod = spec
@@ -110,8 +112,7 @@ pub fn effective(own: Option<&ResourceRequirements>, spec: &PodSpec) -> Resource
     effective
 }
 
-/// Resources of the whole pod without its overhead, for runtimes that size a sandbox by
-/// them.
+/// Resources of the whole pod without its overhead, for runtimes that size sandboxes by them.
 pub fn sandbox_resources(spec: &PodSpec, rules: Rules<'_>) -> LinuxContainerResources {
     let requests = resources::of_pod(spec, Side::Requests);
     let limits = resources::of_pod(spec, Side::Limits);
@@ -123,7 +124,7 @@ pub fn sandbox_resources(spec: &PodSpec, rules: Rules<'_>) -> LinuxContainerReso
     linux_resources(cpu, resources::units(limit("memory")), rules)
 }
 
-/// What the pod costs beside its containers, set aside and not exceeded.
+/// The pod overhead, as both request and limit.
 pub fn overhead_resources(spec: &PodSpec, rules: Rules<'_>) -> LinuxContainerResources {
     let Some(overhead) = &spec.overhead else {
         return LinuxContainerResources::default();
@@ -137,7 +138,7 @@ pub fn overhead_resources(spec: &PodSpec, rules: Rules<'_>) -> LinuxContainerRes
     linux_resources(cpu, memory, rules)
 }
 
-/// Thousandths of a CPU.
+/// Millicores.
 #[derive(Clone, Copy)]
 struct Cpu {
     request: Option<i64>,
@@ -156,14 +157,14 @@ fn linux_resources(cpu: Cpu, memory_limit: i64, rules: Rules<'_>) -> LinuxContai
         linux.cpu_quota = quota(cpu.limit, linux.cpu_period);
     }
     if rules.machine.cgroup_v2 && rules.options.single_process_oom_kill != Some(true) {
-        // Half a container is of no use: the kernel kills all of it.
+        // The OOM killer kills the whole container, because a partly killed one is of no use.
         let group = ("memory.oom.group".to_owned(), "1".to_owned());
         linux.unified.extend([group]);
     }
     linux
 }
 
-/// Zero, for no quota, without a limit.
+/// Zero (no quota) if there is no limit.
 fn quota(milli_cpu: i64, period: i64) -> i64 {
     if milli_cpu == 0 {
         return 0;

@@ -1,5 +1,4 @@
-//! What is added to the score by which the kernel chooses whom to kill when memory
-//! runs out.
+//! OOM score adjustment: which containers the kernel kills first when memory runs out.
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use kubelet_pod_spec::{
@@ -12,9 +11,9 @@ use kubelet_pod_spec::{
 const GUARANTEED: i64 = -997;
 const BEST_EFFORT: i64 = 1000;
 
-/// The adjustment of a container on a machine with `memory` bytes. A burstable container
-/// that uses more than it requests comes before one that does not; what the pod requests
-/// beyond its containers is theirs in equal parts.
+/// The adjustment of a container on a machine with `memory` bytes. A burstable container that uses
+/// more than its request is killed before one that does not. The part of the pod's request that
+/// exceeds its containers' requests is divided equally among them.
 pub(super) fn adjustment(pod: &Pod, container: &Container, memory: i64) -> i64 {
     let Some(spec) = &pod.spec else {
         return BEST_EFFORT;
@@ -42,7 +41,7 @@ fn burstable(spec: &PodSpec, container: &Container, memory: i64) -> i64 {
         .flatten()
         .any(|init| init.name == container.name);
     if is_init && restart_rules::is_sidecar(container) {
-        // A sidecar does not die before those that it serves.
+        // A sidecar must not be killed before the containers that it serves.
         let least = spec.containers.iter().map(memory_request).min();
         adjustment = adjustment.min(score(least.unwrap_or_default()));
     }
@@ -61,7 +60,7 @@ fn share_of_the_rest(spec: &PodSpec) -> i64 {
     rest / i64::try_from(count.max(1)).unwrap_or(i64::MAX)
 }
 
-/// Bytes.
+/// In bytes.
 fn memory_request(container: &Container) -> i64 {
     let own = container.resources.as_ref();
     units(amount(own.and_then(|own| own.requests.as_ref()), "memory"))

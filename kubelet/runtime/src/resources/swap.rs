@@ -1,4 +1,4 @@
-//! How much a container may swap.
+//! Swap limits of containers.
 
 use cri_proto::runtime::v1::LinuxContainerResources;
 use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
@@ -10,8 +10,8 @@ use kubelet_pod_spec::{
 
 use super::{Rules, SwapBehavior};
 
-/// Limits swap where the kernel can: to nothing, or with `LimitedSwap` to the part of
-/// the machine's swap that the container requests of its memory.
+/// Limits swap if the kernel supports it: to zero, or with `LimitedSwap` to the share of the
+/// machine's swap that the container's request has of the machine's memory.
 pub(super) fn configure(
     linux: &mut LinuxContainerResources,
     pod: &Pod,
@@ -23,7 +23,7 @@ pub(super) fn configure(
         return;
     }
     if !machine.cgroup_v2 {
-        // Memory and swap together: no swap beside the memory.
+        // The limit is for the sum of memory and swap, so this leaves no swap.
         linux.memory_swap_limit_in_bytes = linux.memory_limit_in_bytes;
         return;
     }
@@ -37,7 +37,7 @@ pub(super) fn configure(
     linux.unified.extend([file]);
 }
 
-/// Whether a container of the pod that has `own` resources may swap.
+/// Whether a container with the resources `own` may use swap.
 pub fn may_swap(pod: &Pod, own: Option<&ResourceRequirements>, rules: Rules<'_>) -> bool {
     let request = amount(own.and_then(|own| own.requests.as_ref()), "memory");
     let limit = amount(own.and_then(|own| own.limits.as_ref()), "memory");
@@ -50,8 +50,8 @@ pub fn may_swap(pod: &Pod, own: Option<&ResourceRequirements>, rules: Rules<'_>)
         && request != limit
 }
 
-/// Bytes of swap for a container that requests `request` of `memory` bytes; none for
-/// one that requests more than there is.
+/// Bytes of swap for a container that requests `request` of `memory` bytes; zero if the request
+/// exceeds the memory.
 fn share(request: i64, memory: i64, swap: i64) -> i64 {
     if memory <= 0 || request > memory {
         return 0;

@@ -1,4 +1,4 @@
-//! Requests and limits in, values of cgroup files out.
+//! Tests of the conversion of requests and limits to values of cgroup files.
 
 use serde_json::{Value, json};
 
@@ -122,7 +122,7 @@ fn a_container_without_limits_has_the_pods() {
     assert_eq!((b.cpu_quota, b.memory_limit_in_bytes), (100_000, 10 * MIB));
     let sandbox = sandbox_resources(spec, rules);
     assert_eq!(sandbox.cpu_quota, 200_000);
-    // What the containers request is what the pod requests.
+    // The pod's request is the sum of its containers' requests.
     assert_eq!(sandbox.cpu_shares, 1024);
 }
 
@@ -155,7 +155,7 @@ fn swap_is_for_burstable_pods_that_may_have_it() {
     };
     let text = |text: &str| (Some(text.to_owned()), 0);
     let limited = SwapBehavior::LimitedSwap;
-    // A tenth of the node's memory: a tenth of its swap.
+    // A request of a tenth of the node's memory gets a tenth of its swap.
     let tenth = ((5_i64 << 30) / 10).to_string();
     assert_eq!(
         swap(&one(burstable.clone()), limited, &machine()),

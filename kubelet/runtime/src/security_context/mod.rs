@@ -1,4 +1,4 @@
-//! Security contexts of pod and container in CRI's terms.
+//! Conversion of pod and container security contexts to CRI.
 
 use std::{fmt, path::Path, sync::LazyLock};
 
@@ -14,44 +14,44 @@ use k8s_openapi::api::core::v1::{
 use kubelet_image::ImageUser;
 use kubelet_pod_spec::identity::{self, PodUid};
 
-/// Why a container may not run as its spec and image say.
+/// Why a container's security context is invalid.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SecurityContextError {
     /// `runAsNonRoot` with `runAsUser: 0`.
     #[error("container's runAsUser breaks non-root policy {0}")]
     RootByRunAsUser(Subject),
-    /// `runAsNonRoot`, and the image runs as root.
+    /// `runAsNonRoot`, but the image runs as root.
     #[error("container has runAsNonRoot and image will run as root {0}")]
     RootByImage(Subject),
-    /// `runAsNonRoot`, and the image names its user.
+    /// `runAsNonRoot`, but the user of the image is not numeric.
     #[error(
         "container has runAsNonRoot and image has non-numeric user ({user}), cannot verify user is non-root {subject}"
     )]
     UserByName {
-        /// The image's user.
+        /// The user of the image.
         user: String,
-        /// Which container.
+        /// The container.
         subject: Subject,
     },
-    /// `runAsNonRoot`, and the image's user cannot be one.
+    /// `runAsNonRoot`, but the user ID of the image is out of range.
     #[error(
         "container has runAsNonRoot and image has an invalid user id ({uid}). (Must be 1-({MAX_ID})): must be between 0 and {MAX_ID}, inclusive {subject}"
     )]
     InvalidUser {
-        /// The image's user.
+        /// The user ID of the image.
         uid: i64,
-        /// Which container.
+        /// The container.
         subject: Subject,
     },
-    /// A seccomp profile of the node without a name.
+    /// A `Localhost` seccomp profile without a name.
     #[error("localhostProfile must be set if seccompProfile type is Localhost.")]
     NoSeccompProfile,
-    /// An AppArmor profile of the node without a name.
+    /// A `Localhost` AppArmor profile without a name.
     #[error("missing localhost apparmor profile name")]
     NoAppArmorProfile,
 }
 
-/// A container as messages name it.
+/// A container, as shown in messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
     pod: String,
@@ -73,10 +73,10 @@ impl fmt::Display for Subject {
     }
 }
 
-/// Largest id of a user.
+/// Largest user ID.
 const MAX_ID: i64 = i32::MAX as i64;
 
-/// Files that a container does not see, where `procMount` does not say otherwise.
+/// Paths that are masked unless `procMount` is `Unmasked`.
 static MASKED_PATHS: LazyLock<Vec<String>> = LazyLock::new(|| {
     let fixed = [
         "/proc/asound",
@@ -114,8 +114,8 @@ const READONLY_PATHS: [&str; 5] = [
     "/proc/sysrq-trigger",
 ];
 
-/// Which namespaces the pod shares with the node, and its containers with each
-/// other. `users` is its user namespace.
+/// The namespaces that the pod shares with the node, and its containers with each other. `users` is
+/// the pod's user namespace.
 pub fn namespaces(spec: &PodSpec, users: UserNamespace) -> NamespaceOption {
     let shared = |host: Option<bool>| match host {
         Some(true) => NamespaceMode::Node,
@@ -135,7 +135,7 @@ pub fn namespaces(spec: &PodSpec, users: UserNamespace) -> NamespaceOption {
     }
 }
 
-/// The groups that every process of the pod has beside its own.
+/// The supplemental groups of the pod's processes: `fsGroup` and `supplementalGroups`.
 pub fn supplemental_groups(context: Option<&PodSecurityContext>) -> Vec<i64> {
     let Some(context) = context else {
         return Vec::new();
@@ -144,7 +144,7 @@ pub fn supplemental_groups(context: Option<&PodSecurityContext>) -> Vec<i64> {
     context.fs_group.iter().chain(more).copied().collect()
 }
 
-/// Whether groups of the image count.
+/// Whether the groups in the image apply (`Merge`) or not (`Strict`).
 pub fn supplemental_groups_policy(context: Option<&PodSecurityContext>) -> i32 {
     match context.and_then(|c| c.supplemental_groups_policy.as_deref()) {
         Some("Strict") => SupplementalGroupsPolicy::Strict.into(),
@@ -152,7 +152,7 @@ pub fn supplemental_groups_policy(context: Option<&PodSecurityContext>) -> i32 {
     }
 }
 
-/// SELinux labels in CRI's terms.
+/// SELinux options in CRI.
 pub fn selinux(options: &SELinuxOptions) -> SeLinuxOption {
     SeLinuxOption {
         user: options.user.clone().unwrap_or_default(),
@@ -162,28 +162,27 @@ pub fn selinux(options: &SELinuxOptions) -> SeLinuxOption {
     }
 }
 
-/// An id that may be absent, in CRI's terms.
+/// An optional ID in CRI.
 pub fn id(id: Option<i64>) -> Option<Int64Value> {
     id.map(|value| Int64Value { value })
 }
 
-/// What this node gives to containers that do not ask for something else.
+/// Security settings of the node, and the pod's user namespace.
 #[derive(Clone, Debug)]
 pub struct NodeSecurity<'a> {
-    /// Directory of the localhost seccomp profiles.
+    /// Directory of `Localhost` seccomp profiles.
     pub seccomp_root: &'a Path,
-    /// The runtime's seccomp profile where none is named (`seccompDefault`).
+    /// Whether `RuntimeDefault` is the seccomp profile of containers without one
+    /// (`seccompDefault`).
     pub seccomp_default: bool,
     /// The pod's user namespace.
     pub user_namespace: UserNamespace,
 }
 
-/// The security context of a container: its own, and the pod's where it is
-/// silent.
+/// The security context of a container. The pod's settings apply where it has none of its own.
 ///
 /// # Errors
-/// `runAsNonRoot` forbids the user that the container would run as, or a profile of the
-/// node has no name.
+/// `runAsNonRoot` does not allow the user of the container, or a `Localhost` profile has no name.
 pub fn container_security_context(
     pod: &Pod,
     spec: &PodSpec,
@@ -195,7 +194,7 @@ pub fn container_security_context(
     let default = SecurityContext::default();
     let own = container.security_context.as_ref().unwrap_or(&default);
     let run_as_user = own.run_as_user.or_else(|| of_pod?.run_as_user);
-    // An image that names nobody runs as root.
+    // An image without a user runs as root.
     let image_uid = user.uid.or_else(|| user.name.is_empty().then_some(0));
     if own.run_as_non_root.or_else(|| of_pod?.run_as_non_root) == Some(true) {
         let subject = || Subject::of(pod, container);
@@ -305,11 +304,10 @@ fn seccomp_profile(
     })
 }
 
-/// Prefix of the annotations that named profiles before there was a field; static pods
-/// may still have them.
+/// Prefix of the AppArmor annotations that preceded the field. Static pods may still have them.
 const APPARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
 
-/// The AppArmor profile of a container; none where nobody names one.
+/// The AppArmor profile of a container; `None` if neither the container nor the pod specifies one.
 pub fn apparmor_of(
     pod: &Pod,
     of_pod: Option<&PodSecurityContext>,
@@ -336,7 +334,7 @@ fn apparmor_by_annotation(value: &str) -> Option<AppArmorProfile> {
     })
 }
 
-/// A profile, and the same in the form that runtimes read before CRI had profiles.
+/// A profile in CRI, and in the deprecated format for older runtimes.
 fn apparmor_profile(
     profile: &AppArmorProfile,
 ) -> Result<(SecurityProfile, String), SecurityContextError> {

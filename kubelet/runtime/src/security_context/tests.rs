@@ -1,4 +1,4 @@
-//! Security contexts of spec and image in, CRI's out.
+//! Tests of the conversion of security contexts to CRI.
 
 use serde_json::{Value, json};
 

@@ -1,8 +1,8 @@
-//! User namespaces of pods: which ids of the node the ids of a pod are.
+//! User namespaces of pods: the mapping of a pod's IDs to IDs of the node.
 //!
-//! Each pod with `hostUsers: false` has a range of its own, kept in its directory for as
-//! long as that is there. The directories are the whole state: a kubelet that was killed
-//! has nothing to restore, and a range is free once its pod's directory is gone.
+//! Each pod with `hostUsers: false` has its own ID range, stored in its directory. The directories
+//! are the only state: a restarted kubelet has nothing to restore, and a range is free again once
+//! the directory of its pod is removed.
 
 mod subordinate_ids;
 
@@ -20,31 +20,31 @@ use serde::{Deserialize, Serialize};
 
 use self::subordinate_ids::{IdRange, RangeError};
 
-/// Name of the file in a pod's directory.
+/// Name of the file in the pod's directory.
 const FILE: &str = "userns";
-/// While it is written.
+/// Name of the file while it is written.
 const NEW_FILE: &str = "userns.new";
 
 /// Why a pod has no user namespace.
 #[derive(Debug, thiserror::Error)]
 pub enum UserNamespaceError {
-    /// The runtime, or its handler of that name, has none.
+    /// The runtime, or the given handler, does not support user namespaces.
     #[error("can't set `spec.hostUsers: false`, {} not support user namespaces", subject(.0))]
     Unsupported(String),
-    /// The runtime does not say of this handler what it can do.
+    /// The runtime does not report the features of the handler.
     #[error(
         "can't set `spec.hostUsers: false`, {subject} not support user namespaces: the handler \
          {handler:?} is not known",
         subject = subject(.0), handler = .0
     )]
     UnknownHandler(String),
-    /// What the node has for user namespaces cannot be used.
+    /// The node's subordinate IDs cannot be used.
     #[error("user namespace: {0}")]
     Range(#[from] RangeError),
-    /// Every range is taken.
+    /// All ranges are in use.
     #[error("create user namespace: could not find an empty slot to allocate a user namespace")]
     Full,
-    /// The file of a pod is not what was written.
+    /// The file of a pod is invalid.
     #[error("user namespace: invalid user namespace mappings file {path:?}: {fault}")]
     Invalid {
         /// The file.
@@ -52,22 +52,22 @@ pub enum UserNamespaceError {
         /// What is wrong with it.
         fault: String,
     },
-    /// The file system refuses.
+    /// File system error.
     #[error("user namespace: cannot {action} {path:?}: {source}")]
     Io {
-        /// What was attempted.
+        /// The operation.
         action: &'static str,
-        /// On which path.
+        /// Its path.
         path: PathBuf,
-        /// Why not.
+        /// The error.
         source: io::Error,
     },
-    /// The work was broken off.
+    /// The task that accessed the files failed.
     #[error(transparent)]
     Task(#[from] tokio::task::JoinError),
 }
 
-/// Who has no user namespaces, as upstream writes it.
+/// The subject of the message that user namespaces are not supported, as upstream words it.
 fn subject(handler: &str) -> String {
     if handler.is_empty() {
         return "runtime does".to_owned();
@@ -75,7 +75,7 @@ fn subject(handler: &str) -> String {
     format!("RuntimeClass handler {handler:?} does")
 }
 
-/// What is kept of a pod, as upstream keeps it.
+/// The contents of the file, in upstream's format.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Mappings {
@@ -91,12 +91,12 @@ struct Mapping {
     length: u32,
 }
 
-/// Ranges of ids that pods have.
+/// The ID ranges of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UserNamespaceOptions {
-    /// Ids of one pod's user namespace (`userNamespaces.idsPerPod`).
+    /// IDs per pod (`userNamespaces.idsPerPod`).
     pub ids_per_pod: u32,
-    /// Most pods that there are ranges for (`maxPods`).
+    /// Number of pods that must have a range (`maxPods`).
     pub max_pods: u32,
 }
 
@@ -110,15 +110,16 @@ impl Default for UserNamespaceOptions {
     }
 }
 
-/// Gives pods their ranges.
+/// Allocates the ID ranges of pods.
 #[derive(Debug, Default)]
 pub struct UserNamespaces {
-    /// One pod at a time looks for a free range.
+    /// Held while a free range is chosen and stored.
     choosing: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl UserNamespaces {
-    /// The namespace of the pod whose directory is `pod_dir`; chosen when it has none yet.
+    /// The user namespace of the pod with the directory `pod_dir`. Allocates a range if the pod has
+    /// none yet.
     ///
     /// # Errors
     /// See [`UserNamespaceError`].
@@ -132,7 +133,7 @@ impl UserNamespaces {
         let length = options.ids_per_pod;
         let max_pods = options.max_pods;
         let mapping = blocking(move || {
-            // Here, because it goes on when nobody waits for it any more.
+            // Moved in here, because the work continues after the caller is cancelled.
             let _choosing = choosing;
             let range = IdRange::of_kubelet(length, max_pods)?;
             match read(&pod_dir)? {
@@ -154,7 +155,7 @@ impl UserNamespaces {
     }
 }
 
-/// The namespace of a pod that shares the node's.
+/// The user namespace of a pod that uses the node's.
 pub fn of_node() -> UserNamespace {
     UserNamespace {
         mode: NamespaceMode::Node.into(),
@@ -183,7 +184,7 @@ fn read(pod_dir: &Path) -> Result<Option<Mapping>, UserNamespaceError> {
     }
 }
 
-/// A range that was chosen before must be one that could be chosen now.
+/// Checks that a stored range could be allocated with the present options.
 fn check(pod_dir: &Path, mapping: Mapping, range: IdRange) -> Result<Mapping, UserNamespaceError> {
     let fault = if mapping.length != range.per_pod {
         format!("wrong user namespace length {}", mapping.length)
@@ -213,8 +214,8 @@ fn create(pod_dir: &Path, range: IdRange) -> Result<Mapping, UserNamespaceError>
     Ok(mapping)
 }
 
-/// Where the ranges of the pods begin. A file that cannot be understood takes nothing:
-/// its pod does not run.
+/// The first IDs of the allocated ranges. A file that cannot be read counts as no range: its pod
+/// does not run.
 fn taken(pods_dir: &Path) -> Result<BTreeSet<u32>, UserNamespaceError> {
     let pods = fs::read_dir(pods_dir).map_err(failed("list", pods_dir))?;
     let mut taken = BTreeSet::new();
@@ -227,7 +228,7 @@ fn taken(pods_dir: &Path) -> Result<BTreeSet<u32>, UserNamespaceError> {
     Ok(taken)
 }
 
-/// Written whole or not at all, and there before the pod uses it.
+/// Writes the file atomically. It is on disk before the pod uses the range.
 fn write(pod_dir: &Path, mapping: Mapping) -> Result<(), UserNamespaceError> {
     let (new, path) = (pod_dir.join(NEW_FILE), pod_dir.join(FILE));
     let mappings = Mappings {
@@ -276,7 +277,7 @@ mod tests {
         assert_eq!(make("b").unwrap(), 196_608);
         assert_eq!(make("c").unwrap(), 262_144);
         assert!(matches!(make("d"), Err(UserNamespaceError::Full)));
-        // A restart finds what was written.
+        // A restarted kubelet finds the stored ranges.
         let b = read(&dir.path().join("b")).unwrap().unwrap();
         assert_eq!(check(dir.path(), b, RANGE).unwrap().host_id, 196_608);
         fs::remove_dir_all(dir.path().join("b")).unwrap();

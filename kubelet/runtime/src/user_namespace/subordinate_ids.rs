@@ -1,40 +1,40 @@
-//! The ids of the node that pods' user namespaces are made from: what `getsubids` says
-//! of the user `kubelet`, or all but the first.
+//! The IDs for user namespaces of pods: the subordinate IDs of the user `kubelet` as printed by
+//! `getsubids`, or all IDs except the first range.
 
 use std::{fs, io, process::Command};
 
-/// User whose subordinate ids are the kubelet's to give away.
+/// The user whose subordinate IDs the kubelet allocates.
 const USER: &str = "kubelet";
 const PASSWD: &str = "/etc/passwd";
-/// Ranges are multiples of it.
+/// Smallest number of IDs per pod.
 const UNIT: u32 = 65_536;
 
-/// Why the node's ids cannot be used.
+/// Why the subordinate IDs cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RangeError {
-    /// The tool that knows the ids does not run.
+    /// `getsubids` could not be run.
     #[error("error retrieving additional ids for user \"{USER}\": {0}")]
     Run(#[source] io::Error),
-    /// The tool failed.
+    /// `getsubids` failed.
     #[error("error retrieving additional ids for user \"{USER}\": getsubids {0}")]
     Failed(String),
-    /// The tool's answer is none.
+    /// The output of `getsubids` is not a single range.
     #[error("error parsing the answer of getsubids {0:?}: it must be one range")]
     Answer(String),
-    /// Users and groups have other ids.
+    /// The subordinate UIDs and GIDs differ.
     #[error("mismatched subuids and subgids for user \"{USER}\"")]
     Mismatch,
-    /// The ids are no whole number of ranges.
+    /// The IDs are not aligned to ranges, or include the first range.
     #[error("kubelet user assigned ids {first} to {} are not multiples of {per_pod}, from {per_pod} on", u64::from(*first) + u64::from(*length))]
     Unaligned {
-        /// The first id.
+        /// The first ID.
         first: u32,
-        /// How many.
+        /// Number of IDs.
         length: u32,
-        /// Ids of one pod.
+        /// IDs per pod.
         per_pod: u32,
     },
-    /// There are too few.
+    /// There are not enough IDs.
     #[error("kubelet user assigned IDs are not enough to support {max_pods} pods")]
     TooFew {
         /// `maxPods`.
@@ -42,19 +42,19 @@ pub enum RangeError {
     },
 }
 
-/// The ranges that pods can have.
+/// The ID ranges for pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct IdRange {
-    /// First id of the first range.
+    /// First ID of the first range.
     pub(super) first: u32,
-    /// How many ranges there are.
+    /// Number of ranges.
     pub(super) count: u32,
-    /// Ids in a range.
+    /// IDs per range.
     pub(super) per_pod: u32,
 }
 
 impl IdRange {
-    /// The ids that are the kubelet's, in ranges of `per_pod`. Blocks on processes.
+    /// The kubelet's IDs in ranges of `per_pod`. Blocks on processes.
     ///
     /// # Errors
     /// See [`RangeError`].
@@ -65,8 +65,8 @@ impl IdRange {
         }
     }
 
-    /// The ranges among `length` ids from `first` on. The node's own first ids are never
-    /// given away.
+    /// The ranges in `length` IDs starting at `first`. The first `per_pod` IDs belong to the node
+    /// and are never allocated.
     fn new(first: u32, length: u32, per_pod: u32, max_pods: u32) -> Result<Self, RangeError> {
         let per_pod = per_pod.max(UNIT);
         if !first.is_multiple_of(per_pod) || first < per_pod || !length.is_multiple_of(per_pod) {
@@ -87,12 +87,12 @@ impl IdRange {
         })
     }
 
-    /// The first id of each range.
+    /// The first ID of each range.
     pub(super) fn firsts(self) -> impl Iterator<Item = u32> {
         (0..self.count).map(move |index| self.first + index * self.per_pod)
     }
 
-    /// Whether a range begins with `id`.
+    /// Whether a range starts at `id`.
     pub(super) fn contains(self, id: u32) -> bool {
         id.checked_sub(self.first).is_some_and(|offset| {
             offset.is_multiple_of(self.per_pod) && offset / self.per_pod < self.count
@@ -100,7 +100,7 @@ impl IdRange {
     }
 }
 
-/// First and number; `None` where nobody set any aside.
+/// First ID and number of IDs; `None` if the user `kubelet` or `getsubids` does not exist.
 fn subordinate_ids() -> Result<Option<(u32, u32)>, RangeError> {
     let passwd = fs::read_to_string(PASSWD).unwrap_or_default();
     if !passwd
@@ -118,7 +118,7 @@ fn subordinate_ids() -> Result<Option<(u32, u32)>, RangeError> {
     parse(&users).map(Some).ok_or(RangeError::Answer(users))
 }
 
-/// `None` where there is no such tool.
+/// `None` if `getsubids` does not exist.
 fn getsubids(args: &[&str]) -> Result<Option<String>, RangeError> {
     match Command::new("getsubids").args(args).output() {
         Ok(output) if output.status.success() => {
@@ -130,7 +130,7 @@ fn getsubids(args: &[&str]) -> Result<Option<String>, RangeError> {
     }
 }
 
-/// `0: kubelet <first> <number>`.
+/// Parses `0: kubelet <first> <number>`.
 fn parse(answer: &str) -> Option<(u32, u32)> {
     let mut lines = answer.trim_matches('\n').lines();
     let line = lines.next()?;
