@@ -1,4 +1,4 @@
-//! Which nodes may have a persistent volume.
+//! Node affinity of persistent volumes.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use kubelet_pod_spec::node_affinity;
 
 use super::{VolumeError, VolumeHost, spec::VolumeSpec};
 
-/// Whether the volume's node affinity is met by this node.
+/// Checks that this node matches the volume's node affinity.
 pub(super) async fn check_node(spec: &VolumeSpec, host: &VolumeHost) -> Result<(), VolumeError> {
     let volume = spec.persistent().and_then(|volume| volume.spec.as_ref());
     let affinity = volume.and_then(|spec| spec.node_affinity.as_ref());

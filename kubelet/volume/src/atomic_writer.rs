@@ -1,5 +1,5 @@
-//! Files that change all at once: they are in a directory named by time, `..data` is a link
-//! to it, and what users see are links through `..data`.
+//! Volumes whose files change all at once. The files are in a time-stamped directory, `..data` is a
+//! symlink to it, and users see symlinks through `..data`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,19 +26,19 @@ pub struct FileProjection {
     pub data: Vec<u8>,
     /// Its mode.
     pub mode: u32,
-    /// Its owner; the kubelet's user without one.
+    /// Its owner; `None` for the kubelet's user.
     pub user: Option<u32>,
 }
 
-/// Files by their paths, relative to the volume.
+/// Files by their paths relative to the volume.
 pub type Payload = BTreeMap<String, FileProjection>;
 
-/// Makes a volume show these files and no other, or leaves it alone where it does. `finish`
-/// is called with everything written and nothing of it shown yet. Until then nobody else
-/// gets at the files, which have their owner and mode before their contents. Blocks.
+/// Makes a volume contain exactly these files. Unchanged contents are not written again. `finish`
+/// is called when everything is written but nothing is visible yet. Until then nobody else has
+/// access to the files; each gets its owner and mode before its contents. Blocks.
 ///
 /// # Errors
-/// A path would leave the volume, or the file system refuses.
+/// A path leads out of the volume, or a file system operation fails.
 pub fn write(
     dir: &Path,
     payload: &Payload,
@@ -76,7 +76,7 @@ pub fn write(
     remove_old(dir)
 }
 
-/// The payload with paths in one form, all of them inside the volume.
+/// The payload with normalised paths, all of them inside the volume.
 fn clean(dir: &Path, payload: &Payload) -> Result<BTreeMap<PathBuf, FileProjection>, VolumeError> {
     payload
         .iter()
@@ -130,7 +130,7 @@ fn names_in(dir: &Path) -> Result<Vec<String>, VolumeError> {
     Ok(children.into_iter().map(|(name, _)| name).collect())
 }
 
-/// Whether a directory has exactly these contents.
+/// Whether a directory has exactly these files with these contents.
 fn shows(dir: &Path, payload: &BTreeMap<PathBuf, FileProjection>) -> bool {
     let same = |(path, file): (&PathBuf, &FileProjection)| {
         fs::read(dir.join(path)).is_ok_and(|data| data == file.data)
@@ -151,7 +151,7 @@ fn count_files(dir: &Path) -> io::Result<usize> {
 fn new_dir(dir: &Path) -> io::Result<PathBuf> {
     let now = clock::now();
     let time = now.strftime("..%Y_%m_%d_%H_%M_%S");
-    // More than one in a nanosecond's time are told apart by counting.
+    // Count up if several directories are created in the same nanosecond.
     for n in now.subsec_nanosecond().. {
         let path = dir.join(format!("{time}.{n:09}"));
         match fs::DirBuilder::new().mode(0o700).create(&path) {
@@ -162,7 +162,7 @@ fn new_dir(dir: &Path) -> io::Result<PathBuf> {
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// Lets everybody into the directory, whatever the umask is.
+/// Makes the directory accessible to everyone, whatever the umask is.
 fn open_up(dir: &Path) -> io::Result<()> {
     let mode = fs::metadata(dir)?.permissions().mode() | 0o755;
     fs::set_permissions(dir, fs::Permissions::from_mode(mode))
@@ -189,10 +189,10 @@ fn write_files(dir: &Path, payload: &BTreeMap<PathBuf, FileProjection>) -> io::R
     Ok(())
 }
 
-/// From here on users see the new directory.
+/// Switches users to the new directory.
 fn swap(dir: &Path, new: &Path) -> io::Result<()> {
     let link = dir.join(NEW_DATA);
-    // A kubelet that was killed may have left one.
+    // A kubelet that was killed may have left a link.
     match fs::remove_file(&link) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -201,7 +201,7 @@ fn swap(dir: &Path, new: &Path) -> io::Result<()> {
     fs::rename(link, dir.join(DATA))
 }
 
-/// Makes the links that users see.
+/// Creates the symlinks that users see.
 fn show(dir: &Path, payload: &BTreeMap<PathBuf, FileProjection>) -> io::Result<()> {
     let names: BTreeSet<&str> = payload.keys().filter_map(|path| first(path)).collect();
     for name in names {
@@ -216,7 +216,7 @@ fn show(dir: &Path, payload: &BTreeMap<PathBuf, FileProjection>) -> io::Result<(
     Ok(())
 }
 
-/// Removes every directory that is not shown, those of killed kubelets too.
+/// Removes all data directories except the current one, including those of killed kubelets.
 fn remove_old(dir: &Path) -> Result<(), VolumeError> {
     let failed = |error| VolumeError::io("read", dir, error);
     let shown = fs::read_link(dir.join(DATA)).map_err(failed)?;
@@ -277,7 +277,7 @@ mod tests {
         put(path, &[("sub/b", "2"), ("e", "5")]);
         assert_eq!(names(path), ["e", "sub"]);
         assert!(path.join("sub/b").exists() && !path.join("sub/c").exists());
-        // One directory, and the link to it.
+        // The other two are the data directory and the `..data` link.
         assert_eq!(names_in(path).unwrap().len(), 4);
         put(path, &[]);
         assert_eq!(names(path), Vec::<String>::new());
@@ -319,7 +319,8 @@ mod tests {
         assert_eq!(fs::read_to_string(path.join("a")).unwrap(), "1");
     }
 
-    /// Prints what it reads of the files that are written to a directory, again and again.
+    /// Polls the files that are being written to a directory, and prints the first line that it can
+    /// read.
     const READER: &str = r#"
         while :; do
             for file in "$0"/..2*/key "$0"/..2*/sub/key; do
@@ -329,7 +330,7 @@ mod tests {
 
     #[test]
     fn nobody_else_reads_a_file_while_it_is_written() {
-        // Who tries, the mode and the owner of the file, and the group that it goes to.
+        // User and group of the reader, mode and owner of the file, and the `fsGroup`.
         for (reader, mode, user, group) in [
             ([65534, 65534], 0o400, None, None),
             ([65534, 65534], 0o600, Some(1000), None),
@@ -370,7 +371,7 @@ mod tests {
                 "",
                 "by {reader:?} of mode {mode:o}"
             );
-            // Who is to see them sees the way there.
+            // Permitted users can reach the files.
             for dir in [path.join(DATA), path.join(DATA).join("sub")] {
                 let found = fs::metadata(dir).unwrap();
                 assert_eq!(found.permissions().mode() & 0o777, 0o755);

@@ -65,11 +65,11 @@ impl VolumePlugin for ConfigMap {
     }
 }
 
-/// A config map or secret, and which of its keys go where.
+/// A config map or secret, and the files that its keys are written to.
 #[derive(Debug)]
 pub(super) struct Projection<'a> {
     pub(super) name: &'a str,
-    /// None for all keys, by their own names.
+    /// Empty for all keys, under their own names.
     pub(super) items: &'a [KeyToPath],
     pub(super) optional: bool,
     pub(super) default_mode: Option<i32>,
@@ -92,7 +92,7 @@ impl Projection<'_> {
         )
     }
 
-    /// What is taken of an object with these contents.
+    /// The files for an object with these contents.
     pub(super) fn files(
         &self,
         kind: &'static str,
@@ -133,7 +133,7 @@ fn contents(object: &Object) -> BTreeMap<String, Vec<u8>> {
     let text = text.map(|(key, value)| (key.clone(), value.clone().into_bytes()));
     let binary = object.binary_data.iter().flatten();
     let binary = binary.map(|(key, value)| (key.clone(), value.0.clone()));
-    // A key that is in both is text.
+    // For a key in both, the text takes precedence.
     binary.chain(text).collect()
 }
 

@@ -1,4 +1,4 @@
-//! The volumes that the directories of pods tell of, and removing those directories.
+//! Discovery of volumes in the directories of pods, and removal of these directories.
 
 use std::{io, path::Path};
 
@@ -7,10 +7,10 @@ use kubelet_pod_spec::identity::PodUid;
 
 use super::{VolumeError, entries::children, mount, plugin::PodVolume, spec::VolumeMode, subpath};
 
-/// The volumes below a pod's directory. Blocks.
+/// The volumes in a pod's directory. Blocks.
 ///
 /// # Errors
-/// A directory that is there cannot be read.
+/// A directory exists, but cannot be read.
 pub fn volumes(pod_dir: &Path, uid: &PodUid) -> Result<Vec<PodVolume>, VolumeError> {
     let mut found = Vec::new();
     for (dir, mode) in [
@@ -31,12 +31,12 @@ pub fn volumes(pod_dir: &Path, uid: &PodUid) -> Result<Vec<PodVolume>, VolumeErr
     Ok(found)
 }
 
-/// Removes the directory of a pod whose volumes were given back. What is still mounted
-/// anywhere in it, and files where only mount points belong, keep it: they may be data that
-/// outlives the pod. Blocks.
+/// Removes the directory of a pod whose volumes were unmounted. Mounts that are left in it, and
+/// files where only mount points belong, prevent the removal: they may be data that outlives the
+/// pod. Blocks.
 ///
 /// # Errors
-/// Something is mounted, or cannot be removed.
+/// Something is still mounted, or cannot be removed.
 pub fn remove_pod_dir(pod_dir: &Path) -> Result<(), VolumeError> {
     subpath::clean_pod(pod_dir)?;
     let mounts = mount_info::within(pod_dir)

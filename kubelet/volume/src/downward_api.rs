@@ -1,4 +1,4 @@
-//! `downwardAPI`: what the pod's own object says, as files.
+//! `downwardAPI`: fields of the pod and resources of its containers, as files.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
@@ -57,7 +57,7 @@ impl VolumePlugin for DownwardApi {
     }
 }
 
-/// The files that are asked for.
+/// The files for the requested items.
 pub(super) async fn payload(
     host: &VolumeHost,
     request: &MountRequest,
@@ -93,7 +93,7 @@ async fn resource_value(
     let Some(spec) = &pod.spec else {
         return Err("the pod has no spec".to_owned());
     };
-    // A volume belongs to no container: the selector has to name one.
+    // A volume belongs to no container, so the selector has to name one.
     let Some(container) = spec.containers.first().filter(|_| {
         let name = selector.container_name.as_deref();
         name.is_some_and(|name| !name.is_empty())
@@ -107,7 +107,7 @@ async fn resource_value(
         .map_err(|error| error.to_string())
 }
 
-/// The value of a field that files can have.
+/// The value of a field that is supported in volumes.
 fn field_value(pod: &Pod, path: &str) -> Option<String> {
     let map = match path {
         "metadata.labels" => &pod.metadata.labels,
@@ -117,7 +117,7 @@ fn field_value(pod: &Pod, path: &str) -> Option<String> {
     Some(map.as_ref().map(lines).unwrap_or_default())
 }
 
-/// `key="value"`, one a line.
+/// `key="value"`, one per line.
 fn lines(map: &BTreeMap<String, String>) -> String {
     let lines: Vec<String> = map
         .iter()
@@ -126,7 +126,7 @@ fn lines(map: &BTreeMap<String, String>) -> String {
     lines.join("\n")
 }
 
-/// A text in quotes, as a Go program writes and reads it.
+/// A quoted string in Go's syntax.
 fn quoted(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
@@ -143,7 +143,7 @@ fn quoted(text: &str) -> String {
             '\u{c}' => r"\f",
             _ => "",
         };
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = match c {
             _ if !escape.is_empty() => quoted.write_str(escape),
             c if c.is_ascii_control() => write!(quoted, "\\x{:02x}", u32::from(c)),

@@ -1,5 +1,5 @@
-//! `emptyDir`: a directory that lives as long as its pod, on the node's disk or, by its
-//! medium, in memory or in huge pages.
+//! `emptyDir`: a directory with the lifetime of its pod. Depending on its medium, it is on the
+//! node's disk, in memory or in huge pages.
 
 use std::{
     fs,
@@ -77,7 +77,7 @@ impl VolumePlugin for EmptyDir {
     }
 }
 
-/// Upstream gives such volumes to the group whatever the policy is.
+/// Upstream sets the group of such volumes regardless of `fsGroupChangePolicy`.
 pub(super) const fn whole(group: FsGroup) -> FsGroup {
     FsGroup {
         on_root_mismatch: false,
@@ -85,13 +85,13 @@ pub(super) const fn whole(group: FsGroup) -> FsGroup {
     }
 }
 
-/// What a directory is made of.
+/// The storage of a directory.
 #[derive(Debug)]
 pub(super) enum Medium {
     Disk,
-    /// With the most bytes that it may have.
+    /// With its maximum size in bytes.
     Memory(i64),
-    /// With the bytes of a page.
+    /// With the page size in bytes.
     HugePages(i64),
 }
 
@@ -120,15 +120,15 @@ impl Medium {
     }
 }
 
-/// The smallest of what the volume, the pod and the node may have.
+/// The smallest of the limits of the volume, the pod and the node.
 pub(super) fn memory_size(pod: &Pod, limit: Option<i64>, node: i64) -> i64 {
     let pod = pod.spec.as_ref().and_then(memory_limit);
     let limits = [pod, limit].into_iter().flatten();
     limits.filter(|limit| *limit > 0).fold(node, i64::min)
 }
 
-/// The most memory that all containers of a pod have together; `None` when one of them has
-/// no limit, and the pod has none of its own.
+/// The memory limit of a pod: its own, or else that of its containers together; `None` if one of
+/// these has no limit.
 fn memory_limit(spec: &PodSpec) -> Option<i64> {
     let of = |resources: Option<&ResourceRequirements>| {
         let limit = resources?.limits.as_ref()?.get("memory")?;
@@ -153,7 +153,7 @@ fn memory_limit(spec: &PodSpec) -> Option<i64> {
     Some(together.max(alone))
 }
 
-/// Makes the directory, with everybody's access, and mounts what it is made of.
+/// Creates the directory, accessible to everyone, and mounts its medium.
 pub(super) fn make(dir: &Path, medium: &Medium) -> Result<(), VolumeError> {
     mount::make_dir(dir, 0o777)?;
     let fs_type = match medium {
@@ -164,7 +164,7 @@ pub(super) fn make(dir: &Path, medium: &Medium) -> Result<(), VolumeError> {
     if fs_type.is_some() && mounted_type(dir)?.as_deref() == fs_type {
         return Ok(());
     }
-    // Making it obeyed the umask.
+    // The mode at creation was subject to the umask.
     fs::set_permissions(dir, fs::Permissions::from_mode(0o777))
         .map_err(|error| VolumeError::io("set the mode of", dir, error))?;
     match medium {
@@ -193,7 +193,7 @@ fn is_ready(dir: &Path, medium: &Medium, marker: &Path) -> Result<bool, VolumeEr
     Ok(is_there && marker.join("ready").exists())
 }
 
-/// Upstream's directory of the file that says that a volume was made wholly.
+/// Directory of the file that marks a volume as complete; the path is upstream's.
 fn marker(host: &VolumeHost, volume: &PodVolume) -> PathBuf {
     let plugins = host.pod_dir(&volume.uid).join("plugins");
     plugins.join(NAME.replace('/', "~")).join(&volume.name)
@@ -217,7 +217,7 @@ mod tests {
     use super::*;
     use crate::spec::{VolumeMode, VolumeSource, VolumeSpec};
 
-    /// A node of 1 GiB, unmounted whatever happens.
+    /// A node with 1 GiB of memory; unmounts everything when dropped.
     struct Node(tempfile::TempDir);
 
     impl Node {

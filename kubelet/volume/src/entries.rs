@@ -1,4 +1,4 @@
-//! Entries of directories.
+//! Directory entries.
 
 use std::{
     fs, io,
@@ -7,7 +7,7 @@ use std::{
 
 use super::VolumeError;
 
-/// The names and paths in a directory, sorted; empty if it does not exist. Blocks.
+/// Names and paths of the entries of a directory, sorted; empty if it does not exist. Blocks.
 pub(crate) fn children(dir: &Path) -> Result<Vec<(String, PathBuf)>, VolumeError> {
     let failed = |error| VolumeError::io("list", dir, error);
     let entries = match fs::read_dir(dir) {

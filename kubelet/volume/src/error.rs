@@ -1,4 +1,4 @@
-//! Why volumes cannot be had.
+//! Errors of volume operations.
 
 use std::{
     error::Error,
@@ -12,13 +12,13 @@ use tree_walk::RemoveError;
 
 use crate::spec::VolumeMode;
 
-/// Why a volume cannot be had, or given back.
+/// Why a volume cannot be mounted or unmounted.
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
-    /// The volume is of a kind that is not built, or has no source.
+    /// The kind of volume is not supported, or the volume has no source.
     #[error("volume {0:?}: no volume plugin matches this kind of volume")]
     Unsupported(String),
-    /// The persistent volume is of a kind that a CSI driver took over.
+    /// The persistent volume is of an in-tree kind that was migrated to a CSI driver.
     #[error(
         "volume {volume:?}: persistent volume {persistent:?} is of the kind {kind}, which this \
          kubelet does not translate: make it anew with spec.csi.driver {driver}"
@@ -28,15 +28,15 @@ pub enum VolumeError {
         volume: String,
         /// Name of the persistent volume.
         persistent: String,
-        /// The field of its spec.
+        /// Field of the persistent volume's spec.
         kind: &'static str,
-        /// Name of the driver.
+        /// Name of the CSI driver.
         driver: &'static str,
     },
-    /// What is on disk was made by a plugin that this kubelet does not have.
+    /// A volume on disk belongs to a plugin that this kubelet does not have.
     #[error("{0:?} belongs to a volume plugin that this kubelet does not have")]
     UnknownPlugin(PathBuf),
-    /// A claim cannot be used.
+    /// A persistent volume claim cannot be used.
     #[error("error processing PVC {claim}: {why}")]
     Claim {
         /// Namespace and name of the claim.
@@ -44,7 +44,7 @@ pub enum VolumeError {
         /// Why not.
         why: String,
     },
-    /// The claim of a generic ephemeral volume is somebody else's.
+    /// The claim of a generic ephemeral volume is not owned by the pod.
     #[error("PVC {claim} was not created for pod {pod} (pod is not owner)")]
     NotOwned {
         /// Namespace and name of the claim.
@@ -52,112 +52,112 @@ pub enum VolumeError {
         /// Namespace and name of the pod.
         pod: String,
     },
-    /// A device is mounted as a directory, or the other way round.
+    /// A block device is used as a directory, or a directory as a block device.
     #[error("volume {name} has volumeMode {mode:?}, but is specified in {}", field(*.used_as))]
     Mode {
         /// Name of the volume.
         name: String,
-        /// What it is.
+        /// Its mode.
         mode: VolumeMode,
-        /// What the containers take it for.
+        /// How the containers use it.
         used_as: VolumeMode,
     },
-    /// An object that fills the volume cannot be had.
+    /// An API object that the volume needs is not available.
     #[error(transparent)]
     Object(#[from] ObjectError),
-    /// An object that fills the volume lacks a key that is asked for.
+    /// A config map or secret lacks a requested key.
     #[error("{kind} key: {key}")]
     Key {
-        /// Upstream's words for what lacks it.
+        /// Upstream's wording for the object.
         kind: &'static str,
         /// The key.
         key: String,
     },
-    /// What is at the host path is not what the volume asks for.
+    /// The host path is not of the required type.
     #[error("hostPath type check failed: {path} is not {wanted}")]
     HostPathType {
-        /// The path on the node.
+        /// Path on the node.
         path: String,
-        /// What the spec says that it is, in words.
+        /// The required type, in words.
         wanted: &'static str,
     },
-    /// The spec, or what it names, makes no sense for this kind of volume.
+    /// The spec, or something that it refers to, is invalid for this kind of volume.
     #[error("volume {name:?}: {why}")]
     Invalid {
         /// Name of the volume.
         name: String,
-        /// For people.
+        /// The reason, for humans.
         why: String,
     },
-    /// A field of the pod, or of the persistent volume, cannot be given to a program.
+    /// A field of the pod or the persistent volume is not safe to pass to a program.
     #[error(transparent)]
     Field(#[from] FieldError),
-    /// One pod alone may have the volume, and it is not this one.
+    /// The volume is `ReadWriteOncePod`, and another pod uses it.
     #[error("volume uses the ReadWriteOncePod access mode and is already in use by another pod")]
     UsedByAnotherPod,
-    /// The volume is still there for another pod, whose label its files have.
+    /// The volume is still mounted for another pod, with that pod's SELinux label.
     #[error(
         "waiting for unmount of volume {0:?}, because it is already mounted to a different pod \
          with a different SELinux label"
     )]
     OtherLabel(String),
-    /// The volume is not for this node; in upstream's words.
+    /// The volume's node affinity excludes this node; upstream's wording.
     #[error("no matching NodeSelectorTerms")]
     OtherNode,
-    /// The volume waits for a controller.
+    /// The volume waits for a controller to attach it.
     #[error("volume {volume:?} of driver {driver} is not attached to this node: {why}")]
     NotAttached {
-        /// What the driver calls the volume.
+        /// The driver's handle of the volume.
         volume: String,
         /// Name of the driver.
         driver: String,
         /// Why not.
         why: String,
     },
-    /// The file system refuses.
+    /// A file system operation failed.
     #[error("cannot {action} {path:?}: {source}")]
     Io {
-        /// What was attempted.
+        /// The operation.
         action: &'static str,
-        /// On which path.
+        /// Its path.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// What is in a directory cannot be removed with it.
+    /// A directory cannot be removed with its contents.
     #[error(transparent)]
     Remove(#[from] RemoveError),
-    /// A program that mounts, makes or grows file systems failed.
+    /// An external program failed, such as `mount` or `mkfs`.
     #[error("{program} failed: {output}")]
     Program {
         /// Its name and arguments.
         program: String,
-        /// What it wrote, or why it did not run.
+        /// Its output, or why it did not run.
         output: String,
     },
-    /// Volumes are not ready.
+    /// Volumes of the pod are not ready.
     #[error(
         "unmounted volumes={}, unattached volumes=[], failed to process volumes={}: {why}",
         List(unmounted),
         List(unprocessed)
     )]
     NotMounted {
-        /// Names of the volumes that the pod's containers use and do not have.
+        /// Names of the volumes that the pod's containers use and that are not mounted.
         unmounted: Vec<String>,
-        /// Those of them of which it is not known what is behind them.
+        /// Names of the volumes that could not be resolved.
         unprocessed: Vec<String>,
-        /// Why not, as far as it is known.
+        /// The reasons, as far as they are known.
         why: String,
     },
-    /// Volumes were not given back in time.
+    /// Volumes were not unmounted in time.
     #[error("mounted volumes={}: {why}", List(mounted))]
     StillMounted {
-        /// What is still mounted.
+        /// Volumes that are, or may be, still mounted.
         mounted: Vec<String>,
-        /// Why, as far as it is known.
+        /// The reasons, as far as they are known.
         why: String,
     },
-    /// Something that a plugin has an error of its own for.
+    /// A plugin's own error, or a panic.
     #[error(transparent)]
     Other(Box<dyn Error + Send + Sync>),
 }

@@ -1,6 +1,5 @@
-//! The node's part in letting a persistent volume grow, by the rules of upstream's
-//! `node_expander.go`: what the claim says decides whether it is this node's turn, and the
-//! claim is told what came of it.
+//! Expansion of persistent volumes on the node, by the rules of upstream's `node_expander.go`. The
+//! claim's status decides whether this node has to act, and the result is recorded there.
 
 use k8s_openapi::{
     api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimStatus},
@@ -17,9 +16,9 @@ use super::{
 };
 
 const STORAGE: &str = "storage";
-/// Annotation of claims of volumes that no node has anything to do for when they grow.
+/// Annotation of claims whose volumes need no expansion on nodes.
 const NOT_REQUIRED: &str = "volume.kubernetes.io/node-expansion-not-required";
-/// Conditions that are gone once a volume has grown.
+/// Conditions that are removed once a volume has grown.
 const CONDITIONS: [&str; 4] = [
     "FileSystemResizePending",
     "Resizing",
@@ -31,28 +30,28 @@ const PENDING: &str = "NodeResizePending";
 const IN_PROGRESS: &str = "NodeResizeInProgress";
 const INFEASIBLE: &str = "NodeResizeInfeasible";
 
-/// What is known of how a volume grows on this node.
+/// The growth state of a volume on this node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Known {
-    /// Bytes that it has, as far as somebody knows.
+    /// Its size in bytes, if known.
     pub(super) size: Option<i64>,
-    /// It does not grow while it is used.
+    /// It cannot be expanded while it is in use.
     pub(super) is_in_use: bool,
     /// The last attempt was refused.
     pub(super) has_failed: bool,
 }
 
-/// What came of it.
+/// The result of an expansion.
 #[derive(Debug)]
 pub(super) struct Expanded {
     pub(super) known: Known,
-    /// Something grew.
+    /// The volume has grown.
     pub(super) is_news: bool,
-    /// Why the volume is not to be used yet.
+    /// Why the volume is not ready.
     pub(super) result: Result<(), VolumeError>,
 }
 
-/// A volume that has less than its persistent volume says.
+/// Expands a volume that is smaller than the capacity in its persistent volume.
 pub(super) struct Expansion<'a> {
     pub(super) plugin: &'a dyn VolumePlugin,
     pub(super) request: &'a MountRequest,
@@ -60,16 +59,17 @@ pub(super) struct Expansion<'a> {
     pub(super) known: Known,
 }
 
-/// What the claim says of it.
+/// What the claim says about the expansion.
 struct Turn {
     size: Quantity,
     bytes: i64,
-    /// Whoever resizes volumes says how far it is.
+    /// The resize controller reports its progress in the claim's status.
     is_told: bool,
-    /// The claim knows of it already, by another node or as no node had to do anything.
+    /// The claim's status has the new size already: another node has expanded the volume, or no
+    /// node had to.
     is_known: bool,
     stage: Option<String>,
-    /// The user wants another size by now.
+    /// The claim requests another size by now.
     is_outdated: bool,
     is_everywhere: bool,
 }
@@ -107,7 +107,7 @@ impl Turn {
         })
     }
 
-    /// Whether this node has something to do now.
+    /// Whether this node has to act now.
     fn is_ours(&self) -> bool {
         let stage = self.stage.as_deref();
         !self.is_told
@@ -124,7 +124,8 @@ impl Expansion<'_> {
             result: Ok(()),
         };
         expanded.result = match self.grow(&mut expanded).await {
-            // The pod has the volume as it is, and its next sync tries again.
+            // The API server is not available. The pod can use the volume as it is; its next sync
+            // retries.
             Err(VolumeError::Object(error)) if error.is_away() => Ok(()),
             result => result,
         };
@@ -192,7 +193,7 @@ impl Expansion<'_> {
         Err(error)
     }
 
-    /// Namespace and name of the claim, and what the persistent volume has.
+    /// Namespace and name of the claim, and the capacity of the persistent volume.
     fn claim(&self) -> Option<(&str, &str, &Quantity)> {
         let spec = self.request.spec.persistent()?.spec.as_ref()?;
         let claim = spec.claim_ref.as_ref()?;
@@ -205,7 +206,7 @@ impl Expansion<'_> {
     }
 }
 
-/// The claim's version, so that a patch is for nothing else than what was read.
+/// The claim's resource version, so that a patch fails if the claim has changed.
 fn version(claim: &PersistentVolumeClaim) -> Value {
     json!({"resourceVersion": claim.metadata.resource_version})
 }
@@ -238,7 +239,7 @@ fn finished(claim: &PersistentVolumeClaim, size: &Quantity) -> Value {
     json!({"metadata": version(claim), "status": status})
 }
 
-/// Tells why it failed. One that is there already stays, as upstream has it.
+/// The patch that reports a failure. An existing error condition is kept, as upstream.
 fn failed(claim: &PersistentVolumeClaim, error: &VolumeError, is_infeasible: bool) -> Value {
     let mut status = json!({});
     if !has_failed(claim.status.as_ref()) {
@@ -279,7 +280,7 @@ mod tests {
                 "allocatedResourceStatuses": {STORAGE: stage}
             })
         };
-        // Of a resizer that says nothing.
+        // With a resize controller that does not report progress.
         assert_eq!(turn("1Gi", "ReadWriteOnce", json!({})), (true, 3));
         for ours in [PENDING, IN_PROGRESS] {
             assert_eq!(turn("1Gi", "ReadWriteOnce", stage(ours)), (true, 2));
@@ -290,7 +291,7 @@ mod tests {
         let over = json!({"allocatedResources": {STORAGE: "3Gi"}});
         assert_eq!(turn("1Gi", "ReadWriteOnce", over.clone()), (false, 3));
         assert_eq!(turn("3Gi", "ReadWriteOnce", over.clone()), (false, 3));
-        // Each node has to do it.
+        // Each node has to expand the volume.
         assert_eq!(turn("3Gi", "ReadWriteMany", over), (true, 3));
     }
 }

@@ -1,5 +1,4 @@
-//! File systems on disks: found out, made where there is none, checked, mounted, grown.
-//! Everything here blocks.
+//! File systems on disks: detection, creation, checks, mounting and growth. Everything here blocks.
 
 use std::{path::Path, process::Command};
 
@@ -7,13 +6,13 @@ use kubelet_host::mount_info;
 
 use super::{VolumeError, mount};
 
-/// `blkid` found nothing.
+/// Exit code of `blkid` if it found nothing.
 const NOTHING_FOUND: i32 = 2;
-/// `fsck` left errors.
+/// Exit code of `fsck` if it left errors uncorrected.
 const UNCORRECTED: i32 = 4;
 
-/// Mounts a disk; one that holds nothing at all is given a file system of the type first,
-/// unless it is to be read only. One that holds another file system is never overwritten.
+/// Mounts a disk. An empty disk is formatted with `fs_type` first, unless the mount is read-only. A
+/// disk with another file system is never overwritten.
 pub(super) fn format_and_mount(
     disk: &Path,
     target: &Path,
@@ -40,7 +39,8 @@ pub(super) fn format_and_mount(
     mount::mount_program(&disk.to_string_lossy(), target, fs_type, &options)
 }
 
-/// What a disk holds: the type of its file system, or words for something else.
+/// The contents of a disk: the type of its file system, or a description of something else; `None`
+/// if it is empty.
 fn found(disk: &Path) -> Result<Option<String>, VolumeError> {
     let mut command = Command::new("blkid");
     command.args(["-p", "-s", "TYPE", "-s", "PTTYPE", "-o", "export", "--"]);
@@ -72,10 +72,10 @@ fn make(disk: &Path, fs_type: &str) -> Result<(), VolumeError> {
     tracing::info!(disk = %disk.display(), fs_type, "making a file system on an empty disk");
     let mut command = Command::new(format!("mkfs.{fs_type}"));
     if matches!(fs_type, "ext3" | "ext4") {
-        // As the whole disk, and with no blocks that only root may use.
+        // Accept a whole disk (`-F`), and reserve no blocks for root (`-m0`).
         command.args(["-F", "-m0"]);
     }
-    // That of ntfs sees no operand after it.
+    // `mkfs.ntfs` ignores operands after `--`.
     if fs_type != "ntfs" {
         command.arg("--");
     }
@@ -85,9 +85,10 @@ fn make(disk: &Path, fs_type: &str) -> Result<(), VolumeError> {
 
 fn check(disk: &Path) -> Result<(), VolumeError> {
     let mut command = Command::new("fsck");
-    // No `--`: what comes after it is for the checker of the type, and no disk is checked.
+    // No `--`: `fsck` passes what follows it to the checker of the file system type, and checks no
+    // disk.
     command.arg("-a").arg(disk);
-    // Not every node has it.
+    // `fsck` is not installed on every node.
     let Ok(output) = command.output() else {
         return Ok(());
     };
@@ -101,7 +102,7 @@ fn check(disk: &Path) -> Result<(), VolumeError> {
     Ok(())
 }
 
-/// Lets a mounted file system have all of its disk.
+/// Grows a mounted file system to the size of its disk.
 pub(super) fn grow(disk: &Path, target: &Path) -> Result<(), VolumeError> {
     let mounted = mount_info::at(target)
         .map_err(|error| VolumeError::io("look for mounts at", target, error))?;

@@ -13,24 +13,24 @@ use super::{
     plugin::{Attributes, MountRequest, Mounted, PodVolume},
 };
 
-/// Modes of files where the spec does not say.
+/// File mode if the spec has none.
 const DEFAULT_MODE: u32 = 0o644;
 
-/// What holds for mounts of such volumes.
+/// Mount attributes of such volumes.
 pub(super) const ATTRIBUTES: Attributes = Attributes {
     read_only: true,
     managed: true,
     selinux_relabel: true,
 };
 
-/// Where the files are kept.
+/// Where the files are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keep {
     OnDisk,
     InMemory,
 }
 
-/// Brings a volume to show the files of `payload`.
+/// Sets up a volume with the files of `payload`, or updates its files.
 pub(super) async fn set_up(
     host: &VolumeHost,
     request: &MountRequest,
@@ -64,20 +64,20 @@ pub(super) async fn set_up(
     .await
 }
 
-/// Takes such a volume away.
+/// Removes such a volume.
 pub(super) async fn tear_down(host: &VolumeHost, volume: &PodVolume) -> Result<(), VolumeError> {
     let dir = host.volume_dir(volume);
     blocking_on_own_files(move || mount::remove_contents(&dir)).await
 }
 
-/// A mode of the spec: that of one file, or the volume's for all.
+/// The mode of a file: its own, or else the volume's default, or else `DEFAULT_MODE`.
 pub(super) fn mode(own: Option<i32>, default: Option<i32>) -> u32 {
     let mode = own.or(default).and_then(|mode| u32::try_from(mode).ok());
     mode.unwrap_or(DEFAULT_MODE)
 }
 
-/// Where containers mount something inside this volume, which cannot be made there later:
-/// they mount it read-only.
+/// Mount points that containers need inside this volume. They must be created in advance, as
+/// containers mount the volume read-only.
 fn nested_mount_points(name: &str, pod: &Pod) -> Vec<PathBuf> {
     let Some(spec) = &pod.spec else {
         return Vec::new();
@@ -110,7 +110,7 @@ fn nested_in(name: &str, container: &Container) -> Vec<PathBuf> {
         }
     }
     nested.sort();
-    // What is below another one goes into that.
+    // A mount point below another one is created in the outer mount.
     let mut outermost: Vec<PathBuf> = Vec::new();
     for path in nested {
         if !outermost.iter().any(|outer| path.starts_with(outer)) {

@@ -1,4 +1,4 @@
-//! What all volume plugins share.
+//! Context and helpers that the volume plugins share.
 
 use std::{
     path::{Path, PathBuf},
@@ -21,17 +21,17 @@ use crate::spec::VolumeMode;
 /// The node as volume plugins see it.
 #[derive(Clone, Debug)]
 pub struct VolumeHost {
-    /// The kubelet's own files (`--root-dir`).
+    /// Root directory of the kubelet (`--root-dir`).
     pub root_dir: PathBuf,
     /// Name of this node.
     pub node_name: String,
     /// SELinux, if this node has it enabled.
     pub selinux: Option<SeLinux>,
-    /// Config data, claims and tokens.
+    /// API objects: config maps, secrets, claims and tokens.
     pub objects: Arc<dyn Objects>,
     /// Resources of the machine.
     pub machine: Arc<Machine>,
-    /// Receives the events of volumes.
+    /// Recorder of volume events.
     pub events: EventRecorder,
 }
 
@@ -53,8 +53,8 @@ impl VolumeHost {
             .join(&volume.name)
     }
 
-    /// Bytes of memory that the node offers to pods; all that it has, when the node's own
-    /// object cannot be had.
+    /// Allocatable memory of the node in bytes; the machine's memory if the node object is not
+    /// available.
     pub async fn allocatable_memory(&self) -> i64 {
         let (objects, root_dir) = (&*self.objects, &self.root_dir);
         let allocatable = allocatable(&self.machine, objects, root_dir).await.ok();
@@ -65,17 +65,17 @@ impl VolumeHost {
         })
     }
 
-    /// Directory of what a plugin keeps for all pods.
+    /// Directory of a plugin's data that is not specific to a pod.
     pub fn plugin_dir(&self, plugin: &str) -> PathBuf {
         self.root_dir.join("plugins").join(plugin)
     }
 }
 
-/// Runs what blocks on what is mounted from a server, and may hang there, where it blocks
-/// nobody. There is only so much of it at a time for each server.
+/// Runs work that blocks on files mounted from a server and may hang. The number of threads per
+/// server is limited, so that a dead server blocks only its own volumes.
 ///
 /// # Errors
-/// Those of `work`, and its panics.
+/// Errors and panics of `work`.
 pub async fn blocking_on_server<T: Send + 'static>(
     server: &str,
     work: impl FnOnce() -> Result<T, VolumeError> + Send + 'static,
@@ -89,10 +89,10 @@ pub async fn blocking_on_server<T: Send + 'static>(
     )
 }
 
-/// As [`blocking_on_server`], for the file system that a path is on, whatever that is.
+/// As [`blocking_on_server`], for the file system that holds a path.
 ///
 /// # Errors
-/// Those of `work`, and its panics; `/proc` is not there.
+/// Errors and panics of `work`, or `/proc` is not available.
 pub async fn blocking_at<T: Send + 'static>(
     path: &Path,
     work: impl FnOnce() -> Result<T, VolumeError> + Send + 'static,
@@ -106,18 +106,18 @@ pub(super) async fn permit_for(path: &Path) -> Result<IoPermit, VolumeError> {
     permit.map_err(|error| VolumeError::io("look for mounts at", path, error))
 }
 
-/// As [`blocking_on_server`], for what touches the kubelet's own files alone: it does not hang, and
-/// waits for nothing that does.
+/// As [`blocking_on_server`], for work on the kubelet's own files only: it cannot hang, and does
+/// not wait for work that may.
 ///
 /// # Errors
-/// Those of `work`, and its panics.
+/// Errors and panics of `work`.
 pub async fn blocking_on_own_files<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, VolumeError> + Send + 'static,
 ) -> Result<T, VolumeError> {
     unless_panicked(repeatable::blocking(work).await)
 }
 
-/// What came of work of a thread.
+/// The result of work on a thread; a panic becomes an error.
 pub(super) fn unless_panicked<T>(
     ended: Result<Result<T, VolumeError>, JoinError>,
 ) -> Result<T, VolumeError> {

@@ -1,4 +1,4 @@
-//! `hostPath`: a file or directory of the node, checked to be what is asked for.
+//! `hostPath`: a file or directory of the node. Its type is checked if the spec requires one.
 
 use std::{
     fs, io,
@@ -111,7 +111,7 @@ fn create_file(path: &Path) -> io::Result<()> {
     options.open(path).map(drop)
 }
 
-/// A type as upstream's messages have it.
+/// A type, in the wording of upstream's messages.
 fn in_words(wanted: &str) -> &'static str {
     match wanted {
         "Directory" | "DirectoryOrCreate" => "a directory",

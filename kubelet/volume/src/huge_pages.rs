@@ -1,4 +1,4 @@
-//! Which huge pages an `emptyDir` of them is made of.
+//! Page sizes of `emptyDir` volumes in huge pages.
 
 use k8s_openapi::{
     api::core::v1::{Pod, ResourceRequirements},
@@ -8,11 +8,12 @@ use kubelet_pod_spec::resources;
 
 const RESOURCE: &str = "hugepages-";
 
-/// Bytes of a page: those that the medium names (`HugePages-2Mi`), or that the pod's
-/// containers ask for. Either way some container must ask for such pages.
+/// The page size in bytes: the one that the medium names (`HugePages-2Mi`), or else the one that
+/// the pod requests. In both cases the pod or a container must request such pages.
 ///
 /// # Errors
-/// For people: none are asked for, or more than one size is and the medium names none.
+/// A message for humans: the medium is unknown, no such pages are requested, or several sizes are
+/// and the medium names none.
 pub(super) fn page_size(medium: &str, pod: &Pod) -> Result<i64, String> {
     let wanted = match medium.strip_prefix("HugePages-") {
         Some(size) => {
@@ -36,7 +37,7 @@ pub(super) fn page_size(medium: &str, pod: &Pod) -> Result<i64, String> {
     }
 }
 
-/// The sizes of the pages that a pod asks for.
+/// The page sizes that a pod requests.
 fn requested(pod: &Pod) -> Vec<i64> {
     let Some(spec) = &pod.spec else {
         return Vec::new();
@@ -51,7 +52,7 @@ fn requested(pod: &Pod) -> Vec<i64> {
     resources.flat_map(sizes).collect()
 }
 
-/// A limit without a request requests as much.
+/// The page sizes in requests and limits: a limit without a request counts as a request.
 fn sizes(resources: &ResourceRequirements) -> Vec<i64> {
     let lists = [&resources.requests, &resources.limits];
     let names = lists.into_iter().flatten().flat_map(|list| list.keys());

@@ -1,5 +1,5 @@
-//! `image`: the files of an image, which the runtime mounts by itself. The image is pulled
-//! when a container that mounts it is started.
+//! `image`: the files of an image. The runtime mounts them; the image is pulled when a container
+//! that mounts it starts.
 
 use futures::future::{self, FutureExt as _};
 

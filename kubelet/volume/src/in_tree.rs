@@ -1,12 +1,12 @@
-//! Persistent volumes of the kinds that were Kubernetes' own once, and are CSI drivers' now.
-//! They are not translated: the cluster is not told that they were, and who waits for one is
-//! told what to make of it.
+//! Persistent volumes of in-tree kinds that were migrated to CSI drivers. This kubelet does not
+//! translate them and does not tell the cluster that it would; the error says how to recreate such
+//! a volume.
 
 use k8s_openapi::api::core::v1::PersistentVolumeSpec;
 
 use super::{VolumeError, spec::VolumeSpec};
 
-/// Why nobody takes a volume.
+/// The error for a volume that no plugin supports.
 pub(super) fn unsupported(spec: &VolumeSpec) -> VolumeError {
     let persistent = spec.persistent();
     let kind = persistent.and_then(|volume| kind(volume.spec.as_ref()?));
@@ -21,7 +21,7 @@ pub(super) fn unsupported(spec: &VolumeSpec) -> VolumeError {
     }
 }
 
-/// The field that a volume of such a kind has, and the driver that took the kind over.
+/// The source field of a migrated volume, and the CSI driver that took it over.
 fn kind(spec: &PersistentVolumeSpec) -> Option<(&'static str, &'static str)> {
     let kinds = [
         (

@@ -1,5 +1,5 @@
-//! Volumes of pods. Pods tell the [`VolumeManager`] what they want and wait for it; its
-//! reconciler brings the node there by the plugins of each kind of volume.
+//! Volumes of pods. The kubelet tells the [`VolumeManager`] which volumes a pod wants and waits for
+//! them; the manager's reconciler mounts and unmounts them with one plugin per kind of volume.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! `local`: a directory or a disk of this node, by a persistent volume. A disk is given a
-//! file system when it has none, and mounted once for all of its pods.
+//! `local`: a directory or disk of this node, as a persistent volume. A disk without a file system
+//! is formatted, and a disk is mounted once for all of its pods.
 
 use std::{
     fs,
@@ -31,7 +31,7 @@ pub(super) struct Local {
     pub(super) host: VolumeHost,
 }
 
-/// What a local volume is on this node.
+/// The type of a local volume's path.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Directory,
@@ -160,7 +160,7 @@ fn source(spec: &VolumeSpec) -> Option<&LocalVolumeSource> {
     spec.persistent()?.spec.as_ref()?.local.as_ref()
 }
 
-/// Where it is on this node; nowhere, when it is no local volume.
+/// The path on this node; empty if this is not a local volume.
 fn path_of(spec: &VolumeSpec) -> PathBuf {
     source(spec)
         .map(|source| PathBuf::from(&source.path))
@@ -184,8 +184,8 @@ fn checked_path<'a>(
     Ok(path)
 }
 
-/// The type of a disk's file system, for the programs that get the volume's path too. A
-/// directory that is bound without any may have any path.
+/// The file system type of a disk, for programs that also get the volume's path: both must be safe
+/// to pass. The path of a directory that is bound without options may be anything.
 fn operands<'a>(
     request: &MountRequest,
     source: &'a LocalVolumeSource,
@@ -213,8 +213,8 @@ fn kind(path: &Path) -> Result<Kind, VolumeError> {
     }
 }
 
-/// Shows the volume at the pod's directory. Its files go to the group of the first of its
-/// pods, whom they are shown to.
+/// Bind-mounts the volume at the pod's directory. The files get the `fsGroup` of the first of the
+/// pods that use them.
 fn bind(
     request: &MountRequest,
     source: &LocalVolumeSource,
@@ -246,7 +246,7 @@ fn bind(
     }
 }
 
-/// Whether another pod has the same directory.
+/// Whether another pod has the same directory mounted.
 fn is_shared(dir: &Path, host: &VolumeHost) -> std::io::Result<bool> {
     let Some(own) = mount_info::at(dir)? else {
         return Ok(false);
@@ -258,7 +258,7 @@ fn is_shared(dir: &Path, host: &VolumeHost) -> std::io::Result<bool> {
     }))
 }
 
-/// Makes the link by which containers get a device.
+/// Creates the symlink through which containers get a device.
 fn map_device(link: &Path, device: &Path) -> Result<Mounted, VolumeError> {
     if kind(device)? != Kind::Disk {
         let error = std::io::Error::other("it is no block device");

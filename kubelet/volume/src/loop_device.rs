@@ -1,4 +1,4 @@
-//! Loop devices, by which other kubelets keep the devices of pods open. Everything here
+//! Loop devices, with which other kubelets keep the block devices of pods open. Everything here
 //! blocks.
 
 use std::{
@@ -9,12 +9,12 @@ use std::{
 
 use super::{VolumeError, entries, mount};
 
-/// Where the kernel tells of block devices.
+/// Directory of the block devices in sysfs.
 const BLOCK: &str = "/sys/block";
 
-/// Detaches the loop device that keeps a file open, if there is one.
+/// Detaches the loop device that is backed by a file, if there is one.
 pub(super) fn detach(file: &Path) -> Result<(), VolumeError> {
-    // Its path says nothing when it is not there.
+    // A path without a file identifies no device.
     if !file.exists() {
         return Ok(());
     }
@@ -22,12 +22,12 @@ pub(super) fn detach(file: &Path) -> Result<(), VolumeError> {
         return Ok(());
     };
     let mut command = Command::new("losetup");
-    // It is the option's value, not an operand.
+    // The device is the value of the option, not an operand.
     command.arg("-d").arg(device);
     mount::run(command).map(drop)
 }
 
-/// The loop device behind which a file is.
+/// The loop device that is backed by a file.
 fn device_of(block: &Path, file: &Path) -> Result<Option<PathBuf>, VolumeError> {
     let real = fs::canonicalize(file).map_err(|error| VolumeError::io("look at", file, error))?;
     let behind = |dir: &Path| {

@@ -1,4 +1,4 @@
-//! The volume manager: pods say what they want of it and wait; it brings the node there.
+//! The volume manager. Pod syncs request volumes and wait; the reconciler mounts and unmounts them.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -24,24 +24,24 @@ use super::{
 };
 use crate::spec::VolumeMode;
 
-/// How long a pod waits for its volumes, or for their end, before its sync fails. The
-/// manager goes on meanwhile.
+/// How long a pod sync waits for volumes to be mounted or unmounted before it fails. The manager
+/// continues in the meantime.
 const WAIT_LIMIT: Duration = Duration::from_secs(2 * 60 + 3);
 
-/// Mounts and unmounts the volumes of pods. Its [`run`](Self::run) does the work.
+/// Mounts and unmounts the volumes of pods. [`run`](Self::run) does the work.
 #[derive(Debug)]
 pub struct VolumeManager {
     pub(super) host: VolumeHost,
     pub(super) plugins: Vec<Arc<dyn VolumePlugin>>,
     pub(super) world: Mutex<World>,
-    /// Something in the world is other than it was. Wakes in the order in which was
-    /// waited, unlike a watch channel.
+    /// Notified on each change of the world. Wakes waiters in the order in which they started to
+    /// wait, unlike a watch channel.
     pub(super) changed: Notify,
     pub(super) metrics: StorageMetrics,
 }
 
 impl VolumeManager {
-    /// A manager of the volumes that `plugins` know.
+    /// A manager that handles volumes with `plugins`.
     pub fn new(host: VolumeHost, plugins: Vec<Arc<dyn VolumePlugin>>) -> Self {
         Self {
             host,
@@ -52,11 +52,11 @@ impl VolumeManager {
         }
     }
 
-    /// Sees to it that the pod has the volumes that its containers use, and that what they
-    /// hold is up to date; waits for those that it does not have.
+    /// Requests the volumes that the pod's containers use, refreshes their contents, and waits
+    /// until they are mounted.
     ///
     /// # Errors
-    /// It is not known what is behind a volume, or some are not ready in time.
+    /// A volume cannot be resolved, or some volumes are not ready in time.
     pub async fn wait_for_attach_and_mount(
         &self,
         pod: &Arc<Pod>,
@@ -104,13 +104,13 @@ impl VolumeManager {
         let ready = |world: &World| world.unmounted(&uid, &used).is_empty();
         let is_ready = match wants {
             Wants::All => self.wait_until(ready).await,
-            // A pod that has everything already can go on.
+            // The pod can go on if all its volumes are mounted already.
             Wants::Some => ready(&self.world.lock()),
         };
         if is_ready {
             return Ok(self.mounted(&uid, &used));
         }
-        // Of what fails while it is waited for, its own events tell.
+        // Operations that fail during the wait emit their own events.
         let is_late = errors.is_empty();
         if is_late {
             errors.push(self.exceeded(&uid));
@@ -130,8 +130,7 @@ impl VolumeManager {
         Err(error)
     }
 
-    /// What is asked of the plugin that the volume belongs to, and whether it is to be done
-    /// again when it was done.
+    /// The request for the plugin of the volume, and whether a mounted volume is to be refreshed.
     async fn request(
         &self,
         pod: &Arc<Pod>,
@@ -169,7 +168,7 @@ impl VolumeManager {
         Ok((request, refreshes))
     }
 
-    /// The SELinux label that the volume is to be mounted with, if it can be.
+    /// The SELinux label to mount the volume with, if its plugin supports that.
     async fn selinux_label(
         &self,
         pod: &Pod,
@@ -200,26 +199,25 @@ impl VolumeManager {
         volumes.collect()
     }
 
-    /// Gives back what a pod has on the node, known to this kubelet or not, and waits for
-    /// it. For a pod of which nothing runs.
+    /// Unmounts all volumes of a pod, including those found only on disk, and waits for that. None
+    /// of the pod's containers may be running.
     ///
     /// # Errors
-    /// The pod's directory cannot be read, or something is still there after a while; it
-    /// goes on being given back.
+    /// The pod's directory cannot be read, or volumes are still mounted after the time limit;
+    /// unmounting continues.
     pub async fn wait_for_unmount(&self, uid: &PodUid) -> Result<(), VolumeError> {
         self.find_volumes(uid).await?;
         self.release(uid);
         self.wait_until_given_back(uid).await
     }
 
-    /// The pod is over, or nobody has it: begins to give back what is known of it on the
-    /// node.
+    /// Starts to unmount the known volumes of a pod that has ended or does not exist any more.
     pub fn release(&self, uid: &PodUid) {
         self.world.lock().release(uid);
         self.changed.notify_waiters();
     }
 
-    /// Waits until everything is given back that is known of the pod.
+    /// Waits until all known volumes of the pod are unmounted.
     ///
     /// # Errors
     /// As [`wait_for_unmount`](Self::wait_for_unmount).
@@ -234,15 +232,15 @@ impl VolumeManager {
         })
     }
 
-    /// Unique names of the volumes that have to be attached to this node as long as its
-    /// pods have them, or may have them, or are to have them. `None` until it is known
-    /// what an earlier kubelet left.
+    /// Unique names of the volumes that must stay attached to this node, because its pods have
+    /// them, may have them or want them. `None` until the volumes of an earlier kubelet were
+    /// discovered.
     pub fn volumes_in_use(&self) -> Option<Vec<String>> {
         self.world.lock().in_use()
     }
 
-    /// Has volumes that wait for being attached looked after again when this node's object
-    /// says that they are, until cancelled.
+    /// Retries volumes that wait for their attachment as soon as the node's status lists them as
+    /// attached and in use, until cancelled.
     pub async fn follow_node(
         &self,
         mut node: watch::Receiver<Option<Arc<Node>>>,
@@ -268,8 +266,8 @@ impl VolumeManager {
         }
     }
 
-    /// Every source of pods was read: what earlier kubelets left and no pod has named is
-    /// left over.
+    /// All pod sources have been read: devices of earlier kubelets that no pod has named are
+    /// orphans.
     pub fn settle(&self) {
         self.world.lock().settle();
         self.changed.notify_waiters();
@@ -279,11 +277,11 @@ impl VolumeManager {
         self.plugins.iter().find(|plugin| plugin.name() == name)
     }
 
-    /// Whether it holds in time.
+    /// Waits until a condition holds; `false` if it does not in time.
     async fn wait_until(&self, holds: impl Fn(&World) -> bool) -> bool {
         let deadline = Instant::now() + WAIT_LIMIT;
         loop {
-            // Before the look, so that nothing that comes after it is missed.
+            // Subscribe before checking, so that no change in between is missed.
             let changed = self.changed.notified();
             if holds(&self.world.lock()) {
                 return true;
@@ -294,7 +292,7 @@ impl VolumeManager {
         }
     }
 
-    /// Upstream's words, and what it says in events alone.
+    /// Upstream's message, with the errors that upstream reports only as events.
     fn exceeded(&self, uid: &PodUid) -> String {
         let errors = self.world.lock().errors(uid);
         if errors.is_empty() {
@@ -305,7 +303,7 @@ impl VolumeManager {
 }
 
 impl Collector for VolumeManager {
-    /// How long operations took, and how many volumes there are and are to be.
+    /// Durations of operations, and numbers of mounted and wanted volumes.
     fn collect(&self, page: &mut Exposition) {
         self.metrics.collect(page);
         let counts = self.world.lock().counts();
@@ -321,7 +319,7 @@ impl Collector for VolumeManager {
     }
 }
 
-/// Unique names of the volumes that are attached to a node, and in use there.
+/// Unique names of the volumes that the node's status lists as both attached and in use.
 fn usable(node: &Node) -> BTreeSet<String> {
     let Some(status) = &node.status else {
         return BTreeSet::new();
@@ -343,7 +341,7 @@ fn fs_group(spec: &PodSpec) -> Option<FsGroup> {
     })
 }
 
-/// The user that every container says it runs as.
+/// The user that all containers of the pod run as, if their specs agree on one.
 fn fs_user(spec: &PodSpec) -> Option<u32> {
     let context = spec.security_context.as_ref();
     let default = context.and_then(|context| context.run_as_user);

@@ -1,4 +1,4 @@
-//! How long operations on volumes take.
+//! Durations of volume operations.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -7,12 +7,12 @@ use kubelet_metrics::{Exposition, Family, Histogram};
 use super::world::Job;
 use crate::spec::VolumeMode;
 
-/// Seconds that operations take, as upstream's buckets.
+/// Buckets in seconds, as upstream.
 const BUCKETS: &[f64] = &[
     0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0,
 ];
 
-/// What the volume manager measures.
+/// Metrics of the volume manager.
 #[derive(Debug)]
 pub(super) struct StorageMetrics {
     operations: Family<Histogram, 4>,
@@ -32,7 +32,7 @@ impl Default for StorageMetrics {
 }
 
 impl StorageMetrics {
-    /// An operation ended.
+    /// Records a finished operation.
     pub(super) fn ended(&self, job: &Job, succeeded: bool, took: Duration) {
         let (plugin, operation) = match job {
             Job::SetUp { request, .. } => {
@@ -56,7 +56,7 @@ impl StorageMetrics {
             Cow::Owned(plugin.clone()),
             Cow::Borrowed(operation),
             Cow::Borrowed(status),
-            // No volume of a plugin in the tree is given to a CSI driver here.
+            // In-tree volumes are never translated to CSI here.
             Cow::Borrowed("false"),
         ];
         self.operations.with(labels).observe_duration(took);

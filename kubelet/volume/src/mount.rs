@@ -1,4 +1,4 @@
-//! Mounting, unmounting, and removing what was mounted on. Everything here blocks.
+//! Mounts, unmounts, and the removal of mount points. Everything here blocks.
 
 use std::{
     ffi::CString,
@@ -12,8 +12,8 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::VolumeError;
 
-/// Mounts a tmpfs of at most `size` bytes (the kernel's default without one), which is not
-/// swapped out where the kernel knows how.
+/// Mounts a tmpfs of at most `size` bytes (the kernel's default if `None`), without swap if the
+/// kernel supports that.
 pub(super) fn tmpfs(path: &Path, size: Option<i64>) -> Result<(), VolumeError> {
     let size = size.map(|size| format!("size={size}"));
     let options = |more: Option<&str>| {
@@ -21,13 +21,13 @@ pub(super) fn tmpfs(path: &Path, size: Option<i64>) -> Result<(), VolumeError> {
         all.join(",")
     };
     let mounted = file_system("tmpfs", "tmpfs", path, &options(Some("noswap")));
-    // Older kernels refuse the option, and so do mounts in a user namespace.
+    // Older kernels refuse the option, as do mounts in a user namespace.
     mounted
         .or_else(|_| file_system("tmpfs", "tmpfs", path, &options(None)))
         .map_err(|error| VolumeError::io("mount a tmpfs on", path, error))
 }
 
-/// Mounts a file system of a type.
+/// Mounts a file system of the given type.
 pub(super) fn file_system(
     source: &str,
     fs_type: &str,
@@ -39,13 +39,13 @@ pub(super) fn file_system(
     Ok(())
 }
 
-/// Shows `source`, with what is mounted in it, at `target` too.
+/// Bind-mounts `source` at `target`, without the mounts below it.
 pub(super) fn bind(source: &Path, target: &Path) -> io::Result<()> {
     rustix::mount::mount_bind(source, target)?;
     Ok(())
 }
 
-/// Makes a mount one that cannot be written through.
+/// Remounts a bind mount read-only.
 pub(super) fn make_read_only(path: &Path) -> io::Result<()> {
     let flags = MountFlags::BIND | MountFlags::RDONLY;
     rustix::mount::mount_remount(path, flags, "")?;
@@ -70,7 +70,7 @@ pub(super) fn unmount_all(path: &Path) -> Result<(), VolumeError> {
     Ok(())
 }
 
-/// Unmounts the newest mount at a path; one that has gone meanwhile is fine.
+/// Unmounts the topmost mount at a path. A missing mount is no error.
 pub(super) fn unmount(path: &Path, flags: UnmountFlags) -> Result<(), VolumeError> {
     match rustix::mount::unmount(path, flags | UnmountFlags::NOFOLLOW) {
         Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) | Ok(()) => Ok(()),
@@ -78,14 +78,13 @@ pub(super) fn unmount(path: &Path, flags: UnmountFlags) -> Result<(), VolumeErro
     }
 }
 
-/// Unmounts a path and removes what it was mounted on: an empty directory or a file, never
-/// contents.
+/// Unmounts a path and removes its mount point: an empty directory or a file, never contents.
 pub(super) fn clean_up(path: &Path) -> Result<(), VolumeError> {
     unmount_all(path)?;
     remove_mount_point(path)
 }
 
-/// Removes an empty directory, or a file; one that is not there is fine.
+/// Removes an empty directory or a file. A missing one is no error.
 pub(super) fn remove_mount_point(path: &Path) -> Result<(), VolumeError> {
     let removed = match fs::symlink_metadata(path) {
         Ok(metadata) if metadata.is_dir() => fs::remove_dir(path),
@@ -95,7 +94,7 @@ pub(super) fn remove_mount_point(path: &Path) -> Result<(), VolumeError> {
     missing_is_fine(removed).map_err(|error| VolumeError::io("remove", path, error))
 }
 
-/// Removes a directory with its contents after unmounting what is in it, so that nothing is
+/// Removes a directory with its contents. Everything in it is unmounted first, so that nothing is
 /// deleted through a mount.
 pub(super) fn remove_contents(path: &Path) -> Result<(), VolumeError> {
     unmount_all(path)?;
@@ -115,7 +114,7 @@ fn missing_is_fine(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Makes a directory with its parents, with upstream's mode for mount points.
+/// Creates a directory and its parents with the given mode.
 pub(super) fn make_dir(path: &Path, mode: u32) -> Result<(), VolumeError> {
     use std::os::unix::fs::DirBuilderExt as _;
     fs::DirBuilder::new()
@@ -125,8 +124,9 @@ pub(super) fn make_dir(path: &Path, mode: u32) -> Result<(), VolumeError> {
         .map_err(|error| VolumeError::io("create the directory", path, error))
 }
 
-/// Mounts by the `mount` program, which knows the helpers of network file systems and
-/// finds out types. The helpers get the source where options may be: it must be none.
+/// Mounts with the `mount` program, which knows the helpers of network file systems and detects
+/// file system types. The helpers get the source where an option may be, so it must not look like
+/// one.
 pub(super) fn mount_program(
     source: &str,
     target: &Path,
@@ -144,7 +144,7 @@ pub(super) fn mount_program(
     run(command).map(drop)
 }
 
-/// Runs a program to its end; its output when it succeeds.
+/// Runs a program until it ends, and returns its output if it succeeds.
 pub(super) fn run(mut command: Command) -> Result<String, VolumeError> {
     let failed = |command: &Command, output: String| VolumeError::Program {
         program: format!("{command:?}").replace('"', ""),

@@ -1,4 +1,4 @@
-//! The volumes of a pod that its containers can have.
+//! Volumes that are ready for a pod's containers.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -10,16 +10,15 @@ use super::{
 /// One volume that is ready.
 #[derive(Clone, Debug)]
 pub struct MountedVolume {
-    /// What it is.
+    /// Where it is on the node.
     pub mounted: Mounted,
-    /// What is behind it.
+    /// Its resolved spec.
     pub spec: VolumeSpec,
-    /// What holds for every mount of it.
+    /// Attributes of all its mounts.
     pub attributes: Attributes,
 }
 
-/// The volumes of a pod that are ready to be mounted into containers, by the names that
-/// its spec gives them.
+/// The volumes of a pod that are ready for containers, by their names in the pod's spec.
 #[derive(Clone, Debug, Default)]
 pub struct MountedVolumes(BTreeMap<String, MountedVolume>);
 
@@ -29,7 +28,7 @@ impl MountedVolumes {
         self.0.get(name)
     }
 
-    /// Where a volume of files is on the node.
+    /// Path of a volume on the node; `None` for devices and images.
     pub fn path(&self, name: &str) -> Option<&Path> {
         match &self.get(name)?.mounted {
             Mounted::Path(path) => Some(path),
@@ -37,8 +36,7 @@ impl MountedVolumes {
         }
     }
 
-    /// Groups that the pod is to be in for the sake of its volumes, beside those that its
-    /// spec names.
+    /// Supplemental groups that the volumes require, in addition to those of the pod's spec.
     pub fn extra_groups(&self) -> Vec<i64> {
         let mut groups: Vec<i64> = self
             .0

@@ -17,7 +17,7 @@ use super::{
     spec::{VolumeSource, VolumeSpec},
 };
 
-/// After this, a server that does not answer is given up.
+/// An unmount that takes longer is forced.
 const UNMOUNT_LIMIT: Duration = Duration::from_secs(60);
 
 /// The plugin.
@@ -69,7 +69,8 @@ impl VolumePlugin for Nfs {
         async move {
             let dir = self.host.volume_dir(volume);
             let path = dir.display();
-            // The limit is the server's, not that of those before this one.
+            // The time limit is for the server, not for the unmounts that are queued before this
+            // one.
             let permit = permit_for(&dir).await?;
             let target = dir.clone();
             let unmounted = permit.blocking(move || mount::clean_up(&target));
@@ -77,7 +78,8 @@ impl VolumePlugin for Nfs {
                 warn!(%path, "the server does not let go; forcing it");
                 let dir = dir.clone();
                 let force = move || mount::unmount(&dir, UnmountFlags::FORCE);
-                // All the threads for its server may be waiting for just this.
+                // Needs no thread of the server: all of these may be waiting for the forced
+                // unmount.
                 if let Err(error) = blocking_on_own_files(force).await {
                     warn!(%path, %error, "cannot force the server to let go");
                 }
@@ -88,8 +90,8 @@ impl VolumePlugin for Nfs {
     }
 }
 
-/// Waits for the end of what waits for a server, which is forced as often as it takes too long.
-/// It is not begun anew before its end, or each would take a thread.
+/// Waits for work on a server, and runs `force` whenever the time limit has passed. The work is not
+/// restarted, because each attempt would occupy another thread.
 async fn ended<T, F: Future<Output = ()>>(
     work: impl Future<Output = T>,
     force: impl Fn() -> F,
@@ -110,7 +112,8 @@ fn source(spec: &VolumeSpec) -> Option<&NFSVolumeSource> {
     }
 }
 
-/// A persistent volume is read-only by its claim.
+/// Whether the volume is read-only. For a persistent volume, the pod's reference to the claim
+/// decides.
 fn is_read_only(spec: &VolumeSpec) -> bool {
     match &spec.source {
         VolumeSource::Persistent(_) => spec.read_only,

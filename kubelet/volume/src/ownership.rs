@@ -1,4 +1,4 @@
-//! Gives the files of a volume to a pod's `fsGroup`.
+//! Sets the group of a volume's files to a pod's `fsGroup`.
 
 use std::{
     fs, io,
@@ -23,12 +23,12 @@ const READ: u32 = 0o440;
 const SEARCH: u32 = 0o110;
 const SET_GID: u32 = 0o2000;
 
-/// Gives everything in a volume to a group: readable, and writable unless the volume is read
-/// only, and new files go to the group too. Links are not followed. Blocks.
+/// Gives everything in a volume to a group. The group may read all files, and write to them unless
+/// the volume is read-only; new files inherit the group. Symlinks are not followed. Blocks.
 ///
 /// # Errors
-/// A directory cannot be read. A file that cannot be changed is none: network file systems
-/// may forbid it.
+/// A directory cannot be read. A file that cannot be changed is no error: network file systems may
+/// forbid it.
 pub fn set(dir: &Path, group: FsGroup, read_only: bool) -> Result<(), VolumeError> {
     if group.on_root_mismatch && is_right(dir, group.gid, read_only) {
         return Ok(());
@@ -45,7 +45,7 @@ pub fn set(dir: &Path, group: FsGroup, read_only: bool) -> Result<(), VolumeErro
     changed.map_err(|error| VolumeError::io("give to fsGroup", dir, error))
 }
 
-/// Whether the root of a volume is as [`set`] leaves it.
+/// Whether the root of a volume is in the state in which [`set`] leaves it.
 fn is_right(dir: &Path, gid: u32, read_only: bool) -> bool {
     let Ok(root) = fs::metadata(dir) else {
         return false;
@@ -57,13 +57,13 @@ fn is_right(dir: &Path, gid: u32, read_only: bool) -> bool {
 struct Change {
     gid: Gid,
     read_only: bool,
-    /// The first file that could not be changed.
+    /// The error of the first change that failed.
     refused: Option<io::Error>,
 }
 
 impl Change {
-    /// Changes each directory after what is in it: one that is right says that all below it
-    /// is. What is mounted in the volume is another one's.
+    /// Changes each directory after its contents: a directory that is right implies that everything
+    /// below it is. Other mounts inside the volume are left alone.
     fn everything(&mut self, dir: &Path) -> io::Result<()> {
         let root = rustix::fs::open(dir, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
         if !kind(&rustix::fs::fstat(&root)?).is_dir() {
@@ -77,7 +77,7 @@ impl Change {
                     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                     match rustix::fs::openat(walk.directory()?, name, flags, Mode::empty()) {
                         Ok(file) => self.change(file.as_fd())?,
-                        // Removed meanwhile.
+                        // Removed in the meantime.
                         Err(Errno::NOENT) => {}
                         Err(error) => return Err(error.into()),
                     }
@@ -94,7 +94,7 @@ impl Change {
         let kind = kind(&found);
         let owned = rustix::fs::chownat(file, "", None, Some(self.gid), AtFlags::EMPTY_PATH);
         self.note(owned.map_err(io::Error::from));
-        // A link has no mode of its own.
+        // A symlink has no mode of its own.
         if kind.is_symlink() {
             return Ok(());
         }

@@ -1,25 +1,25 @@
-//! What a kind of volume does for the volume manager.
+//! The contract between the volume manager and the plugin of a kind of volume.
 //!
-//! The manager decides when; a [`VolumePlugin`] says how. For one volume of one pod it
-//! calls, in this order:
+//! The manager decides when to act, and a [`VolumePlugin`] how. For one volume of one pod the
+//! manager calls, in this order:
 //!
-//! 1. [`device`](VolumePlugin::device): is there something on the node that pods share?
-//!    If so, [`stage`](VolumePlugin::stage) it, once for all of its pods.
-//! 2. [`set_up`](VolumePlugin::set_up) for the pod, then, when the claim has grown,
-//!    [`expand`](VolumePlugin::expand).
-//! 3. `set_up` again with each sync of the pod while [`refreshes`](VolumePlugin::refreshes).
+//! 1. [`device`](VolumePlugin::device) for the device that pods share on the node, if there is one,
+//!    and [`stage`](VolumePlugin::stage) to prepare it, once for all of its pods.
+//! 2. [`set_up`](VolumePlugin::set_up) for the pod, then [`expand`](VolumePlugin::expand) if the
+//!    claim has grown.
+//! 3. `set_up` again with each sync of the pod, if the volume
+//!    [`refreshes`](VolumePlugin::refreshes).
 //! 4. [`tear_down`](VolumePlugin::tear_down) when the pod is gone, and
-//!    [`unstage`](VolumePlugin::unstage) when the last of its pods is.
+//!    [`unstage`](VolumePlugin::unstage) when the last of the device's pods is gone.
 //!
-//! Of one volume, and of one device, never two calls run at the same time, but that one
-//! device may be torn down for several pods at once. Every call may be made any number of
-//! times and must converge: the kubelet may be killed anywhere in one, and makes it again
-//! after its restart. In particular `stage` and `set_up` leave
-//! alone what is mounted already, and `tear_down` and `unstage` get no spec: what they
-//! need to know must be found on disk. A call that fails is made again with a back-off.
-//! Calls run in tasks of their own, never in the sync loop; what blocks belongs in
+//! Calls for one volume or one device never overlap, except that volumes of several pods on one
+//! device may be torn down at the same time. Every call may be repeated any number of times and
+//! must converge: the kubelet may be killed in the middle of it and repeats it after the restart.
+//! In particular, `stage` and `set_up` leave existing mounts alone, and `tear_down` and `unstage`
+//! get no spec: they must find everything they need on disk. Failed calls are retried with a
+//! back-off. Calls run in tasks of their own, never in the sync loop; blocking work belongs in
 //! [`blocking_at`](super::blocking_at), or in
-//! [`blocking_on_own_files`](super::blocking_on_own_files) where it cannot hang.
+//! [`blocking_on_own_files`](super::blocking_on_own_files) if it cannot hang.
 
 use std::{fmt, path::PathBuf, sync::Arc};
 
@@ -36,11 +36,11 @@ use super::{
     spec::{VolumeMode, VolumeSpec},
 };
 
-/// What a call comes to.
+/// The future of a plugin call.
 pub type Work<'a, T> = BoxFuture<'a, Result<T, VolumeError>>;
 
-/// One volume of one pod, as the kubelet's directory tells it:
-/// `pods/<uid>/volumes/<plugin>/<name>`, or `volumeDevices` for devices.
+/// One volume of one pod, as its directory identifies it: `pods/<uid>/volumes/<plugin>/<name>`, or
+/// `volumeDevices` for devices.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodVolume {
     /// The pod.
@@ -59,28 +59,27 @@ impl fmt::Display for PodVolume {
     }
 }
 
-/// Something on the node that the pods of one volume share: a mount to bind from, or a
-/// device.
+/// Something that the pods of one volume share on the node: a mount to bind from, or a device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Device {
     /// Name of the plugin.
     pub plugin: String,
-    /// What the plugin knows it by. It must say where its files are.
+    /// Identifies the device to the plugin, which must be able to find its files by it.
     pub name: String,
 }
 
-/// A device that an earlier kubelet left.
+/// A device that an earlier kubelet left on the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundDevice {
     /// As [`Device::name`].
     pub name: String,
-    /// As [`MountRequest::attachment`]; also that of a volume that may not have to be
-    /// attached, where what is on disk does not tell.
+    /// As [`MountRequest::attachment`], but also set if the data on disk does not tell whether the
+    /// volume has to be attached.
     pub attachment: Option<String>,
 }
 
 impl From<String> for FoundDevice {
-    /// One that no controller attaches.
+    /// A device that no controller attaches.
     fn from(name: String) -> Self {
         Self {
             name,
@@ -89,37 +88,37 @@ impl From<String> for FoundDevice {
     }
 }
 
-/// What a pod wants of the ownership of a volume's files.
+/// The ownership that a pod wants for a volume's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FsGroup {
     /// The group (`fsGroup`).
     pub gid: u32,
-    /// Nothing is changed where the root is right (`fsGroupChangePolicy: OnRootMismatch`).
+    /// Skips volumes whose root is right already (`fsGroupChangePolicy: OnRootMismatch`).
     pub on_root_mismatch: bool,
 }
 
-/// A volume that a pod wants.
+/// A request to mount a volume for a pod.
 #[derive(Clone, Debug)]
 pub struct MountRequest {
-    /// The pod, as it was last synced.
+    /// The pod, as of its last sync.
     pub pod: Arc<Pod>,
     /// The volume.
     pub spec: VolumeSpec,
-    /// Where it goes.
+    /// Identity of the volume on the node.
     pub volume: PodVolume,
-    /// Its directory: that of [`PodVolume`].
+    /// Directory of the volume, as described at [`PodVolume`].
     pub dir: PathBuf,
-    /// What it is mounted from, when the plugin has named a device.
+    /// Device to mount from, if the plugin has named one.
     pub device: Option<Device>,
-    /// Unique name of the volume, by which the node's object says that it is attached and
-    /// in use; `None` where no controller has to attach it before the node can have it.
+    /// Unique name under which the node's status lists the volume as attached and in use; `None` if
+    /// no controller has to attach it.
     pub attachment: Option<String>,
-    /// Group of its files.
+    /// Group of the volume's files.
     pub fs_group: Option<FsGroup>,
-    /// The one user that all containers of the pod run as, when there is one.
+    /// User that all containers of the pod run as, if it is the same for all.
     pub fs_user: Option<u32>,
-    /// The SELinux label that its files get by an option of `mount`; `None` where the runtime
-    /// relabels them, and where there is no SELinux.
+    /// SELinux label that the volume is mounted with (`-o context=`); `None` if the runtime
+    /// relabels the files, or if SELinux is disabled.
     pub selinux_label: Option<String>,
 }
 
@@ -129,7 +128,7 @@ impl MountRequest {
         &self.spec.name
     }
 
-    /// The field that the volume's source is in: the pod's, or that of the persistent volume.
+    /// Path of the field with the volume's source, in the pod or in the persistent volume.
     pub fn field(&self) -> field::Path {
         if self.spec.persistent().is_some() {
             let name = self.spec.inner_name();
@@ -141,10 +140,10 @@ impl MountRequest {
         index.map_or(list.clone(), |index| list.index(index))
     }
 
-    /// What the persistent volume asks for when it is mounted, one option after the other.
+    /// The mount options of the persistent volume, one per item.
     ///
     /// # Errors
-    /// An item holds what cannot be given to `mount`.
+    /// An item is not safe to pass to `mount`.
     pub fn mount_options(&self) -> Result<Vec<String>, VolumeError> {
         let spec = self.spec.persistent().and_then(|v| v.spec.as_ref());
         let items = spec.and_then(|spec| spec.mount_options.as_ref());
@@ -162,70 +161,71 @@ impl MountRequest {
     }
 }
 
-/// A volume that containers can have.
+/// A volume that is ready for containers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mounted {
-    /// This directory or file of the node.
+    /// A directory or file of the node.
     Path(PathBuf),
-    /// This device of the node.
+    /// A device of the node.
     Device(PathBuf),
-    /// The runtime mounts an image.
+    /// An image, which the runtime mounts.
     Image,
 }
 
-/// What holds for every mount of a volume.
+/// Attributes of all mounts of a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
-    /// No container may write, whatever its mount says.
+    /// Read-only, whatever the container's mount says.
     pub read_only: bool,
-    /// The files are the kubelet's to change.
+    /// The kubelet may change the ownership and labels of the files.
     pub managed: bool,
-    /// The runtime is to give the files the pod's SELinux label, where they have labels.
+    /// The runtime relabels the files with the pod's SELinux label, if they have labels.
     pub selinux_relabel: bool,
 }
 
-/// What came of letting a volume grow.
+/// The result of an expansion.
 #[derive(Debug)]
 pub enum Growth {
-    /// It has as much now.
+    /// The volume has the new size.
     Done,
-    /// On a node there is nothing to do for it.
+    /// The volume needs no expansion on the node.
     Needless,
-    /// Whoever it belongs to cannot do that on a node.
+    /// The driver cannot expand volumes on the node.
     Unsupported(VolumeError),
-    /// It cannot be done as long as the volume is used.
+    /// The volume cannot be expanded while it is in use.
     InUse(VolumeError),
-    /// It was refused, and nothing is being done.
+    /// The expansion was refused, and is not in progress.
     Refused {
-        /// Why.
+        /// The cause.
         error: VolumeError,
-        /// It will be refused again.
+        /// A retry would be refused too.
         infeasible: bool,
     },
 }
 
-/// A kind of volume; see the module for the contract.
+/// The plugin of a kind of volume; see the module for the contract.
 pub trait VolumePlugin: fmt::Debug + Send + Sync + 'static {
-    /// Its name, with a slash: `kubernetes.io/secret`. In directories the slash is a `~`.
+    /// Name of the plugin, with a slash: `kubernetes.io/secret`. Directory names have `~` instead
+    /// of the slash.
     fn name(&self) -> &'static str;
 
-    /// Whether the volume is of this kind. Exactly one plugin says so.
+    /// Whether the volume is of this kind. At most one plugin supports a volume.
     fn supports(&self, spec: &VolumeSpec) -> bool;
 
-    /// What holds for mounts of the volume.
+    /// The attributes of all mounts of the volume.
     fn attributes(&self, spec: &VolumeSpec) -> Attributes;
 
-    /// Name of the device that the volume's pods share on this node.
+    /// Name of the device that the volume's pods share on this node, if any.
     ///
     /// # Errors
-    /// The spec lacks what the name is made of.
+    /// The spec lacks a part of the name.
     fn device(&self, spec: &VolumeSpec) -> Result<Option<String>, VolumeError> {
         let _ = spec;
         Ok(None)
     }
 
-    /// Unique name of the volume where a controller has to attach it to the node: see
-    /// [`MountRequest::attachment`]. Only what has a device is attached.
+    /// Unique name of the volume if a controller has to attach it to the node: see
+    /// [`MountRequest::attachment`]. Only volumes with a device are attached.
     fn attachment<'a>(&'a self, spec: &'a VolumeSpec) -> Work<'a, Option<String>> {
         let _ = spec;
         future::ready(Ok(None)).boxed()
@@ -237,45 +237,45 @@ pub trait VolumePlugin: fmt::Debug + Send + Sync + 'static {
         future::ready(Ok(false)).boxed()
     }
 
-    /// Whether what is in the volume changes while it is mounted.
+    /// Whether the contents change while the volume is mounted.
     fn refreshes(&self, spec: &VolumeSpec) -> bool {
         let _ = spec;
         false
     }
 
-    /// Makes the device of the request ready. Waits for nothing that may take long, such
-    /// as its being attached: fails, and is called again.
+    /// Prepares the device of the request. Fails and is called again, rather than waiting for
+    /// something slow such as the attachment.
     fn stage<'a>(&'a self, request: &'a MountRequest) -> Work<'a, ()> {
         let _ = request;
         done()
     }
 
-    /// Makes the volume ready for the pod, or brings its contents up to date.
+    /// Makes the volume ready for the pod, or refreshes its contents.
     fn set_up<'a>(&'a self, request: &'a MountRequest) -> Work<'a, Mounted>;
 
-    /// Lets a mounted volume grow to `bytes`. An error leaves it open what was done.
+    /// Expands a mounted volume to `bytes`. After an error, the outcome is unknown.
     fn expand<'a>(&'a self, request: &'a MountRequest, bytes: i64) -> Work<'a, Growth> {
         let _ = (request, bytes);
         future::ready(Ok(Growth::Needless)).boxed()
     }
 
-    /// Takes away what [`set_up`](Self::set_up) made, with what belongs to the pod alone,
-    /// and its directory.
+    /// Undoes [`set_up`](Self::set_up), and removes the volume's directory and everything that
+    /// belongs only to the pod.
     fn tear_down<'a>(&'a self, volume: &'a PodVolume) -> Work<'a, ()>;
 
-    /// Takes away what [`stage`](Self::stage) made.
+    /// Undoes [`stage`](Self::stage).
     fn unstage<'a>(&'a self, device: &'a str) -> Work<'a, ()> {
         let _ = device;
         done()
     }
 
-    /// The device that a volume which an earlier kubelet left uses.
+    /// The device of a volume that an earlier kubelet left on the node.
     fn device_on_disk<'a>(&'a self, volume: &'a PodVolume) -> Work<'a, Option<FoundDevice>> {
         let _ = volume;
         future::ready(Ok(None)).boxed()
     }
 
-    /// The devices that an earlier kubelet left, used or not.
+    /// All devices that an earlier kubelet left on the node, in use or not.
     fn devices_on_disk(&self) -> Work<'_, Vec<FoundDevice>> {
         future::ready(Ok(Vec::new())).boxed()
     }

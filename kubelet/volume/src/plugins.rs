@@ -1,4 +1,4 @@
-//! The kinds of volumes that this kubelet has.
+//! The supported kinds of volumes.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use super::{
     trust_bundles::Order,
 };
 
-/// One plugin for each kind; `drivers` are those that CSI's volumes are had from.
+/// One plugin per kind; CSI volumes use the registered `drivers`.
 pub fn all(host: &VolumeHost, drivers: Arc<DriverStore>) -> Vec<Arc<dyn VolumePlugin>> {
     let host = || host.clone();
     let tokens = Arc::<TokenCache>::default();

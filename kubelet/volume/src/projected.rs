@@ -1,4 +1,4 @@
-//! `projected`: config maps, secrets, fields of the pod, tokens and trust bundles in one
+//! `projected`: config maps, secrets, pod fields, service account tokens and trust bundles in one
 //! volume.
 
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use super::{
     trust_bundles::{self, Order},
 };
 
-/// Mode of tokens and trust bundles that one user or group alone reads.
+/// Mode of tokens and trust bundles that are private to a user or group.
 const PRIVATE: u32 = 0o600;
 
 /// The plugin.
@@ -28,7 +28,7 @@ const PRIVATE: u32 = 0o600;
 pub(super) struct Projected {
     pub(super) host: VolumeHost,
     pub(super) tokens: Arc<TokenCache>,
-    /// That of the certificates of trust bundles.
+    /// Order of the certificates in trust bundles.
     pub(super) order: Order,
 }
 
@@ -69,7 +69,7 @@ impl VolumePlugin for Projected {
 }
 
 impl Projected {
-    /// The files of all sources, a later one's over an earlier one's.
+    /// The files of all sources; a later source takes precedence over an earlier one.
     async fn payload(&self, request: &MountRequest) -> Result<Payload, VolumeError> {
         let Some(source) = request.spec.inline().and_then(|v| v.projected.as_ref()) else {
             return Err(VolumeError::Unsupported(request.name().to_owned()));
@@ -160,7 +160,7 @@ impl Projected {
     }
 }
 
-/// A file that is for the user or group of the pod alone, if it has one.
+/// A file that is private to the pod's user or group, if the pod has one.
 fn private_file(
     request: &MountRequest,
     data: Vec<u8>,

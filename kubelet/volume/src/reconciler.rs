@@ -1,5 +1,5 @@
-//! The volume manager's task: does what has to be done, with one operation on a volume at a
-//! time, and sleeps when there is nothing to do.
+//! The volume manager's task. It starts the operations that are due, one at a time per volume, and
+//! sleeps otherwise.
 
 use std::{collections::HashMap, fmt, future::pending, sync::Arc};
 
@@ -28,7 +28,7 @@ use crate::spec::VolumeMode;
 type Outcome = Result<Option<Mounted>, VolumeError>;
 
 impl VolumeManager {
-    /// Does the manager's work until cancelled, and leaves everything mounted then.
+    /// Runs the manager until cancelled. All volumes stay mounted then.
     pub async fn run(self: &Arc<Self>, cancel: CancellationToken) {
         if cancel.run_until_cancelled(self.find_all()).await.is_none() {
             return;
@@ -36,7 +36,7 @@ impl VolumeManager {
         let mut tasks = JoinSet::<Outcome>::new();
         let mut running = HashMap::<Id, (Job, Instant)>::new();
         loop {
-            // Before the look, so that nothing that comes after it is missed.
+            // Subscribe before checking, so that no change in between is missed.
             let changed = self.changed.notified();
             let (jobs, next) = self.world.lock().begin(Instant::now());
             for job in jobs {
@@ -136,7 +136,8 @@ impl VolumeManager {
                 let plugin = self.known_plugin(&volume)?;
                 let pod_dir = self.host.pod_dir(&volume.uid);
                 let name = volume.name.clone();
-                // Of whatever server it is: a bind is taken away without asking it.
+                // Needs no thread of the volume's server: unmounting a bind mount does not contact
+                // it.
                 blocking_on_own_files(move || subpath::clean_volume(&pod_dir, &name)).await?;
                 plugin.tear_down(&volume).await?;
                 Ok(None)
@@ -155,7 +156,7 @@ impl VolumeManager {
             .ok_or_else(|| VolumeError::UnknownPlugin(self.host.volume_dir(volume)))
     }
 
-    /// Takes in what an earlier kubelet left.
+    /// Discovers what an earlier kubelet left on the node.
     async fn find_all(&self) {
         let pods_dir = directory::pods_dir(&self.host.root_dir);
         let pods = blocking_on_own_files(move || entries::children(&pods_dir)).await;
@@ -171,8 +172,8 @@ impl VolumeManager {
         self.world.lock().found_all();
     }
 
-    /// The volumes of a pod on disk that no plugin of this kubelet knows: they are whoever's
-    /// who had the node before.
+    /// Volumes of a pod on disk whose plugins this kubelet does not have. They were made by another
+    /// kubelet that used the node.
     ///
     /// # Errors
     /// The pod's directory cannot be read.
@@ -183,8 +184,8 @@ impl VolumeManager {
         Ok(volumes)
     }
 
-    /// Takes in what there is on disk of a pod. Volumes of plugins that this kubelet does
-    /// not have are none of its business.
+    /// Discovers the volumes of a pod on disk. Volumes of plugins that this kubelet does not have
+    /// are ignored.
     ///
     /// # Errors
     /// The pod's directory cannot be read.
@@ -195,7 +196,8 @@ impl VolumeManager {
             let Some(plugin) = self.plugin(&volume.plugin) else {
                 continue;
             };
-            // It keeps no other volume from being found; giving it back fails by it too.
+            // An error here must not hide the other volumes; the tear-down of this one will report
+            // it.
             let found = report(plugin.device_on_disk(&volume).await).flatten();
             let device = found.map(|found| known_by(&**plugin, found));
             self.world.lock().found(volume, device);
@@ -204,7 +206,7 @@ impl VolumeManager {
     }
 }
 
-/// What a plugin has found, as the world knows it.
+/// A discovered device and its attachment, in the form that the world records.
 fn known_by(plugin: &dyn VolumePlugin, found: FoundDevice) -> (Device, Option<String>) {
     let device = Device {
         plugin: plugin.name().to_owned(),
@@ -213,7 +215,7 @@ fn known_by(plugin: &dyn VolumePlugin, found: FoundDevice) -> (Device, Option<St
     (device, found.attachment)
 }
 
-/// What it takes to set a volume up, and how that is told.
+/// The steps of setting up a volume, with their events.
 struct Steps<'a> {
     plugin: &'a dyn VolumePlugin,
     request: &'a MountRequest,
@@ -221,7 +223,7 @@ struct Steps<'a> {
 }
 
 impl Steps<'_> {
-    /// Whether the pod may have the volume on this node, as upstream asks before it mounts.
+    /// Checks whether the pod may use the volume on this node, as upstream does before mounting.
     async fn check(&self, conflicts: bool) -> Result<(), VolumeError> {
         let [affinity, setting_up] = match self.request.volume.mode {
             VolumeMode::Filesystem => [
@@ -276,7 +278,7 @@ impl Steps<'_> {
         Ok(mounted)
     }
 
-    /// Lets the volume, which is set up, have what it was given more of.
+    /// Expands the volume, which is set up.
     async fn grow(&self, known: Known) -> Expanded {
         let growing = match self.request.volume.mode {
             VolumeMode::Filesystem => "MountVolume.Setup failed while expanding volume",
@@ -303,7 +305,7 @@ impl Steps<'_> {
     }
 
     fn failed(&self, what: &str, error: &VolumeError) {
-        // Whoever attaches it tells why it does not.
+        // The attach/detach controller reports why a volume is not attached.
         if matches!(error, VolumeError::NotAttached { .. }) {
             return;
         }
@@ -340,7 +342,7 @@ fn flatten(ended: Result<(Id, Outcome), JoinError>) -> (Id, Outcome) {
     }
 }
 
-/// What cannot be read is no reason to leave the rest.
+/// Logs an error, so that discovery can go on with the rest.
 fn report<T>(found: Result<T, VolumeError>) -> Option<T> {
     found
         .inspect_err(|error| warn!(%error, "cannot tell what an earlier kubelet mounted"))

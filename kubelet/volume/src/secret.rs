@@ -1,4 +1,4 @@
-//! `secret`: the keys of a secret as files, which are never on a disk.
+//! `secret`: the keys of a secret as files, which are only kept in memory.
 
 use futures::future::FutureExt as _;
 use kubelet_api_client::objects::Objects;

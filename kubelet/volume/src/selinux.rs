@@ -1,6 +1,6 @@
-//! The SELinux label that a volume is mounted with for a pod, in place of a label for each of
-//! its files (KEP 1710). As upstream by default, this is for volumes that one pod alone may
-//! have; the runtime relabels the files of the others.
+//! Mounting a volume with the SELinux label of its pod, instead of relabelling each file (KEP
+//! 1710). As upstream by default, this applies to `ReadWriteOncePod` volumes; the runtime relabels
+//! the files of the others.
 
 use std::collections::BTreeSet;
 
@@ -13,17 +13,17 @@ use kubelet_pod_spec::{
 
 use super::{VolumeError, spec::VolumeSpec};
 
-/// What a container says of its label, and where.
+/// SELinux options that apply to a container, and the field that they come from.
 struct Given<'a> {
     options: &'a SELinuxOptions,
     field: Path,
 }
 
-/// The label that all files of a volume are to have, when the pod's containers agree on one;
-/// `None` where it is the runtime that relabels.
+/// The SELinux label to mount a volume with, if the pod's containers agree on one; `None` if the
+/// runtime relabels the files.
 ///
 /// # Errors
-/// A part of a label cannot be given to `mount`, or containers ask for different labels.
+/// A part of a label is not safe to pass to `mount`, or the containers have different labels.
 pub(super) fn mount_label(
     selinux: &SeLinux,
     pod: &PodSpec,
@@ -47,12 +47,12 @@ pub(super) fn mount_label(
     Ok(labels.pop_first().filter(|label| !label.is_empty()))
 }
 
-/// As an option of `mount`; labels have commas.
+/// The mount option for a label. It is quoted, because labels contain commas.
 pub(super) fn mount_option(label: &str) -> String {
     format!("context=\"{label}\"")
 }
 
-/// What holds for the containers that mount a volume, as far as the pod says something.
+/// The SELinux options of the containers that mount a volume, where the pod specifies any.
 fn given<'a>(pod: &'a PodSpec, volume: &str) -> Vec<Given<'a>> {
     let spec = Path::new("spec");
     let of_pod = pod.security_context.as_ref();
@@ -94,7 +94,7 @@ fn given<'a>(pod: &'a PodSpec, volume: &str) -> Vec<Given<'a>> {
     all
 }
 
-/// The parts that get into the label.
+/// Checks the parts that are used in the label.
 fn check(options: &SELinuxOptions, field: &Path) -> Result<(), VolumeError> {
     let mut faults = Faults::default();
     for (name, part) in [("user", &options.user), ("level", &options.level)] {
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
     use crate::spec::{VolumeMode, VolumeSource};
 
-    /// The label of a volume of this access mode for a pod; its level is the last part.
+    /// The label for a volume with this access mode in a pod; its last part is the level.
     fn label(mode: &str, pod: Value) -> Result<Option<String>, String> {
         let root = tempfile::tempdir().unwrap();
         let mounts = "23 1 0:5 / /sys/fs/selinux rw - selinuxfs selinuxfs rw\n";
@@ -162,7 +162,7 @@ mod tests {
         recursive["securityContext"]["seLinuxChangePolicy"] = json!("Recursive");
         assert_eq!(label("ReadWriteOncePod", recursive), Ok(None));
 
-        // One that says nothing, and one that has another volume, have no part in it.
+        // Containers without options, and containers with other volumes, do not count.
         let mut other = container(Some("s9"));
         other["volumeMounts"][0]["name"] = json!("other");
         let some = json!([container(None), container(Some("s1")), other]);

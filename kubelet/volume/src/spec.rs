@@ -1,5 +1,5 @@
-//! From the volumes that a pod names to what is behind them: claims are followed to the
-//! persistent volumes that they are bound to.
+//! Resolution of the volumes in a pod's spec. Claims are followed to the persistent volumes that
+//! they are bound to.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -9,7 +9,7 @@ use kubelet_pod_spec::{identity, resources};
 
 use super::VolumeError;
 
-/// How a volume appears in containers.
+/// How containers see a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum VolumeMode {
     /// As a directory.
@@ -20,44 +20,44 @@ pub enum VolumeMode {
 
 /// Finalizer of claims that pods still use.
 const PROTECTION: &str = "kubernetes.io/pvc-protection";
-/// Annotation of persistent volumes: a group that their pods are to be in.
+/// Annotation of persistent volumes: a supplemental group for the pods that use them.
 const GID_ANNOTATION: &str = "pv.beta.kubernetes.io/gid";
 
-/// Where a volume comes from.
+/// The source of a volume.
 #[derive(Clone, Debug)]
 pub enum VolumeSource {
-    /// The pod's own spec.
+    /// A volume in the pod's own spec.
     Inline(Box<Volume>),
     /// A persistent volume.
     Persistent(Arc<PersistentVolume>),
 }
 
-/// A volume that a pod names, with what is behind it.
+/// A volume of a pod, resolved to its source.
 #[derive(Clone, Debug)]
 pub struct VolumeSpec {
     /// Its name in the pod's spec.
     pub name: String,
-    /// Where it comes from.
+    /// Its source.
     pub source: VolumeSource,
-    /// The pod's claim may only read.
+    /// The pod's spec mounts the claim read-only.
     pub read_only: bool,
     /// Directory or device.
     pub mode: VolumeMode,
-    /// How large it is to be, where it may grow.
+    /// Its capacity, if the volume may grow.
     pub capacity: Option<Capacity>,
 }
 
 /// The size of a persistent volume, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
-    /// What it is to have.
+    /// Capacity in the persistent volume's spec.
     pub bytes: i64,
-    /// What its claim knows that it has.
+    /// Capacity in the claim's status.
     pub known: i64,
 }
 
 impl VolumeSpec {
-    /// Name of what is behind the volume: the persistent volume's, or its own.
+    /// Name of the persistent volume, or of the volume in the pod's spec if it is inline.
     pub fn inner_name(&self) -> &str {
         match &self.source {
             VolumeSource::Inline(volume) => &volume.name,
@@ -65,7 +65,7 @@ impl VolumeSpec {
         }
     }
 
-    /// The volume in the pod's spec, unless it is a persistent one.
+    /// The volume in the pod's spec, unless it is a persistent volume.
     pub fn inline(&self) -> Option<&Volume> {
         match &self.source {
             VolumeSource::Inline(volume) => Some(volume),
@@ -73,7 +73,7 @@ impl VolumeSpec {
         }
     }
 
-    /// The persistent volume.
+    /// The persistent volume, unless it is inline.
     pub fn persistent(&self) -> Option<&PersistentVolume> {
         match &self.source {
             VolumeSource::Inline(_) => None,
@@ -81,23 +81,23 @@ impl VolumeSpec {
         }
     }
 
-    /// Whether one pod of the cluster alone may have the volume. Where it has other access
-    /// modes too, nothing says which of them the pod wants.
+    /// Whether only one pod in the cluster may use the volume (`ReadWriteOncePod`). A volume with
+    /// other access modes too does not count: nothing says which mode the pod wants.
     pub fn is_for_one_pod(&self) -> bool {
         let spec = self.persistent().and_then(|volume| volume.spec.as_ref());
         let modes = spec.and_then(|spec| spec.access_modes.as_deref());
         modes.is_some_and(|modes| modes == ["ReadWriteOncePod"])
     }
 
-    /// The group that pods with this volume are to be in.
+    /// The supplemental group for pods with this volume.
     pub fn extra_group(&self) -> Option<i64> {
         let annotations = self.persistent()?.metadata.annotations.as_ref()?;
         annotations.get(GID_ANNOTATION)?.parse().ok()
     }
 }
 
-/// Names of the volumes that some container of the pod uses, as directories and as
-/// devices. Upstream leaves the others alone.
+/// Names of the volumes that the pod's containers use, as directories and as devices. Upstream
+/// ignores the others.
 pub fn used_volumes(spec: &PodSpec) -> (BTreeSet<&str>, BTreeSet<&str>) {
     let mut mounts = BTreeSet::new();
     let mut devices = BTreeSet::new();
@@ -141,10 +141,10 @@ pub fn used_volumes(spec: &PodSpec) -> (BTreeSet<&str>, BTreeSet<&str>) {
     (mounts, devices)
 }
 
-/// What is behind a volume of a pod, of which the containers make the given uses.
+/// Resolves a volume of a pod that its containers use in the given modes.
 ///
 /// # Errors
-/// Its claim, or the volume that this is bound to, cannot be used.
+/// The claim, or the persistent volume that it is bound to, cannot be used.
 pub async fn resolve(
     pod: &Pod,
     volume: &Volume,
@@ -153,7 +153,7 @@ pub async fn resolve(
 ) -> Result<VolumeSpec, VolumeError> {
     let (claim_name, read_only) = match (&volume.persistent_volume_claim, &volume.ephemeral) {
         (Some(source), _) => (source.claim_name.clone(), source.read_only),
-        // Whoever makes the claim names it so.
+        // The ephemeral volume controller creates the claim under this name.
         (None, Some(_)) => (format!("{}-{}", identity::name(pod), volume.name), None),
         (None, None) => {
             return Ok(VolumeSpec {
@@ -203,13 +203,13 @@ pub async fn resolve(
         name: volume.name.clone(),
         read_only,
         mode,
-        // What is mounted to be read alone does not grow.
+        // A read-only mount does not grow.
         capacity: capacity(&persistent, &claim).filter(|_| !read_only),
         source: VolumeSource::Persistent(persistent),
     })
 }
 
-/// Name of the volume that the claim is bound to.
+/// Name of the persistent volume that the claim is bound to.
 fn bound_volume(claim: &PersistentVolumeClaim) -> Result<&str, &'static str> {
     let mut finalizers = claim.metadata.finalizers.iter().flatten();
     if claim.metadata.deletion_timestamp.is_some()

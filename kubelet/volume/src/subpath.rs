@@ -1,9 +1,9 @@
-//! Parts of volumes (`subPath`), bound to a place of the kubelet's own for each container:
+//! Subpaths of volumes (`subPath`), bind-mounted for each container at
 //! `volume-subpaths/<volume>/<container>/<index>` in the pod's directory.
 //!
-//! A container may swap any directory of its volume for a symlink at any time. So a path
-//! is resolved and compared with the volume first, and then opened one component after
-//! the other without following links; what is bound is what was opened. All of this blocks.
+//! A container may replace any directory of its volume with a symlink at any time. Therefore a path
+//! is first resolved and checked to be inside the volume, and then opened component by component
+//! without following symlinks; the opened file is the source of the mount. Everything here blocks.
 
 use std::{
     fs, io,
@@ -19,41 +19,41 @@ use rustix::fs::{Mode, OFlags};
 
 use super::{VolumeError, entries, mount};
 
-/// Upstream's name of the directory.
+/// Upstream's name for the directory.
 const DIRECTORY: &str = "volume-subpaths";
 
-/// A part of a volume that a container mounts.
+/// A subpath that a container mounts.
 #[derive(Clone, Copy, Debug)]
 pub struct SubPath<'a> {
     /// Directory of the pod.
     pub pod_dir: &'a Path,
-    /// Name of what is behind the volume.
+    /// Name of the persistent volume, or of the volume in the pod's spec if it is inline.
     pub volume: &'a str,
     /// Name of the container.
     pub container: &'a str,
-    /// Index of the mount in the container's list.
+    /// Index of the mount in the container's `volumeMounts`.
     pub index: usize,
-    /// Where the volume is.
+    /// Path of the volume on the node.
     pub volume_path: &'a Path,
-    /// Relative to it.
+    /// Path relative to the volume.
     pub sub_path: &'a str,
-    /// What it is bound for.
+    /// The work that the subpath is mounted for; nothing is mounted once it is given up.
     pub file_work: &'a FileWork,
 }
 
-/// Makes the directory when there is nothing, with the volume's own mode.
+/// Creates the directory of a subpath if nothing is there, with the mode of the volume.
 ///
 /// # Errors
-/// The path leaves the volume, or is no directory.
+/// The path leads out of the volume, or is not a directory.
 pub fn make_dir(volume_path: &Path, sub_path: &str) -> io::Result<()> {
     let base = volume_path.canonicalize()?;
     if base.join(sub_path).exists() {
-        // Whether it is inside is seen when it is opened.
+        // Opening it will check whether it is inside the volume.
         return Ok(());
     }
     let mode = fs::metadata(&base)?.permissions().mode() & 0o7777;
     let components: Vec<_> = Path::new(sub_path).components().collect();
-    // The longest part that is there, and what is missing after it.
+    // The longest existing prefix, and the components after it.
     let mut existing = base.clone();
     let mut missing = components.as_slice();
     for (index, component) in components.iter().enumerate() {
@@ -77,17 +77,17 @@ pub fn make_dir(volume_path: &Path, sub_path: &str) -> io::Result<()> {
         }
         let flags = OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let child = rustix::fs::openat(&dir, *name, flags, Mode::empty())?;
-        // Making it obeyed the umask.
+        // The mode at creation was subject to the umask.
         rustix::fs::fchmod(&child, Mode::from_raw_mode(mode))?;
         dir = child;
     }
     Ok(())
 }
 
-/// Binds the part to its place, unless it is there already; returns the place.
+/// Bind-mounts the subpath unless it is mounted already, and returns the mount point.
 ///
 /// # Errors
-/// The path leaves the volume, or cannot be bound, or nobody wants it any more.
+/// The path leads out of the volume, cannot be mounted, or is not needed any more.
 pub fn bind(part: &SubPath<'_>) -> Result<PathBuf, VolumeError> {
     let failed = |action, path: &Path| {
         let path = path.to_owned();
@@ -102,7 +102,7 @@ pub fn bind(part: &SubPath<'_>) -> Result<PathBuf, VolumeError> {
     let found = rustix::fs::fstat(&opened)
         .map_err(io::Error::from)
         .map_err(failed("look at", &wanted))?;
-    // What comes before hangs with the volume's server, and what comes after does not.
+    // Calls before this line may hang with the volume's server; calls after it do not.
     if part.file_work.is_given_up() {
         let ended = io::Error::other("its pod is to end");
         return Err(failed("bind", &wanted)(ended));
@@ -128,7 +128,7 @@ pub fn bind(part: &SubPath<'_>) -> Result<PathBuf, VolumeError> {
     let made = if is_dir {
         mount::make_dir(&place, 0o750)
     } else {
-        // A file will do for whatever is no directory.
+        // A file can be the mount point of anything but a directory.
         let file = fs::OpenOptions::new()
             .create(true)
             .append(true)
@@ -140,16 +140,16 @@ pub fn bind(part: &SubPath<'_>) -> Result<PathBuf, VolumeError> {
     mount::bind(&source, &place)
         .map_err(failed("bind a part of the volume to", &place))
         .inspect_err(|_| {
-            // What is not mounted is not to look as if it were.
+            // A leftover mount point must not look like a mount.
             let _ = mount::remove_mount_point(&place);
         })?;
     Ok(place)
 }
 
-/// Unbinds the parts of one volume of a pod.
+/// Unmounts the subpaths of one volume of a pod.
 ///
 /// # Errors
-/// Something cannot be unmounted or removed.
+/// A subpath cannot be unmounted or removed.
 pub fn clean_volume(pod_dir: &Path, volume: &str) -> Result<(), VolumeError> {
     let dir = pod_dir.join(DIRECTORY);
     clean_parts(&dir.join(volume))?;
@@ -159,7 +159,7 @@ pub fn clean_volume(pod_dir: &Path, volume: &str) -> Result<(), VolumeError> {
     Ok(())
 }
 
-/// Unbinds the parts of every volume of a pod.
+/// Unmounts the subpaths of all volumes of a pod.
 ///
 /// # Errors
 /// As [`clean_volume`].
@@ -172,7 +172,7 @@ pub fn clean_pod(pod_dir: &Path) -> Result<(), VolumeError> {
 
 fn clean_parts(volume_dir: &Path) -> Result<(), VolumeError> {
     for (_, container_dir) in entries::children(volume_dir)? {
-        // From the mounts, too: a dead server's part cannot be looked at.
+        // Relies on the mount table: a subpath on a dead server cannot be inspected.
         mount::unmount_all(&container_dir)?;
         for (_, place) in entries::children(&container_dir)? {
             mount::remove_mount_point(&place)?;
@@ -188,8 +188,8 @@ fn clean_parts(volume_dir: &Path) -> Result<(), VolumeError> {
     mount::remove_mount_point(volume_dir)
 }
 
-/// Opens a path that was resolved before, where it still is inside `base` and has become no
-/// link. Both without links.
+/// Opens a resolved path, provided that it is still inside `base` and no component has become a
+/// symlink. Neither path may contain symlinks.
 fn open_within(base: &Path, path: &Path) -> io::Result<OwnedFd> {
     let relative = path.strip_prefix(base).map_err(|_| escapes())?;
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -217,7 +217,7 @@ mod tests {
 
     use super::*;
 
-    /// A pod's directory with a volume, unmounted whatever happens.
+    /// The directory of a pod with a volume; unmounts everything when dropped.
     struct Pod(tempfile::TempDir, FileWork);
 
     impl Pod {
@@ -272,7 +272,7 @@ mod tests {
         let id = mount_info::at(&place).unwrap().unwrap().id;
         assert_eq!(pod.bind("a/b").unwrap(), place);
         assert_eq!(mount_info::at(&place).unwrap().unwrap().id, id);
-        // Another part, and one that is a file.
+        // Another subpath at the same index, which is a file.
         pod.bind("a/b/f").unwrap();
         assert_eq!(fs::read_to_string(&place).unwrap(), "x");
         clean_pod(&pod.0.path().join("pod")).unwrap();
@@ -337,7 +337,7 @@ mod tests {
         fs::create_dir_all(pod.volume().join("a/b")).unwrap();
         let base = pod.volume().canonicalize().unwrap();
         let resolved = base.join("a/b").canonicalize().unwrap();
-        // After it was resolved, and before it is opened.
+        // After resolving, but before opening.
         fs::remove_dir_all(base.join("a")).unwrap();
         symlink(pod.0.path().join("secret"), base.join("a")).unwrap();
         fs::create_dir(pod.0.path().join("secret/b")).unwrap();

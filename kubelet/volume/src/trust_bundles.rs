@@ -1,5 +1,5 @@
-//! The certificates of trust bundles, as pods find them in a file: each one once, and
-//! nothing but certificates.
+//! The certificates of trust bundles, as written to files for pods: each certificate once, and
+//! nothing else.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,7 +20,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, pem::PemObject as _};
 
 use super::VolumeError;
 
-/// Why there are no certificates; in upstream's words.
+/// Why there are no certificates; upstream's wording.
 #[derive(Debug, thiserror::Error)]
 enum TrustBundleError {
     #[error("while getting ClusterTrustBundle: {0}")]
@@ -39,13 +39,13 @@ impl From<TrustBundleError> for VolumeError {
     }
 }
 
-/// An order of certificates that nobody can rely on: another one in each run of the
-/// kubelet, and the same one throughout a run, whatever else comes or goes.
+/// A deliberately unreliable order of certificates. It differs between runs of the kubelet, but
+/// during a run it does not change when certificates are added or removed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Order(u64);
 
 impl Order {
-    /// That of this run.
+    /// The order for this run of the kubelet.
     pub(super) fn of_this_run() -> Self {
         Self(repeatable::random())
     }
@@ -58,8 +58,7 @@ impl Order {
     }
 }
 
-/// The certificates that `source` asks for, as PEM; empty if it is optional and there are
-/// none.
+/// The certificates that `source` selects, as PEM; empty if it is optional and there are none.
 pub(super) async fn certificates(
     objects: &dyn Objects,
     source: &ClusterTrustBundleProjection,
@@ -89,7 +88,7 @@ async fn bundles(
     let selector = selector.transpose().map_err(TrustBundleError::Selector)?;
     let mut bundles = objects.cluster_trust_bundles_of(signer_name).await?;
     let unlabelled = BTreeMap::new();
-    // Without a selector none is selected; an empty one selects all.
+    // A missing selector selects nothing; an empty one selects everything.
     bundles.retain(|bundle| {
         let labels = bundle.metadata.labels.as_ref().unwrap_or(&unlabelled);
         selector.as_ref().is_some_and(|one| one.matches(labels))
@@ -100,16 +99,16 @@ async fn bundles(
     Ok(bundles)
 }
 
-/// The certificates of all bundles, without what else is in them.
+/// The certificates of all bundles, without anything else in these.
 fn merged(bundles: &[Arc<ClusterTrustBundle>], order: Order) -> String {
     let mut certificates = BTreeSet::new();
     for bundle in bundles {
-        // No line of a certificate has a colon, and all headers have one.
+        // Removes PEM headers, which all contain a colon; lines of certificates never do.
         let lines = bundle.spec.trust_bundle.lines();
         let lines: Vec<&str> = lines.filter(|line| !line.contains(':')).collect();
         let text = lines.join("\n");
         let found = CertificateDer::pem_slice_iter(text.as_bytes());
-        // The API server takes no bundle with others than whole ones.
+        // Malformed certificates are skipped; the API server rejects bundles that contain any.
         certificates.extend(found.filter_map(Result::ok).map(|one| one.to_vec()));
     }
     let mut certificates: Vec<Vec<u8>> = certificates.into_iter().collect();
@@ -139,7 +138,7 @@ mod tests {
         pem::encode("CERTIFICATE", &[number; 100])
     }
 
-    /// Those that are in a file.
+    /// The certificates in a file, by their numbers.
     fn numbers(file: &str) -> Vec<u8> {
         let found = CertificateDer::pem_slice_iter(file.as_bytes());
         found.map(|certificate| certificate.unwrap()[0]).collect()
@@ -186,14 +185,14 @@ mod tests {
         let order = of(&all, 1);
         assert_eq!(of(&backwards, 1), order);
         assert_ne!(of(&all, 2), order);
-        // One that comes leaves the others where they were.
+        // A new certificate does not reorder the others.
         let mut fewer = of(&all[1..], 1);
         let at = order.iter().position(|number| *number == 1).unwrap();
         fewer.insert(at, 1);
         assert_eq!(fewer, order);
     }
 
-    /// What comes of a source, in a cluster of four bundles.
+    /// The certificates for a source, in a cluster with four bundles.
     async fn outcome(source: Value) -> Result<Vec<u8>, String> {
         let server = ByPath::new();
         for (number, name, signer, label) in [
@@ -246,7 +245,7 @@ mod tests {
         let requirement = json!({"key": "label", "operator": "NotIn", "values": ["b"]});
         let selector = json!({"matchExpressions": [requirement]});
         assert_eq!(outcome(signer(selector)).await.unwrap(), [2]);
-        // No selector is one that selects nothing.
+        // A missing selector selects nothing.
         let mut nothing = signer(Value::Null);
         assert_eq!(
             outcome(nothing.clone()).await.unwrap_err(),

@@ -1,5 +1,4 @@
-//! What pods want of volumes, and what there is: the state that the volume manager
-//! reconciles.
+//! The desired and the actual state of volumes, which the volume manager reconciles.
 
 mod attempts;
 mod devices;
@@ -18,19 +17,19 @@ use super::{
     plugin::{Device, MountRequest, Mounted, PodVolume},
 };
 
-/// Everything that is known of volumes on this node.
+/// The state of all volumes on this node.
 #[derive(Debug, Default)]
 pub(super) struct World {
-    /// What each pod calls its volumes.
+    /// The volumes of each pod, by their names in its spec.
     names: BTreeMap<PodUid, BTreeMap<String, PodVolume>>,
     mounts: BTreeMap<PodVolume, Mount>,
     devices: BTreeMap<Device, DeviceState>,
-    /// Unique names of what has to be attached to the node, as long as it has something of
-    /// it or is to have.
+    /// Unique names of the volumes that must stay attached, for as long as the node uses the device
+    /// or is going to use it.
     attachments: BTreeMap<Device, String>,
-    /// It is known what an earlier kubelet left.
+    /// The volumes of an earlier kubelet have been discovered.
     found_all: bool,
-    /// Pods that want something have said so: devices that none has named are left over.
+    /// All pod sources have been read: devices that no pod has named are orphans.
     settled: bool,
 }
 
@@ -40,7 +39,7 @@ struct Mount {
     wanted: Wanted,
     actual: Actual,
     device: Option<Device>,
-    /// It is set up, and to be brought up to date.
+    /// Set up, but due for a refresh or an expansion.
     refresh: bool,
     growth: Known,
     attempts: Attempts,
@@ -50,51 +49,51 @@ struct Mount {
 enum Wanted {
     Yes(Arc<MountRequest>),
     No,
-    /// An earlier kubelet set it up, and its pod was not heard of yet.
+    /// Set up by an earlier kubelet; the pod has not been seen yet.
     NotKnown,
 }
 
 #[derive(Debug)]
 enum Actual {
     Absent,
-    /// Something of it may be there.
+    /// May be partly set up.
     Uncertain,
     Mounted(Mounted),
 }
 
 #[derive(Debug, Default)]
 struct DeviceState {
-    /// `None` when it is not known.
+    /// `None` if unknown.
     staged: Option<bool>,
-    /// The SELinux label that it was staged with last.
+    /// SELinux label of the last attempt to stage it.
     selinux_label: Option<String>,
-    /// How many pods it is being taken away from.
+    /// Number of its volumes that are being torn down.
     tearing_down: usize,
-    /// A pod had it, and has given it back.
+    /// A pod's volume on it has been torn down.
     is_given_back: bool,
     attempts: Attempts,
 }
 
-/// What is known of what a pod wants.
+/// Whether all volumes of a pod could be resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wants {
     All,
-    /// What is behind the other volumes could not be found out now.
+    /// The sources of the other volumes are currently unknown.
     Some,
 }
 
-/// Something to do for a volume.
+/// An operation on a volume.
 #[derive(Clone, Debug)]
 pub(super) enum Job {
-    /// Set it up, or bring it up to date; stage its device before when that is not done.
+    /// Sets up or refreshes a volume; stages its device first if necessary.
     SetUp {
         request: Arc<MountRequest>,
         stage: bool,
-        /// It is not there for its pod yet.
+        /// The volume is not set up for its pod yet.
         first: bool,
-        /// One pod alone may have it, and another one has, or may have.
+        /// The volume is `ReadWriteOncePod`, and another pod has it or may have it.
         conflicts: bool,
-        /// It is to grow then.
+        /// Expands the volume after the set-up.
         grow: Option<Known>,
     },
     TearDown {
@@ -105,9 +104,9 @@ pub(super) enum Job {
 }
 
 impl World {
-    /// A pod wants these volumes, by the names of its spec, and no other unless they are
-    /// only some: then it keeps what it has. What of them is to be kept up to date is
-    /// brought there.
+    /// Sets the volumes that a pod wants, by their names in its spec. With `Wants::Some`, the pod
+    /// keeps its other volumes too. Mounted volumes that refresh or grow become due for another
+    /// set-up.
     pub(super) fn want(&mut self, uid: &PodUid, wanted: Vec<(MountRequest, bool)>, wants: Wants) {
         let mut names = match wants {
             Wants::All => BTreeMap::new(),
@@ -153,7 +152,7 @@ impl World {
         }
     }
 
-    /// A pod is over: it wants none of its volumes.
+    /// The pod has ended: it wants no volumes any more.
     pub(super) fn release(&mut self, uid: &PodUid) {
         self.names.remove(uid);
         for (_, mount) in self.mounts_of(uid) {
@@ -162,7 +161,7 @@ impl World {
         self.mounts.retain(|_, mount| !mount.is_done());
     }
 
-    /// A volume is on disk that may or may not be in order.
+    /// Records a volume found on disk, which may be incomplete.
     pub(super) fn found(&mut self, volume: PodVolume, device: Option<(Device, Option<String>)>) {
         let device = device.map(|(device, attachment)| {
             self.found_device(device.clone(), attachment);
@@ -178,31 +177,31 @@ impl World {
         });
     }
 
-    /// A device is on disk that may or may not be staged.
+    /// Records a device found on disk, which may or may not be staged.
     pub(super) fn found_device(&mut self, device: Device, attachment: Option<String>) {
         let is_wanted = self.mounts.values().any(|mount| {
             matches!(mount.wanted, Wanted::Yes(_)) && mount.device.as_ref() == Some(&device)
         });
-        // A pod that wants it knows better.
+        // The request of a pod that wants the device takes precedence.
         if let Some(name) = attachment.filter(|_| !is_wanted) {
             self.attachments.insert(device.clone(), name);
         }
         self.devices.entry(device).or_default();
     }
 
-    /// Everything that is on disk was found.
+    /// Everything on disk has been recorded.
     pub(super) fn found_all(&mut self) {
         self.found_all = true;
     }
 
-    /// Unique names of what has to be attached to the node, once that is known.
+    /// Unique names of the volumes that must be attached to the node; `None` until discovery has
+    /// finished.
     pub(super) fn in_use(&self) -> Option<Vec<String>> {
         let names: BTreeSet<&String> = self.attachments.values().collect();
         self.found_all.then(|| names.into_iter().cloned().collect())
     }
 
-    /// Volumes that pods have or are to have, by plugin and by which of the two it is, as
-    /// upstream names that.
+    /// Numbers of mounted and of wanted volumes, by plugin and upstream's name of the state.
     pub(super) fn counts(&self) -> BTreeMap<(String, &'static str), usize> {
         let mut counts = BTreeMap::new();
         for (volume, mount) in &self.mounts {
@@ -219,7 +218,7 @@ impl World {
         counts
     }
 
-    /// What waits for these to be attached is set up now.
+    /// Immediately retries the volumes that wait for these attachments.
     pub(super) fn retry(&mut self, attachments: &BTreeSet<&String>) {
         for mount in self.mounts.values_mut() {
             let Wanted::Yes(request) = &mount.wanted else {
@@ -232,7 +231,7 @@ impl World {
         }
     }
 
-    /// Every pod that wants something has said so.
+    /// All pods that want volumes have been seen.
     pub(super) fn settle(&mut self) {
         self.settled = true;
     }
@@ -243,7 +242,7 @@ impl World {
             .filter(move |(volume, _)| volume.uid == *uid)
     }
 
-    /// Of `names`, those that are not there for the pod.
+    /// Returns those of `names` that are not mounted for the pod.
     pub(super) fn unmounted(&self, uid: &PodUid, names: &[String]) -> Vec<String> {
         let unmounted = names
             .iter()
@@ -251,7 +250,7 @@ impl World {
         unmounted.cloned().collect()
     }
 
-    /// What a pod has by a name, and what it was asked for as.
+    /// A mounted volume of a pod by its name, with its request.
     pub(super) fn mounted(
         &self,
         uid: &PodUid,
@@ -264,13 +263,13 @@ impl World {
         }
     }
 
-    /// What a pod still has, or may have, on the node.
+    /// Volumes of a pod that are, or may be, still on the node.
     pub(super) fn left(&self, uid: &PodUid) -> Vec<String> {
         let mounts = self.mounts.iter().filter(|(volume, _)| volume.uid == *uid);
         mounts.map(|(volume, _)| volume.to_string()).collect()
     }
 
-    /// Why operations on the volumes of a pod fail.
+    /// Errors of the last operations on a pod's volumes.
     pub(super) fn errors(&self, uid: &PodUid) -> Vec<String> {
         let mounts = self.mounts.iter().filter(|(volume, _)| volume.uid == *uid);
         mounts
@@ -281,7 +280,7 @@ impl World {
             .collect()
     }
 
-    /// Everything that can be begun now, marked as begun, and when something else can.
+    /// Marks and returns the operations that are due, and when the next one is.
     pub(super) fn begin(&mut self, now: Instant) -> (Vec<Job>, Option<Instant>) {
         let mut jobs = Vec::new();
         let mut next = None;
@@ -337,7 +336,7 @@ impl World {
         (jobs, next)
     }
 
-    /// What is known now of how a volume grows on this node, for all of its pods.
+    /// Records how far a volume has grown, for all pods that use it on this node.
     pub(super) fn note_growth(&mut self, volume: &PodVolume, known: Known) {
         let mount = self.mounts.get(volume);
         let device = mount.and_then(|mount| mount.device.clone());
@@ -348,7 +347,7 @@ impl World {
         }
     }
 
-    /// A job ended.
+    /// Records the result of an operation.
     pub(super) fn end(&mut self, job: &Job, result: Result<Option<Mounted>, String>) {
         let now = Instant::now();
         let error = result.as_ref().err().cloned();
@@ -416,7 +415,7 @@ impl World {
 }
 
 impl Mount {
-    /// What is known of a volume that has less than it is to have.
+    /// The growth state, if the volume is smaller than its capacity and can be expanded now.
     fn growth(&self, request: &MountRequest) -> Option<Known> {
         let capacity = request.spec.capacity.as_ref()?;
         let grows = self.growth.size < Some(capacity.bytes) && !self.growth.is_in_use;
@@ -431,7 +430,7 @@ impl Mount {
         self.refresh = false;
     }
 
-    /// Whether there is nothing of it, and nobody wants it.
+    /// Whether the volume is unwanted, torn down and idle.
     const fn is_done(&self) -> bool {
         matches!(self.wanted, Wanted::No)
             && matches!(self.actual, Actual::Absent)

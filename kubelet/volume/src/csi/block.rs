@@ -1,9 +1,9 @@
-//! Volumes that pods see as devices, below `plugins/kubernetes.io/csi/volumeDevices`:
-//! * `<volume>/data` has `vol_data.json`, and a file for each pod whose device is being
-//!   taken away,
-//! * `staging/<volume>` is what the driver stages in,
-//! * `publish/<volume>/<uid>` is the device that it publishes for a pod, to which
-//!   `pods/<uid>/volumeDevices/kubernetes.io~csi/<volume>` links.
+//! Volumes that pods use as block devices, below `plugins/kubernetes.io/csi/volumeDevices`:
+//! * `<volume>/data` has `vol_data.json`, and a marker file for each pod whose device is being
+//!   unpublished,
+//! * `staging/<volume>` is the staging path for the driver,
+//! * `publish/<volume>/<uid>` is the device that the driver publishes for a pod; the symlink
+//!   `pods/<uid>/volumeDevices/kubernetes.io~csi/<volume>` leads to it.
 
 use std::{
     fs, io,
@@ -31,9 +31,9 @@ use crate::{
     plugin::{FoundDevice, MountRequest, Mounted, PodVolume},
 };
 
-/// Name of the directory of everything here.
+/// Name of the directory that holds all of these.
 pub(super) const DIR: &str = "volumeDevices";
-/// Of a volume, in its own directory.
+/// Subdirectory of a volume's own directory.
 const DATA: &str = "data";
 const STAGING: &str = "staging";
 const PUBLISH: &str = "publish";
@@ -43,14 +43,14 @@ pub(super) fn device_name(volume: &str) -> String {
     format!("{DIR}/{volume}")
 }
 
-/// The volume of a device that [`device_name`] has named.
+/// The volume of a device whose name is from [`device_name`].
 pub(super) fn volume_name(device: &str) -> Option<&str> {
     device.strip_prefix(DIR)?.strip_prefix('/')
 }
 
-/// Where the parts of a volume are.
+/// The paths of a volume.
 struct Paths {
-    /// What is kept of it.
+    /// The volume's own directory.
     volume: PathBuf,
     data: PathBuf,
     staging: PathBuf,
@@ -62,12 +62,12 @@ impl Paths {
         self.publish.join(uid.as_str())
     }
 
-    /// Tells that the driver was asked to take the pod's device away.
+    /// Marks that the driver was asked to unpublish the pod's device.
     fn ending(&self, uid: &PodUid) -> PathBuf {
         self.data.join(format!("{uid}.ending"))
     }
 
-    /// Where upstream shows the pod's device once more, and keeps it open by a loop device.
+    /// Where upstream exposes the pod's device once more and holds it open with a loop device.
     fn held(&self, uid: &PodUid) -> PathBuf {
         self.volume.join("dev").join(uid.as_str())
     }
@@ -84,7 +84,7 @@ impl Csi {
         }
     }
 
-    /// Where a volume is staged, and where it is published for a pod.
+    /// The path that a volume is staged at, and the path that it is published at for a pod.
     pub(super) fn block_targets(&self, request: &MountRequest) -> (PathBuf, PathBuf) {
         let paths = self.block_paths(request.spec.inner_name());
         let published = paths.published(&request.volume.uid);
@@ -110,7 +110,7 @@ impl Csi {
         let secret = source.stage_secret.as_ref().filter(|_| stages);
         let secrets = self.secrets("NodeStageSecretRef", secret).await?;
         let data = self.pod_data(request, &source);
-        // Publishing needs it too.
+        // Publishing needs the record too.
         let begun = begin(&paths.data, &paths.staging, stages, data).await?;
         if !stages {
             return Ok(());
@@ -128,7 +128,7 @@ impl Csi {
         end(begun, &paths.data, &paths.staging, staged).await
     }
 
-    /// Unstages another volume that had the same name.
+    /// Unstages a different volume that had the same name.
     async fn give_back_predecessor(
         &self,
         name: &str,
@@ -226,14 +226,14 @@ impl Csi {
         }
         blocking_at(&published.clone(), move || {
             mount::clean_up(&published)?;
-            // It tells that there is something to give back.
+            // Only removed after the device, because the link marks the volume as possibly mapped.
             mount::remove_mount_point(&link)?;
             mount::remove_mount_point(&ending)
         })
         .await
     }
 
-    /// Undoes the staging of a volume, and removes what is left of it.
+    /// Unstages a volume, and removes everything that is left of it.
     pub(super) async fn unstage_block(&self, volume: &str) -> Result<(), VolumeError> {
         let paths = self.block_paths(volume);
         let staging = paths.staging.clone();
@@ -258,7 +258,7 @@ impl Csi {
         .await
     }
 
-    /// The device that a volume uses.
+    /// The device of a volume.
     pub(super) async fn device_of_block(
         &self,
         volume: &PodVolume,
@@ -272,7 +272,7 @@ impl Csi {
         .await
     }
 
-    /// The devices of volumes that something is kept of.
+    /// The devices of all volumes that have a directory.
     pub(super) async fn blocks_on_disk(&self) -> Result<Vec<FoundDevice>, VolumeError> {
         let dir = self.dir().join(DIR);
         blocking_on_own_files(move || {
@@ -289,22 +289,22 @@ impl Csi {
     }
 }
 
-/// Whether the pod has the device that is published for it, and keeps it.
+/// Whether the pod has its published device, and the device is not being unpublished.
 async fn is_mapped(request: &MountRequest, paths: &Paths) -> Result<bool, VolumeError> {
     let (link, uid) = (request.dir.clone(), &request.volume.uid);
     let (published, ending) = (paths.published(uid), paths.ending(uid));
     blocking_on_own_files(move || {
         let is_linked = fs::read_link(&link).is_ok_and(|target| target == published);
         let found = fs::metadata(&published);
-        // After a restart of the node it is an empty file.
+        // After a reboot of the node it is an empty file.
         let is_device = found.is_ok_and(|found| found.file_type().is_block_device());
         Ok(is_linked && is_device && !ending.exists())
     })
     .await
 }
 
-/// Makes the link by which containers get the device. It tells that the pod has, or may
-/// have, the volume, so it is there before the device.
+/// Creates the symlink through which containers get the device. The symlink is created before the
+/// device, because it marks the volume as possibly mapped.
 fn map(link: &Path, published: &Path) -> Result<(), VolumeError> {
     if fs::read_link(link).is_ok_and(|target| target == published) {
         return Ok(());

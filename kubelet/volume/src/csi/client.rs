@@ -1,4 +1,4 @@
-//! The node service of a CSI driver, for one operation on one volume.
+//! Client of a CSI driver's node service, for one operation on one volume.
 
 use std::{path::Path, time::Duration};
 
@@ -15,29 +15,29 @@ use tonic::{Code, Response, Status, transport::Channel};
 use super::driver_channel::{DriverChannel, Refusal};
 use crate::VolumeError;
 
-/// How long an operation, which may be more than one call, may take, as upstream.
+/// The deadline of an operation, which may consist of several calls, as upstream.
 const OPERATION_LIMIT: Duration = Duration::from_secs(2 * 60);
 
-/// Why a driver did not do what it was asked for.
+/// Why a request to a driver failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CsiError {
-    /// It has not registered, or is gone.
+    /// The driver has not registered, or is gone.
     #[error("driver name {0} not found in the list of registered CSI drivers")]
     NotRegistered(String),
-    /// It said no, or nothing.
+    /// The driver returned an error, or did not answer.
     #[error("{rpc}: rpc error: code = {:?} desc = {}", status.code(), status.message())]
     Call {
-        /// What was called.
+        /// Name of the call.
         rpc: &'static str,
-        /// What came back, or was made of what did.
+        /// Its status, possibly generated on the kubelet's side.
         status: Box<Status>,
-        /// The driver said so itself.
+        /// The status was sent by the driver itself.
         is_refusal: bool,
     },
 }
 
 impl CsiError {
-    /// What the driver itself said.
+    /// The status code, if the driver itself sent it.
     fn refusal(&self) -> Option<Code> {
         match self {
             Self::Call {
@@ -49,8 +49,8 @@ impl CsiError {
         }
     }
 
-    /// Whether it is certain that nothing is being done: after any other error the driver
-    /// may still be at it, or have done it.
+    /// Whether the operation is certainly not in progress. After any other error, the driver may
+    /// still be working on it or may have completed it.
     pub(super) fn is_final(&self) -> bool {
         self.refusal().is_some_and(|code| {
             !matches!(
@@ -64,7 +64,7 @@ impl CsiError {
         })
     }
 
-    /// Whether the volume is in a state in which this cannot be done.
+    /// Whether the state of the volume does not allow the operation.
     pub(super) fn is_failed_precondition(&self) -> bool {
         self.refusal() == Some(Code::FailedPrecondition)
     }
@@ -74,7 +74,7 @@ impl CsiError {
         self.refusal() == Some(Code::NotFound)
     }
 
-    /// Whether the volume can never become what was asked for.
+    /// Whether the request can never succeed.
     pub(super) fn is_infeasible(&self) -> bool {
         matches!(
             self.refusal(),
@@ -89,7 +89,7 @@ impl From<CsiError> for VolumeError {
     }
 }
 
-/// What a driver can do on a node.
+/// The capabilities of a driver's node service.
 #[derive(Clone, Debug)]
 pub(super) struct Capabilities(Vec<Capability>);
 
@@ -99,7 +99,7 @@ impl Capabilities {
     }
 }
 
-/// A client whose calls together have one deadline.
+/// A client with one deadline for all of its calls.
 #[derive(Clone, Debug)]
 pub(super) struct NodeClient {
     channel: Channel,
@@ -170,7 +170,7 @@ impl NodeClient {
         self.call("NodeExpandVolume", refusal, call).await.map(drop)
     }
 
-    /// A client for one call, and what tells whether the driver refuses it.
+    /// A client for one call, and a flag for whether the driver refuses it.
     fn client(&self) -> (node_client::NodeClient<DriverChannel>, Refusal) {
         let refusal = Refusal::default();
         let channel = DriverChannel::new(self.channel.clone(), refusal.clone());
@@ -196,7 +196,7 @@ impl NodeClient {
     }
 }
 
-/// A path as text, which gRPC requires.
+/// A path as a string, which gRPC requires.
 pub(super) fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
@@ -232,7 +232,7 @@ mod tests {
     async fn a_driver_that_does_not_answer_is_given_up() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("csi.sock");
-        // Nobody accepts.
+        // Nothing accepts connections.
         let listener = tokio::net::UnixListener::bind(&path).unwrap();
         let begun = Instant::now();
         let error = NodeClient::new(&path).info().await.unwrap_err();

@@ -1,4 +1,4 @@
-//! What a driver is told beside the volume: what attaching it came to, its secrets, and the
+//! What a driver gets in addition to the volume: the result of attaching it, its secrets, and the
 //! pod with its tokens.
 
 use std::collections::BTreeMap;
@@ -13,11 +13,12 @@ use super::{
 };
 use crate::VolumeError;
 
-/// Texts by name, as CSI has them everywhere.
+/// A string map, as used throughout CSI.
 pub(super) type Texts = BTreeMap<String, String>;
 
 impl Csi {
-    /// What attaching the volume to this node came to.
+    /// The metadata from attaching the volume to this node; empty if it is not attached by a
+    /// controller.
     pub(super) async fn publish_context(
         &self,
         source: &Source,
@@ -56,8 +57,8 @@ impl Csi {
         }
     }
 
-    /// What this node's object does not say yet of a volume, by which the controller knows
-    /// that it must not detach it, and the kubelet that it did attach it.
+    /// What the node's status still lacks for a volume to be used. Its `volumesInUse` tells the
+    /// controller not to detach the volume, and its `volumesAttached` confirms that it is attached.
     async fn missing_in_node(&self, source: &Source) -> Result<Option<&'static str>, VolumeError> {
         let objects = &*self.host.objects;
         if objects.is_standalone() {
@@ -81,7 +82,7 @@ impl Csi {
         })
     }
 
-    /// The keys of a secret that the volume refers to in a field.
+    /// The contents of the secret that a field of the volume refers to.
     pub(super) async fn secrets(
         &self,
         field: &'static str,
@@ -103,7 +104,7 @@ impl Csi {
             .collect())
     }
 
-    /// The tokens of the pod's service account that the driver asks for.
+    /// The tokens of the pod's service account that the driver requests.
     pub(super) async fn tokens(&self, pod: &Pod, policy: &Policy) -> Result<Texts, VolumeError> {
         let mut tokens = BTreeMap::new();
         for request in policy.token_requests() {
@@ -126,7 +127,7 @@ impl Csi {
     }
 }
 
-/// What a driver is told of the pod.
+/// The information about a pod for a driver.
 pub(super) fn pod_info(pod: &Pod, lifecycle: Lifecycle) -> Texts {
     let account = pod.spec.as_ref();
     let account = account.and_then(|spec| spec.service_account_name.clone());

@@ -1,6 +1,5 @@
-//! What the cluster is told of the CSI drivers on this node: by its `CSINode` object, by
-//! an annotation of the node that has the drivers' ids for it, and by labels of its
-//! place in the drivers' topologies.
+//! Publication of this node's CSI drivers: in its `CSINode` object, in a node annotation with the
+//! drivers' ids for the node, and in node labels with its topology segments.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,99 +29,99 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-/// Ids of the node by driver, as JSON.
+/// Annotation with the node's ids by driver, as JSON.
 const NODE_IDS: &str = "csi.volume.kubernetes.io/nodeid";
-/// Plugins of old whose volumes the kubelet translates for CSI drivers: this one translates
-/// none, and whoever had the node before may have said otherwise.
+/// Annotation with the in-tree plugins whose volumes the kubelet translates to CSI. This kubelet
+/// translates none, and removes what an earlier kubelet on this node may have written.
 const MIGRATED: &str = "storage.alpha.kubernetes.io/migrated-plugins";
-/// Attempts at one change, and the delay after the first, with which each further one
-/// grows five times; as upstream.
+/// Attempts per change, and the delay after the first one, which grows fivefold with each further
+/// attempt; as upstream.
 const TRIES: u32 = 4;
 const FIRST_RETRY: Duration = Duration::from_millis(10);
-/// Delays between changes that were given up.
+/// Back-off between changes whose attempts all failed.
 const RETRY_BASE: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
-/// What a driver says of this node.
+/// A driver's description of this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DriverInfo {
-    /// The driver.
+    /// Name of the driver.
     pub name: String,
-    /// What it calls the node.
+    /// The driver's id for the node.
     pub node_id: String,
-    /// Most volumes that the node can have; any number when it is 0.
+    /// Maximum number of volumes on the node; 0 means unlimited.
     pub max_volumes: i64,
-    /// The node's place in the driver's topology, by label.
+    /// Topology segments of the node, by label.
     pub topology: BTreeMap<String, String>,
 }
 
-/// Why the cluster could not be told.
+/// Why a change could not be published.
 #[derive(Debug, thiserror::Error)]
 pub enum CsiNodeError {
-    /// The driver says nothing of use.
+    /// The driver reported no node id.
     #[error("error adding CSI driver node info: driverNodeID must not be empty")]
     NoNodeId,
     /// The node is not registered yet.
     #[error("this node's object is not known yet")]
     NodeUnknown,
-    /// Somebody has written what cannot be read.
+    /// The annotation with the node's ids is malformed.
     #[error("failed to parse node's \"{NODE_IDS}\" annotation value ({value:?}): {source}")]
     Annotation {
         /// Its value.
         value: String,
-        /// What is wrong with it.
+        /// The parse error.
         source: serde_json::Error,
     },
-    /// The node is said to be elsewhere.
+    /// The node already has another value for a topology label.
     #[error(
         "detected topology value collision: driver reported {label:?}:{reported:?} but existing label is {label:?}:{existing:?}"
     )]
     Collision {
         /// The label.
         label: String,
-        /// What the driver says.
+        /// The driver's value.
         reported: String,
-        /// What the node says.
+        /// The node's value.
         existing: String,
     },
-    /// There was an object of another node of this name. It is gone now.
+    /// The `CSINode` belonged to another node of this name. It has been deleted.
     #[error("CSINode {0:?} was owned by different node, deleted it")]
     OtherOwner(String),
-    /// The node cannot be read or written.
+    /// The node object cannot be read or written.
     #[error("error updating Node object with CSI driver node info: {0}")]
     Node(#[source] ApiError),
-    /// The node's `CSINode` cannot be read or written.
+    /// The `CSINode` object cannot be read or written.
     #[error("error updating CSINode object with CSI driver node info: {0}")]
     CsiNode(#[source] ApiError),
 }
 
-/// What to tell.
+/// A change to publish.
 #[derive(Clone, Copy, Debug)]
 enum Change<'a> {
-    /// That there is a node.
+    /// Ensure that the `CSINode` exists.
     Begin,
     Install(&'a DriverInfo),
     Uninstall(&'a str),
 }
 
-/// Tells the cluster of the drivers on this node. Its [`run`](Self::run) tells of the node
-/// itself, and of drivers that are gone.
+/// Publishes the drivers on this node. [`run`](Self::run) creates the `CSINode` object, and
+/// withdraws drivers that are gone.
 #[derive(Debug)]
 pub struct CsiNodeKeeper {
     node_name: String,
     nodes: Api<Node>,
     csi_nodes: Api<CSINode>,
     node: watch::Receiver<Option<Arc<Node>>>,
-    /// One change is made at a time.
+    /// Serialises changes.
     turn: tokio::sync::Mutex<()>,
-    /// Drivers that the cluster is yet to be told of that they are gone.
+    /// Drivers that are gone, but are still published.
     gone: Mutex<BTreeSet<String>>,
     changed: Notify,
     problem: Mutex<Option<String>>,
 }
 
 impl CsiNodeKeeper {
-    /// A keeper that has told nothing yet of the node, which is `None` until it is known.
+    /// A keeper that has published nothing yet. `node` is `None` until the node is known.
     pub fn new(client: Client, node_name: &str, node: watch::Receiver<Option<Arc<Node>>>) -> Self {
         Self {
             node_name: node_name.to_owned(),
@@ -136,16 +135,16 @@ impl CsiNodeKeeper {
         }
     }
 
-    /// Why the node is not ready for pods: the scheduler does not know yet what volumes it
-    /// can have.
+    /// Why the node is not ready: without a `CSINode` the scheduler does not know which volumes the
+    /// node can have.
     pub fn problem(&self) -> Option<String> {
         self.problem.lock().clone()
     }
 
-    /// Tells of a driver that is there.
+    /// Publishes a driver.
     ///
     /// # Errors
-    /// The cluster does not know it, or not all of it.
+    /// The driver was not published, or only in part.
     pub async fn install(&self, driver: &DriverInfo) -> Result<(), CsiNodeError> {
         if driver.node_id.is_empty() {
             return Err(CsiNodeError::NoNodeId);
@@ -153,20 +152,20 @@ impl CsiNodeKeeper {
         self.make(Change::Install(driver)).await
     }
 
-    /// Has it told that a driver is gone, unless it comes back before.
+    /// Starts to withdraw a driver that is gone, unless it comes back first.
     pub fn uninstall(&self, driver: &str) {
         self.gone.lock().insert(driver.to_owned());
         self.changed.notify_one();
     }
 
-    /// Tells of the node, and of drivers that are gone, until cancelled.
+    /// Creates the `CSINode` and withdraws drivers that are gone, until cancelled.
     pub async fn run(&self, cancel: CancellationToken) {
         cancel.run_until_cancelled(self.keep()).await;
     }
 
     async fn keep(&self) {
         let mut delay = RETRY_BASE;
-        // Fails when nobody follows the node any more.
+        // Fails when the node is not watched any more.
         if self.node.clone().wait_for(Option::is_some).await.is_err() {
             return;
         }
@@ -193,7 +192,8 @@ impl CsiNodeKeeper {
         }
     }
 
-    /// The transport has said it already when the server is away.
+    /// Logs an error; at debug level if the server is unreachable, as the transport has logged
+    /// that.
     fn report(&self, what: &str, error: &CsiNodeError) {
         match error {
             CsiNodeError::Node(cause) | CsiNodeError::CsiNode(cause) if cause.is_unreachable() => {
@@ -203,13 +203,13 @@ impl CsiNodeKeeper {
         }
     }
 
-    /// Makes a change, in a few attempts.
+    /// Makes a change, with a few attempts.
     async fn make(&self, change: Change<'_>) -> Result<(), CsiNodeError> {
         let _turn = self.turn.lock().await;
         let was_gone = match change {
             Change::Begin => false,
             Change::Install(driver) => self.gone.lock().remove(&driver.name),
-            // It may have come back meanwhile.
+            // It may have come back in the meantime.
             Change::Uninstall(driver) if !self.gone.lock().contains(driver) => return Ok(()),
             Change::Uninstall(_) => true,
         };
@@ -259,7 +259,7 @@ impl CsiNodeKeeper {
             return Ok(());
         };
         let (params, patch) = (PatchParams::default(), Patch::Merge(&patch));
-        // With its status, as upstream: some may write that alone.
+        // Through the status subresource, as upstream: some clients may only write that.
         let patched = self.nodes.patch_status(&self.node_name, &params, &patch);
         ask(patched).await.map_err(CsiNodeError::Node)?;
         Ok(())
@@ -304,7 +304,7 @@ impl CsiNodeKeeper {
         uid.ok_or(CsiNodeError::NodeUnknown)
     }
 
-    /// Whether an object belongs to this node, and not to an earlier one of its name.
+    /// Whether an object belongs to this node, and not to an earlier node of the same name.
     fn is_ours(&self, metadata: &ObjectMeta) -> Result<bool, CsiNodeError> {
         let uid = self.uid()?;
         let mut owners = metadata.owner_references.iter().flatten();
@@ -335,7 +335,7 @@ fn new_csi_node(name: &str, uid: String) -> CSINode {
     }
 }
 
-/// Makes a change of a `CSINode`, if it is one.
+/// Applies a change to a `CSINode`.
 fn make(csi_node: &mut CSINode, change: Change<'_>) {
     let drivers = &mut csi_node.spec.drivers;
     match change {
@@ -374,7 +374,7 @@ fn entry(driver: &DriverInfo) -> CSINodeDriver {
     }
 }
 
-/// Whether two entries say the same.
+/// Whether two entries are equivalent.
 fn is_same(one: &CSINodeDriver, other: &CSINodeDriver) -> bool {
     fn parts(driver: &CSINodeDriver) -> (&str, &str, BTreeSet<&String>, Option<i32>) {
         let keys = driver.topology_keys.iter().flatten().collect();
@@ -384,7 +384,7 @@ fn is_same(one: &CSINodeDriver, other: &CSINodeDriver) -> bool {
     parts(one) == parts(other)
 }
 
-/// What of the node is to be changed; `None` when nothing is.
+/// The patch of the node for a change; `None` if nothing has to change.
 fn node_patch(node: &ObjectMeta, change: Change<'_>) -> Result<Option<Value>, CsiNodeError> {
     let annotations = node.annotations.as_ref();
     let value = annotations.and_then(|annotations| annotations.get(NODE_IDS));

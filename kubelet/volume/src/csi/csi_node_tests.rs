@@ -12,7 +12,7 @@ struct Setup {
 }
 
 impl Setup {
-    /// A keeper that runs on a node that is registered.
+    /// A running keeper on a registered node.
     fn new() -> Self {
         let server = ByPath::new();
         let node = watch::Sender::new(None);
@@ -28,7 +28,7 @@ impl Setup {
         setup
     }
 
-    /// Puts the node, with `labels`.
+    /// Creates or replaces the node, with `labels`.
     fn register(&self, labels: Value) {
         let node = json!({"metadata": {"name": "n", "labels": labels}});
         self.server.put(NODES, node);
@@ -37,13 +37,13 @@ impl Setup {
         self.node.send_replace(Some(Arc::new(node)));
     }
 
-    /// What says that an object is of the node.
+    /// The owner reference to the node.
     fn owner(&self) -> Value {
         let uid = &self.server.object(NODES, "n").unwrap()["metadata"]["uid"];
         json!({"apiVersion": "v1", "kind": "Node", "name": "n", "uid": uid})
     }
 
-    /// The ids and the place that the node says.
+    /// The node's ids by driver, and its labels.
     fn node(&self) -> (Value, Value) {
         let node = self.server.object(NODES, "n").unwrap();
         let ids = node["metadata"]["annotations"][NODE_IDS].as_str();
@@ -81,7 +81,7 @@ async fn the_cluster_knows_the_drivers_of_the_node() {
     let csi_node = setup.server.object(CSI_NODES, "n").unwrap();
     let owner = &csi_node["metadata"]["ownerReferences"][0];
     assert_eq!(*owner, setup.owner());
-    // No volume of a plugin of old is translated.
+    // In-tree volumes are not translated.
     assert_eq!(csi_node["metadata"]["annotations"][MIGRATED], Value::Null);
 
     let zoned = DriverInfo {
@@ -100,7 +100,7 @@ async fn the_cluster_knows_the_drivers_of_the_node() {
     ]);
     assert_eq!(setup.drivers(), known);
 
-    // What is known is not said again.
+    // Known information is not published again.
     let requests = setup.server.requests().len();
     setup.keeper.install(&zoned).await.unwrap();
     let again = setup.server.requests().split_off(requests);
@@ -191,7 +191,7 @@ async fn what_could_not_be_told_is_told_later() {
     setup.server.set_health(Health::Down);
     setup.keeper.uninstall("d");
     setup.settle().await;
-    // It is back before anybody was told that it was gone.
+    // The driver comes back before its withdrawal was published.
     setup.server.set_health(Health::Up);
     setup.keeper.install(&driver("d")).await.unwrap();
     setup.settle().await;

@@ -1,6 +1,6 @@
-//! The connection to a driver, which tells what the driver said from what the kubelet's own
-//! side made up: when a connection breaks, a call ends with a status that nobody sent, and
-//! its code is any.
+//! The connection to a driver. It distinguishes statuses that the driver sent from those generated
+//! on the kubelet's side: when a connection breaks, the call ends with a status that nobody sent,
+//! and its code may be any.
 
 use std::{
     sync::{
@@ -20,7 +20,7 @@ use tonic::{
 };
 use tower::Service;
 
-/// Whether a driver has refused a call, in words of its own.
+/// Whether the driver itself has refused a call.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Refusal(Arc<AtomicBool>);
 
@@ -29,7 +29,7 @@ impl Refusal {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Takes note of a status in headers or trailers.
+    /// Records an error status in headers or trailers.
     fn note(&self, headers: &HeaderMap) {
         let status = headers.get("grpc-status");
         let code = status.map(|status| Code::from_bytes(status.as_bytes()));
@@ -39,7 +39,7 @@ impl Refusal {
     }
 }
 
-/// A channel for one call, which notes what the driver says of it.
+/// A channel for one call, which records whether the driver refuses it.
 #[derive(Clone, Debug)]
 pub(super) struct DriverChannel {
     channel: Channel,

@@ -1,4 +1,4 @@
-//! The CSI drivers that have registered with this kubelet.
+//! The CSI drivers that are registered with this kubelet.
 
 use std::{collections::BTreeMap, fmt, path::PathBuf, str::FromStr};
 
@@ -6,16 +6,16 @@ use parking_lot::Mutex;
 
 use super::client::{CsiError, NodeClient};
 
-/// The drivers by their names.
+/// The drivers by name.
 #[derive(Debug, Default)]
 pub struct DriverStore(Mutex<BTreeMap<String, Driver>>);
 
-/// A driver. Two of one name are never of the same version.
+/// A driver. Drivers that have the same name differ in their versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Driver {
     /// Socket of its node service.
     pub(super) endpoint: PathBuf,
-    /// The newest version of CSI that it speaks.
+    /// The highest 1.x version of CSI that it supports.
     pub(super) version: Version,
 }
 
@@ -32,10 +32,10 @@ impl DriverStore {
         self.0.lock().get(name).map(|driver| driver.version.clone())
     }
 
-    /// Takes a driver, unless one of that name is there that is as new.
+    /// Adds a driver, unless one of the same name is at least as new.
     ///
     /// # Errors
-    /// The version of that one.
+    /// The version of the existing driver.
     pub(super) fn put(&self, name: &str, driver: Driver) -> Result<(), Version> {
         let mut drivers = self.0.lock();
         match drivers.get(name) {
@@ -47,7 +47,7 @@ impl DriverStore {
         }
     }
 
-    /// Forgets a driver unless another one of that name has taken its place.
+    /// Removes a driver, unless another one of the same name has replaced it.
     pub(super) fn remove(&self, name: &str, driver: &Driver) {
         let mut drivers = self.0.lock();
         if drivers.get(name) == Some(driver) {
@@ -56,12 +56,12 @@ impl DriverStore {
     }
 }
 
-/// A version: numbers, the first of which counts most. What follows them is not looked at.
+/// A version: numbers, the most significant first. Any suffix is ignored.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Version(Vec<u32>);
 
 impl Version {
-    /// The newest of a driver's versions that this kubelet speaks too: a 1.x.
+    /// The highest of a driver's versions that this kubelet supports: 1.x.
     pub(super) fn newest_supported(versions: &[String]) -> Result<Self, String> {
         let mut newest = None;
         let mut unread = None;

@@ -1,4 +1,4 @@
-//! Letting volumes have what they were given more of.
+//! Expansion of CSI volumes on the node.
 
 use cri_proto::csi::v1::{
     CapacityRange, NodeExpandVolumeRequest, node_service_capability::rpc::Type as Capability,
@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl Csi {
-    /// Asks the driver to let a volume that is ready grow, where it can do that on a node.
+    /// Asks the driver to expand a volume that is ready, if it supports that on nodes.
     pub(super) async fn grow(
         &self,
         request: &MountRequest,

@@ -1,8 +1,8 @@
-//! Volumes that pods see as directories:
+//! Volumes that pods use as directories:
 //! * staged at `plugins/kubernetes.io/csi/<driver>/<hash of the handle>/globalmount`,
 //! * published at `pods/<uid>/volumes/kubernetes.io~csi/<name>/mount`,
 //!
-//! each with its `vol_data.json` beside it.
+//! each with its `vol_data.json` next to it.
 
 use std::{
     io,
@@ -30,18 +30,18 @@ use crate::{
     plugin::{FoundDevice, MountRequest, Mounted, PodVolume},
 };
 
-/// Where the driver stages, in the directory of the device.
+/// Where the driver stages, below the directory of the device.
 const STAGED: &str = "globalmount";
-/// Where the driver publishes, in the volume's directory.
+/// Where the driver publishes, below the volume's directory.
 const PUBLISHED: &str = "mount";
 
-/// Name of the device that a volume's pods share: its directory, below the plugin's.
+/// Name of the device that a volume's pods share: its directory, relative to the plugin's.
 pub(super) fn device_name(driver: &str, handle: &str) -> String {
     format!("{driver}/{}", sha256(&[handle]))
 }
 
 impl Csi {
-    /// Where a persistent volume is staged.
+    /// Staging path of a persistent volume.
     pub(super) fn staging_path(&self, source: &Source) -> PathBuf {
         let name = device_name(&source.driver, &source.handle);
         self.dir().join(name).join(STAGED)
@@ -56,7 +56,7 @@ impl Csi {
         let target = self.staging_path(&source);
         let dir = self.dir().join(device_name(&source.driver, &source.handle));
         let published = Self::published_path(request);
-        // What is published was staged, or its driver stages nothing.
+        // A published volume has been staged, unless its driver does not stage.
         if is_ready(&request.dir, &published).await? {
             return Ok(());
         }
@@ -93,7 +93,7 @@ impl Csi {
         end(begun, &dir, &target, staged).await
     }
 
-    /// Undoes a staging with another SELinux label than that of the request: an earlier pod's.
+    /// Unstages a volume that was staged with a different SELinux label, for an earlier pod.
     async fn take_away_other_label(
         &self,
         request: &MountRequest,
@@ -123,7 +123,7 @@ impl Csi {
         let objects = &*self.host.objects;
         if is_ready(dir, &target).await? {
             let policy = Policy::of(&source.driver, objects).await;
-            // One that cannot be read now is no reason to disturb the pod.
+            // If the policy is unavailable, leave the pod alone.
             if !policy.is_ok_and(|policy| policy.requires_republish()) {
                 return Ok(Mounted::Path(target));
             }
@@ -177,7 +177,7 @@ impl Csi {
         Ok(Mounted::Path(target))
     }
 
-    /// What is written down of a volume for one pod.
+    /// The record of a volume for one pod.
     pub(super) fn pod_data(&self, request: &MountRequest, source: &Source) -> VolumeData {
         let node = &self.host.node_name;
         let mut data = VolumeData::new(&source.driver, &source.handle);
@@ -201,16 +201,16 @@ impl Csi {
                     target_path: text(&target),
                 };
                 undone(client.unpublish(request).await, &target).await?;
-                // One that was killed before it wrote down what it did has left it.
+                // A driver that was killed before it recorded its mount has left the mount behind.
                 unmount(&target).await?;
             }
-            // The driver was not asked for it yet, or no more has to be.
+            // The driver has not been asked to publish yet, or has unpublished the volume already.
             None => unmount(&target).await?,
         }
         remove(dir, target).await
     }
 
-    /// Undoes the staging of a device.
+    /// Unstages a device.
     pub(super) async fn unstage_directory(&self, device: &str) -> Result<(), VolumeError> {
         let dir = self.dir().join(device);
         let target = dir.join(STAGED);
@@ -260,7 +260,7 @@ impl Csi {
                 if driver == block::DIR || !path.is_dir() {
                     continue;
                 }
-                // What else is there is its driver's own.
+                // Other entries belong to the driver.
                 let devices = entries::children(&path)?.into_iter();
                 let devices = devices.filter(|(name, _)| is_sha256(name));
                 found.extend(devices.map(|(name, path)| FoundDevice {

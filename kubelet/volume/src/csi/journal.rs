@@ -1,4 +1,4 @@
-//! What is written down of a volume before its driver is asked for it, and after that.
+//! Records of volumes, written before and after their drivers are called.
 
 use std::{
     fs,
@@ -12,19 +12,19 @@ use tracing::warn;
 use super::{client::CsiError, volume_data::VolumeData};
 use crate::{VolumeError, blocking_at, blocking_on_own_files, mount};
 
-/// What is written down in a directory.
+/// The record in a directory.
 pub(super) async fn load(dir: &Path) -> Result<Option<VolumeData>, VolumeError> {
     let dir = dir.to_owned();
     blocking_on_own_files(move || VolumeData::load(&dir)).await
 }
 
-/// As [`load`], where it can be written anew.
+/// As [`load`], for callers that can write a new record: a partial one counts as missing.
 pub(super) async fn load_whole(dir: &Path) -> Result<Option<VolumeData>, VolumeError> {
     let dir = dir.to_owned();
     blocking_on_own_files(move || VolumeData::load_whole(&dir)).await
 }
 
-/// Whether what is written down in a directory is ready at the path.
+/// Whether the volume that is recorded in a directory is ready at a path.
 pub(super) async fn is_ready(dir: &Path, target: &Path) -> Result<bool, VolumeError> {
     let (dir, target) = (dir.to_owned(), target.to_owned());
     blocking_at(&target.clone(), move || {
@@ -36,15 +36,15 @@ pub(super) async fn is_ready(dir: &Path, target: &Path) -> Result<bool, VolumeEr
     .await
 }
 
-/// What was written down of a volume before its driver is asked for it.
+/// The record that was written before a driver call.
 pub(super) struct Begun {
     data: VolumeData,
-    /// It was the first time.
+    /// There was no record before.
     is_new: bool,
 }
 
-/// Makes the directory of a volume, with the mount point where that is not the driver's to
-/// make, and writes down what there is to be. What is written there already stays.
+/// Creates the directory of a volume, and its mount point unless the driver has to create that, and
+/// writes the record. The record of a volume that is ready is kept.
 pub(super) async fn begin(
     dir: &Path,
     target: &Path,
@@ -73,8 +73,8 @@ pub(super) async fn begin(
     .await
 }
 
-/// Writes down that a volume is not ready any more, before its driver is asked to take it
-/// away: whoever wants it then asks for it anew, as the driver may be at it still.
+/// Records that a volume is not ready any more, before its driver is asked to remove it. Later
+/// requests for the volume then call the driver again, which may still be removing it.
 pub(super) async fn begin_undo(
     dir: &Path,
     mut data: VolumeData,
@@ -89,8 +89,8 @@ pub(super) async fn begin_undo(
     .await
 }
 
-/// Writes down what came of asking the driver. Where it certainly did nothing, nothing is
-/// left.
+/// Records the result of a driver call. If the driver certainly did nothing, a new record is
+/// removed.
 pub(super) async fn end(
     begun: Begun,
     dir: &Path,
@@ -119,9 +119,9 @@ pub(super) async fn end(
     }
 }
 
-/// Whether a driver has taken a volume away from a path. One that does not know the volume
-/// has nothing of it any more, as an ephemeral one that it deleted before it could say so,
-/// unless something of it is there still.
+/// Checks whether a driver has removed a volume from a path. A driver that does not know the volume
+/// has nothing left of it, for example if it deleted an ephemeral volume before it could answer.
+/// This fails if the volume is still there.
 pub(super) async fn undone(
     outcome: Result<(), CsiError>,
     target: &Path,
@@ -145,8 +145,8 @@ pub(super) async fn undone(
     Ok(())
 }
 
-/// Where else the same is mounted as at a path, as it is where a volume is published from what
-/// was staged: to take it away from below would harm a pod.
+/// Another place where the mount at a path is visible. A staged volume is mounted where it is
+/// published, and unstaging it then would harm a pod.
 pub(super) async fn used_at(target: &Path) -> Result<Option<PathBuf>, VolumeError> {
     let target = target.to_owned();
     blocking_on_own_files(move || {

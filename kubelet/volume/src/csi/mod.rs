@@ -1,11 +1,9 @@
-//! `csi`: volumes of the drivers that register with the kubelet, persistent and of single
-//! pods.
+//! `csi`: volumes of the drivers that register with the kubelet, persistent or ephemeral.
 //!
-//! A persistent volume is staged once on the node, where its driver can do that, and
-//! published for each of its pods; what is between the two calls is the driver's. What is
-//! needed to undo a call is written down before it is made (`vol_data.json`), and when it
-//! was answered that too: after a restart of the kubelet a volume that is ready is left as
-//! it is, whether or not its driver has registered yet.
+//! A persistent volume is staged once on the node, if its driver supports that, and published for
+//! each of its pods; what happens in between is up to the driver. `vol_data.json` records what is
+//! needed to undo a call before the call is made, and its success afterwards: after a restart of
+//! the kubelet, a volume that is ready is left alone, whether or not its driver has registered yet.
 
 mod block;
 mod client;
@@ -120,7 +118,7 @@ impl VolumePlugin for Csi {
         .boxed()
     }
 
-    /// Whether a driver wants a volume published again is not known here.
+    /// Whether the driver requires republishing is not known here.
     fn refreshes(&self, spec: &VolumeSpec) -> bool {
         spec.mode == VolumeMode::Filesystem
     }
@@ -180,7 +178,7 @@ impl VolumePlugin for Csi {
 }
 
 impl Csi {
-    /// Directory of everything that is for the whole node.
+    /// Directory of the data for the whole node.
     fn dir(&self) -> PathBuf {
         self.host.plugin_dir(NAME)
     }

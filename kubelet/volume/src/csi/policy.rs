@@ -1,4 +1,4 @@
-//! What the cluster says of a driver: its `CSIDriver` object, which it need not have.
+//! The cluster's settings for a driver: its `CSIDriver` object, which is optional.
 
 use k8s_openapi::api::storage::v1::{CSIDriver, CSIDriverSpec, TokenRequest};
 use kubelet_api_client::objects::Objects;
@@ -6,18 +6,18 @@ use kubelet_api_client::objects::Objects;
 use super::source::{Lifecycle, Source};
 use crate::VolumeError;
 
-/// Which volumes of a driver the kubelet gives to a pod's `fsGroup`.
+/// The volumes of a driver whose files the kubelet gives to a pod's `fsGroup`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GroupPolicy {
-    /// Those with a file system, which one node alone may write to.
+    /// Volumes with a file system type, which only one node may write to.
     ReadWriteOnceWithFsType,
-    /// All.
+    /// All volumes.
     File,
-    /// None.
+    /// No volumes.
     None,
 }
 
-/// What holds for the volumes of a driver.
+/// The settings for a driver's volumes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Policy {
     spec: CSIDriverSpec,
@@ -25,7 +25,7 @@ pub(super) struct Policy {
 }
 
 impl Policy {
-    /// That of a driver; the defaults when the cluster does not know it.
+    /// The settings for a driver; the defaults if it has no `CSIDriver` object.
     pub(super) async fn of(driver: &str, objects: &dyn Objects) -> Result<Self, VolumeError> {
         match objects.csi_driver(driver).await {
             Ok(object) => Ok(Self::from(&*object)),
@@ -34,12 +34,12 @@ impl Policy {
         }
     }
 
-    /// Whether volumes are attached to the node before it can have them.
+    /// Whether a controller has to attach volumes to the node first.
     pub(super) fn attach_required(&self) -> bool {
         self.spec.attach_required != Some(false)
     }
 
-    /// Whether the driver is told of the pod.
+    /// Whether the driver gets information about the pod.
     pub(super) fn pod_info_on_mount(&self) -> bool {
         self.spec.pod_info_on_mount == Some(true)
     }
@@ -49,7 +49,7 @@ impl Policy {
         self.spec.se_linux_mount == Some(true)
     }
 
-    /// Whether volumes are published again and again.
+    /// Whether mounted volumes are published again with each sync of the pod.
     pub(super) fn requires_republish(&self) -> bool {
         self.spec.requires_republish == Some(true)
     }
@@ -59,12 +59,12 @@ impl Policy {
         self.spec.token_requests.as_deref().unwrap_or_default()
     }
 
-    /// Whether it gets them among the secrets.
+    /// Whether the driver gets these tokens among the secrets.
     pub(super) fn tokens_in_secrets(&self) -> bool {
         self.spec.service_account_token_in_secrets == Some(true)
     }
 
-    /// Whether the driver has such volumes.
+    /// Checks whether the driver supports volumes with this lifecycle.
     pub(super) fn check(&self, driver: &str, lifecycle: Lifecycle) -> Result<(), VolumeError> {
         let modes = self.spec.volume_lifecycle_modes.as_deref();
         let modes = modes.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Drivers that register, by the plugin manager.
+//! Registration of CSI drivers with the plugin manager.
 
 use std::{path::Path, sync::Arc};
 
@@ -12,20 +12,20 @@ use super::{
 };
 use crate::csi::csi_node::{CsiNodeKeeper, DriverInfo};
 
-/// Type that CSI drivers register as.
+/// Plugin type of CSI drivers.
 pub const PLUGIN_TYPE: &str = "CSIPlugin";
 
-/// Puts the drivers that register into the store, and tells the cluster of them.
+/// Adds drivers that register to the store, and publishes them in the cluster.
 #[derive(Debug)]
 pub struct CsiRegistration {
     /// The store.
     pub drivers: Arc<DriverStore>,
-    /// Tells the cluster, where there is one.
+    /// Publishes the drivers; `None` without a cluster.
     pub node: Option<Arc<CsiNodeKeeper>>,
 }
 
 impl CsiRegistration {
-    /// The driver that the plugin is.
+    /// The driver that a plugin describes.
     fn driver(&self, plugin: &Plugin) -> Result<Driver, String> {
         let name = &plugin.name;
         if name.is_empty() {
@@ -68,7 +68,7 @@ impl PluginHandler for CsiRegistration {
             let client = NodeClient::new(&driver.endpoint);
             let node = client.info().await.map_err(|error| error.to_string())?;
             let version = driver.version.clone();
-            // Another one may have come while this one was asked.
+            // Another driver may have registered during the call.
             let put = self.drivers.put(&plugin.name, driver.clone());
             put.map_err(|known| Self::refusal(&plugin.name, &known))?;
             let node = DriverInfo {
@@ -102,7 +102,7 @@ impl PluginHandler for CsiRegistration {
         if let Ok(driver) = self.driver(plugin) {
             self.drivers.remove(&plugin.name, &driver);
         }
-        // Another one may have taken its place.
+        // Another driver may have replaced it.
         if let Some(keeper) = &self.node
             && self.drivers.version(&plugin.name).is_none()
         {
@@ -111,7 +111,7 @@ impl PluginHandler for CsiRegistration {
     }
 }
 
-/// Some drivers give their endpoint as a URL.
+/// The socket of an endpoint, which some drivers give as a URL.
 fn socket(endpoint: &Path) -> &Path {
     let url = endpoint
         .to_str()
@@ -167,7 +167,7 @@ mod tests {
         handler.register(&first).await.unwrap();
         drivers.client("d.example.com").unwrap();
 
-        // Another one has to be newer.
+        // A replacement has to be newer.
         let other = PathBuf::from(format!("unix://{}", endpoint.display()));
         for (versions, why) in [
             (&["1.0.0"][..], "higher supported version: 1.1.0"),
@@ -185,8 +185,8 @@ mod tests {
         assert!(error.contains("name is empty"), "{error}");
         let newer = plugin(other, &["1.2.0"]);
         handler.register(&newer).await.unwrap();
-        // What was found valid before that one came does not take its place, and the end
-        // of the first is not that one's, though it serves at the same socket.
+        // A driver that was validated before the newer one came does not replace it. Its
+        // deregistration does not affect the newer one, although both use the same socket.
         let error = handler.register(&first).await.unwrap_err();
         assert!(error.contains("higher supported version: 1.2.0"), "{error}");
         handler.deregister(&first);

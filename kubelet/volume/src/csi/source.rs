@@ -1,4 +1,4 @@
-//! What the spec of a volume says to its driver.
+//! The spec of a volume, as its driver gets it.
 
 use std::collections::BTreeMap;
 
@@ -24,12 +24,12 @@ use crate::{
 const READ_WRITE_ONCE: &str = "ReadWriteOnce";
 const READ_WRITE_ONCE_POD: &str = "ReadWriteOncePod";
 
-/// Whose a volume is.
+/// The lifecycle of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lifecycle {
-    /// The cluster's.
+    /// A persistent volume of the cluster.
     Persistent,
-    /// Its pod's, with which it comes and goes.
+    /// A volume that is created and deleted with its pod.
     Ephemeral,
 }
 
@@ -42,11 +42,11 @@ impl Lifecycle {
     }
 }
 
-/// A volume as its driver is to see it.
+/// A volume from its driver's point of view.
 #[derive(Clone, Debug)]
 pub(super) struct Source {
     pub(super) driver: String,
-    /// What the driver knows it by.
+    /// The driver's handle of the volume.
     pub(super) handle: String,
     pub(super) lifecycle: Lifecycle,
     pub(super) mode: VolumeMode,
@@ -61,10 +61,10 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// What its driver may be told.
+    /// The source in a request.
     ///
     /// # Errors
-    /// The volume is not CSI's, or a field is nothing that a driver can give to `mount`.
+    /// This is not a CSI volume, or a field is not safe for drivers to pass to `mount`.
     pub(super) fn of(request: &MountRequest) -> Result<Self, VolumeError> {
         let source = Self::unchecked(request)?;
         if !source.fs_type.is_empty() {
@@ -121,7 +121,8 @@ impl Source {
         })
     }
 
-    /// How the volume is to be used; its files are for the driver to give to `group`.
+    /// The capability that the volume is used with. If there is a `group`, the driver gives it the
+    /// files.
     pub(super) fn capability(
         &self,
         capabilities: &Capabilities,
@@ -146,34 +147,34 @@ impl Source {
         }
     }
 
-    /// Whether one node alone may write to the volume.
+    /// Whether only one node may write to the volume.
     pub(super) fn is_read_write_once(&self) -> bool {
         let mut modes = self.access_modes.iter();
         modes.any(|mode| mode == READ_WRITE_ONCE || mode == READ_WRITE_ONCE_POD)
     }
 }
 
-/// The source of a persistent volume that is CSI's.
+/// The CSI source of a persistent volume.
 pub(super) fn persistent(spec: &VolumeSpec) -> Option<&CSIPersistentVolumeSource> {
     spec.persistent()?.spec.as_ref()?.csi.as_ref()
 }
 
-/// What the driver of an ephemeral volume knows it by.
+/// Handle of an ephemeral volume.
 fn inline_handle(uid: &str, name: &str) -> String {
     format!("csi-{}", sha256(&[uid, name]))
 }
 
-/// What the node's object knows a volume by that is attached to it, and in use.
+/// Name under which the node's status lists a volume as attached and in use.
 pub(super) fn unique_name(driver: &str, handle: &str) -> String {
     format!("{NAME}/{driver}^{handle}")
 }
 
-/// Name of the object that says that a volume is attached to a node.
+/// Name of the `VolumeAttachment` of a volume and a node.
 pub(super) fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
     format!("csi-{}", sha256(&[handle, driver, node]))
 }
 
-/// The hash of texts put together, as hexadecimal digits.
+/// Hash of the concatenated texts, in hexadecimal digits.
 pub(super) fn sha256(texts: &[&str]) -> String {
     let mut hash = Sha256::new();
     for text in texts {
@@ -182,14 +183,14 @@ pub(super) fn sha256(texts: &[&str]) -> String {
     format!("{:x}", hash.finalize())
 }
 
-/// Whether it can be what [`sha256`] returns.
+/// Whether this may be a result of [`sha256`].
 pub(super) fn is_sha256(text: &str) -> bool {
     let is_digit = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     text.len() == 64 && text.bytes().all(is_digit)
 }
 
-/// An access mode of Kubernetes as CSI has it, for drivers that tell how many write on a
-/// node and for those that do not.
+/// The CSI access mode for one of Kubernetes. It depends on whether the driver distinguishes single
+/// and multiple writers on a node.
 fn access(mode: &str, tells_writers: bool) -> Access {
     match (mode, tells_writers) {
         (READ_WRITE_ONCE, true) => Access::SingleNodeMultiWriter,

@@ -1,6 +1,6 @@
-//! `vol_data.json`: what is written down of a volume before its driver is asked for it, to
-//! give it back by when nothing else is known of it. Its keys are upstream's, and a few
-//! that upstream passes over.
+//! `vol_data.json`: the record of a volume, written before its driver is called. It suffices to
+//! remove the volume when nothing else is known about it. It has upstream's keys, and a few that
+//! upstream ignores.
 
 use std::{
     collections::BTreeMap,
@@ -17,47 +17,47 @@ use crate::{VolumeError, mount};
 
 const FILE: &str = "vol_data.json";
 const NEW_FILE: &str = ".vol_data.json.new";
-/// Another one with each start of the node.
+/// Changes with each boot of the node.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// What is written down of a volume.
+/// The record of a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct VolumeData {
-    /// The driver.
+    /// Name of the driver.
     pub(super) driver_name: String,
-    /// What the driver knows the volume by.
+    /// The driver's handle of the volume.
     pub(super) volume_handle: String,
     /// Name of the persistent volume, or of the volume in the pod's spec.
     #[serde(rename = "specVolID", skip_serializing_if = "String::is_empty")]
     pub(super) spec_vol_id: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) node_name: String,
-    /// Name of the object that says that the volume is attached to the node.
+    /// Name of the `VolumeAttachment` of the volume and the node.
     #[serde(rename = "attachmentID", skip_serializing_if = "String::is_empty")]
     pub(super) attachment_id: String,
     /// `Ephemeral` or `Persistent`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) volume_lifecycle_mode: String,
-    /// The SELinux label that it is mounted with.
+    /// SELinux label that the volume is mounted with.
     #[serde(
         rename = "seLinuxMountContext",
         skip_serializing_if = "String::is_empty"
     )]
     pub(super) selinux_label: String,
-    /// The driver said that it is ready: during this run of the node.
+    /// Boot id at the time when the driver reported that the volume is ready.
     #[serde(skip_serializing_if = "Option::is_none")]
     ready_since_boot: Option<String>,
-    /// The driver mounted something there.
+    /// Device that was mounted at the path then, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     ready_as_mount: Option<String>,
-    /// What later versions write.
+    /// Keys of later versions.
     #[serde(flatten)]
     rest: BTreeMap<String, String>,
 }
 
 impl VolumeData {
-    /// Of a volume that is known to its driver alone.
+    /// A record with only the driver and its handle of the volume.
     pub(super) fn new(driver: &str, handle: &str) -> Self {
         Self {
             driver_name: driver.to_owned(),
@@ -66,19 +66,19 @@ impl VolumeData {
         }
     }
 
-    /// Whether it is of this volume.
+    /// Whether this is the record of a volume.
     pub(super) fn is_of(&self, driver: &str, handle: &str) -> bool {
         self.driver_name == driver && self.volume_handle == handle
     }
 
-    /// What the node's object knows the volume by, if a controller attached it. Whether its
-    /// driver needs that is not written down.
+    /// Unique name under which the node's status lists the volume, if a controller attached it. The
+    /// record does not tell whether the driver requires that.
     pub(super) fn attachment(&self) -> Option<String> {
         let is_known = !self.driver_name.is_empty() && !self.volume_handle.is_empty();
         is_known.then(|| unique_name(&self.driver_name, &self.volume_handle))
     }
 
-    /// What is written down in a directory, if anything.
+    /// The record in a directory, if any.
     pub(super) fn load(dir: &Path) -> Result<Option<Self>, VolumeError> {
         let Some(text) = read(dir)? else {
             return Ok(None);
@@ -88,14 +88,14 @@ impl VolumeData {
         Ok(Some(data))
     }
 
-    /// As [`load`](Self::load), where it can be written anew: half a file, which is what
-    /// upstream leaves when it is killed while it writes, is nothing then.
+    /// As [`load`](Self::load), for callers that can write a new record: a partial file, as
+    /// upstream leaves one if it is killed while writing, counts as missing.
     pub(super) fn load_whole(dir: &Path) -> Result<Option<Self>, VolumeError> {
         let text = read(dir)?;
         Ok(text.and_then(|text| serde_json::from_str(&text).ok()))
     }
 
-    /// Writes it down, whole or not at all, even if the machine fails.
+    /// Writes the record atomically, even if the machine crashes.
     pub(super) fn save(&self, dir: &Path) -> Result<(), VolumeError> {
         let path = dir.join(FILE);
         let new = dir.join(NEW_FILE);
@@ -107,8 +107,8 @@ impl VolumeData {
         fs::rename(&new, &path).map_err(failed)
     }
 
-    /// Removes it with its directory and the mount point in there, of which the driver was
-    /// asked to let go. What is in the mount point is left, and so is everything then.
+    /// Removes the record, the mount point, which the driver was asked to release, and their
+    /// directory. If the mount point has contents or is still mounted, nothing is removed.
     pub(super) fn remove(dir: &Path, mount_point: &Path) -> Result<(), VolumeError> {
         if mount::is_mounted(mount_point)? {
             let busy = io::Error::other("something is still mounted there");
@@ -121,21 +121,21 @@ impl VolumeData {
         mount::remove_mount_point(dir)
     }
 
-    /// Notes that the driver has made the volume ready at a path.
+    /// Records that the driver has made the volume ready at a path.
     pub(super) fn note_ready(&mut self, path: &Path) -> Result<(), VolumeError> {
         self.ready_since_boot = Some(boot_id()?);
         self.ready_as_mount = mounted(path)?;
         Ok(())
     }
 
-    /// Notes that the volume is not ready: its driver is about to be asked to take it
-    /// away, and it may be half gone whatever comes of that. Whether that is news.
+    /// Records that the volume is not ready: its driver is about to be asked to remove it, and may
+    /// remove it in part even if that fails. Returns whether the volume was ready before.
     pub(super) fn note_unready(&mut self) -> bool {
         self.ready_as_mount = None;
         self.ready_since_boot.take().is_some()
     }
 
-    /// Whether the volume is still ready at a path as it was noted.
+    /// Whether the volume is still ready at a path, as recorded.
     pub(super) fn is_ready(&self, path: &Path) -> Result<bool, VolumeError> {
         let noted = self.ready_since_boot.is_some();
         if !noted || self.ready_since_boot != Some(boot_id()?) {
@@ -148,7 +148,7 @@ impl VolumeData {
     }
 }
 
-/// As [`VolumeData::attachment`], by what is written down in a directory.
+/// As [`VolumeData::attachment`], of the record in a directory.
 pub(super) fn attachment_on_disk(dir: &Path) -> Option<String> {
     VolumeData::load_whole(dir).ok()??.attachment()
 }
@@ -162,7 +162,7 @@ fn read(dir: &Path) -> Result<Option<String>, VolumeError> {
     }
 }
 
-/// The device of what is mounted at a path.
+/// Device of the mount at a path.
 fn mounted(path: &Path) -> Result<Option<String>, VolumeError> {
     let mount =
         mount_info::at(path).map_err(|error| VolumeError::io("look for mounts at", path, error))?;
@@ -219,7 +219,7 @@ mod tests {
         assert!(data.is_ready(&target).unwrap());
         data.ready_since_boot = Some("earlier".to_owned());
         assert!(!data.is_ready(&target).unwrap());
-        // Neither is one that is being given back.
+        // A volume that is being removed is not ready either.
         data.note_ready(&target).unwrap();
         assert!(data.note_unready());
         assert!(!data.is_ready(&target).unwrap());
@@ -232,7 +232,7 @@ mod tests {
         for half in ["", "{\"driverName\":\"d"] {
             fs::write(dir.path().join(FILE), half).unwrap();
             assert_eq!(VolumeData::load_whole(dir.path()).unwrap(), None);
-            // By nothing, a volume cannot be given back.
+            // Without a record, a volume cannot be removed.
             let error = VolumeData::load(dir.path()).unwrap_err();
             assert!(error.to_string().contains(FILE), "{error}");
         }

@@ -1,14 +1,14 @@
-//! When an operation may be tried, and when again.
+//! Serialisation and back-off of operations.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// First and longest delay after an operation that failed, as upstream.
+/// The first and the longest delay after a failed operation, as upstream.
 pub(super) const RETRY_BASE: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(122);
 
-/// The operations on one thing: one at a time, with a back-off.
+/// The operations on one volume or device: one at a time, with a back-off.
 #[derive(Debug, Default)]
 pub(super) struct Attempts {
     pub(super) busy: bool,
@@ -18,7 +18,7 @@ pub(super) struct Attempts {
 }
 
 impl Attempts {
-    /// Whether an operation may begin; notes when one may, otherwise.
+    /// Whether an operation may start now. If it has to back off, lowers `next` to when it may.
     pub(super) fn may_begin(&self, now: Instant, next: &mut Option<Instant>) -> bool {
         match self.not_before {
             _ if self.busy => false,
@@ -40,7 +40,7 @@ impl Attempts {
         self.error = error;
     }
 
-    /// The next operation is another one than the last.
+    /// Resets the back-off: the next operation is a different one, or has a new chance.
     pub(super) fn turn(&mut self) {
         self.delay = None;
         self.not_before = None;

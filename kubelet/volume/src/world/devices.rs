@@ -1,4 +1,4 @@
-//! What pods share: which of them have to wait for it, and when it is given back.
+//! Devices that pods share: which pods have to wait for one, and when it is unstaged.
 
 use std::collections::BTreeSet;
 
@@ -8,8 +8,8 @@ use super::{Actual, Job, Wanted, World};
 use crate::plugin::{Device, PodVolume};
 
 impl World {
-    /// The volumes that their pods have to wait for, as one pod alone may have them, and
-    /// another one has, or may have.
+    /// `ReadWriteOncePod` volumes whose pods have to wait, because another pod has the volume or
+    /// may have it.
     pub(super) fn conflicts(&self) -> BTreeSet<PodVolume> {
         let is_elsewhere = |volume: &PodVolume, device: &Device| {
             self.mounts.iter().any(|(other, mount)| {
@@ -30,7 +30,7 @@ impl World {
         mounts.map(|(volume, _)| volume.clone()).collect()
     }
 
-    /// What waits for a device to be free is tried now.
+    /// Immediately retries the volumes that wait for a device.
     pub(super) fn retry_device(&mut self, device: &Device) {
         let mounts = self.mounts.values_mut();
         for mount in mounts.filter(|mount| mount.device.as_ref() == Some(device)) {
@@ -64,7 +64,8 @@ impl World {
         self.attachments
             .retain(|device, _| devices.contains_key(device) || used(device));
         for (device, state) in &mut self.devices {
-            // Pods that had it before this kubelet ran are known all the same.
+            // Once a volume on the device was torn down, there is no need to wait for all pods:
+            // volumes that predate this kubelet were discovered on disk.
             let unknown = state.staged.is_none() && !settled && !state.is_given_back;
             if unknown || used(device) || !state.attempts.may_begin(now, next) {
                 continue;

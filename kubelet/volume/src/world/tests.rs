@@ -63,7 +63,7 @@ fn kinds(jobs: &[Job]) -> Vec<String> {
     jobs.iter().map(kind).collect()
 }
 
-/// Does everything that is to be done, and tells what that was.
+/// Runs all operations that are due, and returns their descriptions.
 fn settle(world: &mut World) -> Vec<String> {
     let mut done = Vec::new();
     loop {
@@ -104,7 +104,7 @@ async fn pods_that_share_a_device_are_set_up_one_after_the_other() {
         assert_eq!(kinds(&jobs), [expected]);
         world.end(&jobs[0], Ok(Some(Mounted::Image)));
     }
-    // One that fails holds up none of the others.
+    // A failed set-up does not hold up the others.
     for uid in ["a", "b"] {
         want(&mut world, uid, true);
     }
@@ -113,7 +113,7 @@ async fn pods_that_share_a_device_are_set_up_one_after_the_other() {
     world.end(&jobs[0], Err("no".to_owned()));
     let jobs = begin(&mut world);
     assert_eq!(kinds(&jobs), ["set up b"]);
-    // They are given back together, and never while one is set up.
+    // They are torn down together, but never during a set-up.
     world.release(&PodUid::from("a"));
     world.release(&PodUid::from("c"));
     assert!(begin(&mut world).is_empty());
@@ -137,7 +137,7 @@ async fn failures_back_off_and_leave_what_is_mounted() {
     for _ in 0..10 {
         let jobs = begin(&mut world);
         assert_eq!(jobs.len(), 1);
-        // Nothing else is begun meanwhile.
+        // Nothing else starts in the meantime.
         assert!(begin(&mut world).is_empty());
         world.end(&jobs[0], Err("no".to_owned()));
         let (jobs, next) = world.begin(Instant::now());
@@ -157,7 +157,7 @@ async fn failures_back_off_and_leave_what_is_mounted() {
     let jobs = begin(&mut world);
     world.end(&jobs[0], Err("no".to_owned()));
     assert!(world.mounted(&uid, "v").is_some());
-    // What it comes back for is not forgotten.
+    // The failed refresh is retried.
     tokio::time::sleep(RETRY_BASE).await;
     assert_eq!(settle(&mut world), ["set up a"]);
 }
@@ -204,7 +204,7 @@ async fn what_a_pod_of_an_earlier_kubelet_gave_back_last_is_unstaged_at_once() {
         world.found(volume(uid), Some((device(), None)));
     }
     world.release(&PodUid::from("a"));
-    // The other has not said whether it goes on.
+    // The other pod has not been seen yet.
     assert_eq!(settle(&mut world), ["tear down a"]);
     world.release(&PodUid::from("b"));
     assert_eq!(settle(&mut world), ["tear down b", "unstage disk"]);
@@ -246,13 +246,13 @@ async fn what_is_attached_is_in_use_until_it_is_unstaged() {
     begin(&mut world);
     assert_eq!(world.in_use(), nothing);
 
-    // What was wanted for a moment is not in use for ever.
+    // A volume that was wanted only briefly does not stay in use.
     want(&mut world, "a", false);
     world.release(&uid);
     begin(&mut world);
     assert_eq!(world.in_use(), nothing);
 
-    // What is on disk may be attached, until a pod knows better.
+    // A device on disk counts as attached, unless a pod's request says otherwise.
     world.found(volume("a"), Some((device(), Some("test/disk".to_owned()))));
     assert_eq!(world.in_use(), disk);
     let mut unattached = request("a");
