@@ -1,4 +1,4 @@
-//! Why images cannot be had, in the words that a pod's status shows.
+//! Image errors, with the reasons and messages that the pod's status shows.
 
 use std::{io, time::Duration};
 
@@ -8,10 +8,10 @@ use tonic::Code;
 
 use super::{credentials::CredentialsError, reference::InvalidReference};
 
-/// Reason of a pull that failed for nothing more particular.
+/// Default reason of a failed pull.
 const ERR_IMAGE_PULL: &str = "ErrImagePull";
 
-/// Reasons that a runtime may begin its message with, and what they say.
+/// Reasons that a runtime's message may start with, and their descriptions.
 const PARTICULAR: &[(&str, &str)] = &[
     ("RegistryUnavailable", "the registry is unavailable"),
     (
@@ -20,55 +20,55 @@ const PARTICULAR: &[(&str, &str)] = &[
     ),
 ];
 
-/// Why a container or volume has no image.
+/// Why the image of a container or volume is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
-    /// What the spec names is no image.
+    /// The image reference in the spec is invalid.
     #[error("Failed to apply default image tag {image:?}: {source}")]
     InvalidName {
-        /// The image as the spec names it.
+        /// The image as written in the spec.
         image: String,
         /// What is wrong with it.
         source: InvalidReference,
     },
-    /// The runtime cannot tell whether it has the image.
+    /// The runtime failed to report the image's status.
     #[error("Failed to inspect image {image:?}: {source}")]
     Inspect {
-        /// The image as the spec names it.
+        /// The image as written in the spec.
         image: String,
-        /// Why not.
+        /// The cause.
         source: CriError,
     },
-    /// It is not there, or not for this pod, and must not be pulled.
+    /// The image is absent or inaccessible to the pod, and the pull policy is `Never`.
     #[error("Container image {0:?} is not present with pull policy of Never")]
     NeverPull(String),
     /// The pod's credentials cannot be read.
     #[error("Failed to read the credentials to pull image {image:?}: {source}")]
     Credentials {
-        /// The image as the spec names it.
+        /// The image as written in the spec.
         image: String,
-        /// Why not.
+        /// The cause.
         source: CredentialsError,
     },
-    /// The pull could not be recorded, and so was not begun.
+    /// The pull intent could not be recorded, so the pull was not started.
     #[error("Failed to record image pull intent for container image {image:?}: {source}")]
     Record {
-        /// The image as the spec names it.
+        /// The image as written in the spec.
         image: String,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// The pull failed.
     #[error("{}", .0.message)]
     Pull(PullFailure),
-    /// The pull failed before and is not tried again yet.
+    /// An earlier pull failed, and its back-off has not expired.
     #[error("Back-off pulling image {image:?}: {}: {}", last.reason, last.message)]
     BackOff {
-        /// The image as the spec names it.
+        /// The image as written in the spec.
         image: String,
-        /// Why the last pull failed.
+        /// The last failure.
         last: PullFailure,
-        /// After how long it is tried again.
+        /// Time until the next attempt.
         retry_after: Duration,
     },
 }
@@ -88,8 +88,8 @@ impl ImageError {
 }
 
 impl ImageError {
-    /// Records it as an event about `subject`, unless what is told of the container says
-    /// enough.
+    /// Records the error as an event about `subject`. Skips errors that have their own event or are
+    /// covered by the container's event.
     pub(super) fn record(&self, events: &EventRecorder, subject: Subject<'_>) {
         match self {
             Self::InvalidName { .. } | Self::Inspect { .. } => {
@@ -105,7 +105,7 @@ impl ImageError {
         }
     }
 
-    /// What an event about the container says of it.
+    /// The text for the container's event.
     pub fn summary(&self) -> String {
         match self {
             Self::Credentials { .. } | Self::Record { .. } => self.to_string(),
@@ -117,14 +117,14 @@ impl ImageError {
 /// Why a pull failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PullFailure {
-    /// One word: `ErrImagePull`, or what the runtime says in particular.
+    /// `ErrImagePull`, or a more specific reason from the runtime.
     pub reason: &'static str,
-    /// Details for people.
+    /// Human-readable details.
     pub message: String,
 }
 
 impl PullFailure {
-    /// Reads the runtime's (or the kubelet's own) text about a failed pull.
+    /// Parses the error text of a failed pull, from the runtime or from the kubelet itself.
     pub fn new(image: &str, text: String) -> Self {
         let particular = PARTICULAR
             .iter()
@@ -142,8 +142,8 @@ impl PullFailure {
     }
 }
 
-/// An error of the runtime as gRPC clients written in Go show it. A code that says
-/// nothing is left out, so that the runtime's own reason comes first.
+/// A runtime error in the format of Go's gRPC client. The code `Unknown` is left out, so that the
+/// runtime's own reason comes first.
 pub(super) fn runtime_text(error: &CriError) -> String {
     match error {
         CriError::Status { status, .. } if status.code() == Code::Unknown => {
@@ -153,7 +153,7 @@ pub(super) fn runtime_text(error: &CriError) -> String {
     }
 }
 
-/// One text of several errors, each once.
+/// Joins errors into one text, without duplicates.
 pub(super) fn together(mut errors: Vec<String>) -> String {
     let mut seen = std::collections::BTreeSet::new();
     errors.retain(|error| seen.insert(error.clone()));

@@ -1,5 +1,5 @@
-//! Images of containers and volumes: whether they are on the node, and getting them
-//! there.
+//! Image manager. Checks whether the images of containers and image volumes are on the node, and
+//! pulls them as their pull policies require.
 
 #![forbid(unsafe_code)]
 
@@ -36,27 +36,27 @@ use self::{
 };
 pub use self::{error::ImageError, options::ImageOptions, pull_backoff::PullBackoff};
 
-/// The user that an image runs as.
+/// The user that an image is configured to run as.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImageUser {
-    /// Its numeric ID, if the image names one.
+    /// Numeric UID, if the image sets one.
     pub uid: Option<i64>,
-    /// Its name, if the image names one; otherwise empty.
+    /// User name, if the image sets one; otherwise empty.
     pub name: String,
 }
 
 /// An image on the node.
 #[derive(Clone, Debug)]
 pub struct PresentImage {
-    /// What the runtime names it by.
+    /// The runtime's ID of the image.
     pub id: String,
-    /// The user that it runs as.
+    /// The configured user.
     pub user: ImageUser,
-    /// Bytes that it takes on disk.
+    /// Size on disk, in bytes.
     pub size: u64,
 }
 
-/// Gets images onto the node, by the pull policies of those who need them.
+/// Makes images available on the node according to pull policies.
 #[derive(Debug)]
 pub struct ImageManager {
     cri: CriClient,
@@ -64,25 +64,26 @@ pub struct ImageManager {
     credentials: Credentials,
     records: PullRecords,
     events: EventRecorder,
-    /// By the class of the image's size.
+    /// Pull durations by size class of the image.
     pulls: Family<Histogram, 1>,
 }
 
-/// What is asked for.
+/// A request for an image.
 struct Wanted<'a> {
     pod: &'a Pod,
-    /// Who asks for it.
+    /// The object that events are recorded for.
     subject: Subject<'a>,
-    /// The image as the spec names it.
+    /// The image as written in the spec.
     requested: &'a str,
-    /// The image's repository, by its whole name.
+    /// The full name of the image's repository.
     repository: String,
     spec: ImageSpec,
 }
 
 impl ImageManager {
-    /// A manager that pulls as `options` allow, with credentials of the node and of the secrets
-    /// in `objects`. It keeps its records below `root_dir` and reports to `events`.
+    /// A manager that pulls within the limits of `options`, with credentials from the secrets in
+    /// `objects`, the node and the credential provider plugins. It keeps pull records below
+    /// `root_dir` and sends events to `events`.
     pub fn new(
         cri: CriClient,
         options: &ImageOptions,
@@ -110,8 +111,8 @@ impl ImageManager {
         }
     }
 
-    /// Takes up what the last kubelet on this node left of its pulls. To be called
-    /// once, when the runtime answers and before the first pod is synced.
+    /// Recovers the pulls that the previous kubelet on this node left unfinished. Must be called
+    /// once, when the runtime is available and before the first pod is synced.
     pub async fn restore(&self) {
         let begun = self.records.begun().await;
         if begun.is_empty() {
@@ -125,11 +126,11 @@ impl ImageManager {
         }
     }
 
-    /// The image that a container or, without one, an image volume of the pod names,
-    /// pulled if `policy` says so: `Always`, `Never`, or else `IfNotPresent`.
+    /// Returns the image that a container or, without one, an image volume of the pod refers to.
+    /// Pulls the image if required by `policy`: `Always`, `Never`, otherwise `IfNotPresent`.
     ///
     /// # Errors
-    /// See [`ImageError`]; each is tried again with the pod's next sync.
+    /// See [`ImageError`]; each is retried with the pod's next sync.
     pub async fn ensure(
         &self,
         pod: &Pod,
@@ -143,7 +144,7 @@ impl ImageManager {
             Some(container) => Subject::Container(pod, container),
             None => Subject::Pod(pod),
         };
-        // Boxed: a future of its size, in those of all who start containers, costs stack.
+        // Boxed: the future is large and would take stack in the future of every container start.
         let ensure = self.ensure_for(pod, subject, requested, policy, sandbox_config, backoff);
         Box::pin(ensure)
             .await
@@ -191,7 +192,7 @@ impl ImageManager {
                 );
                 return Ok(present);
             }
-            // Whether it is absent or another pod's is not for this one to know.
+            // The pod must not learn whether the image is absent or only inaccessible to it.
             if policy == Some("Never") {
                 return Err(ImageError::NeverPull(requested.to_owned()));
             }
@@ -205,7 +206,7 @@ impl ImageManager {
             .await
     }
 
-    /// An image that the runtime has, and all its names.
+    /// The image and all its names, if the runtime has it.
     async fn present(
         &self,
         wanted: &Wanted<'_>,
@@ -232,8 +233,8 @@ impl ImageManager {
         }))
     }
 
-    /// Whether the pod may use an image that is on the node. Credentials that had to
-    /// be looked up for that are left in `credentials`.
+    /// Checks whether the pod may use an image that is on the node. Credentials that are looked up
+    /// for the check are returned in `credentials`.
     async fn may_use(
         &self,
         wanted: &Wanted<'_>,
@@ -313,7 +314,7 @@ impl ImageManager {
             image: pulled.id.clone(),
             ..wanted.spec.clone()
         };
-        // User and size are part of the status, not of the pull.
+        // The user and the size are in the image status, not in the pull response.
         let status = self.present(wanted, spec).await;
         let size = match &status {
             Ok(Some((present, _))) => present.size,
@@ -351,7 +352,7 @@ impl ImageManager {
 }
 
 impl Collector for ImageManager {
-    /// How long images took to get here.
+    /// The durations of image pulls.
     fn collect(&self, page: &mut Exposition) {
         self.pulls.collect(page);
     }

@@ -1,20 +1,20 @@
-//! How images are pulled, and who may use them.
+//! Options of image pulls and of credential verification.
 
 use super::{
     credentials::plugin::config::CredentialProvider, pull_records::policy::VerificationPolicy,
 };
 
-/// How images are pulled, and who may use them.
+/// Options of image pulls and of credential verification.
 #[derive(Clone, Debug)]
 pub struct ImageOptions {
     /// Pull one image at a time (`serializeImagePulls`).
     pub serialize_pulls: bool,
-    /// The most pulls at once if they are not serialized; unlimited when unset
+    /// Maximum number of parallel pulls if they are not serialized; unlimited if unset
     /// (`maxParallelImagePulls`).
     pub max_parallel_pulls: Option<u32>,
-    /// Pulls per second; unlimited when 0 (`registryPullQPS`).
+    /// Pulls per second; unlimited if 0 (`registryPullQPS`).
     pub registry_qps: u32,
-    /// Pulls that may start at once (`registryBurst`).
+    /// Maximum burst of pulls (`registryBurst`).
     pub registry_burst: u32,
     /// Plugins that provide registry credentials (`--image-credential-provider-config`).
     pub credential_providers: Vec<CredentialProvider>,

@@ -1,4 +1,4 @@
-//! Delays after failed pulls.
+//! Back-off after failed image pulls.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -7,15 +7,15 @@ use tokio::time::Instant;
 
 use super::error::{ImageError, PullFailure};
 
-/// First and longest delay after failed pulls, as upstream.
+/// Initial and maximum delay after failed pulls, as upstream.
 const BASE: Duration = Duration::from_secs(10);
 const MAX: Duration = Duration::from_secs(300);
 
-/// The failed pulls of one pod, by image as its spec names it.
+/// The failed pulls of one pod, by image as written in its spec.
 #[derive(Debug)]
 pub struct PullBackoff {
     backoff: Backoff,
-    /// The last failure of each image: when, and why.
+    /// Time and cause of each image's last failure.
     failures: BTreeMap<String, (Instant, PullFailure)>,
 }
 
@@ -29,7 +29,7 @@ impl Default for PullBackoff {
 }
 
 impl PullBackoff {
-    /// Whether the image may be pulled now.
+    /// Checks whether the image may be pulled now.
     ///
     /// # Errors
     /// [`ImageError::BackOff`].
@@ -42,22 +42,22 @@ impl PullBackoff {
             Some((retry_after, _)) => Err(ImageError::BackOff {
                 image: image.to_owned(),
                 last: last.clone(),
-                // Pods that were refused together would come again together, and more of
-                // them than may begin at once.
+                // Without jitter, pods that were refused together would retry together and exceed
+                // the rate limit again.
                 retry_after: jittered(retry_after),
             }),
         }
     }
 
-    /// A pull failed just now.
+    /// Records that a pull failed just now.
     pub(super) fn failed(&mut self, image: &str, failure: PullFailure) {
         let now = Instant::now();
         self.backoff.attempt(image, now);
         self.failures.insert(image.to_owned(), (now, failure));
     }
 
-    /// A pull was done. The delay is remembered: a registry that fails every
-    /// other time is not asked at the shortest one.
+    /// Records a successful pull. The delay is kept, so that a registry that fails every other time
+    /// is not retried at the initial delay.
     pub(super) fn succeeded(&mut self, image: &str) {
         self.failures.remove(image);
     }

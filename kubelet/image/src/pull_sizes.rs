@@ -1,6 +1,6 @@
-//! The classes of sizes and times that pulls are counted by, as upstream's.
+//! Size classes and duration buckets of the image pull metric, as upstream.
 
-/// Seconds that pulls take.
+/// Upper bounds of the duration buckets, in seconds.
 pub(super) const SECONDS: &[f64] = &[
     1.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 480.0, 600.0, 900.0,
     1200.0, 1800.0, 2700.0, 3600.0,
@@ -9,7 +9,7 @@ pub(super) const SECONDS: &[f64] = &[
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// What images are larger than, from the largest on, and what such are called.
+/// Exclusive lower bound and name of each size class, largest first.
 const CLASSES: [(u64, &str); 12] = [
     (100 * GIB, "GT100GB"),
     (60 * GIB, "60GB-100GB"),
@@ -25,7 +25,7 @@ const CLASSES: [(u64, &str); 12] = [
     (0, "0-10MB"),
 ];
 
-/// The class of an image of so many bytes; of 0, when that is not known.
+/// The size class of an image in bytes; 0 means that the size is unknown.
 pub(super) fn class(bytes: u64) -> &'static str {
     let mut classes = CLASSES.iter();
     classes

@@ -1,4 +1,4 @@
-//! Pulls, as many at a time and as often as the node's configuration allows.
+//! Image pulls within the configured limits on parallelism and rate.
 
 use std::time::Duration;
 
@@ -14,24 +14,24 @@ use super::{
     pull_records::Pull,
 };
 
-/// Pulls images; those that must wait do so in the order of their asking.
+/// Pulls images. Waiting pulls are served in FIFO order.
 #[derive(Debug)]
 pub(super) struct Puller {
     cri: CriClient,
-    /// Pulls that may run at the same time; `None` without a limit.
+    /// Slots for parallel pulls; `None` if unlimited.
     slots: Option<Semaphore>,
-    /// Pulls that may begin; `None` without a limit.
+    /// Limit on the rate of pulls; `None` if unlimited.
     rate: Option<TokenBucket>,
 }
 
-/// A pull that is done.
+/// A completed pull.
 #[derive(Debug)]
 pub(super) struct Pulled {
-    /// What the runtime names the image by.
+    /// The runtime's ID of the image.
     pub(super) id: String,
-    /// What the registry let it be pulled with; `None` for nothing.
+    /// The credential that the registry accepted; `None` if it needed none.
     pub(super) credential: Option<TrackedCredential>,
-    /// How long it took, without the waiting for its turn.
+    /// Duration, without the wait for a slot.
     pub(super) took: Duration,
 }
 
@@ -53,11 +53,11 @@ impl Puller {
         }
     }
 
-    /// Pulls an image with the first of the credentials that the registry takes,
-    /// or with none where there are none. `recorded` is told of each try.
+    /// Pulls an image. Tries the credentials in order until the registry accepts one; without
+    /// credentials, pulls anonymously. Each attempt is reported to `recorded`.
     ///
     /// # Errors
-    /// What each try failed for, as one text.
+    /// The errors of all attempts, or that the rate limit is exceeded, as one text.
     pub(super) async fn pull(
         &self,
         spec: &ImageSpec,
@@ -66,7 +66,7 @@ impl Puller {
         recorded: &mut Pull<'_>,
     ) -> Result<Pulled, String> {
         let _slot = match &self.slots {
-            // Never closed, so the permit is always had.
+            // The semaphore is never closed, so a permit is always granted.
             Some(slots) => Some(slots.acquire().await),
             None => None,
         };

@@ -1,19 +1,19 @@
-//! Names of images as pod specs write them.
+//! Image references as written in pod specs.
 
-/// Why a name is none of an image.
+/// Why a text is not a valid image reference.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("couldn't parse image name {0:?}: invalid reference format: {1}")]
 pub struct InvalidReference(String, &'static str);
 
-/// Longest name without tag and digest.
+/// Maximum length of a name without tag and digest.
 const MAX_NAME: usize = 255;
 const MAX_TAG: usize = 128;
 
-/// Registry of names that say none, and an older name of it.
+/// The registry of names without one, and its older name.
 const DEFAULT_REGISTRY: &str = "docker.io";
 const LEGACY_DEFAULT_REGISTRY: &str = "index.docker.io";
 
-/// The name of an image: `[domain[:port]/]path[:tag][@digest]`.
+/// An image reference: `[domain[:port]/]path[:tag][@digest]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reference<'a> {
     text: &'a str,
@@ -24,10 +24,10 @@ pub struct Reference<'a> {
 }
 
 impl<'a> Reference<'a> {
-    /// Reads a name.
+    /// Parses an image reference.
     ///
     /// # Errors
-    /// It is none.
+    /// The text is not a valid reference.
     pub fn parse(text: &'a str) -> Result<Self, InvalidReference> {
         let invalid = |reason| InvalidReference(text.to_owned(), reason);
         let (rest, digest) = match text.split_once('@') {
@@ -71,8 +71,7 @@ impl<'a> Reference<'a> {
         })
     }
 
-    /// The name as it was written, with the tag `latest` where it has neither tag
-    /// nor digest.
+    /// The reference as written, with the tag `latest` if it has neither tag nor digest.
     pub fn with_default_tag(&self) -> String {
         if self.is_tagged {
             self.text.to_owned()
@@ -81,14 +80,14 @@ impl<'a> Reference<'a> {
         }
     }
 
-    /// The name as it was written, without tag and digest.
+    /// The repository as written, without tag and digest.
     pub fn written_repository(&self) -> &'a str {
         let length = self.domain.map_or(0, |domain| domain.len() + 1) + self.path.len();
         &self.text[..length]
     }
 
-    /// The whole name of the repository, with the registry and the part of it that
-    /// short names leave out: what credentials are looked up by.
+    /// The full name of the repository: short names are completed with the default registry and
+    /// `library/`. Credentials are looked up by this name.
     pub fn repository(&self) -> String {
         let path = self.path;
         match self.domain {
@@ -100,7 +99,7 @@ impl<'a> Reference<'a> {
         }
     }
 
-    /// Whether both name the same image, however short they are written.
+    /// Whether both refer to the same image, in short or full form.
     pub fn is_same(&self, other: &Self) -> bool {
         let rest = |reference: &Self| {
             let tagged = reference.with_default_tag();
@@ -110,7 +109,8 @@ impl<'a> Reference<'a> {
     }
 }
 
-/// What comes before the first slash is a registry only when it looks like one.
+/// Whether the text before the first slash is a registry. A plain lower-case word other than
+/// `localhost` belongs to the path.
 fn is_domain(text: &str) -> bool {
     let (host, port) = match text.rsplit_once(':') {
         Some((host, port)) => (host, Some(port)),
@@ -129,7 +129,7 @@ fn is_domain(text: &str) -> bool {
     looks_like_one && valid_port && valid_host
 }
 
-/// Runs of letters and digits between separators: `.`, `_`, `__` or dashes.
+/// Checks for runs of lower-case letters and digits between separators: `.`, `_`, `__` or dashes.
 fn is_path_component(text: &str) -> bool {
     let is_alphanumeric = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let bytes = text.as_bytes();

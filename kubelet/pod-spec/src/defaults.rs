@@ -1,5 +1,5 @@
-//! Values of pod fields that nobody set: the API server's. Pods from files never
-//! pass the API server, so the kubelet sets them itself.
+//! The API server's defaults for pod fields. Static pods do not pass the API server, so the kubelet
+//! sets the defaults itself.
 
 use k8s_openapi::api::core::v1::{
     Container, EmptyDirVolumeSource, EnvVar, Lifecycle, LifecycleHandler, ObjectFieldSelector, Pod,
@@ -12,7 +12,7 @@ use crate::resources::{self, ResourceList, Side};
 
 const DEFAULT_MODE: i32 = 0o644;
 
-/// Fills every field of a pod that has a default.
+/// Sets all unset fields of a pod that have a default.
 pub fn set_defaults(pod: &mut Pod) {
     let spec = pod.spec.get_or_insert_default();
     text(&mut spec.dns_policy, "ClusterFirst");
@@ -22,7 +22,7 @@ pub fn set_defaults(pod: &mut Pod) {
         .get_or_insert_with(PodSecurityContext::default);
     spec.termination_grace_period_seconds.get_or_insert(30);
     spec.enable_service_links.get_or_insert(true);
-    // The older name of the same field.
+    // `serviceAccount` is the deprecated name of the same field.
     if is_empty(&spec.service_account_name) {
         spec.service_account_name = spec.service_account.clone();
     }
@@ -36,8 +36,8 @@ pub fn set_defaults(pod: &mut Pod) {
     set_pod_resources(spec);
 }
 
-/// What a pod that says something of its resources leaves open follows from its
-/// containers, and then from its limits.
+/// Sets defaults of pod-level resources, if the pod has any: from its containers, then from its
+/// limits.
 fn set_pod_resources(spec: &mut PodSpec) {
     let Some(mut own) = spec.resources.take() else {
         return;
@@ -125,7 +125,7 @@ fn set_container_defaults(container: &mut Container, host_network: bool) {
     }
 }
 
-/// What is limited and not requested is requested up to its limit.
+/// Requests default to the limits.
 fn set_requests(resources: &mut ResourceRequirements) {
     let Some(limits) = resources
         .limits
@@ -221,7 +221,7 @@ fn set_volume_defaults(volume: &mut Volume) {
     }
 }
 
-/// An image that is named by `latest`, spelt out or not, may have changed.
+/// The default pull policy. An image with the tag `latest`, explicit or implied, may have changed.
 fn pull_policy(image: &str) -> &'static str {
     if image.is_empty() || image.contains('@') {
         return "IfNotPresent";

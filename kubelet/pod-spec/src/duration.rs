@@ -1,4 +1,4 @@
-//! Durations as Go writes and reads them: `1m0s`, `20s`, `1.5h`, `300ms`.
+//! Durations in Go's text format: `1m0s`, `20s`, `1.5h`, `300ms`.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -6,13 +6,13 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 const NANOS_PER_SECOND: i128 = 1_000_000_000;
 
-/// A signed span of time with Go's text form (`time.ParseDuration`).
+/// A signed duration in Go's text format (`time.ParseDuration`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GoDuration {
     nanos: i64,
 }
 
-/// Why a text is no duration.
+/// Why a text is not a duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{text:?} is not a duration: write numbers with units (ns, us, ms, s, m, h), such as 20s, 1m30s or 1.5h"
@@ -22,41 +22,41 @@ pub struct ParseDurationError {
 }
 
 impl GoDuration {
-    /// A span of whole seconds.
+    /// A duration in whole seconds.
     pub const fn from_secs(seconds: i64) -> Self {
         Self {
             nanos: seconds.saturating_mul(1_000_000_000),
         }
     }
 
-    /// A span of whole milliseconds.
+    /// A duration in whole milliseconds.
     pub const fn from_millis(millis: i64) -> Self {
         Self {
             nanos: millis.saturating_mul(1_000_000),
         }
     }
 
-    /// A span without what it has below milliseconds.
+    /// A duration truncated to milliseconds.
     pub fn whole_millis(duration: Duration) -> Self {
         Self::from_millis(i64::try_from(duration.as_millis()).unwrap_or(i64::MAX))
     }
 
-    /// A span of nanoseconds.
+    /// A duration in nanoseconds.
     pub const fn from_nanos(nanos: i64) -> Self {
         Self { nanos }
     }
 
-    /// Whether the span is empty: for most settings the same as not set.
+    /// Whether the duration is zero, which most settings treat as unset.
     pub const fn is_zero(self) -> bool {
         self.nanos == 0
     }
 
-    /// Whether the span points backwards.
+    /// Whether the duration is negative.
     pub const fn is_negative(self) -> bool {
         self.nanos < 0
     }
 
-    /// The span as the standard library has it; nothing when it is negative.
+    /// The duration as a standard library type; `None` if it is negative.
     pub fn to_std(self) -> Option<Duration> {
         u64::try_from(self.nanos).ok().map(Duration::from_nanos)
     }
@@ -74,7 +74,7 @@ impl FromStr for GoDuration {
     }
 }
 
-/// Nanoseconds of a Go duration.
+/// Parses a Go duration into nanoseconds.
 fn parse(text: &str) -> Option<i64> {
     let (negative, mut rest) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),
@@ -115,7 +115,7 @@ fn unit_nanos(unit: &str) -> Option<i128> {
     })
 }
 
-/// A decimal number times a unit, cut to whole nanoseconds.
+/// Computes a decimal number times a unit, truncated to whole nanoseconds.
 fn scaled(number: &str, unit: i128) -> Option<i128> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
@@ -126,7 +126,7 @@ fn scaled(number: &str, unit: i128) -> Option<i128> {
     } else {
         whole.parse().ok()?
     };
-    // Digits beyond the nanosecond of an hour carry no information.
+    // Further digits are less than a nanosecond even in hours.
     let fraction = &fraction[..fraction.len().min(18)];
     let fraction_value: i128 = if fraction.is_empty() {
         0

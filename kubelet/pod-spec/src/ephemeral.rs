@@ -1,8 +1,8 @@
-//! Ephemeral containers: added to a pod that runs, to look into it.
+//! Ephemeral containers, which are added to a running pod for debugging.
 
 use k8s_openapi::api::core::v1::{Container, EphemeralContainer};
 
-/// What is run of an ephemeral container: a container like any other.
+/// Converts an ephemeral container to a regular one, without its target container.
 pub fn as_container(ephemeral: &EphemeralContainer) -> Container {
     let EphemeralContainer {
         args,

@@ -1,7 +1,7 @@
-//! `$(VAR)` in commands, arguments and values of environment variables.
+//! Expansion of `$(VAR)` in commands, arguments and values of environment variables.
 
-/// Replaces each `$(NAME)` by what `lookup` gives for the name, and `$$` by `$`.
-/// A name without a value stays as it is written, and so does any other `$`.
+/// Replaces each `$(NAME)` with the value that `lookup` returns, and `$$` with `$`. A name without
+/// a value and any other `$` stay as written.
 pub fn expand<'a>(input: &str, lookup: impl Fn(&str) -> Option<&'a str>) -> String {
     let mut output = String::with_capacity(input.len());
     let mut rest = input;

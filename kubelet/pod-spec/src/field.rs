@@ -1,4 +1,4 @@
-//! Faults of API objects, in the API server's own words.
+//! Validation errors of API objects, in the API server's words.
 
 use std::fmt;
 
@@ -7,12 +7,12 @@ use std::fmt;
 pub struct Path(String);
 
 impl Path {
-    /// A field of the object itself.
+    /// A top-level field of the object.
     pub fn new(name: &str) -> Self {
         Self(name.to_owned())
     }
 
-    /// A field of this one.
+    /// A child of this field.
     pub fn child(&self, name: &str) -> Self {
         Self(format!("{}.{name}", self.0))
     }
@@ -34,7 +34,7 @@ impl fmt::Display for Path {
     }
 }
 
-/// One fault of an object: which field, and what is wrong with it.
+/// A validation error: the field and what is wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {fault}")]
 pub struct FieldError {
@@ -42,7 +42,7 @@ pub struct FieldError {
     fault: String,
 }
 
-/// The faults of an object, as they are found.
+/// Collects the validation errors of an object.
 #[derive(Debug, Default)]
 pub struct Faults(Vec<FieldError>);
 
@@ -54,33 +54,33 @@ impl Faults {
         });
     }
 
-    /// The field must be there.
+    /// Reports a missing required field.
     pub fn required(&mut self, path: &Path, detail: &str) {
         let colon = if detail.is_empty() { "" } else { ": " };
         self.add(path, format!("Required value{colon}{detail}"));
     }
 
-    /// The value is wrong; texts are quoted.
+    /// Reports an invalid value; strings are quoted.
     pub fn invalid(&mut self, path: &Path, value: impl fmt::Debug, rule: impl fmt::Display) {
         self.add(path, format!("Invalid value: {value:?}: {rule}"));
     }
 
-    /// The value is one too many.
+    /// Reports a duplicate value.
     pub fn duplicate(&mut self, path: &Path, value: impl fmt::Debug) {
         self.add(path, format!("Duplicate value: {value:?}"));
     }
 
-    /// The value refers to something that is not there.
+    /// Reports a reference to something that does not exist.
     pub fn not_found(&mut self, path: &Path, value: impl fmt::Debug) {
         self.add(path, format!("Not found: {value:?}"));
     }
 
-    /// The field must not be there.
+    /// Reports a field that must not be set.
     pub fn forbidden(&mut self, path: &Path, why: &str) {
         self.add(path, format!("Forbidden: {why}"));
     }
 
-    /// The value must not be longer than so many bytes.
+    /// Requires a value of at most `bytes` bytes.
     pub fn at_most(&mut self, path: &Path, value: &str, bytes: usize) {
         if value.len() > bytes {
             self.add(
@@ -90,7 +90,7 @@ impl Faults {
         }
     }
 
-    /// The list must not have more than so many items.
+    /// Requires a list of at most `most` items.
     pub fn at_most_items(&mut self, path: &Path, items: usize, most: usize) {
         if items > most {
             let fault = format!("Too many: {items}: must have at most {most} items");
@@ -98,7 +98,7 @@ impl Faults {
         }
     }
 
-    /// The value must be one of `supported`.
+    /// Requires one of the `supported` values.
     pub fn one_of(&mut self, path: &Path, value: &str, supported: &[&str]) {
         if !supported.contains(&value) {
             let supported: Vec<String> =
@@ -113,7 +113,7 @@ impl Faults {
         }
     }
 
-    /// The value must be in a range.
+    /// Requires a value from `low` to `high`, inclusive.
     pub fn range(&mut self, path: &Path, value: i64, low: i64, high: i64) {
         if !(low..=high).contains(&value) {
             self.invalid(
@@ -124,19 +124,19 @@ impl Faults {
         }
     }
 
-    /// The value must not be negative.
+    /// Requires a value that is not negative.
     pub fn non_negative(&mut self, path: &Path, value: i64) {
         if value < 0 {
             self.invalid(path, value, "must be greater than or equal to 0");
         }
     }
 
-    /// The value must be a port.
+    /// Requires a port number, from 1 to 65535.
     pub fn port(&mut self, path: &Path, port: i32) {
         self.range(path, i64::from(port), 1, 65535);
     }
 
-    /// The value must pass a rule on texts.
+    /// Requires a value that satisfies `rule`.
     pub fn text(
         &mut self,
         path: &Path,
@@ -148,7 +148,7 @@ impl Faults {
         }
     }
 
-    /// The value must be there and pass a rule on texts.
+    /// Requires a non-empty value that satisfies `rule`.
     pub fn required_text(
         &mut self,
         path: &Path,
@@ -162,15 +162,15 @@ impl Faults {
         }
     }
 
-    /// Whether there is none.
+    /// Succeeds if there are no errors.
     ///
     /// # Errors
-    /// The first.
+    /// The first error.
     pub fn into_result(self) -> Result<(), FieldError> {
         self.0.into_iter().next().map_or(Ok(()), Err)
     }
 
-    /// All of them, in the order of their finding.
+    /// All errors, in the order in which they were reported.
     pub fn into_vec(self) -> Vec<FieldError> {
         self.0
     }

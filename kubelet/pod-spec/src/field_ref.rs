@@ -1,4 +1,4 @@
-//! Fields of the pod as variables: `fieldRef`.
+//! Pod fields as values of environment variables (`fieldRef`).
 
 use k8s_openapi::api::core::v1::Pod;
 
@@ -7,7 +7,7 @@ use crate::identity;
 /// Why a variable cannot have the value of a field.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum FieldError {
-    /// Variables cannot have this field.
+    /// The field is not supported for environment variables.
     #[error("unsupported fieldPath: {0}")]
     Unsupported(String),
     /// The node has no address yet.
@@ -15,21 +15,21 @@ pub enum FieldError {
     NoHostIp,
 }
 
-/// What a pod learns when it runs on this node.
+/// Values that depend on the node where a pod runs.
 #[derive(Clone, Debug, Default)]
 pub struct Placement<'a> {
     /// Name of the node.
     pub node_name: &'a str,
-    /// Addresses of the node, the primary first.
+    /// Addresses of the node, the primary one first.
     pub host_ips: &'a [String],
-    /// Addresses of the pod, the primary first.
+    /// Addresses of the pod, the primary one first.
     pub pod_ips: &'a [String],
 }
 
 /// The value of a field; empty for a label or annotation that the pod does not have.
 ///
 /// # Errors
-/// [`FieldError`].
+/// See [`FieldError`].
 pub fn value(pod: &Pod, path: &str, placement: &Placement<'_>) -> Result<String, FieldError> {
     if let Some(value) = of_metadata(pod, path) {
         return Ok(value);
@@ -52,8 +52,8 @@ pub fn value(pod: &Pod, path: &str, placement: &Placement<'_>) -> Result<String,
     })
 }
 
-/// The value of a field of the pod's metadata, which files can have as well; `None` for
-/// any other field.
+/// The value of a field of the pod's metadata, which downward API files support too; `None` for any
+/// other field.
 pub fn of_metadata(pod: &Pod, path: &str) -> Option<String> {
     if let Some((field, key)) = subscript(path) {
         let map = match field {
@@ -72,7 +72,7 @@ pub fn of_metadata(pod: &Pod, path: &str) -> Option<String> {
     }
 }
 
-/// `field['key']`.
+/// Splits `field['key']`.
 fn subscript(path: &str) -> Option<(&str, &str)> {
     let (field, key) = path.strip_suffix("']")?.split_once("['")?;
     (!field.is_empty()).then_some((field, key))
@@ -125,7 +125,7 @@ mod tests {
             ..placement
         };
         for path in ["status.hostIP", "status.hostIPs"] {
-            // It is tried again: what is empty now would stay so.
+            // An error is retried, whereas an empty value would be permanent.
             assert_eq!(value(&pod, path, &placement), Err(FieldError::NoHostIp));
         }
     }

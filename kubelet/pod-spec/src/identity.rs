@@ -1,4 +1,4 @@
-//! What tells pods apart, and static pods from the API server's.
+//! Identity of pods, and the distinction of static and mirror pods.
 
 use std::{fmt, sync::Arc};
 
@@ -6,13 +6,13 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::names;
 
-/// Annotation: where the pod was read from (`file`, `http`, `api`).
+/// Annotation: the pod's source (`file`, `http`, `api`).
 pub const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
-/// Annotation: hash of the manifest of a static pod; equals its first UID.
+/// Annotation: hash of a static pod's manifest; equal to its first UID.
 pub const CONFIG_HASH: &str = "kubernetes.io/config.hash";
-/// Annotation: when the kubelet first saw the pod, RFC 3339.
+/// Annotation: time when the kubelet first saw the pod, in RFC 3339 format.
 pub const CONFIG_SEEN: &str = "kubernetes.io/config.seen";
-/// Annotation: on mirror pods, the hash of the static pod that they mirror.
+/// Annotation on mirror pods: the hash of the static pod that they mirror.
 pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// UID of a pod. Cheap to clone.
@@ -20,19 +20,19 @@ pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
 pub struct PodUid(Arc<str>);
 
 impl PodUid {
-    /// The UID of `pod`; empty when it has none.
+    /// The UID of `pod`; empty if it has none.
     pub fn of(pod: &Pod) -> Self {
         Self::from(pod.metadata.uid.as_deref().unwrap_or_default())
     }
 
-    /// The UID that a runtime tells; none where it cannot name a directory, which
-    /// a UID of a pod always can: files of pods are removed by it.
+    /// A UID that the runtime reports; `None` if it is not a valid directory name. A pod's files
+    /// are removed by its UID, so a UID must always be one.
     pub fn told(uid: &str) -> Option<Self> {
         let is_name = !uid.is_empty() && names::path_segment(uid).is_ok();
         is_name.then(|| Self::from(uid))
     }
 
-    /// The UID as it is written.
+    /// The UID as a string.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -56,22 +56,22 @@ impl fmt::Debug for PodUid {
     }
 }
 
-/// `name_namespace`: unique among the pods that may run at the same time.
+/// `name_namespace`, which is unique among the pods that may run at the same time.
 pub fn full_name(pod: &Pod) -> String {
     format!("{}_{}", name(pod), namespace(pod))
 }
 
-/// `name_namespace(uid)`, as upstream's messages name a pod.
+/// `name_namespace(uid)`, as in upstream's messages.
 pub fn name_with_uid(pod: &Pod) -> String {
     format!("{}({})", full_name(pod), PodUid::of(pod))
 }
 
-/// The pod's name; empty when it has none.
+/// The pod's name; empty if it has none.
 pub fn name(pod: &Pod) -> &str {
     pod.metadata.name.as_deref().unwrap_or_default()
 }
 
-/// The pod's namespace; empty when it has none.
+/// The pod's namespace; empty if it has none.
 pub fn namespace(pod: &Pod) -> &str {
     pod.metadata.namespace.as_deref().unwrap_or_default()
 }
@@ -90,18 +90,19 @@ pub fn is_static(pod: &Pod) -> bool {
     annotation(pod, CONFIG_SOURCE).is_some_and(|source| source != "api")
 }
 
-/// Whether the pod stands for a static pod at the API server, and is not run itself.
+/// Whether the pod is a mirror pod: it represents a static pod at the API server and is not run
+/// itself.
 pub fn is_mirror(pod: &Pod) -> bool {
     annotation(pod, CONFIG_MIRROR).is_some()
 }
 
-/// Whether `mirror` stands for `pod` as it is now.
+/// Whether `mirror` represents the current version of `pod`.
 pub fn is_mirror_of(mirror: &Pod, pod: &Pod) -> bool {
     let mirrored = annotation(mirror, CONFIG_MIRROR);
     mirrored.is_some() && mirrored == annotation(pod, CONFIG_HASH)
 }
 
-/// Whether the pod has a container of this name, of whatever kind.
+/// Whether the pod has a regular, init or ephemeral container with this name.
 pub fn has_container(pod: &Pod, container: &str) -> bool {
     let Some(spec) = &pod.spec else {
         return false;

@@ -1,26 +1,27 @@
-//! What of a pod's status must not be forgotten: that the pod has ended, and which of its
-//! containers were started. A status from elsewhere, which lacks it, gets it from the known one.
+//! The parts of a pod's status that must not be lost: whether the pod has terminated, and which of
+//! its containers were started. A status from another source that lacks them is completed from the
+//! known one.
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 
 use crate::phase::Phase;
 
-/// Whether the pod has succeeded or failed, and is not to be started again.
+/// Whether the pod has succeeded or failed and must not be started again.
 pub fn has_ended(pod: &Pod) -> bool {
     pod.status.as_ref().is_some_and(is_end)
 }
 
-/// Whether a pod of this status is not to be started again.
+/// Whether a pod with this status must not be started again.
 pub fn is_end(status: &PodStatus) -> bool {
     Phase::parse(status.phase.as_deref()).is_terminal()
 }
 
-/// Whether a pod of this status has ended, or some container of it was ever started.
+/// Whether a pod with this status has terminated, or any of its containers was ever started.
 pub fn has_run(status: &PodStatus) -> bool {
     is_end(status) || !started(status).is_empty()
 }
 
-/// Names of the containers that were ever started, in order.
+/// Names of the containers that were ever started, sorted.
 pub fn started(status: &PodStatus) -> Vec<&str> {
     let init = status.init_container_statuses.iter().flatten();
     let main = status.container_statuses.iter().flatten();
@@ -37,7 +38,7 @@ fn was_started(container: &ContainerStatus) -> bool {
         .any(|state| state.running.is_some() || state.terminated.is_some())
 }
 
-/// Whether something of `known` matters that `status` does not say.
+/// Whether `known` has information of this kind that `status` lacks.
 pub fn is_news(status: &PodStatus, known: &PodStatus) -> bool {
     if is_end(status) {
         return false;
@@ -46,8 +47,8 @@ pub fn is_news(status: &PodStatus, known: &PodStatus) -> bool {
     is_end(known) || started(known).iter().any(|name| !listed.contains(name))
 }
 
-/// The status with what `known` says of the pod that matters and it does not say itself: its
-/// end, and containers that were started.
+/// The status, completed with the parts that it lacks and `known` has: the end of the pod, and
+/// started containers.
 pub fn with_known(mut status: PodStatus, known: &PodStatus) -> PodStatus {
     if is_end(&status) {
         return status;
@@ -63,7 +64,7 @@ pub fn with_known(mut status: PodStatus, known: &PodStatus) -> PodStatus {
     status
 }
 
-/// Adds the containers that were started by what is known, and are not listed as such.
+/// Adds containers that were started according to `known` and are not listed as started.
 fn add_started(listed: &mut Option<Vec<ContainerStatus>>, known: &Option<Vec<ContainerStatus>>) {
     for known in known.iter().flatten().filter(|known| was_started(known)) {
         let listed = listed.get_or_insert_default();

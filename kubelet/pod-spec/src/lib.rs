@@ -1,6 +1,6 @@
-//! Pods as their specs describe them: identity, manifests, defaults, validation, resources, and
-//! the rules that follow from a spec alone. Everything here is a pure function of its input:
-//! nothing asks the runtime, the API server or the node.
+//! Functions of pod specs: identity, manifests, defaults, validation, resources, and the rules that
+//! follow from a spec alone. They do not access the runtime or the API server; apart from the
+//! kernel version in `sysctl`, they do not depend on the node.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Manifests: from the bytes of a file to pods.
+//! Manifests, parsed from the bytes of a file into pods.
 
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Map, Value};
@@ -6,45 +6,45 @@ use serde_json::{Map, Value};
 use super::yaml::{self, DuplicateKeys, SyntaxError};
 use crate::field::FieldError;
 
-/// Why no pods come of a manifest.
+/// Why a manifest is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ManifestError {
-    /// The bytes are no text.
+    /// The bytes are not UTF-8.
     #[error("is not UTF-8 text (byte {offset})")]
     NotText {
-        /// Offset of the first byte that is no text.
+        /// Offset of the first invalid byte.
         offset: usize,
     },
-    /// The text is no YAML or JSON.
+    /// The text is not YAML or JSON.
     #[error(transparent)]
     Syntax(#[from] SyntaxError),
-    /// There is nothing in it.
+    /// The manifest contains no pod.
     #[error("contains no pod")]
     Empty,
-    /// An object is no pod.
+    /// An object is not a pod.
     #[error("{field}: Unsupported value: {found:?}: supported values: {supported}")]
     NotAPod {
-        /// `apiVersion` or `kind`.
+        /// Path of the `apiVersion` or `kind`.
         field: String,
-        /// What it says.
+        /// The value in the manifest.
         found: String,
-        /// What it could say.
+        /// The supported values.
         supported: &'static str,
     },
-    /// A field has a value of another type.
+    /// A field has a value of the wrong type.
     #[error("{field}: {message}")]
     Type {
         /// The field's path.
         field: String,
-        /// What it should be.
+        /// The found and expected types.
         message: String,
     },
-    /// A pod is not one that the API server would take.
+    /// The API server would reject a pod.
     #[error("pod {name:?} is invalid: {}", joined(faults))]
     Invalid {
         /// The pod's name.
         name: String,
-        /// Everything that is wrong with it.
+        /// All validation errors.
         faults: Vec<FieldError>,
     },
 }
@@ -54,21 +54,21 @@ fn joined(faults: &[FieldError]) -> String {
     faults.join("; ")
 }
 
-/// What a manifest says.
+/// The content of a manifest.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Manifest {
-    /// Its pods, as they are written: without defaults, not validated.
+    /// The pods as written: without defaults, not validated.
     pub pods: Vec<Pod>,
-    /// What its author should know, though the pods can run: fields that the API
-    /// does not know, keys that are given twice.
+    /// Warnings for the author that do not prevent the pods from running: fields unknown to the
+    /// API, and duplicate keys.
     pub warnings: Vec<String>,
 }
 
-/// Reads a manifest: YAML or JSON, one or more documents, each a `Pod`, a
-/// `PodList` or a `List` of pods.
+/// Parses a manifest: YAML or JSON, one or more documents, each a `Pod`, a `PodList` or a `List` of
+/// pods.
 ///
 /// # Errors
-/// Where the syntax breaks, or which field is no pod's.
+/// The position of a syntax error, or the field that is invalid in a pod.
 pub fn decode(bytes: &[u8]) -> Result<Manifest, ManifestError> {
     let text = std::str::from_utf8(bytes).map_err(|error| ManifestError::NotText {
         offset: error.valid_up_to(),
@@ -76,7 +76,7 @@ pub fn decode(bytes: &[u8]) -> Result<Manifest, ManifestError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut manifest = Manifest::default();
     let documents = match yaml::documents(text, DuplicateKeys::Refuse) {
-        // As upstream the last one counts; unlike it, somebody is told.
+        // As upstream, the last one wins; unlike upstream, with a warning.
         Err(error) if error.duplicate_key => {
             manifest
                 .warnings
@@ -100,7 +100,7 @@ pub fn decode(bytes: &[u8]) -> Result<Manifest, ManifestError> {
     Ok(manifest)
 }
 
-/// An object of a manifest. `place` leads to it from the manifest's root.
+/// Decodes an object of a manifest. `place` is its path from the manifest's root.
 fn decode_object(
     mut object: Value,
     place: &str,
@@ -160,7 +160,7 @@ fn decode_pod(
     manifest: &mut Manifest,
 ) -> Result<(), ManifestError> {
     if let Value::Object(fields) = &mut object {
-        // Items of a PodList may leave them out; the type's own check wants them.
+        // Items of a PodList may omit them, but deserialization requires them.
         fields.insert("apiVersion".to_owned(), "v1".into());
         fields.insert("kind".to_owned(), "Pod".into());
     }
@@ -183,7 +183,7 @@ fn decode_pod(
     Ok(())
 }
 
-/// The fields of `written` that did not make it into the typed object.
+/// Collects the fields of `written` that are missing from the typed object.
 fn unknown_fields(written: &Value, known: &Value, path: &str, unknown: &mut Vec<String>) {
     match (written, known) {
         (Value::Object(written), Value::Object(known)) => {
@@ -197,7 +197,7 @@ fn unknown_fields(written: &Value, known: &Value, path: &str, unknown: &mut Vec<
                 match known.get(key) {
                     Some(known) => unknown_fields(value, known, &path, unknown),
                     None if value.is_null() => {}
-                    // An empty object is not told from one that is not there.
+                    // The typed object does not distinguish an empty object from an absent one.
                     None if *value == nothing => {}
                     None => unknown.push(path),
                 }
@@ -341,7 +341,7 @@ mod tests {
         }
     }
 
-    /// Block YAML with every text quoted, written without the reader's help.
+    /// Writes block YAML with all strings quoted, independently of the parser under test.
     fn to_yaml(value: &Value, indent: usize, out: &mut String) {
         let pad = "  ".repeat(indent);
         match value {

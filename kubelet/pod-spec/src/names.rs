@@ -1,5 +1,5 @@
-//! Rules that names and other short texts of API objects follow. Each returns
-//! what is allowed, in the API server's words.
+//! Rules for names and other short strings in API objects. Each returns what is allowed, in the API
+//! server's words.
 
 use std::net::IpAddr;
 
@@ -17,7 +17,8 @@ pub(super) fn ensure(holds: bool, rule: &'static str) -> Rule {
     if holds { Ok(()) } else { Err(rule) }
 }
 
-/// Starts and ends with `edge` characters, and has `middle` ones between.
+/// Whether the text starts and ends with `edge` characters and has only `edge` and `middle`
+/// characters in between.
 fn shaped(text: &str, edge: impl Fn(u8) -> bool, middle: impl Fn(u8) -> bool) -> bool {
     let bytes = text.as_bytes();
     matches!((bytes.first(), bytes.last()), (Some(first), Some(last)) if edge(*first) && edge(*last))
@@ -28,7 +29,7 @@ fn lower_alphanumeric(byte: u8) -> bool {
     byte.is_ascii_lowercase() || byte.is_ascii_digit()
 }
 
-/// Names of containers, volumes, namespaces and hosts.
+/// Checks a name of a container, volume, namespace or host.
 ///
 /// # Errors
 /// What is allowed.
@@ -37,7 +38,7 @@ pub fn dns1123_label(text: &str) -> Rule {
     ensure(shaped(text, lower_alphanumeric, |byte| byte == b'-'), LABEL)
 }
 
-/// Names of pods and nodes.
+/// Checks a name of a pod or node.
 ///
 /// # Errors
 /// What is allowed.
@@ -50,7 +51,7 @@ pub fn dns1123_subdomain(text: &str) -> Rule {
     )
 }
 
-/// Keys of labels and annotations.
+/// Checks a key of a label or annotation.
 ///
 /// # Errors
 /// What is allowed.
@@ -81,7 +82,7 @@ fn word(text: &str) -> bool {
     )
 }
 
-/// Values of labels.
+/// Checks a value of a label.
 ///
 /// # Errors
 /// What is allowed.
@@ -90,7 +91,7 @@ pub fn label_value(text: &str) -> Rule {
     ensure(text.is_empty() || word(text), LABEL_VALUE)
 }
 
-/// Names of container ports (IANA service names).
+/// Checks a name of a container port (IANA service name).
 ///
 /// # Errors
 /// What is allowed.
@@ -112,7 +113,7 @@ pub fn port_name(text: &str) -> Rule {
     )
 }
 
-/// Names of environment variables: printable ASCII but for `=`.
+/// Checks a name of an environment variable: printable ASCII except `=`.
 ///
 /// # Errors
 /// What is allowed.
@@ -124,7 +125,7 @@ pub fn env_name(text: &str) -> Rule {
     )
 }
 
-/// Keys of config maps and secrets.
+/// Checks a key of a ConfigMap or Secret.
 ///
 /// # Errors
 /// What is allowed.
@@ -139,7 +140,7 @@ pub fn config_key(text: &str) -> Rule {
     ensure(!text.starts_with(".."), "must not start with '..'")
 }
 
-/// Names of sysctls, with dots or slashes.
+/// Checks a name of a sysctl, with dots or slashes.
 ///
 /// # Errors
 /// What is allowed.
@@ -152,7 +153,7 @@ pub fn sysctl_name(text: &str) -> Rule {
     )
 }
 
-/// Paths inside a volume: relative, and never upwards.
+/// Checks a path inside a volume: relative, without `..`.
 ///
 /// # Errors
 /// What is allowed.
@@ -161,7 +162,7 @@ pub fn descending_path(text: &str) -> Rule {
     ensure(no_back_step(text).is_ok(), "must not contain '..'")
 }
 
-/// Texts that can name a file.
+/// Checks whether a text can be a file name.
 ///
 /// # Errors
 /// What is allowed.
@@ -172,7 +173,7 @@ pub fn path_segment(text: &str) -> Rule {
     )
 }
 
-/// Paths that never go upwards.
+/// Checks a path that must not contain `..`.
 ///
 /// # Errors
 /// What is allowed.
@@ -183,7 +184,10 @@ pub fn no_back_step(text: &str) -> Rule {
     )
 }
 
-/// An IPv4 or IPv6 address.
+/// Checks an IPv4 or IPv6 address.
+///
+/// # Errors
+/// What is allowed.
 pub fn ip(text: &str) -> Rule {
     match text.parse::<IpAddr>() {
         Ok(_) => Ok(()),

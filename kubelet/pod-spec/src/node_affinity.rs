@@ -1,5 +1,4 @@
-//! Whether the node is one of those that a pod may run on: its node selector, and what
-//! its affinity requires.
+//! Matching of the node against a pod's node selector and required node affinity.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +6,7 @@ use k8s_openapi::api::core::v1::{
     NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodSpec,
 };
 
-/// Whether the node of this name with these labels meets the node selector and the required
+/// Whether a node with this name and these labels matches the node selector and the required
 /// affinity.
 pub fn matches(spec: &PodSpec, name: &str, labels: &BTreeMap<String, String>) -> bool {
     let selected = spec
@@ -26,13 +25,13 @@ pub fn matches(spec: &PodSpec, name: &str, labels: &BTreeMap<String, String>) ->
     selected && required.is_none_or(|selector| selects(selector, name, labels))
 }
 
-/// Whether one of a selector's terms is met by the node of this name and these labels.
+/// Whether a node with this name and these labels matches at least one of a selector's terms.
 pub fn selects(selector: &NodeSelector, name: &str, labels: &BTreeMap<String, String>) -> bool {
     let mut terms = selector.node_selector_terms.iter();
     terms.any(|term| matches_term(term, name, labels))
 }
 
-/// One that asks for nothing is met by no node.
+/// An empty term matches no node.
 fn matches_term(term: &NodeSelectorTerm, name: &str, known: &BTreeMap<String, String>) -> bool {
     let labels = term.match_expressions.as_deref().unwrap_or_default();
     let fields = term.match_fields.as_deref().unwrap_or_default();
@@ -45,7 +44,7 @@ fn matches_term(term: &NodeSelectorTerm, name: &str, known: &BTreeMap<String, St
 fn is_met(rule: &NodeSelectorRequirement, labels: &BTreeMap<String, String>) -> bool {
     let value = labels.get(&rule.key);
     let values = rule.values.as_deref().unwrap_or_default();
-    // Both sides have to be whole numbers, and there is one to compare with.
+    // Both sides must be integers, and there must be exactly one value.
     let compared = || -> Option<std::cmp::Ordering> {
         let [bound] = values else { return None };
         let (value, bound): (i64, i64) = (value?.parse().ok()?, bound.parse().ok()?);

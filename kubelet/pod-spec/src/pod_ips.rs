@@ -1,11 +1,11 @@
-//! Addresses of pods as their status and environment show them.
+//! Pod addresses in status and environment variables.
 
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::PodIP;
 
-/// The first address of the node's primary family, then the first of the other. That family
-/// is IPv4 unless addresses were given to the node.
+/// The first address of the node's primary family, then the first of the other family. The primary
+/// family is that of the first configured node address, or IPv4 if none is configured.
 pub fn by_family(pod_ips: &[String], node_ips: &[IpAddr]) -> Vec<String> {
     let parsed = || pod_ips.iter().filter_map(|ip| ip.parse::<IpAddr>().ok());
     let prefers_v6 = node_ips.first().is_some_and(IpAddr::is_ipv6);
@@ -16,8 +16,8 @@ pub fn by_family(pod_ips: &[String], node_ips: &[IpAddr]) -> Vec<String> {
         .collect()
 }
 
-/// The addresses of a pod on the node's network, which had those of `old`: what was once
-/// told of it stays, but for an address of a second family when the node comes to have one.
+/// The addresses of a pod on the host network whose status had the addresses `old`. Reported
+/// addresses stay; an address of the second family is added once the node has one.
 pub fn on_host_network(old: Option<&Vec<PodIP>>, host_ips: &[IpAddr]) -> Vec<String> {
     let mut ips: Vec<String> = old.into_iter().flatten().map(|ip| ip.ip.clone()).collect();
     if ips.is_empty() {

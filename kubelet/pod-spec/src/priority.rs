@@ -1,15 +1,14 @@
-//! Which pods a node or cluster cannot do without.
+//! Critical pods.
 
 use k8s_openapi::api::core::v1::Pod;
 
 use super::identity;
 
-/// Lowest priority of the classes that Kubernetes keeps for itself.
+/// Lowest priority of the classes that are reserved for Kubernetes.
 pub const SYSTEM_CRITICAL: i32 = 2_000_000_000;
 const NODE_CRITICAL_CLASS: &str = "system-node-critical";
 
-/// Whether the pod runs whatever else cannot: static pods, their mirrors, and those of
-/// a system priority.
+/// Whether the pod is critical: static pods, mirror pods, and pods with a system priority.
 pub fn is_critical(pod: &Pod) -> bool {
     let priority = pod.spec.as_ref().and_then(|spec| spec.priority);
     identity::is_static(pod)
@@ -17,7 +16,7 @@ pub fn is_critical(pod: &Pod) -> bool {
         || priority.is_some_and(|priority| priority >= SYSTEM_CRITICAL)
 }
 
-/// Whether the node cannot do without the pod.
+/// Whether the pod is critical to the node: a critical pod of the class `system-node-critical`.
 pub fn is_node_critical(pod: &Pod) -> bool {
     let class = pod
         .spec

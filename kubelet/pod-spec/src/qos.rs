@@ -1,26 +1,25 @@
-//! The quality of service that a pod is given by what it requests.
+//! The quality of service (QoS) class of a pod, which follows from its resources.
 
 use k8s_openapi::api::core::v1::PodSpec;
 
 use crate::resources::{Amounts, ResourceList, amount};
 
-/// The resources by which pods are classed.
+/// The resources that determine the QoS class.
 const COMPUTE: [&str; 2] = ["cpu", "memory"];
 
-/// Quality of service of a pod.
+/// QoS class of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QosClass {
-    /// Every container, or the pod as a whole, has limits for CPU and memory, and
-    /// requests as much.
+    /// Every container, or the pod as a whole, has CPU and memory limits and equal requests.
     Guaranteed,
-    /// Something is requested or limited.
+    /// The pod has some CPU or memory request or limit.
     Burstable,
-    /// Nothing is requested.
+    /// The pod has no CPU or memory requests or limits.
     BestEffort,
 }
 
 impl QosClass {
-    /// The class as the API writes it.
+    /// The class as written in the API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Guaranteed => "Guaranteed",
@@ -29,7 +28,7 @@ impl QosClass {
         }
     }
 
-    /// The class of a pod. What the pod says of itself goes before its containers.
+    /// The class of a pod. Pod-level resources take precedence over those of containers.
     pub fn of(spec: &PodSpec) -> Self {
         let mut requests = Amounts::new();
         let mut limits = Amounts::new();
@@ -56,7 +55,7 @@ impl QosClass {
     }
 }
 
-/// Whether the list has all resources that count.
+/// Adds the compute resources of `list`; returns whether it has all of them.
 fn add(total: &mut Amounts, list: Option<&ResourceList>) -> bool {
     let mut all = true;
     for name in COMPUTE {

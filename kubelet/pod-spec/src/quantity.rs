@@ -1,23 +1,23 @@
-//! Resource quantities, exactly: `500m`, `1.5Gi`, `12e6`.
+//! Exact resource quantities: `500m`, `1.5Gi`, `12e6`.
 //!
-//! Comparisons of requests with limits need every digit, so amounts are whole
-//! billionths, not floats.
+//! Amounts are integers in billionths, not floats, because comparisons of requests with limits need
+//! every digit.
 
-/// Billionths in one.
+/// Billionths in one unit.
 pub const NANOS: i128 = 1_000_000_000;
 
-/// Why a text is no quantity.
+/// Why a text is not a quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "quantities must be a number with an optional suffix (n, u, m, k, M, G, T, P, E, Ki, Mi, Gi, Ti, Pi, Ei, or an exponent), such as 500m, 2 or 1.5Gi"
 )]
 pub struct QuantityError;
 
-/// The amount in billionths; what is finer is rounded up, what is beyond the
-/// range is the range's end, both as upstream does.
+/// Parses an amount in billionths. As upstream, finer amounts are rounded up and amounts out of
+/// range saturate.
 ///
 /// # Errors
-/// The text is no quantity.
+/// The text is not a quantity.
 pub fn parse(text: &str) -> Result<i128, QuantityError> {
     let (negative, unsigned) = match text.as_bytes().first() {
         Some(b'-') => (true, &text[1..]),
@@ -37,8 +37,8 @@ pub fn parse(text: &str) -> Result<i128, QuantityError> {
     Ok(if negative { -amount } else { amount })
 }
 
-/// The quantity of so many billionths of the resource `name`: CPU in thousandths, bytes in
-/// powers of two, as far as they go.
+/// Formats billionths of the resource `name`. CPU and fractional amounts get the suffix `m`, `u` or
+/// `n` if needed; other amounts get the largest binary suffix that is exact.
 pub fn format(name: &str, billionths: i128) -> String {
     if name == "cpu" || billionths % NANOS != 0 {
         return match billionths {
@@ -60,7 +60,7 @@ pub fn format(name: &str, billionths: i128) -> String {
     format!("{amount}{suffix}")
 }
 
-/// What a suffix multiplies by: a power of ten, or a power of two.
+/// The multiplier of a suffix: a power of ten or of two.
 #[derive(Clone, Copy)]
 enum Scale {
     Ten(i32),
@@ -92,9 +92,9 @@ fn scale(suffix: &str) -> Result<Scale, QuantityError> {
     })
 }
 
-/// `whole.fraction` times `scale` in billionths, rounded up and saturated.
+/// Computes `whole.fraction` times `scale` in billionths, rounded up and saturated.
 fn amount(whole: &str, fraction: &str, scale: Scale) -> i128 {
-    // Digits are kept as one integer; the point moves by the scale.
+    // The digits form one integer; the scale shifts the decimal point.
     let digits = format!("{whole}{fraction}");
     let digits = digits.trim_start_matches('0');
     if digits.is_empty() {
@@ -203,7 +203,7 @@ mod tests {
             ("memory", "3Ti"),
             ("memory", "3Pi"),
             ("memory", "3Ei"),
-            // CPU has no powers of two, and a fraction of a byte none either.
+            // CPU and fractions of a byte have no binary suffix.
             ("cpu", "2048"),
             ("memory", "1500m"),
         ] {

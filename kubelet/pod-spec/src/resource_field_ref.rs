@@ -1,4 +1,4 @@
-//! Requests and limits of containers as text: `resourceFieldRef`.
+//! Requests and limits of containers as text (`resourceFieldRef`).
 
 use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceFieldSelector, ResourceRequirements};
 
@@ -7,23 +7,23 @@ use crate::{
     resources::{self, ResourceList, Side, amount, millis, units},
 };
 
-/// Resources that have the node's amount where a container is not limited.
+/// Resources whose limit defaults to the node's allocatable amount.
 const DEFAULTED: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 
-/// Why there is no such value.
+/// Why there is no value.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ResourceFieldError {
-    /// The field is none that can be asked for.
+    /// The resource is not supported.
     #[error("unsupported container resource : {0}")]
     Unsupported(String),
-    /// The pod has no container of that name.
+    /// The pod has no container with this name.
     #[error("container {0} not found")]
     NoContainer(String),
 }
 
-/// What `selector` selects of the container that it names, or else of `container`:
-/// in units of its divisor, rounded up. Where there is no limit, the pod's or else
-/// `allocatable`, the node's, is the limit.
+/// The resource that `selector` selects, in units of its divisor, rounded up. The container is the
+/// one that the selector names, or else `container`. Without a limit of its own, it has the pod's
+/// limit, or else the node's `allocatable` amount.
 ///
 /// # Errors
 /// See [`ResourceFieldError`].
@@ -67,7 +67,7 @@ pub fn value(
     Ok(rounded_up.to_string())
 }
 
-/// The container of that name, and whether the node's amounts are its limits.
+/// The container with this name, and whether its limits default to the node's amounts.
 fn named<'a>(spec: &'a PodSpec, name: &str) -> Result<(&'a Container, bool), ResourceFieldError> {
     let init = spec.init_containers.iter().flatten();
     let all = spec.containers.iter().map(|container| (container, true));
@@ -76,7 +76,7 @@ fn named<'a>(spec: &'a PodSpec, name: &str) -> Result<(&'a Container, bool), Res
         .ok_or_else(|| ResourceFieldError::NoContainer(name.to_owned()))
 }
 
-/// What bounds a container without a limit.
+/// The limit that applies to a container without one.
 fn limit_around(spec: &PodSpec, name: &str, allocatable: &ResourceList) -> i128 {
     let of_pod = resources::pod_level(spec, Side::Limits);
     match of_pod.get(name) {

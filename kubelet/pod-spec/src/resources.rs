@@ -1,5 +1,4 @@
-//! What a pod requests and is limited to as a whole: the sum of its containers, or
-//! what it says of itself.
+//! Requests and limits of a pod as a whole: the sum of its containers, or its pod-level resources.
 
 use std::collections::BTreeMap;
 
@@ -13,23 +12,23 @@ use crate::{
     restart_rules::is_sidecar,
 };
 
-/// Quantities by resource, as the API has them.
+/// Quantities by resource, as in the API.
 pub type ResourceList = BTreeMap<String, Quantity>;
 
 /// Amounts by resource, in billionths.
 pub type Amounts = BTreeMap<String, i128>;
 
-/// Which half of resource requirements.
+/// One side of resource requirements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// What is set aside.
+    /// Amounts that are reserved.
     Requests,
-    /// What is not exceeded.
+    /// Amounts that must not be exceeded.
     Limits,
 }
 
 impl Side {
-    /// This half of `requirements`.
+    /// This side of `requirements`.
     pub fn of(self, requirements: &ResourceRequirements) -> Option<&ResourceList> {
         match self {
             Self::Requests => requirements.requests.as_ref(),
@@ -47,17 +46,17 @@ impl Side {
     }
 }
 
-/// Whether `name` is a size of huge pages.
+/// Whether `name` is a huge page resource.
 pub fn is_huge_pages(name: &str) -> bool {
     name.starts_with("hugepages-")
 }
 
-/// Whether a pod as a whole may have the resource.
+/// Whether the resource is supported at pod level.
 pub fn is_pod_level(name: &str) -> bool {
     matches!(name, "cpu" | "memory") || is_huge_pages(name)
 }
 
-/// What the pod says of itself.
+/// The pod-level amounts.
 pub fn pod_level(spec: &PodSpec, side: Side) -> Amounts {
     let mut own = spec
         .resources
@@ -69,8 +68,8 @@ pub fn pod_level(spec: &PodSpec, side: Side) -> Amounts {
     own
 }
 
-/// What the containers need together: the regular ones and sidecars in sum, and not
-/// less than each init container beside the sidecars before it.
+/// The amounts that the containers need together: the sum of regular containers and sidecars, but
+/// at least each init container plus the sidecars before it.
 pub fn of_containers(spec: &PodSpec, side: Side) -> Amounts {
     let mut total = Amounts::new();
     for container in &spec.containers {
@@ -93,15 +92,15 @@ pub fn of_containers(spec: &PodSpec, side: Side) -> Amounts {
     total
 }
 
-/// What the pod needs, without its overhead: what it says of itself goes before what
-/// its containers need.
+/// The amounts that the pod needs, without its overhead. Pod-level amounts take precedence over
+/// those of the containers.
 pub fn of_pod(spec: &PodSpec, side: Side) -> Amounts {
     let mut total = of_containers(spec, side);
     total.extend(pod_level(spec, side));
     total
 }
 
-/// What the pod requests with what it costs beside its containers.
+/// The pod's requests, including its overhead.
 pub fn requests(spec: &PodSpec) -> Amounts {
     let mut total = of_pod(spec, Side::Requests);
     if let Some(overhead) = &spec.overhead {
@@ -110,22 +109,22 @@ pub fn requests(spec: &PodSpec) -> Amounts {
     total
 }
 
-/// The amounts of a list; what is no quantity is left out.
+/// The amounts of a list; invalid quantities are left out.
 pub fn amounts(list: &ResourceList) -> Amounts {
     list.iter()
         .filter_map(|(name, quantity)| Some((name.clone(), quantity::parse(&quantity.0).ok()?)))
         .collect()
 }
 
-/// The amount of one resource in billionths; zero where there is none.
+/// The amount of one resource in billionths; zero if it is missing.
 pub fn amount(list: Option<&ResourceList>, name: &str) -> i128 {
     list.and_then(|list| list.get(name))
         .and_then(|quantity| quantity::parse(&quantity.0).ok())
         .unwrap_or_default()
 }
 
-/// Billionths as the resource is counted when it is compared: CPUs in thousandths, all
-/// else in whole units.
+/// Converts billionths to the units in which the resource is compared: millicores of CPU, whole
+/// units of other resources.
 pub fn counted(name: &str, billionths: i128) -> i64 {
     match name {
         "cpu" => millis(billionths),
@@ -133,12 +132,12 @@ pub fn counted(name: &str, billionths: i128) -> i64 {
     }
 }
 
-/// Billionths in whole units, rounded up.
+/// Converts billionths to whole units, rounded up.
 pub fn units(billionths: i128) -> i64 {
     rounded_up(billionths, NANOS)
 }
 
-/// Names of the resources in `requirements` that a device plugin would have to give.
+/// Names of the extended resources in `requirements`, which device plugins provide.
 pub fn extended_resources(requirements: &ResourceRequirements) -> impl Iterator<Item = &str> {
     let lists: [Option<&ResourceList>; 2] =
         [requirements.limits.as_ref(), requirements.requests.as_ref()];
@@ -160,7 +159,7 @@ pub fn quantity_units(quantity: &Quantity) -> Option<i64> {
     quantity::parse(&quantity.0).ok().map(units)
 }
 
-/// Billionths in thousandths, rounded up.
+/// Converts billionths to thousandths, rounded up.
 pub fn millis(billionths: i128) -> i64 {
     rounded_up(billionths, NANOS / 1000)
 }

@@ -1,31 +1,31 @@
-//! Whether a container that ended is started again: by its own rules, then by
-//! its own policy, then by the pod's.
+//! Restart decisions for exited containers: the container's rules come first, then its own policy,
+//! then the pod's policy.
 
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 
-/// Action of a rule: the container is started again.
+/// Rule action: restart the container.
 const RESTART: &str = "Restart";
-/// Action of a rule: every container of the pod is started anew.
+/// Rule action: restart all containers of the pod.
 const RESTART_ALL: &str = "RestartAllContainers";
 
-/// When the containers of a pod are started again.
+/// The restart policy of a pod or container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RestartPolicy {
-    /// However they ended.
+    /// Restart after any exit.
     Always,
-    /// When they failed.
+    /// Restart after a failure.
     OnFailure,
-    /// Not at all.
+    /// Do not restart.
     Never,
 }
 
 impl RestartPolicy {
-    /// The policy of a pod; upstream's default where it names none.
+    /// The policy of a pod; upstream's default (`Always`) if it sets none.
     pub fn of(spec: &PodSpec) -> Self {
         Self::parse(spec.restart_policy.as_deref()).unwrap_or(Self::Always)
     }
 
-    /// The policy of a container: its own, or else that of its pod.
+    /// The policy of a container: its own, or else its pod's.
     pub fn of_container(spec: &PodSpec, container: &Container) -> Self {
         Self::parse(container.restart_policy.as_deref()).unwrap_or_else(|| Self::of(spec))
     }
@@ -39,7 +39,7 @@ impl RestartPolicy {
         }
     }
 
-    /// Whether a container that ended with `exit_code` is started again.
+    /// Whether a container that exited with `exit_code` is restarted.
     pub const fn restarts(self, exit_code: i32) -> bool {
         match self {
             Self::Always => true,
@@ -49,12 +49,12 @@ impl RestartPolicy {
     }
 }
 
-/// Whether an init container is a sidecar: it is kept running beside the others.
+/// Whether an init container is a sidecar, which keeps running alongside the other containers.
 pub fn is_sidecar(init: &Container) -> bool {
     init.restart_policy.as_deref() == Some("Always")
 }
 
-/// Whether a container that ended with `exit_code` is started again.
+/// Whether a container that exited with `exit_code` is restarted.
 pub fn restarts(spec: &PodSpec, container: &Container, exit_code: i32) -> bool {
     let Some(policy) = container.restart_policy.as_deref() else {
         return RestartPolicy::of(spec).restarts(exit_code);
@@ -70,12 +70,12 @@ pub fn restarts(spec: &PodSpec, container: &Container, exit_code: i32) -> bool {
     }
 }
 
-/// Whether the end of a container with `exit_code` starts the whole pod anew.
+/// Whether a container's exit with `exit_code` restarts all containers of the pod.
 pub fn restarts_all(container: &Container, exit_code: i32) -> bool {
     action(container, exit_code) == Some(RESTART_ALL)
 }
 
-/// Whether the end of some container can start the whole pod anew.
+/// Whether the exit of any container can restart all containers of the pod.
 pub fn can_restart_all(spec: &PodSpec) -> bool {
     spec.init_containers
         .iter()
@@ -85,7 +85,7 @@ pub fn can_restart_all(spec: &PodSpec) -> bool {
         .any(|rule| rule.action == RESTART_ALL)
 }
 
-/// What the first rule that matches an exit code asks for.
+/// The action of the first rule that matches an exit code.
 fn action(container: &Container, exit_code: i32) -> Option<&str> {
     let rule = container
         .restart_policy_rules

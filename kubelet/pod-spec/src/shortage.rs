@@ -1,23 +1,23 @@
-//! What a node lacks of a resource, in upstream's words.
+//! Shortage of a resource on the node, in upstream's words.
 
 use std::fmt;
 
-/// More of a resource is asked for than is left of it: thousandths of CPUs, bytes, or
-/// numbers of whatever else.
+/// A request that exceeds what is left of a resource. Units are millicores of CPU, bytes, or the
+/// number of other resources.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shortage {
-    /// The resource.
+    /// The name of the resource.
     pub resource: String,
-    /// What is asked for.
+    /// The requested amount.
     pub requested: i64,
-    /// What others have.
+    /// The amount that is already in use.
     pub used: i64,
-    /// What there is.
+    /// The total amount.
     pub capacity: i64,
 }
 
 impl Shortage {
-    /// Whether, and by how much, there is too little.
+    /// Checks whether the request exceeds what is left.
     pub fn find(resource: &str, requested: i64, used: i64, capacity: i64) -> Option<Self> {
         (used.saturating_add(requested) > capacity).then(|| Self {
             resource: resource.to_owned(),
@@ -27,13 +27,13 @@ impl Shortage {
         })
     }
 
-    /// By how much there is too little.
+    /// The missing amount.
     pub const fn missing(&self) -> i64 {
         let left = self.capacity.saturating_sub(self.used);
         self.requested.saturating_sub(left)
     }
 
-    /// The reason of a pod that is rejected for it.
+    /// The reason in the status of a pod that is rejected for this shortage.
     pub fn reason(&self) -> String {
         format!("OutOf{}", self.resource)
     }

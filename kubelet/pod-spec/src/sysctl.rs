@@ -1,5 +1,5 @@
-//! Sysctls that pods may set: those that a namespace of theirs keeps from the node and
-//! from other pods, and what the node's administrator allows beside.
+//! Sysctls that pods may set: the safe ones, which a namespace isolates from the node and other
+//! pods, and those that the node's administrator allows in addition.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use tracing::info;
 
 use crate::names;
 
-/// A namespace of the kernel that has sysctls of its own.
+/// A kernel namespace with its own sysctls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Namespace {
     /// Semaphores, shared memory, message queues.
@@ -26,8 +26,8 @@ impl fmt::Display for Namespace {
 }
 
 impl Namespace {
-    /// The namespace of a sysctl, or of those whose names begin with what is before a
-    /// `*`; none for one that belongs to the whole node.
+    /// The namespace of a sysctl, or of a pattern with a `*` after a prefix; `None` for a sysctl
+    /// that applies to the whole node.
     pub fn of(name: &str) -> Option<Self> {
         const IPC: [&str; 10] = [
             "kernel.sem",
@@ -53,7 +53,8 @@ impl Namespace {
     }
 }
 
-/// A name with dots between its parts; a slash in a part stays one.
+/// Converts a name to dots as separators; a dot within a part of a name with slashes becomes a
+/// slash.
 pub fn with_dots(name: &str) -> String {
     let first = name.find(['.', '/']);
     if first.is_none_or(|at| name.as_bytes().get(at) == Some(&b'.')) {
@@ -67,8 +68,8 @@ pub fn with_dots(name: &str) -> String {
     swapped.collect()
 }
 
-/// The sysctls that change nothing for other pods or the node, each with the first
-/// kernel that keeps it to a namespace.
+/// Safe sysctls, which do not affect other pods or the node, each with the first kernel version
+/// that namespaces it.
 const SAFE: [(&str, (u32, u32)); 12] = [
     ("kernel.shm_rmid_forced", (0, 0)),
     ("net.ipv4.ip_local_port_range", (0, 0)),
@@ -87,10 +88,10 @@ const SAFE: [(&str, (u32, u32)); 12] = [
 /// Why a pod may not set a sysctl.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SysctlError {
-    /// Nobody allows it.
+    /// The sysctl is not on the allowlist.
     #[error("forbidden sysctl: {0:?} not allowlisted")]
     NotAllowed(String),
-    /// It would be the node's.
+    /// The pod shares the sysctl's namespace with the node.
     #[error("forbidden sysctl: {name:?} not allowed with host {namespace} enabled")]
     Shared {
         /// The sysctl.
@@ -104,12 +105,12 @@ pub enum SysctlError {
 #[derive(Clone, Debug)]
 pub struct Allowlist {
     names: Vec<String>,
-    /// Beginnings of names.
+    /// Prefixes of names.
     prefixes: Vec<String>,
 }
 
 impl Allowlist {
-    /// What is safe on this machine's kernel, and what `unsafe_patterns` allow beside.
+    /// The sysctls that are safe on the running kernel, and those that match `unsafe_patterns`.
     pub fn new(unsafe_patterns: &[String]) -> Self {
         let release = rustix::system::uname();
         let kernel = version(&release.release().to_string_lossy());
@@ -142,7 +143,8 @@ impl Allowlist {
         list
     }
 
-    /// Whether a pod may set a sysctl that shares with the node what is said.
+    /// Checks whether a pod may set a sysctl. `host_network` and `host_ipc` tell whether the pod
+    /// shares these namespaces with the node.
     ///
     /// # Errors
     /// See [`SysctlError`].
@@ -172,13 +174,13 @@ impl Allowlist {
     }
 }
 
-/// Whether a pattern can be allowed: a name, or its beginning and `*`, of a sysctl that
-/// a namespace has.
+/// Checks whether a pattern can be allowed: the name of a namespaced sysctl, or a prefix of such
+/// names and `*`.
 ///
 /// # Errors
 /// What is wrong with it.
 pub fn check_pattern(pattern: &str) -> names::Rule {
-    // What stands for any text is checked as if it were some.
+    // The `*` is checked as if it were a character of the name.
     let text = match pattern.strip_suffix('*') {
         Some(start) => format!("{start}x"),
         None => pattern.to_owned(),
@@ -190,7 +192,7 @@ pub fn check_pattern(pattern: &str) -> names::Rule {
     }
 }
 
-/// Major and minor version of a kernel's release.
+/// Major and minor version of a kernel release.
 fn version(release: &str) -> (u32, u32) {
     let mut numbers = release
         .split(|c: char| !c.is_ascii_digit())

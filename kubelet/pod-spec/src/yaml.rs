@@ -1,49 +1,49 @@
-//! YAML and JSON documents, read the way Kubernetes tools write them.
+//! YAML and JSON documents, parsed as Kubernetes tools do.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_saphyr::{DuplicateKeyPolicy, Error};
 
-/// Nesting beyond this is no manifest. Each level costs stack, of which a thread
-/// of the runtime has 2 MiB: twice this depth is too much for unoptimised code.
+/// Maximum nesting depth of a document. Each level takes stack, and a runtime thread has 2 MiB:
+/// twice this depth is too much for unoptimised code.
 const MAX_DEPTH: usize = 64;
 
-/// Why a text cannot be read, and where.
+/// Why a text cannot be parsed, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {message}")]
 pub struct SyntaxError {
-    /// Line of the fault, from 1; 0 when it has no place.
+    /// Line of the error, from 1; 0 if unknown.
     pub line: u64,
-    /// Column of the fault, from 1; 0 when it has no place.
+    /// Column of the error, from 1; 0 if unknown.
     pub column: u64,
     /// What is wrong.
     pub message: String,
-    /// Whether the only fault is a key that an object has twice.
+    /// Whether the error is a duplicate key in an object.
     pub duplicate_key: bool,
-    /// Whether the message names the field already.
+    /// Whether the message already names the field.
     names_field: bool,
 }
 
 impl SyntaxError {
-    /// Whether the only fault is a field that is not known, or is given twice.
+    /// Whether the error is an unknown or duplicate field.
     pub const fn is_of_a_field(&self) -> bool {
         self.names_field
     }
 }
 
-/// What a repeated key means.
+/// How duplicate keys are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DuplicateKeys {
-    /// A fault.
+    /// As an error.
     Refuse,
-    /// The last one counts.
+    /// The last one wins.
     LastWins,
 }
 
-/// Reads one document into a type.
+/// Parses one document into a type.
 ///
 /// # Errors
-/// The syntax, an unknown or repeated field, or a value of the wrong type.
+/// A syntax error, an unknown or duplicate field, or a value of the wrong type.
 pub fn from_str<T: DeserializeOwned>(text: &str) -> Result<T, SyntaxError> {
     let mut path = None;
     serde_saphyr::with_deserializer_from_str_with_options(
@@ -65,13 +65,12 @@ pub fn from_str<T: DeserializeOwned>(text: &str) -> Result<T, SyntaxError> {
     })
 }
 
-/// Reads all documents of a text; empty ones are left out.
+/// Parses all documents of a text; empty ones are left out.
 ///
 /// # Errors
-/// The syntax, or a key that an object has twice if that is refused.
+/// A syntax error, or a duplicate key if these are refused.
 pub fn documents(text: &str, duplicates: DuplicateKeys) -> Result<Vec<Value>, SyntaxError> {
-    // JSON has better messages from its own parser, which takes the last of
-    // repeated keys as YAML's does when told to.
+    // JSON goes to its own parser first, in which the last duplicate key wins too.
     if text.trim_start().starts_with('{')
         && duplicates == DuplicateKeys::LastWins
         && let Ok(value) = serde_json::from_str(text)
@@ -93,7 +92,7 @@ fn options(duplicates: DuplicateKeys) -> serde_saphyr::Options {
             DuplicateKeys::Refuse => DuplicateKeyPolicy::Error,
             DuplicateKeys::LastWins => DuplicateKeyPolicy::LastWins,
         },
-        // `defaultMode: 0644` is octal to every Kubernetes tool.
+        // All Kubernetes tools read `defaultMode: 0644` as octal.
         legacy_octal_numbers: true,
         with_snippet: false,
     }
@@ -132,7 +131,7 @@ fn syntax_error(error: &Error) -> SyntaxError {
     }
 }
 
-/// A message without the place, which is told apart, and on one line.
+/// The first line of a message without the position, which is reported separately.
 fn plain(message: &str) -> String {
     let first = message.lines().next().unwrap_or_default();
     let text = match first.split_once(": ") {

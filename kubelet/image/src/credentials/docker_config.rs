@@ -1,4 +1,4 @@
-//! The docker command line's file of credentials, in its two forms.
+//! The docker CLI's file of registry credentials, in its two formats.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use serde::Deserialize;
 
 use super::Credential;
 
-/// Credentials by registry: a host that may have globs, and a path below it.
+/// Credentials by registry: a host, which may contain globs, and an optional path.
 pub type DockerConfig = BTreeMap<String, Credential>;
 
-/// Writers of these files differ in padding.
+/// Padding is optional: writers of these files differ in it.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new()
@@ -22,21 +22,21 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// Why a text is no docker configuration. Never quotes it: it has passwords.
+/// Why a text is not a docker configuration. Never quotes the text, which contains passwords.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DockerConfigError {
-    /// It is no JSON, or not of this form.
+    /// The text is not JSON, or has another structure.
     #[error("line {line}, column {column}: not the JSON of a docker configuration")]
     Json {
-        /// Line of the fault, from 1.
+        /// Line of the error, from 1.
         line: usize,
-        /// Column of the fault.
+        /// Column of the error.
         column: usize,
     },
-    /// The `auth` of an entry is not what it must be.
+    /// The `auth` of an entry is malformed.
     #[error("auth of {registry:?}: must be the base64 of username:password")]
     Auth {
-        /// The entry.
+        /// The registry of the entry.
         registry: String,
     },
 }
@@ -54,19 +54,19 @@ struct Entry {
     auth: Option<String>,
 }
 
-/// Reads a `config.json`, or the data of a `kubernetes.io/dockerconfigjson` secret.
+/// Parses a `config.json`, or the data of a `kubernetes.io/dockerconfigjson` secret.
 ///
 /// # Errors
-/// It is none.
+/// The bytes are not in this format.
 pub fn from_config_json(bytes: &[u8]) -> Result<DockerConfig, DockerConfigError> {
     let config: ConfigJson = parse(bytes)?;
     entries(config.auths.unwrap_or_default())
 }
 
-/// Reads a `.dockercfg`, or the data of a `kubernetes.io/dockercfg` secret.
+/// Parses a `.dockercfg`, or the data of a `kubernetes.io/dockercfg` secret.
 ///
 /// # Errors
-/// It is none.
+/// The bytes are not in this format.
 pub fn from_dockercfg(bytes: &[u8]) -> Result<DockerConfig, DockerConfigError> {
     entries(parse(bytes)?)
 }
@@ -147,7 +147,7 @@ mod tests {
     fn faults_do_not_quote() {
         let error = from_config_json(br#"{"auths": "hidden"}"#).unwrap_err();
         assert!(!error.to_string().contains("hidden"), "{error}");
-        // No base64, and no colon in it.
+        // The first is not base64; the second has no colon.
         for auth in ["!", "dXNlcg=="] {
             let json = format!(r#"{{"auths": {{"a": {{"auth": "{auth}"}}}}}}"#);
             assert_eq!(

@@ -1,4 +1,4 @@
-//! Which credentials a repository is pulled with.
+//! Selection of the credentials for a repository.
 
 use std::collections::BTreeMap;
 
@@ -10,17 +10,17 @@ use super::{
     registry_url::{self, RegistryUrl},
 };
 
-/// What the default registry is called in docker configurations.
+/// Name of the default registry in docker configurations.
 const DEFAULT_REGISTRY: &str = "index.docker.io";
 
-/// Credentials by the registry, or part of one, that they are for.
+/// Credentials by registry, optionally with a path prefix.
 #[derive(Debug, Default)]
 pub struct Keyring {
     by_registry: BTreeMap<String, Vec<TrackedCredential>>,
 }
 
 impl Keyring {
-    /// Adds the credentials of a configuration.
+    /// Adds the credentials of a docker configuration.
     pub fn add(&mut self, source: &CredentialSource, config: DockerConfig) {
         for (registry, credential) in config {
             let Some(key) = key(&registry) else {
@@ -39,9 +39,8 @@ impl Keyring {
         }
     }
 
-    /// All credentials that may be good for a repository, those for longer paths
-    /// before those for shorter ones. Several for one registry let a password be
-    /// changed without a moment in which neither works.
+    /// All credentials that match a repository, longer paths before shorter ones. A registry may
+    /// have several, so that a password can be rotated without a gap.
     pub fn lookup(&self, repository: &str) -> Vec<TrackedCredential> {
         let mut found = Vec::new();
         for (key, credentials) in self.by_registry.iter().rev() {
@@ -59,8 +58,8 @@ impl Keyring {
     }
 }
 
-/// What an entry is for, without scheme and API version: docker takes
-/// `https://host/v1/` and `host` for the same.
+/// The registry of an entry without scheme and API version: docker treats `https://host/v1/` and
+/// `host` alike.
 fn key(registry: &str) -> Option<String> {
     let rest = registry
         .strip_prefix("https://")
@@ -92,7 +91,7 @@ mod tests {
     use super::*;
     use crate::credentials::Credential;
 
-    /// Names of the users that a keyring of these registries finds.
+    /// User names that a keyring with these registries finds.
     fn users(registries: &[&str], repository: &str) -> Vec<String> {
         let mut keyring = Keyring::default();
         for registry in registries {

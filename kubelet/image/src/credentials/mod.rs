@@ -1,5 +1,5 @@
-//! Credentials of registries: from the pod's pull secrets, the node's docker
-//! configuration, and credential provider plugins, tried in this order.
+//! Registry credentials from the pod's pull secrets, the node's docker configuration and credential
+//! provider plugins, tried in this order.
 
 pub mod docker_config;
 pub mod keyring;
@@ -23,14 +23,14 @@ use self::{
     plugin::{config::CredentialProvider, provider::Provider},
 };
 
-/// A name and password for a registry.
+/// User name and password for a registry.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Credential {
-    /// The user's name.
+    /// The user name.
     pub username: String,
     /// The password.
     pub password: String,
-    /// The user's address; nothing is done with it.
+    /// The user's email address. Not sent to the registry, but part of the credential's hash.
     pub email: String,
 }
 
@@ -41,8 +41,8 @@ impl fmt::Debug for Credential {
 }
 
 impl Credential {
-    /// SHA-256 of the credential in JSON as Go writes it, by which records of the
-    /// upstream kubelet name it too.
+    /// SHA-256 of the credential in Go's JSON encoding, so that hashes match those in the upstream
+    /// kubelet's records.
     fn hash(&self) -> String {
         #[derive(Serialize)]
         struct Fields<'a> {
@@ -58,7 +58,7 @@ impl Credential {
             password: &self.password,
             email: &self.email,
         };
-        // Three texts always become JSON.
+        // Three strings always serialize.
         let mut json = serde_json::to_string(&fields).unwrap_or_default();
         for (character, escaped) in [
             ('<', "\\u003c"),
@@ -73,7 +73,8 @@ impl Credential {
     }
 }
 
-/// An object of the API server, by what tells it from its namesakes.
+/// Identifies an API object. The UID differs between objects that had the same name at different
+/// times.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Coordinates {
     /// Its namespace.
@@ -84,32 +85,32 @@ pub struct Coordinates {
     pub uid: String,
 }
 
-/// Whose a credential is.
+/// Where a credential comes from, and thus which pods may use it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CredentialSource {
-    /// The node's, and so every pod's on it.
+    /// The node, for all of its pods.
     Node,
-    /// Those pods' that name this secret.
+    /// A secret, for the pods that reference it.
     Secret(Coordinates),
-    /// Those pods' that run as this service account.
+    /// A service account, for the pods that run as it.
     ServiceAccount(Coordinates),
 }
 
-/// A credential and where it comes from.
+/// A credential and its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrackedCredential {
-    /// What the registry is shown.
+    /// The credential to send to the registry.
     pub credential: Credential,
-    /// The credential, unreadable.
+    /// Hash of the credential.
     pub hash: String,
-    /// Whose it is.
+    /// Its source.
     pub source: CredentialSource,
 }
 
-/// Why credentials cannot be looked up.
+/// Why the credentials cannot be looked up.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialsError {
-    /// A pull secret is none.
+    /// A pull secret has invalid data.
     #[error("imagePullSecrets: secret {namespace}/{name}: {source}")]
     Secret {
         /// Its namespace.
@@ -121,7 +122,7 @@ pub enum CredentialsError {
     },
 }
 
-/// All places that credentials come from.
+/// All sources of credentials.
 #[derive(Debug)]
 pub struct Credentials {
     objects: Arc<dyn Objects>,
@@ -131,7 +132,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Credentials of the node whose kubelet's files are in `root_dir`.
+    /// The sources of a node whose kubelet has the root directory `root_dir`.
     pub fn new(
         root_dir: &Path,
         providers: &[CredentialProvider],
@@ -146,12 +147,11 @@ impl Credentials {
         }
     }
 
-    /// Credentials that may let the pod pull from a repository (its whole name,
-    /// without tag), in the order in which they are to be tried.
+    /// Credentials that may let the pod pull from a repository (full name without tag), in the
+    /// order in which to try them.
     ///
     /// # Errors
-    /// A pull secret cannot be understood. One that is missing is passed over, as
-    /// is a plugin that fails.
+    /// A pull secret has invalid data. Missing secrets and failed plugins are skipped.
     pub async fn lookup(
         &self,
         pod: &Pod,
@@ -161,7 +161,7 @@ impl Credentials {
         let mut found = secrets.lookup(repository);
 
         let node = Arc::clone(&self.node);
-        // Fails only if reading panicked, which then found nothing.
+        // Fails only if the read panics, which counts as no credentials.
         let config = repeatable::blocking(move || node.read())
             .await
             .unwrap_or_default();

@@ -11,18 +11,17 @@ use super::docker_config::{self, DockerConfig, DockerConfigError};
 
 type Read = fn(&[u8]) -> Result<DockerConfig, DockerConfigError>;
 
-/// Where the node's credentials may be.
+/// Possible locations of the node's docker configuration.
 #[derive(Debug)]
 pub struct NodeDockerConfig {
-    /// Files in the order of preference, and how each is read.
+    /// Files in order of preference, each with its parser.
     files: Vec<(PathBuf, Read)>,
 }
 
 impl NodeDockerConfig {
-    /// The files that are looked at in this order, the first one that can be read
-    /// being the only one that counts: `config.json` in `root_dir`, the working
-    /// directory, `$HOME/.docker` and `/.docker`; then `.dockercfg` in `root_dir`,
-    /// the working directory, `$HOME` and `/`.
+    /// The candidate files. Only the first one that can be read and parsed counts: `config.json` in
+    /// `root_dir`, the working directory, `$HOME/.docker` and `/.docker`; then `.dockercfg` in
+    /// `root_dir`, the working directory, `$HOME` and `/`.
     pub fn new(root_dir: &Path) -> Self {
         let home = std::env::var_os("HOME").map(PathBuf::from);
         Self::with_home(root_dir, &home.unwrap_or_default())
@@ -53,9 +52,8 @@ impl NodeDockerConfig {
         }
     }
 
-    /// The node's credentials now. Blocks. Upstream keeps what it read for five
-    /// minutes; next to a pull, reading is nothing, and a new password counts at
-    /// once.
+    /// Reads the node's credentials. Blocks. Upstream caches them for five minutes; a read is cheap
+    /// compared with a pull, and without a cache a new password takes effect at once.
     pub fn read(&self) -> DockerConfig {
         for (path, read) in &self.files {
             let bytes = match fs::read(path) {

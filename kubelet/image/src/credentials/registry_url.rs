@@ -1,22 +1,22 @@
-//! Registries and repositories as credentials name them: URLs without a scheme,
-//! with globs in the parts of the host.
+//! Registries and repositories in credentials: URLs without a scheme, with globs in the labels of
+//! the host name.
 
-/// A host, perhaps with a port, and a path below it.
+/// A host with an optional port, and a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegistryUrl<'a> {
     /// Host and port.
     pub host: &'a str,
-    /// Empty, or from the first slash.
+    /// Path with its leading slash, or empty.
     pub path: &'a str,
 }
 
 impl<'a> RegistryUrl<'a> {
-    /// Reads a URL that has no scheme.
+    /// Parses a URL without a scheme.
     ///
     /// # Errors
     /// What is wrong with it.
     pub fn parse(text: &'a str) -> Result<Self, &'static str> {
-        // Queries and fragments, which no image has, match nothing and say nothing.
+        // Images have no query or fragment, so these are ignored.
         let text = text.split(['?', '#']).next().unwrap_or_default();
         let (authority, path) = match text.find('/') {
             Some(slash) => text.split_at(slash),
@@ -43,7 +43,7 @@ impl<'a> RegistryUrl<'a> {
         Ok(Self { host, path })
     }
 
-    /// The parts of the host's name, and the port.
+    /// The labels of the host name, and the port.
     fn parts(&self) -> (Vec<&'a str>, &'a str) {
         let (name, port) = match self.host.rsplit_once(':') {
             Some((name, port)) if name.starts_with('[') && name.ends_with(']') => {
@@ -55,8 +55,8 @@ impl<'a> RegistryUrl<'a> {
         (name.split('.').collect(), port)
     }
 
-    /// Whether this one, with its globs, covers `target`: the same port, as many
-    /// parts of the host that match one by one, and a path that begins the other's.
+    /// Whether this pattern covers `target`: the ports are equal, the host names have the same
+    /// number of labels and each label matches, and `target`'s path starts with this one's.
     pub fn covers(&self, target: &RegistryUrl<'_>) -> bool {
         let (globs, glob_port) = self.parts();
         let (parts, port) = target.parts();
@@ -70,7 +70,7 @@ impl<'a> RegistryUrl<'a> {
     }
 }
 
-/// Whether `glob` covers `target`; texts that are no URLs cover nothing.
+/// Whether `glob` covers `target`; invalid URLs cover nothing.
 pub fn covers(glob: &str, target: &str) -> bool {
     match (RegistryUrl::parse(glob), RegistryUrl::parse(target)) {
         (Ok(glob), Ok(target)) => glob.covers(&target),
@@ -78,7 +78,7 @@ pub fn covers(glob: &str, target: &str) -> bool {
     }
 }
 
-/// What a glob is made of.
+/// An element of a glob.
 enum Token {
     Any,
     Literal(char),
@@ -100,15 +100,15 @@ impl Token {
     }
 }
 
-/// Shell globs: `*`, `[a-z]`, `[^a]`, and `\` before a character that is meant as
-/// it is. A malformed one matches nothing.
+/// Matches shell globs: `*`, `[a-z]`, `[^a]`, and `\` to escape a character. A malformed glob
+/// matches nothing.
 fn glob_matches(glob: &str, text: &str) -> bool {
     let Some(tokens) = tokens(glob) else {
         return false;
     };
     let text: Vec<char> = text.chars().collect();
     let (mut token, mut at) = (0, 0);
-    // Where to go on after the last star, once it takes one character more.
+    // Where to backtrack: the token after the last star, and the end of the star's match.
     let mut star: Option<(usize, usize)> = None;
     while at < text.len() {
         match tokens.get(token) {

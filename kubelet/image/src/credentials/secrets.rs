@@ -1,4 +1,4 @@
-//! The pull secrets that a pod names.
+//! Image pull secrets of a pod.
 
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_api_client::{
@@ -16,7 +16,7 @@ use super::{
 
 type Read = fn(&[u8]) -> Result<DockerConfig, DockerConfigError>;
 
-/// Types of secrets that hold credentials, the key of their data, and its form.
+/// Secret types that hold credentials, each with its data key and parser.
 const TYPES: &[(&str, &str, Read)] = &[
     (
         "kubernetes.io/dockerconfigjson",
@@ -26,8 +26,8 @@ const TYPES: &[(&str, &str, Read)] = &[
     ("kubernetes.io/dockercfg", ".dockercfg", from_dockercfg),
 ];
 
-/// The credentials of the pod's pull secrets. Those that cannot be had, or are of
-/// another type, are passed over.
+/// The credentials of the pod's pull secrets. Secrets that cannot be read, have another type or
+/// lack data are skipped.
 pub(super) async fn keyring(
     objects: &dyn Objects,
     pod: &Pod,
@@ -39,7 +39,7 @@ pub(super) async fn keyring(
     let spec = pod.spec.as_ref();
     let references = spec.and_then(|spec| spec.image_pull_secrets.as_ref());
     for reference in references.into_iter().flatten() {
-        // An entry without a name is valid, and means nothing.
+        // An entry without a name is valid and has no effect.
         if reference.name.is_empty() {
             continue;
         }

@@ -1,6 +1,6 @@
-//! What the kubelet pulled, and with whose credentials: a pod gets an image that is
-//! on the node already only if it could have pulled it itself. The records are the
-//! upstream kubelet's (`<root-dir>/image_manager`), so that either finds the other's.
+//! Records of image pulls and the credentials used. A pod may use an image that is already on the
+//! node only if it could have pulled the image itself. The records have the upstream kubelet's
+//! format and location (`<root-dir>/image_manager`), so that each kubelet can read the other's.
 
 pub mod policy;
 mod record;
@@ -22,11 +22,11 @@ use super::{
     reference::Reference,
 };
 
-/// A record that many secrets are in takes no further ones by being looked at, so
-/// that namespaces that come and go do not grow it without end.
+/// A record with this many secrets gets no more of them when pods are verified, so that short-lived
+/// namespaces do not make it grow without bound.
 const MOST_SECRETS: usize = 100;
 
-/// The records of a node.
+/// The pull records of a node.
 #[derive(Debug)]
 pub(super) struct PullRecords {
     store: Arc<Store>,
@@ -36,12 +36,12 @@ pub(super) struct PullRecords {
 /// Whether a pod may use an image that is on the node.
 #[derive(Debug)]
 pub(super) enum Access {
-    /// It may.
+    /// The pod may use the image.
     Granted,
-    /// Only if it can pull the image (again).
+    /// The pod may use the image only if it can pull it (again).
     MustPull,
-    /// If it has one of the credentials that the image was pulled with; see
-    /// [`PullRecords::is_held`].
+    /// The pod may use the image if it has one of the credentials that the image was pulled with;
+    /// see [`PullRecords::is_held`].
     Holders(ImagePullCredentials),
 }
 
@@ -53,7 +53,7 @@ impl PullRecords {
         }
     }
 
-    /// Does `work` on the files where it may block.
+    /// Runs `work` on the files on a blocking thread.
     async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Store) -> io::Result<T> + Send + 'static,
@@ -64,7 +64,7 @@ impl PullRecords {
             .unwrap_or_else(|panicked| Err(io::Error::other(panicked)))
     }
 
-    /// The images whose pulls were begun and not ended, by whichever kubelet.
+    /// Images whose pulls were started and not finished, by any kubelet.
     pub(super) async fn begun(&self) -> Vec<String> {
         let begun = self.blocking(|store| Ok(store.intents())).await;
         begun.unwrap_or_else(|error| {
@@ -73,9 +73,9 @@ impl PullRecords {
         })
     }
 
-    /// Makes records of the pulls that were `begun` when the last kubelet ended, where
-    /// the runtime has the image now. With whose credentials they were made is not
-    /// known, so that the next pod must show its own.
+    /// Converts the intents of pulls that the previous kubelet left unfinished (`begun`) to records
+    /// if the runtime has the image now. The credentials of these pulls are unknown, so the next
+    /// pod must present its own.
     pub(super) async fn restore(&self, begun: Vec<String>, images: &[Image]) {
         for intent in begun {
             let Ok(begun) = Reference::parse(&intent) else {
@@ -99,8 +99,8 @@ impl PullRecords {
         }
     }
 
-    /// Records that `id` is what a pull of `image` brought that ended in doubt, if one did:
-    /// the next pull may bring another one under this name.
+    /// If an earlier pull of `image` ended in doubt, records that `id` is its result. Must precede
+    /// the next pull, which may bring another image under this name.
     pub(super) async fn settle(&self, image: &str, id: &str) {
         let (of, image) = (id.to_owned(), image.to_owned());
         let settled = self.blocking(move |store| {
@@ -114,15 +114,15 @@ impl PullRecords {
         }
     }
 
-    /// Whether a pull of `image` ended in doubt of what it brought.
+    /// Whether a pull of `image` ended with an unknown result.
     pub(super) async fn is_in_doubt(&self, image: &str) -> bool {
         let image = image.to_owned();
         let is_in_doubt = self.blocking(move |store| Ok(store.is_in_doubt(&image)));
         is_in_doubt.await.unwrap_or(true)
     }
 
-    /// Whether a pod may use the image `id`, which it names `image` and the runtime by all
-    /// of `names`.
+    /// Checks whether a pod may use the image `id`, which the pod calls `image`. `names` are all
+    /// names of the image in the runtime.
     pub(super) async fn access(&self, image: &str, id: &str, names: Vec<String>) -> Access {
         let (of, intent) = (id.to_owned(), image.to_owned());
         let records = self.blocking(move |store| {
@@ -149,8 +149,8 @@ impl PullRecords {
         }
     }
 
-    /// Whether one of the pod's credentials is among those that the image `id` was
-    /// pulled with. One that was renewed, or is now in another secret, is recorded.
+    /// Whether one of the pod's credentials is among those that the image `id` was pulled with.
+    /// Records a credential that was renewed or is now in another secret.
     pub(super) async fn is_held(
         &self,
         image: &str,
@@ -178,8 +178,8 @@ impl PullRecords {
             }
             return true;
         }
-        // As upstream: an account's secret may differ each time, so that the account
-        // itself is what counts, and only the first one of the pod's.
+        // As upstream: the credential of a service account may differ each time, so the account
+        // itself is compared, and only for the pod's first such credential.
         held.iter()
             .find_map(|tracked| match &tracked.source {
                 CredentialSource::ServiceAccount(account) => Some(account),
@@ -202,10 +202,10 @@ impl PullRecords {
         }
     }
 
-    /// Records that a pull begins.
+    /// Records the intent to pull.
     ///
     /// # Errors
-    /// It cannot be recorded, and must not begin.
+    /// The intent cannot be recorded; the pull must not start.
     pub(super) async fn begin(&self, image: &str) -> io::Result<Pull<'_>> {
         let begun = image.to_owned();
         self.blocking(move |store| store.begin(&begun)).await?;
@@ -218,37 +218,37 @@ impl PullRecords {
     }
 }
 
-/// A pull on its way. It may be dropped at any moment: what the runtime was asked with
-/// somebody's credentials and did not answer, it may have done nevertheless.
+/// A pull in progress. It may be dropped at any time. If a request with pod-specific credentials
+/// has no response by then, the runtime may have pulled the image nevertheless.
 #[derive(Debug)]
 pub(super) struct Pull<'a> {
     records: &'a PullRecords,
     image: String,
-    /// How many requests with somebody's credentials have no answer.
+    /// Number of requests with pod-specific credentials and no response.
     in_doubt: usize,
     is_recorded: bool,
 }
 
 impl Pull<'_> {
-    /// The runtime is asked with a credential, or with none.
+    /// A request with this credential, or with none, is sent to the runtime.
     pub(super) fn asks(&mut self, credential: Option<&TrackedCredential>) {
         self.in_doubt += usize::from(is_somebodys(credential));
     }
 
-    /// The runtime answered that it cannot pull with this credential.
+    /// The runtime responded that the pull with this credential failed.
     pub(super) fn failed(&mut self, credential: Option<&TrackedCredential>) {
         let answered = usize::from(is_somebodys(credential));
         self.in_doubt = self.in_doubt.saturating_sub(answered);
     }
 
-    /// The image was pulled as `id` with a credential, or with none.
+    /// The image was pulled as `id` with this credential, or with none.
     pub(super) async fn done(mut self, id: &str, credential: Option<&TrackedCredential>) {
         let credentials = ImagePullCredentials::of(credential);
         if self.records.add(&self.image, id, credentials).await {
             self.failed(credential);
             self.is_recorded = true;
         } else {
-            // So it is known that the image is not for everybody.
+            // Keeps the intent, so that the image is not open to all pods.
             self.in_doubt += 1;
         }
     }
@@ -263,7 +263,7 @@ impl Drop for Pull<'_> {
         };
         let store = Arc::clone(&self.records.store);
         let image = std::mem::take(&mut self.image);
-        // The pod's task may be ended at any moment, and cannot wait here.
+        // The pod's task may be cancelled at any time, and `drop` cannot wait.
         repeatable::blocking_detached(move || {
             if let Err(error) = store.end(&image, ending) {
                 warn!(image, %error, "cannot remove the record of a pull that was begun");
@@ -272,12 +272,12 @@ impl Drop for Pull<'_> {
     }
 }
 
-/// Whether what is pulled with a credential is not for every pod of the node.
+/// Whether an image pulled with this credential is restricted to some of the node's pods.
 fn is_somebodys(credential: Option<&TrackedCredential>) -> bool {
     credential.is_some_and(|tracked| tracked.source != CredentialSource::Node)
 }
 
-/// Whether a pull of one of these names was begun, however it was written.
+/// Whether there is a pull intent for one of these names, in short or full form.
 fn is_begun_as_any(store: &Store, names: &[String]) -> bool {
     let intents = store.intents();
     let mut begun = intents
@@ -290,8 +290,7 @@ fn names_same(reference: &Reference<'_>, name: &str) -> bool {
     Reference::parse(name).is_ok_and(|named| named.is_same(reference))
 }
 
-/// The image's name as it was written, without tag and digest; all of it where it is
-/// none, which then is in no record.
+/// The image's repository as written. An invalid name is returned unchanged; no record contains it.
 fn written_repository(image: &str) -> &str {
     Reference::parse(image).map_or(image, |reference| reference.written_repository())
 }

@@ -1,9 +1,8 @@
-//! For which images on the node pods must show credentials
-//! (`imagePullCredentialsVerificationPolicy`).
+//! Verification policy for images on the node (`imagePullCredentialsVerificationPolicy`).
 
 use crate::reference::Reference;
 
-/// When a pod must show that it could pull an image that is on the node already.
+/// When a pod must present credentials for an image that is already on the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum VerificationPolicy {
     /// Never.
@@ -11,15 +10,15 @@ pub enum VerificationPolicy {
     /// Only for images that the kubelet pulled.
     #[default]
     NeverVerifyPreloadedImages,
-    /// For all but these (`preloadedImagesVerificationAllowlist`).
+    /// For all images except these (`preloadedImagesVerificationAllowlist`).
     NeverVerifyAllowlistedImages(Vec<AllowedImages>),
     /// Always.
     AlwaysVerify,
 }
 
 impl VerificationPolicy {
-    /// Whether credentials must be shown for an image, by its name without tag and
-    /// digest, that the kubelet itself pulled or did not.
+    /// Whether credentials are verified for an image. `repository` is its name without tag and
+    /// digest.
     pub fn is_verified(&self, repository: &str, pulled_by_kubelet: bool) -> bool {
         match self {
             Self::NeverVerify => false,
@@ -32,20 +31,20 @@ impl VerificationPolicy {
     }
 }
 
-/// Images by name, or by what their names begin with.
+/// Images by name or by prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AllowedImages {
     /// A name without tag and digest.
     Name(String),
-    /// Registry and path, with the slash at the end.
+    /// A registry and path with a trailing slash.
     Below(String),
 }
 
 impl AllowedImages {
-    /// Reads `name`, or `registry/path/*`.
+    /// Parses `name` or `registry/path/*`.
     ///
     /// # Errors
-    /// What is allowed.
+    /// The rule that the pattern violates.
     pub fn parse(pattern: &str) -> Result<Self, &'static str> {
         if pattern != pattern.trim() {
             return Err("leading/trailing spaces are not allowed");

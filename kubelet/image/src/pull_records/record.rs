@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::credentials::{Coordinates, CredentialSource, TrackedCredential};
 
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
-/// An older version, which is the same but for its name.
+/// An older version with the same fields.
 const OLD_API_VERSION: &str = "kubelet.config.k8s.io/v1alpha1";
 const INTENT: &str = "ImagePullIntent";
 const PULLED: &str = "ImagePulledRecord";
@@ -20,7 +20,7 @@ const PULLED: &str = "ImagePulledRecord";
 pub(super) struct ImagePullIntent {
     kind: String,
     api_version: String,
-    /// The image as the pod names it.
+    /// The image as written in the pod's spec.
     pub(super) image: String,
 }
 
@@ -45,9 +45,9 @@ pub(super) struct ImagePulledRecord {
     kind: String,
     api_version: String,
     last_updated_time: Time,
-    /// What the runtime names it by.
+    /// The runtime's ID of the image.
     pub(super) image_ref: String,
-    /// What it was pulled with, by its name as pods write it, without tag and digest.
+    /// Credentials used, by image name as written in pod specs, without tag and digest.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) credential_mapping: BTreeMap<String, ImagePullCredentials>,
 }
@@ -67,7 +67,7 @@ impl ImagePulledRecord {
         self.kind == PULLED && is_known(&self.api_version)
     }
 
-    /// Adds what the image was pulled with under a name; whether that is news.
+    /// Adds the credentials of a pull under a name; returns whether they changed the record.
     pub(super) fn add(&mut self, repository: &str, new: ImagePullCredentials) -> bool {
         let changed = match self.credential_mapping.get_mut(repository) {
             None if new.is_empty() => false,
@@ -89,7 +89,7 @@ fn is_known(version: &str) -> bool {
     [API_VERSION, OLD_API_VERSION].contains(&version)
 }
 
-/// Whose credentials an image can be pulled with.
+/// The credentials that an image can be pulled with.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct ImagePullCredentials {
@@ -97,7 +97,7 @@ pub(crate) struct ImagePullCredentials {
     pub(super) kubernetes_secrets: Vec<ImagePullSecret>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) kubernetes_service_accounts: Vec<Coordinates>,
-    /// The node's, or none at all: every pod may use it.
+    /// Pulled with the node's credentials or without any, so all pods may use the image.
     #[serde(skip_serializing_if = "is_false")]
     pub(super) node_pods_accessible: bool,
 }
@@ -111,7 +111,7 @@ fn is_false(value: &bool) -> bool {
 }
 
 impl ImagePullCredentials {
-    /// What a pull with this credential, or with none, says.
+    /// The entry for a pull with this credential, or with none.
     pub(super) fn of(credential: Option<&TrackedCredential>) -> Self {
         let mut credentials = Self::default();
         match credential.map(|tracked| (tracked, &tracked.source)) {
@@ -130,7 +130,7 @@ impl ImagePullCredentials {
         *self == Self::default()
     }
 
-    /// Adds others; whether there was anything new among them.
+    /// Adds other credentials; returns whether any were new.
     fn merge(&mut self, new: Self) -> bool {
         if self.node_pods_accessible {
             return false;
@@ -155,7 +155,7 @@ impl ImagePullCredentials {
     }
 }
 
-/// A secret that an image was pulled with, and what was in it then.
+/// A secret that an image was pulled with, and the hash of its credential at that time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ImagePullSecret {

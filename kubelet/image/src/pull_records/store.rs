@@ -1,4 +1,4 @@
-//! The files of the records. Everything here may block.
+//! Files of the pull records. All functions here may block.
 
 use std::{
     collections::BTreeMap,
@@ -18,33 +18,34 @@ use super::record::{ImagePullCredentials, ImagePullIntent, ImagePulledRecord};
 const PREFIX: &str = "sha256-";
 const TEMPORARY: &str = ".tmp";
 
-/// The records' directories.
+/// The directories of the records.
 #[derive(Debug)]
 pub(super) struct Store {
     pulling: PathBuf,
     pulled: PathBuf,
-    /// The pulls of each image that were begun. Held while files are worked on.
+    /// Pulls in progress by image. Locked during file operations.
     begun: Mutex<BTreeMap<String, Begun>>,
 }
 
-/// The pulls of an image that were begun.
+/// The pulls in progress of one image.
 #[derive(Debug, Default)]
 struct Begun {
-    /// How many are on their way.
+    /// Number of pulls in progress.
     open: u32,
-    /// Whether one before them may have brought the image without a record of it, so that
-    /// the intent outlives them if they fail.
+    /// Whether an earlier pull may have brought the image without a record, so that the intent must
+    /// be kept if these pulls fail.
     is_in_doubt: bool,
 }
 
-/// How a pull ended.
+/// The outcome of a pull.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// Its image is recorded.
+    /// The image is recorded.
     Recorded,
-    /// It brought nothing that a pod would have to show credentials for.
+    /// The pull brought no image that requires credentials.
     Failed,
-    /// It may have brought the image, or may still, and whose that is is in no record.
+    /// The runtime may have pulled the image, or may still do so, and no record has its
+    /// credentials.
     InDoubt,
 }
 
@@ -58,7 +59,7 @@ impl Store {
         }
     }
 
-    /// Images whose pulls were begun, by whichever kubelet.
+    /// Images whose pulls were started and not finished, by any kubelet.
     pub(super) fn intents(&self) -> Vec<String> {
         let _held = self.begun.lock();
         let entries = fs::read_dir(&self.pulling).into_iter().flatten().flatten();
@@ -85,13 +86,13 @@ impl Store {
         images
     }
 
-    /// Whether a pull of the image was begun and not ended.
+    /// Whether a pull of the image was started and not finished.
     pub(super) fn is_begun(&self, image: &str) -> bool {
         let begun = self.begun.lock();
         begun.contains_key(image) || self.pulling.join(file_name(image)).exists()
     }
 
-    /// Whether there is an intent of the image that nobody pulls by.
+    /// Whether an intent is left from an earlier pull of the image with an unknown result.
     pub(super) fn is_in_doubt(&self, image: &str) -> bool {
         let begun = self.begun.lock();
         match begun.get(image) {
@@ -112,8 +113,7 @@ impl Store {
         Ok(())
     }
 
-    /// A pull ended; the last one of the image takes its intent away, if nothing is in
-    /// doubt.
+    /// Ends a pull. The last pull of an image removes the intent, unless the result is in doubt.
     pub(super) fn end(&self, image: &str, ending: Ending) -> io::Result<()> {
         let mut all = self.begun.lock();
         let begun = all.entry(image.to_owned()).or_default();
@@ -125,7 +125,7 @@ impl Store {
         }
         if begun.open == 0 {
             let is_in_doubt = begun.is_in_doubt;
-            // The file says the same of one that is in doubt.
+            // The intent file marks the image as in doubt.
             all.remove(image);
             if !is_in_doubt {
                 return remove(&self.pulling.join(file_name(image)));
@@ -134,7 +134,7 @@ impl Store {
         Ok(())
     }
 
-    /// Takes away the intent of a pull that this kubelet did not begin.
+    /// Removes the intent of a pull that this kubelet did not start.
     pub(super) fn remove_intent(&self, image: &str) -> io::Result<()> {
         let begun = self.begun.lock();
         if begun.contains_key(image) {
@@ -143,7 +143,7 @@ impl Store {
         remove(&self.pulling.join(file_name(image)))
     }
 
-    /// The record of an image that was pulled.
+    /// The record of a pulled image.
     pub(super) fn record(&self, id: &str) -> io::Result<Option<ImagePulledRecord>> {
         let _held = self.begun.lock();
         self.read_record(id)
@@ -159,8 +159,8 @@ impl Store {
         }
     }
 
-    /// Records with what an image was pulled under a name; without credentials only
-    /// that it was. A record that cannot be read is written anew.
+    /// Records the credentials that an image was pulled with under a name; without credentials,
+    /// records only that it was pulled. Replaces an unreadable record.
     pub(super) fn add_credentials(
         &self,
         id: &str,
@@ -182,7 +182,7 @@ impl Store {
     }
 }
 
-/// Images' names are no file names.
+/// Image names are not valid file names, so they are hashed.
 fn file_name(image: &str) -> String {
     format!("{PREFIX}{:x}", Sha256::digest(image))
 }
@@ -195,7 +195,7 @@ fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
     }
 }
 
-/// Writes a file whole or not at all.
+/// Writes a file atomically.
 fn write(dir: &Path, name: &str, content: &impl Serialize) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     let temporary = dir.join(format!("{name}{TEMPORARY}"));
@@ -210,7 +210,7 @@ fn write(dir: &Path, name: &str, content: &impl Serialize) -> io::Result<()> {
         .and_then(|json| file.write_all(&json))
         .and_then(|()| fs::rename(&temporary, dir.join(name)));
     if written.is_err() {
-        // What is left of it is never read.
+        // Temporary files are never read, so one may stay behind.
         let _ = fs::remove_file(&temporary);
     }
     written

@@ -11,8 +11,8 @@ fn records(dir: &tempfile::TempDir) -> PullRecords {
     PullRecords::new(dir.path(), VerificationPolicy::default())
 }
 
-/// While it lives, the files say that a pull has ended as soon as it is dropped: nobody could
-/// wait for that otherwise.
+/// While the guard exists, dropping a pull updates the files synchronously. Tests have no other way
+/// to wait for the update.
 fn at_once() -> Repeatable {
     Repeatable::on_this_thread(0, Timestamp::UNIX_EPOCH)
 }
@@ -36,7 +36,7 @@ fn tracked(hash: &str, source: CredentialSource) -> TrackedCredential {
     }
 }
 
-/// Whether a pod that has `held` may use the image under a name.
+/// Whether a pod with the credentials `held` may use the image under a name.
 async fn may_use(records: &PullRecords, image: &str, held: &[TrackedCredential]) -> bool {
     match records.access(image, ID, Vec::new()).await {
         Access::Granted => true,
@@ -68,7 +68,7 @@ async fn what_was_pulled_without_secrets_is_for_everybody_under_its_name() {
         let pull = records(&dir);
         let pull = pull.begin("a:1").await.unwrap();
         pull.done(ID, credential.as_ref()).await;
-        // By another kubelet, which has the files alone.
+        // Another kubelet, which has only the files.
         let records = records(&dir);
         assert!(may_use(&records, "a:1", &[]).await);
         assert!(may_use(&records, "a:2", &[]).await);
@@ -86,10 +86,10 @@ async fn what_was_pulled_with_a_secret_is_for_those_who_have_it() {
         (vec![], false),
         (vec![secret("other", "u2", "h2")], false),
         (vec![secret("s", "u1", "h1")], true),
-        // The same password in another secret, and another one in the same secret.
+        // The same credential in another secret, and a changed one in the same secret.
         (vec![secret("copy", "u3", "h1")], true),
         (vec![secret("s", "u1", "changed")], true),
-        // Both are known by now.
+        // Both have been recorded.
         (vec![secret("x", "u4", "changed")], true),
         (vec![tracked("h1", CredentialSource::Node)], false),
     ] {
@@ -106,7 +106,7 @@ async fn what_was_pulled_with_a_secret_is_for_those_who_have_it() {
         json!({"namespace": "default", "name": "s", "uid": "u1", "credentialHash": "changed"})
     );
     assert_eq!(secrets.as_array().unwrap().len(), 3);
-    // Pulled without any, it is for everybody.
+    // A pull without credentials opens the image to all pods.
     let pull = records.begin("a:1").await.unwrap();
     pull.done(ID, None).await;
     assert!(may_use(&records, "a:1", &[]).await);
@@ -138,7 +138,7 @@ async fn pulls_that_end_badly_leave_nothing() {
     let first = records.begin("a:1").await.unwrap();
     let second = records.begin("a:1").await.unwrap();
     assert_eq!(files(&dir, "pulling")[0]["image"], "a:1");
-    // An image that is being pulled is not for everybody.
+    // An image is not open to all pods while it is being pulled.
     assert!(!may_use(&records, "a:1", &[]).await);
     drop(first);
     assert!(!may_use(&records, "a:1", &[]).await);
@@ -153,7 +153,7 @@ async fn a_pull_with_a_secret_that_got_no_answer_leaves_its_intent() {
     let dir = tempfile::tempdir().unwrap();
     let records = records(&dir);
     let secret = secret("s", "u1", "h1");
-    // Before the runtime was asked, and after it answered that it cannot.
+    // Dropped before a request to the runtime, and after it responded with a failure.
     drop(records.begin("a:1").await.unwrap());
     let mut pull = records.begin("a:1").await.unwrap();
     pull.asks(Some(&secret));
@@ -166,16 +166,16 @@ async fn a_pull_with_a_secret_that_got_no_answer_leaves_its_intent() {
     pull.asks(Some(&secret));
     drop(pull);
     assert!(!may_use(&records, "a:1", &[]).await);
-    // However else the image is named,
+    // The image stays restricted under other names,
     let by_digest = records.access("a@sha256:1", ID, vec!["docker.io/library/a:1".to_owned()]);
     assert!(matches!(by_digest.await, Access::MustPull));
-    // whoever fails to pull it afterwards,
+    // after a later pull that fails,
     let mut pull = records.begin("a:1").await.unwrap();
     pull.asks(None);
     pull.failed(None);
     drop(pull);
     assert!(!may_use(&records, "a:1", &[]).await);
-    // and whatever is pulled by its name instead.
+    // and after a pull of another image under its name.
     records.settle("a:1", ID).await;
     let mut pull = records.begin("a:1").await.unwrap();
     pull.asks(None);
@@ -204,7 +204,7 @@ async fn pulls_of_a_kubelet_that_died_are_not_forgotten() {
     records.restore(records.begun().await, &[image]).await;
     assert_eq!(files(&dir, "pulled")[0]["imageRef"], ID);
     assert!(!may_use(&records, "a:1", &[]).await);
-    // What has not come by now may still come.
+    // The runtime may still complete the pull of an image that is absent now.
     let pulling = files(&dir, "pulling");
     assert_eq!(pulling.len(), 1);
     assert_eq!(pulling[0]["image"], "b:1");
@@ -220,7 +220,7 @@ async fn a_broken_record_grants_nothing() {
     let file = std::fs::read_dir(pulled).unwrap().next().unwrap().unwrap();
     std::fs::write(file.path(), "{").unwrap();
     assert!(!may_use(&records, "a:1", &[]).await);
-    // The next pull mends it.
+    // The next pull replaces the record.
     let pull = records.begin("a:1").await.unwrap();
     pull.done(ID, None).await;
     assert!(may_use(&records, "a:1", &[]).await);

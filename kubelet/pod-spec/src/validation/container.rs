@@ -10,7 +10,7 @@ use crate::{
     names,
 };
 
-/// A port of the host: protocol, address, number.
+/// A host port: protocol, address, number.
 pub(super) type HostPort<'a> = (&'a str, &'a str, i32);
 
 pub(super) fn validate(
@@ -106,7 +106,7 @@ fn validate_ports(ports: &[ContainerPort], host_network: bool, path: &Path, faul
     }
 }
 
-/// A port of the host goes to one container of the pod.
+/// Checks that only one container of the pod uses each host port.
 pub(super) fn validate_host_ports<'a>(
     container: &'a Container,
     taken: &mut HashSet<HostPort<'a>>,

@@ -1,4 +1,4 @@
-//! What the rules of containers need to know of their pod.
+//! The pod fields that container rules depend on.
 
 use std::collections::BTreeMap;
 
@@ -14,6 +14,6 @@ pub(super) struct PodContext<'a> {
     pub termination_grace_period: i64,
     /// Whether the containers run once, unless they have their own restart policy.
     pub never_restarts: bool,
-    /// Whether the pod names its operating system.
+    /// Whether the pod sets its operating system (`spec.os.name`).
     pub names_os: bool,
 }

@@ -11,7 +11,7 @@ use crate::{
     names, quantity,
 };
 
-/// Fields of a pod that a variable can hold.
+/// Pod fields that environment variables support.
 const ENV_FIELDS: &[&str] = &[
     "metadata.name",
     "metadata.namespace",
@@ -24,7 +24,7 @@ const ENV_FIELDS: &[&str] = &[
     "status.podIPs",
 ];
 
-/// Resources of a container that a variable or a file can hold.
+/// Container resources that environment variables and downward API files support.
 pub(super) const RESOURCE_FIELDS: &[&str] = &[
     "limits.cpu",
     "limits.ephemeral-storage",
@@ -157,7 +157,7 @@ fn validate_source(
     }
 }
 
-/// A path into the pod: one of `supported`, or one label or annotation.
+/// Checks a field path of the pod: one of `supported`, or a single label or annotation.
 pub(super) fn validate_field_path(
     field: &str,
     supported: &[&str],
@@ -177,7 +177,7 @@ pub(super) fn validate_field_path(
     }
 }
 
-/// A resource of a container.
+/// Checks a resource of a container.
 pub(super) fn validate_resource_field(resource: &str, path: &Path, faults: &mut Faults) {
     if resource.is_empty() {
         return faults.required(path, "");
@@ -190,7 +190,7 @@ pub(super) fn validate_resource_field(resource: &str, path: &Path, faults: &mut 
     }
 }
 
-/// The unit in which a resource is told: a whole one, or one of the usual steps.
+/// Checks the divisor of a resource: one of its supported units, or 0 for the default.
 fn validate_divisor(selector: &ResourceFieldSelector, path: &Path, faults: &mut Faults) {
     const CPU: &[&str] = &["1m", "1"];
     const BYTES: &[&str] = &[

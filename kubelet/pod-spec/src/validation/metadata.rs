@@ -7,7 +7,7 @@ use crate::{
     names,
 };
 
-/// All annotations of an object together.
+/// Maximum total size of an object's annotations, in bytes.
 const ANNOTATIONS_LIMIT: usize = 256 * 1024;
 
 pub(super) fn validate(metadata: &ObjectMeta, faults: &mut Faults) {
@@ -22,7 +22,7 @@ pub(super) fn validate(metadata: &ObjectMeta, faults: &mut Faults) {
         metadata.namespace.as_deref().unwrap_or_default(),
         names::dns1123_label,
     );
-    // The UID names the pod's directories.
+    // The pod's directories are named by its UID.
     faults.text(
         &path.child("uid"),
         metadata.uid.as_deref().unwrap_or_default(),

@@ -1,6 +1,5 @@
-//! Whether a pod is one that the API server would take. Pods from files never
-//! pass the API server, so the kubelet checks them itself; all faults of a pod
-//! are found, and each is told in the API server's words.
+//! Pod validation by the API server's rules. Static pods do not pass the API server, so the kubelet
+//! validates them itself. All errors of a pod are reported, in the API server's words.
 
 mod container;
 mod context;

@@ -1,5 +1,6 @@
-//! Rules for what volumes give to the programs that mount, make and check file systems. Some of
-//! them take a text that begins with a dash for an option, wherever it is.
+//! Rules for volume fields that are passed to the programs that mount, create and check file
+//! systems. Some of these programs parse any argument with a leading dash as an option, wherever it
+//! is.
 
 use std::net::Ipv6Addr;
 
@@ -12,13 +13,13 @@ use crate::{
 
 const OPTION: &str = "must be options of mount(8), separated by commas; a comma may be in one of the form key=\"value\"";
 
-/// The source of an NFS volume.
+/// Validates the source of an NFS volume.
 pub fn validate_nfs(nfs: &NFSVolumeSource, path: &Path, faults: &mut Faults) {
     faults.required_text(&path.child("server"), &nfs.server, nfs_server);
     faults.text(&path.child("path"), &nfs.path, operand_path);
 }
 
-/// Texts that a program takes as they are.
+/// Checks a text that is passed to a program as an argument.
 fn operand(text: &str) -> Rule {
     ensure(!text.starts_with('-'), "must not begin with '-'")?;
     ensure(
@@ -27,7 +28,7 @@ fn operand(text: &str) -> Rule {
     )
 }
 
-/// Paths that a program takes: of a device, or of what a server exports.
+/// Checks a path that is passed to a program: of a device, or of a server's export.
 ///
 /// # Errors
 /// What is allowed.
@@ -36,7 +37,8 @@ pub fn operand_path(text: &str) -> Rule {
     operand(text)
 }
 
-/// One server, as `mount` finds it before the path that it exports.
+/// Checks that the text is a single server, in the form in which `mount` expects it before the
+/// exported path.
 fn nfs_server(text: &str) -> Rule {
     operand(text)?;
     let bracketed = text.strip_prefix('[').and_then(|t| t.strip_suffix(']'));
@@ -52,7 +54,7 @@ fn nfs_server(text: &str) -> Rule {
     )
 }
 
-/// Types of file systems, as in the names of programs such as `mkfs.ext4`.
+/// Checks a file system type, which is part of program names such as `mkfs.ext4`.
 ///
 /// # Errors
 /// What is allowed.
@@ -64,7 +66,7 @@ pub fn file_system_type(text: &str) -> Rule {
     )
 }
 
-/// Parts of an SELinux label, which is given to mount(8) in quotes.
+/// Checks a part of an SELinux label, which is passed to mount(8) in quotes.
 ///
 /// # Errors
 /// What is allowed.
@@ -76,8 +78,8 @@ pub fn selinux_part(text: &str) -> Rule {
     )
 }
 
-/// The options of mount(8) in an item of `mountOptions`, where people write several with
-/// commas. No option swallows what is put after it.
+/// Splits an item of `mountOptions`, which may contain several comma-separated options, into
+/// options of mount(8). No returned option can absorb what is appended after it.
 ///
 /// # Errors
 /// What is allowed.
@@ -108,7 +110,7 @@ pub fn mount_options(item: &str) -> Result<Vec<&str>, &'static str> {
     options.retain(|option| !option.is_empty());
     for option in &options {
         operand(option)?;
-        // The backslash would make the next comma a part of this option.
+        // A trailing backslash would make the next comma a part of this option.
         ensure(!option.ends_with('\\'), "must not end with a backslash")?;
     }
     Ok(options)

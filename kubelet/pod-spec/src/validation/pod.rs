@@ -1,4 +1,4 @@
-//! Rules of a pod and of `spec` as a whole.
+//! Rules of a pod, and of `spec` as a whole.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,7 @@ const MAX_SEARCH_DOMAINS: usize = 32;
 const MAX_SEARCH_CHARACTERS: usize = 2048;
 const MAX_HOSTNAME: usize = 64;
 
-/// The faults of a pod with its defaults set; empty when it is valid.
+/// Validates a pod whose defaults are set. Returns all errors; empty if the pod is valid.
 pub fn validate_pod(pod: &Pod) -> Vec<FieldError> {
     let mut faults = Faults::default();
     metadata::validate(&pod.metadata, &mut faults);
@@ -93,7 +93,7 @@ fn validate_containers(spec: &PodSpec, context: &PodContext<'_>, path: &Path, fa
                 faults.duplicate(&path.child("name"), &container.name);
             }
             container::validate(container, init, context, &path, faults);
-            // An init container is gone before those after it take its ports.
+            // An init container has exited before later containers use its host ports.
             let stays = !init || container.restart_policy.as_deref() == Some("Always");
             if stays {
                 container::validate_host_ports(container, &mut host_ports, &path, faults);
@@ -259,7 +259,7 @@ fn validate_dns(spec: &PodSpec, path: &Path, faults: &mut Faults) {
         );
     }
     for (index, domain) in searches.iter().enumerate() {
-        // The root itself, and names with the root's dot, are search paths too.
+        // The root domain and names with a trailing dot are valid search domains.
         let name = domain.strip_suffix('.').unwrap_or(domain);
         if domain != "." {
             let underscored = name.replace('_', "-");

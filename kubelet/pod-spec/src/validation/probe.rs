@@ -25,7 +25,7 @@ pub(super) fn validate(
         ("readinessProbe", &container.readiness_probe),
         ("startupProbe", &container.startup_probe),
     ];
-    // A sidecar lives on and is looked after like any container.
+    // A sidecar keeps running and may have probes and hooks like a regular container.
     if init && container.restart_policy.as_deref() != Some("Always") {
         let hooks = container.lifecycle.as_ref().map(|_| "lifecycle");
         for field in probes

@@ -11,7 +11,7 @@ use crate::{
     resources::{self, ResourceList, Side, is_huge_pages},
 };
 
-/// Whose resources are checked.
+/// The owner of the resources.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Owner {
     Container,
@@ -22,7 +22,7 @@ pub(super) fn validate(requirements: &ResourceRequirements, path: &Path, faults:
     validate_of(Owner::Container, requirements, path, faults);
 }
 
-/// What a pod costs beside its containers.
+/// Validates the overhead of a pod.
 pub(super) fn validate_overhead(overhead: &ResourceList, path: &Path, faults: &mut Faults) {
     let requirements = ResourceRequirements {
         limits: Some(overhead.clone()),
@@ -31,7 +31,7 @@ pub(super) fn validate_overhead(overhead: &ResourceList, path: &Path, faults: &m
     validate(&requirements, path, faults);
 }
 
-/// What a pod says of its own resources, which must hold its containers'.
+/// Validates pod-level resources, which must cover those of the containers.
 pub(super) fn validate_pod(
     spec: &PodSpec,
     requirements: &ResourceRequirements,
@@ -54,8 +54,8 @@ pub(super) fn validate_pod(
             let Some(shown) = own.and_then(|own| own.get(&name)) else {
                 continue;
             };
-            // Limits of containers together may be more than the pod's, but for what
-            // cannot be promised twice.
+            // The sum of the containers' limits may exceed the pod's limit, except for resources
+            // that cannot be overcommitted.
             let counts = side == Side::Requests || is_huge_pages(&name);
             if counts && total > resources::amount(own, &name) {
                 let total = quantity::format(&name, total);
@@ -139,7 +139,7 @@ fn validate_of(
     }
 }
 
-/// The amounts of a list, in billionths; those at fault are left out.
+/// The amounts of a list in billionths; invalid ones are reported and left out.
 fn amounts<'a>(
     owner: Owner,
     list: &'a ResourceList,
@@ -198,21 +198,21 @@ fn pod_resource(name: &str, path: &Path, faults: &mut Faults) {
     }
 }
 
-/// Whether an amount of huge pages is made of such pages.
+/// Whether an amount of huge pages is a multiple of the page size.
 fn is_whole_pages(name: &str, amount: i128) -> bool {
     let Some(size) = name.strip_prefix("hugepages-") else {
         return true;
     };
-    // Zero pages of an unknown size are none.
+    // An invalid page size is an error even if the amount is zero.
     quantity::parse(size).is_ok_and(|size| size > 0 && amount % size == 0)
 }
 
-/// A resource that Kubernetes itself knows.
+/// Whether Kubernetes itself defines the resource.
 fn is_native(name: &str) -> bool {
     may_overcommit(name) || is_huge_pages(name)
 }
 
-/// A resource of which more may be promised than there is.
+/// Whether the resource can be overcommitted.
 fn may_overcommit(name: &str) -> bool {
     matches!(name, "cpu" | "memory" | "ephemeral-storage")
 }

@@ -1,4 +1,4 @@
-//! Rules of when a container is started again: when it ended, and when it is resized.
+//! Rules of restart policies: after an exit and after a resize.
 
 use std::collections::HashSet;
 

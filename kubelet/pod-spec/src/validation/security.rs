@@ -14,7 +14,7 @@ use crate::{
 
 const PROFILES: &[&str] = &["Localhost", "RuntimeDefault", "Unconfined"];
 const MAX_ID: i64 = i32::MAX as i64;
-/// Longest name of an AppArmor profile.
+/// Maximum length of an AppArmor profile name.
 const MAX_PROFILE: usize = 4095;
 
 pub(super) fn validate_pod(

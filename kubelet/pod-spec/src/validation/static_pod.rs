@@ -1,10 +1,10 @@
-//! What a static pod may not have: anything that only the API server knows.
+//! What static pods must not have: references to API objects.
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec, Volume};
 
 use crate::field::{Faults, FieldError, Path};
 
-/// A volume's source in the API server: its field, what it refers to, and
+/// A volume source that refers to an API object: its field, the resource that it refers to, and
 /// whether a volume has it.
 type Reference = (&'static str, &'static str, fn(&Volume) -> bool);
 
@@ -20,7 +20,7 @@ const VOLUMES: &[Reference] = &[
         v.ephemeral.is_some()
     }),
     ("azureFile", "secrets", |v| v.azure_file.is_some()),
-    // Sources that take their credentials from a secret, if they name one.
+    // Sources with an optional secret for their credentials.
     ("cephfs", "secrets", |v| {
         v.cephfs.as_ref().is_some_and(|s| s.secret_ref.is_some())
     }),
@@ -44,7 +44,7 @@ const VOLUMES: &[Reference] = &[
     }),
 ];
 
-/// The references of a static pod to API objects; none in one that can run.
+/// The references of a static pod to API objects; empty if the pod may run.
 pub fn validate_references(pod: &Pod) -> Vec<FieldError> {
     let mut faults = Faults::default();
     if let Some(spec) = &pod.spec {

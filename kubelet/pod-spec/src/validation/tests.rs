@@ -1,4 +1,4 @@
-//! What is refused, in the API server's words; and that nothing else is.
+//! Invalid pods are rejected in the API server's words; valid pods are accepted.
 
 mod restarts;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{static_pod::validate_references, validate_pod};
 use crate::defaults::set_defaults;
 
-/// The faults of a pod whose spec or metadata is changed by a JSON pointer.
+/// The errors of a pod after changes to its spec or metadata, given by JSON pointers.
 fn faults(changes: &[(&str, Value)]) -> Vec<String> {
     let mut pod = json!({
         "metadata": {"name": "web-node", "namespace": "default"},
@@ -288,7 +288,7 @@ fn resources_of_a_pod_hold_its_containers() {
 #[test]
 fn huge_pages_and_extended_resources() {
     let limits = |limits: Value| container("resources", json!({"limits": limits}));
-    // What is limited is requested as well, and at fault in both places.
+    // The request defaults to the limit, so both are invalid.
     assert_eq!(
         limits(json!({"hugepages-2Mi": "3Mi", "memory": "1Gi"}))[0],
         "spec.containers[0].resources.limits[hugepages-2Mi]: Invalid value: \"3Mi\": 3Mi is not positive integer multiple of hugepages-2Mi",

@@ -15,7 +15,7 @@ use crate::{
 
 const MAX_MODE: i64 = 0o777;
 
-/// Fields of a pod that a file can hold.
+/// Pod fields that downward API files support.
 const FILE_FIELDS: &[&str] = &[
     "metadata.annotations",
     "metadata.labels",
@@ -42,7 +42,7 @@ pub(super) fn validate_all(volumes: &[Volume], path: &Path, faults: &mut Faults)
     }
 }
 
-/// The names of the sources that an object has: its fields but for its name.
+/// Names of a volume's or projection's sources: all its fields except the name.
 fn sources(volume: &impl serde::Serialize) -> Vec<String> {
     match serde_json::to_value(volume) {
         Ok(serde_json::Value::Object(fields)) => fields

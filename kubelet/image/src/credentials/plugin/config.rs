@@ -1,5 +1,5 @@
-//! `CredentialProviderConfig` of `kubelet.config.k8s.io`: which plugins there are,
-//! and for which images.
+//! `CredentialProviderConfig` of `kubelet.config.k8s.io`: the plugins and the images that they
+//! serve.
 
 use std::{
     fs, io,
@@ -23,110 +23,110 @@ const CONFIG_API_VERSIONS: &[&str] = &[
     "kubelet.config.k8s.io/v1beta1",
 ];
 
-/// A plugin.
+/// A configured plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CredentialProvider {
-    /// Its name, and that of its program.
+    /// Its name, which is also the file name of its executable.
     pub name: String,
-    /// The program.
+    /// Path of the executable.
     pub program: PathBuf,
-    /// The images that it is asked about, as URLs with globs.
+    /// Images that the plugin serves, as URLs with globs.
     pub match_images: Vec<String>,
-    /// How long an answer is kept that does not say so itself.
+    /// Cache duration of responses that do not set one.
     pub default_cache_duration: Duration,
-    /// What it is spoken to in.
+    /// API version of requests and responses.
     pub api_version: String,
-    /// Arguments of the program.
+    /// Arguments of the executable.
     pub args: Vec<String>,
-    /// Variables that the program gets beside the kubelet's own.
+    /// Environment variables in addition to the kubelet's own.
     pub env: Vec<(String, String)>,
-    /// Set when it is given tokens of the pods' service accounts.
+    /// Set if the plugin receives service account tokens of pods.
     pub token_attributes: Option<TokenAttributes>,
 }
 
-/// What a plugin is told about service accounts.
+/// What a plugin receives about service accounts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenAttributes {
-    /// Whom the tokens are for.
+    /// Audience of the tokens.
     pub audience: String,
-    /// What an answer is good for.
+    /// What a cached response is valid for.
     pub cache_type: TokenCacheType,
-    /// Whether it is not asked for pods without a service account.
+    /// Whether the plugin is skipped for pods without a service account.
     pub require_service_account: bool,
-    /// Annotations without which it is not asked.
+    /// Annotations that the service account must have, or the plugin is skipped.
     pub required_annotations: Vec<String>,
-    /// Annotations that it gets where they are.
+    /// Annotations that are sent if the service account has them.
     pub optional_annotations: Vec<String>,
 }
 
-/// What an answer to a request with a token is good for.
+/// What a cached response to a request with a token is valid for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenCacheType {
-    /// The token that was sent.
+    /// Only the token that was sent.
     Token,
     /// The service account.
     ServiceAccount,
 }
 
-/// Why there are no plugins as asked for.
+/// Why the plugins cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum ProviderConfigError {
-    /// One of two flags is missing.
+    /// Only one of the two required flags is set.
     #[error("{given} needs {missing} beside it")]
     Flag {
-        /// The flag that is there.
+        /// The flag that is set.
         given: &'static str,
-        /// The flag that is not.
+        /// The flag that is missing.
         missing: &'static str,
     },
     /// A file or directory cannot be read.
     #[error("cannot read {role} {}: {source}", path.display())]
     Read {
-        /// What it is meant to be.
+        /// The role of the file or directory.
         role: &'static str,
         /// Its path.
         path: PathBuf,
-        /// Why not.
+        /// The I/O error.
         source: io::Error,
     },
-    /// A directory of configuration has none.
+    /// A configuration directory contains no configuration files.
     #[error("no configuration files found in directory {path:?}: they end in .json, .yaml or .yml")]
     Empty {
         /// The directory.
         path: PathBuf,
     },
-    /// A file is no YAML, or has fields that the format does not know.
+    /// A file is not YAML, or has unknown fields.
     #[error("{}: {source}", path.display())]
     Parse {
         /// The file.
         path: PathBuf,
-        /// Where and what.
+        /// The position and the error.
         source: SyntaxError,
     },
-    /// A file is of another kind.
+    /// A file has another API version or kind.
     #[error("{}: {field} is {found:?}; it must be {}", path.display(), expected.join(" or "))]
     Kind {
         /// The file.
         path: PathBuf,
         /// `apiVersion` or `kind`.
         field: &'static str,
-        /// What it says.
+        /// The value in the file.
         found: String,
-        /// What it should say.
+        /// The supported values.
         expected: &'static [&'static str],
     },
-    /// Fields have values that are not allowed.
+    /// Fields have invalid values.
     #[error("invalid credential provider configuration {}: {}", path.display(), listed(faults))]
     Invalid {
         /// The file or directory.
         path: PathBuf,
-        /// Each field, its value and what is allowed.
+        /// The invalid fields, with their values and what is allowed.
         faults: Vec<FieldError>,
     },
-    /// The program of a plugin is missing.
+    /// The executable of a plugin is missing or not executable.
     #[error("plugin binary executable {} is no file that can be executed", path.display())]
     Program {
-        /// Where it should be.
+        /// The expected path.
         path: PathBuf,
     },
 }
@@ -136,11 +136,11 @@ fn listed(faults: &[FieldError]) -> String {
     faults.join("; ")
 }
 
-/// Reads the plugins of a file, or of the `.json`, `.yaml` and `.yml` files of a
-/// directory in the order of their names, whose programs are in `bin_dir`.
+/// Loads the plugins from a file, or from the `.json`, `.yaml` and `.yml` files of a directory in
+/// the order of their names. The executables are in `bin_dir`.
 ///
 /// # Errors
-/// The file and field at fault, or the program that is missing.
+/// The file and field at fault, or the missing executable.
 pub fn load(path: &Path, bin_dir: &Path) -> Result<Vec<CredentialProvider>, ProviderConfigError> {
     fs::read_dir(bin_dir).map_err(|source| ProviderConfigError::Read {
         role: "the directory of credential provider plugins",
@@ -229,7 +229,7 @@ fn read(path: &Path) -> Result<ConfigFile, ProviderConfigError> {
     Ok(file)
 }
 
-/// The plugin of a valid entry.
+/// The plugin of a validated entry.
 fn provider(entry: Entry, program: PathBuf) -> CredentialProvider {
     let token_attributes = entry.token_attributes.map(|token| TokenAttributes {
         audience: token.service_account_token_audience,

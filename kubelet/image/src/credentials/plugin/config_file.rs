@@ -1,4 +1,4 @@
-//! The text of a `CredentialProviderConfig`, and what it may say.
+//! The format of a `CredentialProviderConfig`, and its validation.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use serde::Deserialize;
 use super::API_VERSIONS;
 use crate::credentials::registry_url::RegistryUrl;
 
-/// The one version whose requests carry tokens of service accounts.
+/// The only version whose requests contain service account tokens.
 const TOKEN_API_VERSION: &str = "credentialprovider.kubelet.k8s.io/v1";
 
 #[derive(Default, Deserialize)]
@@ -53,8 +53,7 @@ pub(super) struct TokenEntry {
     pub(super) optional_service_account_annotation_keys: Vec<String>,
 }
 
-/// Everything that is wrong with the plugins of a configuration, by the paths that
-/// upstream gives: without an index.
+/// All errors in the plugins of a configuration. As upstream, field paths have no index.
 pub(super) fn validate(entries: &[Entry]) -> Vec<FieldError> {
     let mut faults = Faults::default();
     let path = FieldPath::new("providers");

@@ -1,4 +1,4 @@
-//! One run of a plugin: a request on its standard input, and the answer to it on
+//! A single run of a plugin: the request goes to its standard input, and the response comes from
 //! its standard output.
 
 use std::{collections::BTreeMap, process::Stdio, time::Duration};
@@ -10,16 +10,16 @@ use tokio::{io::AsyncWriteExt as _, process::Command};
 use super::config::CredentialProvider;
 use crate::credentials::{Credential, docker_config::DockerConfig};
 
-/// For any plugin, as upstream.
+/// Deadline of a run, as upstream.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What a plugin is asked. Not to be printed: it has a token.
+/// A request to a plugin. Must not be printed, because it contains a token.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Request {
     /// The repository.
     pub(super) image: String,
-    /// The token of the pod's service account, or nothing.
+    /// Token of the pod's service account, or empty.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) service_account_token: String,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -35,16 +35,16 @@ struct Envelope<'a> {
     request: &'a Request,
 }
 
-/// What a plugin answers.
+/// The response of a plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Response {
     pub(super) scope: CacheScope,
-    /// How long it may be kept; the configuration's time if it does not say.
+    /// How long the response may be cached; `None` for the configured default.
     pub(super) cache_duration: Option<Duration>,
     pub(super) auth: DockerConfig,
 }
 
-/// What a plugin's answer is good for.
+/// What a cached response is valid for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CacheScope {
     Image,
@@ -52,7 +52,7 @@ pub(super) enum CacheScope {
     Global,
 }
 
-/// Why a plugin gave no credentials.
+/// Why a plugin returned no credentials.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ExecError {
     #[error("cannot run {program}: {message}")]
@@ -65,7 +65,7 @@ pub(super) enum ExecError {
         status: String,
         stderr: String,
     },
-    /// Never quotes the answer: it has passwords.
+    /// Never quotes the response, which contains passwords.
     #[error("the answer of {program} is no CredentialProviderResponse")]
     Response { program: String },
     #[error("{program} answered in apiVersion {found:?}; it must be {expected:?}")]
@@ -136,7 +136,7 @@ pub(super) async fn exec(
     let stdin = child.stdin.take();
     let write = async move {
         if let Some(mut stdin) = stdin {
-            // A plugin that does not read what it is asked may answer all the same.
+            // A plugin may respond without reading its input.
             let _ = stdin.write_all(&input).await;
         }
     };
@@ -192,7 +192,7 @@ fn response(program: &str, version: &str, json: &[u8]) -> Result<Response, ExecE
     });
     Ok(Response {
         scope,
-        // One that is over before it began is not kept, as one of no length.
+        // A negative duration counts as zero: the response is not cached.
         cache_duration: answer
             .cache_duration
             .map(|duration| duration.to_std().unwrap_or_default()),

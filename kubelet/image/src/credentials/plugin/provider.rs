@@ -1,4 +1,4 @@
-//! A plugin and what it answered lately.
+//! A plugin and its cached responses.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -25,7 +25,7 @@ use crate::credentials::{
     Coordinates, CredentialSource, docker_config::DockerConfig, registry_url,
 };
 
-/// A plugin. Those who ask it the same at the same time share one run of it.
+/// A plugin. Identical concurrent requests share one run.
 pub struct Provider {
     config: CredentialProvider,
     cache: Mutex<BTreeMap<CacheKey, Cached>>,
@@ -56,12 +56,12 @@ enum ScopeKey {
     Global,
 }
 
-/// For whom an answer is, if it is not for everybody.
+/// The service account that a response is valid for, if it is not valid for all pods.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct AccountKey {
     coordinates: Coordinates,
     annotations: BTreeMap<String, String>,
-    /// Of the token, where the answer is for its bearer alone.
+    /// Hash of the token, if the response is valid only for that token.
     token_hash: Option<String>,
 }
 
@@ -78,7 +78,7 @@ struct Cached {
     config: DockerConfig,
 }
 
-/// A service account that a plugin is told of.
+/// A service account in a request to a plugin.
 struct Account {
     coordinates: Coordinates,
     annotations: BTreeMap<String, String>,
@@ -101,7 +101,7 @@ enum ProvideError {
 }
 
 impl Provider {
-    /// A plugin that was not asked anything yet.
+    /// A plugin with an empty cache.
     pub fn new(config: CredentialProvider) -> Self {
         Self {
             config,
@@ -111,8 +111,8 @@ impl Provider {
         }
     }
 
-    /// What the plugin has for a repository, and whose it is. Nothing when it is
-    /// not for this one, or fails, which the log tells.
+    /// The plugin's credentials for a repository, and their source. Empty if the plugin does not
+    /// serve the repository or fails; failures are logged.
     pub async fn provide(
         &self,
         image: &str,
@@ -150,7 +150,7 @@ impl Provider {
                 if name.is_empty() && attributes.require_service_account {
                     return Ok((DockerConfig::new(), CredentialSource::Node));
                 }
-                // A plugin may be content with pods without one: static pods.
+                // Plugins may serve pods without a service account, such as static pods.
                 if name.is_empty() {
                     None
                 } else {
@@ -218,7 +218,7 @@ impl Provider {
         self.cache.lock().insert(key, Cached { expires, config });
     }
 
-    /// Runs the plugin, or waits for its run for somebody else.
+    /// Runs the plugin, or joins a concurrent run for the same request.
     async fn ask(&self, image: &str, account: Option<&Account>) -> Result<Response, ExecError> {
         let request = Request {
             image: image.to_owned(),
@@ -262,8 +262,8 @@ fn scope_key(scope: CacheScope, image: &str) -> ScopeKey {
     }
 }
 
-/// The pod's service account and a token of it; `None` when it lacks an annotation
-/// that the plugin requires, by which accounts opt in.
+/// The pod's service account and a token for it; `None` if the account lacks an annotation that the
+/// plugin requires. Accounts opt in with such annotations.
 async fn account(
     attributes: &TokenAttributes,
     name: &str,

@@ -25,8 +25,8 @@ use super::*;
 
 const V1: &str = "credentialprovider.kubelet.k8s.io/v1";
 
-/// Service accounts, each with the annotation `role`, whose tokens are their names, and how
-/// often they were asked for.
+/// Returns any service account, with the annotation `role`, and tokens of the form
+/// `account.pod.audience`. Counts the token requests.
 #[derive(Debug, Default)]
 struct Accounts {
     tokens: AtomicUsize,
@@ -92,8 +92,8 @@ impl Objects for Accounts {
     }
 }
 
-/// A plugin that runs a shell script in a directory. It is no file of its own: one
-/// that was just written may still be open in a child of another test.
+/// A plugin that runs a shell script with `$DIR` set to `dir`. The script is an argument of `sh`: a
+/// new executable might still be open for writing in a child of another test.
 fn provider(dir: &Path, script: &str, token: Option<TokenAttributes>) -> Provider {
     let program = dir.join("plugin");
     symlink("/bin/sh", &program).unwrap();
@@ -109,8 +109,8 @@ fn provider(dir: &Path, script: &str, token: Option<TokenAttributes>) -> Provide
     })
 }
 
-/// A script that keeps what it is asked, one request a line, and answers with
-/// `fields` and the user `me`.
+/// A script that appends its requests to a file, one per line, and responds with `fields` and the
+/// user `me`.
 fn script(fields: &str, password: &str) -> String {
     format!(
         r#"cat >>"$DIR/requests"; echo >>"$DIR/requests"
@@ -155,7 +155,7 @@ async fn answers_are_kept_for_what_they_are_good_for() {
         for image in ["a.example/x", "a.example/x", "a.example/y", "b.example/x"] {
             assert_eq!(users(&provider, image, &plain).await, ["me"]);
         }
-        // Not one of its images.
+        // The image matches no pattern.
         assert!(users(&provider, "docker.io/x", &plain).await.is_empty());
         let asked = requests(dir.path());
         assert_eq!(asked.len(), runs, "{scope}");
@@ -193,7 +193,7 @@ async fn answers_expire() {
 async fn those_who_ask_together_share_a_run() {
     let dir = tempfile::tempdir().unwrap();
     let script = script(r#""cacheKeyType":"Image","cacheDuration":"0s""#, "p");
-    // It answers once the file is there.
+    // The plugin responds once the file exists.
     let script = format!(r#"until [ -e "$DIR/go" ]; do sleep 0.01; done; {script}"#);
     let provider = provider(dir.path(), &script, None);
     let plain = pod("web", None);
@@ -255,7 +255,7 @@ async fn service_accounts_get_their_own_answers() {
             assert_eq!(config.len(), 1);
             assert!(matches!(source, CredentialSource::ServiceAccount(_)));
         }
-        // Each pod has one token as long as it is fresh.
+        // Each pod's token is cached while it is fresh.
         assert_eq!(accounts.tokens.load(Ordering::Relaxed), pods.len());
         let asked = requests(dir.path());
         assert_eq!(asked.len(), runs);
@@ -264,7 +264,7 @@ async fn service_accounts_get_their_own_answers() {
             asked[0]["serviceAccountAnnotations"],
             json!({"role": "role-of-one"})
         );
-        // Without an account it is not asked.
+        // The plugin is not run for pods without a service account.
         assert!(
             users(&provider, "a.example/x", &pod("d", None))
                 .await
@@ -280,12 +280,12 @@ async fn pods_without_what_a_plugin_needs_get_nothing() {
     let mut needs = attributes(TokenCacheType::ServiceAccount, false);
     let script = script(r#""cacheKeyType":"Global""#, "one.a.registry");
     let optional = provider(dir.path(), &script, Some(needs.clone()));
-    // A pod without an account is served by one that does not require it.
+    // A plugin that does not require a service account serves pods without one.
     assert_eq!(
         users(&optional, "a.example/x", &pod("a", None)).await,
         ["me"]
     );
-    // The token must not become the password of all who have the account.
+    // The token must not be cached as the password of all pods with this account.
     let account = pod("a", Some("one"));
     assert!(users(&optional, "a.example/x", &account).await.is_empty());
 

@@ -1,4 +1,4 @@
-//! When containers are started again, and what ends them.
+//! Restart policies and stop signals of containers.
 
 use super::*;
 
