@@ -1,4 +1,4 @@
-//! Which pods have their place on the node.
+//! The pods that occupy resources of the node.
 
 use std::sync::Arc;
 
@@ -9,7 +9,8 @@ use crate::{
     pod::manager::PodManager, pod_syncer::Syncer, pod_worker::PodWorkers, status::StatusManager,
 };
 
-/// The pods that run, or are to run; what is done and of which nothing runs is none of them.
+/// The pods that run or will run. Excludes pods in a terminal phase whose containers have all
+/// ended.
 pub(crate) fn active_pods(
     pods: &PodManager,
     statuses: &StatusManager,
@@ -19,7 +20,7 @@ pub(crate) fn active_pods(
     pods.retain(|pod| {
         let uid = PodUid::of(pod);
         let status = statuses.get(&uid);
-        // One that ended under an earlier kubelet has no status here yet.
+        // A pod that ended under an earlier kubelet has no status here yet.
         let status = status.as_deref().or(pod.status.as_ref());
         let phase = status.and_then(|status| status.phase.as_deref());
         !(Phase::parse(phase).is_terminal() && workers.has_ended(&uid))

@@ -1,5 +1,4 @@
-//! The command line: upstream's kubelet flags by name, `kubelet status` and
-//! `kubelet logs`.
+//! The command line: upstream's kubelet flags, `kubelet status` and `kubelet logs`.
 
 mod checkpoint;
 mod logs;
@@ -21,23 +20,23 @@ use crate::{
     status_command::{OutputFormat, StatusOptions},
 };
 
-/// What the command line asks for.
+/// A parsed command line.
 #[derive(Clone, Debug)]
 pub enum Command {
     /// Run the node agent.
     Run(Box<Flags>),
-    /// Print the pods of the kubelet that runs.
+    /// Print the pods of the running kubelet.
     Status(StatusOptions),
-    /// Print the log of a container of the kubelet that runs.
+    /// Print the log of a container of the running kubelet.
     Logs(LogsOptions),
-    /// Print the version; with all its parts when `raw`.
+    /// Print the version; with all its parts if `raw`.
     Version {
         /// `--version=raw`.
         raw: bool,
     },
 }
 
-/// Reads a command line, the program's name first.
+/// Parses a command line, which starts with the program's name.
 ///
 /// # Errors
 /// The flag, its value and what is allowed; also the text of `--help`.
@@ -65,7 +64,7 @@ where
     }
 }
 
-/// Upstream takes `_` for `-` in the names of flags.
+/// Accepts `_` for `-` in flag names, as upstream.
 fn with_dashes(arg: OsString) -> OsString {
     match arg.to_str() {
         Some(text) if text.starts_with("--") => {
@@ -194,7 +193,7 @@ fn flags(matches: &ArgMatches) -> Result<Flags, String> {
     Ok(flags)
 }
 
-/// The value of a flag that the command line has; its occurrences taken together.
+/// The value of a flag on the command line, with repeated flags merged.
 fn given(matches: &ArgMatches, flag: &Flag) -> Option<Value> {
     let mut values = matches.get_many::<Value>(flag.name)?.cloned();
     let first = values.next()?;
@@ -204,7 +203,7 @@ fn given(matches: &ArgMatches, flag: &Flag) -> Option<Value> {
     }))
 }
 
-/// Whether a flag is given only to say that its function is not wanted.
+/// Whether a flag only turns its function off.
 fn is_off(value: &Value) -> bool {
     matches!(value, Value::Bool(false)) || value.as_str() == Some("")
 }

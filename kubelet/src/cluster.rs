@@ -1,5 +1,5 @@
-//! A kubelet's part in a cluster, put together: who it is to the API server, its node's
-//! object, and its lease.
+//! The kubelet's membership in a cluster: its identity to the API server, its node object and its
+//! lease.
 
 use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, sync::Arc};
 
@@ -34,28 +34,27 @@ use crate::{
     },
 };
 
-/// The cluster that a kubelet joins.
+/// How a kubelet joins its cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterOptions {
     /// How this node identifies itself to the API server.
     pub identity: IdentityOptions,
     /// Request and renew the serving certificate (`serverTLSBootstrap`).
     pub server_tls_bootstrap: bool,
-    /// How often the API server is asked (`kubeAPIQPS`, `kubeAPIBurst`).
+    /// Rate limit of requests to the API server (`kubeAPIQPS`, `kubeAPIBurst`).
     pub rate_limit: RateLimit,
-    /// How often it is told of events (`eventRecordQPS`, `eventBurst`); as often as there
-    /// are any when unset.
+    /// Rate limit of events (`eventRecordQPS`, `eventBurst`); unlimited when unset.
     pub event_rate_limit: Option<RateLimit>,
-    /// How it is found out that a config map or a secret has changed
+    /// How changes of config maps and secrets are detected
     /// (`configMapAndSecretChangeDetectionStrategy`).
     pub change_detection: ChangeDetection,
-    /// Where pods are kept for a start without the API server; nowhere when unset.
+    /// The checkpoint for starts without the API server; none when unset.
     pub checkpoint: Option<CheckpointOptions>,
-    /// What the node's object says.
+    /// The contents of the node object.
     pub node: NodeOptions,
 }
 
-/// A cluster that is joined, and whose parts do not run yet.
+/// A cluster that was joined, and whose parts do not run yet.
 pub struct Cluster {
     options: ClusterOptions,
     node_name: String,
@@ -77,15 +76,15 @@ impl std::fmt::Debug for Cluster {
     }
 }
 
-/// What of the kubelet its part in a cluster is made from.
+/// The parts of the kubelet that [`Cluster::spawn`] needs.
 pub struct ClusterParts {
     /// The container runtime.
     pub cri: CriClient,
-    /// What it says of its own state.
+    /// The runtime's own conditions.
     pub readiness: Arc<RuntimeReadiness>,
-    /// What other parts know of the node.
+    /// The state of the node as other parts of the kubelet report it.
     pub findings: Arc<dyn Findings>,
-    /// A directory on the file system that pods fill.
+    /// A directory on the file system that pods use.
     pub root_dir: PathBuf,
 }
 
@@ -96,10 +95,10 @@ impl std::fmt::Debug for ClusterParts {
 }
 
 impl Cluster {
-    /// Reads what the options name. Nothing is asked of the API server yet.
+    /// Reads the files that the options name. Sends no request to the API server yet.
     ///
     /// # Errors
-    /// Which file is of no use, and why.
+    /// A file is unusable, and why.
     pub async fn join(options: ClusterOptions, node_name: &str) -> Result<Self, JoinError> {
         let (server, keeper) = join(&options.identity, node_name).await?;
         let client = server.client(Some(options.rate_limit))?;
@@ -117,21 +116,22 @@ impl Cluster {
         })
     }
 
-    /// A client that asks the API server about the callers of this node, with a limit of its
-    /// own: whoever calls often holds up nothing else that the node asks for.
+    /// A client that authenticates and authorizes callers of this node's API, with a rate limit of
+    /// its own: frequent callers do not delay the node's other requests.
     ///
     /// # Errors
-    /// The user's credentials cannot be had.
+    /// The user's credentials cannot be obtained.
     pub fn review_client(&self) -> Result<Client, JoinError> {
         Ok(self.server.client(Some(self.options.rate_limit))?)
     }
 
-    /// Takes the events of this node and its pods.
+    /// The recorder of events of this node and its pods.
     pub const fn events(&self) -> &EventRecorder {
         &self.events
     }
 
-    /// What the kubelet's core has of the cluster.
+    /// The membership for [`Kubelet::new`](crate::kubelet::Kubelet::new), without state of an
+    /// earlier kubelet.
     pub fn membership(&self) -> Membership {
         Membership {
             client: self.client.clone(),
@@ -141,13 +141,13 @@ impl Cluster {
         }
     }
 
-    /// Whether the API server cannot be reached, as far as is known.
+    /// Whether the API server is unreachable, as far as is known.
     pub fn reach(&self) -> impl Fn() -> bool + Send + Sync + use<> {
         let server = self.server.clone();
         move || server.is_away()
     }
 
-    /// What has metrics to show: requests to the API server, and the client certificate.
+    /// The metrics of requests to the API server and of certificates.
     pub fn metrics(&self) -> Vec<Arc<dyn Collector>> {
         let identity = Arc::clone(self.server.identity());
         let mut collectors: Vec<Arc<dyn Collector>> = vec![
@@ -163,17 +163,17 @@ impl Cluster {
         collectors
     }
 
-    /// Whether the API server has said once whether it has the node's object.
+    /// True once the API server has answered whether the node object exists.
     pub fn listed(&self) -> watch::Receiver<bool> {
         self.watch.listed()
     }
 
-    /// Runs all of it until cancelled: the identity, the node's object and its status, its
-    /// lease, and the certificate that serves it, which comes back where the API server is
-    /// to sign it.
+    /// Runs the cluster's parts until cancelled: the identity, the node object and its status, the
+    /// lease, the events, and the serving certificate, which is returned if the API server signs it
+    /// (`serverTLSBootstrap`).
     ///
     /// # Errors
-    /// The user's credentials cannot be had.
+    /// The user's credentials cannot be obtained.
     pub fn spawn(
         self,
         parts: ClusterParts,
@@ -228,7 +228,7 @@ impl Cluster {
     }
 }
 
-/// Has the serving certificate ask for the node's addresses.
+/// Requests a serving certificate for the node's current addresses.
 async fn follow_addresses(
     mut addresses: watch::Receiver<Vec<NodeAddress>>,
     template: watch::Sender<Option<Template>>,
@@ -247,7 +247,7 @@ async fn follow_addresses(
     }
 }
 
-/// What the serving certificate is to say; `None` while the node has no address.
+/// The serving certificate to request; `None` while the node has no IP address.
 fn serving_template(node_name: &str, addresses: &[NodeAddress]) -> Option<Template> {
     let mut template = Template::of_node(node_name);
     for address in addresses {

@@ -1,8 +1,8 @@
-//! What this host says of itself.
+//! Facts about this host.
 
 use std::{fs, path::Path};
 
-/// The host's name.
+/// The host name.
 pub(crate) fn name() -> String {
     rustix::system::uname()
         .nodename()
@@ -10,12 +10,12 @@ pub(crate) fn name() -> String {
         .into_owned()
 }
 
-/// Whether the unified hierarchy is mounted where everybody expects it.
+/// Whether cgroup v2 is mounted at `/sys/fs/cgroup`.
 pub(crate) fn is_cgroup_v2() -> bool {
     Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
 }
 
-/// The swap areas that are in use, as `/proc/swaps` has them in `text`.
+/// The swap areas in use, from the contents of `/proc/swaps`.
 fn swap_areas(text: &str) -> Vec<&str> {
     // The first line is a heading.
     let lines = text.lines().skip(1);
@@ -24,7 +24,7 @@ fn swap_areas(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// The swap areas that this host uses. A kernel without swap has none.
+/// The swap areas that this host uses. None with a kernel without swap support.
 pub(crate) fn swap() -> Vec<String> {
     let text = fs::read_to_string("/proc/swaps").unwrap_or_default();
     swap_areas(&text).into_iter().map(str::to_owned).collect()

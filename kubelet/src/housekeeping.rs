@@ -1,4 +1,4 @@
-//! Finds what belongs to no pod (any more): in the runtime, and on disk.
+//! Cleans up what belongs to no pod (any more), in the runtime and on disk.
 
 mod directories;
 
@@ -19,8 +19,8 @@ use crate::{
     pod_worker::PodWorkers,
 };
 
-/// Housekeeping of the sync loop, done only once every source was read: before,
-/// a pod that nobody asks for may be one that nobody has asked for yet.
+/// The housekeeping of the sync loop. It runs only once every source was read: before that, a pod
+/// without a source may be one that was not read yet.
 #[derive(Debug)]
 pub(crate) struct Housekeeping {
     pub(crate) node: Arc<LocalNode>,
@@ -36,8 +36,8 @@ pub(crate) struct Housekeeping {
 }
 
 impl Housekeeping {
-    /// Looks at what was last listed of the runtime and now and then at the
-    /// directories. Does not block: workers do what is to be done.
+    /// Processes the last list of the runtime, and from time to time the directories. Does not
+    /// block: workers and other tasks do the work.
     pub(crate) fn run(&mut self) {
         self.remove_orphaned_mirrors();
         let listing = self.pleg.listing();
@@ -58,7 +58,7 @@ impl Housekeeping {
         let (pods, pleg) = (Arc::clone(&self.pods), Arc::clone(&self.pleg));
         let workers = Arc::clone(&self.workers);
         let look = Look {
-            // Asked for each directory anew: a pod is known before it has one.
+            // Evaluated again for each directory: a pod is known before it has one.
             keep: move |uid: &PodUid| {
                 pods.get(uid).is_some()
                     || workers.is_known(uid)

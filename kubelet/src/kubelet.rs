@@ -1,4 +1,4 @@
-//! The kubelet as a whole: its parts, put together.
+//! The kubelet: assembles and runs its parts.
 
 mod logs;
 mod metrics;
@@ -50,23 +50,23 @@ use crate::{
     sync_loop::{Inbox, LoopMonitor, SyncLoop},
 };
 
-/// Between two attempts to reach the runtime at the start.
+/// Between attempts to reach the runtime at startup.
 const CONNECT_PERIOD: Duration = Duration::from_secs(1);
-/// Events of pods that wait for the sync loop.
+/// Capacity of the channels of pod and probe events to the sync loop.
 const EVENTS: usize = 1000;
 
-/// Why the kubelet could not do what it was asked for.
+/// Why the kubelet stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum KubeletError {
-    /// The runtime does not answer as it should.
+    /// A CRI call failed.
     #[error(transparent)]
     Cri(#[from] CriError),
-    /// The kubelet was told to stop before it was done.
+    /// The kubelet was stopped before it was done.
     #[error("stopped before it was done")]
     Cancelled,
 }
 
-/// A kubelet. Cheap to clone; all clones are one.
+/// A kubelet. Cheap to clone; clones share their state.
 #[derive(Clone)]
 pub struct Kubelet(Arc<Parts>);
 
@@ -94,11 +94,11 @@ struct Parts {
     shutdown: Arc<NodeShutdown>,
     events: EventRecorder,
     starts: Arc<PodStarts>,
-    /// What there is from when the runtime answers on.
+    /// Set once the runtime answers.
     running: OnceLock<Running>,
 }
 
-/// Who runs the pods, for those who want to know of them.
+/// The parts that run pods, for metrics.
 struct Running {
     workers: Arc<PodWorkers<Syncer>>,
     probes: Arc<ProbeManager>,
@@ -112,17 +112,17 @@ impl fmt::Debug for Kubelet {
     }
 }
 
-/// What a node has of the cluster that it is a member of.
+/// A node's membership in a cluster.
 #[derive(Clone)]
 pub struct Membership {
-    /// Asks its API server.
+    /// Client of the API server.
     pub client: Client,
-    /// The node's object as it changes; `None` until it is known.
+    /// The current node object; `None` until it is known.
     pub node: watch::Receiver<Option<Arc<Node>>>,
-    /// The object as an earlier kubelet had it, if that was kept.
+    /// The node object of an earlier kubelet, if one was checkpointed.
     pub last_node: Option<Arc<Node>>,
-    /// What an earlier kubelet knew of pods that ran, or had ended, if that was kept. The API
-    /// server may never have heard of it.
+    /// Checkpointed statuses of pods that ran or had ended under an earlier kubelet. The API server
+    /// may never have received them.
     pub last_statuses: BTreeMap<PodUid, PodStatus>,
 }
 
@@ -132,21 +132,20 @@ impl fmt::Debug for Membership {
     }
 }
 
-/// Whether the pods that no source has are ended.
+/// Whether pods without a source are killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Orphans {
-    /// They are.
+    /// They are killed.
     End,
-    /// They are left alone.
+    /// They keep running.
     Leave,
 }
 
 impl Kubelet {
-    /// A kubelet that runs pods on the runtime behind `cri`. Until
-    /// `sources_ready` says that every source was read, no pod is ended for
-    /// being in none. What pods name beside themselves comes from `objects`. The pods'
-    /// statuses are sent to the API server of `membership`; a node without is standalone.
-    /// What happens to pods is told to `events`.
+    /// A kubelet that runs pods on the runtime behind `cri`. It kills no orphaned pod until
+    /// `sources_ready` returns true, which means that every source was read. Objects that pods
+    /// reference are read from `objects`. Pod statuses are sent to the API server of `membership`;
+    /// a node without one is standalone. `events` receives events of pods.
     pub fn new(
         options: KubeletOptions,
         cri: CriClient,
@@ -248,12 +247,11 @@ impl Kubelet {
         }))
     }
 
-    /// Runs the pods of `updates` until cancelled, and leaves them running then.
-    /// Waits for the runtime first, for as long as it takes. logind is who shuts the node
-    /// down.
+    /// Runs the pods of `updates` until cancelled; they keep running then. Waits for the runtime
+    /// first, without a time limit. Node shutdowns are detected through logind.
     ///
     /// # Errors
-    /// None at present: what fails is tried again.
+    /// None at present: failures are retried.
     pub async fn run(
         &self,
         updates: mpsc::Receiver<PodUpdate>,
@@ -262,10 +260,10 @@ impl Kubelet {
         self.run_under(&Logind::default(), updates, cancel).await
     }
 
-    /// [`run`](Self::run), where another login manager shuts the node down.
+    /// [`run`](Self::run) with another login manager.
     ///
     /// # Errors
-    /// As of [`run`](Self::run).
+    /// As [`run`](Self::run).
     pub async fn run_under(
         &self,
         login_manager: &impl LoginManager,
@@ -280,8 +278,8 @@ impl Kubelet {
         Ok(())
     }
 
-    /// Has the plugins that register below the root directory, until cancelled. Without
-    /// it, volumes wait for their drivers.
+    /// Runs the registration of plugins in the root directory until cancelled. Without it, CSI
+    /// volumes wait for their drivers.
     pub async fn run_plugin_manager(&self, cancel: CancellationToken) {
         self.0.plugin_manager.run(cancel).await;
     }
@@ -340,7 +338,7 @@ impl Kubelet {
             parts.options.max_container_restart_period,
             cancel.clone(),
         ));
-        // Nobody runs the pods twice.
+        // `run_pods` is called once.
         let _ = parts.running.set(Running {
             workers: Arc::clone(&workers),
             probes: Arc::clone(&probes),
@@ -412,8 +410,8 @@ impl Kubelet {
                 keeper.run(cancel.clone()).await;
             }
         };
-        // One task: no pod is admitted while the shutdown sees which there are, and none grows
-        // before the loop has taken all that the sources told.
+        // All in one task: no pod is admitted while the shutdown manager lists the pods, and no pod
+        // grows before the loop has processed all updates of the sources.
         tokio::join!(
             hold_up_shutdowns,
             rotate,
@@ -429,7 +427,8 @@ impl Kubelet {
         info!("stopped; the pods run on");
     }
 
-    /// Sends the API server what it is to know of the pods, if there is one.
+    /// Synchronises mirror pods, pod statuses, the `CSINode` object and attached volumes with the
+    /// API server, if there is one.
     async fn speak_to_api_server(&self, cancel: CancellationToken) {
         let parts = &*self.0;
         let (Some(client), Some(mirrors)) = (&parts.client, &parts.mirrors) else {

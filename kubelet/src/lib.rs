@@ -1,10 +1,9 @@
-//! The Kubernetes node agent: runs pods from files, URLs and the API server on
-//! any CRI v1 runtime, reports them, and serves the kubelet's HTTP API.
+//! The Kubernetes node agent: runs pods from files, URLs and the API server on any CRI v1 runtime,
+//! reports their status, and serves the kubelet's HTTP API.
 //!
-//! Data flows one way round: [`sources`] -> mux -> sync loop ->
-//! [`pod_worker`] -> [`kubelet_runtime`] (CRI) -> [`pleg`] -> pod cache -> pod worker ->
-//! [`status`]. Every stage is level-triggered: one that missed an event still
-//! converges from state.
+//! Data flows in one direction: [`sources`] -> mux -> sync loop -> [`pod_worker`] ->
+//! [`kubelet_runtime`] (CRI) -> [`pleg`] -> pod cache -> pod worker -> [`status`]. Every stage is
+//! level-triggered: a stage that missed an event still converges from state.
 
 #![forbid(unsafe_code)]
 

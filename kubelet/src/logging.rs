@@ -1,4 +1,4 @@
-//! The kubelet's own log: lines on standard error.
+//! The kubelet's log: lines on standard error.
 
 mod json;
 
@@ -14,25 +14,25 @@ use tracing_subscriber::{
 
 use self::json::JsonLines;
 
-/// Changes what is logged, once logging has started.
+/// Changes the log level; set once logging has started.
 static CHANGE: OnceLock<Change> = OnceLock::new();
 
 type Change = Box<dyn Fn(Targets) -> Result<(), reload::Error> + Send + Sync>;
 
-/// How a line of the log is written.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For people.
+    /// Human-readable.
     #[default]
     Text,
-    /// As a JSON object, as upstream's.
+    /// A JSON object, as upstream.
     Json,
 }
 
 /// Why the verbosity cannot be changed.
 #[derive(Debug, thiserror::Error)]
 pub enum VerbosityError {
-    /// This process does not log by [`init`].
+    /// This process does not log through [`init`].
     #[error("the log is not the kubelet's own")]
     NotOurs,
     /// The log is gone.
@@ -40,8 +40,8 @@ pub enum VerbosityError {
     Reload(#[from] reload::Error),
 }
 
-/// Starts logging. `verbosity` is that of `-v`: up to 3 tells changes of state, 4
-/// and 5 why they happen, 6 and more each step. Libraries stay a level behind.
+/// Starts logging. `verbosity` is that of `-v`: up to 3 logs changes of state, 4 and 5 also their
+/// reasons, 6 and more each step. Libraries log one level less.
 pub fn init(verbosity: u32, format: LogFormat) {
     let (filter, handle) = reload::Layer::new(targets(verbosity));
     let lines = match format {
@@ -53,13 +53,13 @@ pub fn init(verbosity: u32, format: LogFormat) {
         LogFormat::Json => JsonLines::new(io::stderr).boxed(),
     }
     .with_filter(filter);
-    // Refused only when somebody else logs already, who then goes on.
+    // Fails only if another logger is installed, which stays.
     if tracing_subscriber::registry()
         .with(lines)
         .try_init()
         .is_ok()
     {
-        // Only the first one that starts gets here.
+        // Only the first call gets here.
         let _ = CHANGE.set(Box::new(move |targets| handle.reload(targets)));
     }
 }
@@ -79,7 +79,7 @@ fn targets(verbosity: u32) -> Targets {
         4..=5 => (LevelFilter::DEBUG, LevelFilter::INFO),
         _ => (LevelFilter::TRACE, LevelFilter::DEBUG),
     };
-    // Targets match by prefix: this is for all crates of the family, `kubelet_*`.
+    // Targets match by prefix: this covers all crates named `kubelet_*`.
     Targets::new()
         .with_default(libraries)
         .with_target("kubelet", own)

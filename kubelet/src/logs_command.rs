@@ -1,4 +1,4 @@
-//! `kubelet logs`: the log of a container, through the kubelet that runs.
+//! `kubelet logs`: prints the log of a container through the running kubelet.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -12,42 +12,42 @@ use kubelet_server::socket_path;
 
 use crate::status_command::{self, StatusError};
 
-/// Annotation: which container is meant when none is named, as kubectl has it.
+/// kubectl's annotation that names the default container.
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
-/// Longer refusals are cut.
+/// Maximum length of an error response in bytes.
 const MAX_REFUSAL: usize = 64 << 10;
 
-/// Which log to print, and what of it.
+/// The log to print, and which part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogsOptions {
-    /// Root directory of the kubelet to ask.
+    /// Root directory of the running kubelet.
     pub root_dir: PathBuf,
     /// The pod's namespace.
     pub namespace: String,
-    /// The pod, with or without the node's name at its end.
+    /// The pod, with or without the node's name as suffix.
     pub pod: String,
-    /// The container; the pod's default one when unset.
+    /// The container; the pod's default container when unset.
     pub container: Option<String>,
-    /// Go on until the container ends.
+    /// Continue until the container ends.
     pub follow: bool,
-    /// The log of the run before this one.
+    /// The log of the container's previous instance.
     pub previous: bool,
-    /// Put each line's time before it.
+    /// Prefix each line with its time.
     pub timestamps: bool,
-    /// Only so many lines from the end.
+    /// Only this number of lines from the end.
     pub tail: Option<u64>,
     /// Only lines that are not older.
     pub since: Option<Duration>,
     /// Only lines after this time.
     pub since_time: Option<Timestamp>,
-    /// Not more bytes than so many.
+    /// At most this number of bytes.
     pub limit_bytes: Option<u64>,
 }
 
-/// Why there is nothing (more) to print.
+/// Why the log cannot be printed, or not completely.
 #[derive(Debug, thiserror::Error)]
 pub enum LogsError {
-    /// The kubelet does not answer, or not as one.
+    /// The kubelet does not respond, or not as expected.
     #[error(transparent)]
     Kubelet(#[from] StatusError),
     /// The node has no such pod.
@@ -55,15 +55,15 @@ pub enum LogsError {
     NoPod {
         /// The pod.
         pod: String,
-        /// Where it was looked for.
+        /// The namespace.
         namespace: String,
-        /// The pods that there are.
+        /// The existing pods.
         known: String,
     },
-    /// The kubelet has no such log.
+    /// The kubelet's error response.
     #[error("{0}")]
     Refused(String),
-    /// The log broke off.
+    /// The connection failed while reading the log.
     #[error("the log broke off: {0}")]
     Broken(#[source] hyper::Error),
 }
@@ -76,7 +76,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// What to say beside the log: which container was chosen.
+    /// A note for the user about the default container.
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()
     }
@@ -84,7 +84,7 @@ impl Log {
     /// The next part; none at the end.
     ///
     /// # Errors
-    /// The log broke off.
+    /// The connection failed.
     pub async fn next(&mut self) -> Result<Option<Bytes>, LogsError> {
         while let Some(frame) = self.body.frame().await {
             if let Ok(part) = frame.map_err(LogsError::Broken)?.into_data() {
@@ -96,7 +96,7 @@ impl Log {
 }
 
 impl LogsOptions {
-    /// The options as the kubelet's API takes them.
+    /// The options as query parameters of the kubelet's API.
     pub fn query(&self) -> String {
         let mut parameters = Vec::new();
         for (name, is_set) in [
@@ -108,7 +108,7 @@ impl LogsOptions {
                 parameters.push(format!("{name}=true"));
             }
         }
-        // A part of a second is a second, as with kubectl.
+        // Rounded up to whole seconds, as kubectl.
         let seconds = self
             .since
             .map(|since| since.as_nanos().div_ceil(1_000_000_000));
@@ -125,10 +125,10 @@ impl LogsOptions {
     }
 }
 
-/// Asks the kubelet for a log.
+/// Requests a log from the kubelet.
 ///
 /// # Errors
-/// The kubelet does not answer, or has no such log.
+/// The kubelet does not respond, or has no such log.
 pub async fn open(options: &LogsOptions) -> Result<Log, LogsError> {
     let pods = status_command::pods(&options.root_dir).await?;
     let pod = find(&pods, options)?;
@@ -166,7 +166,7 @@ pub async fn open(options: &LogsOptions) -> Result<Log, LogsError> {
     }))
 }
 
-/// The pod of the name, or of what the name is with the node's at its end.
+/// The pod of the name, with or without the node's name as suffix.
 fn find<'a>(pods: &'a [Pod], options: &LogsOptions) -> Result<&'a Pod, LogsError> {
     let of_namespace = || {
         pods.iter()
@@ -193,7 +193,7 @@ fn find<'a>(pods: &'a [Pod], options: &LogsOptions) -> Result<&'a Pod, LogsError
         })
 }
 
-/// The container that is meant when none is named, and what to say of it.
+/// The default container, and a note for the user about the choice.
 fn default_container(pod: &Pod) -> (String, Option<String>) {
     let names: Vec<&str> = pod
         .spec
@@ -213,7 +213,7 @@ fn default_container(pod: &Pod) -> (String, Option<String>) {
     }
 }
 
-/// A path segment; what cannot be one is no container's name either.
+/// Percent-encodes a path segment. Valid container names need no encoding.
 fn escaped(segment: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     let mut escaped = String::with_capacity(segment.len());

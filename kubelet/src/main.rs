@@ -16,11 +16,11 @@ use kubelet_host::{bounded_io, oom_score, open_files, version};
 use kubelet_pod_spec::identity::full_name;
 use tokio::runtime::Builder;
 
-/// The node agent waits far more than it computes.
+/// The node agent is I/O-bound.
 const WORKERS: usize = 2;
-/// Threads for the kubelet's own files and for names of hosts.
+/// Threads for the kubelet's own files and for host name resolution.
 const BLOCKING_THREADS: usize = 8;
-/// At the end, for what is being done to files. What hangs does not count.
+/// The time that file operations in progress get at shutdown. Hung ones are abandoned.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     match done {
         Ok(code) => code,
         Err(error) => {
-            // Each error tells its causes itself.
+            // The message of an error includes its causes.
             eprintln!("kubelet: {error}");
             ExitCode::FAILURE
         }
@@ -91,7 +91,7 @@ fn run_node(flags: &Flags) -> anyhow::Result<ExitCode> {
     let results = runtime.block_on(run::run(settings));
     runtime.shutdown_timeout(SHUTDOWN_LIMIT);
     let results = results?;
-    // Only --runonce has results.
+    // Only `--runonce` has results.
     let mut failed = false;
     let mut lines = String::new();
     for result in &results {
@@ -108,7 +108,7 @@ fn run_node(flags: &Flags) -> anyhow::Result<ExitCode> {
     Ok(if failed { ExitCode::FAILURE } else { code })
 }
 
-/// Prints to standard output. Nobody reading it any more is no fault.
+/// Prints to standard output. A closed pipe is not an error.
 fn print(text: &str) -> anyhow::Result<ExitCode> {
     let mut stdout = io::stdout().lock();
     match stdout

@@ -1,4 +1,4 @@
-//! What pod workers do to pods: volumes, the runtime and the status together.
+//! The operations of pod workers on pods: volumes, the runtime and the status together.
 
 mod starts;
 
@@ -28,10 +28,10 @@ use crate::{
     status::{Facts, StatusManager, Verdict},
 };
 
-/// No pod gets less time to end, as upstream.
+/// The shortest grace period of a pod, as upstream.
 const MINIMUM_POD_GRACE_PERIOD: Duration = Duration::from_secs(1);
 
-/// What a sync of a pod that ended comes to.
+/// The outcome of a sync of a pod that has ended.
 const DONE: SyncOutcome = SyncOutcome {
     terminal: true,
     changed: false,
@@ -39,7 +39,7 @@ const DONE: SyncOutcome = SyncOutcome {
     retry_after: None,
 };
 
-/// A directory of a pod that the file system does not let be.
+/// A failed operation on a directory of a pod.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} {path:?}: {source}")]
 struct DirectoryError {
@@ -48,12 +48,12 @@ struct DirectoryError {
     source: io::Error,
 }
 
-/// Pods have no network, in upstream's words.
+/// The pod network is not ready. The message is upstream's.
 #[derive(Debug, thiserror::Error)]
 #[error("network is not ready: {0}")]
 struct NetworkNotReady(String);
 
-/// Does the workers' work with the parts of the kubelet.
+/// Does the work of pod workers with the parts of the kubelet.
 #[derive(Debug)]
 pub(crate) struct Syncer {
     pub(crate) local_node: Arc<LocalNode>,
@@ -72,7 +72,7 @@ pub(crate) struct Syncer {
     pub(crate) events: EventRecorder,
     pub(crate) starts: Arc<PodStarts>,
     pub(crate) readiness: Arc<RuntimeReadiness>,
-    /// What housekeeping removes at this moment.
+    /// Removals by housekeeping that are in progress.
     pub(crate) removals: Removals,
 }
 
@@ -99,7 +99,7 @@ impl Syncer {
             },
         );
         let before = before.and_then(|before| before.phase.clone());
-        // Of one that ran before this kubelet it is not known.
+        // The start duration of a pod that already ran under an earlier kubelet is unknown.
         if before.is_some()
             && Phase::parse(before.as_deref()) == Phase::Pending
             && phase == Phase::Running
@@ -109,7 +109,7 @@ impl Syncer {
         phase
     }
 
-    /// The pod's addresses as its status has them.
+    /// The pod's IP addresses in its status.
     fn reported_ips(&self, uid: &PodUid) -> Vec<String> {
         let status = self.statuses.get(uid);
         let ips = status
@@ -118,7 +118,7 @@ impl Syncer {
         ips.map(|ip| ip.ip.clone()).collect()
     }
 
-    /// Whether the pod, whose status was `before`, is to be run now.
+    /// Whether the pod, whose status was `before`, may run now.
     fn may_run(&self, pod: &Pod, before: Option<&ApiStatus>) -> Result<(), Rejection> {
         let known = before.or(pod.status.as_ref());
         let phase = known.and_then(|status| status.phase.as_deref());
@@ -127,8 +127,8 @@ impl Syncer {
             .hold_back(pod, is_pending, &self.node.facts())
     }
 
-    /// Does not run a pod, and ends what runs of it, as an earlier kubelet may have left.
-    /// It is looked at again after a while.
+    /// Does not run the pod, and kills what an earlier kubelet may have left running. A later sync
+    /// checks again.
     async fn hold_back(
         &self,
         pod: &Pod,
@@ -159,8 +159,7 @@ impl Syncer {
         })
     }
 
-    /// A pod that is not on the node's own network waits for one, before anything is done for
-    /// it that takes long.
+    /// A pod without host network waits until the network is ready, before any slow work is done.
     fn wait_for_network(&self, pod: &Pod) -> Result<(), NetworkNotReady> {
         let spec = pod.spec.as_ref();
         let own_network = spec.is_some_and(|spec| spec.host_network == Some(true));
@@ -180,13 +179,13 @@ impl Syncer {
         }
     }
 
-    /// What is left of the time that the pod may be active for, if that is limited.
+    /// The rest of the pod's active deadline, if it has one.
     fn deadline(&self, pod: &Pod) -> Option<Duration> {
         let status = self.statuses.get(&PodUid::of(pod))?;
         deadline::remaining(pod.spec.as_ref()?, status.start_time.as_ref(), clock::now())
     }
 
-    /// Takes down the volumes of a pod and removes its directory.
+    /// Unmounts the volumes of a pod and removes its directory.
     async fn remove_pod_dir(&self, uid: &PodUid) -> Result<(), WorkerError> {
         self.volumes.wait_for_unmount(uid).await?;
         let dir = directory::pod_dir(&self.local_node.root_dir, uid);
@@ -200,7 +199,7 @@ impl Syncer {
         };
         let unknown = self.volumes.unknown_volumes(uid).await?;
         let volume = unknown.first().ok_or(error)?;
-        // The pod is over all the same. Housekeeping goes on trying.
+        // The pod finishes anyway. Housekeeping keeps retrying.
         warn!(
             pod_uid = %uid, %volume, path = %dir.display(),
             "a volume of a plugin that this kubelet does not have is left where it is"
@@ -238,7 +237,7 @@ impl PodSyncer for Syncer {
         let held_back = self.may_run(&pod, before.as_deref()).err();
         let phase = self.report(&pod, &status, &state, None, held_back.as_ref());
         if phase.is_terminal() {
-            // An earlier kubelet may not have come to it.
+            // An earlier kubelet may not have created the mirror pod.
             self.mirror(&pod);
             return Ok(DONE);
         }
@@ -272,7 +271,7 @@ impl PodSyncer for Syncer {
         let pod_dir = directory::pod_dir(&self.local_node.root_dir, &PodUid::of(&pod));
         let made = pod_dir.clone();
         blocking(move || {
-            // What is in volumes is nobody's on the node.
+            // Other users of the node must not read volumes.
             let mut builder = std::fs::DirBuilder::new();
             builder.recursive(true).mode(0o750);
             builder.create(&made).map_err(|source| DirectoryError {
@@ -296,18 +295,18 @@ impl PodSyncer for Syncer {
             .runtime
             .sync_pod(&pod, &status, &state, &volumes, &pod_dir, &reported_ips)
             .await;
-        // Why containers wait is known now.
+        // The reasons why containers wait are known now.
         self.report(&pod, &status, &state, None, None);
         self.probes.prompt_readiness(&PodUid::of(&pod));
         let synced = synced?;
         if synced.resized {
-            // The list does not show it.
+            // The container list does not show a resize.
             self.pleg.request_inspection(&PodUid::of(&pod));
         }
         if synced.changed && !synced.failed {
             self.pleg.request(&PodUid::of(&pod), Instant::now());
         }
-        // What came of a resize is read back and shown.
+        // The result of a resize is read back and reported.
         let retry_after = if synced.resized && !synced.failed {
             Some(Duration::ZERO)
         } else {
@@ -338,7 +337,7 @@ impl PodSyncer for Syncer {
             self.report(pod, &status, &state, Some(verdict), None);
         }
         let grace = kill.grace.or_else(|| pod.map(grace_period));
-        // Even what may not take any time is told to end.
+        // Containers without any grace period still get a stop signal.
         let grace = grace.map(|grace| grace.max(MINIMUM_POD_GRACE_PERIOD));
         let killed = self.runtime.kill_pod(pod, &status, grace).await;
         if let (Err(error), Some(pod)) = (&killed, pod) {
@@ -357,7 +356,7 @@ impl PodSyncer for Syncer {
         status: Arc<PodStatus>,
     ) -> Result<(), WorkerError> {
         let status = if status.is_running() {
-            // Somebody else started something meanwhile. How that ended is yet to be read.
+            // A container was started meanwhile. The status after its end has yet to be read.
             let pod = subject.pod.as_deref();
             self.runtime.kill_pod(pod, &status, None).await?;
             self.status(&subject.uid, Some(Instant::now())).await?
@@ -397,8 +396,8 @@ impl PodSyncer for Syncer {
             let dir = directory::log_dir(&self.local_node.pod_logs_dir, pod);
             blocking(move || Ok(tree_walk::remove_all(&dir)?)).await?;
         }
-        // What was an orphan to the runtime may be a pod that was rejected: that
-        // keeps its status. One that comes back begins with none.
+        // An orphan in the runtime may be a pod that was rejected, which keeps its status. A pod
+        // that comes back starts without a status.
         if subject.pod.is_some() || self.pods.get(&subject.uid).is_none() {
             self.statuses.remove(&subject.uid);
         }
@@ -410,7 +409,7 @@ impl PodSyncer for Syncer {
     }
 }
 
-/// Runs what blocks on the file system where it blocks nobody.
+/// Runs work that blocks on the file system off the async threads.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, WorkerError> + Send + 'static,
 ) -> Result<T, WorkerError> {

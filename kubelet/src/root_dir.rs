@@ -1,4 +1,4 @@
-//! The root directory, which belongs to one kubelet at a time.
+//! The root directory, which one kubelet uses at a time.
 
 use std::{
     fs::{DirBuilder, File, OpenOptions},
@@ -9,42 +9,41 @@ use std::{
 
 use rustix::fs::{FlockOperation, flock};
 
-/// Directories that pods of drivers and plugins mount, and that they take to be there.
+/// Directories that driver and plugin pods mount and expect to exist.
 const DIRS: [&str; 3] = ["plugins", "plugins_registry", "pods"];
 
-/// Holds a root directory as long as it lives. A kubelet that dies, however it
-/// does, gives it up.
+/// Locks a root directory while it lives. The kernel releases the lock however the kubelet dies.
 #[derive(Debug)]
 pub struct RootDirLock {
     _file: File,
 }
 
-/// Why a root directory cannot be had.
+/// Why a root directory is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum RootDirError {
-    /// It cannot be made or written to.
+    /// It cannot be created or written to.
     #[error("cannot use {} (below --root-dir): {source}", path.display())]
     Io {
         /// The directory, or the file in it.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// Another kubelet holds it.
+    /// Another kubelet holds the lock.
     #[error("another kubelet (process {holder}) runs on {}; stop it, or give this one another --root-dir", path.display())]
     Taken {
         /// The root directory.
         path: PathBuf,
-        /// The other process, as it says itself.
+        /// The other process's ID, as it wrote it to the lock file.
         holder: String,
     },
 }
 
 impl RootDirLock {
-    /// Makes the directory if it is missing, and takes it.
+    /// Creates the directory if it is missing, and locks it.
     ///
     /// # Errors
-    /// The directory cannot be used, or another kubelet uses it.
+    /// The directory is unusable, or another kubelet uses it.
     pub fn acquire(root_dir: &Path) -> Result<Self, RootDirError> {
         let fault = |path: &Path| {
             let path = path.to_owned();
@@ -70,7 +69,7 @@ impl RootDirLock {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 let mut holder = String::new();
-                // Only to be helpful: that it is held is known already.
+                // Best effort: only for the error message.
                 let _ = file.read_to_string(&mut holder);
                 return Err(RootDirError::Taken {
                     path: root_dir.to_owned(),

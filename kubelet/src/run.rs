@@ -1,4 +1,4 @@
-//! One run of the node agent: its parts, put together.
+//! One run of the node agent: assembles and runs its parts.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -43,59 +43,59 @@ use crate::{
     watchdog::{Watchdog, WatchdogError},
 };
 
-/// After the runtime did not take the pods' networks.
+/// Between attempts to pass the pod CIDR to the runtime.
 const POD_CIDR_RETRY: Duration = Duration::from_secs(10);
 
-/// Why the node agent does not run.
+/// Why the node agent cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// Its root directory cannot be had.
+    /// The root directory is unusable.
     #[error(transparent)]
     RootDir(#[from] RootDirError),
-    /// One of its servers cannot start.
+    /// A server cannot start.
     #[error(transparent)]
     Server(#[from] ServerError),
-    /// The container runtime cannot be reached.
+    /// The container runtime is unreachable.
     #[error("cannot reach the container runtime at {endpoint}: {source}")]
     Runtime {
         /// Its endpoint (`containerRuntimeEndpoint`).
         endpoint: String,
-        /// Why not.
+        /// The cause.
         source: CriError,
     },
-    /// Swap is on, and it is not to start then.
+    /// Swap is on, and `failSwapOn` is true. Lists the swap areas.
     #[error(
         "swap is on ({}), and failSwapOn (--fail-swap-on) is true; turn swap off (swapoff -a), or set the field to false and memorySwap.swapBehavior to what pods may do with it",
         .0.join(", ")
     )]
     SwapOn(Vec<String>),
-    /// The service manager's watchdog cannot be served.
+    /// The service manager's watchdog has too short a timeout.
     #[error(transparent)]
     Watchdog(#[from] WatchdogError),
-    /// Its cluster cannot be joined as it is configured.
+    /// The cluster cannot be joined as configured.
     #[error(transparent)]
     Join(#[from] JoinError),
-    /// What it is to keep for a start without the API server cannot be kept.
+    /// The checkpoint for starts without the API server is unusable.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// Its core gave up.
+    /// The kubelet's core failed.
     #[error(transparent)]
     Kubelet(#[from] KubeletError),
-    /// Signals cannot be heard.
+    /// Signal handlers cannot be installed.
     #[error("cannot listen for signals: {0}")]
     Signals(#[source] io::Error),
-    /// `--runonce` without anything to run.
+    /// `--runonce` without a source of pods.
     #[error(
         "--runonce needs pods: set --pod-manifest-path (staticPodPath) or --manifest-url (staticPodURL)"
     )]
     NothingToRun,
 }
 
-/// Runs the node agent until SIGTERM or SIGINT; the pods run on. With
-/// `--runonce`: starts the pods and returns what became of each.
+/// Runs the node agent until SIGTERM or SIGINT; the pods keep running. With `--runonce`, starts the
+/// pods and returns the result of each.
 ///
 /// # Errors
-/// What could not be had at the start, or what the core gave up for.
+/// A part failed to start, or the core failed.
 pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
     for warning in &settings.warnings {
         warn!("{warning}");
@@ -145,7 +145,7 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
         };
         tasks.spawn(source.run(pod_config.source(Source::Http), cancel.clone()));
     }
-    // Once is for the pods of files and URLs, in a cluster or not.
+    // `--runonce` runs only the pods of files and URLs, in a cluster or not.
     let cluster = match &settings.cluster {
         Some(cluster) if !settings.run_once => {
             Some(Cluster::join(cluster.clone(), &options.node.name).await?)
@@ -176,7 +176,7 @@ pub async fn run(settings: Settings) -> Result<Vec<RunOnceResult>, RunError> {
         let source = ApiSource {
             client: membership.client.clone(),
             node_name: options.node.name.clone(),
-            // Fails when its sender is gone, and this source with it.
+            // Fails only if the sender is gone; this source ends then as well.
             node_known: Box::pin(async move { drop(listed.wait_for(|listed| *listed).await) }),
             checkpoint: checkpoint.clone(),
         };
@@ -283,7 +283,7 @@ async fn serve(
         let (kubelet, cancel) = (kubelet.clone(), cancel.clone());
         async move { kubelet.run_plugin_manager(cancel).await }
     });
-    // Fails only when a service manager is there and does not listen.
+    // Fails only if a service manager exists and does not receive.
     if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
         warn!(%error, "The service manager was not told that the kubelet is ready");
     }
@@ -291,8 +291,7 @@ async fn serve(
     Ok(())
 }
 
-/// Has the runtime know from which networks the pods of a standalone node are; in a cluster
-/// the node's object says it.
+/// Tells the runtime the pod CIDR of a standalone node; in a cluster the node object has it.
 async fn tell_pod_cidr(cri: CriClient, pod_cidr: String) {
     while let Err(error) = cri.update_runtime_config(&pod_cidr).await {
         warn!(%error, pod_cidr, "The runtime does not take the pods' networks; trying on");
@@ -301,7 +300,7 @@ async fn tell_pod_cidr(cri: CriClient, pod_cidr: String) {
     info!(pod_cidr, "The runtime knows the pods' networks");
 }
 
-/// What is kept for a start without the API server, if anything is to be.
+/// Opens the checkpoint for starts without the API server, if configured.
 async fn open_checkpoint(
     cluster: &ClusterOptions,
     options: &KubeletOptions,
@@ -313,7 +312,7 @@ async fn open_checkpoint(
     Ok(Some(Arc::new(checkpoint)))
 }
 
-/// Keeps what a start without the API server needs, until cancelled.
+/// Writes the checkpoint until cancelled.
 async fn keep(
     checkpoint: Arc<Checkpoint>,
     kubelet: Kubelet,
@@ -332,7 +331,7 @@ async fn keep(
     );
 }
 
-/// The first SIGTERM or SIGINT ends the run in good order, a second one at once.
+/// The first SIGTERM or SIGINT stops the kubelet gracefully, the second one immediately.
 fn cancel_on_signals(cancel: &CancellationToken) -> Result<(), RunError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(RunError::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(RunError::Signals)?;
@@ -368,7 +367,7 @@ impl Findings for Kubelet {
         self.shutdown().subscribe()
     }
 
-    /// None: nothing is evicted yet.
+    /// None: eviction is not implemented yet.
     fn pressure(&self) -> Pressure {
         Pressure::default()
     }

@@ -1,4 +1,4 @@
-//! `--runonce`: starts the pods that the sources have, and is done.
+//! `--runonce`: starts the pods of the sources, and exits.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -13,23 +13,23 @@ use crate::{
     sources::update::{PodOperation, PodUpdate},
 };
 
-/// How often it is asked whether every source was read.
+/// How often to check whether every source was read.
 const POLL_PERIOD: Duration = Duration::from_millis(100);
 /// A pod that does not run by then has failed.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// What became of one pod.
+/// The result of one pod.
 #[derive(Clone, Debug)]
 pub struct RunOnceResult {
     /// The pod.
     pub pod: Arc<Pod>,
-    /// It runs or has succeeded, or why it does not.
+    /// Success if it runs or has succeeded; otherwise why not.
     pub result: Result<(), String>,
 }
 
 impl Kubelet {
-    /// Starts the pods that the sources have once all were read, waits until each
-    /// runs or has failed, and leaves them running. Touches no other pod.
+    /// Starts the pods of the sources once every source was read, waits until each runs or has
+    /// failed, and leaves them running. Touches no other pod.
     ///
     /// # Errors
     /// [`KubeletError::Cancelled`].
@@ -50,7 +50,7 @@ impl Kubelet {
                 operation: PodOperation::Add,
                 source: *source,
             };
-            // The receiver is below, and there is room for all.
+            // The receiver is below, and the channel has room for all.
             pods_in
                 .send(update)
                 .await
@@ -67,7 +67,7 @@ impl Kubelet {
         results.ok_or(KubeletError::Cancelled)
     }
 
-    /// The pods of all sources, once every one was read.
+    /// The pods of all sources, once every source was read.
     async fn gather(
         &self,
         updates: &mut mpsc::Receiver<PodUpdate>,

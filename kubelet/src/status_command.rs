@@ -1,5 +1,4 @@
-//! `kubelet status`: the pods of the kubelet that runs, for people without an API
-//! server.
+//! `kubelet status`: prints the pods of the running kubelet, without an API server.
 
 mod pod_status;
 mod table;
@@ -26,49 +25,49 @@ use tokio::{
     time,
 };
 
-/// How long the kubelet may take to answer.
+/// Deadline of the kubelet's response.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// Larger answers are no list of pods.
+/// Maximum size of a response in bytes.
 const MAX_BODY: usize = 256 << 20;
 
-/// What to print of whom.
+/// The kubelet to query, and what to print.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatusOptions {
-    /// Root directory of the kubelet to ask.
+    /// Root directory of the running kubelet.
     pub root_dir: PathBuf,
-    /// URL of its read-only port; its socket is asked when there is none.
+    /// URL of its read-only port; its socket is used when unset.
     pub kubelet_address: Option<String>,
     /// Only pods of this namespace.
     pub namespace: Option<String>,
-    /// How to print.
+    /// The output format.
     pub output: OutputFormat,
 }
 
-/// How pods are printed.
+/// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputFormat {
-    /// A line for each pod.
+    /// One line per pod.
     Table,
-    /// A longer line for each pod.
+    /// One line per pod with more columns.
     Wide,
     /// The API's own JSON.
     Json,
 }
 
-/// Why there is nothing to print.
+/// Why the pods cannot be printed.
 #[derive(Debug, thiserror::Error)]
 pub enum StatusError {
-    /// Nobody listens.
+    /// No server listens.
     #[error("no kubelet answers at {address}: {source}\n{hint}")]
     NotRunning {
         /// The socket or address.
         address: String,
-        /// Why not.
+        /// The cause.
         source: io::Error,
-        /// What to do.
+        /// Advice for the user.
         hint: &'static str,
     },
-    /// The address is none that can be asked.
+    /// The address is not a valid URL.
     #[error(
         "--kubelet-address: invalid value {address:?}: must be an http URL, such as http://127.0.0.1:10255"
     )]
@@ -76,7 +75,7 @@ pub enum StatusError {
         /// The address.
         address: String,
     },
-    /// Somebody answers, but not as a kubelet.
+    /// The response is not a kubelet's.
     #[error("the kubelet at {address} does not answer as expected: {reason}")]
     Answer {
         /// The socket or address.
@@ -86,10 +85,10 @@ pub enum StatusError {
     },
 }
 
-/// Asks the kubelet, and returns the text to print.
+/// Queries the kubelet, and returns the text to print.
 ///
 /// # Errors
-/// No kubelet answers, or not with pods; the error says what to do.
+/// The kubelet does not respond, or not with pods; the error includes advice.
 pub async fn run(options: &StatusOptions) -> Result<String, StatusError> {
     let address = options
         .kubelet_address
@@ -118,7 +117,7 @@ pub async fn run(options: &StatusOptions) -> Result<String, StatusError> {
     print(&body, options).map_err(|error| answer(error.to_string()))
 }
 
-/// The socket of the kubelet with this root directory.
+/// Connects to the socket of the kubelet with this root directory.
 pub(crate) async fn connect(root_dir: &Path) -> Result<UnixStream, StatusError> {
     let path = socket_path(root_dir);
     UnixStream::connect(&path).await.map_err(|source| StatusError::NotRunning {
@@ -128,7 +127,7 @@ pub(crate) async fn connect(root_dir: &Path) -> Result<UnixStream, StatusError> 
     })
 }
 
-/// The pods of the kubelet behind its socket.
+/// The pods of the kubelet with this root directory.
 pub(crate) async fn pods(root_dir: &Path) -> Result<Vec<Pod>, StatusError> {
     let answer = |reason: String| StatusError::Answer {
         address: socket_path(root_dir).display().to_string(),
@@ -176,7 +175,7 @@ where
         .unwrap_or_else(|_| Err(format!("no answer within {DEADLINE:?}")))
 }
 
-/// Asks a server for a path, and returns its answer once it begins.
+/// Requests a path from a server, and returns the response without waiting for its body.
 pub(crate) async fn get<S>(stream: S, host: &str, path: &str) -> Result<Response<Incoming>, String>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -184,7 +183,7 @@ where
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
         .await
         .map_err(|error| error.to_string())?;
-    // Ends with the sender; what fails in it fails the request too.
+    // Ends with the sender; its errors fail the request too.
     tokio::spawn(async move {
         let _ = connection.await;
     });

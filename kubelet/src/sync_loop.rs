@@ -1,6 +1,5 @@
-//! The sync loop: one task that hears of every change and hands it to the
-//! worker of the pod. Nothing in it waits for anything else, but for a runtime that can
-//! run pods.
+//! The sync loop: one task that receives every change and dispatches it to the worker of the pod.
+//! It waits for nothing except a runtime that can run pods.
 
 mod inbox;
 mod monitor;
@@ -40,13 +39,14 @@ use crate::{
 
 /// Between two rounds of housekeeping, as upstream.
 const HOUSEKEEPING_PERIOD: Duration = Duration::from_secs(2);
-/// Between two looks at the mirrors of static pods that have ended, which nothing syncs any more.
+/// Between two checks of the mirror pods of static pods that have ended, which are not synced any
+/// more.
 const MIRRORING_PERIOD: Duration = Duration::from_secs(60);
-/// How long the loop takes nothing while the runtime is not ready: ever longer, as upstream.
+/// How long the loop pauses while the runtime is not ready: doubled each time, as upstream.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(5);
 
-/// The loop with what it hands changes to.
+/// The sync loop and the parts that it calls.
 pub(crate) struct SyncLoop<'a> {
     pub(crate) admission: &'a Admission,
     pub(crate) node: &'a NodeSource,
@@ -61,20 +61,19 @@ pub(crate) struct SyncLoop<'a> {
     /// None without an API server.
     pub(crate) mirrors: Option<&'a MirrorPods>,
     pub(crate) events: &'a EventRecorder,
-    /// None where others' pods are none of the loop's business.
+    /// None with `--runonce`, which leaves other pods alone.
     pub(crate) housekeeping: Option<Housekeeping>,
     pub(crate) sources_ready: &'a (dyn Fn() -> bool + Send + Sync),
-    /// Pods that were given to no worker.
+    /// Pods that were rejected and have no worker.
     pub(crate) rejected: HashSet<PodUid>,
-    /// Pods of a checkpoint that wait for the API server to tell them again.
+    /// Checkpointed pods that wait for the API server to send them again.
     pub(crate) undecided: HashSet<PodUid>,
-    /// Pods that are to run, and those that have to end first.
+    /// Admitted pods, and the pods that must end first.
     pub(crate) waiting: BTreeMap<PodUid, Vec<PodUid>>,
 }
 
 impl SyncLoop<'_> {
-    /// Runs until cancelled. Sources that end change nothing more; what they
-    /// brought runs on.
+    /// Runs until cancelled. When a source ends, its pods keep running.
     pub(crate) async fn run(mut self, mut inbox: Inbox, cancel: CancellationToken) {
         let mut housekeeping = tokio::time::interval(HOUSEKEEPING_PERIOD);
         housekeeping.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -86,7 +85,7 @@ impl SyncLoop<'_> {
                 return;
             }
             self.monitor.tick();
-            // The rarer first, so that none is held up by the others.
+            // The rarer branches first, so that frequent ones do not starve them.
             tokio::select! {
                 biased;
                 () = cancel.cancelled() => return,
@@ -114,8 +113,8 @@ impl SyncLoop<'_> {
         }
     }
 
-    /// Takes nothing while no pod can be run. What happens in the runtime is noted
-    /// meanwhile: who tells it is not to be held up.
+    /// Pauses while no pod can be run. Keeps receiving runtime events meanwhile, so that their
+    /// sender is not blocked.
     async fn wait_for_runtime(&mut self, inbox: &mut Inbox) {
         let mut pause = FIRST_PAUSE;
         let mut missed = Vec::new();
@@ -159,7 +158,7 @@ impl SyncLoop<'_> {
             PodOperation::Update | PodOperation::Delete | PodOperation::Reconcile
         );
         if is_told_again && !self.undecided.is_empty() {
-            // To the workers they are new.
+            // The workers do not know them yet.
             let pods = update.pods.into_iter();
             let (undecided, known) = pods.partition(|pod| self.undecided.remove(&PodUid::of(pod)));
             update.pods = known;
@@ -194,8 +193,8 @@ impl SyncLoop<'_> {
         }
     }
 
-    /// Whether a worker is to know of the pod. One that waits for others to end, and is to
-    /// end itself, waits no longer.
+    /// Whether the pod belongs to a worker. A pod that is deleted while it waits for others to end
+    /// stops waiting.
     fn is_given_to_worker(&mut self, pod: &Pod) -> bool {
         let uid = PodUid::of(pod);
         if pod.metadata.deletion_timestamp.is_some() {
@@ -204,8 +203,8 @@ impl SyncLoop<'_> {
         !self.rejected.contains(&uid) && !self.waiting.contains_key(&uid)
     }
 
-    /// Something about a mirror pod changed: its static pod is looked at, which sees to
-    /// its mirror and sends it its status.
+    /// A mirror pod changed: syncs its static pod, which reconciles the mirror pod, and resends the
+    /// status.
     fn mirrored(&self, mirror: &Pod) {
         if let Some(mirrors) = self.mirrors {
             mirrors.heard(mirror);
@@ -224,7 +223,7 @@ impl SyncLoop<'_> {
         }
     }
 
-    /// Sees to the mirror of a static pod that has ended: it is not synced any more.
+    /// Reconciles the mirror pod of a static pod that has ended, because it is not synced any more.
     fn mirror_if_ended(&self, pod: &Pod) {
         let uid = PodUid::of(pod);
         let was_run = !self.rejected.contains(&uid) && !self.waiting.contains_key(&uid);
@@ -236,12 +235,11 @@ impl SyncLoop<'_> {
         }
     }
 
-    /// Takes pods in. One that was restored is not rejected, and nothing is ended for it: that
-    /// would be for good, and what is remembered of the node may be out of date. It waits for
-    /// its source to tell it.
+    /// Adds pods. A restored pod is never rejected and preempts no other pod: both are final, and
+    /// the remembered node object may be out of date. It waits until its source sends it again.
     fn add(&mut self, mut pods: Vec<Arc<Pod>>, operation: PodOperation) {
         self.runtime.want_resizes();
-        // The older first: they are admitted first.
+        // Oldest first: they are admitted first.
         pods.sort_by(|a, b| {
             let created = |pod: &Pod| pod.metadata.creation_timestamp.clone();
             created(a).cmp(&created(b))
@@ -264,7 +262,7 @@ impl SyncLoop<'_> {
                     .status
                     .as_ref()
                     .is_some_and(|status| Phase::parse(status.phase.as_deref()).is_terminal());
-            // What is ending or done takes no place.
+            // A pod that terminates or has ended needs no resources.
             let admitted = if pod.metadata.deletion_timestamp.is_some() || done {
                 Ok(Admitted::Now)
             } else {
@@ -310,8 +308,8 @@ impl SyncLoop<'_> {
         }
     }
 
-    /// The pod is not to run. What runs of it ends first, and it is failed only then:
-    /// whoever replaces it is not to meet it.
+    /// Rejects the pod. Its running containers end first, and only then does it fail, so that its
+    /// replacement does not run beside it.
     fn reject(&mut self, pod: &Arc<Pod>, rejection: Rejection) {
         let uid = PodUid::of(pod);
         self.events
@@ -336,7 +334,7 @@ impl SyncLoop<'_> {
         self.workers.kill(&uid, kill);
     }
 
-    /// Ends pods so that another one, which cannot be done without, has their room.
+    /// Kills pods to make room for a critical pod.
     fn preempt(&mut self, pod: &Pod, victims: &[Arc<Pod>]) {
         let uid = PodUid::of(pod);
         info!(
@@ -347,8 +345,8 @@ impl SyncLoop<'_> {
         self.waiting.insert(uid, victims);
     }
 
-    /// Runs the pods that waited for others to end. Those that end with the node make no
-    /// room.
+    /// Runs the pods that waited for others to end. Pods that end in a node shutdown free no
+    /// resources.
     fn run_waiting(&mut self) {
         if self.shutdown.is_under_way() {
             return;
@@ -394,7 +392,7 @@ impl SyncLoop<'_> {
         self.workers.kill(&uid, kill);
     }
 
-    /// The pods that have their place on the node, with what they were granted of it.
+    /// The other active pods, with the resources granted to them. Undecided pods do not count.
     fn active_pods_beside(&self, uid: &PodUid) -> Vec<Arc<Pod>> {
         let others = active_pods(self.pods, self.statuses, self.workers).into_iter();
         others
@@ -406,10 +404,10 @@ impl SyncLoop<'_> {
             .collect()
     }
 
-    /// A probe of a pod found something else than before.
+    /// The result of a probe of the pod changed.
     fn probed(&self, uid: &PodUid) {
         if let Some(pod) = self.pods.get(uid) {
-            // Readiness shows even while its worker is busy with the pod.
+            // Readiness is updated even while the pod's worker is busy.
             self.statuses.probed(&pod);
         }
         self.workers.sync(uid);
@@ -422,7 +420,8 @@ impl SyncLoop<'_> {
     }
 }
 
-/// Whether the pod is to be looked at: what was removed, or never started, asks for nothing.
+/// Whether the event requires a sync of the pod. Removed containers, and containers that never
+/// started, do not.
 fn asks_for_a_sync(event: &PodLifecycleEvent) -> bool {
     let mut changes = event.changes.iter();
     changes.any(|change| match change.kind {

@@ -1,5 +1,5 @@
-//! The service manager's watchdog (`WatchdogSec=`): it hears that the kubelet is alive only
-//! while `/healthz` says so, and starts another one when it hears nothing.
+//! The service manager's watchdog (`WatchdogSec=`). The kubelet notifies it only while `/healthz`
+//! succeeds; the service manager restarts a kubelet that does not notify in time.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use tokio::time::{self, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-/// Upstream takes nothing shorter: the health of a busy kubelet is not known so soon.
+/// The timeout must be longer, as upstream: a busy kubelet cannot determine its health more often.
 const SHORTEST: Duration = Duration::from_secs(1);
 
-/// The watchdog cannot be served.
+/// The watchdog's timeout is too short.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the service manager wants to hear from the kubelet every {0:?} (WatchdogSec=), which is too short; it must be more than {SHORTEST:?}"
@@ -21,15 +21,15 @@ pub struct WatchdogError(Duration);
 /// The watchdog of the service manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watchdog {
-    /// How often it is told: twice as often as needed, as `sd_watchdog_enabled(3)` wants it.
+    /// The period of notifications: half the timeout, as `sd_watchdog_enabled(3)` recommends.
     interval: Duration,
 }
 
 impl Watchdog {
-    /// The watchdog that this process was started under, if there is one.
+    /// The watchdog of this process, if the service manager set one.
     ///
     /// # Errors
-    /// It cannot be served.
+    /// Its timeout is too short.
     pub fn of_this_process() -> Result<Option<Self>, WatchdogError> {
         sd_notify::watchdog_enabled().map(Self::new).transpose()
     }
@@ -43,7 +43,7 @@ impl Watchdog {
         }
     }
 
-    /// Tells it, until cancelled, as long as `health` finds nothing.
+    /// Notifies the watchdog until cancelled, as long as `health` succeeds.
     pub async fn serve(self, health: impl Fn() -> Result<(), String>, cancel: CancellationToken) {
         info!(interval = ?self.interval, "The service manager's watchdog is served");
         let tell = || sd_notify::notify(&[NotifyState::Watchdog]);

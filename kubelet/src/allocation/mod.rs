@@ -1,8 +1,7 @@
-//! Gives running pods more or less of the node than they had, as their specs ask for it and
-//! as long as there is room.
+//! In-place resizes of running pods, as their specs request and as room permits.
 //!
-//! A pod that asks for what it does not have is in no list: it is found by its spec, at
-//! every look. So none is forgotten when the kubelet is started again.
+//! There is no list of pending resizes: each round finds them by comparing specs with granted
+//! resources. So none is lost when the kubelet restarts.
 
 mod order;
 
@@ -25,13 +24,13 @@ use crate::{
     pod_worker::{PodSyncer, PodWorkers},
 };
 
-/// Between two looks at resizes that wait, when nothing happens. As upstream.
+/// Between two rounds of pending resizes if nothing happens, as upstream.
 const RETRY_PERIOD: Duration = Duration::from_secs(3 * 60);
-/// Between two looks at whether all sources were read.
+/// Between two checks whether all sources were read.
 const SOURCES_PERIOD: Duration = Duration::from_secs(2);
 
-/// Looks after the resizes of all pods. Runs in the task of the sync loop, so that what it
-/// knows of pods is what the loop has made of all that the sources told.
+/// Handles the resizes of all pods. Runs in the task of the sync loop, so that its view of pods
+/// includes every update that the loop has received.
 pub(crate) struct Allocator<'a, S> {
     pub(crate) admission: &'a Admission,
     pub(crate) node: &'a NodeSource,
@@ -40,16 +39,16 @@ pub(crate) struct Allocator<'a, S> {
     pub(crate) workers: &'a PodWorkers<S>,
     pub(crate) events: &'a EventRecorder,
     pub(crate) sources_ready: &'a (dyn Fn() -> bool + Send + Sync),
-    /// Pods that are to grow, and those that have to end first.
+    /// Pods that are to grow, and the pods that must end first.
     pub(crate) waiting: BTreeMap<PodUid, Vec<PodUid>>,
 }
 
-/// What became of a resize.
+/// The decision on a resize.
 #[derive(Debug)]
 enum Outcome {
-    /// The pod has what it asks for, but nobody acts on it yet.
+    /// The resources are reserved, but not committed yet.
     Reserved,
-    /// Others have to end first.
+    /// Other pods have to end first.
     Preempting(Vec<Arc<Pod>>),
     Refused(Refusal),
 }
@@ -59,7 +58,7 @@ impl<S: PodSyncer> Allocator<'_, S> {
     pub(crate) async fn run(mut self, cancel: CancellationToken) {
         loop {
             let is_ready = (self.sources_ready)();
-            // Before, it is not known who else has room on the node.
+            // Until then, it is unknown which other pods need room on the node.
             let wait = async {
                 if is_ready {
                     tokio::select! {
@@ -79,8 +78,7 @@ impl<S: PodSyncer> Allocator<'_, S> {
         }
     }
 
-    /// Looks at all pods; again as long as one got something, for it may have given
-    /// something else.
+    /// Tries the resizes of all pods; repeats while one succeeds, because it may have freed room.
     async fn look(&mut self) {
         self.waiting.retain(|_, victims| {
             victims.retain(|victim| {
@@ -99,7 +97,7 @@ impl<S: PodSyncer> Allocator<'_, S> {
         }
     }
 
-    /// The pods that ask for something else than they have, in order.
+    /// The pods that request other resources than they were granted, in order.
     fn resizes(&self) -> Vec<Arc<Pod>> {
         let mut resizes = Vec::new();
         for uid in self.runtime.placed_pods() {
@@ -120,7 +118,7 @@ impl<S: PodSyncer> Allocator<'_, S> {
         resizes.into_iter().map(|(_, pod)| pod).collect()
     }
 
-    /// Whether the pod got what it asks for.
+    /// Returns whether the pod was resized.
     async fn resize(&mut self, pod: &Arc<Pod>) -> bool {
         let uid = PodUid::of(pod);
         let Some(outcome) = self.decide(&uid, pod) else {
@@ -151,8 +149,7 @@ impl<S: PodSyncer> Allocator<'_, S> {
         false
     }
 
-    /// What is to become of the resize; `None` for one that waits for others to end, or of a
-    /// pod that ended.
+    /// Decides on a resize; `None` if it waits for other pods to end, or if the pod has ended.
     fn decide(&self, uid: &PodUid, pod: &Arc<Pod>) -> Option<Outcome> {
         if self.waiting.contains_key(uid) {
             return None;

@@ -6,22 +6,22 @@ use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
 use kubelet_pod_spec::{identity::PodUid, qos::QosClass, resources};
 
-/// A pod's place among those that are to be resized: what asks for no more than it has first,
-/// for that takes no room and may make some; then by priority, guaranteed pods before others,
-/// and by how long they have waited. As upstream.
+/// A pod's place among pending resizes, as upstream: first those that request no more than they
+/// have, because they need no room and may free some; then by priority, guaranteed pods before
+/// others, and by waiting time.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
     grows: bool,
     priority: Reverse<i32>,
     is_burstable: bool,
     since: Timestamp,
-    /// No two are equal.
+    /// Makes places unique.
     uid: PodUid,
 }
 
 impl Place {
     /// The place of `pod`, which has the resources of `placed`. Its resize is pending since
-    /// `since`; `None` when it was not tried before.
+    /// `since`; `None` if it was not tried before.
     pub(super) fn of(pod: &Pod, placed: &Pod, since: Option<Time>) -> Self {
         let priority = pod.spec.as_ref().and_then(|spec| spec.priority);
         let class = pod.spec.as_ref().map(QosClass::of);
@@ -35,7 +35,7 @@ impl Place {
     }
 }
 
-/// Whether the pod asks for more of something than it has.
+/// Whether the pod requests more of a resource than it has.
 fn grows(pod: &Pod, placed: &Pod) -> bool {
     let requests = |pod: &Pod| {
         pod.spec

@@ -1,11 +1,11 @@
-//! The flags of a start without the API server.
+//! The flags of the checkpoint for starts without the API server.
 
 use crate::config::flags::Flags;
 
-/// A flag without what it builds on would be in vain.
+/// Checks that each flag comes with the flags that it requires.
 ///
 /// # Errors
-/// What it needs.
+/// Which flag is missing.
 pub(super) fn check(flags: &Flags) -> Result<(), &'static str> {
     let path = flags.bootstrap_checkpoint_path.as_ref();
     if flags.bootstrap_checkpoint_key.is_some() && path.is_none() {

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-/// One address, or one of each family.
+/// Parses one address, or one of each IP family.
 ///
 /// # Errors
 /// What is allowed.

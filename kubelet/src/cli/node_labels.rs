@@ -1,4 +1,4 @@
-//! `--node-labels`: which labels a kubelet may give its own node.
+//! `--node-labels`: the labels that a kubelet may set on its own node.
 
 use std::collections::BTreeMap;
 
@@ -19,10 +19,10 @@ const ALLOWED: &[&str] = &[
     "topology.kubernetes.io/region",
     "topology.kubernetes.io/zone",
 ];
-/// Namespaces of Kubernetes' own in which it may set any label.
+/// Kubernetes' own namespaces in which a kubelet may set any label.
 const NAMESPACES: &[&str] = &["kubelet.kubernetes.io", "node.kubernetes.io"];
 
-/// The labels of the flag's value.
+/// The labels in the flag's value.
 pub(super) fn node_labels(value: Option<&Value>) -> Result<BTreeMap<String, String>, String> {
     let mut labels = BTreeMap::new();
     for (key, value) in value.and_then(Value::as_object).into_iter().flatten() {

@@ -1,5 +1,5 @@
-//! The upstream kubelet's flags. Most are another way to write a field of
-//! `KubeletConfiguration`, and go the same way as the file's fields.
+//! The upstream kubelet's flags. Most set a field of `KubeletConfiguration`, and are processed like
+//! the file's fields.
 
 use super::value::Kind::{self, *};
 
@@ -8,24 +8,24 @@ use super::value::Kind::{self, *};
 pub struct Flag {
     /// Its name, without dashes.
     pub name: &'static str,
-    /// The form of its value.
+    /// The syntax of its value.
     pub kind: Kind,
-    /// What it acts on.
+    /// What it sets.
     pub target: Target,
     /// One line for `--help`.
     pub help: &'static str,
 }
 
-/// What a flag acts on.
+/// What a flag sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// The field of `KubeletConfiguration` at this path.
     Field(&'static str),
-    /// The node itself: read by name where the settings are put together.
+    /// A setting outside `KubeletConfiguration`, read by name when the settings are assembled.
     Node,
-    /// Nothing yet, and nobody is worse off for it.
+    /// Not implemented, and harmless to ignore.
     Unused,
-    /// Nothing yet, and a start without it would betray its user: why.
+    /// Not implemented, and misleading to ignore; the reason.
     Refused(&'static str),
 }
 
@@ -42,7 +42,7 @@ const fn flag(name: &'static str, kind: Kind, target: Target, help: &'static str
     }
 }
 
-/// All flags, under the headings of `--help`. One line a flag.
+/// All flags, under the headings of `--help`, one per line.
 #[rustfmt::skip]
 pub const GROUPS: &[(&str, &[Flag])] = &[
     (

@@ -1,19 +1,19 @@
-//! Values of flags: from the text on the command line to the value that a
-//! `KubeletConfiguration` file would have for it.
+//! Flag values: converts command-line text to the value that a `KubeletConfiguration` file would
+//! have.
 
 use std::net::IpAddr;
 
 use kubelet_pod_spec::duration::GoDuration;
 use serde_json::{Map, Value, json};
 
-/// The form of a flag's value, as the upstream kubelet has it.
+/// The syntax of a flag's value, as upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Any text.
     Text,
     /// `true` or `false`; the flag alone means `true`.
     Bool,
-    /// A whole number.
+    /// An integer.
     Int,
     /// A Go duration.
     Duration,
@@ -27,7 +27,7 @@ pub enum Kind {
     BoolMap,
     /// `key<value` pairs, separated by commas.
     Thresholds,
-    /// `name:value` pairs, separated by commas; a name may come twice.
+    /// `name:value` pairs, separated by commas; a name may be repeated.
     Headers,
     /// `key=value:effect` taints, separated by commas.
     Taints,
@@ -54,7 +54,7 @@ impl Kind {
         }
     }
 
-    /// Whether the flag may come more than once, each time adding to the value.
+    /// Whether the flag may be repeated, each time adding to the value.
     pub fn accumulates(self) -> bool {
         !matches!(
             self,
@@ -62,10 +62,10 @@ impl Kind {
         )
     }
 
-    /// Reads a value.
+    /// Parses a value.
     ///
     /// # Errors
-    /// Which form the value should have.
+    /// The expected syntax.
     pub fn parse(self, text: &str) -> Result<Value, String> {
         match self {
             Self::Text => Ok(json!(text)),
@@ -94,7 +94,7 @@ impl Kind {
     }
 }
 
-/// Go's `strconv.ParseBool`.
+/// As Go's `strconv.ParseBool`.
 fn parse_bool(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
@@ -158,7 +158,7 @@ fn reservation(text: &str) -> Result<Value, String> {
     Ok(json!({"numaNode": node, "limits": limits}))
 }
 
-/// Adds what a later occurrence of the same flag says.
+/// Adds the value of a repeated flag.
 pub fn accumulate(total: &mut Value, more: Value) {
     match (total, more) {
         (Value::Array(total), Value::Array(more)) => total.extend(more),

@@ -1,4 +1,4 @@
-//! Ends the pods of a node that is shut down.
+//! Ends the pods of a node that shuts down.
 
 use std::{sync::Arc, time::Duration};
 
@@ -27,8 +27,7 @@ pub(crate) struct PodEnder<'a> {
 }
 
 impl PodEnder<'_> {
-    /// Ends all pods in the order of `periods`, and waits for those of each no longer than
-    /// it says.
+    /// Ends all pods in the order of `periods`, and waits for each group no longer than its period.
     pub(crate) async fn end(&self, periods: &[ShutdownGracePeriod]) {
         let pods = active_pods(self.pods, self.statuses, self.workers);
         for group in grouped(periods, pods) {
@@ -52,7 +51,7 @@ impl PodEnder<'_> {
             };
             self.workers.end(pod, kill);
         }
-        // Who ends later may be what the volumes of these are unmounted with.
+        // Volumes may be unmounted by pods that end later, so wait for the release of resources.
         let settled = async {
             for pod in &group.pods {
                 self.workers.settled(&PodUid::of(pod)).await;
@@ -75,13 +74,13 @@ impl PodEnder<'_> {
     }
 }
 
-/// What the pod itself asks for.
+/// The pod's own grace period.
 fn own_period(pod: &Arc<Pod>) -> Option<Duration> {
     let seconds = pod.spec.as_ref()?.termination_grace_period_seconds?;
     Some(Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))
 }
 
-/// What is said of a pod that ends with the node, in upstream's words.
+/// The final status of a pod that ends with the node, with upstream's messages.
 fn verdict() -> Verdict {
     let message = "Pod was terminated in response to imminent node shutdown.";
     Verdict {

@@ -1,4 +1,4 @@
-//! Keeps a lock that holds up shutdowns of the node, and has its pods end during one.
+//! Holds an inhibitor lock that delays shutdowns of the node, and ends its pods during one.
 
 use std::{convert::Infallible, future::Future, time::Duration};
 
@@ -15,15 +15,16 @@ use crate::node::shutdown::{
     order::{ShutdownGracePeriod, total},
 };
 
-/// Before the second attempt to get a lock; doubled for each further one.
+/// Delay before the second attempt to get a lock; doubled for each further one.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const MAX_RETRY: Duration = Duration::from_secs(30);
-/// How often the delay is read until it is what was asked for, as upstream.
+/// How often the login manager's delay is read after setting it, until it has the requested value,
+/// as upstream.
 const DELAY_READS: u32 = 5;
 /// After the first reading; doubled after each further one.
 const FIRST_READ: Duration = Duration::from_millis(100);
 
-/// Keeps the lock.
+/// Holds the lock.
 pub(crate) struct InhibitorKeeper<'a, L> {
     pub(crate) login_manager: &'a L,
     /// Sorted by priority.
@@ -33,21 +34,21 @@ pub(crate) struct InhibitorKeeper<'a, L> {
     pub(crate) events: &'a EventRecorder,
 }
 
-/// What the log has of trouble with the login manager.
+/// Failures of the login manager, to log them once.
 struct Trouble {
     /// Until the next attempt.
     retry: Duration,
     is_failing: bool,
-    /// Why shutdowns are not held up for long enough.
+    /// Why shutdowns are not delayed for long enough.
     shortfall: Option<String>,
 }
 
 impl<L: LoginManager> InhibitorKeeper<'_, L> {
-    /// Keeps a lock until cancelled, whatever becomes of the login manager. Does nothing
-    /// where pods get no time to end.
+    /// Holds a lock until cancelled, and reconnects after failures. Does nothing if no grace period
+    /// is configured.
     pub(crate) async fn run(self, cancel: CancellationToken) {
         if !self.periods.is_empty() {
-            // Most nodes need no room for it.
+            // Boxed: most nodes do not need the space.
             cancel.run_until_cancelled(Box::pin(self.keep())).await;
         }
     }
@@ -61,7 +62,7 @@ impl<L: LoginManager> InhibitorKeeper<'_, L> {
         };
         loop {
             let Err(error) = self.hold(&mut trouble).await;
-            // Once the node goes down, so does logind.
+            // logind stops as well when the node goes down.
             if !trouble.is_failing && !self.shutdown.is_under_way() {
                 trouble.is_failing = true;
                 warn!(
@@ -75,7 +76,7 @@ impl<L: LoginManager> InhibitorKeeper<'_, L> {
         }
     }
 
-    /// Holds up shutdowns for as long as one session lasts.
+    /// Delays shutdowns during one session.
     async fn hold(&self, trouble: &mut Trouble) -> Result<Infallible, LoginManagerError> {
         let mut session = self.login_manager.connect().await?;
         let mut is_shutting_down = session.is_shutting_down().await?;
@@ -84,7 +85,8 @@ impl<L: LoginManager> InhibitorKeeper<'_, L> {
         loop {
             self.tell(is_shutting_down);
             if is_shutting_down {
-                // Whoever was there before the session has no lock, and what time is left.
+                // A shutdown that began before the session has no lock: pods get the time that is
+                // left.
                 let ending = async {
                     let record = self.shutdown.record();
                     tokio::join!(record.begin(), self.ender.end(self.periods));
@@ -123,7 +125,7 @@ impl<L: LoginManager> InhibitorKeeper<'_, L> {
             .normal(Subject::Node, reason::NODE_SHUTDOWN, message);
     }
 
-    /// Has the login manager wait for as long as pods may take. Where it does not, some
+    /// Extends the login manager's delay to the total of the grace periods. If that fails, some
     /// time is better than none.
     async fn lengthen_delay(&self, session: &L::Session, trouble: &mut Trouble) {
         let shortfall = match set_delay(session, total(self.periods)).await {
@@ -143,8 +145,8 @@ impl<L: LoginManager> InhibitorKeeper<'_, L> {
     }
 }
 
-/// Waits for `ending`; whether the shutdown was cancelled before. A session that ends does
-/// not end the lock: all the time that there is, is used.
+/// Waits for `ending`. Returns whether the shutdown was cancelled before. The lock outlives the
+/// session: if the session ends, the remaining time is still used.
 async fn until_cancelled<S: Session>(
     session: &mut S,
     ending: impl Future<Output = ()>,
@@ -166,7 +168,7 @@ async fn until_cancelled<S: Session>(
     }
 }
 
-/// Has the login manager wait for no less than `wanted`.
+/// Makes the login manager's delay at least `wanted`.
 async fn set_delay<S: Session>(session: &S, wanted: Duration) -> Result<(), LoginManagerError> {
     if session.delay().await? >= wanted {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Removes the directories of pods that are no more.
+//! Removes the directories of pods that no longer exist.
 
 use std::{
     collections::BTreeSet,
@@ -18,40 +18,40 @@ use tracing::{error, info, warn};
 
 use crate::{pleg::Listing, pod::removals::Removals, pod_worker::WorkerError};
 
-/// Between two looks at the directories.
+/// Between two scans of the directories.
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// What was done about the directories so far.
+/// The state of the clean-up of directories.
 #[derive(Debug, Default)]
 pub(crate) struct Directories {
-    /// When the last look began.
+    /// When the last scan began.
     looked: Option<Instant>,
     cleaning: Cleaning,
 }
 
-/// What one look at the directories goes by.
+/// The input of one scan.
 #[derive(Clone)]
 pub(super) struct Look<K> {
     pub(super) node: Arc<LocalNode>,
     pub(super) volumes: Arc<VolumeManager>,
     pub(super) listing: Arc<Listing>,
-    /// Tells the pods' workers what is removed at this moment.
+    /// Tells the pods' workers which removals are in progress.
     pub(super) removals: Removals,
-    /// Whether a pod's directories are to stay. Asked again right before each is removed:
-    /// what comes first may take minutes.
+    /// Whether to keep a pod's directories. Evaluated again right before each removal: the steps
+    /// before may take minutes.
     pub(super) keep: K,
 }
 
 impl Directories {
-    /// Looks for what is to be removed, unless it did so just now. Each directory is
-    /// removed in a task of its own: one that hangs is to hold up no other.
+    /// Scans for directories to remove, unless the last scan was recent. Each directory is removed
+    /// in its own task, so that one that hangs does not delay the others.
     pub(super) fn look_now_and_then<K>(&mut self, look: Look<K>)
     where
         K: Fn(&PodUid) -> bool + Clone + Send + Sync + 'static,
     {
         match self.looked {
             Some(at) if at.elapsed() < PERIOD => return,
-            // Every pod that has volumes had the time to say so.
+            // Every pod with volumes has had the time to declare them.
             Some(_) => look.volumes.settle(),
             None => {}
         }
@@ -71,7 +71,7 @@ impl Directories {
 struct Cleaning(Arc<Mutex<BTreeSet<PathBuf>>>);
 
 impl Cleaning {
-    /// Begins unless the last task of the directory is still there.
+    /// Starts the task, unless the last one of the directory is still running.
     fn begin(&self, dir: &Path, work: impl Future<Output = ()> + Send + 'static) {
         if !self.0.lock().insert(dir.to_owned()) {
             return;
@@ -87,7 +87,7 @@ impl Cleaning {
     }
 }
 
-/// Ends with its task, by whatever.
+/// Removes the entry when its task ends for any reason.
 struct CleaningOne {
     all: Cleaning,
     dir: PathBuf,
@@ -99,8 +99,7 @@ impl Drop for CleaningOne {
     }
 }
 
-/// Begins to give back the volumes of pods that are not to be kept, and to remove their
-/// directories.
+/// Starts to release the volumes of pods that are not kept, and to remove their directories.
 async fn remove_pod_dirs<K>(look: Look<K>, removals: Cleaning)
 where
     K: Fn(&PodUid) -> bool + Clone + Send + Sync + 'static,
@@ -123,7 +122,7 @@ where
     }
 }
 
-/// Removes the directory of a pod, unless the pod is back when its volumes are given back.
+/// Removes the directory of a pod, unless the pod is back once its volumes are released.
 async fn remove_pod_dir<K: Fn(&PodUid) -> bool>(
     look: &Look<K>,
     uid: &PodUid,
@@ -151,8 +150,7 @@ async fn remove_pod_dir<K: Fn(&PodUid) -> bool>(
     Ok(true)
 }
 
-/// Removes the log directories of pods that are not to be kept, and links to logs that are
-/// no more.
+/// Removes the log directories of pods that are not kept, and dead links to logs.
 async fn clean_logs<K: Fn(&PodUid) -> bool + Send + 'static>(look: Look<K>) {
     let cleaned = repeatable::blocking(move || {
         for (name, path) in children(&look.node.pod_logs_dir) {

@@ -1,4 +1,4 @@
-//! Logs of containers: which file belongs to which container.
+//! Container logs: finds the log file of a container.
 
 use std::path::PathBuf;
 
@@ -44,7 +44,7 @@ impl Kubelet {
     }
 }
 
-/// The running containers and the paths of their logs, by upstream's naming scheme.
+/// The IDs of running containers and their log paths, in upstream's layout.
 pub(super) fn running_logs(parts: &Parts) -> impl Fn() -> Vec<(String, PathBuf)> + use<'_> {
     move || {
         let listing = parts.pleg.listing();

@@ -1,4 +1,4 @@
-//! `/metrics` and `/metrics/probes`, as the parts of the kubelet have them.
+//! `/metrics` and `/metrics/probes`.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -15,7 +15,7 @@ use crate::{
     pod_worker::{Stage, Working, if_true},
 };
 
-/// How a pod is to run, as upstream names it: of which source, and whether it is static.
+/// The values of the labels `config` and `static` of working pods, as upstream.
 const CONFIGS: [(&str, &str); 5] = [
     ("desired", "true"),
     ("desired", ""),
@@ -25,7 +25,7 @@ const CONFIGS: [(&str, &str); 5] = [
 ];
 
 impl Kubelet {
-    /// Writes what the kubelet counts and measures.
+    /// Writes the kubelet's metrics.
     pub(crate) fn collect(&self, page: &mut Exposition) {
         let parts = &*self.0;
         parts.cri.metrics().collect(page);
@@ -45,7 +45,7 @@ impl Kubelet {
         }
     }
 
-    /// Writes what the probes of the pods that are there found.
+    /// Writes the probe metrics of current pods.
     pub(crate) fn collect_probes(&self, page: &mut Exposition) {
         if let Some(running) = self.0.running.get() {
             running.probes.collect(page);
@@ -54,7 +54,7 @@ impl Kubelet {
 }
 
 impl Parts {
-    /// How many pods there are, of each kind.
+    /// Writes the numbers of pods of each kind.
     fn collect_pods(&self, running: &Running, page: &mut Exposition) {
         let pods = self.pods.pods();
         let working = running.workers.working();
@@ -104,7 +104,7 @@ impl Parts {
     }
 }
 
-/// How many pods workers have, by how far they are and by who wants them.
+/// Writes the number of pods with a worker, by stage and desired configuration.
 fn working_pods(working: &[Working], desired: &HashSet<PodUid>, page: &mut Exposition) {
     let mut counts: BTreeMap<(Stage, &str, &str), usize> = BTreeMap::new();
     for worker in working {

@@ -1,4 +1,4 @@
-//! What a kubelet is made from.
+//! The options of a kubelet.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -14,26 +14,26 @@ use crate::node::{capacity::CapacityOptions, shutdown::order::ShutdownGracePerio
 pub struct KubeletOptions {
     /// The node that it runs on.
     pub node: LocalNode,
-    /// Labels that the node's user gives it (`--node-labels`).
+    /// Labels of the node (`--node-labels`).
     pub node_labels: BTreeMap<String, String>,
     /// The runtime's endpoints.
     pub cri: CriOptions,
     /// How pods are run.
     pub runtime: RuntimeOptions,
-    /// What of the node pods get.
+    /// The node's capacity for pods.
     pub capacity: CapacityOptions,
-    /// How often a pod is synced when nothing happens to it (`syncFrequency`).
+    /// How often a pod without changes is synced (`syncFrequency`).
     pub sync_frequency: Duration,
     /// Upper bound of the crash-loop back-off (`crashLoopBackOff.maxContainerRestartPeriod`).
     pub max_container_restart_period: Duration,
-    /// When logs of containers are rotated; never when unset.
+    /// Rotation of container logs; none when unset.
     pub log_rotation: Option<RotationPolicy>,
-    /// Sysctls that pods may set beside the safe ones, or prefixes of their names and `*`
+    /// Unsafe sysctls that pods may set: names, or prefixes followed by `*`
     /// (`allowedUnsafeSysctls`).
     pub allowed_unsafe_sysctls: Vec<String>,
-    /// How long pods may take to end when the node shuts down, sorted by priority
-    /// (`shutdownGracePeriod`, `shutdownGracePeriodCriticalPods`,
-    /// `shutdownGracePeriodByPodPriority`); a shutdown does not wait for pods when empty.
+    /// Grace periods of pods at a node shutdown, sorted by priority (`shutdownGracePeriod`,
+    /// `shutdownGracePeriodCriticalPods`, `shutdownGracePeriodByPodPriority`). If empty, a shutdown
+    /// does not wait for pods.
     pub shutdown_grace_periods: Vec<ShutdownGracePeriod>,
 }
 

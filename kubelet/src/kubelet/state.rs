@@ -1,4 +1,4 @@
-//! What others may know of a kubelet that runs.
+//! State of a running kubelet for other parts.
 
 use std::sync::Arc;
 
@@ -12,19 +12,19 @@ use super::{Kubelet, KubeletError};
 use crate::{node::shutdown::NodeShutdown, pod::manager::PodManager, status::StatusManager};
 
 impl Kubelet {
-    /// Unique names of the volumes that have to be attached to this node as long as its
-    /// pods have them, or are to have them; `None` until that is known.
+    /// Unique names of the volumes that must stay attached to this node because pods use or will
+    /// use them; `None` until that is known.
     pub fn volumes_in_use(&self) -> Option<Vec<String>> {
         self.0.volumes.volumes_in_use()
     }
 
-    /// Why the cluster does not know yet which volumes this node can have.
+    /// Why the cluster does not know yet which volumes this node supports (`CSINode`).
     pub fn csi_node_problem(&self) -> Option<String> {
         self.0.csi_node.as_ref()?.problem()
     }
 
-    /// The pods of this node with their status, as `/pods` serves them, by
-    /// namespace and name.
+    /// The pods of this node with their status, as `/pods` serves them, sorted by namespace and
+    /// name.
     pub fn pods(&self) -> Vec<Pod> {
         let mut pods: Vec<Pod> = self
             .0
@@ -46,43 +46,43 @@ impl Kubelet {
         pods
     }
 
-    /// The last status of a pod; none before its first sync and after its end.
+    /// The last status of a pod; none before its first sync and after its removal.
     pub fn status(&self, uid: &PodUid) -> Option<Arc<PodStatus>> {
         self.0.statuses.get(uid)
     }
 
-    /// Wakes whenever the status of a pod changes.
+    /// Notified when the status of any pod changes.
     pub fn status_changes(&self) -> watch::Receiver<()> {
         self.0.statuses.subscribe()
     }
 
-    /// What the runtime runs, as `/runningpods/` serves it: metadata, and names
-    /// and images of the running containers.
+    /// The runtime's running pods, as `/runningpods/` serves them: metadata, and names and images
+    /// of running containers.
     ///
     /// # Errors
-    /// The runtime cannot be listed.
+    /// The runtime's pods cannot be listed.
     pub async fn running_pods(&self) -> Result<Vec<Pod>, KubeletError> {
         Ok(running_pods(&self.0.cri).await?)
     }
 
-    /// Whether the kubelet does its work, for `/healthz`.
+    /// Whether the kubelet is healthy, for `/healthz`.
     ///
     /// # Errors
-    /// For people: what does not.
+    /// A message that names the failing part.
     pub fn healthy(&self) -> Result<(), String> {
         self.0.monitor.healthy()?;
         self.0.pleg.healthy()
     }
 
-    /// Whether the runtime's pods are looked at as often as they should be.
+    /// Whether the PLEG relists in time.
     ///
     /// # Errors
-    /// For people: for how long they were not.
+    /// A message with the time since the last relist.
     pub fn pleg_healthy(&self) -> Result<(), String> {
         self.0.pleg.healthy()
     }
 
-    /// What the runtime says of its own state.
+    /// The runtime's own conditions.
     pub fn readiness(&self) -> &Arc<RuntimeReadiness> {
         &self.0.readiness
     }
@@ -99,7 +99,7 @@ impl Kubelet {
         &self.0.cri
     }
 
-    /// Whether the node is being shut down.
+    /// The state of a node shutdown.
     pub fn shutdown(&self) -> &NodeShutdown {
         &self.0.shutdown
     }

@@ -1,6 +1,6 @@
-//! `logging.format: json`: each line is a JSON object with upstream's keys: `ts`
-//! (milliseconds since the epoch), `caller`, `msg`, `v` (the verbosity that shows the line;
-//! none for errors) and then the line's own.
+//! `logging.format: json`: each line is a JSON object with upstream's keys: `ts` (milliseconds
+//! since the epoch), `caller`, `msg`, `v` (the verbosity that shows the line; none for errors),
+//! followed by the event's own fields.
 
 use std::{
     fmt::{self, Write as _},
@@ -22,7 +22,7 @@ pub(super) struct JsonLines<W> {
 }
 
 impl<W> JsonLines<W> {
-    /// Each line is written at once to what `writer` makes.
+    /// Writes each line immediately to the result of `writer`.
     pub(super) const fn new(writer: W) -> Self {
         Self { writer }
     }
@@ -36,7 +36,7 @@ where
 {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let line = line(event, Timestamp::now());
-        // Where the log cannot be written there is nobody to tell.
+        // A failure to write the log cannot be reported.
         let _ = (self.writer)().write_all(line.as_bytes());
     }
 }
@@ -49,7 +49,7 @@ fn line(event: &Event<'_>, now: Timestamp) -> String {
     let (millis, rest) = (micros.div_euclid(1000), micros.rem_euclid(1000));
     let mut line = format!("{{\"ts\":{millis}.{rest:03}");
     if let (Some(file), Some(number)) = (metadata.file(), metadata.line()) {
-        // As upstream: the file and the directory that it is in.
+        // As upstream: the file name with its directory.
         let short = file.rmatch_indices('/').nth(1);
         let short = short.map_or(file, |(at, _)| &file[at + 1..]);
         add(&mut line, "caller", &format!("{short}:{number}"));
@@ -64,20 +64,20 @@ fn line(event: &Event<'_>, now: Timestamp) -> String {
     line + &fields.others + "}\n"
 }
 
-/// Adds a key to an object that is not empty.
+/// Appends a key to an object that is not empty.
 fn add(line: &mut String, key: &str, value: &(impl Serialize + ?Sized)) {
-    // Texts and numbers always become JSON.
+    // Serializing texts and numbers does not fail.
     let json = |value| serde_json::to_string(value).unwrap_or_default();
     let value = serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned());
     // Writing to memory cannot fail.
     let _ = write!(line, ",{}:{value}", json(key));
 }
 
-/// What an event says.
+/// The fields of an event.
 #[derive(Default)]
 struct Fields {
     message: String,
-    /// The rest, as keys of an object, each after a comma.
+    /// The other fields as JSON keys, each after a comma.
     others: String,
 }
 

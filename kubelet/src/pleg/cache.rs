@@ -1,4 +1,4 @@
-//! The pod cache: what the runtime had of each pod, and how fresh that is.
+//! The pod cache: the runtime's status of each pod, and how fresh it is.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -7,32 +7,32 @@ use kubelet_pod_spec::identity::PodUid;
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
-/// Why the status of a pod is not known.
+/// Why the status of a pod is unknown.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("cannot read the pod's status from the runtime: {0}")]
 pub struct CacheError(pub Arc<str>);
 
-/// Statuses of pods by UID. A reader that changed something in the runtime asks
-/// for a status that is newer than its change.
+/// Statuses of pods by UID. A reader that changed something in the runtime requests a status that
+/// is newer than its change.
 #[derive(Debug)]
 pub struct PodCache {
     inner: Mutex<Inner>,
-    /// Wakes in the order in which was waited, unlike a watch channel.
+    /// Wakes tasks in the order in which they waited, unlike a watch channel.
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
     entries: HashMap<PodUid, Entry>,
-    /// When the last complete list of the runtime was begun: every entry that is
-    /// not being inspected was still right then.
+    /// The start of the last complete list of the runtime: at that time, every entry that is not
+    /// being inspected was still right.
     listed_at: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct Entry {
     status: Result<Arc<PodStatus>, CacheError>,
-    /// When the list was begun from which the status comes.
+    /// The start of the list that the status comes from.
     at: Option<Instant>,
     /// A list showed a change, and its details are being read.
     inspecting: bool,
@@ -48,8 +48,7 @@ impl Default for PodCache {
 }
 
 impl PodCache {
-    /// The last known status; the empty one for a pod that the runtime does not
-    /// know.
+    /// The last known status; an empty one for a pod that the runtime does not know.
     ///
     /// # Errors
     /// It could not be read.
@@ -60,8 +59,8 @@ impl PodCache {
         }
     }
 
-    /// The status, once it is newer than `min`; the last known one for `None`,
-    /// after the runtime was listed at all.
+    /// Waits for a status that is newer than `min`. With `None`, returns the last known one once
+    /// the runtime has been listed.
     ///
     /// # Errors
     /// It could not be read.
@@ -71,7 +70,7 @@ impl PodCache {
         min: Option<Instant>,
     ) -> Result<Arc<PodStatus>, CacheError> {
         loop {
-            // Before the look, so that nothing that comes after it is missed.
+            // Before the check, so that no change is missed.
             let changed = self.changed.notified();
             if let Some(status) = self.inner.lock().newer_than(uid, min) {
                 return status;
@@ -80,7 +79,7 @@ impl PodCache {
         }
     }
 
-    /// A change of the pod was seen and is being read.
+    /// A change of the pod was detected and is being read.
     pub(super) fn begin_inspection(&self, uid: &PodUid) {
         let mut inner = self.inner.lock();
         let entry = inner.entries.entry(uid.clone()).or_insert_with(|| Entry {
@@ -96,8 +95,8 @@ impl PodCache {
         self.inner.lock().newer_than(uid, Some(min)).is_some()
     }
 
-    /// The pod as it was at `at`, or why that is not known. `changed`: it has
-    /// changed since, and is to be read once more.
+    /// Stores the status of the pod at `at`, or why it is unknown. `changed`: the pod has changed
+    /// since, and will be read again.
     pub(super) fn set(
         &self,
         uid: &PodUid,
@@ -121,7 +120,7 @@ impl PodCache {
         self.inner.lock().entries.remove(uid);
     }
 
-    /// A complete list, begun at `at`, was compared.
+    /// A complete list, started at `at`, was processed.
     pub(super) fn listed(&self, at: Instant) {
         self.inner.lock().listed_at = Some(at);
         self.changed.notify_waiters();

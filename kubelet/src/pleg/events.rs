@@ -1,4 +1,4 @@
-//! The runtime's event stream, from one connection to the next.
+//! The runtime's event stream, with reconnects.
 
 use std::{pin::pin, sync::atomic::Ordering, time::Duration};
 
@@ -12,22 +12,22 @@ use tracing::{info, warn};
 
 use super::{Hint, Pleg, told::Told};
 
-/// A runtime that has no events says so within this time. One that has them may
-/// say nothing before the first one.
+/// A runtime without events refuses the call within this time. One with events may send nothing
+/// before the first.
 const ACCEPTANCE: Duration = Duration::from_secs(5);
-/// First and longest time until a stream that ended is asked for again. Upstream
-/// tries five times at once and then never again.
+/// First and longest delay before a stream is reopened. Upstream tries five times without a delay
+/// and then gives up.
 const RETRY_BASE: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(300);
-/// A stream that lasted for so long was a good one.
+/// A stream that lasted this long resets the delay.
 const GOOD_STREAM: Duration = Duration::from_secs(300);
 
-/// Keeps the event stream, and hands on what it tells.
+/// Keeps the event stream open, and forwards its events.
 pub(super) struct EventWatch<'a> {
     pleg: &'a Pleg,
     hints: mpsc::Sender<Hint>,
     retry: Duration,
-    /// That there are no events was said.
+    /// Whether the lack of events was logged.
     said: bool,
 }
 
@@ -63,7 +63,7 @@ impl<'a> EventWatch<'a> {
                 end = self.stream() => end,
             };
             if matches!(end, EndOfStream::Deaf) {
-                // It would be accepted again, and tell no more than before.
+                // A new stream would be accepted and miss events again.
                 self.retry = RETRY_MAX;
             } else if begun.elapsed() >= GOOD_STREAM {
                 self.retry = RETRY_BASE;
@@ -81,7 +81,7 @@ impl<'a> EventWatch<'a> {
         }
     }
 
-    /// Hands on the events of one stream until it ends.
+    /// Forwards the events of one stream until it ends.
     async fn stream(&mut self) -> EndOfStream {
         let mut call = pin!(self.pleg.cri.container_events());
         let accepted = match tokio::time::timeout(ACCEPTANCE, &mut call).await {
@@ -93,7 +93,7 @@ impl<'a> EventWatch<'a> {
         self.said = false;
         self.pleg.metrics.streams.of([]).increment();
         self.pleg.evented.store(true, Ordering::Release);
-        // For what happened before the stream was there.
+        // For changes before the stream was open.
         self.tell(Hint::Something).await;
         let mut events = match accepted {
             Some(events) => events,
@@ -120,7 +120,7 @@ impl<'a> EventWatch<'a> {
         error.into()
     }
 
-    /// From the event to its arrival, as far as the clocks of both are one.
+    /// Records the time from the event to its arrival, assuming synchronous clocks.
     fn note_latency(&self, event: &ContainerEventResponse) {
         let now = i64::try_from(clock::now().as_nanosecond()).unwrap_or(i64::MAX);
         let nanos = u64::try_from(now.saturating_sub(event.created_at)).unwrap_or(0);
@@ -129,13 +129,13 @@ impl<'a> EventWatch<'a> {
     }
 
     async fn tell(&self, hint: Hint) {
-        // Fails only when the generator ends, and this with it.
+        // Fails only if the generator has ended, and this task with it.
         let _ = self.hints.send(hint).await;
     }
 }
 
-/// A sandbox that was gone before the event was written, or that no kubelet
-/// made, is found by a list alone.
+/// A sandbox that was gone before the event was written, or that no kubelet created, is only found
+/// by a list.
 fn hint(event: &ContainerEventResponse) -> Hint {
     let sandbox = event.pod_sandbox_status.as_ref();
     let labelled = sandbox.and_then(|sandbox| pod_status::uid_of(&sandbox.labels));

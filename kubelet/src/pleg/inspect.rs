@@ -8,12 +8,12 @@ use kubelet_runtime::termination_message;
 
 use super::{ContainerRecord, PodRecord};
 
-/// The status of every sandbox and container in `record`. What `known` says of a
-/// container that had ended stays true, so it is not asked for again; what
-/// vanished since the list is left out.
+/// The status of every sandbox and container in `record`. The status of an ended container does not
+/// change, so it is taken from `known`. Containers and sandboxes that vanished since the list are
+/// omitted.
 ///
 /// # Errors
-/// A call failed.
+/// A CRI call failed.
 pub async fn inspect(
     cri: &CriClient,
     record: &PodRecord,

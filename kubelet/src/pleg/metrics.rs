@@ -1,8 +1,8 @@
-//! How often and how fast the runtime's pods are looked at.
+//! Metrics of the PLEG.
 
 use kubelet_metrics::{Counter, DEFAULT_BUCKETS, Exposition, Family, Histogram};
 
-/// What the generator counts.
+/// The metrics of the generator.
 #[derive(Debug)]
 pub(super) struct PlegMetrics {
     pub(super) relists: Family<Histogram, 0>,

@@ -1,18 +1,15 @@
-//! The pod lifecycle event generator: finds the pods of which something changed
-//! in the runtime, reads their details into the [`PodCache`], and tells the sync
-//! loop about them.
+//! The pod lifecycle event generator (PLEG): detects pods that changed in the runtime, reads their
+//! details into the [`PodCache`], and notifies the sync loop.
 //!
-//! What tells of a change is the runtime's event stream where there is one, and
-//! a list of the whole runtime where not: every second then, and now and then
-//! behind the events. An event only names the pod. What it says of it was true at
-//! some time by the runtime's clock; what is read after it was true at a time
-//! that the cache can compare with a worker's change.
+//! Changes are detected through the runtime's event stream if it has one, and otherwise by listing
+//! the whole runtime every second. With events, lists are rare. An event only names the pod. Its
+//! contents were true at some time of the runtime's clock; a status that is read after it was true
+//! at a time that the cache can compare with a worker's change.
 //!
-//! Upstream has the events behind its EventedPLEG gate, which is off. Here they
-//! are used whenever the runtime serves them, and distrusted when a list shows
-//! what no event told of.
+//! Upstream's events are behind its EventedPLEG gate, which is off. Here they are used whenever the
+//! runtime serves them, and no longer trusted when a list shows a change without an event.
 //!
-//! A pod whose details cannot be read, or hang, holds up nobody else.
+//! A pod whose details cannot be read, or hang, does not delay other pods.
 
 mod cache;
 mod events;
@@ -50,9 +47,9 @@ pub use self::{
 };
 use self::{events::EventWatch, metrics::PlegMetrics, relist::Relisting, told::Told};
 
-/// Without a complete list for so long the generator is unhealthy, as upstream.
+/// The generator is unhealthy without a complete list for this long, as upstream.
 const RELIST_THRESHOLD: Duration = Duration::from_secs(180);
-/// What the events tell of and is not taken up yet; more wait in the runtime.
+/// Capacity of the channel of events; more of them wait in the runtime.
 const HINTS: usize = 256;
 
 /// What happened to a container or sandbox.
@@ -64,40 +61,40 @@ pub enum ChangeKind {
     Died,
     /// The runtime does not list it any more.
     Removed,
-    /// It is there, and was never started.
+    /// It exists, and was never started.
     Created,
-    /// The runtime cannot tell any more whether it runs.
+    /// The runtime does not know any more whether it runs.
     Lost,
 }
 
-/// A container or sandbox of which the state changed.
+/// A container or sandbox whose state changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerChange {
-    /// Its id in the runtime.
+    /// Its ID in the runtime.
     pub id: String,
     /// What happened to it.
     pub kind: ChangeKind,
 }
 
-/// The changes of one pod, after the pod cache has them.
+/// The changes of one pod, which the pod cache already has.
 #[derive(Clone, Debug)]
 pub struct PodLifecycleEvent {
     /// The pod.
     pub uid: PodUid,
-    /// Each container and sandbox that changed.
+    /// The containers and sandboxes that changed.
     pub changes: Vec<ContainerChange>,
 }
 
-/// What the runtime has, as far as is known.
+/// The pods in the runtime, as far as is known.
 #[derive(Debug, Default)]
 pub struct Listing {
-    /// When the last complete list was begun; `None` before the first.
+    /// The start of the last complete list; `None` before the first.
     pub at: Option<Instant>,
-    /// What it says, and what was read of single pods since.
+    /// The list, updated with the pods that were read since.
     pub records: Records,
 }
 
-/// The generator. One task runs [`Pleg::run`]; the rest may be called by any.
+/// The generator. One task runs [`Pleg::run`]; any task may call the rest.
 #[derive(Debug)]
 pub struct Pleg {
     cri: CriClient,
@@ -107,25 +104,25 @@ pub struct Pleg {
     wake: Notify,
     /// When the last list was completed, or the generator was started.
     relisted: Mutex<Option<Instant>>,
-    /// Whether the runtime's events tell of what changes.
+    /// Whether the runtime's events report changes.
     evented: AtomicBool,
-    /// The event stream told nothing of a change.
+    /// The event stream missed a change.
     deaf: Notify,
     metrics: PlegMetrics,
 }
 
-/// What others want to be read.
+/// Requests by other parts.
 #[derive(Debug, Default)]
 struct Asked {
     relist: bool,
-    /// Pods, and what their status has to be newer than.
+    /// Pods, and the time that their status has to be newer than.
     pods: BTreeMap<PodUid, Instant>,
 }
 
-/// What an event tells.
+/// The content of an event.
 #[derive(Debug)]
 enum Hint {
-    /// This of the pod changed.
+    /// This container or sandbox of the pod changed.
     Pod(PodUid, Told),
     /// Something changed.
     Something,
@@ -147,19 +144,18 @@ impl Pleg {
         }
     }
 
-    /// What the runtime has.
+    /// The pods in the runtime.
     pub fn listing(&self) -> Arc<Listing> {
         self.listing.load_full()
     }
 
-    /// Lists everything soon: somebody wants to be sure of what is gone.
+    /// Lists the runtime soon, for callers that need to know what is gone.
     pub fn request_relist(&self) {
         self.asked.lock().relist = true;
         self.wake.notify_one();
     }
 
-    /// Reads one pod at once: somebody changed it, or means to, and its status
-    /// has to be newer than `min`.
+    /// Reads one pod now, because it was changed or will be; its status has to be newer than `min`.
     pub fn request(&self, uid: &PodUid, min: Instant) {
         let mut asked = self.asked.lock();
         let wanted = asked.pods.entry(uid.clone()).or_insert(min);
@@ -168,20 +164,18 @@ impl Pleg {
         self.wake.notify_one();
     }
 
-    /// Whether the runtime's events tell of changes now; if not, it is listed
-    /// every second.
+    /// Whether the runtime's events report changes now; if not, it is listed every second.
     pub fn is_evented(&self) -> bool {
         self.evented.load(Ordering::Acquire)
     }
 
-    /// Reads the details of a pod soon: somebody changed something of it that a
-    /// list does not show.
+    /// Reads the details of a pod soon, after a change that a list does not show.
     pub fn request_inspection(&self, uid: &PodUid) {
         self.request(uid, Instant::now());
     }
 
     /// # Errors
-    /// For people: for how long the runtime was not listed.
+    /// A message with the time since the runtime was last listed.
     pub fn healthy(&self) -> Result<(), String> {
         let Some(relisted) = *self.relisted.lock() else {
             return Ok(());
@@ -195,20 +189,20 @@ impl Pleg {
         ))
     }
 
-    /// Looks for changes until cancelled.
+    /// Detects changes until cancelled.
     pub async fn run(&self, events: mpsc::Sender<PodLifecycleEvent>, cancel: CancellationToken) {
         *self.relisted.lock() = Some(Instant::now());
         let (hints_in, hints) = mpsc::channel(HINTS);
         let watch = EventWatch::new(self, hints_in).run();
         let relisting = Relisting::new(self, events).run(hints);
         let both = async { tokio::join!(watch, relisting) };
-        // Neither ends by itself.
+        // Neither returns by itself.
         let _ = cancel.run_until_cancelled(both).await;
     }
 }
 
 impl Collector for Pleg {
-    /// How the runtime is looked at, and what it was last seen to run.
+    /// The metrics of the generator, and the numbers of running pods and containers.
     fn collect(&self, page: &mut Exposition) {
         self.metrics.collect(page);
         if let Some(relisted) = *self.relisted.lock() {

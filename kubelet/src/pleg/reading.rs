@@ -1,4 +1,4 @@
-//! Reading one pod from the runtime.
+//! Reads one pod from the runtime.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,25 +8,25 @@ use tokio::time::Instant;
 
 use super::{PodRecord, inspect, record};
 
-/// For the details of one pod.
+/// Deadline of reading the details of one pod.
 const INSPECTION_DEADLINE: Duration = Duration::from_secs(10);
 
-/// A pod, as it was at a time.
+/// The state of a pod at a time.
 pub(super) struct Reading {
     pub(super) uid: PodUid,
     pub(super) at: Instant,
     pub(super) result: Result<(Arc<PodRecord>, PodStatus), ReadError>,
 }
 
-/// Why a pod is not known.
+/// Why a pod could not be read.
 pub(super) enum ReadError {
-    /// What there is of the pod could not be listed.
+    /// Its sandboxes and containers could not be listed.
     List(CriError),
     /// Its details could not be read.
     Details(String),
 }
 
-/// What there is of one pod.
+/// The sandboxes and containers of one pod.
 pub(super) async fn list_pod(cri: &CriClient, uid: &PodUid) -> Result<Arc<PodRecord>, CriError> {
     let (sandboxes, containers) =
         tokio::try_join!(cri.list_pod_sandboxes_of(uid), cri.list_containers_of(uid))?;
@@ -35,7 +35,7 @@ pub(super) async fn list_pod(cri: &CriClient, uid: &PodUid) -> Result<Arc<PodRec
         .unwrap_or_default())
 }
 
-/// The details of what a list shows of a pod; what is `known` of it is not asked for again.
+/// Reads the details of a listed pod. Details of ended containers are taken from `known`.
 pub(super) async fn read_details(
     cri: &CriClient,
     record: Arc<PodRecord>,

@@ -1,4 +1,4 @@
-//! What a list of the runtime says of each pod, and what changed since the last.
+//! Each pod's part of a list of the runtime, and the changes between two lists.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -14,26 +14,26 @@ use super::{ChangeKind, ContainerChange};
 /// The pods of one list.
 pub type Records = BTreeMap<PodUid, Arc<PodRecord>>;
 
-/// The part of a list that is one pod's, sorted by id.
+/// The sandboxes and containers of one pod in a list, sorted by ID.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodRecord {
     /// Name of the pod; empty when only containers are left.
     pub name: String,
     /// Namespace of the pod; empty when only containers are left.
     pub namespace: String,
-    /// Id of each sandbox, and whether it is ready.
+    /// ID of each sandbox, and whether it is ready.
     pub sandboxes: Vec<(String, bool)>,
     /// Its containers.
     pub containers: Vec<ContainerRecord>,
-    /// Something of it lacks the label that names the pod: it was not made by a
-    /// kubelet, and a list by labels would not tell of it.
+    /// Whether a sandbox or container lacks the label with the pod's UID: it was not created by a
+    /// kubelet, and a list by label would not include it.
     pub is_foreign: bool,
 }
 
 /// A container in a list.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ContainerRecord {
-    /// Id in the runtime.
+    /// ID in the runtime.
     pub id: String,
     /// Sandbox that it was created in.
     pub sandbox_id: String,
@@ -41,8 +41,7 @@ pub struct ContainerRecord {
     pub state: ContainerState,
 }
 
-/// Sorts a list of sandboxes and one of containers by pod. What names no pod is
-/// none of the kubelet's.
+/// Groups sandboxes and containers by pod. Those without a pod UID do not belong to the kubelet.
 pub fn group(sandboxes: Vec<v1::PodSandbox>, containers: Vec<v1::Container>) -> Records {
     let mut records: BTreeMap<PodUid, PodRecord> = BTreeMap::new();
     let mut owners = HashMap::with_capacity(sandboxes.len());
@@ -93,7 +92,7 @@ impl PodRecord {
         self.sandboxes.is_empty() && self.containers.is_empty()
     }
 
-    /// What changed from `self` to `new`, sandboxes included.
+    /// The changes from `self` to `new`, sandboxes included.
     pub(super) fn changes(&self, new: &Self) -> Vec<ContainerChange> {
         let before: BTreeMap<&str, ContainerState> = self.states().collect();
         let after: BTreeMap<&str, ContainerState> = new.states().collect();

@@ -1,4 +1,4 @@
-//! Lists of the runtime, readings of single pods, and what follows from them.
+//! Lists the runtime, reads single pods, and processes the results.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,61 +24,60 @@ use super::{
 
 /// Between the starts of two lists.
 const RELIST_PERIOD: Duration = Duration::from_secs(1);
-/// The same behind events. Upstream waits 300 s; a list costs next to nothing,
-/// and a runtime that drops an event (containerd may) keeps nobody waiting long.
+/// The same with events. Upstream's is 300 s; a list is cheap, and if the runtime drops an event
+/// (containerd may), the delay is short.
 const SLOW_RELIST_PERIOD: Duration = Duration::from_secs(30);
-/// Between the starts of two lists of which somebody asked for the second.
+/// The least time between the starts of two lists if the second was requested.
 const REQUESTED_RELIST_PERIOD: Duration = Duration::from_millis(100);
-/// Events of one pod within this time are one change.
+/// Events of one pod within this time are handled together.
 const EVENT_QUIET: Duration = Duration::from_millis(10);
-/// How long after a list an event may come that tells the same.
+/// How long after a list an event of the same change may arrive.
 const EVENT_DELAY: Duration = Duration::from_secs(2);
-/// So much later than a change a reading is certainly begun after it.
+/// A reading that starts this long after a change certainly starts after it.
 const TICK: Duration = Duration::from_millis(1);
-/// Pods whose details are read at the same time.
+/// How many pods' details are read concurrently.
 const INSPECTIONS: usize = 8;
-/// What a task of the generator found out.
+/// The result of a task of the generator.
 enum Done {
-    /// The whole list, and when it was begun.
+    /// The complete list, and when it was started.
     Listed(Instant, Result<Records, CriError>),
     Read(Reading),
 }
 
-/// A reading that is under way.
+/// A reading in progress.
 struct InFlight {
     task: Id,
     begun: Instant,
-    /// It lists the pod by itself, rather than reading what a list showed.
+    /// Whether it lists the pod itself, instead of reading the details of a list.
     lists: bool,
 }
 
-/// What the task of the generator alone knows.
+/// State that only the generator's task uses.
 pub(super) struct Relisting<'a> {
     pleg: &'a Pleg,
     events: mpsc::Sender<PodLifecycleEvent>,
-    /// Each pod as it was when its details were last read, and when that was.
+    /// The record of each pod when its details were last read, and when that was.
     inspected: BTreeMap<PodUid, (Arc<PodRecord>, Instant)>,
     in_flight: BTreeMap<PodUid, InFlight>,
-    /// Pods to read, and from when on.
+    /// Pods to read, and the earliest time for it.
     pending: BTreeMap<PodUid, Instant>,
-    /// Pods that could not be read when they were last to be.
+    /// Pods whose last reading failed.
     unread: BTreeSet<PodUid>,
-    /// What events told and lists are to show.
+    /// Changes that events reported and lists have yet to show.
     expected: Expectations,
-    /// Pods of which a list showed a change and no event told yet, and until
-    /// when one may.
+    /// Pods whose change a list showed without an event so far, and until when an event may arrive.
     unannounced: Option<(BTreeSet<PodUid>, Instant)>,
     tasks: JoinSet<Done>,
     permits: Arc<Semaphore>,
-    /// The list that is under way.
+    /// The list in progress.
     listing: Option<Id>,
     started: Instant,
-    /// When the last list was begun, and whether somebody wants another.
+    /// The start of the last list, and whether another one was requested.
     begun: Option<Instant>,
     wanted: bool,
-    /// When the last list that succeeded was begun.
+    /// The start of the last list that succeeded.
     last_listed: Option<Instant>,
-    /// Since when events have told of changes.
+    /// Since when events have reported changes.
     evented_since: Option<Instant>,
     failing: bool,
 }
@@ -135,7 +134,7 @@ impl<'a> Relisting<'a> {
         Some(self.begun.map_or(self.started, |begun| begun + period))
     }
 
-    /// When something is to be done next without anything happening.
+    /// When the next operation is due if nothing happens.
     fn due(&self) -> Option<Instant> {
         let pending = self.pending.iter();
         let readable = pending.filter(|(uid, _)| !self.in_flight.contains_key(*uid));
@@ -158,7 +157,7 @@ impl<'a> Relisting<'a> {
             if under_way.is_none_or(|reading| reading.begun <= min)
                 && !self.pleg.cache.is_newer_than(&uid, min)
             {
-                // Later than the change even by a clock that stands still.
+                // Later than the change, even if the clock has not advanced.
                 self.read_from(uid, min + TICK);
             }
         }
@@ -185,7 +184,7 @@ impl<'a> Relisting<'a> {
         }
     }
 
-    /// Lets the pod be read at `due`, or when it is to be read already.
+    /// Schedules a reading of the pod at `due`, or earlier if one is scheduled.
     fn read_from(&mut self, uid: PodUid, due: Instant) {
         let at = self.pending.entry(uid).or_insert(due);
         *at = due.min(*at);
@@ -242,7 +241,7 @@ impl<'a> Relisting<'a> {
         self.listing = Some(task.id());
     }
 
-    /// Reads a pod: what `listed` shows of it, or else what there is of it.
+    /// Reads the details of a pod as `listed`; lists the pod itself for `None`.
     fn read(&mut self, uid: &PodUid, listed: Option<Arc<PodRecord>>, begun: Instant) {
         self.pleg.cache.begin_inspection(uid);
         let lists = listed.is_none();
@@ -283,7 +282,7 @@ impl<'a> Relisting<'a> {
                 self.take_list(begun, result).await;
             }
             Ok((task, Done::Read(reading))) => {
-                // An abandoned reading is of no interest, even when the pod is back.
+                // Ignore an abandoned reading, even if the pod is back.
                 let current = self.in_flight.get(&reading.uid);
                 if current.is_some_and(|current| current.task == task) {
                     self.in_flight.remove(&reading.uid);
@@ -332,12 +331,12 @@ impl<'a> Relisting<'a> {
         for (uid, record) in &listed {
             let known = self.inspected.get(uid);
             let is_read = known.is_some_and(|(known, at)| known == record || *at > begun);
-            // What is the same may still be unknown in its details.
+            // A record without changes may still have unread details.
             if is_read && !self.unread.contains(uid) {
                 continue;
             }
             if self.in_flight.contains_key(uid) {
-                // What it reads may be older than the list.
+                // The reading in progress may be older than the list.
                 self.read_from(uid.clone(), begun + TICK);
             } else {
                 if !self.pending.contains_key(uid) && !self.unread.contains(uid) {
@@ -349,7 +348,7 @@ impl<'a> Relisting<'a> {
         let gone = self.gone(&listed, begun);
         let mut records = listed;
         for (uid, (record, _)) in self.inspected.iter().filter(|(_, (_, at))| *at > begun) {
-            // Read since: that is what is.
+            // Read after the list started, and therefore newer.
             if record.is_empty() {
                 records.remove(uid);
             } else {
@@ -372,7 +371,7 @@ impl<'a> Relisting<'a> {
         }
         self.pleg.cache.listed(begun);
         *self.pleg.relisted.lock() = Some(Instant::now());
-        // Only what happened between two lists behind events is theirs to tell.
+        // Events are expected only for changes between two lists while the stream was open.
         let covered = self.evented_since.is_some_and(|since| {
             let last = self.last_listed;
             last.is_some_and(|last| last > since)
@@ -388,7 +387,7 @@ impl<'a> Relisting<'a> {
         }
     }
 
-    /// What was known, or is being read, and is not in a list begun later.
+    /// Pods that were known or being read, and are missing in a list that was started later.
     fn gone(&self, listed: &Records, begun: Instant) -> Vec<PodUid> {
         let inspected = self.inspected.iter().filter(|(_, (_, at))| *at <= begun);
         let in_flight = self
@@ -419,7 +418,7 @@ impl<'a> Relisting<'a> {
         let (record, status) = match result {
             Ok(read) => read,
             Err(ReadError::List(error)) => {
-                // As with a list of everything, nobody is told: it is tried again.
+                // As after a failed complete list, nobody is notified: it is retried.
                 debug!(pod_uid = %uid, %error, "cannot list what there is of a pod");
                 self.unread.insert(uid.clone());
                 self.pending.insert(uid, Instant::now() + RELIST_PERIOD);
@@ -434,7 +433,7 @@ impl<'a> Relisting<'a> {
             }
         };
         self.unread.remove(&uid);
-        // What an event told is already so; a list may come to it later.
+        // The change of an event has already happened; a list may show it later.
         if !changed && self.expected.are_missed_by(&uid, &record) {
             self.pending
                 .insert(uid.clone(), Instant::now() + RELIST_PERIOD);
@@ -449,7 +448,7 @@ impl<'a> Relisting<'a> {
         self.emit(uid, &old, &record).await;
     }
 
-    /// Makes the shared listing say what was read of one pod.
+    /// Updates one pod in the shared listing after reading it.
     fn note(&self, uid: &PodUid, record: &Arc<PodRecord>) {
         let listing = self.pleg.listing.load();
         let known = listing.records.get(uid);
@@ -468,7 +467,7 @@ impl<'a> Relisting<'a> {
 
     async fn emit(&self, uid: PodUid, old: &PodRecord, new: &PodRecord) {
         let changes = old.changes(new);
-        // Fails only once the sync loop is gone, and then nobody needs to know.
+        // Fails only once the sync loop is gone, which then needs no events.
         if !changes.is_empty()
             && self
                 .events

@@ -1,4 +1,4 @@
-//! What events told of pods and lists did not show yet.
+//! Changes that events reported and lists do not show yet.
 
 use std::collections::BTreeMap;
 
@@ -8,20 +8,20 @@ use kubelet_pod_spec::identity::PodUid;
 
 use super::PodRecord;
 
-/// Readings of a pod in which what was told may be missing. What is missing still was told
-/// wrongly, or is over.
+/// The number of readings of a pod in which a reported change may be missing. After that, the event
+/// was wrong or is out of date.
 const READINGS: u32 = 10;
 
-/// What an event told of a container or sandbox.
+/// The change of a container or sandbox that an event reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Told {
-    /// Its id in the runtime.
+    /// Its ID in the runtime.
     pub(super) id: String,
     /// What happened to it.
     pub(super) kind: ContainerEventType,
 }
 
-/// What lists are to show, by pod.
+/// The changes that lists have yet to show, by pod.
 #[derive(Debug, Default)]
 pub(super) struct Expectations(BTreeMap<PodUid, Expected>);
 
@@ -32,20 +32,20 @@ struct Expected {
 }
 
 impl Expectations {
-    /// An event told something; of each container and sandbox the last counts.
+    /// Adds a reported change, which replaces an earlier one of the same container or sandbox.
     pub(super) fn add(&mut self, uid: &PodUid, told: Told) {
         let expected = self.0.entry(uid.clone()).or_default();
         expected.told.insert(told.id, told.kind);
         expected.readings = 0;
     }
 
-    /// Whether lists did not show all that events told of a pod.
+    /// Whether lists have yet to show a reported change of a pod.
     pub(super) fn are_there(&self, uid: &PodUid) -> bool {
         self.0.contains_key(uid)
     }
 
-    /// Whether a list that was begun after the events lacks something of what they told, and
-    /// is to be made again.
+    /// Whether a list that was started after the events misses a reported change, and has to be
+    /// repeated.
     pub(super) fn are_missed_by(&mut self, uid: &PodUid, record: &PodRecord) -> bool {
         let Some(expected) = self.0.get_mut(uid) else {
             return false;
@@ -60,7 +60,7 @@ impl Expectations {
     }
 }
 
-/// Whether a list is no older than an event.
+/// Whether a list already shows an event's change.
 fn shows(record: &PodRecord, id: &str, kind: ContainerEventType) -> bool {
     let container = record.containers.iter().find(|c| c.id == id);
     let container = container.map(|container| container.state);

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kubelet_pod_spec::identity::{self, PodUid};
 use parking_lot::RwLock;
 
-/// The desired pods, by UID and by full name, and the mirror pods of the static ones.
+/// The desired pods, by UID and by full name, and the mirror pods of static pods.
 #[derive(Debug, Default)]
 pub struct PodManager {
     pods: RwLock<Pods>,
@@ -16,12 +16,12 @@ pub struct PodManager {
 struct Pods {
     by_uid: BTreeMap<PodUid, Arc<Pod>>,
     by_full_name: BTreeMap<String, PodUid>,
-    /// By full name, which a static pod and its mirror have in common.
+    /// By full name, which a static pod and its mirror pod share.
     mirrors: BTreeMap<String, Arc<Pod>>,
 }
 
 impl PodManager {
-    /// Adds a pod, or takes what changed of it.
+    /// Adds or updates a pod.
     pub fn set(&self, pod: Arc<Pod>) {
         let uid = PodUid::of(&pod);
         let full_name = identity::full_name(&pod);
@@ -47,31 +47,30 @@ impl PodManager {
             return;
         }
         pods.by_uid.remove(&uid);
-        // Another pod may have taken the name already.
+        // Another pod may own the name already.
         if pods.by_full_name.get(&full_name) == Some(&uid) {
             pods.by_full_name.remove(&full_name);
         }
     }
 
-    /// The pod of a UID.
+    /// The pod with a UID.
     pub fn get(&self, uid: &PodUid) -> Option<Arc<Pod>> {
         self.pods.read().by_uid.get(uid).cloned()
     }
 
-    /// The pod of a full name.
+    /// The pod with a full name.
     pub fn get_by_full_name(&self, full_name: &str) -> Option<Arc<Pod>> {
         let pods = self.pods.read();
         let uid = pods.by_full_name.get(full_name)?;
         pods.by_uid.get(uid).cloned()
     }
 
-    /// The mirror pod of a static pod's full name, whether or not it is one of the pod
-    /// as it is now.
+    /// The mirror pod of a static pod's full name. It may mirror an earlier version of the pod.
     pub fn mirror(&self, full_name: &str) -> Option<Arc<Pod>> {
         self.pods.read().mirrors.get(full_name).cloned()
     }
 
-    /// The mirror pods of which there is no pod.
+    /// The mirror pods without a static pod.
     pub fn orphaned_mirrors(&self) -> Vec<Arc<Pod>> {
         let pods = self.pods.read();
         let mirrors = pods.mirrors.iter();
@@ -81,12 +80,12 @@ impl PodManager {
             .collect()
     }
 
-    /// How many mirror pods there are.
+    /// The number of mirror pods.
     pub fn mirrors(&self) -> usize {
         self.pods.read().mirrors.len()
     }
 
-    /// Every pod but mirrors, by UID.
+    /// All pods except mirror pods, sorted by UID.
     pub fn pods(&self) -> Vec<Arc<Pod>> {
         self.pods.read().by_uid.values().cloned().collect()
     }

@@ -1,5 +1,4 @@
-//! Mirror pods: what stands at the API server for the static pods of this node, so
-//! that they are seen there.
+//! Mirror pods: represent the static pods of this node in the API server.
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
@@ -21,20 +20,19 @@ use tracing::{debug, info, warn};
 
 use super::manager::PodManager;
 
-/// First and longest delay while the API server is away.
+/// First and longest delay while the API server is unreachable.
 const RETRY_BASE: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(30);
-/// Between two looks for the node's object.
+/// Between attempts to get the node object.
 const NODE_PERIOD: Duration = Duration::from_secs(1);
-/// What was done is heard of after no longer than this.
+/// How long to wait for the watch event of a request before repeating it.
 const ECHO: Duration = Duration::from_secs(10);
 
-/// Makes mirror pods what they are to be. Whoever wishes for something waits for
-/// nothing: static pods run whether or not there is an API server.
+/// Reconciles mirror pods. Callers never wait: static pods run with or without an API server.
 pub struct MirrorPods {
     client: Client,
     node_name: String,
-    /// Where the node's object comes from, which owns the mirror pods.
+    /// Provides the node object, which owns the mirror pods.
     objects: Arc<dyn Objects>,
     pods: Arc<PodManager>,
     wishes: Mutex<Wishes>,
@@ -51,10 +49,10 @@ impl fmt::Debug for MirrorPods {
 
 #[derive(Debug, Default)]
 struct Wishes {
-    /// Each with its number: one that is repeated is another one.
+    /// Each with a number, which changes when the wish is repeated.
     open: BTreeMap<Name, (u64, Wish)>,
     count: u64,
-    /// What was asked of the API server, and when, until something is heard of it.
+    /// Requests to the API server and their time, until a watch event confirms them.
     asked: BTreeMap<Name, (Wish, Instant)>,
 }
 
@@ -75,21 +73,21 @@ impl Name {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Wish {
-    /// A mirror pod of the static pod of this UID.
+    /// The static pod of this UID needs a mirror pod.
     Mirrored(PodUid),
-    /// The mirror pod of this UID is to go.
+    /// The mirror pod of this UID is to be deleted.
     Gone(PodUid),
 }
 
-/// Whether something is to be heard of a wish.
+/// Whether a watch event is to be expected.
 enum Asked {
-    /// The API server did what it was asked for.
+    /// The API server performed the request.
     Yes,
-    /// There was nothing to ask for.
+    /// No request was necessary.
     Nothing,
 }
 
-/// Why a wish is yet to be fulfilled.
+/// Why a wish is not fulfilled yet.
 #[derive(Debug, thiserror::Error)]
 enum MirrorError {
     #[error("the node {0:?} is not registered, or is being deleted")]
@@ -116,7 +114,7 @@ impl MirrorPods {
         }
     }
 
-    /// A static pod is run, and is to have a mirror pod. Nothing, for other pods.
+    /// Ensures that a static pod that runs has a mirror pod. Ignores other pods.
     pub fn mirror(&self, pod: &Pod) {
         if !identity::is_static(pod) {
             return;
@@ -129,17 +127,17 @@ impl MirrorPods {
         }
     }
 
-    /// The static pod of a mirror pod is gone, and so is the mirror to be.
+    /// Deletes a mirror pod whose static pod is gone.
     pub fn remove(&self, mirror: &Pod) {
         self.wish(Name::of(mirror), Wish::Gone(PodUid::of(mirror)));
     }
 
-    /// Something happened to a mirror pod: what was asked for before has been heard of.
+    /// A mirror pod changed: the last request is confirmed.
     pub fn heard(&self, mirror: &Pod) {
         self.wishes.lock().asked.remove(&Name::of(mirror));
     }
 
-    /// Does what is wished for until `cancel`.
+    /// Processes requests until `cancel`.
     pub async fn run(&self, cancel: CancellationToken) {
         let _ = cancel.run_until_cancelled(self.work()).await;
     }
@@ -178,7 +176,7 @@ impl MirrorPods {
                         retry = Some(jittered(delay));
                         delay = (delay * 2).min(RETRY_MAX);
                         if error.is_silence() {
-                            // Nor would it answer for the others.
+                            // The other requests would not be answered either.
                             break;
                         }
                     }
@@ -208,7 +206,7 @@ impl MirrorPods {
                 return Ok(Asked::Yes);
             }
         };
-        // It may have been taken away meanwhile.
+        // It may have been removed meanwhile.
         let Some(pod) = self.pods.get(uid) else {
             return Ok(Asked::Nothing);
         };
@@ -235,8 +233,8 @@ impl MirrorPods {
                 );
                 Ok(Asked::Yes)
             }
-            // This kubelet is yet to hear of it; or it is in the way, and the pod's next
-            // sync finds it so.
+            // The watch has yet to report the existing pod. If it is not a valid mirror pod, the
+            // static pod's next sync detects that.
             Err(error) if error.is_already_exists() => Ok(Asked::Yes),
             Err(error) => Err(error.into()),
         }
@@ -286,7 +284,7 @@ impl MirrorPods {
         wishes.asked.insert(name.clone(), asked);
     }
 
-    /// Takes a wish back, if none came in its place.
+    /// Removes a wish, unless another one replaced it.
     fn forget(&self, name: &Name, number: u64) {
         let mut wishes = self.wishes.lock();
         let open = wishes.open.get(name);
@@ -296,7 +294,7 @@ impl MirrorPods {
     }
 }
 
-/// Whether nothing is to be done about the mirror pod of a static pod.
+/// Whether the mirror pod of a static pod is up to date.
 fn is_good(mirror: &Pod, pod: &Pod) -> bool {
     mirror.metadata.deletion_timestamp.is_none() && identity::is_mirror_of(mirror, pod)
 }

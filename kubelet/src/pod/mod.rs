@@ -1,4 +1,4 @@
-//! The pods of this node: which there are, their mirror pods, and the removal of their files.
+//! The pods of this node: the desired pods, their mirror pods, and the removal of their files.
 
 pub mod manager;
 pub mod mirror;

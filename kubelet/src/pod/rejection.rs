@@ -1,11 +1,11 @@
-//! Why a pod is not run.
+//! Rejections of pods.
 
-/// Why a pod is not run: reason and message of its status.
+/// Why a pod is not run: the reason and message of its status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
-    /// One word.
+    /// A machine-readable word, such as `OutOfcpu`.
     pub reason: String,
-    /// Details for people.
+    /// A human-readable explanation.
     pub message: String,
 }
 
@@ -17,7 +17,7 @@ impl Rejection {
         }
     }
 
-    /// One of the rules that are the scheduler's too.
+    /// A rejection by a rule that the scheduler applies too.
     pub(crate) fn predicate(name: &str, what: &str) -> Self {
         Self::new(name, format!("Predicate {name} failed: {what}"))
     }

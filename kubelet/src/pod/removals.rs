@@ -1,4 +1,4 @@
-//! What is removed of pods at this moment, so that a pod which comes back waits for it.
+//! Removals of pods' files that are in progress, so that a pod that comes back can wait for them.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -6,22 +6,22 @@ use kubelet_pod_spec::identity::PodUid;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// The pods of which something is being removed because nobody has them any more. Clones
-/// share them.
+/// The pods whose files are being removed because they have no source any more. Clones share their
+/// state.
 ///
-/// Whoever removes begins first, and asks only then whether the pod is known; whoever runs a
-/// pod makes it known first, and waits only then. So one of the two always sees the other.
+/// A removal begins before it checks whether the pod is known; a pod is made known before its
+/// worker waits for removals. So one of the two always sees the other.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Removals(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// How many removals are under way of each pod.
+    /// The number of removals in progress of each pod.
     under_way: Mutex<BTreeMap<PodUid, usize>>,
     ended: Notify,
 }
 
-/// One that is under way until it is dropped.
+/// A removal that is in progress until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Removal {
     shared: Arc<Shared>,
@@ -37,10 +37,10 @@ impl Removals {
         }
     }
 
-    /// Waits until nothing of the pod is being removed.
+    /// Waits until no removal of the pod is in progress.
     pub(crate) async fn ended(&self, uid: &PodUid) {
         loop {
-            // Before the look, so that nothing that comes after it is missed.
+            // Before the check, so that no end is missed.
             let ended = self.0.ended.notified();
             if !self.0.under_way.lock().contains_key(uid) {
                 return;

@@ -1,16 +1,16 @@
-//! How long pods take until they run.
+//! Durations of pod starts.
 
 use std::time::Duration;
 
 use kubelet_metrics::{Collector, Exposition, Family, Histogram};
 
-/// Seconds that starts take, as upstream's buckets.
+/// Buckets in seconds, as upstream.
 const BUCKETS: &[f64] = &[
     0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 20.0, 30.0, 45.0, 60.0, 120.0, 180.0, 240.0,
     300.0, 360.0, 480.0, 600.0, 900.0, 1200.0, 1800.0, 2700.0, 3600.0,
 ];
 
-/// The starts of all pods.
+/// The metric of pod start durations.
 #[derive(Debug)]
 pub(crate) struct PodStarts(Family<Histogram, 0>);
 
@@ -26,7 +26,7 @@ impl Default for PodStarts {
 }
 
 impl PodStarts {
-    /// A pod runs, so long after it was first heard of.
+    /// A pod started to run this long after it was first seen.
     pub(super) fn observe(&self, took: Duration) {
         self.0.of([]).observe_duration(took);
     }

@@ -1,5 +1,4 @@
-//! What a pod worker is asked for. The newest request wins, and a kill is never
-//! taken back.
+//! The requests to a pod worker. The newest request wins, and a kill cannot be revoked.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,37 +8,37 @@ use tokio::time::Instant;
 
 use crate::status::Verdict;
 
-/// How a pod is to end.
+/// How to kill a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kill {
-    /// Instead of the pod's own grace period, which holds otherwise. Can only shrink.
+    /// Overrides the pod's own grace period. Can only shrink.
     pub grace: Option<Duration>,
-    /// Whether nothing is to be left of the pod: it is gone from its source.
+    /// Whether to remove everything of the pod, because it is gone from its source.
     pub deleted: bool,
-    /// What its status says then, where the kubelet ends it on its own account.
+    /// The pod's final status, if the kubelet itself decided to end it.
     pub verdict: Option<Verdict>,
 }
 
-/// The requests to one worker, seen by it through a watch channel.
+/// The requests to one worker, which receives them through a watch channel.
 #[derive(Debug, Default)]
 pub(super) struct Mailbox {
-    /// The pod as its source has it; none for what only the runtime knows.
+    /// The pod from its source; none for a pod that only the runtime knows.
     pub(super) pod: Option<Arc<Pod>>,
     /// Counts the requests for a sync.
     pub(super) revision: u64,
-    /// Set once the pod is to end.
+    /// Set once the pod is to be killed.
     pub(super) kill: Option<Kill>,
-    /// The pod came back while it was ending, and is run again afterwards.
+    /// The pod came back while it was terminating, and runs again afterwards.
     restart: Option<Arc<Pod>>,
-    /// Nothing of the pod runs any more.
+    /// All containers of the pod have ended.
     has_ended: bool,
-    /// Nothing of the pod has to be given back to the node any more.
+    /// The pod's resources on the node are released.
     has_settled: bool,
     /// When the worker had nothing left to do.
     finished: Option<Instant>,
 }
 
-/// The request at one moment.
+/// A snapshot of the requests.
 pub(super) struct Asked {
     pub(super) pod: Option<Arc<Pod>>,
     pub(super) revision: u64,
@@ -49,7 +48,7 @@ pub(super) struct Asked {
 }
 
 impl Mailbox {
-    /// The current request, all of it from one moment.
+    /// A consistent snapshot of the requests.
     pub(super) fn asked(&self) -> Asked {
         Asked {
             pod: self.pod.clone(),
@@ -59,7 +58,7 @@ impl Mailbox {
         }
     }
 
-    /// The pod is to run as `pod` says. `false`: the worker is gone.
+    /// Run the pod as `pod` specifies. Returns false if the worker is gone.
     pub(super) fn update(&mut self, pod: &Arc<Pod>) -> bool {
         if self.finished.is_some() {
             return false;
@@ -81,13 +80,12 @@ impl Mailbox {
         true
     }
 
-    /// The pod is to be looked at.
+    /// Sync the pod.
     pub(super) fn sync(&mut self) {
         self.revision += 1;
     }
 
-    /// The pod is to end. Whatever was asked before, the shorter grace period
-    /// holds.
+    /// Kill the pod. Of several grace periods, the shortest applies.
     pub(super) fn kill(&mut self, kill: Kill) {
         self.restart = None;
         let own = self.pod.as_deref().map(grace_period);
@@ -103,8 +101,7 @@ impl Mailbox {
         });
     }
 
-    /// The grace period that the pod is to end within: that of its kill, or its own where
-    /// it ended by itself.
+    /// The grace period of the kill, or the pod's own if it ended by itself.
     pub(super) fn grace(&self) -> Option<Duration> {
         match &self.kill {
             Some(kill) => kill.grace,
@@ -112,37 +109,37 @@ impl Mailbox {
         }
     }
 
-    /// Whether nothing is to be left of the pod.
+    /// Whether everything of the pod is to be removed.
     pub(super) fn is_deleted(&self) -> bool {
         self.kill.as_ref().is_some_and(|kill| kill.deleted)
     }
 
-    /// Whether the pod is run again afterwards.
+    /// Whether the pod runs again afterwards.
     pub(super) const fn comes_back(&self) -> bool {
         self.restart.is_some()
     }
 
-    /// Nothing of the pod runs any more.
+    /// All containers of the pod have ended.
     pub(super) const fn end(&mut self) {
         self.has_ended = true;
     }
 
-    /// Whether nothing of the pod runs any more.
+    /// Whether all containers of the pod have ended.
     pub(super) const fn has_ended(&self) -> bool {
         self.has_ended
     }
 
-    /// What the pod had on the node is given back.
+    /// The pod's resources on the node are released.
     pub(super) const fn settle(&mut self) {
         self.has_settled = true;
     }
 
-    /// Whether what the pod had on the node is given back.
+    /// Whether the pod's resources on the node are released.
     pub(super) const fn has_settled(&self) -> bool {
         self.has_settled
     }
 
-    /// The worker has nothing left to do. `true`: it begins again.
+    /// The worker has nothing left to do. Returns true if it starts over.
     pub(super) fn finish(&mut self) -> bool {
         let Some(pod) = self.restart.take() else {
             self.finished = Some(Instant::now());

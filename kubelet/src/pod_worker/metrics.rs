@@ -1,16 +1,16 @@
-//! What the workers do, and what they have to do.
+//! Metrics of pod workers.
 
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_metrics::{Counter, DEFAULT_BUCKETS, Exposition, Family, Histogram};
 use kubelet_pod_spec::identity;
 
-/// Containers of a pod.
+/// Buckets of the number of containers of a pod.
 const CONTAINERS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0];
 
-/// What workers count.
+/// The metrics of all workers.
 #[derive(Debug)]
 pub(super) struct WorkerMetrics {
-    /// By what was done: `create`, `update`, `sync`, `kill` or `terminated`.
+    /// By operation: `create`, `update`, `sync`, `kill` or `terminated`.
     pub(super) durations: Family<Histogram, 1>,
     pub(super) starts: Family<Histogram, 0>,
     containers: Family<Histogram, 0>,
@@ -54,7 +54,7 @@ impl Default for WorkerMetrics {
 }
 
 impl WorkerMetrics {
-    /// A worker has its first sync of a pod before it.
+    /// A worker starts the first sync of a pod.
     pub(super) fn started(&self, pod: &Pod) {
         let containers = pod.spec.as_ref().map_or(0, |spec| spec.containers.len());
         let containers = u32::try_from(containers).unwrap_or(u32::MAX);
@@ -76,19 +76,19 @@ impl WorkerMetrics {
     }
 }
 
-/// Upstream's value of labels that say yes or nothing.
+/// Upstream's value of boolean labels: `true` or empty.
 pub(crate) const fn if_true(yes: bool) -> &'static str {
     if yes { "true" } else { "" }
 }
 
-/// How far a worker is with its pod.
+/// The stage of a pod's lifecycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stage {
-    /// It is to run.
+    /// The pod is to run.
     Sync,
-    /// It is to end.
+    /// The pod is to end.
     Terminating,
-    /// Nothing of it runs.
+    /// No container of the pod runs.
     Terminated,
 }
 

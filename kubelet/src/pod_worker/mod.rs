@@ -1,5 +1,5 @@
-//! Pod workers: one task a pod, that alone acts on it. They sync the pod until
-//! it is to end, then kill, clean up and remove it, in this order and never back.
+//! Pod workers: one task per pod, and the only one that acts on it. A worker syncs the pod until it
+//! is to end, then terminates, settles and removes it, in this order and never back.
 
 mod mailbox;
 mod metrics;
@@ -24,20 +24,20 @@ pub use self::mailbox::Kill;
 pub(crate) use self::metrics::{Stage, if_true};
 use self::{mailbox::Mailbox, metrics::WorkerMetrics, static_names::StaticNames, worker::Worker};
 
-/// What only the runtime has of a pod gets no longer than this to end, as upstream.
+/// Grace period of pods that only the runtime knows, as upstream.
 const ORPHAN_GRACE_PERIOD: Duration = Duration::from_secs(1);
 
-/// Whatever kept a worker from doing its work; it is logged and tried again.
+/// A failed operation of a worker; it is logged and retried.
 pub type WorkerError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The pod that a worker is for.
+/// The pod of a worker.
 #[derive(Clone, Debug)]
 pub struct Subject {
     /// Its UID.
     pub uid: PodUid,
-    /// Its full name, for people.
+    /// Its full name, for log messages.
     pub full_name: String,
-    /// Its spec; none for what only the runtime knows.
+    /// Its spec; none for a pod that only the runtime knows.
     pub pod: Option<Arc<Pod>>,
 }
 
@@ -51,30 +51,30 @@ impl Subject {
     }
 }
 
-/// What a sync came to.
+/// The outcome of a sync.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SyncOutcome {
-    /// The pod is done: it succeeded or failed for good.
+    /// The pod has succeeded or failed for good.
     pub terminal: bool,
-    /// Something was changed in the runtime.
+    /// The sync changed something in the runtime.
     pub changed: bool,
-    /// Something did not work and is to be tried again.
+    /// Something failed and is to be retried.
     pub failed: bool,
-    /// Something backs off for so long.
+    /// The rest of a back-off.
     pub retry_after: Option<Duration>,
 }
 
-/// What workers do to pods. Each may be called any number of times and must
-/// converge; a call that is dropped is followed by another.
+/// The operations of workers on pods. Each may be called any number of times and must converge; a
+/// cancelled call is followed by another one.
 pub trait PodSyncer: Send + Sync + 'static {
-    /// What the runtime has of a pod, newer than an instant.
+    /// The runtime's status of a pod, newer than an instant.
     fn status(
         &self,
         uid: &PodUid,
         newer_than: Option<Instant>,
     ) -> impl Future<Output = Result<Arc<PodStatus>, WorkerError>> + Send;
 
-    /// Brings a pod to what its spec asks for.
+    /// Reconciles a pod with its spec.
     fn sync_pod(
         &self,
         pod: Arc<Pod>,
@@ -82,8 +82,7 @@ pub trait PodSyncer: Send + Sync + 'static {
         state: Arc<PodState>,
     ) -> impl Future<Output = Result<SyncOutcome, WorkerError>> + Send;
 
-    /// Ends everything that runs of a pod, as `kill` says; one that ended by itself
-    /// was not killed.
+    /// Kills all containers of a pod, as `kill` specifies; `None` if the pod ended by itself.
     fn terminate_pod(
         &self,
         subject: Subject,
@@ -91,15 +90,15 @@ pub trait PodSyncer: Send + Sync + 'static {
         kill: Option<Kill>,
     ) -> impl Future<Output = Result<(), WorkerError>> + Send;
 
-    /// Reports the end of a pod of which nothing runs, and frees its resources.
+    /// Reports the end of a pod whose containers have all ended, and releases its resources.
     fn settle_pod(
         &self,
         subject: Subject,
         status: Arc<PodStatus>,
     ) -> impl Future<Output = Result<(), WorkerError>> + Send;
 
-    /// Removes what is left of a pod that no source has. One that comes back keeps what
-    /// tells how often it ran.
+    /// Removes what is left of a pod without a source. A pod that comes back keeps its logs, from
+    /// which restart counts continue.
     fn remove_pod(
         &self,
         subject: Subject,
@@ -121,19 +120,19 @@ pub struct PodWorkers<S> {
     metrics: Arc<WorkerMetrics>,
 }
 
-/// A worker and the pod that it is for.
+/// A worker and its pod.
 #[derive(Clone, Debug)]
 pub(crate) struct Working {
     /// The pod.
     pub(crate) uid: PodUid,
-    /// How far it is.
+    /// The stage of its lifecycle.
     pub(crate) stage: Stage,
-    /// Whether the pod is a static one; `None` for what only the runtime has.
+    /// Whether the pod is static; `None` for a pod that only the runtime knows.
     pub(crate) is_static: Option<bool>,
 }
 
 impl<S: PodSyncer> PodWorkers<S> {
-    /// No workers yet. They end with `cancel`, and leave pods running.
+    /// No workers yet. They stop when `cancel` is cancelled, and leave pods running.
     pub fn new(
         syncer: Arc<S>,
         sync_frequency: Duration,
@@ -152,7 +151,7 @@ impl<S: PodSyncer> PodWorkers<S> {
         }
     }
 
-    /// The pod is to run as it says; begins a worker for a new one.
+    /// Runs the pod as it specifies; starts a worker for a new pod.
     pub fn update(&self, pod: &Arc<Pod>) {
         let uid = PodUid::of(pod);
         let mut workers = self.workers.lock();
@@ -171,22 +170,21 @@ impl<S: PodSyncer> PodWorkers<S> {
         workers.insert(uid, self.spawn(Subject::of(pod), mailbox, reborn));
     }
 
-    /// Something happened to the pod in the runtime. Nothing, for a pod without
-    /// a worker.
+    /// Syncs the pod. Does nothing for a pod without a worker.
     pub fn sync(&self, uid: &PodUid) {
         if let Some(mailbox) = self.workers.lock().get(uid) {
             mailbox.send_modify(Mailbox::sync);
         }
     }
 
-    /// The pod is to end. Nothing, for a pod without a worker.
+    /// Kills the pod. Does nothing for a pod without a worker.
     pub fn kill(&self, uid: &PodUid, kill: Kill) {
         if let Some(mailbox) = self.workers.lock().get(uid) {
             mailbox.send_modify(|mailbox| mailbox.kill(kill));
         }
     }
 
-    /// The pod is to end, and not to begin if it did not yet.
+    /// Kills the pod. A pod without a worker gets one, but does not start.
     pub fn end(&self, pod: &Arc<Pod>, kill: Kill) {
         let uid = PodUid::of(pod);
         let mut workers = self.workers.lock();
@@ -200,7 +198,7 @@ impl<S: PodSyncer> PodWorkers<S> {
         workers.insert(uid, self.spawn(Subject::of(pod), mailbox, None));
     }
 
-    /// Kills and removes what the runtime has of a pod that no source has.
+    /// Kills and removes a pod in the runtime that has no source.
     pub fn kill_orphan(&self, uid: &PodUid, full_name: String) {
         let mut workers = self.workers.lock();
         if workers.contains_key(uid) {
@@ -221,8 +219,8 @@ impl<S: PodSyncer> PodWorkers<S> {
         workers.insert(uid.clone(), self.spawn(subject, mailbox, None));
     }
 
-    /// Forgets the workers that had nothing left to do before `listed`, when the
-    /// runtime was listed: what it then still has is not theirs.
+    /// Forgets the workers that finished before `listed`, when the runtime was listed: what the
+    /// list still shows of their pods is not theirs.
     pub fn reap(&self, listed: Instant) {
         self.workers.lock().retain(|_, mailbox| {
             let finished = mailbox.borrow().finished();
@@ -240,14 +238,14 @@ impl<S: PodSyncer> PodWorkers<S> {
         self.names.is_taken(full_name)
     }
 
-    /// Whether nothing of the pod runs any more, or ever did.
+    /// Whether no container of the pod runs any more, or ever ran.
     pub fn has_ended(&self, uid: &PodUid) -> bool {
         let workers = self.workers.lock();
         let mailbox = workers.get(uid);
         mailbox.is_none_or(|mailbox| mailbox.borrow().has_ended())
     }
 
-    /// Whether what the pod had on the node is given back, or it never had anything.
+    /// Whether the pod's resources on the node are released, or it never had any.
     pub fn has_settled(&self, uid: &PodUid) -> bool {
         let workers = self.workers.lock();
         let mailbox = workers.get(uid);
@@ -258,12 +256,12 @@ impl<S: PodSyncer> PodWorkers<S> {
     pub async fn settled(&self, uid: &PodUid) {
         let mailbox = self.workers.lock().get(uid).map(watch::Sender::subscribe);
         if let Some(mut mailbox) = mailbox {
-            // Fails only when the worker has nothing left to do.
+            // Fails only once the worker has nothing left to do.
             let _ = mailbox.wait_for(Mailbox::has_settled).await;
         }
     }
 
-    /// Every worker that is known, by its pod's UID.
+    /// All known workers.
     pub(crate) fn working(&self) -> Vec<Working> {
         let workers = self.workers.lock();
         let working = workers.iter().map(|(uid, mailbox)| {
@@ -283,7 +281,7 @@ impl<S: PodSyncer> PodWorkers<S> {
         working.collect()
     }
 
-    /// Waits for the tasks of all workers, after they were cancelled.
+    /// Waits for the tasks of all workers after cancellation.
     pub async fn ended(&self) {
         self.tasks.close();
         self.tasks.wait().await;

@@ -1,5 +1,5 @@
-//! Static pods of one full name run one after the other: an edited manifest is
-//! another pod of the same name.
+//! Static pods of the same full name run one after the other: an edited manifest is another pod of
+//! the same name.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,17 +7,16 @@ use kubelet_pod_spec::identity::PodUid;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Which static pod has which full name, and who waits for it, in the order in
-/// which they came.
+/// The owner of each full name of a static pod, and the pods that wait for it in order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct StaticNames {
-    /// The first of each name has it.
+    /// The first pod of each queue owns the name.
     queues: Mutex<BTreeMap<String, VecDeque<PodUid>>>,
     released: Notify,
 }
 
 impl StaticNames {
-    /// Puts a pod at the end of those that want the name, unless it is among them.
+    /// Adds a pod to the queue of the name, unless it is in it.
     pub(super) fn enlist(&self, full_name: &str, uid: &PodUid) {
         let mut queues = self.queues.lock();
         let queue = queues.entry(full_name.to_owned()).or_default();
@@ -26,11 +25,11 @@ impl StaticNames {
         }
     }
 
-    /// Waits until the pod has the name.
+    /// Waits until the pod owns the name.
     pub(super) async fn acquire(&self, full_name: &str, uid: &PodUid) {
         self.enlist(full_name, uid);
         loop {
-            // Before the look, so that nothing that comes after it is missed.
+            // Before the check, so that no release is missed.
             let released = self.released.notified();
             let first = self
                 .queues
@@ -45,12 +44,12 @@ impl StaticNames {
         }
     }
 
-    /// Whether a pod has the name, or waits for it.
+    /// Whether a pod owns the name or waits for it.
     pub(super) fn is_taken(&self, full_name: &str) -> bool {
         self.queues.lock().contains_key(full_name)
     }
 
-    /// Gives the name back, or no longer waits for it.
+    /// Releases the name, or stops waiting for it.
     pub(super) fn release(&self, full_name: &str, uid: &PodUid) {
         let mut queues = self.queues.lock();
         let Some(queue) = queues.get_mut(full_name) else {
@@ -84,7 +83,7 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(1)).await;
         names.release("a", &old);
         tokio::time::sleep(Duration::from_secs(1)).await;
-        // The one in between came first.
+        // The pod in between waited first.
         assert!(!waiting.is_finished());
         names.release("a", &mid);
         waiting.await.unwrap();

@@ -17,23 +17,23 @@ use super::{Kill, PodSyncer, PodWorkers, Subject, SyncOutcome, WorkerError};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What the next sync does; without any, syncs succeed.
+/// The outcome of the next sync; syncs succeed by default.
 enum Next {
     Panic,
     Fail,
     Hang,
-    /// Has a thread that works until this is closed.
+    /// Blocks a thread until this is closed.
     Files(mpsc::Receiver<()>),
     Done,
 }
 
-/// Writes down what workers ask for.
+/// Records the operations of workers.
 #[derive(Default)]
 struct Scripted {
     log: Mutex<Vec<(Instant, String)>>,
     script: Mutex<VecDeque<(&'static str, Next)>>,
     termination: Mutex<Duration>,
-    /// That of the pod that was synced last.
+    /// Resource version of the pod that was synced last.
     version: Mutex<String>,
 }
 
@@ -44,7 +44,7 @@ impl Scripted {
             .push((Instant::now(), format!("{what} {uid}")));
     }
 
-    /// What was asked for, without the times.
+    /// The operations, without the times.
     fn log(&self) -> Vec<String> {
         self.log
             .lock()
@@ -199,8 +199,8 @@ async fn a_removed_pod_is_ended_even_from_a_sync_that_hangs() {
     assert!(!workers.is_known(&PodUid::of(&pod)));
 }
 
-/// Lets tasks and threads run for as long as it takes that something holds.
-/// By the machine's clock: some tests have stopped the runtime's.
+/// Lets tasks and threads run until a condition holds. Measures real time: some tests pause the
+/// runtime's clock.
 async fn until(holds: impl Fn() -> bool) {
     let begun = std::time::Instant::now();
     while !holds() {
@@ -239,7 +239,7 @@ async fn file_work_that_hangs_holds_up_nothing_for_ever() {
     until(|| syncer.log() == ["sync 1"]).await;
     workers.kill(&PodUid::of(&pod), DELETED);
     until(|| workers.has_ended(&PodUid::of(&pod))).await;
-    // Time does not pass by itself while a thread is at work.
+    // The paused clock does not advance while a blocking thread works.
     tokio::time::advance(60 * SECOND).await;
     until(|| syncer.log().last().unwrap() == "remove 1").await;
     drop(hung);
@@ -252,7 +252,7 @@ async fn no_change_of_a_spec_is_slept_over() {
     for version in 0..20_000 {
         let mut newer = Pod::clone(&pod("a", "1"));
         newer.metadata.resource_version = Some(version.to_string());
-        // Looked at for another reason at the same time.
+        // A sync for another reason at the same time.
         workers.sync(&uid);
         workers.update(&Arc::new(newer));
         let synced = || *syncer.version.lock() == version.to_string();

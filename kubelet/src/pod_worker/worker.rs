@@ -1,4 +1,4 @@
-//! The task of one pod.
+//! The worker task of one pod.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -21,31 +21,31 @@ use super::{
     static_names::StaticNames,
 };
 
-/// First and longest delay after something failed.
+/// First and longest delay after a failure.
 const RETRY_BASE: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(10);
-/// How long the file work of a sync that was given up is waited for.
+/// How long to wait for the file work of an aborted sync.
 const FILE_WORK_LIMIT: Duration = Duration::from_secs(10);
 
-/// One pod's way from sync through terminating and terminated to removed.
+/// Takes one pod through its lifecycle: sync, terminating, terminated, removed.
 pub(super) struct Worker<S> {
     pub(super) subject: Subject,
     pub(super) syncer: Arc<S>,
     pub(super) names: Arc<StaticNames>,
     pub(super) mailbox: watch::Sender<Mailbox>,
-    /// When an earlier life of the pod ended: what the runtime had of it before
-    /// then is none of this one's.
+    /// When an earlier instance of the pod ended: runtime state from before then does not belong to
+    /// this instance.
     pub(super) reborn: Option<Instant>,
-    /// When the pod, or what it is in this life, was heard of.
+    /// When this instance of the pod was first seen.
     pub(super) seen: Instant,
-    /// What syncs of this life do on threads of their own.
+    /// Blocking file work of this instance's syncs.
     pub(super) file_work: FileWork,
     pub(super) metrics: Arc<WorkerMetrics>,
     pub(super) sync_frequency: Duration,
     pub(super) max_restart_period: Duration,
 }
 
-/// Delays between attempts that fail, one after the other.
+/// Delays between consecutive failed attempts.
 struct Retry(Duration);
 
 impl Retry {
@@ -60,17 +60,17 @@ impl Retry {
     }
 }
 
-/// What a wait ended with.
+/// Why a wait ended.
 #[derive(PartialEq, Eq)]
 enum Woken {
-    /// It is to be done now.
+    /// The pod may proceed.
     Go,
-    /// The pod is to end.
+    /// The pod is to be killed.
     Killed,
 }
 
 impl<S: PodSyncer> Worker<S> {
-    /// Runs until nothing is left of the pod.
+    /// Runs until the pod is removed completely.
     pub(super) async fn run(mut self) {
         loop {
             if self.acquire_name().await == Woken::Go {
@@ -99,7 +99,7 @@ impl<S: PodSyncer> Worker<S> {
         }
     }
 
-    /// What was last asked for, read at once: what is asked for after it is not slept over.
+    /// A snapshot of the requests. A later request has another revision, so it is not missed.
     fn asked(&mut self) -> Asked {
         let asked = self.mailbox.borrow().asked();
         self.subject.pod.clone_from(&asked.pod);
@@ -108,7 +108,7 @@ impl<S: PodSyncer> Worker<S> {
 
     async fn wait_until(&self, ready: impl FnMut(&Mailbox) -> bool) {
         let mut mailbox = self.mailbox.subscribe();
-        // Fails only when the sender is gone, which is `self`.
+        // Fails only if the sender is gone, which `self` holds.
         let _ = mailbox.wait_for(ready).await;
     }
 
@@ -130,8 +130,7 @@ impl<S: PodSyncer> Worker<S> {
         }
     }
 
-    /// Syncs the pod whenever something asks for it, until it is to end or has
-    /// ended by itself.
+    /// Syncs the pod on request and periodically, until it is killed or has ended by itself.
     async fn sync_until_done(&mut self) {
         let state = Arc::new(PodState::new(self.max_restart_period).seen_at(self.seen));
         let mut newer_than = self.reborn;
@@ -139,7 +138,7 @@ impl<S: PodSyncer> Worker<S> {
         let mut retry = Retry::new();
         loop {
             let asked = self.asked();
-            // Nothing is begun that is to end at once.
+            // Do not start a sync that a kill would abort at once.
             let (Some(pod), None) = (asked.pod, asked.kill) else {
                 return;
             };
@@ -169,7 +168,7 @@ impl<S: PodSyncer> Worker<S> {
                 () = self.killed() => {
                     self.file_work.give_up();
                     sync.abort();
-                    // It must not run beside what ends the pod.
+                    // The sync must not run concurrently with the termination.
                     let _ = sync.await;
                     return;
                 }
@@ -187,7 +186,7 @@ impl<S: PodSyncer> Worker<S> {
                         pod = self.subject.full_name, pod_uid = %self.subject.uid, %error,
                         "cannot sync pod"
                     );
-                    // What was done before it failed is not known.
+                    // It is unknown what the failed sync changed.
                     newer_than = Some(Instant::now());
                     retry.next()
                 }
@@ -217,10 +216,10 @@ impl<S: PodSyncer> Worker<S> {
         outcome.retry_after.map_or(delay, |after| after.min(delay))
     }
 
-    /// Ends everything that runs of the pod; tries until it has.
+    /// Kills the pod's containers; retries until all have ended.
     async fn terminate(&mut self) {
         let mut retry = Retry::new();
-        // A sync that was given up may have started something.
+        // An aborted sync may have started something.
         let mut newer_than = Instant::now();
         loop {
             let Asked { kill, grace, .. } = self.asked();
@@ -263,8 +262,8 @@ impl<S: PodSyncer> Worker<S> {
         }
     }
 
-    /// Waits for what a sync that was given up has on its threads: it must not make anything
-    /// while the same is removed. What hangs is not waited for: it makes nothing any more.
+    /// Waits, for a limited time, for the file work of an aborted sync: it must not create files
+    /// while they are removed. Hung work is abandoned: it creates nothing any more.
     async fn end_file_work(&mut self) {
         let file_work = std::mem::take(&mut self.file_work);
         if timeout(FILE_WORK_LIMIT, file_work.ended()).await.is_err() {
@@ -275,10 +274,10 @@ impl<S: PodSyncer> Worker<S> {
         }
     }
 
-    /// Reports the end, and gives back what the pod had on the node.
+    /// Reports the end of the pod, and releases its resources on the node.
     async fn settle(&mut self) {
         let mut retry = Retry::new();
-        // What ended after this shows how it ended.
+        // A newer status has the exit codes of all containers.
         let newer_than = Instant::now();
         loop {
             let begun = Instant::now();
@@ -300,7 +299,7 @@ impl<S: PodSyncer> Worker<S> {
         }
     }
 
-    /// Removes what is left of the pod; tries until it has.
+    /// Removes what is left of the pod; retries until it succeeds.
     async fn remove(&mut self) {
         let mut retry = Retry::new();
         loop {
@@ -326,7 +325,7 @@ impl<S: PodSyncer> Worker<S> {
     }
 }
 
-/// Runs work in a task of its own, so that a panic costs that work alone.
+/// Runs work in its own task, so that a panic affects only that work.
 fn isolated<T: Send + 'static>(
     work: impl Future<Output = Result<T, WorkerError>> + Send + 'static,
 ) -> AbortOnDropHandle<Result<T, WorkerError>> {

@@ -14,20 +14,20 @@ use tracing::{debug, info};
 
 use crate::sources::pod_config::{Closed, PodSet, SourceHandle};
 
-/// The API server has so long to say which pods there are before those of the checkpoint
-/// start: none is to be started that it would only take away again.
+/// How long to wait for the API server's pods before starting those of the checkpoint. This avoids
+/// starting pods that the API server would remove right away.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Lists and watches the pods of one node.
 pub struct ApiSource {
-    /// Asks the API server.
+    /// Client of the API server.
     pub client: Client,
     /// Name of this node.
     pub node_name: String,
-    /// Done once it is known whether the API server has the node's object: admission
-    /// takes the node for what that says.
+    /// Completes once it is known whether the node object exists: admission depends on its
+    /// contents.
     pub node_known: BoxFuture<'static, ()>,
-    /// Keeps the pods, and has those that start while the API server is away.
+    /// Stores the pods, and provides those to start while the API server is unreachable.
     pub checkpoint: Option<Arc<Checkpoint>>,
 }
 
@@ -40,9 +40,9 @@ impl fmt::Debug for ApiSource {
 }
 
 impl ApiSource {
-    /// Tells `mux` the pods until `cancel`, or until nobody listens. While the API
-    /// server is away the pods are those that it had last; with a checkpoint, also those
-    /// that an earlier kubelet had from it.
+    /// Sends the pods to `mux` until `cancel`, or until the receiver is gone. While the API server
+    /// is unreachable, the pods stay as it last sent them; with a checkpoint, those that an earlier
+    /// kubelet received are included.
     pub async fn run(self, mux: SourceHandle, cancel: CancellationToken) {
         let _ = cancel.run_until_cancelled(self.tell(mux)).await;
     }
@@ -58,7 +58,7 @@ impl ApiSource {
         let api = Api::<Pod>::all(client);
         let selector = format!("spec.nodeName={node_name}");
         let mut pods = ListWatch::new(api, selector);
-        // A name is had by one pod at a time.
+        // A full name belongs to one pod at a time.
         let mut names = BTreeMap::<String, PodUid>::new();
         let mut change = {
             let mut first = pin!(async {
@@ -126,7 +126,7 @@ impl ApiSource {
     }
 }
 
-/// The pod without what nobody on a node asks for, and which is large.
+/// Drops the managed fields: they are large, and nothing on a node uses them.
 fn lean(mut pod: Pod) -> Arc<Pod> {
     pod.metadata.managed_fields = None;
     Arc::new(pod)

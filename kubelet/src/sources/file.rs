@@ -13,32 +13,32 @@ use super::{
 };
 use crate::sources::pod_config::SourceHandle;
 
-/// A burst of changes is over when nothing happens for this long ...
+/// A burst of changes ends after this time without a change ...
 const QUIET: Duration = Duration::from_millis(10);
-/// ... and is not waited for longer than this.
+/// ... or after this time in total.
 const MOST_QUIET: Duration = Duration::from_millis(250);
-/// How often a watch that could not be had is tried again.
+/// Between attempts to establish a watch.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Reads manifests when they change, and all of them every so often.
+/// Reads manifests when they change, and all of them periodically.
 ///
-/// Level-triggered: whatever the reason to look, everything is looked at, and
-/// unchanged files are told by their metadata.
+/// Level-triggered: every scan covers everything, and unchanged files are recognised by their
+/// metadata.
 #[derive(Debug)]
 pub struct FileSource {
     /// A manifest, or a directory of manifests.
     pub path: PathBuf,
     /// Name of this node, which becomes part of the pods' names.
     pub node_name: String,
-    /// How often everything is looked at without a change being noticed.
+    /// Period of scans without a detected change.
     pub check_frequency: Duration,
 }
 
 impl FileSource {
-    /// Tells `mux` the pods until `cancel`, or until nobody listens.
+    /// Sends the pods to `mux` until `cancel`, or until the receiver is gone.
     pub async fn run(self, mux: SourceHandle, cancel: CancellationToken) {
         info!(path = %self.path.display(), "Static pods are read from this path");
-        // Lasts through a scan that fails: what was good is not forgotten.
+        // Survives a failed scan, so that good manifests are kept.
         let manifests = Arc::new(Mutex::new(Manifests::new(
             self.path.clone(),
             self.node_name.clone(),
@@ -46,7 +46,7 @@ impl FileSource {
         let mut watch = None;
         let mut gone = BTreeSet::new();
         loop {
-            // Watched before it is read: what changes in between is noticed.
+            // Watch before reading, so that no change in between is missed.
             if !watch
                 .as_ref()
                 .is_some_and(|watch: &Watch| watch.is_current(&self.path))
@@ -79,8 +79,8 @@ impl FileSource {
         }
     }
 
-    /// Waits for a change, or for the time of the periodic look. Notes the names that there
-    /// was nothing of meanwhile.
+    /// Waits for a change, or for the next periodic scan. Collects the names of files that
+    /// disappeared meanwhile.
     async fn reason_to_look(&self, watch: &mut Option<Watch>, gone: &mut BTreeSet<OsString>) {
         let Some(watching) = watch else {
             return time::sleep(self.check_frequency.min(RETRY)).await;
@@ -102,11 +102,11 @@ impl FileSource {
                 goes_on = note(more);
             }
         };
-        // Cut off at the limit: the rest of the burst is the next reason.
+        // Stop at the limit: the rest of the burst triggers the next scan.
         let _ = time::timeout(MOST_QUIET, burst).await;
         if !goes_on {
             *watch = None;
-            // Whoever replaces a directory needs a moment to put the new one there.
+            // Replacing a directory takes a moment.
             time::sleep(QUIET).await;
         }
     }

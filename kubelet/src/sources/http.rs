@@ -1,4 +1,4 @@
-//! The URL source: pods from a document that a server has.
+//! The URL source: pods from a document on a server.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -22,11 +22,11 @@ use super::{
 };
 use crate::sources::pod_config::{Closed, PodSet, SourceHandle};
 
-/// Failures in a row that are told to everybody.
+/// Consecutive failures that are logged as warnings.
 const TOLD_FAILURES: u32 = 3;
 
-/// Reads a URL every so often. What cannot be read, or is no good, changes
-/// nothing: the pods of the last good content stay.
+/// Reads a URL periodically. After a failed request or with an invalid document, the pods of the
+/// last valid content stay.
 #[derive(Debug)]
 pub struct UrlSource {
     /// The URL, `http` or `https`.
@@ -39,7 +39,7 @@ pub struct UrlSource {
     pub check_frequency: Duration,
 }
 
-/// Why a URL gives no pods.
+/// Why a URL provides no pods.
 #[derive(Debug, thiserror::Error)]
 enum UrlError {
     #[error(transparent)]
@@ -54,14 +54,14 @@ enum UrlError {
     Closed(#[from] Closed),
 }
 
-/// What was read last, and what came of it.
+/// The last content, and its validation error.
 struct Content {
     bytes: Bytes,
     fault: Option<Arc<ManifestError>>,
 }
 
 impl UrlSource {
-    /// Tells `mux` the pods until `cancel`, or until nobody listens.
+    /// Sends the pods to `mux` until `cancel`, or until the receiver is gone.
     pub async fn run(self, mux: SourceHandle, cancel: CancellationToken) {
         info!(url = self.url, "Static pods are read from this URL");
         let read = async {
@@ -91,7 +91,7 @@ impl UrlSource {
         let _ = cancel.run_until_cancelled(read).await;
     }
 
-    /// Says the first failures of a row to everybody.
+    /// Logs the first consecutive failures as warnings, and later ones for debugging.
     fn tell(&self, error: &UrlError, failures: u32) {
         let url = &self.url;
         if failures < TOLD_FAILURES {
@@ -124,7 +124,7 @@ impl UrlSource {
     ) -> Result<(), UrlError> {
         let bytes = client.get(&self.url).await?;
         if bytes.is_empty() {
-            // As upstream: so the source is known to have no pods.
+            // As upstream: the source is complete, without pods.
             *content = None;
             let nothing = PodSet {
                 pods: Vec::new(),
@@ -149,10 +149,10 @@ impl UrlSource {
         Ok(mux.set(set).await?)
     }
 
-    /// The pods of a document; none of them when one is no good, as upstream.
+    /// The pods of a document; none of them if one is invalid, as upstream.
     fn pods(&self, bytes: &[u8]) -> Result<Vec<Arc<Pod>>, ManifestError> {
         let manifest = match decode(bytes) {
-            // A list of no pods says that there are none.
+            // An empty list is a valid document.
             Err(ManifestError::Empty) if is_list(bytes) => return Ok(Vec::new()),
             manifest => manifest?,
         };

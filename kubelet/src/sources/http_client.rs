@@ -13,14 +13,14 @@ use kubelet_http::{
 use tokio::time;
 use tokio_rustls::rustls::ClientConfig;
 
-/// For a whole request, as upstream.
+/// Deadline of a whole request, as upstream.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// Longest document, as upstream, in bytes.
+/// Maximum length of a document in bytes, as upstream.
 const MAX_LENGTH: usize = 10 << 20;
-/// As many as Go's client follows.
+/// As Go's client.
 const MAX_REDIRECTS: usize = 10;
 
-/// Why a document cannot be had.
+/// Why a document could not be fetched.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FetchError {
     #[error("{0:?} is no http or https URL")]
@@ -45,24 +45,24 @@ pub(super) enum FetchError {
     Deadline,
 }
 
-/// Asks for documents with the same headers.
+/// Fetches documents with the same headers.
 pub(super) struct HttpClient {
     headers: HeaderMap,
-    /// Made when it is first needed.
+    /// Created on first use.
     tls: Option<Arc<ClientConfig>>,
 }
 
 impl HttpClient {
     pub(super) fn new(mut headers: HeaderMap) -> Self {
-        // The URL says it, as with upstream.
+        // The URL determines it, as upstream.
         headers.remove(HOST);
         Self { headers, tls: None }
     }
 
-    /// The document at `url`.
+    /// Fetches the document at `url`.
     ///
     /// # Errors
-    /// It cannot be had, or the status is another one than 200.
+    /// The request failed, or the status is not 200.
     pub(super) async fn get(&mut self, url: &str) -> Result<Bytes, FetchError> {
         time::timeout(DEADLINE, self.follow(url))
             .await
@@ -87,7 +87,8 @@ impl HttpClient {
                 (StatusCode::OK, _) => return read(exchange).await,
                 (_, Some(location)) => {
                     url = url.join(&location).map_err(|_| no_url(&location))?;
-                    // Any of them may be a secret. Who was elsewhere does not get them back.
+                    // Any header may be a secret. A redirect out of the original host's domain
+                    // drops them for good.
                     if !url.is_within(&given_for) {
                         headers.clear();
                     }

@@ -1,4 +1,4 @@
-//! What the manifests of a file or directory say, as of the last scan.
+//! The pods of a manifest file or directory, as of the last scan.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -20,10 +20,10 @@ use tracing::{error, info, warn};
 use super::static_pod::{Origin, static_pod};
 use crate::sources::pod_config::PodSet;
 
-/// Larger files are no manifests.
+/// Maximum size of a manifest in bytes.
 const MAX_LENGTH: u64 = 10 << 20;
 
-/// Why a file gives no pods.
+/// Why a file provides no pods.
 #[derive(Debug, thiserror::Error)]
 enum FileError {
     #[error("cannot read it: {0}")]
@@ -34,34 +34,34 @@ enum FileError {
     Manifest(#[from] ManifestError),
 }
 
-/// The pods of a manifest file or directory, and what is known of each file.
+/// The pods of a manifest file or directory, and the state of each file.
 ///
-/// A file that cannot be read or is invalid keeps the pods that it had when it
-/// was last good: a slip of an editor kills nothing.
+/// An unreadable or invalid file keeps the pods of its last valid content, so that a typo kills no
+/// pods.
 #[derive(Debug)]
 pub(super) struct Manifests {
     path: PathBuf,
     node_name: String,
     files: BTreeMap<PathBuf, File>,
-    /// Whether the path itself could ever be read.
+    /// Whether the path itself was ever readable.
     read: bool,
-    /// What was last said of the path itself, to say it once.
+    /// The last message about the path itself, to log it once.
     said: Option<String>,
-    /// Pods that have lost their name to another file's.
+    /// Files with a pod whose name belongs to another file's, and the message about it.
     shadowed: HashMap<PathBuf, String>,
 }
 
 #[derive(Debug, Default)]
 struct File {
-    /// The file when it was last read.
+    /// The file's signature when it was last read.
     signature: Option<Signature>,
-    /// The pods of its last good content; none when it never was good.
+    /// The pods of its last valid content; none if it was never valid.
     pods: Option<Vec<Arc<Pod>>>,
-    /// What was last said of it, to say it once.
+    /// The last message about the file, to log it once.
     said: Option<String>,
 }
 
-/// Differs when a file's content may differ.
+/// Differs if the file's content may differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Signature {
     device: u64,
@@ -83,9 +83,9 @@ impl Manifests {
         }
     }
 
-    /// Reads what has changed, and tells all pods. The pods of a file that is there again
-    /// after there was nothing of its name (`gone`) end first, as upstream: before all pods it
-    /// tells those without them. A file that is no manifest any more ends nothing.
+    /// Reads changed files, and returns the sets of pods to send. If a file reappeared after its
+    /// name had been gone (`gone`), its pods end first, as upstream: a set without them precedes
+    /// the set of all pods. A file that reappears invalid ends no pods.
     pub(super) fn scan(&mut self, gone: &BTreeSet<OsString>) -> Vec<PodSet> {
         self.read_changes();
         let all = self.pods();
@@ -125,7 +125,7 @@ impl Manifests {
                     file.refresh(&path, &self.node_name);
                 }
             }
-            // Nothing there is something known, as long as it can be told.
+            // A path that does not exist is known to have no pods.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.read = true;
                 self.files.clear();
@@ -148,7 +148,7 @@ impl Manifests {
         }
     }
 
-    /// The pods of all files; of those with the same name the first file's.
+    /// The pods of all files. Of pods with the same name, the first file's is used.
     fn pods(&mut self) -> PodSet {
         let mut complete = self.read;
         let mut owners: HashMap<String, &Path> = HashMap::new();
@@ -211,7 +211,7 @@ impl File {
         if self.signature == Some(signature) {
             return;
         }
-        // Taken before the file is read: what changes meanwhile is read again.
+        // Taken before reading, so that a change meanwhile is read the next time.
         self.signature = Some(signature);
         match read(path, node_name) {
             Ok(pods) => {
@@ -230,7 +230,7 @@ impl File {
         }
     }
 
-    /// Says once what is wrong with the file and what becomes of its pods.
+    /// Logs once what is wrong with the file, and what happens to its pods.
     fn fail(&mut self, path: &Path, fault: &FileError) {
         let message = fault.to_string();
         if self.said.as_ref() == Some(&message) {
@@ -258,8 +258,8 @@ impl Signature {
     }
 }
 
-/// The paths of the manifests: the path itself if it is a file, or what is in
-/// the directory but for names with a leading dot; sorted.
+/// The paths of the manifests, sorted: the path itself if it is a file, or the directory's entries
+/// without a leading dot.
 fn list(path: &Path) -> io::Result<Vec<PathBuf>> {
     if !fs::metadata(path)?.is_dir() {
         return Ok(vec![path.to_owned()]);
@@ -285,7 +285,7 @@ fn read(path: &Path, node_name: &str) -> Result<Vec<Arc<Pod>>, FileError> {
         return Err(FileError::TooLarge);
     }
     let manifest = decode(&bytes)?;
-    // Told of invalid manifests too: an unknown field is often the wanted one.
+    // Logged for invalid manifests too: an unknown field is often a misspelt one that is missing.
     for warning in &manifest.warnings {
         warn!(file = %path.display(), "{warning}");
     }

@@ -1,5 +1,4 @@
-//! The mux: each source tells the whole set of pods that it knows, and the
-//! kubelet hears what changed.
+//! The mux: each source sends its complete set of pods, and the kubelet receives the changes.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, btree_map::Entry},
@@ -19,16 +18,15 @@ use tracing::warn;
 
 use super::update::{PodOperation, PodUpdate, Source};
 
-/// Updates that may wait for the kubelet before a source has to.
+/// Capacity of the channel of updates; sources wait while it is full.
 const UPDATES: usize = 50;
 
-/// Annotations that the kubelet sets itself: no news when they differ.
+/// Annotations that the kubelet sets itself; ignored in comparisons.
 const LOCAL_ANNOTATIONS: [&str; 3] = [CONFIG_SOURCE, CONFIG_SEEN, CONFIG_MIRROR];
 
 /// Merges the sources' pods into one ordered stream of changes.
 ///
-/// Invariant: what was sent to the stream and never removed again is what the
-/// sources said last.
+/// Invariant: the pods that were sent and not removed again are those of the sources' last sets.
 #[derive(Clone, Debug)]
 pub struct PodConfig {
     shared: Arc<Shared>,
@@ -37,7 +35,7 @@ pub struct PodConfig {
 #[derive(Debug)]
 struct Shared {
     updates: mpsc::Sender<PodUpdate>,
-    /// Held while a set is merged and its updates are sent: they stay in order.
+    /// Locked while a set is merged and its updates are sent, to keep their order.
     sources: Mutex<HashMap<Source, BTreeMap<PodUid, Arc<Pod>>>>,
     seen: parking_lot::Mutex<SeenSources>,
     all_seen: AtomicBool,
@@ -49,24 +47,23 @@ struct SeenSources {
     complete: HashSet<Source>,
 }
 
-/// The handle by which one source tells its pods.
+/// The handle through which one source sends its pods.
 #[derive(Clone, Debug)]
 pub struct SourceHandle {
     source: Source,
     shared: Arc<Shared>,
 }
 
-/// All pods of a source, as it knows them now.
+/// The current set of pods of a source.
 #[derive(Clone, Debug, Default)]
 pub struct PodSet {
     /// The pods.
     pub pods: Vec<Arc<Pod>>,
-    /// Whether there can be no others. A source that cannot read some of its
-    /// pods, and never could, does not know what they are.
+    /// Whether these are all pods. False if a source has never been able to read some of its pods.
     pub complete: bool,
 }
 
-/// The kubelet that listened to the stream has gone.
+/// The receiver of the stream is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("nobody listens to the pods of the sources any more")]
 pub struct Closed;
@@ -93,12 +90,11 @@ impl PodConfig {
         }
     }
 
-    /// Whether every source has told its complete set once, and the stream's
-    /// receiver has taken what came of it. Only then is a pod that runs and that
-    /// nobody told of a pod that should not run.
+    /// Whether every source has sent its complete set once, and the receiver has taken all
+    /// resulting updates. Only then is a running pod without a source an orphan.
     ///
-    /// True for good once it is true. Asked from the task that receives, it
-    /// speaks of updates that this task has taken.
+    /// Stays true once it is true. When the receiving task calls it, the updates are those that
+    /// this task has taken.
     pub fn seen_all_sources(&self) -> bool {
         let shared = &self.shared;
         if shared.all_seen.load(Ordering::Acquire) {
@@ -117,17 +113,17 @@ impl PodConfig {
 }
 
 impl SourceHandle {
-    /// Replaces what the source told before, and sends what differs.
+    /// Replaces the source's previous set, and sends the differences.
     ///
     /// # Errors
-    /// Nobody receives any more: the source can stop.
+    /// The receiver is gone: the source can stop.
     pub async fn set(&self, set: PodSet) -> Result<(), Closed> {
         let mut sources = self.shared.sources.lock().await;
         let pods = sources.entry(self.source).or_default();
         let changes = merge(pods, set.pods, self.source);
         let first_complete =
             set.complete && !self.shared.seen.lock().complete.contains(&self.source);
-        // The receiver hears of a source's first set even if it is empty.
+        // The receiver is notified of a source's first complete set even if it is empty.
         let say_nothing = changes.iter().all(|(_, pods)| pods.is_empty());
         if first_complete && say_nothing {
             self.send(PodOperation::Add, Vec::new()).await?;
@@ -139,11 +135,11 @@ impl SourceHandle {
         Ok(())
     }
 
-    /// Tells pods that the source had, and of which it does not say yet whether it still
-    /// has them. It is not complete by that: the next set takes their place.
+    /// Adds pods that the source had earlier, before it has confirmed them. The source is not
+    /// complete then: its next set replaces them.
     ///
     /// # Errors
-    /// Nobody receives any more: the source can stop.
+    /// The receiver is gone: the source can stop.
     pub async fn restore(&self, told: Vec<Arc<Pod>>) -> Result<(), Closed> {
         let mut sources = self.shared.sources.lock().await;
         let pods = sources.entry(self.source).or_default();
@@ -159,11 +155,11 @@ impl SourceHandle {
         self.send(PodOperation::Restore, restored.added).await
     }
 
-    /// Takes one pod away and puts another one in, or as it is now, beside what the
-    /// source told before; and sends what differs.
+    /// Removes one pod and adds or updates another one in the source's set, and sends the
+    /// differences.
     ///
     /// # Errors
-    /// Nobody receives any more: the source can stop.
+    /// The receiver is gone: the source can stop.
     pub async fn change(&self, gone: Option<&PodUid>, put: Option<Arc<Pod>>) -> Result<(), Closed> {
         let mut sources = self.shared.sources.lock().await;
         let pods = sources.entry(self.source).or_default();
@@ -200,7 +196,7 @@ impl SourceHandle {
 
 type Changes = [(PodOperation, Vec<Arc<Pod>>); 5];
 
-/// What a source told that is not as before.
+/// The differences between two sets of a source.
 #[derive(Default)]
 struct Differences {
     removed: Vec<Arc<Pod>>,
@@ -211,7 +207,7 @@ struct Differences {
 }
 
 impl Differences {
-    /// Notes what became of a pod, and returns it as it is kept.
+    /// Records the change of a pod, and returns the pod to store.
     fn take(&mut self, before: Option<Arc<Pod>>, pod: Arc<Pod>, source: Source) -> Arc<Pod> {
         let Some(before) = before else {
             let pod = annotated(pod, source, &clock::now().to_string());
@@ -232,7 +228,7 @@ impl Differences {
         pod
     }
 
-    /// In the order in which they must be told.
+    /// In the order in which they must be sent.
     fn in_order(self) -> Changes {
         [
             (PodOperation::Remove, self.removed),
@@ -244,8 +240,8 @@ impl Differences {
     }
 }
 
-/// Makes `known` what `told` is, and returns the differences in the order in
-/// which they must be told.
+/// Replaces `known` with `told`, and returns the differences in the order in which they must be
+/// sent.
 fn merge(known: &mut BTreeMap<PodUid, Arc<Pod>>, told: Vec<Arc<Pod>>, source: Source) -> Changes {
     let mut differences = Differences::default();
     let mut now = BTreeMap::new();
@@ -268,7 +264,7 @@ fn merge(known: &mut BTreeMap<PodUid, Arc<Pod>>, told: Vec<Arc<Pod>>, source: So
     differences.in_order()
 }
 
-/// What happened to a pod between two tellings.
+/// The change of a pod between two sets.
 fn change(before: &Pod, after: &Pod) -> Option<PodOperation> {
     let (old, new) = (&before.metadata, &after.metadata);
     let same = before.spec == after.spec
@@ -287,13 +283,12 @@ fn change(before: &Pod, after: &Pod) -> Option<PodOperation> {
     }
 }
 
-/// Whether a pod that was restored is told by the API server itself, which alone gives
-/// versions.
+/// Whether the API server now sends a pod that was restored. Only its pods have a resource version.
 fn is_first_told(before: &Pod, after: &Pod) -> bool {
     before.metadata.resource_version.is_none() && after.metadata.resource_version.is_some()
 }
 
-/// A pod's annotations but for the kubelet's.
+/// A pod's annotations without the kubelet's own.
 fn own_annotations(pod: &Pod) -> impl Iterator<Item = (&String, &String)> {
     pod.metadata
         .annotations
@@ -302,7 +297,7 @@ fn own_annotations(pod: &Pod) -> impl Iterator<Item = (&String, &String)> {
         .filter(|(key, _)| !LOCAL_ANNOTATIONS.contains(&key.as_str()))
 }
 
-/// The pod with the annotations that say where it is from and since when.
+/// The pod with annotations of its source and of when it was first seen.
 fn annotated(mut pod: Arc<Pod>, source: Source, seen: &str) -> Arc<Pod> {
     let annotations = Arc::make_mut(&mut pod)
         .metadata

@@ -1,5 +1,5 @@
-//! Static pods: pods without an API server, who get their identity from their
-//! manifest, its place and the node.
+//! Static pods: pods without an API server. Their identity is derived from the manifest, its
+//! location and the node.
 
 use std::{io, path::Path};
 
@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 /// Hexadecimal digits of a static pod's UID.
 const UID_DIGITS: usize = 32;
 
-/// Where the manifest of a static pod is.
+/// The location of a static pod's manifest.
 #[derive(Clone, Copy, Debug)]
 pub enum Origin<'a> {
     /// A file on this node.
@@ -24,14 +24,13 @@ pub enum Origin<'a> {
     Url(&'a str),
 }
 
-/// Makes a static pod of one that a manifest describes: its UID, name, namespace
-/// and node, the defaults that it lacks.
+/// Completes a static pod from a manifest: sets its UID, name, namespace and node, and defaults.
 ///
-/// The UID follows from what is written, not from the defaults, so that a later
-/// kubelet with other defaults does not replace running pods.
+/// The UID is computed before defaulting, so that a later kubelet with other defaults does not
+/// replace running pods.
 ///
 /// # Errors
-/// Everything that is wrong with the pod.
+/// All validation errors of the pod.
 pub fn static_pod(mut pod: Pod, origin: Origin<'_>, node_name: &str) -> Result<Pod, ManifestError> {
     let uid = match pod.metadata.uid.take().filter(|uid| !uid.is_empty()) {
         Some(uid) => uid,
@@ -78,7 +77,7 @@ pub fn static_pod(mut pod: Pod, origin: Origin<'_>, node_name: &str) -> Result<P
     }
 }
 
-/// A static pod is not evicted for its node's troubles.
+/// Prevents eviction by taints: a static pod tolerates every `NoExecute` taint.
 fn tolerate(tolerations: &mut Vec<Toleration>) {
     let any = Toleration {
         operator: Some("Exists".to_owned()),

@@ -4,8 +4,7 @@ use std::{fmt, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
 
-/// Where a pod was read from. The value of the `kubernetes.io/config.source`
-/// annotation.
+/// The source of a pod. The value of the `kubernetes.io/config.source` annotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
     /// A file or directory of manifests.
@@ -17,7 +16,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// The source's name as annotations and logs have it.
+    /// The source's name in annotations and logs.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::File => "file",
@@ -33,32 +32,31 @@ impl fmt::Display for Source {
     }
 }
 
-/// What happened to the pods of an update.
+/// The operation of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PodOperation {
     /// New at their source.
     Add,
-    /// Told by what the kubelet kept of their source, which does not answer. Told again
-    /// when it does.
+    /// Restored from the checkpoint, because their source does not respond. Sent again once it
+    /// does.
     Restore,
-    /// Changed in what the kubelet acts on: spec, labels, annotations, deletion.
+    /// Changed in spec, labels, annotations or deletion, which the kubelet acts on.
     Update,
-    /// Marked for graceful deletion: the pod carries a deletion timestamp.
+    /// Marked for graceful deletion: the pod has a deletion timestamp.
     Delete,
-    /// Gone from their source.
+    /// Removed from their source.
     Remove,
-    /// Changed in nothing but the status that the source holds.
+    /// Only the status at the source changed, or the API server now sends a restored pod itself.
     Reconcile,
 }
 
-/// Pods of one source that the same thing happened to.
+/// Pods of one source with the same operation.
 #[derive(Clone, Debug)]
 pub struct PodUpdate {
-    /// The pods, each as its source has it now (for [`PodOperation::Remove`]:
-    /// had it last).
+    /// The pods, as the source has them now (for [`PodOperation::Remove`]: as it had them last).
     pub pods: Vec<Arc<Pod>>,
-    /// What happened to them.
+    /// The operation.
     pub operation: PodOperation,
-    /// Where they come from.
+    /// The source.
     pub source: Source,
 }

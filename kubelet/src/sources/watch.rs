@@ -1,4 +1,4 @@
-//! Being woken when something in a directory changes.
+//! Notification of changes in a directory.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -10,16 +10,16 @@ use std::{
 use futures::StreamExt;
 use inotify::{Event, EventMask, EventStream, Inotify, WatchMask};
 
-/// A handful of events at a time; more wait in the kernel.
+/// Buffer for a few events; more of them wait in the kernel.
 const BUFFER: usize = 1024;
 
-/// An inotify watch of the directory that holds the manifests.
+/// An inotify watch of the directory of the manifests.
 ///
-/// Writers are waited for until they close: half a file is no news.
+/// Reports a file once its writer closes it, so that no partial file is read.
 pub(super) struct Watch {
     dir: PathBuf,
     identity: (u64, u64),
-    /// The one name that matters, when the manifest path is a file.
+    /// The file name to watch, if the manifest path is a file.
     only: Option<OsString>,
     events: EventStream<[u8; BUFFER]>,
 }
@@ -28,9 +28,9 @@ pub(super) struct Watch {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Change {
     Something,
-    /// There was nothing of this name for a moment at least.
+    /// This name was gone, at least for a moment.
     Gone(OsString),
-    /// The watch is over: the directory itself is gone, or is elsewhere.
+    /// The watch is invalid: the directory itself was removed or moved.
     End,
 }
 
@@ -49,8 +49,7 @@ impl Change {
 }
 
 impl Watch {
-    /// Watches `path` if it is a directory, or else for changes of that one name
-    /// in its parent.
+    /// Watches `path` if it is a directory, and otherwise that name in its parent directory.
     ///
     /// # Errors
     /// The directory is missing or cannot be watched.
@@ -108,14 +107,14 @@ impl Watch {
         named && !(event.mask.contains(EventMask::CREATE) && self.is_being_written(name.as_ref()))
     }
 
-    /// Whether a new name is a new file, not a link: its writer is still to close it.
+    /// Whether a new name is a new file rather than a link: its writer has yet to close it.
     fn is_being_written(&self, name: &OsStr) -> bool {
         fs::symlink_metadata(self.dir.join(name))
             .is_ok_and(|metadata| metadata.is_file() && metadata.nlink() == 1)
     }
 
-    /// Whether `path` would still be watched by this watch: it is not when a
-    /// directory or link was put in its place.
+    /// Whether the watch is still valid for `path`. It is not once another directory or link was
+    /// put in its place.
     pub(super) fn is_current(&self, path: &Path) -> bool {
         path.is_dir() == self.only.is_none()
             && identity(&self.dir).is_ok_and(|now| now == self.identity)

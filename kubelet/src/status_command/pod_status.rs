@@ -1,26 +1,26 @@
-//! A pod in a few words, as kubectl says it.
+//! Summarises a pod's status like kubectl.
 
 use k8s_openapi::{
     api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodSpec, PodStatus},
     jiff::Timestamp,
 };
 
-/// What a line about a pod says.
+/// The summary of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Summary {
-    /// Containers that are ready, sidecars included.
+    /// Ready containers, sidecars included.
     pub ready: usize,
-    /// Containers that should be.
+    /// All containers, sidecars included.
     pub total: usize,
-    /// The phase, or why the pod is not what it should be.
+    /// The phase, or why the pod is not as it should be.
     pub status: String,
-    /// Restarts of its containers together.
+    /// Total restarts of its containers.
     pub restarts: i32,
     /// When a container last ended before a restart.
     pub last_restart: Option<Timestamp>,
 }
 
-/// Sums a pod up.
+/// Summarises a pod.
 pub(super) fn summary(pod: &Pod) -> Summary {
     let no_spec = PodSpec::default();
     let spec = pod.spec.as_ref().unwrap_or(&no_spec);
@@ -57,7 +57,7 @@ pub(super) fn summary(pod: &Pod) -> Summary {
     summary
 }
 
-/// Takes in the init containers. Whether the pod is still at one of them.
+/// Adds the init containers. Returns whether the pod is still initialising.
 fn summarize_init(spec: &PodSpec, status: &PodStatus, summary: &mut Summary) -> bool {
     let init_containers = spec.init_containers.as_deref().unwrap_or_default();
     let mut of_sidecars = (0, None);
@@ -97,7 +97,7 @@ fn summarize_init(spec: &PodSpec, status: &PodStatus, summary: &mut Summary) -> 
             true
         }
         None => {
-            // Init containers that are through have no more restarts to tell of.
+            // Restarts of completed init containers do not count any more.
             (summary.restarts, summary.last_restart) = of_sidecars;
             false
         }

@@ -1,4 +1,4 @@
-//! The table of pods, and times in it.
+//! The table of pods.
 
 use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
 use kubelet_pod_spec::identity::{self, CONFIG_SEEN, CONFIG_SOURCE};
@@ -15,10 +15,10 @@ const COLUMNS: [&str; 7] = [
     "AGE",
 ];
 const WIDE_COLUMNS: [&str; 3] = ["NODE", "SOURCE", "UID"];
-/// Blanks between columns.
+/// Spaces between columns.
 const GAP: usize = 3;
 
-/// The pods as a table, by namespace and name.
+/// The pods as a table, sorted by namespace and name.
 pub(super) fn table(pods: &mut [Pod], wide: bool, now: Timestamp) -> String {
     if pods.is_empty() {
         return "No pods found.\n".to_owned();
@@ -87,8 +87,8 @@ fn row(pod: &Pod, wide: bool, now: Timestamp) -> Vec<String> {
     row
 }
 
-/// Since when there is the pod: static pods have no creation time, but the
-/// kubelet knows when it started them and when it first saw them.
+/// When the pod came into existence. Static pods have no creation time, but the kubelet knows when
+/// it started them and when it first saw them.
 fn since(pod: &Pod) -> Option<Timestamp> {
     let created = pod.metadata.creation_timestamp.as_ref();
     let started = pod
@@ -101,7 +101,7 @@ fn since(pod: &Pod) -> Option<Timestamp> {
         .or_else(|| identity::annotation(pod, CONFIG_SEEN)?.parse().ok())
 }
 
-/// A span of seconds in at most two units, as kubectl has it.
+/// A duration in seconds, in at most two units, as kubectl.
 fn human(seconds: i64) -> String {
     let two = |big: i64, big_unit: char, small: i64, small_unit: char| {
         if small == 0 {

@@ -1,4 +1,4 @@
-//! What the sync loop hears of, each kind in its turn.
+//! The inputs of the sync loop, in round-robin order.
 
 use std::{
     future::poll_fn,
@@ -10,28 +10,28 @@ use tokio::sync::mpsc;
 
 use crate::{pleg::PodLifecycleEvent, sources::update::PodUpdate};
 
-/// Kinds of news.
+/// Number of kinds of input.
 const KINDS: usize = 3;
 
-/// One thing to hear of.
+/// One input.
 #[derive(Debug)]
 pub(crate) enum News {
     /// Pods changed at their source.
     Update(PodUpdate),
-    /// A probe of the pod found something else than before.
+    /// The result of a probe of the pod changed.
     Probe(PodUid),
-    /// Something of the pod changed in the runtime.
+    /// The pod changed in the runtime.
     Event(PodLifecycleEvent),
 }
 
-/// Where the news come from. However many there are of one kind, the next of another kind
-/// waits for one of them at most: a flood of updates starves neither probes nor events.
+/// Receives the inputs. The kinds take turns, so that a flood of updates starves neither probes nor
+/// events.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     updates: mpsc::Receiver<PodUpdate>,
     probes: mpsc::Receiver<PodUid>,
     events: mpsc::Receiver<PodLifecycleEvent>,
-    /// The kind that is asked for first.
+    /// The kind to poll first.
     turn: usize,
 }
 
@@ -49,7 +49,7 @@ impl Inbox {
         }
     }
 
-    /// The next of the news. Never returns when every source has ended.
+    /// The next input. Never returns once every channel is closed.
     pub(super) async fn next(&mut self) -> News {
         poll_fn(|context| {
             for after in 0..KINDS {
@@ -64,7 +64,7 @@ impl Inbox {
         .await
     }
 
-    /// The next event alone. Never returns when their source has ended.
+    /// The next pod lifecycle event only. Never returns once its channel is closed.
     pub(super) async fn next_event(&mut self) -> PodLifecycleEvent {
         match self.events.recv().await {
             Some(event) => event,
@@ -127,7 +127,7 @@ mod tests {
             kinds,
             ["update", "probe", "event", "update", "probe", "update"]
         );
-        // A source that has ended is not waited for.
+        // A closed channel is skipped.
         drop(updates_in);
         drop(probes_in);
         let mut left = 0;

@@ -1,14 +1,14 @@
-//! Sees that the sync loop comes round.
+//! Health of the sync loop.
 
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// A loop that did not come round for so long hangs, as upstream.
+/// A loop without an iteration for longer than this hangs, as upstream.
 const HEALTH_THRESHOLD: Duration = Duration::from_secs(120);
 
-/// When the loop last came round, and what it waits for.
+/// The time of the last iteration, and what the loop waits for.
 #[derive(Debug, Default)]
 pub(crate) struct LoopMonitor(Mutex<Seen>);
 
@@ -19,7 +19,7 @@ struct Seen {
 }
 
 impl LoopMonitor {
-    /// The loop comes round.
+    /// An iteration of the loop begins.
     pub(super) fn tick(&self) {
         *self.0.lock() = Seen {
             last: Some(Instant::now()),
@@ -27,13 +27,13 @@ impl LoopMonitor {
         };
     }
 
-    /// The loop takes nothing, for this reason.
+    /// The loop pauses for this reason.
     pub(super) fn waits_for(&self, why: &str) {
         self.0.lock().waits_for = Some(why.to_owned());
     }
 
     /// # Errors
-    /// For people: for how long it did not come round, and why if that is known.
+    /// A message with the time since the last iteration, and the reason if that is known.
     pub(crate) fn healthy(&self) -> Result<(), String> {
         let seen = self.0.lock();
         let Some(last) = seen.last else {

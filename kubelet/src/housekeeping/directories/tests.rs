@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 
-/// A kubelet's directories, of which those of the pod `live` are to stay.
+/// The directories of a kubelet. Those of the pod `live` are kept.
 struct Node {
     _root: tempfile::TempDir,
     node: Arc<LocalNode>,
@@ -67,7 +67,7 @@ fn make(dir: &Path) {
     std::fs::create_dir_all(dir).unwrap();
 }
 
-/// Waits for others to remove it.
+/// Waits until another task has removed it.
 async fn is_removed(dir: &Path) {
     while dir.exists() {
         sleep(Duration::from_millis(1)).await;
@@ -102,7 +102,7 @@ async fn directories_of_gone_pods_are_removed() {
     assert_eq!(logs, ["not-ours", "ns_a_live"]);
 }
 
-/// A plugin whose volumes are on a server that does not answer.
+/// A plugin whose volumes are on a server that does not respond.
 #[derive(Debug)]
 struct Hung(Arc<Mutex<mpsc::Receiver<()>>>);
 
@@ -201,7 +201,7 @@ async fn a_directory_is_cleaned_by_one_task_at_a_time() {
 
 #[tokio::test]
 async fn a_pod_that_comes_back_at_any_time_loses_nothing() {
-    // It is asked for at the look, before its volumes are given back, and after that.
+    // `keep` is called in the scan, before the volumes are released, and after that.
     for back_at in [2, 3] {
         let node = Node::new();
         let plugin = Arc::new(Hung(Arc::new(Mutex::new(mpsc::channel().1))));
