@@ -1,5 +1,5 @@
-//! Files that somebody else names or writes: read without waiting for anybody, and up to a
-//! bound.
+//! Bounded reads of files whose path or content is controlled by others: no waiting on FIFOs, and a
+//! size limit.
 
 use std::{
     fs::File,
@@ -9,12 +9,12 @@ use std::{
 
 use rustix::fs::{Mode, OFlags, open};
 
-/// All of a regular file of `limit` bytes at most. Blocks as long as the disk does.
+/// Reads a regular file of at most `limit` bytes. Blocks for disk I/O.
 ///
 /// # Errors
-/// Those of the system; `InvalidInput` for what is no regular file, and `FileTooLarge`.
+/// Those of the system; `InvalidInput` if it is not a regular file, and `FileTooLarge`.
 pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-    // A FIFO would be waited for at the open.
+    // Without `NONBLOCK`, opening a FIFO would block.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = File::from(open(path, flags, Mode::empty())?);
     if !file.metadata()?.is_file() {
@@ -30,7 +30,7 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// [`read`] on a thread that may block.
+/// [`read`] on the blocking thread pool.
 ///
 /// # Errors
 /// Those of [`read`].

@@ -1,5 +1,5 @@
-//! What the shim must know after a restart and the engine cannot remember for it: one
-//! small file an object, replaced atomically, with a checksum in its first line.
+//! State that the shim needs after a restart and that the engine cannot store. Each object has one
+//! small file, replaced atomically, with a checksum in its first line.
 
 use std::{
     fmt::Debug,
@@ -12,7 +12,7 @@ use std::{
 use serde::{Serialize, de::DeserializeOwned};
 use sha2::{Digest as _, Sha256};
 
-/// Suffix of a checkpoint, and of one that is being written.
+/// The suffixes of a checkpoint file and of the temporary file that replaces it.
 const SUFFIX: &str = ".json";
 const NEW_SUFFIX: &str = ".new";
 
@@ -25,7 +25,7 @@ pub struct CheckpointError {
     source: io::Error,
 }
 
-/// The checkpoints of one kind, by the id of the object that each is of.
+/// The checkpoints of one kind, keyed by object id.
 #[derive(Debug)]
 pub struct Checkpoints<T> {
     directory: PathBuf,
@@ -33,7 +33,7 @@ pub struct Checkpoints<T> {
 }
 
 impl<T: Serialize + DeserializeOwned> Checkpoints<T> {
-    /// Those in `directory`, which is made with the first one.
+    /// Creates the store in `directory`, which is created with the first checkpoint.
     pub fn new(directory: PathBuf) -> Self {
         Self {
             directory,
@@ -41,7 +41,8 @@ impl<T: Serialize + DeserializeOwned> Checkpoints<T> {
         }
     }
 
-    /// What was saved for `id`. A file that cannot be used costs a warning and is removed.
+    /// Loads the state of `id`. An unusable file is logged as a warning; a corrupt one is also
+    /// removed.
     pub fn load(&self, id: &str) -> Option<T> {
         let path = self.path(id);
         let text = match fs::read_to_string(&path) {
@@ -60,20 +61,19 @@ impl<T: Serialize + DeserializeOwned> Checkpoints<T> {
         found
     }
 
-    /// Saves `state` for `id`, in place of what was saved before; it is on disk when this
-    /// returns.
+    /// Saves the state of `id`, replacing the previous one; it is on disk when this returns.
     ///
     /// # Errors
-    /// [`CheckpointError`]; what was saved before stays.
+    /// [`CheckpointError`]; the previous state is kept.
     pub fn save(&self, id: &str, state: &T) -> Result<(), CheckpointError> {
         self.replace(id, state, File::sync_data)
     }
 
-    /// Saves `state` for `id` as [`Checkpoints::save`] does, but leaves it to the system when
-    /// it is on disk: a crash of the node may lose it.
+    /// Saves `state` for `id` like [`Checkpoints::save`], but without a sync to disk: a crash of
+    /// the node may lose it.
     ///
     /// # Errors
-    /// [`CheckpointError`]; what was saved before stays.
+    /// [`CheckpointError`]; the previous state is kept.
     pub fn note(&self, id: &str, state: &T) -> Result<(), CheckpointError> {
         self.replace(id, state, |_| Ok(()))
     }
@@ -113,7 +113,7 @@ impl<T: Serialize + DeserializeOwned> Checkpoints<T> {
         fs::rename(&new, path)
     }
 
-    /// Removes what was saved for `id`, if anything was.
+    /// Removes the state of `id`, if any.
     pub fn remove(&self, id: &str) {
         let path = self.path(id);
         match fs::remove_file(&path) {
@@ -124,8 +124,7 @@ impl<T: Serialize + DeserializeOwned> Checkpoints<T> {
         }
     }
 
-    /// Removes every checkpoint but those of ids that `is_live` knows, and what a crash
-    /// left half-written.
+    /// Removes the checkpoints of ids that are not `is_live`, and temporary files left by a crash.
     pub fn retain(&self, is_live: impl Fn(&str) -> bool) {
         let Ok(entries) = fs::read_dir(&self.directory) else {
             return;

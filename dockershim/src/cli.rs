@@ -1,4 +1,5 @@
-//! The flags. Names, and defaults where they make sense here, are cri-dockerd's.
+//! The command-line flags. Their names are cri-dockerd's, and so are the defaults that make sense
+//! here.
 
 use std::path::PathBuf;
 
@@ -164,7 +165,7 @@ pub struct Cli {
     pub buildinfo: bool,
 }
 
-/// What the binary can do beside serving CRI.
+/// Subcommands; without one, the shim serves CRI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Subcommand)]
 pub enum Command {
     /// Checks whether this node has what the shim needs, and says what to do about what is
@@ -172,7 +173,7 @@ pub enum Command {
     Doctor,
 }
 
-/// How this binary was built, for people.
+/// The build information that `--buildinfo` prints.
 pub fn build_info() -> String {
     format!(
         "dockershim {} ({} {}, CRI v1, Docker Engine API {}.{} or newer)",

@@ -1,4 +1,4 @@
-//! The flags, checked: a bad value names its flag and what is allowed.
+//! The validated flags. The error for a bad value names the flag and the allowed values.
 
 mod docker_endpoint;
 mod log;
@@ -31,49 +31,49 @@ use crate::{
     security::Clamp,
 };
 
-/// What the shim runs by.
+/// The shim's configuration.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// The CRI socket.
     pub listen: Listen,
     /// The Docker engine.
     pub docker_endpoint: Endpoint,
-    /// Who gives pods their network.
+    /// The provider of the pod network.
     pub network_plugin: NetworkPlugin,
-    /// How a pod on the engine's own bridge reaches itself.
+    /// Hairpin mode for pods on the engine's own bridge.
     pub hairpin_mode: HairpinMode,
-    /// The ranges of pods' addresses, until the kubelet says others.
+    /// The pod address ranges, until the kubelet sets others.
     pub pod_cidrs: Vec<String>,
-    /// The image of every sandbox, as it was written.
+    /// The sandbox image, as given in the flag.
     pub pod_infra_container_image: String,
-    /// The same, normalised.
+    /// The sandbox image, normalised.
     pub pause_reference: Reference,
-    /// A pull that makes no progress for this long is given up.
+    /// A pull without progress for this long is cancelled.
     pub image_pull_progress_deadline: Duration,
     /// When a negative `oom_score_adj` is raised.
     pub clamp_oom_score_adj: Clamp,
-    /// The format of the logs of containers that are created.
+    /// The log format of new containers.
     pub log_format: LogFormat,
-    /// Where the engine logs containers that are created.
+    /// The engine's log destination of new containers.
     pub log_driver: LogDriver,
-    /// What the engine's json-file keeps of a log in CRI's format.
+    /// How much of a log the engine's json-file driver keeps for logs in CRI's format.
     pub engine_log: EngineLog,
-    /// Where the shim keeps what the engine cannot remember.
+    /// The directory for state that the engine cannot store.
     pub root_directory: PathBuf,
     /// The streaming server.
     pub streaming: cri_streaming::Config,
-    /// Where metrics and health are served; without it nothing is measured.
+    /// The address of the metrics and health endpoints; without it, nothing is measured.
     pub metrics_bind_addr: Option<SocketAddr>,
-    /// What is logged.
+    /// The log level.
     pub log_level: LevelFilter,
 }
 
-/// Where CRI is served.
+/// The CRI socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Listen {
-    /// On a socket that the shim makes.
+    /// A socket that the shim creates.
     Unix(PathBuf),
-    /// On the socket that systemd hands over.
+    /// A socket passed by systemd.
     Activated,
 }
 
@@ -86,10 +86,10 @@ impl fmt::Display for Listen {
     }
 }
 
-/// Who gives pods their network.
+/// The provider of the pod network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NetworkPlugin {
-    /// The engine's own bridge.
+    /// The CNI plugins in these directories.
     Docker,
     /// The plugins in these directories.
     Cni(Directories),
@@ -104,7 +104,7 @@ impl fmt::Display for NetworkPlugin {
     }
 }
 
-/// A flag whose value cannot be.
+/// A flag with an invalid value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("--{flag}: {reason}")]
 pub struct ConfigError {
@@ -163,7 +163,7 @@ impl TryFrom<&Cli> for Config {
     }
 }
 
-/// The engine, with the certificates that the flags or the environment name.
+/// The engine's endpoint, with the certificates from the flags or the environment.
 pub(crate) fn read_docker_endpoint(cli: &Cli) -> Result<Endpoint, ConfigError> {
     docker_endpoint::read(&cli.docker_endpoint, &cli.docker_cert_path, |name| {
         std::env::var_os(name)
@@ -186,7 +186,7 @@ pub(crate) fn parse_listen(endpoint: &str) -> Result<Listen, String> {
     }
 }
 
-/// An address as Go's `net.Listen` takes it: without a host, all of them.
+/// Parses an address like Go's `net.Listen`: without a host, it means all addresses.
 pub(crate) fn parse_bind(text: &str) -> Result<SocketAddr, String> {
     let allowed = "allowed: <host>:<port>, [<IPv6 address>]:<port>, :<port>";
     let address = match text.strip_prefix(':') {
@@ -229,7 +229,7 @@ fn read_tls(cli: &Cli) -> Result<Option<Arc<rustls::ServerConfig>>, ConfigError>
 fn read_network(cli: &Cli) -> Result<NetworkPlugin, ConfigError> {
     let bad = |flag, reason| Err(ConfigError { flag, reason });
     match &*cli.network_plugin {
-        // cri-dockerd's no-op plugin leaves pods on the engine's own bridge.
+        // cri-dockerd's no-op plugin (`""`) leaves pods on the engine's own bridge.
         "docker" | "" => return Ok(NetworkPlugin::Docker),
         "cni" => {}
         other => {
@@ -290,7 +290,7 @@ fn parse_progress(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A duration as Go writes them: `1m30s`, `500ms`, `1.5h`.
+/// Parses a duration in Go's notation: `1m30s`, `500ms`, `1.5h`.
 fn parse_duration(text: &str) -> Result<Duration, String> {
     let bad = || format!("{text:?} is no duration, such as 1m30s; allowed units: h, m, s, ms, us");
     let mut rest = text;
@@ -432,7 +432,7 @@ mod tests {
         let log = config(&[]).unwrap().engine_log;
         assert_eq!((log.max_size.as_str(), log.max_file), ("32m", 50));
         let size: u64 = log.max_size.strip_suffix('m').unwrap().parse().unwrap();
-        // The newest file may have just been begun.
+        // The newest file may be almost empty.
         let kept = size * 1_000_000 * u64::from(log.max_file - 1);
         let line = 50;
         let entry = r#"{"log":"\n","stream":"stdout","time":"2026-01-02T03:04:05.123456789Z"}"#;

@@ -1,4 +1,4 @@
-//! What a verb can fail with, and the one mapping from it to gRPC codes.
+//! The errors of CRI verbs, and their mapping to gRPC codes.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -12,99 +12,99 @@ use crate::{
     network::cni::CniError,
 };
 
-/// Why a CRI verb failed. The message names the object and the reason; the gRPC
-/// code comes from [`Error::code`].
+/// Why a CRI verb failed. The message names the object and the reason; [`Error::code`] gives the
+/// gRPC code.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A field of the request cannot be right, whatever the state of the node.
+    /// A field of the request is invalid, regardless of the node's state.
     #[error("{field}: {reason}")]
     InvalidArgument {
-        /// Path of the field in the request, in protobuf names.
+        /// The field's path in the request, in protobuf names.
         field: String,
-        /// What is wrong with it.
+        /// What is wrong with the field.
         reason: String,
     },
-    /// The request asks for something that this runtime cannot give.
+    /// The request asks for something that this runtime does not support.
     #[error("{field}: {reason}")]
     Unsupported {
-        /// Path of the field in the request, in protobuf names.
+        /// The field's path in the request, in protobuf names.
         field: String,
-        /// What is missing.
+        /// What is not supported.
         reason: String,
     },
-    /// No such object.
+    /// The object does not exist.
     #[error("no such {kind}: {id:?}")]
     NotFound {
         /// `sandbox`, `container` or `image`.
         kind: &'static str,
-        /// The identifier that was asked for.
+        /// The requested identifier.
         id: String,
     },
-    /// A short id that fits several objects.
+    /// A short id matches several objects.
     #[error("{kind} id {id:?} fits more than one")]
     Ambiguous {
         /// `sandbox`, `container` or `image`.
         kind: &'static str,
-        /// The prefix that was asked for.
+        /// The requested prefix.
         id: String,
     },
-    /// The object is there already, or is being made by another request.
+    /// The object exists already, or another request is creating it.
     #[error("{0}")]
     AlreadyExists(String),
-    /// Another request works on the same object.
+    /// Another request is working on the same object.
     #[error("{0}")]
     Busy(String),
-    /// The object is in a state in which this cannot be done.
+    /// The object's state does not allow the operation.
     #[error("{0}")]
     FailedPrecondition(String),
-    /// The shim has not seen the engine's containers yet.
+    /// The shim has not read the engine's containers yet.
     #[error("{0}")]
     NotSynced(String),
-    /// The work did not end in time.
+    /// The operation did not finish in time.
     #[error("{action} {object}: not finished within {limit:?}")]
     Deadline {
-        /// What was attempted.
+        /// The operation.
         action: &'static str,
-        /// On what.
+        /// The object.
         object: String,
-        /// The time that was given.
+        /// The time limit.
         limit: Duration,
     },
-    /// The registry refused or failed a pull.
+    /// A pull failed.
     #[error("pull image {image:?}: {message}")]
     Pull {
-        /// The reference that was asked for.
+        /// The requested reference.
         image: String,
-        /// The code that fits the registry's answer.
+        /// The gRPC code for the registry's answer.
         code: Code,
-        /// The engine's or registry's words.
+        /// The message of the engine or the registry.
         message: String,
     },
-    /// A file of the node could not be read or written.
+    /// A file on the node could not be read or written.
     #[error("{action} {}: {source}", path.display())]
     File {
-        /// What was attempted.
+        /// The operation.
         action: &'static str,
-        /// On which file.
+        /// The file.
         path: PathBuf,
-        /// Why it failed.
+        /// The cause.
         source: std::io::Error,
     },
-    /// A note could not be kept.
+    /// A checkpoint failed.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     /// A container's log could not be read or written.
     #[error(transparent)]
     Log(#[from] LogError),
-    /// A forwarded connection broke.
+    /// A forwarded connection failed.
     #[error("carry a connection to port {port}: {source}")]
     Forward {
         /// The port.
         port: u16,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// No stream can be prepared.
+    /// No token for a stream could be issued.
     #[error(transparent)]
     Token(#[from] TokenError),
     /// The pod network failed.
@@ -113,7 +113,7 @@ pub enum Error {
     /// The engine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// A task of this process panicked; its message is in the log.
+    /// A task of this process panicked; the log has its message.
     #[error("{0} failed inside the shim; its log says more")]
     Panicked(&'static str),
 }
@@ -135,7 +135,7 @@ impl Error {
         }
     }
 
-    /// The gRPC code that a CRI client should see.
+    /// The gRPC code for CRI clients.
     pub fn code(&self) -> Code {
         match self {
             Self::InvalidArgument { .. } | Self::Ambiguous { .. } => Code::InvalidArgument,

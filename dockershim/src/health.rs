@@ -1,4 +1,4 @@
-//! The HTTP server for whoever watches the shim: `/metrics`, `/healthz`, `/readyz`.
+//! The HTTP server for monitoring: `/metrics`, `/healthz` and `/readyz`.
 
 use std::{io, net::SocketAddr, sync::Arc};
 
@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{Shim, engine::State, metrics};
 
-/// The address cannot be listened on.
+/// The server cannot listen on the address.
 #[derive(Debug, thiserror::Error)]
 #[error("--metrics-bind-addr: listen on {address}: {source}")]
 pub struct HealthError {
@@ -40,8 +40,7 @@ pub async fn listen(address: SocketAddr) -> Result<TcpListener, HealthError> {
     Ok(listener)
 }
 
-/// Serves for as long as the process lives. From `stop` on it tells that the shim is not
-/// ready any more.
+/// Serves until the process exits. After `stop`, `/readyz` reports that the shim is not ready.
 pub async fn serve(listener: TcpListener, shim: Arc<Shim>, stop: CancellationToken) {
     let routes = Router::new()
         .route("/metrics", get(encode))
@@ -75,7 +74,7 @@ async fn ready(Of(watched): Of<Watched>) -> (StatusCode, String) {
     }
 }
 
-/// Why verbs cannot be served now; `None` when they can.
+/// Why the shim cannot serve CRI verbs now; `None` if it can.
 fn not_ready(shim: &Shim) -> Option<String> {
     match &*shim.engine.state() {
         State::Connected(_) if shim.model.in_step() => None,

@@ -1,4 +1,4 @@
-//! Whom the kernel killed for want of memory, out of its own log (`/dev/kmsg`).
+//! OOM kills from the kernel log (`/dev/kmsg`).
 
 use std::{
     fs::{File, OpenOptions},
@@ -11,20 +11,20 @@ use rustix::{fs::OFlags, io::Errno};
 
 use crate::process::SCOPE;
 
-/// The longest record that the kernel hands out.
+/// The longest record that the kernel returns.
 const LONGEST_RECORD: usize = 8 * 1024;
-/// Records that one look reads at most: whoever may write to the log holds up nobody.
+/// How many records one call reads, so that a process that floods the log cannot block the shim.
 const RECORDS: usize = 64 * 1024;
-/// What the kernel's own record of a kill begins with, after its prefix, and the field that names
-/// the cgroup of the victim. The victim's name, which is anybody's choice, comes after it.
+/// The start of the kernel's record of a kill, after the record's prefix, and the field with the
+/// victim's cgroup. The victim's name, which any process can choose, comes after it.
 const KILL: &str = "oom-kill:";
 const CGROUP: &str = ",task_memcg=";
-/// Facilities from here on are of processes that wrote to the log; the kernel sees to it.
+/// Priorities from this value on carry a user-space facility; the kernel enforces this.
 const FIRST_FOREIGN_PRIORITY: u32 = 8;
-/// The length of a Docker container's id.
+/// The length of a Docker container id.
 const ID_LENGTH: usize = 64;
 
-/// The log, from its oldest record on.
+/// The kernel log, read from its oldest record.
 #[derive(Debug)]
 pub struct KernelLog {
     file: File,
@@ -34,7 +34,7 @@ impl KernelLog {
     /// Opens the log.
     ///
     /// # Errors
-    /// The process may not read it, or there is none.
+    /// The process may not read the log, or it does not exist.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new()
             .read(true)
@@ -43,8 +43,8 @@ impl KernelLog {
         Ok(Self { file })
     }
 
-    /// Reads what was not read yet, and tells `each` id of a container that has lost a process
-    /// to the kernel's OOM killer.
+    /// Reads the new records and calls `each` with the id of every container that lost a process to
+    /// the OOM killer.
     ///
     /// # Errors
     /// The log cannot be read any further.
@@ -56,7 +56,7 @@ impl KernelLog {
                 Ok(length) => length,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => match Errno::from_io_error(&error) {
-                    // Records were overwritten; the next is the oldest that is left.
+                    // Records were overwritten; the next read returns the oldest one left.
                     Some(Errno::PIPE | Errno::INTR) => continue,
                     _ => return Err(error),
                 },
@@ -68,7 +68,7 @@ impl KernelLog {
     }
 }
 
-/// The container whose process a record says was killed.
+/// The container whose process was killed according to `record`.
 fn victim(record: &str) -> Option<&str> {
     let (prefix, message) = record.split_once(';')?;
     let priority: u32 = prefix.split(',').next()?.parse().ok()?;
@@ -130,7 +130,7 @@ mod tests {
             log.read(|id| victims.push(id.to_owned())).unwrap();
         }
         assert_eq!(victims, [ID, ID]);
-        // What cannot be read is no log without news.
+        // An unreadable log is an error, not an empty log.
         let mut directory = KernelLog::open(dir.path()).unwrap();
         assert!(directory.read(|_| {}).is_err());
     }
@@ -141,15 +141,15 @@ mod tests {
         let named =
             record("6,1,2,-", "/user.slice").replace("task=tail", &format!("task={docker}"));
         for record in [
-            // A process wrote it.
+            // Written by a process.
             record("14,145957,54154334015,-", &docker),
             record("x", &docker),
-            // No container's cgroup.
+            // Not a container's cgroup.
             record("6,1,2,-", "/user.slice"),
             record("6,1,2,-", &format!("/docker/{}", &ID[1..])),
             record("6,1,2,-", &format!("/docker/{}", ID.to_uppercase())),
             named,
-            // Not what the kernel says of a kill.
+            // Not the kernel's record of a kill.
             format!("6,1,2,-;docker0: {}", record("6,1,2,-", &docker)),
             format!("3,1,2,-;Memory cgroup out of memory: Killed process 7 ({ID})"),
             String::new(),

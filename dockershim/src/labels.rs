@@ -1,52 +1,52 @@
-//! Docker labels: what identifies a sandbox or container to the shim.
+//! Docker labels that identify sandboxes and containers.
 //!
-//! Keys and their meaning are cri-dockerd's, so that pods which it started are
-//! adopted; keys that start with `dockershim.` are this shim's additions.
+//! Keys and values are compatible with cri-dockerd, so that pods it started are adopted; keys that
+//! start with `dockershim.` are this shim's additions.
 //!
-//! The engine keeps three parties' labels in one map: the image's, which it puts under
-//! those of the request, the pod's, and the shim's. So the shim writes every label of its own
-//! at every create, empty where there is nothing to say, and with them which keys are the
-//! pod's; and it believes its own labels only on containers that carry [`MADE_HERE`],
-//! which no label can pretend.
+//! The engine keeps labels from three sources in one map: the image's, which the request's labels
+//! override, the pod's, and the shim's. So the shim writes all of its own labels at every create,
+//! with an empty value if there is nothing to store, and also stores which keys are the pod's. It
+//! trusts its own labels only on containers that carry [`MADE_HERE`], which no label can forge.
 
 use std::collections::{BTreeMap, HashMap};
 
 use bollard::models::{ContainerCreateBody, HostConfig};
 use serde::{Deserialize, Serialize};
 
-/// `podsandbox`, `container` or `scratch`; a Docker container without it is not ours.
+/// `podsandbox`, `container` or `scratch`; Docker containers without this label are ignored.
 pub const TYPE: &str = "io.kubernetes.docker.type";
 /// Value of [`TYPE`] on a sandbox.
 pub const TYPE_SANDBOX: &str = "podsandbox";
 /// Value of [`TYPE`] on a container.
 pub const TYPE_CONTAINER: &str = "container";
-/// Value of [`TYPE`] on what is made to read an image's files, and is never started.
+/// Value of [`TYPE`] on a container that is created only to read an image's files, and never
+/// started.
 pub const TYPE_SCRATCH: &str = "scratch";
-/// On a container: the id of its sandbox.
+/// On a container: its sandbox's id.
 pub const SANDBOX_ID: &str = "io.kubernetes.sandbox.id";
-/// On a container: where its log is expected, absolute.
+/// On a container: the absolute path of its log.
 pub const LOG_PATH: &str = "io.kubernetes.container.logpath";
-/// The Docker name that it was created under; somebody may have renamed it since.
+/// The Docker name at creation; a user may have renamed the container since.
 pub const NAME: &str = "dockershim.name";
 /// The keys of the pod's labels and annotations: [`Keys`], as JSON.
 const KEYS: &str = "dockershim.keys";
-/// On a sandbox: the runtime handler of its request, when it named one.
+/// On a sandbox: the runtime handler of the request, if any.
 pub const RUNTIME_HANDLER: &str = "dockershim.runtime-handler";
-/// On a container: the image as its pod's author wrote it.
+/// On a container: the image as written in the pod spec.
 pub const USER_SPECIFIED_IMAGE: &str = "dockershim.user-specified-image";
 /// On a container: `ContainerConfig.linux.resources.unified`, as JSON.
 pub const UNIFIED: &str = "dockershim.unified";
-/// On a container: [`LOG_FORMAT_CRI`] when the shim writes its log in CRI's format;
-/// otherwise the log is a link to the engine's.
+/// On a container: [`LOG_FORMAT_CRI`] if the shim writes its log in CRI's format; otherwise the log
+/// is a symlink to the engine's.
 pub const LOG_FORMAT: &str = "dockershim.log-format";
 /// Value of [`LOG_FORMAT`].
 pub const LOG_FORMAT_CRI: &str = "cri";
-/// On a container: the images that it has mounted, as JSON.
+/// On a container: its image mounts, as JSON.
 pub const IMAGE_MOUNTS: &str = "dockershim.image-mounts";
-/// On a container: who it runs as, as JSON.
+/// On a container: the user it runs as, as JSON.
 pub const USER: &str = "dockershim.user";
 
-/// Every label that has a meaning to the shim, but for the pod's.
+/// Every label that the shim uses itself, as opposed to the pod's labels.
 pub const OWN: [&str; 11] = [
     TYPE,
     SANDBOX_ID,
@@ -63,20 +63,20 @@ pub const OWN: [&str; 11] = [
 
 /// Prefix of this shim's own keys.
 const OWN_PREFIX: &str = "dockershim.";
-/// Prefix of the pod's labels whose own key means something to the shim.
+/// Prefix of pod labels whose key would otherwise conflict with one of the shim's.
 const ESCAPED_PREFIX: &str = "dockershim.label.";
 const ANNOTATION_PREFIX: &str = "annotation.";
 
-/// Set on a sandbox for tools that look at engines by Kubernetes' labels.
+/// Set on a sandbox for tools that select containers by Kubernetes labels.
 const CONTAINER_NAME: &str = "io.kubernetes.container.name";
 const SANDBOX_CONTAINER_NAME: &str = "POD";
 
-/// `HostConfig.ContainerIDFile` of every container that the shim makes. The engine keeps it,
-/// does nothing with it, and takes it from the request alone, never from an image.
+/// `HostConfig.ContainerIDFile` of every container that the shim creates. The engine stores the
+/// value, does not act on it, and takes it only from the request, never from an image.
 const MADE_HERE: &str = "dockershim";
 
-/// Keys of Kubernetes that each kubelet sets on each of its containers, so that a value which
-/// the image has too is not the image's. In the form that they have as Docker labels.
+/// Kubernetes keys that every kubelet sets on every container, so that their values are never the
+/// image's. In the form that they have as Docker labels.
 const ALWAYS_SET: [&str; 8] = [
     "io.kubernetes.pod.name",
     "io.kubernetes.pod.namespace",
@@ -95,8 +95,8 @@ struct Keys<T> {
     annotations: Vec<T>,
 }
 
-/// The Docker labels for a sandbox or container with these CRI labels and
-/// annotations. `kind` is a value of [`TYPE`].
+/// The Docker labels of a sandbox or container with these CRI labels and annotations. `kind` is a
+/// value of [`TYPE`].
 pub fn to_docker(
     kind: &'static str,
     labels: &BTreeMap<String, String>,
@@ -121,7 +121,7 @@ pub fn to_docker(
     docker
 }
 
-/// Under which key the pod's label `key` is kept.
+/// The Docker key of the pod's label `key`.
 fn label_key(kind: &str, key: &str) -> String {
     let means_something = OWN.contains(&key)
         || key.starts_with(OWN_PREFIX)
@@ -138,8 +138,8 @@ fn annotation_key(key: &str) -> String {
     format!("{ANNOTATION_PREFIX}{key}")
 }
 
-/// Signs what is to be created under the Docker name `name`, for [`made_here`]: the labels
-/// of [`OWN`] that say nothing are written too, so that an image says nothing in their place.
+/// Marks a creation request for [`made_here`] under the Docker name `name`. Missing labels of
+/// [`OWN`] are added with an empty value, so that an image cannot set them.
 pub fn sign(name: &str, body: &mut ContainerCreateBody) {
     let labels = body.labels.get_or_insert_default();
     for key in OWN {
@@ -150,23 +150,23 @@ pub fn sign(name: &str, body: &mut ContainerCreateBody) {
     host.container_id_file = Some(MADE_HERE.into());
 }
 
-/// Whether a container was made by this shim, and not by another on the same engine.
+/// Checks whether this shim created a container, rather than another client of the same engine.
 pub fn made_here(host: Option<&HostConfig>) -> bool {
     let mark = host.and_then(|host| host.container_id_file.as_deref());
     mark == Some(MADE_HERE)
 }
 
-/// Who wrote a Docker container's labels.
+/// The creator of a Docker container's labels.
 #[derive(Debug, Clone, Copy)]
 pub enum Author<'a> {
-    /// This shim's.
+    /// This shim.
     Shim,
-    /// Another's, such as cri-dockerd, which tells its own labels from the image's no better
-    /// than by their keys. The keys of the image's labels, where they are known.
+    /// Another client, such as cri-dockerd, which can distinguish its own labels from the image's
+    /// only by their keys. Holds the keys of the image's labels, if known.
     Other(Option<&'a [String]>),
 }
 
-/// The labels of a Docker container, as far as they are to be believed.
+/// A Docker container's labels, as far as they can be trusted.
 #[derive(Debug)]
 pub struct Labels<'a> {
     docker: &'a HashMap<String, String>,
@@ -174,19 +174,19 @@ pub struct Labels<'a> {
 }
 
 impl<'a> Labels<'a> {
-    /// Those of a container that `author` made.
+    /// The labels of a container that `author` created.
     pub fn new(docker: &'a HashMap<String, String>, author: Author<'a>) -> Self {
         Self { docker, author }
     }
 
-    /// The value of one of [`OWN`]; empty where nothing is said.
+    /// The value of one of [`OWN`]; empty if it is not set or not trusted.
     pub fn own(&self, key: &str) -> &'a str {
         let believed = matches!(self.author, Author::Shim) || !key.starts_with(OWN_PREFIX);
         let value = self.docker.get(key).filter(|_| believed);
         value.map_or("", String::as_str)
     }
 
-    /// The Docker name that it was created under, where that is known for certain.
+    /// The Docker name at creation, if it is known reliably.
     pub fn name(&self) -> Option<&'a str> {
         Some(self.own(NAME)).filter(|name| !name.is_empty())
     }
@@ -241,7 +241,7 @@ impl<'a> Labels<'a> {
     }
 }
 
-/// Whether `labels` has every pair of `selector`; an empty selector fits all.
+/// Checks whether `labels` has every pair of `selector`; an empty selector matches everything.
 pub fn matches(labels: &BTreeMap<String, String>, selector: &BTreeMap<String, String>) -> bool {
     selector
         .iter()
@@ -281,7 +281,7 @@ mod tests {
                 };
                 sign("name", &mut body);
                 let own = body.labels.unwrap();
-                // As the engine does it: what the request says comes first.
+                // The engine lets the request's labels override the image's.
                 let mut docker: HashMap<_, _> = image.clone().into_iter().collect();
                 docker.extend(own.clone());
                 let read = Labels::new(&docker, Author::Shim);
@@ -358,7 +358,7 @@ mod tests {
         for (key, _) in of_shim {
             assert_eq!(read.own(key), "", "{key}");
         }
-        // An image that cannot be asked may have anything that is not always set.
+        // If the image cannot be inspected, any label not set by every kubelet may be the image's.
         let (labels, annotations) = Labels::new(&docker, Author::Other(None)).of_pod();
         assert_eq!(
             labels.into_keys().collect::<Vec<_>>(),

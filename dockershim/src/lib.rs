@@ -1,9 +1,8 @@
-//! CRI v1 on top of a Docker engine.
+//! A CRI v1 runtime on top of a Docker engine.
 //!
-//! The shim keeps a live [`model`] of what the engine runs, fed by the engine's
-//! event stream; lists and statuses are answered from it, and every verb that
-//! changes something updates it before it returns. One CRI verb is one file under
-//! [`sandbox`], [`container`] and [`image`].
+//! The shim keeps a live [`model`] of the engine's containers, fed by the engine's event stream. It
+//! answers lists and statuses from the model; every verb that changes something updates the model
+//! before it returns. Each CRI verb has its own file under [`sandbox`], [`container`] or [`image`].
 
 #![forbid(unsafe_code)]
 

@@ -41,7 +41,7 @@ fn start() -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::from(u8::from(report.failed())));
     }
     let config = Config::try_from(&cli)?;
-    // The libraries' own debug lines would be hundreds a request.
+    // At debug level, the libraries would log hundreds of lines per request.
     let levels = Targets::new()
         .with_default(config.log_level.min(LevelFilter::WARN))
         .with_target("dockershim", config.log_level)

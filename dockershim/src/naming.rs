@@ -1,7 +1,6 @@
-//! Names of Docker containers: `k8s_POD_<pod>_<namespace>_<uid>_<attempt>` for a
-//! sandbox, `k8s_<container>_<pod>_<namespace>_<uid>_<attempt>` for a container, as
-//! cri-dockerd has them. The engine refuses a second container of the same name,
-//! which is what makes creation idempotent.
+//! Names of Docker containers, as in cri-dockerd: `k8s_POD_<pod>_<namespace>_<uid>_<attempt>` for a
+//! sandbox, `k8s_<container>_<pod>_<namespace>_<uid>_<attempt>` for a container. The engine refuses
+//! a second container with the same name, which makes creation idempotent.
 
 use cri_proto::runtime::v1::{ContainerMetadata, PodSandboxMetadata};
 
@@ -14,7 +13,7 @@ const DELIMITER: char = '_';
 /// The Docker name of a sandbox.
 ///
 /// # Errors
-/// `InvalidArgument` names the field that is missing or does not fit a name.
+/// `InvalidArgument` names the field that is missing or not allowed in a name.
 pub fn sandbox_name(metadata: &PodSandboxMetadata) -> Result<String, Error> {
     join(SANDBOX, metadata, metadata.attempt)
 }
@@ -22,7 +21,7 @@ pub fn sandbox_name(metadata: &PodSandboxMetadata) -> Result<String, Error> {
 /// The Docker name of a container of the pod `sandbox`.
 ///
 /// # Errors
-/// `InvalidArgument` names the field that is missing or does not fit a name.
+/// `InvalidArgument` names the field that is missing or not allowed in a name.
 pub fn container_name(
     sandbox: &PodSandboxMetadata,
     metadata: &ContainerMetadata,
@@ -60,9 +59,8 @@ fn part<'a>(field: &str, value: &'a str, may_be_empty: bool) -> Result<&'a str, 
     }
 }
 
-/// Reads a sandbox's metadata back from its Docker name; `None` when the name is
-/// not one of a sandbox. A leading `/` and the random suffix that follows a name
-/// conflict are tolerated.
+/// Parses a sandbox's metadata from its Docker name; `None` if it is not a sandbox's name.
+/// Tolerates a leading `/` and the random suffix that is added after a name conflict.
 pub fn parse_sandbox_name(name: &str) -> Option<PodSandboxMetadata> {
     let [first, pod, namespace, uid, attempt] = split(name)?;
     (first == SANDBOX).then_some(PodSandboxMetadata {
@@ -73,8 +71,7 @@ pub fn parse_sandbox_name(name: &str) -> Option<PodSandboxMetadata> {
     })
 }
 
-/// Reads a container's metadata back from its Docker name; `None` when the name is
-/// not one of a container.
+/// Parses a container's metadata from its Docker name; `None` if it is not a container's name.
 pub fn parse_container_name(name: &str) -> Option<ContainerMetadata> {
     let [first, _, _, _, attempt] = split(name)?;
     (first != SANDBOX).then_some(ContainerMetadata {

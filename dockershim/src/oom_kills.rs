@@ -1,5 +1,5 @@
-//! Which containers the kernel's OOM killer ended. The engine's flag alone does not tell: it
-//! comes by way of events that the engine loses when the machine is busy, just when memory is
+//! Detection of containers killed by the kernel's OOM killer. The engine's flag alone is not
+//! reliable: it depends on events that the engine loses on a busy machine, typically when memory is
 //! short.
 
 use std::{
@@ -20,14 +20,14 @@ use crate::{
 };
 
 const KERNEL_LOG: &str = "/dev/kmsg";
-/// Victims that are remembered at most while their containers have not ended, the newest.
+/// How many victims are remembered before their containers' end is seen. The newest are kept.
 const VICTIMS: usize = 512;
 
-/// What is known of kills, from the engine's events and the kernel's log.
+/// The known OOM kills, from the engine's events and the kernel log.
 #[derive(Debug)]
 pub struct OomKills {
     seen: Arc<Mutex<Seen>>,
-    /// What was found of containers that the engine does not call killed: the kernel forgets.
+    /// Kills that the engine does not report, kept because the kernel log is overwritten.
     found: Arc<Checkpoints<Found>>,
     here: Here,
 }
@@ -45,15 +45,15 @@ enum Log {
     Unreadable,
 }
 
-/// That the container was killed in the life that began then.
+/// The container was OOM-killed in the run that started at `started_at`.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Found {
     started_at: i64,
 }
 
 impl OomKills {
-    /// Nothing is known yet but what was found before, below `root_directory`. The kernel's
-    /// log is of use while the engine is `here`.
+    /// Creates the detection; its findings are stored below `root_directory`. The kernel log is
+    /// read only while the engine is `here`.
     pub fn new(root_directory: &Path, here: Here) -> Self {
         Self::by_log(root_directory, here, KERNEL_LOG.into())
     }
@@ -69,12 +69,12 @@ impl OomKills {
         }
     }
 
-    /// Notes down that the engine said it of `id`, which may be after the container's end.
+    /// Records the engine's OOM event for `id`, which may arrive after the container has exited.
     pub fn note(&self, id: &str) {
         self.seen.lock().remember(id);
     }
 
-    /// Corrects the reason of a container that ended, whose engine may have lost the kill.
+    /// Corrects the reason of an exited container if the engine missed an OOM kill.
     pub async fn judge(&self, status: &mut ContainerStatus) {
         if status.reason == OOM_KILLED || status.finished_at == 0 {
             return;
@@ -90,7 +90,7 @@ impl OomKills {
             if here {
                 seen.read_log();
             }
-            // Once: the container may be started again by hand.
+            // Consumed once, as a user may start the container again.
             let killed = seen.take(&id);
             drop(seen);
             if killed && let Err(error) = found.note(&id, &Found { started_at }) {
@@ -103,10 +103,10 @@ impl OomKills {
         }
     }
 
-    /// Forgets the containers that `is_live` does not know.
+    /// Forgets containers that are not `is_live`.
     pub async fn retain(&self, is_live: impl Fn(&str) -> bool + Send + 'static) {
         let found = Arc::clone(&self.found);
-        // One that panicked was logged.
+        // A panic in the task has been logged already.
         let _ = tokio::task::spawn_blocking(move || found.retain(is_live)).await;
     }
 }
@@ -189,7 +189,7 @@ mod tests {
         let kills = kills(dir.path());
         assert_eq!(reason(&kills, &id('a'), 1).await, OOM_KILLED);
         assert_eq!(reason(&kills, &id('c'), 1).await, "Error");
-        // A look again, and a container that somebody started again.
+        // A second look, and a container that a user restarted.
         assert_eq!(reason(&kills, &id('a'), 1).await, OOM_KILLED);
         assert_eq!(reason(&kills, &id('a'), 5).await, "Error");
     }
@@ -213,7 +213,7 @@ mod tests {
         log(dir.path(), &[id('b')]);
         kills.note(&id('a'));
         assert_eq!(reason(&kills, &id('a'), 1).await, OOM_KILLED);
-        // The engine is elsewhere: this kernel says nothing of its containers.
+        // The engine is remote, so this kernel's log does not cover its containers.
         assert_eq!(reason(&kills, &id('b'), 1).await, "Error");
     }
 

@@ -1,13 +1,13 @@
-//! The limit of open files.
+//! The limit on open files.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the soft limit to the hard one. Each container that runs has two files open, its
-/// log and the engine's; the soft limit that service managers give, 1024, is for programs
-/// that cannot have more.
+/// Raises the soft limit to the hard limit. Each running container keeps two files open, its log
+/// and the engine's; service managers set a soft limit of 1024, which is only needed by programs
+/// that cannot handle more descriptors.
 ///
 /// # Errors
-/// The system's; the limit stays.
+/// The system's; the limit is unchanged.
 pub fn raise_limit() -> std::io::Result<()> {
     let limits = getrlimit(Resource::Nofile);
     let raised = Rlimit {

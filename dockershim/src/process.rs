@@ -1,7 +1,7 @@
-//! Processes of containers. The engine tells the pid of a container's first process. Another
-//! process may have the pid by the time it is used, and an engine elsewhere tells pids that mean
-//! nothing here. So a process is looked at through a handle that stands for it and for no later
-//! process with its pid, and only when its cgroup bears the container's id.
+//! Access to containers' processes. The engine reports the pid of a container's first process.
+//! Another process may have that pid by the time it is used, and the pids of a remote engine mean
+//! nothing on this machine. So a process is accessed through a handle that never refers to a later
+//! process with the same pid, and only if its cgroup has the container's id.
 
 use std::{
     fs::File,
@@ -19,19 +19,19 @@ use rustix::{
 
 use crate::engine::Here;
 
-/// More than `/proc/<pid>/cgroup` ever has: a line for each controller.
+/// Exceeds any `/proc/<pid>/cgroup`, which has one line per controller.
 const MAX_TABLE: u64 = 256 * 1024;
-/// The end of the name of a cgroup that systemd made.
+/// The suffix of cgroup names that systemd creates.
 pub(crate) const SCOPE: &str = ".scope";
 
-/// Finds processes of containers.
+/// Finds containers' processes.
 #[derive(Debug)]
 pub struct Processes {
     proc: PathBuf,
     engine: Here,
 }
 
-/// A process of a container. Nothing can be opened once it has ended.
+/// A process of a container. Its files cannot be opened once it has exited.
 #[derive(Debug)]
 pub struct Process {
     /// `/proc/<pid>`.
@@ -39,16 +39,16 @@ pub struct Process {
     cgroups: String,
 }
 
-/// Why there is no process.
+/// Why a process could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
-    /// A container that does not run, or not any more.
+    /// The container is not running.
     #[error("container {0} does not run")]
     Ended(String),
-    /// A container whose engine's processes cannot be seen here.
+    /// The container's engine runs on another machine or in another pid namespace.
     #[error("container {0} runs with an engine whose processes are not those of this machine")]
     Elsewhere(String),
-    /// A pid that is another's.
+    /// The pid belongs to a process outside the container.
     #[error("process {pid} is none of container {container}")]
     Foreign {
         /// The pid.
@@ -56,12 +56,12 @@ pub enum ProcessError {
         /// The container's id.
         container: String,
     },
-    /// A process that could not be looked at.
+    /// The process's files could not be read.
     #[error("look at process {pid}: {source}")]
     File {
         /// The pid.
         pid: i64,
-        /// Why it failed.
+        /// The cause.
         source: io::Error,
     },
 }
@@ -69,7 +69,7 @@ pub enum ProcessError {
 // === impl Processes ===
 
 impl Processes {
-    /// The processes of the containers of `engine`.
+    /// Creates the lookup for the containers of `engine`.
     pub fn new(engine: Here) -> Self {
         Self {
             proc: PathBuf::from("/proc"),
@@ -77,7 +77,7 @@ impl Processes {
         }
     }
 
-    /// The processes of the containers of an engine that is here, with procfs mounted at `proc`.
+    /// Creates the lookup for a local engine, with procfs mounted at `proc`.
     #[cfg(test)]
     pub(crate) fn in_procfs(proc: &Path) -> Self {
         let engine = Here::default();
@@ -88,12 +88,12 @@ impl Processes {
         }
     }
 
-    /// Where procfs is mounted.
+    /// The mount point of procfs.
     pub(crate) fn proc(&self) -> &Path {
         &self.proc
     }
 
-    /// The process `pid` of the container with the full id `container`. Blocks.
+    /// Opens the process `pid` of the container with the full id `container`. Blocks.
     ///
     /// # Errors
     /// See [`ProcessError`].
@@ -132,7 +132,7 @@ impl Processes {
         Ok(process)
     }
 
-    /// As [`Processes::open`], on a thread that may block.
+    /// [`Processes::open`] on the blocking thread pool.
     ///
     /// # Errors
     /// See [`ProcessError`].
@@ -154,27 +154,27 @@ impl Processes {
 // === impl Process ===
 
 impl Process {
-    /// The process `pid`, in a container or not.
+    /// Opens the process `pid`, whether in a container or not.
     #[cfg(test)]
     pub(crate) fn of_anyone(pid: u32) -> Self {
         Processes::new(Here::default()).hold(pid.into()).unwrap()
     }
 
-    /// Opens a file or directory of `/proc/<pid>` to read it.
+    /// Opens a file or directory in `/proc/<pid>` for reading.
     ///
     /// # Errors
-    /// The system's; [`has_ended`] tells whether the process is gone.
+    /// The system's; [`has_ended`] tells whether the process has exited.
     pub fn open(&self, file: &str) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         Ok(openat(&self.directory, file, flags, Mode::empty())?)
     }
 
-    /// The table of the process's cgroups, as it was when the process was found.
+    /// The content of `/proc/<pid>/cgroup` at the time the process was opened.
     pub fn cgroups(&self) -> &str {
         &self.cgroups
     }
 
-    /// Its network namespace.
+    /// The process's network namespace.
     ///
     /// # Errors
     /// As [`Process::open`].
@@ -182,7 +182,7 @@ impl Process {
         self.open("ns/net")
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the process.
     ///
     /// # Errors
     /// The system's.
@@ -191,7 +191,7 @@ impl Process {
     }
 }
 
-/// Whether a file of a process could not be opened or read because it has ended.
+/// Checks whether opening or reading a file of a process failed because the process has exited.
 pub fn has_ended(error: &io::Error) -> bool {
     let code = error.raw_os_error();
     [Errno::NOENT, Errno::SRCH]
@@ -199,7 +199,7 @@ pub fn has_ended(error: &io::Error) -> bool {
         .any(|ended| code == Some(ended.raw_os_error()))
 }
 
-/// Whether one of the cgroups in a process's table is the container's, or is below it.
+/// Checks whether a process's cgroup table contains the container's cgroup or one below it.
 fn belongs(table: &str, container: &str) -> bool {
     let paths = table.lines().filter_map(|line| line.splitn(3, ':').nth(2));
     paths
@@ -207,8 +207,8 @@ fn belongs(table: &str, container: &str) -> bool {
         .any(|name| bears(name, container))
 }
 
-/// Whether a cgroup of this name is the container's: cgroupfs names it by the id, systemd
-/// by `docker-<id>.scope`.
+/// Checks whether `name` is the name of the container's cgroup: the id with the cgroupfs driver,
+/// `docker-<id>.scope` with the systemd driver.
 pub fn bears(name: &str, container: &str) -> bool {
     let name = name.strip_suffix(SCOPE).unwrap_or(name);
     match name.strip_suffix(container) {
@@ -233,7 +233,7 @@ mod tests {
             "2:cpu,cpuacct:/docker/0123456789abcdef\n1:name=systemd:/\n",
             "0::/kubepods/podx/0123456789abcdef",
             "0::/kubepods.slice/kubepods-podx.slice/docker-0123456789abcdef.scope",
-            // A program such as systemd is below; an engine may be in a container itself.
+            // systemd in a container creates cgroups below; the engine may run in a container.
             "0::/system.slice/docker-0123456789abcdef.scope/init.scope",
             "0::/docker/ffff/docker/0123456789abcdef",
             "0::/../../docker/0123456789abcdef",

@@ -29,35 +29,36 @@ use crate::{
     systemd,
 };
 
-/// As the kubelet has it for its own side.
+/// The kubelet's limit for its side of the connection.
 const MAX_MESSAGE: usize = 16 * 1024 * 1024;
-/// Of the socket: for root and its group.
+/// The socket's mode: access for root and its group.
 const MODE: u32 = 0o660;
-/// What work in flight gets at the end. The engine finishes by itself what it was asked.
+/// How long shutdown waits for requests in progress. The engine completes operations it has
+/// received by itself.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(10);
-/// What the logs get after that.
+/// How long shutdown then waits for the logs.
 const LOGS_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why the CRI socket cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// Another process answers there.
+    /// Another process is serving on the socket.
     #[error("{} is served by another process already", .0.display())]
     InUse(PathBuf),
-    /// What is at the path is no socket, and is left alone.
+    /// The path exists but is not a socket; it is left in place.
     #[error("{} exists and is no socket", .0.display())]
     NoSocket(PathBuf),
-    /// The system refused.
+    /// A system call failed.
     #[error("{action} {}: {source}", path.display())]
     Io {
-        /// What was attempted.
+        /// The operation.
         action: &'static str,
-        /// On which path.
+        /// The path.
         path: PathBuf,
-        /// Why it failed.
+        /// The cause.
         source: io::Error,
     },
-    /// systemd was to hand the socket over.
+    /// systemd did not pass a usable socket.
     #[error("--container-runtime-endpoint: fd://: {0}")]
     Activation(#[from] systemd::ActivationError),
     /// The gRPC server failed.
@@ -65,7 +66,7 @@ pub enum ServerError {
     Serve(#[from] tonic::transport::Error),
 }
 
-/// Listens where the flags say.
+/// Listens on the configured socket.
 ///
 /// # Errors
 /// See [`ServerError`].
@@ -76,7 +77,7 @@ pub fn listen(listen: &Listen) -> Result<UnixListener, ServerError> {
     }
 }
 
-/// Listens on a unix socket at `path`, in place of one that nobody serves any more.
+/// Listens on a unix socket at `path`, and replaces a stale socket there.
 fn listen_at(path: &Path) -> Result<UnixListener, ServerError> {
     let failed = |action| {
         move |source| ServerError::Io {
@@ -106,8 +107,8 @@ fn listen_at(path: &Path) -> Result<UnixListener, ServerError> {
         .map_err(failed("listen on"))
 }
 
-/// Serves CRI and streams until `stop`; then takes no more, and waits for what is in flight. Pods
-/// keep running.
+/// Serves CRI and streaming until `stop`; then accepts no new requests and waits for those in
+/// progress. Pods keep running.
 ///
 /// # Errors
 /// [`ServerError::Serve`].
@@ -143,7 +144,7 @@ pub async fn serve(
         tokio::time::sleep(SHUTDOWN_PATIENCE).await;
     };
     tokio::select! {
-        // Its first turn: the service manager hears of the end before it comes.
+        // Polled first, so that the service manager is told about the shutdown before it ends.
         biased;
         () = patience => tracing::warn!("some requests are cut off"),
         served = async {
@@ -152,7 +153,7 @@ pub async fn serve(
             Ok::<_, ServerError>(())
         } => served?,
     }
-    // What cannot be noted down in time is read again by the next shim.
+    // The next shim rereads the log entries whose position could not be saved in time.
     let _ = tokio::time::timeout(LOGS_PATIENCE, shim.logs.close()).await;
     tracing::info!("stopped; pods keep running");
     Ok(())

@@ -1,4 +1,4 @@
-//! The shim as a whole: what every verb works with.
+//! The shim's state, shared by all CRI verbs.
 
 use std::{collections::HashSet, future::Future, sync::Arc, time::Duration};
 
@@ -22,87 +22,87 @@ use crate::{
     stats::Stats,
 };
 
-/// How long a mutation waits for the comparison that follows a reconnect.
+/// How long a mutation waits for the model to be in step with the engine again after a reconnect.
 const IN_STEP_PATIENCE: Duration = Duration::from_secs(30);
 
-/// What every verb works with.
+/// The shim's state, shared by all CRI verbs.
 #[derive(Debug)]
 pub struct Shim {
-    /// The flags, checked.
+    /// The validated flags.
     pub config: Config,
     /// The Docker engine.
     pub engine: Arc<Engine>,
-    /// What the engine runs.
+    /// The model of the engine's containers.
     pub model: Arc<Model>,
-    /// What images the engine has.
+    /// The engine's images.
     pub images: Arc<Images>,
     /// The logs of the containers.
     pub logs: Arc<Logs>,
-    /// What looks at the engine's containers.
+    /// Inspects the engine's containers.
     pub looker: Arc<Looker>,
-    /// Who gives pods their network, where it is not the engine.
+    /// The CNI plugins; `None` if the engine provides the pod network.
     pub cni: Option<Arc<Cni>>,
-    /// How pods on the engine's own bridge reach themselves.
+    /// Hairpin mode for pods on the engine's own bridge.
     pub hairpin: Hairpin,
-    /// What cgroups of containers are to hold.
+    /// The settings of containers' cgroups that the engine does not manage.
     pub cgroup_settings: Arc<CgroupSettings>,
     /// The containers' processes.
     pub processes: Arc<Processes>,
-    /// Where stale records are handed in.
+    /// Takes the ids of containers whose records are stale.
     pub refresher: Refresher,
     /// The images that are mounted for containers.
     pub image_mounts: Arc<ImageMounts>,
-    /// What the images have on the disk.
+    /// The disk usage of image layers.
     pub layers_size: Arc<LayersSize>,
-    /// Who lives in which image.
+    /// The user accounts of each image.
     pub accounts: AccountsByImage,
-    /// What answers keep of commands' output.
+    /// The memory bound for command output that is kept for responses.
     pub exec_output: Arc<Bound>,
-    /// Pulls under way.
+    /// The pulls in progress.
     pub pulls: Pulls,
-    /// Removals of images under way.
+    /// The image removals in progress.
     pub removals: Removals,
-    /// What the engine may set as `oom_score_adj`.
+    /// The policy for `oom_score_adj` values that the engine may not set.
     pub oom_score: OomScorePolicy,
-    /// Cancelled when the shim ends.
+    /// Cancelled when the shim shuts down.
     pub stop: CancellationToken,
-    /// What sandboxes and containers use.
+    /// The resource usage of sandboxes and containers.
     pub stats: Arc<Stats>,
-    /// What is counted, where somebody can ask for it.
+    /// The metrics; `None` if they are not served.
     pub metrics: Option<Metrics>,
-    /// Mutations under way; a shutdown waits for them.
+    /// The mutations in progress; shutdown waits for them.
     pub tasks: TaskTracker,
     /// Held while the built-in pause image is loaded.
     pub(crate) loading_pause: tokio::sync::Mutex<()>,
     pub(crate) names: Arc<Names>,
 }
 
-/// The names of Docker containers that are being made.
+/// The names of Docker containers that are being created.
 #[derive(Debug, Default)]
 pub struct Names {
     taken: Mutex<HashSet<String>>,
-    /// Ids of what failed while it was made, and could not be removed.
+    /// Ids of containers whose creation failed and that could not be removed.
     failed: Mutex<HashSet<String>>,
 }
 
 impl Names {
-    /// Whether a container of this name is being made.
+    /// Checks whether a container with this name is being created.
     pub fn contains(&self, name: &str) -> bool {
         self.taken.lock().contains(name)
     }
 
-    /// Notes down what is to be removed when the engine is there again.
+    /// Records the id of a container to remove when the engine is available again.
     pub fn fail(&self, id: &str) {
         self.failed.lock().insert(id.to_owned());
     }
 
-    /// What is to be removed; who takes it notes down again what cannot be.
+    /// Takes the ids of containers to remove. The caller must put back those that it cannot remove.
     pub fn take_failed(&self) -> HashSet<String> {
         std::mem::take(&mut *self.failed.lock())
     }
 }
 
-/// A name of a Docker container that is being made; free again when dropped.
+/// Reserves the name of a Docker container that is being created; dropping it frees the name.
 #[derive(Debug)]
 pub struct Reservation<'a> {
     names: &'a Names,
@@ -110,7 +110,7 @@ pub struct Reservation<'a> {
 }
 
 impl Shim {
-    /// Builds the shim and starts what keeps its model live, until `stop`.
+    /// Creates the shim and starts its background tasks, which run until `stop`.
     pub fn start(config: Config, stop: CancellationToken) -> Arc<Self> {
         let metrics = config.metrics_bind_addr.map(|_| Metrics::new());
         let engine = Engine::new(config.docker_endpoint.clone());
@@ -221,8 +221,8 @@ impl Shim {
         })
     }
 
-    /// Fails until the engine's containers were seen once: an empty list that is not
-    /// true would make the kubelet start everything a second time.
+    /// Fails until the engine's containers have been read once: an incorrect empty list would make
+    /// the kubelet start every pod a second time.
     ///
     /// # Errors
     /// [`Error::NotSynced`] with the reason.
@@ -239,16 +239,16 @@ impl Shim {
         )))
     }
 
-    /// Where the engine keeps its data.
+    /// The engine's data directory.
     ///
     /// # Errors
-    /// `Unavailable` until the engine was reached once.
+    /// `Unavailable` until the engine has been reached once.
     pub fn root_dir(&self) -> Result<String, Error> {
         Ok(self.engine.info()?.root_dir.clone())
     }
 
-    /// Runs a mutation to its end in a task of its own: when the client hangs up in the
-    /// middle, nothing stays half-made.
+    /// Runs a mutation to completion in its own task, so that a client that disconnects midway
+    /// leaves nothing half-done.
     ///
     /// # Errors
     /// The mutation's own, or [`Error::Panicked`].
@@ -257,7 +257,7 @@ impl Shim {
         verb: &'static str,
         mutation: impl Future<Output = Result<T, Error>> + Send + 'static,
     ) -> impl Future<Output = Result<T, Error>> + Send {
-        // Boxed, or the futures of its request would be as large, several times over.
+        // Boxed, because the request's future would otherwise contain this one several times over.
         let mutation = Box::pin(mutation);
         async move {
             self.require_sync()?;
@@ -272,11 +272,11 @@ impl Shim {
         }
     }
 
-    /// Reserves a Docker name while a container is made under it. Without this, a retry
-    /// by an impatient client would take the first request's work for a left-over.
+    /// Reserves a Docker name while a container is created with it. Without the reservation, a
+    /// client's retry would treat the first request's container as a leftover.
     ///
     /// # Errors
-    /// [`Error::Busy`] while another request holds it.
+    /// [`Error::Busy`] while another request holds the name.
     pub fn reserve(&self, name: &str) -> Result<Reservation<'_>, Error> {
         if !self.names.taken.lock().insert(name.to_owned()) {
             return Err(Error::Busy(format!(

@@ -1,4 +1,4 @@
-//! The streaming server: exec, attach and port-forward, by the verbs' `run`.
+//! The streaming server for exec, attach and port-forward, which calls each verb's `run`.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use cri_streaming::{
 
 use crate::{Shim, container, metrics::BoundMetrics, sandbox};
 
-/// Serves the streams that verbs prepare.
+/// The server of prepared streams.
 pub type Streaming = Server<Shim>;
 
-/// Listens where the flags say.
+/// Listens on the configured address.
 ///
 /// # Errors
 /// [`ServerError`].

@@ -1,7 +1,7 @@
-//! The service manager: what it is told, and the socket that it may hand over.
+//! Readiness and watchdog notifications to systemd, and socket activation.
 //!
-//! Where nobody set its variables (`sd_notify(3)`, `sd_listen_fds(3)`) there is nobody to
-//! tell, and nothing is done.
+//! Without systemd's environment variables (`sd_notify(3)`, `sd_listen_fds(3)`), notifications do
+//! nothing.
 
 use std::{io, os::unix::net::UnixListener as StdListener, time::Duration};
 
@@ -12,27 +12,27 @@ use rustix::{
 use sd_notify::NotifyState;
 use tokio::net::UnixListener;
 
-/// Why the socket that was to be handed over cannot be served.
+/// Why a socket passed by systemd cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum ActivationError {
-    /// Nobody handed one over.
+    /// No socket was passed.
     #[error(
         "no socket was handed over (LISTEN_FDS, LISTEN_PID): start the socket unit, or use unix://<absolute path>"
     )]
     None,
-    /// It is not clear which one is meant.
+    /// Several sockets were passed, so the right one is ambiguous.
     #[error("{0} sockets were handed over, 1 is needed")]
     Many(usize),
-    /// It is not one for CRI.
+    /// It is not a listening unix stream socket.
     #[error("what was handed over is no listening unix stream socket")]
     NoListener,
-    /// The system refused.
+    /// A system call failed.
     #[error("take the socket that was handed over: {0}")]
     Io(#[from] io::Error),
 }
 
-/// Tells that requests are served, and goes on telling that this process is alive if the
-/// service manager wants to hear it (`WatchdogSec=`).
+/// Notifies systemd that the shim is ready, and keeps sending watchdog notifications if the unit
+/// asks for them (`WatchdogSec=`).
 pub fn ready() {
     notify(&[NotifyState::Ready]);
     if let Some(limit) = sd_notify::watchdog_enabled() {
@@ -40,13 +40,13 @@ pub fn ready() {
     }
 }
 
-/// Tells that the end has begun.
+/// Notifies systemd that shutdown has begun.
 pub fn stopping() {
     notify(&[NotifyState::Stopping]);
 }
 
-/// Twice as often as needed, as `sd_watchdog_enabled(3)` wants it. In a task of the runtime
-/// that serves requests: when that hangs, so does this.
+/// Notifies twice as often as needed, as `sd_watchdog_enabled(3)` recommends. Runs in the same
+/// async runtime as the requests, so that it stops when that hangs.
 async fn keep_telling(limit: Duration) {
     loop {
         notify(&[NotifyState::Watchdog]);
@@ -60,7 +60,7 @@ fn notify(state: &[NotifyState<'_>]) {
     }
 }
 
-/// The one socket that systemd handed over.
+/// The socket passed by systemd.
 ///
 /// # Errors
 /// [`ActivationError`].
@@ -72,14 +72,14 @@ pub fn socket() -> Result<UnixListener, ActivationError> {
         (0, _) | (_, None) => return Err(ActivationError::None),
         (count, _) => return Err(ActivationError::Many(count)),
     };
-    // A bare number is owned by nobody; the kernel gives this process a descriptor of its own.
+    // A raw descriptor number has no owner in Rust, so take an owned duplicate from the kernel.
     let this = pidfd_open(getpid(), PidfdFlags::empty()).map_err(io::Error::from)?;
     let own = pidfd_getfd(&this, number, PidfdGetfdFlags::empty()).map_err(io::Error::from)?;
     if !matches!(socket_acceptconn(&own), Ok(true)) {
         return Err(ActivationError::NoListener);
     }
     let listener = StdListener::from(own);
-    // Fails for another family.
+    // Fails for other address families.
     listener
         .local_addr()
         .map_err(|_| ActivationError::NoListener)?;

@@ -1,5 +1,5 @@
-//! Where the engine is and which certificates reach it, from the flags and the environment of
-//! Docker's own client.
+//! The engine's address and TLS certificates, from the flags and the environment variables of the
+//! Docker CLI.
 
 use std::{
     ffi::OsString,
@@ -11,16 +11,16 @@ use crate::engine::Endpoint;
 
 const ENDPOINT: &str = "docker-endpoint";
 const CERTIFICATES: &str = "docker-cert-path";
-/// The variable with the directory of the certificates.
+/// The environment variable with the certificate directory.
 const DIRECTORY: &str = "DOCKER_CERT_PATH";
-/// Variables that make Docker's own client use TLS, whatever their values.
+/// Environment variables that make the Docker CLI use TLS, whatever their values.
 const SWITCHES: [&str; 2] = ["DOCKER_TLS_VERIFY", "DOCKER_TLS"];
 
-/// The engine that the values of the two flags name. `environment` names the directory if the flag
-/// does not.
+/// Builds the engine's endpoint from the values of the two flags. If `directory` is empty,
+/// `environment` supplies the certificate directory.
 ///
 /// # Errors
-/// [`ConfigError`] that names the flag, and the variable or the file if that is at fault.
+/// [`ConfigError`] that names the flag, and the variable or file if that is the cause.
 pub(super) fn read(
     address: &str,
     directory: &str,
@@ -99,7 +99,7 @@ mod tests {
         });
         assert_eq!(read_with(ADDRESS, path, &[]), expected);
         let cert_path = ("DOCKER_CERT_PATH", path);
-        // Docker's own client does not verify the engine in the first case.
+        // The Docker CLI does not verify the engine in the first case.
         for environment in [
             [cert_path, ("DOCKER_TLS_VERIFY", "")],
             [cert_path, ("DOCKER_TLS_VERIFY", "1")],

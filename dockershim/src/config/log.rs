@@ -1,37 +1,37 @@
-//! Where and in which format containers' output is logged.
+//! The destination and format of container logs.
 
 use std::ops::RangeInclusive;
 
-/// Bounds of the size of a file of the engine's log, in bytes.
+/// Bounds on the size of an engine log file, in bytes.
 const SMALLEST_FILE: u64 = 1_000_000;
 const LARGEST_FILE: u64 = 1_000_000_000_000;
-/// Files of the engine's log.
+/// Bounds on the number of engine log files.
 const FILES: RangeInclusive<u32> = 2..=1000;
 
-/// The format of a container's log.
+/// The format of a container log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
-    /// CRI's, written by the shim.
+    /// CRI's format, written by the shim.
     Cri,
-    /// The engine's own, to which the log's path is a link.
+    /// The engine's own format; the log path is a symlink to the engine's file.
     JsonFile,
 }
 
-/// Where the engine logs a container.
+/// The engine's log destination for a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogDriver {
-    /// To files that the shim reads.
+    /// Files that the shim reads.
     JsonFile,
-    /// Wherever its own settings say.
+    /// The engine's own default.
     Engine,
 }
 
-/// The engine's json-file log of a container; the shim converts it to CRI's.
+/// The engine's json-file log of a container, which the shim converts to CRI's format.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineLog {
-    /// The engine begins another file at this size; in the engine's notation.
+    /// The size at which the engine rotates the file, in the engine's notation.
     pub max_size: String,
-    /// Files, with the one that is written to.
+    /// The number of files, including the current one.
     pub max_file: u32,
 }
 
@@ -51,7 +51,8 @@ pub(crate) fn parse_driver(driver: &str) -> Result<LogDriver, String> {
     }
 }
 
-/// A size that the engine reads too; larger than any line of its log.
+/// Validates a size that the engine also parses. The lower bound exceeds any line of the engine's
+/// log.
 pub(super) fn parse_size(text: &str) -> Result<String, String> {
     let end = text.find(|c: char| !c.is_ascii_digit());
     let (number, unit) = text.split_at(end.unwrap_or(text.len()));
@@ -75,7 +76,7 @@ pub(super) fn parse_size(text: &str) -> Result<String, String> {
 }
 
 pub(super) fn parse_max_file(count: u32) -> Result<u32, String> {
-    // With one, the engine cuts it where it begins the next.
+    // With a single file, the engine truncates it on rotation.
     if FILES.contains(&count) {
         return Ok(count);
     }

@@ -1,4 +1,4 @@
-//! `Attach`: joins a client to the streams of a running container.
+//! `Attach`: connects a client to the streams of a running container.
 
 use cri_proto::runtime::v1::{AttachRequest, AttachResponse};
 use cri_streaming::{Attach, Streams, TerminalSize, Wants};
@@ -13,11 +13,11 @@ use super::{
 };
 use crate::{Error, Shim, Streaming, engine::AttachTo};
 
-/// Returns the URL at which a client gets the container's streams.
+/// Returns the URL of the container's streams.
 ///
 /// # Errors
-/// `InvalidArgument`; `NotFound`; `FailedPrecondition` when the container does not run;
-/// `ResourceExhausted` when too many URLs were not used.
+/// `InvalidArgument`; `NotFound`; `FailedPrecondition` if the container is not running;
+/// `ResourceExhausted` if too many URLs are unused.
 pub async fn attach(
     shim: &Shim,
     streaming: &Streaming,
@@ -39,18 +39,19 @@ pub async fn attach(
     Ok(AttachResponse { url })
 }
 
-/// Joins a client's streams to the container's until the container ends or the client
-/// leaves, which the container does not notice.
+/// Connects a client's streams to the container's until the container exits or the client
+/// disconnects, which does not affect the container.
 ///
 /// # Errors
-/// The container does not run any more, or the engine failed.
+/// The container is no longer running, or the engine failed.
 pub async fn run(shim: &Shim, attach: Attach, mut streams: Streams) -> Result<(), Error> {
     let container = find(shim, &attach.container_id).await?;
     require_running(&container)?;
     let id = container.id();
     let config = shim.engine.inspect_container(id).await?.config;
     let config = config.unwrap_or_default();
-    // How output comes is the container's own way, whatever the client believes.
+    // The container's configuration decides how the output is framed, whatever the client
+    // requested.
     let tty = config.tty.unwrap_or_default();
     let to = AttachTo {
         stdin: attach.wants.stdin && config.open_stdin.unwrap_or_default(),
@@ -78,8 +79,8 @@ pub async fn run(shim: &Shim, attach: Attach, mut streams: Streams) -> Result<()
         never = resizing => match never {},
     };
     match ended {
-        // The engine ends it with the container or with the client's input, and also when it
-        // ends itself, which is seen by its not answering.
+        // The engine closes the stream when the container exits, when the client's input ends, or
+        // when the engine itself stops; in the last case, this request fails.
         Ended::Output => match shim.engine.inspect_container(id).await {
             Err(error) if !error.is_not_found() => Err(error.into()),
             _ => Ok(()),

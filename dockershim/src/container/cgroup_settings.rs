@@ -1,8 +1,8 @@
-//! What a container's cgroup is to hold and the engine has no parameter for ([`unified`]).
+//! Cgroup settings that the engine has no parameter for ([`unified`]).
 //!
-//! It can be written only once the container runs. What failed then, what the shim did not
-//! come to before a crash, and what went with the cgroup when somebody restarted the
-//! container is written in the next round of [`crate::model::sync`].
+//! They can be written only once the container is running. Settings that failed to be written, that
+//! the shim did not write before a crash, or that were lost with the cgroup when a user restarted
+//! the container are written in the next round of [`crate::model::sync`].
 
 use std::{
     collections::HashMap,
@@ -23,20 +23,20 @@ use crate::{
     process::Processes,
 };
 
-/// The settings of all containers.
+/// The cgroup settings of all containers.
 #[derive(Debug)]
 pub struct CgroupSettings {
-    /// Where cgroup v2 is mounted.
+    /// The mount point of cgroup v2.
     cgroups: PathBuf,
     processes: Arc<Processes>,
-    /// The settings that containers are to have now, where they were changed since the create.
+    /// The current settings of containers whose settings were changed after creation.
     changed: Arc<Checkpoints<Unified>>,
-    /// What came of the last try, by container. Held while one is written to.
+    /// The result of the last attempt, by container. Locked during a write.
     tries: tokio::sync::Mutex<HashMap<String, Try>>,
     failed: AtomicU64,
 }
 
-/// What came of writing the settings of a container whose first process is `pid`.
+/// The result of writing the settings of a container whose first process is `pid`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Try {
     pid: i64,
@@ -46,7 +46,7 @@ struct Try {
 // === impl CgroupSettings ===
 
 impl CgroupSettings {
-    /// Those that are kept below `root_directory`.
+    /// Creates the store below `root_directory`.
     pub fn new(root_directory: &Path, processes: Arc<Processes>) -> Self {
         Self {
             cgroups: unified::ROOT.into(),
@@ -62,22 +62,22 @@ impl CgroupSettings {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// Writes the settings of `container`, which runs. A failure is counted, logged, and
-    /// tried again later: the container runs all the same.
+    /// Writes the settings of a running `container`. A failure is counted, logged and retried
+    /// later; the container keeps running.
     pub async fn write(&self, container: &Container) {
         let mut tries = self.tries.lock().await;
         self.try_to_write(container, &mut tries).await;
     }
 
-    /// Changes the settings of `container`, which runs, for as long as it is there.
+    /// Changes the settings of a running `container` for the rest of its life.
     ///
     /// # Errors
-    /// As [`unified::apply`], or that the change would not outlive the cgroup.
+    /// As [`unified::apply`], or the change could not be saved for a later restart.
     pub async fn change(&self, container: &Container, change: Unified) -> Result<(), Error> {
         if change.is_empty() {
             return Ok(());
         }
-        // What is asked for while this is under way is asked for after it.
+        // Serialises concurrent changes.
         let _tries = self.tries.lock().await;
         unified::apply(&self.cgroups, &self.processes, container, &change).await?;
         let mut wanted = self.wanted(container).await;
@@ -91,8 +91,8 @@ impl CgroupSettings {
         }
     }
 
-    /// Writes the settings of every container that runs and has not got them, and forgets
-    /// those that are gone.
+    /// Writes the settings of every running container that does not have them, and forgets removed
+    /// containers.
     pub async fn write_missing(&self, snapshot: &Snapshot) {
         let mut tries = self.tries.lock().await;
         tries.retain(|id, _| snapshot.contains(id));
@@ -109,7 +109,7 @@ impl CgroupSettings {
         let ids: Vec<String> = snapshot.ids().map(|id| id.to_string()).collect();
         let changed = Arc::clone(&self.changed);
         let forget = move || changed.retain(|kept| ids.iter().any(|id| id == kept));
-        // What is left is forgotten in the next round.
+        // A failed removal is retried in the next round.
         let _ = tokio::task::spawn_blocking(forget).await;
     }
 
@@ -154,7 +154,7 @@ mod tests {
     const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
     const PID: i64 = 7;
 
-    /// A node of a test's own: procfs and cgroup v2 in a directory.
+    /// A test node: procfs and cgroup v2 in a temporary directory.
     struct Node {
         dir: tempfile::TempDir,
     }
@@ -168,7 +168,7 @@ mod tests {
             node
         }
 
-        /// Has the container run, in a cgroup that holds nothing yet.
+        /// Simulates a running container with an empty cgroup.
         fn start(&self, pid: i64) {
             let process = self.dir.path().join(format!("proc/{pid}"));
             fs::create_dir_all(&process).unwrap();
@@ -222,7 +222,7 @@ mod tests {
     async fn settings_come_back_after_a_crash_and_after_a_restart() {
         let node = Node::new();
         let wanted = [("memory.high", "100"), ("memory.oom.group", "1")];
-        // The shim died before it came to them.
+        // The shim crashed before it wrote them.
         let settings = node.settings();
         settings.write_missing(&snapshot(PID, &wanted)).await;
         assert_eq!(node.file("memory.high"), "100");

@@ -16,30 +16,30 @@ use crate::{
     engine::{Cause, EngineError},
 };
 
-/// What a checkpoint may take when the client does not say.
+/// The timeout if the client does not set one.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(120);
-/// The directory of what the engine dumps, under the shim's root.
+/// The directory of the engine's dumps, below the shim's root directory.
 const DUMPS: &str = "dumps";
-/// The checkpoint's name with the engine, and of its directory in the archive.
+/// The checkpoint's name in the engine, and its directory in the archive.
 const NAME: &str = "checkpoint";
-/// Memory of a container may hold any secret.
+/// The archive's mode; a container's memory may contain secrets.
 const MODE: u32 = 0o600;
 const NOT_IMPLEMENTED: u16 = 501;
 
-/// What was asked, checked.
+/// The validated request.
 #[derive(Debug, PartialEq, Eq)]
 struct Wanted {
     location: PathBuf,
     timeout: Duration,
 }
 
-/// Writes the memory and the state of a running container's processes to a tar archive;
-/// they run on.
+/// Writes the memory and state of a running container's processes to a tar archive; the container
+/// keeps running.
 ///
 /// # Errors
-/// `InvalidArgument` naming the field; `NotFound`; `FailedPrecondition` when the container
-/// does not run or the engine makes no checkpoints; `File` when the archive cannot be
-/// written; what the engine said.
+/// `InvalidArgument` naming the field; `NotFound`; `FailedPrecondition` if the container is not
+/// running or the engine cannot create checkpoints; `File` if the archive cannot be written; the
+/// engine's error.
 pub async fn checkpoint(
     shim: &Shim,
     request: CheckpointContainerRequest,
@@ -68,7 +68,7 @@ pub async fn checkpoint(
     archived.map(|()| CheckpointContainerResponse {})
 }
 
-/// Removes what a crash left of checkpoints that were being made.
+/// Removes incomplete checkpoints left by a crash.
 pub fn tidy(root: &Path) {
     remove(&root.join(DUMPS));
 }
@@ -98,7 +98,7 @@ impl Wanted {
     }
 }
 
-/// Says what to switch on, where that is what is missing.
+/// Turns the error into one that says what to enable, if checkpoint support is missing.
 fn explain(error: EngineError) -> Error {
     let Cause::Refused { status, message } = &error.cause else {
         return error.into();
@@ -118,7 +118,7 @@ fn explain(error: EngineError) -> Error {
     error.into()
 }
 
-/// An empty directory that nobody else may look into.
+/// Creates an empty directory that only root can access.
 fn make_directory(directory: &Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt as _;
     remove(directory);
@@ -150,7 +150,7 @@ async fn archive(directory: PathBuf, location: PathBuf) -> Result<(), Error> {
     written.unwrap_or(Err(Error::Panicked("CheckpointContainer")))
 }
 
-/// Writes `dump` to `location`, where either all of it is there or what was before.
+/// Writes `dump` to `location` atomically.
 fn write(dump: &Path, location: &Path) -> io::Result<()> {
     let mut new = location.as_os_str().to_owned();
     new.push(".new");
@@ -169,7 +169,7 @@ fn write(dump: &Path, location: &Path) -> io::Result<()> {
         fs::rename(&new, location)
     })();
     if written.is_err() {
-        // What matters is why it was not written.
+        // The write error is the one to report.
         let _ = fs::remove_file(&new);
     }
     written

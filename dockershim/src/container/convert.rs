@@ -1,4 +1,4 @@
-//! The engine's containers in CRI's terms.
+//! Conversion of the engine's containers to CRI's types.
 
 use bollard::models::{
     ContainerInspectResponse, ContainerSummary, ContainerSummaryStateEnum, HostConfig, MountPoint,
@@ -19,11 +19,11 @@ use crate::{
     security::Identity,
 };
 
-/// What overlay2 says where a container's writable layer is.
+/// The overlay2 driver's key for a container's writable layer.
 const UPPER_DIR: &str = "UpperDir";
 
-/// A container out of an inspect of what `author` made; `None` when its name is no
-/// container's. One that is `known` stays what it is, whatever name somebody gives it.
+/// Converts an inspect of a container that `author` created; `None` if its name is not a
+/// container's. A `known` container keeps its metadata even if a user renames it.
 pub fn from_inspect(
     inspect: ContainerInspectResponse,
     author: Author<'_>,
@@ -45,7 +45,7 @@ pub fn from_inspect(
     let image_mounts = image_mounts::from_label(read.own(labels::IMAGE_MOUNTS));
     let recursive = recursively_read_only(inspect.host_config.as_ref());
     let cri_log = read.own(labels::LOG_FORMAT) == labels::LOG_FORMAT_CRI;
-    // What the engine has compressed is to be had from its API.
+    // Compressed log files can be read only through the engine's API.
     let reads_api = cri_log && compresses_its_log(inspect.host_config.as_ref());
     Some(Container {
         status: ContainerStatus {
@@ -101,7 +101,7 @@ fn compresses_its_log(host: Option<&HostConfig>) -> bool {
     options.is_some_and(|options| options.get("compress").is_some_and(|value| value == "true"))
 }
 
-/// Where a container is in its life, and what its end was like.
+/// A container's state, and the details of its exit.
 struct Life {
     state: ContainerState,
     started_at: i64,
@@ -121,7 +121,7 @@ impl Life {
             reason: "",
             message: String::new(),
         };
-        // A paused or restarting container runs, as the engine has it.
+        // A paused or restarting container counts as running, as with the engine.
         if state.running.unwrap_or_default() {
             return life;
         }
@@ -131,7 +131,8 @@ impl Life {
             Some(finished_at) => {
                 life.finished_at = finished_at;
                 life.reason = match exit_code {
-                    // A program that survives the kill of a child may still exit with 0.
+                    // A program that survives the OOM kill of a child process may still exit with
+                    // 0.
                     _ if state.oom_killed.unwrap_or_default() => OOM_KILLED,
                     0 => "Completed",
                     _ => "Error",
@@ -148,7 +149,7 @@ impl Life {
     }
 }
 
-/// A container out of the engine's list; `None` when its name is no container's.
+/// Converts an entry of the engine's list; `None` if its name is not a container's.
 pub fn from_summary(summary: ContainerSummary) -> Option<Container> {
     let docker_name = summary.names?.into_iter().next()?;
     let metadata = naming::parse_container_name(&docker_name)?;
@@ -186,7 +187,7 @@ pub fn from_summary(summary: ContainerSummary) -> Option<Container> {
         engine_log: String::new(),
         cri_log: false,
         unified: Default::default(),
-        // Whoever wrote this: all that it can do is to keep images from being removed.
+        // Untrusted, but a forged label can only keep images from being removed.
         image_mounts: docker_labels
             .get(labels::IMAGE_MOUNTS)
             .map(|json| image_mounts::from_label(json))
@@ -196,7 +197,7 @@ pub fn from_summary(summary: ContainerSummary) -> Option<Container> {
     })
 }
 
-/// The line of a list for a container.
+/// A container's entry in `ListContainers`.
 pub fn list_item(container: &Container) -> cri::Container {
     let status = &container.status;
     cri::Container {
@@ -213,7 +214,7 @@ pub fn list_item(container: &Container) -> cri::Container {
     }
 }
 
-/// The places in the container of mounts that are read-only with all below them.
+/// The container paths of mounts that are recursively read-only.
 fn recursively_read_only(host: Option<&HostConfig>) -> Vec<String> {
     let mounts = host.and_then(|host| host.mounts.as_deref());
     mounts
@@ -264,8 +265,8 @@ fn resources(host: &HostConfig) -> ContainerResources {
     }
 }
 
-/// Unix time in nanoseconds out of the engine's RFC 3339; `None` for a moment that has
-/// not come, which the engine writes as the year 1.
+/// Parses the engine's RFC 3339 time to Unix time in nanoseconds; `None` for an unset time, which
+/// the engine writes as the year 1.
 pub fn nanoseconds(time: Option<&str>) -> Option<i64> {
     let time: jiff::Timestamp = time?.parse().ok()?;
     i64::try_from(time.as_nanosecond())

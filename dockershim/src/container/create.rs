@@ -24,11 +24,11 @@ use crate::{
     security::{self, Identity, Surroundings},
 };
 
-/// Makes a container in a sandbox that is ready.
+/// Creates a container in a ready sandbox.
 ///
 /// # Errors
-/// `InvalidArgument` or `Unsupported` naming the field, `NotFound` for the sandbox or the
-/// image, `AlreadyExists` when a container of this name runs, or what the engine said.
+/// `InvalidArgument` or `Unsupported` naming the field, `NotFound` for the sandbox or the image,
+/// `AlreadyExists` if a container with this name is running, or the engine's error.
 pub async fn create(
     shim: &Arc<Shim>,
     request: CreateContainerRequest,
@@ -51,7 +51,7 @@ pub async fn create(
     let pod_config = request.sandbox_config.unwrap_or_default();
     let mounts_images = config.mounts.iter().any(image_mounts::is_one);
     let created = async {
-        // A creation that hangs holds up no others than those that mount images too.
+        // A creation that hangs blocks only others that also mount images.
         let _mounted = if mounts_images {
             Some(shim.image_mounts.hold().await)
         } else {
@@ -63,7 +63,7 @@ pub async fn create(
     }
     .await;
     if created.is_err() && mounts_images {
-        // No container goes that would take its images along.
+        // No container removal will unmount the images, so do it here.
         let shim = Arc::clone(shim);
         tokio::spawn(async move { image_mounts::tidy(&shim.image_mounts, &shim.model).await });
     }
@@ -71,7 +71,7 @@ pub async fn create(
     Ok(CreateContainerResponse { container_id })
 }
 
-/// Creates a container with these parts of images mounted, and has the model know it.
+/// Creates a container with these image parts mounted, and adds it to the model.
 async fn create_known(
     shim: &Shim,
     new: NewContainer,
@@ -87,7 +87,7 @@ async fn create_known(
         failed => failed,
     };
     if let Err(error) = checked {
-        // It cannot be used or answered for, and must not stay behind under its name.
+        // The container is unusable or unknown, and must not keep its name.
         match shim.engine.remove_container(&container_id, true).await {
             Err(error) if !error.is_not_found() => {
                 tracing::warn!(container_id, %error, "a half-made container is left over");
@@ -100,11 +100,11 @@ async fn create_known(
     Ok(container_id)
 }
 
-/// Creates under a name of ours. Where the name is taken by what an earlier attempt left
-/// behind and that does not run, the left-over is removed first.
+/// Creates a container under its Docker name. If a stopped container from an earlier attempt has
+/// the name, it is removed first.
 ///
 /// # Errors
-/// `AlreadyExists` when what has the name runs, or what the engine said.
+/// `AlreadyExists` if a running container has the name, or the engine's error.
 pub(crate) async fn create_named(shim: &Shim, mut new: NewContainer) -> Result<String, Error> {
     let conflict = match shim.engine.create_container(new.clone()).await {
         Err(error) if error.is_conflict() => error,
@@ -133,8 +133,8 @@ pub(crate) async fn create_named(shim: &Shim, mut new: NewContainer) -> Result<S
                 _ => shim.looker.removed(&id),
             }
         }
-        // The engine holds on to the name of a container that it does not have (a crash
-        // of its own): only another name helps, and names may have a random suffix.
+        // After a crash, the engine may reserve the name of a container that no longer exists. Only
+        // another name helps, so add a random suffix.
         Err(error) if error.is_not_found() => {
             tracing::warn!(name = new.name, %conflict, "the engine keeps a name without a container");
             let nanos = jiff::Timestamp::now().subsec_nanosecond().unsigned_abs();
@@ -169,7 +169,7 @@ async fn create_body(
     }
     let linux = config.linux.unwrap_or_default();
     let identity = {
-        // What was found by the engine's own word has a user.
+        // `Images::learn` always sets the user.
         let image_user = known.user.as_deref().unwrap_or_default();
         let context = linux.security_context.clone().unwrap_or_default();
         let accounts = if Identity::needs_accounts(&context, image_user) {
@@ -221,7 +221,7 @@ async fn create_body(
         stdin_once: Some(config.stdin_once),
         tty: Some(config.tty),
         stop_signal,
-        // Probing is the kubelet's.
+        // The kubelet runs the probes.
         healthcheck: Some(HealthConfig {
             test: Some(vec!["NONE".into()]),
             ..Default::default()
@@ -263,8 +263,8 @@ fn refuse_unsupported(config: &ContainerConfig) -> Result<(), Error> {
     Ok(())
 }
 
-/// The image, and its name as the pod's author wrote it. The engine gets the image's id, since a
-/// name could come to mean another image.
+/// The image, and its name as written in the pod spec. The engine gets the image's id, because a
+/// name could meanwhile refer to another image.
 async fn find_image(shim: &Shim, config: &ContainerConfig) -> Result<(Arc<Known>, String), Error> {
     let spec = config.image.clone().unwrap_or_default();
     if spec.image.is_empty() {
@@ -278,7 +278,7 @@ async fn find_image(shim: &Shim, config: &ContainerConfig) -> Result<(Arc<Known>
     Ok((known, written))
 }
 
-/// The full id of the container whose processes are to be seen.
+/// The full id of the container whose PID namespace is joined.
 fn find_target(shim: &Shim, sandbox: &Sandbox, id: &str) -> Result<String, Error> {
     const FIELD: &str = "config.linux.security_context.namespace_options.target_id";
     let target = shim.model.snapshot().container(id);
@@ -292,9 +292,10 @@ fn find_target(shim: &Shim, sandbox: &Sandbox, id: &str) -> Result<String, Error
     Ok(target.id().to_owned())
 }
 
-/// json-file whatever the engine's default is, since the shim makes logs from its files; `None` if
-/// the engine is to log as it likes. Files kept beside the shim's copy are bounded; a file that is
-/// the log itself is as large as the engine's own options have it.
+/// The log driver's configuration: json-file regardless of the engine's default, because the shim
+/// converts its files; `None` leaves the choice to the engine. Files that the shim converts to
+/// CRI's format are bounded; a file that is the log itself has the bounds of the engine's own
+/// options.
 fn log_config(config: &Config) -> Option<HostConfigLogConfig> {
     let EngineLog { max_size, max_file } = &config.engine_log;
     let bounds = || {
@@ -347,7 +348,7 @@ fn environment(envs: Vec<KeyValue>) -> Result<Vec<String>, Error> {
     envs.into_iter().enumerate().map(pair).collect()
 }
 
-/// The image's own where nothing is given.
+/// The image's default if nothing is given.
 fn given(words: Vec<String>) -> Option<Vec<String>> {
     (!words.is_empty()).then_some(words)
 }

@@ -1,11 +1,11 @@
-//! Devices as the engine has them.
+//! Devices in the engine's terms.
 
 use bollard::models::{DeviceMapping, DeviceRequest};
 use cri_proto::runtime::v1::{CdiDevice, Device};
 
 use crate::{Error, engine::Connection};
 
-/// Devices of the node.
+/// Converts device mappings of the node.
 ///
 /// # Errors
 /// `InvalidArgument` naming the device's field.
@@ -30,10 +30,10 @@ pub fn of_node(devices: Vec<Device>) -> Result<Vec<DeviceMapping>, Error> {
     devices.into_iter().enumerate().map(convert).collect()
 }
 
-/// Devices that a CDI specification describes, by their qualified names.
+/// Requests CDI devices by their qualified names.
 ///
 /// # Errors
-/// `InvalidArgument` naming the device; `Unsupported` on an engine that is too old.
+/// `InvalidArgument` naming the device; `Unsupported` if the engine is too old.
 pub fn cdi(devices: Vec<CdiDevice>, engine: &Connection) -> Result<Vec<DeviceRequest>, Error> {
     const FIELD: &str = "config.CDI_devices";
     if devices.is_empty() {

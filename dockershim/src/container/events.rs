@@ -17,8 +17,8 @@ use crate::{
     sandbox::status::current,
 };
 
-/// What happens to sandboxes and containers from now on, in order, until the shim ends.
-/// A listener that does not keep up gets `DATA_LOSS`, and is to list and listen anew.
+/// Streams events of sandboxes and containers from now on, in order, until the shim stops. A
+/// listener that falls behind gets `DATA_LOSS`, and must list again and reconnect.
 pub fn events(
     shim: &Shim,
 ) -> impl Stream<Item = Result<ContainerEventResponse, Status>> + Send + use<> {
@@ -31,7 +31,7 @@ pub fn events(
     responses(changes, around).take_until(shim.stop.clone().cancelled_owned())
 }
 
-/// What an event's statuses are completed from.
+/// The data that completes an event's statuses.
 #[derive(Clone)]
 struct Around {
     model: Arc<Model>,

@@ -1,4 +1,4 @@
-//! `Exec`: prepares a command, and runs it when its client has come for the streams.
+//! `Exec`: prepares a command, and runs it when the client connects to the streaming server.
 
 use std::time::Duration;
 
@@ -16,15 +16,15 @@ use super::{
 };
 use crate::{Error, Shim, Streaming, engine::NewExec, model::Container};
 
-/// A terminal is there a moment after its command was started.
+/// The engine creates the terminal shortly after it starts the command.
 const RESIZE_PAUSE: Duration = Duration::from_millis(50);
 const RESIZE_TRIES: usize = 20;
 
-/// Returns the URL at which a client gets the streams of a command.
+/// Returns the URL of a command's streams.
 ///
 /// # Errors
-/// `InvalidArgument`; `NotFound`; `FailedPrecondition` when the container does not run;
-/// `ResourceExhausted` when too many URLs were not used.
+/// `InvalidArgument`; `NotFound`; `FailedPrecondition` if the container is not running;
+/// `ResourceExhausted` if too many URLs are unused.
 pub async fn exec(
     shim: &Shim,
     streaming: &Streaming,
@@ -50,7 +50,7 @@ pub async fn exec(
     Ok(ExecResponse { url })
 }
 
-/// What upstream's streaming server refuses, in its words.
+/// Rejects what upstream's streaming server rejects, with the same messages.
 pub(super) fn check(container_id: &str, wants: Wants) -> Result<(), Error> {
     if container_id.is_empty() {
         return Err(Error::invalid(
@@ -86,7 +86,7 @@ pub(super) fn require_running(container: &Container) -> Result<(), Error> {
 /// Runs a command on a client's streams.
 ///
 /// # Errors
-/// The container does not run any more, the engine failed, or the client left.
+/// The container is no longer running, the engine failed, or the client disconnected.
 pub async fn run(shim: &Shim, exec: Exec, streams: Streams) -> Result<Exit, Error> {
     let container = find(shim, &exec.container_id).await?;
     require_running(&container)?;
@@ -130,7 +130,7 @@ pub async fn run(shim: &Shim, exec: Exec, streams: Streams) -> Result<Exit, Erro
     Err(ended.into_error("command", &id))
 }
 
-/// Passes the client's sizes on, until it is dropped.
+/// Forwards the client's terminal sizes; never returns.
 async fn follow_sizes(
     shim: &Shim,
     exec: &str,

@@ -1,5 +1,5 @@
-//! The process of a command inside a container: its end, and how to bring it about. The
-//! engine has a call for neither.
+//! The process of an exec'd command: its exit, and how to kill it. The engine's API can neither
+//! wait for the exit nor kill the process.
 
 use std::{fs, path::Path, sync::Arc, time::Duration};
 
@@ -13,29 +13,29 @@ use crate::{
     process::{ProcessError, Processes},
 };
 
-/// The engine learns of a command's end a moment after its output ended. A command may
-/// also close its output long before it ends, so the questions become rarer.
+/// The engine notices a command's exit shortly after its output ends. A command may also close its
+/// output long before it exits, so the polls become less frequent.
 const FIRST_POLL: Duration = Duration::from_millis(10);
 const SLOWEST_POLL: Duration = Duration::from_secs(1);
-/// What a command gets to end by itself when its client has gone.
+/// How long a command may take to exit by itself after its client has disconnected.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long a command to be killed is looked for: the engine may be about to start it.
+/// How long to look for a command that is to be killed, as the engine may be about to start it.
 const KILL_PATIENCE: Duration = Duration::from_secs(60);
 
-/// How a command ended.
+/// How a command exited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exited {
-    /// Its exit code.
+    /// The exit code.
     pub code: i32,
-    /// Whether it ever began. If it did not, the engine's words came in the place of its output.
+    /// Whether the command was started. If not, the output is the engine's error message.
     pub started: bool,
 }
 
-/// Waits until the command has ended.
+/// Waits until the command has exited.
 ///
 /// # Errors
-/// The engine's; `FailedPrecondition` when the container has ended and the engine does not tell
-/// how the command did.
+/// The engine's; `FailedPrecondition` if the container has exited and the engine does not report
+/// the command's exit.
 pub async fn exited(shim: &Shim, exec: &str, container: &str) -> Result<Exited, Error> {
     let told = async {
         let mut pause = FIRST_POLL;
@@ -67,8 +67,8 @@ pub async fn exited(shim: &Shim, exec: &str, container: &str) -> Result<Exited, 
     })
 }
 
-/// Whether the command began. If it did not, the engine's words come in the place of its output,
-/// but only when the engine is through with it.
+/// Whether the command was started. If not, its output is the engine's error message; this is
+/// reliable only once the engine has finished with the command.
 pub async fn has_started(shim: &Shim, exec: &str) -> bool {
     match shim.engine.inspect_exec(exec).await {
         Ok(state) => Exited::of(&state).is_none_or(|exited| exited.started),
@@ -79,8 +79,8 @@ pub async fn has_started(shim: &Shim, exec: &str) -> bool {
     }
 }
 
-/// Ends a command that nobody waits for any more: its input has ended already; then come
-/// the signal that its kind expects, and SIGKILL.
+/// Ends a command that no client waits for any longer. Its input is closed already; then it gets
+/// the signal that fits its kind (SIGHUP with a terminal, else SIGTERM), and finally SIGKILL.
 pub async fn end(shim: &Shim, exec: &str, container: &str, tty: bool) {
     let polite = if tty { Signal::HUP } else { Signal::TERM };
     let ends = || tokio::time::timeout(GRACE, exited(shim, exec, container));
@@ -89,14 +89,14 @@ pub async fn end(shim: &Shim, exec: &str, container: &str, tty: bool) {
     }
     let pid = shim.engine.inspect_exec(exec).await.map(|state| state.pid);
     if let Ok(Some(pid)) = pid {
-        // SIGKILL comes to the same error, and tells it.
+        // If this fails, SIGKILL fails the same way, and that is logged.
         let _ = signal(shim, container, pid, polite).await;
     }
     let _ = ends().await;
     kill(shim, exec, container).await;
 }
 
-/// Kills a command and its children, and waits for its end.
+/// Kills a command and its children, and waits for its exit.
 pub async fn kill(shim: &Shim, exec: &str, container: &str) {
     let deadline = Instant::now() + KILL_PATIENCE;
     let mut pause = FIRST_POLL;
@@ -111,7 +111,7 @@ pub async fn kill(shim: &Shim, exec: &str, container: &str) {
                 None if Exited::of(&state).is_some() => return,
                 None => "it has not begun".to_owned(),
             },
-            // Its container is gone, and it too.
+            // The container is gone, and the command with it.
             Err(error) if error.is_not_found() => return,
             Err(error) => error.to_string(),
         };
@@ -132,7 +132,7 @@ fn slower(pause: Duration) -> Duration {
     (pause * 3 / 2).min(SLOWEST_POLL)
 }
 
-/// Sends a signal to a command and its children; returns how many there were.
+/// Signals a command and its children; returns how many processes were signalled.
 async fn signal(
     shim: &Shim,
     container: &str,
@@ -145,7 +145,8 @@ async fn signal(
     task.await.unwrap_or(Ok(0))
 }
 
-/// A command begins a session, and its children are in it unless they begin another.
+/// Signals the command's session: the command is its leader, and its children belong to it unless
+/// they start their own.
 fn signal_session(
     processes: &Processes,
     container: &str,
@@ -158,20 +159,20 @@ fn signal_session(
             Ok(process) => count += usize::from(process.signal(signal).is_ok()),
             Err(ProcessError::Ended(_)) => {}
             Err(error) if pid == leader => return Err(error),
-            // The pid was one of the session's, and is another's now.
+            // The pid has been reused by another process.
             Err(_) => {}
         }
     }
     Ok(count)
 }
 
-/// The other processes of the session that `leader` began and that have not ended.
+/// The other live processes of the session that `leader` started.
 fn session(proc: &Path, leader: i64) -> Vec<i64> {
     let processes = fs::read_dir(proc).into_iter().flatten().flatten();
     let in_session = processes.filter_map(|entry| {
         let pid = entry.file_name().to_str()?.parse().ok()?;
         let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
-        // The command, in parentheses, may hold anything.
+        // The command name, in parentheses, may contain any character.
         let (_, after) = stat.rsplit_once(") ")?;
         let mut fields = after.split(' ');
         let runs = !matches!(fields.next()?, "Z" | "X");
@@ -184,7 +185,7 @@ fn session(proc: &Path, leader: i64) -> Vec<i64> {
 // === impl Exited ===
 
 impl Exited {
-    /// `None` while it runs, or has still to begin.
+    /// `None` while the command is running or not yet started.
     fn of(state: &ExecInspectResponse) -> Option<Self> {
         let (Some(false), Some(code)) = (state.running, state.exit_code) else {
             return None;

@@ -23,19 +23,19 @@ use crate::{
     engine::{self, Cause, EngineError, NewExec},
 };
 
-/// What is kept of the output. CRI allows 16 MiB for each stream, but the kubelet and
-/// crictl take no answer of more than 16 MiB, so that is what both share, less the frame.
+/// The limit on kept output. CRI allows 16 MiB per stream, but the kubelet and crictl accept no
+/// message larger than 16 MiB, so both streams share that limit, minus the message overhead.
 pub const OUTPUT_LIMIT: usize = 16 * 1024 * 1024 - 64;
 
-/// What a command that was killed gets to end before its client is told that its time is over.
+/// How long a killed command may take to exit before the client is told about the timeout.
 const KILL_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Runs a command in a container and waits for its end, for `timeout` seconds at most;
-/// 0 waits without limit. The command is ended when its client is `gone`.
+/// Runs a command in a container and waits for its exit, for at most `timeout` seconds; 0 means no
+/// limit. The command is killed when its client is `gone`.
 ///
 /// # Errors
-/// `DeadlineExceeded` after the timeout, when the command has been killed;
-/// `FailedPrecondition` when the container does not run.
+/// `DeadlineExceeded` after the timeout, when the command has been killed; `FailedPrecondition` if
+/// the container is not running.
 pub async fn exec_sync(
     shim: &Arc<Shim>,
     request: ExecSyncRequest,
@@ -110,13 +110,13 @@ async fn run(shim: &Shim, exec: &str, container: &str) -> Result<ExecSyncRespons
     })
 }
 
-/// Keeps what is written until both streams together have the limit, and drops the rest,
-/// so that the command never blocks on it.
+/// Keeps output until both streams together reach the limit, and drops the rest, so that the
+/// command never blocks.
 struct Kept<'a> {
     bytes: Vec<u8>,
-    /// Whether any was dropped.
+    /// Whether any output was dropped.
     cut: bool,
-    /// Of both streams.
+    /// The total of both streams.
     sum: &'a AtomicUsize,
 }
 

@@ -1,6 +1,5 @@
-//! Mounts of images (`Mount.image`): by the engine where its API has them, else of the
-//! image's layers, which [`ImageMounts`] keeps mounted. What
-//! the engine does not remember of them is in a label.
+//! Image mounts (`Mount.image`): done by the engine if its API supports them, else by
+//! [`ImageMounts`], which mounts the image's layers. A label stores what the engine does not.
 
 use std::{
     collections::BTreeMap,
@@ -23,16 +22,16 @@ use crate::{
     model::{Container, Model, Snapshot},
 };
 
-/// An id's beginning of this length is still no other's.
+/// An abbreviated id of this length is still unique.
 const SHORTEST_ID: usize = 12;
 
-/// The image mounts of a container, by their place in it.
+/// A container's image mounts, by container path.
 pub type ImageMountsByPath = BTreeMap<String, ImageMount>;
 
-/// What is mounted.
+/// An image mount.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageMount {
-    /// The image as the pod's author wrote it.
+    /// The image as written in the pod spec.
     image: String,
     /// The image's id.
     image_ref: String,
@@ -40,19 +39,19 @@ pub struct ImageMount {
     sub_path: String,
 }
 
-/// The label that remembers `mounts`; none for none.
+/// The label that stores `mounts`; `None` if there are none.
 pub fn label(mounts: &ImageMountsByPath) -> Option<(String, String)> {
     let json = || serde_json::json!(mounts).to_string();
     (!mounts.is_empty()).then(|| (labels::IMAGE_MOUNTS.to_owned(), json()))
 }
 
-/// What a container's labels remember.
+/// Parses the label's value.
 pub fn from_label(json: &str) -> ImageMountsByPath {
     serde_json::from_str(json).unwrap_or_default()
 }
 
 impl ImageMount {
-    /// As CRI reports it.
+    /// The mount as CRI reports it.
     pub fn status(&self, container_path: String) -> Mount {
         Mount {
             container_path,
@@ -68,8 +67,8 @@ impl ImageMount {
     }
 }
 
-/// Prepares the mount `field` of an image, as the engine takes it and as it is remembered.
-/// `others` are those of the same container.
+/// Prepares the image mount `field`, for the engine and for the label. `others` are the container's
+/// other image mounts.
 ///
 /// # Errors
 /// `InvalidArgument` or `Unsupported` naming the field, `NotFound` for the image.
@@ -134,8 +133,8 @@ pub async fn prepare(
     Ok((docker, remembered))
 }
 
-/// What names the image `id` to the engine, which refuses a container two mounts of one
-/// name: for each of `others` of the same image, the id is shorter.
+/// The engine's name for the image `id`. The engine refuses two mounts with the same source in one
+/// container, so the id is shortened for each of the `others` of the same image.
 fn engine_source(id: &str, others: usize) -> String {
     match id.rsplit_once(':') {
         Some((_, hex)) if others > 0 => {
@@ -146,13 +145,13 @@ fn engine_source(id: &str, others: usize) -> String {
     }
 }
 
-/// Whether `mount` is of an image.
+/// Whether `mount` is an image mount.
 pub fn is_one(mount: &Mount) -> bool {
     let image = mount.image.as_ref();
     image.is_some_and(|image| !image.image.is_empty())
 }
 
-/// A container that has the image with this full id mounted.
+/// A container that mounts the image with this full id.
 pub fn user_of<'a>(image: &str, snapshot: &'a Snapshot) -> Option<&'a Arc<Container>> {
     let mounts = |container: &&Arc<Container>| {
         let mut mounts = container.image_mounts.values();
@@ -161,7 +160,7 @@ pub fn user_of<'a>(image: &str, snapshot: &'a Snapshot) -> Option<&'a Arc<Contai
     snapshot.containers().find(mounts)
 }
 
-/// A mount of a part of an image by the engine, which looks for the part at the start only.
+/// A mount of an image's sub-path by the engine, which checks the sub-path only at start.
 #[derive(Debug)]
 pub struct Part {
     field: String,
@@ -169,7 +168,7 @@ pub struct Part {
     sub_path: String,
 }
 
-/// The parts of images that `engine` itself mounts.
+/// The image sub-paths that `engine` itself mounts.
 pub fn engine_parts(engine: &Connection, mounts: &[Mount]) -> Vec<Part> {
     let has_part = |mount: &Mount| is_one(mount) && !mount.image_sub_path.is_empty();
     mounts
@@ -184,10 +183,10 @@ pub fn engine_parts(engine: &Connection, mounts: &[Mount]) -> Vec<Part> {
         .collect()
 }
 
-/// Looks whether `parts` are there, in the container that was created with them.
+/// Checks that `parts` exist in the container that was created with them.
 ///
 /// # Errors
-/// `InvalidArgument` naming the field of one that is not, or what the engine said.
+/// `InvalidArgument` naming the field of a missing one, or the engine's error.
 pub async fn check_parts(shim: &Shim, container_id: &str, parts: &[Part]) -> Result<(), Error> {
     for part in parts {
         let path = &part.container_path;
@@ -205,7 +204,7 @@ pub async fn check_parts(shim: &Shim, container_id: &str, parts: &[Part]) -> Res
     Ok(())
 }
 
-/// Unmounts the images that no container of `model` has mounted.
+/// Unmounts the images that no container of `model` uses.
 pub async fn tidy(images: &ImageMounts, model: &Arc<Model>) {
     let model = Arc::clone(model);
     let is_used = move |directory: &Path| {
@@ -215,7 +214,7 @@ pub async fn tidy(images: &ImageMounts, model: &Arc<Model>) {
     images.retain(is_used).await;
 }
 
-/// What is mounted is by its directory's name the image's id, without its prefix.
+/// A mount directory's name is the image's id without its prefix.
 fn uses(container: &Container, directory: &Path) -> bool {
     let name = PathBuf::from(directory.file_name().unwrap_or_default());
     container

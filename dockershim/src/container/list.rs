@@ -5,7 +5,7 @@ use cri_proto::runtime::v1::{ContainerFilter, ListContainersRequest, ListContain
 use super::convert::list_item;
 use crate::{Error, Shim, labels, model::Container};
 
-/// The containers in memory that pass the filter.
+/// The containers in the model that match the filter.
 ///
 /// # Errors
 /// `Unavailable` before the first sync.

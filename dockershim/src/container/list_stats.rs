@@ -4,10 +4,10 @@ use cri_proto::runtime::v1::{ContainerStats, ContainerStatsFilter};
 
 use crate::{Error, Shim, labels, model::Container, stats};
 
-/// What each container that passes the filter uses.
+/// The usage of each container that matches the filter.
 ///
 /// # Errors
-/// `Unavailable` before the first sync, `DeadlineExceeded` when the kernel does not answer.
+/// `Unavailable` before the first sync, `DeadlineExceeded` if the kernel does not answer.
 pub async fn list(
     shim: &Shim,
     filter: Option<ContainerStatsFilter>,

@@ -1,4 +1,4 @@
-//! Containers: one file per CRI verb.
+//! Container verbs, one file per CRI verb.
 
 pub mod attach;
 mod cgroup_settings;

@@ -1,4 +1,4 @@
-//! Mounts as the engine has them.
+//! Mounts in the engine's terms.
 
 use bollard::models::{
     HostConfig, Mount as DockerMount, MountBindOptions, MountBindOptionsPropagationEnum, MountType,
@@ -8,10 +8,10 @@ use cri_proto::runtime::v1::{Mount, MountPropagation};
 use super::image_mounts::{self, ImageMountsByPath};
 use crate::{Error, Shim, engine::Connection};
 
-/// From this kernel on a mount can be read-only with all that is mounted below it.
+/// The first kernel version with recursively read-only mounts.
 const RECURSIVE_KERNEL: (u32, u32) = (5, 12);
 
-/// Whether a mount can be read-only with all that is mounted below it.
+/// Whether recursively read-only mounts are supported.
 pub fn can_be_recursively_read_only(engine: &Connection) -> bool {
     engine.serves(1, 44) && kernel() >= Some(RECURSIVE_KERNEL)
 }
@@ -22,11 +22,10 @@ fn kernel() -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-/// Puts mounts into what the engine is asked to create; returns those of images. A host
-/// path that does not exist is made as a directory.
+/// Adds mounts to the engine's create request; returns the image mounts. A missing host path is
+/// created as a directory.
 ///
-/// `relabel` says that the container has an SELinux label of its own to give to mounts
-/// that ask for it.
+/// `relabel` says that the container has its own SELinux label, which mounts can request.
 ///
 /// # Errors
 /// `InvalidArgument` or `Unsupported` naming the mount's field; `NotFound` for an image.
@@ -57,7 +56,7 @@ pub async fn apply_mounts(
         if relabel && mount.selinux_relabel {
             binds.push(bind(index, &mount)?);
         } else {
-            // Before this API a read-only mount never was recursive, and the option unknown.
+            // Before API 1.44, read-only mounts were never recursive and the option did not exist.
             docker.push(convert(mount, engine.serves(1, 44)));
         }
     }
@@ -126,9 +125,10 @@ async fn make_source(path: &str) -> Result<(), Error> {
 
 fn convert(mount: Mount, can_say_non_recursive: bool) -> DockerMount {
     let propagation = match mount.propagation() {
-        // As the engine wants it.
+        // The engine requires it.
         _ if mount.recursive_read_only => Some(MountBindOptionsPropagationEnum::RPRIVATE),
-        // Unsaid, as the engine makes it rslave for its own directories, and must.
+        // Unset, because the engine must use rslave for its own directories, which it does by
+        // default.
         MountPropagation::PropagationPrivate => None,
         MountPropagation::PropagationHostToContainer => {
             Some(MountBindOptionsPropagationEnum::RSLAVE)
@@ -155,7 +155,8 @@ fn convert(mount: Mount, can_say_non_recursive: bool) -> DockerMount {
     }
 }
 
-/// The engine relabels only what comes in the older form, in which `:` parts the fields.
+/// A bind string for a relabelled mount: the engine relabels only mounts in this older form, where
+/// `:` separates the fields.
 fn bind(index: usize, mount: &Mount) -> Result<String, Error> {
     let (source, target) = (&mount.host_path, &mount.container_path);
     if source.contains(':') || target.contains(':') {

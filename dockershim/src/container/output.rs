@@ -1,6 +1,6 @@
-//! What the engine sends of a process's output, and its end, which the engine may not tell: it
-//! keeps the connection of a command open for ever that it was starting as the container ended
-//! (20.10 does).
+//! A process's output from the engine. The engine may never close the stream: it keeps the
+//! connection of a command open for ever if the container exited while the command was being
+//! started (20.10 does).
 
 use std::{
     io,
@@ -15,14 +15,14 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-/// How long nothing may come of a container that has ended: longer than a slow engine is silent.
+/// How long output may pause after the container has exited; longer than a slow engine's pauses.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Output that also ends when the container has `ended` and nothing more comes.
+/// A stream that also ends once the container has `ended` and no more output arrives.
 pub(super) struct Output<'a, R> {
     from: R,
     ended: Option<BoxFuture<'a, ()>>,
-    /// Since the container has ended and nothing came.
+    /// Runs since the container has exited without new output.
     patience: Option<Pin<Box<Sleep>>>,
 }
 
@@ -35,7 +35,7 @@ impl<'a, R: AsyncBufRead + Unpin> Output<'a, R> {
         }
     }
 
-    /// Ready when there is something to take, and whether it is the end.
+    /// Ready when there is output, or with `true` at the end.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         if let Poll::Ready(filled) = Pin::new(&mut self.from).poll_fill_buf(cx) {
             let end = filled?.is_empty();
@@ -99,12 +99,12 @@ mod tests {
         let mut three = [0; 3];
         output.read_exact(&mut three).await.unwrap();
         assert_eq!(&three, b"one");
-        // As long as the container runs a silence means nothing.
+        // While the container is running, a pause means nothing.
         let mut next = [0; 3];
         let silence = tokio::time::timeout(100 * PATIENCE, output.read(&mut next)).await;
         assert!(silence.is_err());
 
-        // What comes late still comes.
+        // Late output is still delivered.
         container.send(()).unwrap();
         let late = tokio::time::timeout(PATIENCE / 2, output.read(&mut next)).await;
         assert!(late.is_err());

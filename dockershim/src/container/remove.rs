@@ -11,14 +11,14 @@ use crate::{
     model::{Container, LookupError},
 };
 
-/// How long a removal that someone else began may take.
+/// The time limit for a removal that another client started.
 const REMOVAL: Duration = Duration::from_secs(60);
 
-/// Removes a container, by force if it runs, and the link to its log. One that is not
-/// there is removed.
+/// Removes a container, by force if it is running, and the symlink to its log. Succeeds if the
+/// container does not exist.
 ///
 /// # Errors
-/// What the engine said; `Unavailable` while it is away.
+/// The engine's error; `Unavailable` while the engine is away.
 pub async fn remove(
     shim: &Arc<Shim>,
     request: RemoveContainerRequest,
@@ -31,10 +31,10 @@ pub async fn remove(
     Ok(RemoveContainerResponse {})
 }
 
-/// Removes `container` and the link to its log.
+/// Removes `container` and the symlink to its log.
 pub(crate) async fn remove_found(shim: &Shim, container: &Container) -> Result<(), Error> {
     if container.status.state() == ContainerState::ContainerRunning {
-        // Removed while it runs, the engine would take the end of the log along.
+        // Removing a running container would make the engine delete the end of the log.
         stop_running(shim, container.id(), Duration::ZERO).await?;
     }
     let log_path = &container.status.log_path;
@@ -46,10 +46,10 @@ pub(crate) async fn remove_found(shim: &Shim, container: &Container) -> Result<(
     remove_docker(shim, container.id()).await
 }
 
-/// Removes the Docker container with the full id `id`, sandbox or container.
+/// Removes the Docker container of the sandbox or container with the full id `id`.
 pub(crate) async fn remove_docker(shim: &Shim, id: &str) -> Result<(), Error> {
     match shim.engine.remove_container(id, true).await {
-        // Someone else is at it: what counts is that it goes.
+        // Another client is removing it, so wait until it is gone.
         Err(error) if error.is_conflict() => {
             let gone = shim.model.wait_for(|snapshot| !snapshot.contains(id));
             tokio::time::timeout(REMOVAL, gone)

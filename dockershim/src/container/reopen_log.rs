@@ -5,12 +5,12 @@ use cri_proto::runtime::v1::{ReopenContainerLogRequest, ReopenContainerLogRespon
 use super::{exec::require_running, status::find};
 use crate::{Error, Shim};
 
-/// Goes on with a new file at the path of the container's log, after someone has renamed
-/// the old one to rotate it.
+/// Opens a new file at the container's log path after the client has renamed the old one for
+/// rotation.
 ///
 /// # Errors
-/// `NotFound`; `FailedPrecondition` when the container does not run; `Unsupported` when its
-/// log is the engine's own.
+/// `NotFound`; `FailedPrecondition` if the container is not running; `Unsupported` if its log is
+/// the engine's own.
 pub async fn reopen_log(
     shim: &Shim,
     request: ReopenContainerLogRequest,

@@ -1,13 +1,13 @@
-//! Limits as the engine has them.
+//! Resource limits in the engine's terms.
 
 use bollard::models::HostConfig;
 use cri_proto::runtime::v1::LinuxContainerResources;
 
 use super::unified::Unified;
 
-/// Puts the limits into what the engine is asked to create; 0 is no limit.
-/// `oom_score_adj` is left to the caller, and so is `unified`, which is returned. The engine
-/// has no limits of huge pages: the pod's own cgroup, which the kubelet makes, holds them.
+/// Sets the limits in the engine's create request; 0 means no limit. The caller handles
+/// `oom_score_adj` and `unified`, which is returned. The engine has no hugepage limits: the kubelet
+/// sets them on the pod's own cgroup.
 pub fn apply(resources: LinuxContainerResources, host: &mut HostConfig) -> Unified {
     let limit = |value: i64| (value != 0).then_some(value);
     let set = |value: String| (!value.is_empty()).then_some(value);
@@ -17,7 +17,7 @@ pub fn apply(resources: LinuxContainerResources, host: &mut HostConfig) -> Unifi
     host.cpuset_cpus = set(resources.cpuset_cpus);
     host.cpuset_mems = set(resources.cpuset_mems);
     host.memory = limit(resources.memory_limit_in_bytes);
-    // The engine counts swap on top of memory. Without a word on swap there is none.
+    // The engine's value is the sum of memory and swap. Without a swap limit, there is no swap.
     host.memory_swap = host
         .memory
         .map(|memory| limit(resources.memory_swap_limit_in_bytes).unwrap_or(memory));

@@ -1,4 +1,4 @@
-//! A client's streams joined to those that the engine handed over.
+//! Connects a client's streams to the engine's stream.
 
 use cri_streaming::{Reader, Streams, Writer};
 use futures::future::BoxFuture;
@@ -11,24 +11,25 @@ use crate::{
     engine::{self, Cause, EngineError, OutputError},
 };
 
-/// The engine's reason why a process did not start is kept up to this length, in bytes.
+/// The length limit, in bytes, for the engine's error message when a process did not start.
 const LONGEST_REASON: u64 = 64 * 1024;
 
 /// How a session ended.
 #[derive(Debug)]
 pub(super) enum Ended {
-    /// The process writes nothing more, and everything it wrote was taken.
+    /// The process closed its output, and all of it was delivered.
     Output,
-    /// There was no process; the engine says why.
+    /// The process did not start; the engine's error message.
     NotStarted(String),
-    /// The client left.
+    /// The client disconnected.
     ClientGone,
     /// The engine's connection broke.
     Engine(std::io::Error),
 }
 
-/// Carries input and output until the output ends or either side is gone. What comes first is
-/// output only if the process has `started` by then.
+/// Copies input and output until the output ends or either side disconnects. The stream's content
+/// is output only if the process has `started` when the first data arrives; otherwise it is the
+/// engine's error message.
 pub(super) async fn carry(
     from: impl AsyncBufRead + Unpin,
     to: impl AsyncWrite + Unpin,
@@ -52,7 +53,7 @@ pub(super) async fn carry(
             Ended::Output
         } else {
             let reason = reason(from, tty).await;
-            // A terminal is all that its user looks at.
+            // With a terminal, users see only stdout.
             let (to, end) = if tty {
                 (&mut stdout, "\r\n")
             } else {
@@ -62,8 +63,8 @@ pub(super) async fn carry(
             told.map_err(OutputError::Taker)?;
             Ended::NotStarted(reason)
         };
-        // The end of each is told only when all is well: a client takes it for the
-        // command's.
+        // The streams are shut down only on success, because a client takes their end for the end
+        // of the command.
         let _ = stdout.shutdown().await;
         let _ = stderr.shutdown().await;
         Ok(ended)
@@ -77,17 +78,17 @@ pub(super) async fn carry(
         never = input(stdin, to) => match never {},
         () = gone.cancelled() => Ended::ClientGone,
     };
-    // When everything was taken it does not matter who left first.
+    // If the client disconnected, an engine error does not matter.
     match ended {
         Ended::Engine(_) if gone.is_cancelled() => Ended::ClientGone,
         ended => ended,
     }
 }
 
-/// The engine's words in the place of a process's output.
+/// Reads the engine's error message, which it sends in place of output.
 async fn reason(from: impl AsyncBufRead + Unpin, tty: bool) -> String {
     let mut words = Vec::new();
-    // As far as they come.
+    // A partial message is good enough.
     let _ = engine::carry(from.take(LONGEST_REASON), tty, &mut words, &mut sink()).await;
     String::from_utf8_lossy(&words).trim_end().to_owned()
 }
@@ -96,14 +97,14 @@ fn or_sink(stream: Option<Writer>) -> Writer {
     stream.unwrap_or_else(|| Box::new(sink()))
 }
 
-/// Carries input and its end, and holds the engine's connection until it is dropped.
+/// Copies input until its end, and keeps the engine's connection open until dropped.
 async fn input(stdin: Option<Reader>, mut to: impl AsyncWrite + Unpin) -> std::convert::Infallible {
     if let Some(mut stdin) = stdin {
         match tokio::io::copy_buf(&mut stdin, &mut to).await {
             Ok(_) => {
                 let _ = to.shutdown().await;
             }
-            // A process that reads no more may well write on.
+            // A process that no longer reads may still write.
             Err(error) => tracing::debug!(%error, "input is dropped"),
         }
     }
@@ -113,7 +114,7 @@ async fn input(stdin: Option<Reader>, mut to: impl AsyncWrite + Unpin) -> std::c
 // === impl Ended ===
 
 impl Ended {
-    /// For a session that did not end with its output.
+    /// The error of a session that did not end with its output.
     pub(super) fn into_error(self, kind: &'static str, id: &str) -> Error {
         let cause = match self {
             Self::Output | Self::NotStarted(_) | Self::ClientGone => {

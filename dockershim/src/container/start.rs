@@ -7,10 +7,10 @@ use cri_proto::runtime::v1::{ContainerState, StartContainerRequest, StartContain
 use super::status::find;
 use crate::{Error, Shim, logs::symlink};
 
-/// Starts a created container; its log is followed or linked.
+/// Starts a created container, and follows or symlinks its log.
 ///
 /// # Errors
-/// `NotFound`, `FailedPrecondition` when it was started before, or what the engine said.
+/// `NotFound`, `FailedPrecondition` if it was started before, or the engine's error.
 pub async fn start(
     shim: &Arc<Shim>,
     request: StartContainerRequest,
@@ -25,7 +25,7 @@ pub async fn start(
     }
     shim.logs.create(&container).await;
     let started = shim.engine.start_container(id).await;
-    // Even of a container that failed to start the record and the log are of use.
+    // The record and the log are useful even if the container failed to start.
     let refreshed = shim.looker.refresh(id).await;
     link_log(shim, id).await;
     started?;
@@ -44,7 +44,7 @@ pub async fn start(
     Ok(StartContainerResponse {})
 }
 
-/// A container without a log is better than none.
+/// Links the log; a failure is only logged, as the container runs without it.
 async fn link_log(shim: &Shim, id: &str) {
     let Ok(container) = shim.model.snapshot().container(id) else {
         return;

@@ -5,11 +5,11 @@ use cri_proto::runtime::v1::{ContainerStatsRequest, ContainerStatsResponse};
 use super::status::find;
 use crate::{Error, Shim, stats};
 
-/// What one container uses; one that does not run uses nothing.
+/// The usage of one container; zero if it is not running.
 ///
 /// # Errors
-/// `NotFound` when there is none, `Unavailable` before the first sync, `DeadlineExceeded`
-/// when the kernel does not answer.
+/// `NotFound` if there is no such container, `Unavailable` before the first sync,
+/// `DeadlineExceeded` if the kernel does not answer.
 pub async fn stats(
     shim: &Shim,
     request: ContainerStatsRequest,

@@ -10,10 +10,10 @@ use crate::{
     model::Container,
 };
 
-/// The container in memory.
+/// Answers from the model.
 ///
 /// # Errors
-/// `NotFound` when there is none, `Unavailable` before the first sync.
+/// `NotFound` if there is no such container, `Unavailable` before the first sync.
 pub async fn status(
     shim: &Shim,
     request: ContainerStatusRequest,
@@ -30,10 +30,10 @@ pub async fn status(
     })
 }
 
-/// The container with this id or unique prefix, fully known.
+/// Finds the container with this id or unique prefix; inspects it if its record is provisional.
 ///
 /// # Errors
-/// `NotFound` when there is none, `Unavailable` before the first sync.
+/// `NotFound` if there is no such container, `Unavailable` before the first sync.
 pub async fn find(shim: &Shim, id: &str) -> Result<Arc<Container>, Error> {
     shim.require_sync()?;
     let look = || {
@@ -48,15 +48,15 @@ pub async fn find(shim: &Shim, id: &str) -> Result<Arc<Container>, Error> {
     look()
 }
 
-/// The status of a container, with the names that its image has now.
+/// The container's status, with its image's current names.
 pub(crate) fn status_of(container: &Container, images: &ImageSnapshot) -> ContainerStatus {
     let mut status = container.status.clone();
     name_image(&mut status, images);
     status
 }
 
-/// Fills in what depends on the images that there are now. A container is made from an
-/// image's id; people want to see the name that they wrote, as long as the image has it.
+/// Fills in the fields that depend on the current images. A container is created from an image id,
+/// but users expect the name that they wrote, as long as the image has it.
 fn name_image(status: &mut ContainerStatus, images: &ImageSnapshot) {
     let Some(known) = images.by_id(&status.image_id) else {
         status.image_ref.clone_from(&status.image_id);

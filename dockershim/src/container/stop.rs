@@ -9,11 +9,11 @@ use crate::{
     model::{LookupError, Snapshot},
 };
 
-/// Sends the stop signal, after `timeout` seconds SIGKILL, and returns when the
-/// container has ended. One that is not there, or does not run, is stopped.
+/// Sends the stop signal, then SIGKILL after `timeout` seconds, and returns when the container has
+/// exited. Succeeds if the container does not exist or is not running.
 ///
 /// # Errors
-/// What the engine said; `Unavailable` while it is away.
+/// The engine's error; `Unavailable` while the engine is away.
 pub async fn stop(
     shim: &Arc<Shim>,
     request: StopContainerRequest,
@@ -30,8 +30,8 @@ pub async fn stop(
     Ok(StopContainerResponse {})
 }
 
-/// Stops what runs under the full id `id`, sandbox or container, and waits for the end:
-/// as the engine's answer or, should that hang, as the engine's event tells it.
+/// Stops the running container or sandbox with the full id `id` and waits for its exit: until the
+/// engine answers or, if that hangs, until the model shows the exit.
 pub(crate) async fn stop_running(shim: &Shim, id: &str, grace: Duration) -> Result<(), Error> {
     let stopped = tokio::select! {
         stopped = shim.engine.stop_container(id, grace) => stopped,
@@ -45,7 +45,7 @@ pub(crate) async fn stop_running(shim: &Shim, id: &str, grace: Duration) -> Resu
     Ok(())
 }
 
-/// Returns when what has the full id `id`, sandbox or container, does not run any more.
+/// Returns when the container or sandbox with the full id `id` is no longer running.
 pub(crate) async fn wait_for_end(shim: &Shim, id: &str) {
     shim.model.wait_for(|snapshot| !runs(snapshot, id)).await;
 }

@@ -1,16 +1,16 @@
-//! Stop signals, by CRI's names and by the engine's.
+//! Conversion of stop signals between CRI's names and the engine's.
 
 use cri_proto::runtime::v1::Signal;
 
 const CRI_PREFIX: &str = "SIGNAL_";
 
-/// The engine's name; `None` leaves the image's.
+/// The engine's name; `None` keeps the image's signal.
 pub fn to_docker(signal: Signal) -> Option<String> {
     let name = signal.as_str_name().strip_prefix(CRI_PREFIX)?;
     (signal != Signal::RuntimeDefault).then(|| name.replace("PLUS", "+").replace("MINUS", "-"))
 }
 
-/// CRI's name for what the engine has; without one the engine sends SIGTERM.
+/// CRI's name for the engine's signal; without one, the engine sends SIGTERM.
 pub fn from_docker(name: Option<&str>) -> Signal {
     let name = match name {
         None | Some("") => return Signal::Sigterm,
@@ -26,7 +26,7 @@ pub fn from_docker(name: Option<&str>) -> Signal {
         .unwrap_or(Signal::RuntimeDefault)
 }
 
-/// Images may name a signal by its number.
+/// Images may specify a signal by number.
 fn by_number(number: u8) -> Option<Signal> {
     let signal = match number {
         1 => Signal::Sighup,

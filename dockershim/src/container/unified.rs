@@ -1,6 +1,6 @@
-//! `LinuxContainerResources.unified`: files of the container's cgroup v2, which the
-//! engine has no parameter for. They are remembered in a label by Create and written by
-//! Start, as the cgroup exists only while the container runs.
+//! `LinuxContainerResources.unified`: cgroup v2 files that the engine has no parameter for. Create
+//! stores them in a label, and Start writes them, because the cgroup exists only while the
+//! container is running.
 
 use std::{
     collections::BTreeMap,
@@ -21,17 +21,17 @@ use crate::{
     process::{ProcessError, Processes},
 };
 
-/// Values by file.
+/// Values by file name.
 pub type Unified = BTreeMap<String, String>;
 
 const FIELD: &str = "config.linux.resources.unified";
-/// Where cgroup v2 is mounted.
+/// The mount point of cgroup v2.
 pub const ROOT: &str = "/sys/fs/cgroup";
 
-/// The label that remembers `unified`; none for none.
+/// The label that stores `unified`; `None` if it is empty.
 ///
 /// # Errors
-/// `InvalidArgument` for a key that is no file name of a cgroup; `Unsupported` on cgroup v1.
+/// `InvalidArgument` for a key that is not a cgroup file name; `Unsupported` on cgroup v1.
 pub fn label(unified: &Unified) -> Result<Option<(String, String)>, Error> {
     if unified.is_empty() {
         return Ok(None);
@@ -55,12 +55,12 @@ fn is_file_name(key: &str) -> bool {
     key.contains('.') && !key.starts_with('.') && !key.contains('/')
 }
 
-/// What a container's labels remember.
+/// Parses the label's value.
 pub fn from_label(json: &str) -> Unified {
     serde_json::from_str(json).unwrap_or_default()
 }
 
-/// Writes `unified` for `container`, which runs, with cgroup v2 mounted at `root`.
+/// Writes `unified` for a running `container`, with cgroup v2 mounted at `root`.
 ///
 /// # Errors
 /// [`Error::File`] naming the cgroup's file.
@@ -87,8 +87,9 @@ pub async fn apply(
     written.unwrap_or(Err(Error::Panicked("write cgroup files")))
 }
 
-/// Writes `unified` into the cgroup `group` below `root`, which goes when the container ends.
-/// The keys come out of a label: they are checked again, and name nothing outside the cgroup.
+/// Writes `unified` to the cgroup `group` below `root`; does nothing if the cgroup is gone because
+/// the container has exited. The keys come from a label, so they are checked again and cannot refer
+/// to files outside the cgroup.
 fn write(root: &Path, group: &Path, unified: &Unified) -> Result<(), Error> {
     check_keys(unified)?;
     let failed = |path: PathBuf, source: io::Error| Error::File {
@@ -118,7 +119,7 @@ fn write(root: &Path, group: &Path, unified: &Unified) -> Result<(), Error> {
     Ok(())
 }
 
-/// The process's cgroup v2, relative to the root, out of `/proc/<pid>/cgroup`.
+/// The process's cgroup v2 path, relative to the root, from `/proc/<pid>/cgroup`.
 fn group_of(table: &str) -> Option<&str> {
     table.lines().find_map(|line| line.strip_prefix("0::/"))
 }

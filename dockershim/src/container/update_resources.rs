@@ -13,11 +13,11 @@ use super::{
 };
 use crate::{Error, Shim};
 
-/// Changes the limits of a container that has not ended; what is 0 or empty stays.
+/// Updates the limits of a container that has not exited; 0 or empty values are left unchanged.
 ///
 /// # Errors
-/// `NotFound`; `FailedPrecondition` when it has ended; `InvalidArgument` or `Unsupported`
-/// naming the field; what the engine said.
+/// `NotFound`; `FailedPrecondition` if it has exited; `InvalidArgument` or `Unsupported` naming the
+/// field; the engine's error.
 pub async fn update_resources(
     shim: &Shim,
     request: UpdateContainerResourcesRequest,

@@ -1,4 +1,4 @@
-//! Whether CNI has a configuration, and the plugins that it names.
+//! Checks that there is a CNI configuration, and that its plugins are installed.
 
 use std::{
     fs, io,
@@ -12,11 +12,11 @@ use super::Check;
 
 const CONFIGURATION: &str = "CNI configuration";
 const PLUGINS: &str = "CNI plugins";
-/// Of the files in the configuration directory that count, as libcni has it.
+/// The extensions of configuration files, as in libcni.
 const EXTENSIONS: [&str; 3] = ["conf", "conflist", "json"];
 const INSTALL: &str = "install a network add-on, or put a CNI configuration list there";
 
-/// Every check of the configurations in `configurations` and the plugins in `programs`.
+/// Checks the configurations in `configurations` and the plugins in `programs`.
 pub fn check(configurations: &Path, programs: &[&Path]) -> Vec<Check> {
     let shown = configurations.display();
     let files = match files(configurations) {
@@ -30,7 +30,7 @@ pub fn check(configurations: &Path, programs: &[&Path]) -> Vec<Check> {
         }
     };
     let mut checks = Vec::new();
-    // The first that can be used is the network.
+    // The first valid configuration is the network.
     for file in files {
         match types(&file) {
             Ok(types) => {
@@ -67,7 +67,7 @@ fn files(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// The types of plugins that a configuration names, each once.
+/// The plugin types in a configuration, without duplicates.
 fn types(file: &Path) -> Result<Vec<String>, String> {
     let text = fs::read(file).map_err(|error| error.to_string())?;
     let value: Value = serde_json::from_slice(&text).map_err(|error| error.to_string())?;

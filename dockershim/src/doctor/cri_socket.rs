@@ -1,4 +1,4 @@
-//! Who serves the CRI socket already.
+//! Checks whether another process serves the CRI socket.
 
 use std::{fs, os::unix::net::UnixStream, path::Path};
 
@@ -6,24 +6,24 @@ use rustix::{net::sockopt::socket_peercred, process::Pid};
 
 use super::Check;
 
-/// What the kernel calls this program.
+/// The kernel's name for this program.
 const SHIM: &str = env!("CARGO_PKG_NAME");
 
-/// The process behind a socket.
+/// The process that serves a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
     pid: Option<Pid>,
-    /// The kernel's name of it; empty if it cannot be seen.
+    /// Its name in the kernel; empty if it is not visible.
     name: String,
 }
 
 impl Server {
-    /// Whether it is a shim like this one.
+    /// Whether it is a dockershim.
     pub fn is_shim(&self) -> bool {
         self.name == SHIM
     }
 
-    /// Whether it holds the socket for a service that is started with the first request.
+    /// Whether it is init, which holds the socket for a service started on demand.
     fn is_init(&self) -> bool {
         self.pid == Some(Pid::INIT)
     }
@@ -36,10 +36,10 @@ impl Server {
     }
 }
 
-/// Who answers at `socket`; `None` if nobody does.
+/// The process that serves `socket`; `None` if there is none.
 pub fn who_serves(socket: &Path) -> Option<Server> {
     let stream = UnixStream::connect(socket).ok()?;
-    // Without one, as of another pid namespace, the kernel tells 0.
+    // The kernel reports pid 0 if the process is not visible, as in another pid namespace.
     let pid = socket_peercred(&stream)
         .ok()
         .map(|peer| peer.pid)
@@ -54,7 +54,7 @@ pub fn who_serves(socket: &Path) -> Option<Server> {
     })
 }
 
-/// Whether the shim can serve at `socket`.
+/// Checks whether the shim can serve on `socket`.
 pub fn check(socket: &Path, server: Option<&Server>) -> Check {
     let name = "CRI socket";
     let shown = socket.display();
@@ -111,7 +111,7 @@ mod tests {
         let pid = format!("process {}", std::process::id());
         assert!(taken.detail.contains(&pid), "{taken:?}");
         drop(listener);
-        // Stale: the shim replaces it.
+        // The shim replaces a stale socket.
         assert_eq!(look().verdict, Verdict::Ok);
         fs::remove_file(&socket).unwrap();
         fs::write(&socket, "").unwrap();

@@ -1,4 +1,4 @@
-//! Whether the engine is there, and speaks an API that the shim knows.
+//! Checks that the engine is reachable, and that it serves a supported API.
 
 use std::{
     fs,
@@ -20,17 +20,17 @@ use crate::{
     security::{CAP_SYS_RESOURCE, effective_capabilities},
 };
 
-/// What an engine gets to answer.
+/// How long the engine may take to answer.
 const PATIENCE: Duration = Duration::from_secs(15);
 const ENGINE: &str = "engine";
 const START: &str = "start the engine (systemctl enable --now docker), or name its address with \
                      --docker-endpoint";
 const CERTIFICATES: &str = "give the engine's authority, and a certificate and key that the engine \
                             takes, as ca.pem, cert.pem and key.pem with --docker-cert-path";
-/// Anyone who may write to the engine's socket is root on this node.
+/// A user who can write to the engine's socket has root access to the node.
 const WRITE_BY_OTHERS: u32 = 0o002;
 
-/// Everything about the engine at `endpoint`; nothing that depends on a check that failed.
+/// Checks the engine at `endpoint`; skips the checks that depend on a failed one.
 pub async fn check(endpoint: &Endpoint, log_driver: LogDriver) -> Vec<Check> {
     let mut checks = Vec::new();
     if let Endpoint::Unix(path) = endpoint {
@@ -73,7 +73,7 @@ pub async fn check(endpoint: &Endpoint, log_driver: LogDriver) -> Vec<Check> {
     checks
 }
 
-/// Whether the engine's socket is there, and for whom.
+/// Checks that the engine's socket exists, and who can access it.
 fn socket(path: &Path) -> Check {
     let name = "engine socket";
     let shown = path.display();
@@ -107,7 +107,7 @@ fn socket(path: &Path) -> Check {
     Check::ok(name, detail)
 }
 
-/// Whether the engine answers, with which API; and whether it can be asked more.
+/// Checks the engine's API version; also returns whether further checks are possible.
 async fn api(endpoint: &Endpoint) -> (Check, bool) {
     let name = "engine API";
     let (major, minor) = OLDEST_API;
@@ -139,7 +139,7 @@ async fn api(endpoint: &Endpoint) -> (Check, bool) {
     }
 }
 
-/// Whether the engine may lower `oom_score_adj`, where its process can be seen.
+/// Checks whether the engine may lower `oom_score_adj`; `None` if its process is not visible.
 fn score(engine: &Connection) -> Option<Check> {
     let capabilities = effective_capabilities(engine.pid?)?;
     let name = "oom_score_adj";

@@ -1,27 +1,27 @@
-//! How the engine is set up, by its own description.
+//! Checks of the engine's configuration, from its description of itself.
 
 use bollard::models::{SystemInfo, SystemInfoCgroupDriverEnum, SystemInfoCgroupVersionEnum};
 
 use super::Check;
 use crate::config::LogDriver;
 
-/// Where the engine's settings are, for remedies.
+/// The engine's configuration file, for remedies.
 const SETTINGS: &str = "/etc/docker/daemon.json";
-/// The driver that the shim gives every container, unless the engine's own is wanted.
+/// The log driver that the shim sets for every container, unless `--log-driver=engine` is set.
 const LOG_DRIVER: &str = "json-file";
-/// Drivers that can be read back; of another the engine may keep a copy.
+/// Drivers that can be read back; the engine may cache the logs of others.
 const READABLE: [&str; 3] = [LOG_DRIVER, "journald", "local"];
 
-/// What of the host decides what is good.
+/// The properties of the host that the checks depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Host {
-    /// systemd is its first process.
+    /// Whether systemd is the init process.
     pub systemd: bool,
     /// `--log-driver`.
     pub log_driver: LogDriver,
 }
 
-/// Every check of a description.
+/// Runs all checks of a description.
 pub fn check(info: &SystemInfo, host: &Host) -> Vec<Check> {
     vec![
         version(info),
@@ -182,7 +182,7 @@ mod tests {
         }
     }
 
-    /// The rows that are not ok.
+    /// The checks that are not ok.
     fn findings(info: &SystemInfo, systemd: bool) -> Vec<(&'static str, Verdict)> {
         let log_driver = LogDriver::JsonFile;
         check(

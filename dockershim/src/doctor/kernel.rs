@@ -1,11 +1,10 @@
-//! What the kernel has to offer. Read from this process's own namespaces, which are the
-//! node's.
+//! Checks of kernel features, read in this process's own namespaces, which must be the node's.
 
 use std::{fs, path::Path};
 
 use super::Check;
 
-/// Every check of the kernel whose files are under `proc`.
+/// Runs all kernel checks, with procfs mounted at `proc`.
 pub fn check(proc: &Path) -> Vec<Check> {
     vec![
         overlay(proc),

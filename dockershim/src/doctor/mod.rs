@@ -1,5 +1,5 @@
-//! `dockershim doctor`: whether this node has what the shim needs, and what to do about
-//! what is missing. It looks, and changes nothing.
+//! `dockershim doctor`: checks whether the node meets the shim's requirements, and suggests
+//! remedies. It changes nothing.
 
 mod cni;
 mod cri_socket;
@@ -19,15 +19,15 @@ use crate::{
     config::{Listen, LogDriver, parse_bind, parse_listen, parse_log_driver, read_docker_endpoint},
 };
 
-/// Of the kernel's files.
+/// The mount point of procfs.
 const PROC: &str = "/proc";
-/// The `--network-plugin` that has requirements of its own.
+/// The `--network-plugin` value with its own requirements.
 const CNI: &str = "cni";
 
-/// Makes every check that fits the flags.
+/// Runs all checks that apply to the flags.
 pub async fn examine(cli: &Cli) -> Report {
     let mut checks = vec![flags(cli)];
-    // A flag that cannot be read has failed in the first row.
+    // An invalid flag is already reported by the first check.
     if let Ok(endpoint) = read_docker_endpoint(cli) {
         let log_driver = parse_log_driver(&cli.log_driver).unwrap_or(LogDriver::JsonFile);
         checks.extend(engine::check(&endpoint, log_driver).await);
@@ -40,7 +40,7 @@ pub async fn examine(cli: &Cli) -> Report {
             checks.push(paths::socket_directory(&socket));
             server.is_some_and(|server| server.is_shim())
         }
-        // systemd alone knows whom it handed the socket to.
+        // Only systemd knows which process has the socket.
         Ok(Listen::Activated) => true,
         Err(_) => false,
     };

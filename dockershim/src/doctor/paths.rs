@@ -1,4 +1,4 @@
-//! Directories, room and addresses.
+//! Checks of directories, disk space and addresses.
 
 use std::{
     io,
@@ -10,12 +10,12 @@ use rustix::fs::{Access, access, statvfs};
 
 use super::Check;
 
-/// Below this share of free room the kubelet removes images, by its defaults.
+/// The percentage of free space below which the kubelet removes images by default.
 const LITTLE_PERCENT: u64 = 15;
-/// Below this no image can be pulled.
+/// The free space, in bytes, below which no image can be pulled.
 const NOTHING: u64 = 1 << 30;
 
-/// Whether the CRI socket can be made.
+/// Checks that the CRI socket can be created.
 pub fn socket_directory(socket: &Path) -> Check {
     let directory = socket.parent().unwrap_or(Path::new("/"));
     writable(
@@ -25,12 +25,12 @@ pub fn socket_directory(socket: &Path) -> Check {
     )
 }
 
-/// Whether the shim can keep its own files.
+/// Checks that the shim can store its files.
 pub fn root_directory(path: &Path) -> Check {
     writable("root directory", "root-directory", path)
 }
 
-/// Whether `path` is a directory to write to, or can be made.
+/// Checks that `path` is a writable directory or can be created.
 fn writable(name: &'static str, flag: &str, path: &Path) -> Check {
     let there = path.ancestors().find(|ancestor| ancestor.exists());
     let there = there.unwrap_or(Path::new("/"));
@@ -51,8 +51,8 @@ fn writable(name: &'static str, flag: &str, path: &Path) -> Check {
     }
 }
 
-/// Whether `address`, of `flag`, can be listened on. Where a shim may run already, it may be the
-/// one that does.
+/// Checks that the shim can listen on `address`, the value of `flag`. If a shim may be running, the
+/// address may be in use by it.
 pub fn address(name: &'static str, flag: &str, address: SocketAddr, shim_may_run: bool) -> Check {
     let remedy = format!("choose another --{flag}; with port 0 the system chooses a free one");
     match TcpListener::bind(address) {
@@ -66,7 +66,7 @@ pub fn address(name: &'static str, flag: &str, address: SocketAddr, shim_may_run
     }
 }
 
-/// Whether the engine has room for images and containers.
+/// Checks that the engine has space for images and containers.
 pub fn engine_disk(root: &Path) -> Check {
     let name = "engine disk";
     match statvfs(root) {
@@ -89,7 +89,7 @@ pub fn engine_disk(root: &Path) -> Check {
     }
 }
 
-/// How much there is, in bytes or files.
+/// An amount of bytes or inodes.
 #[derive(Clone, Copy)]
 struct Room {
     free: u64,
@@ -97,7 +97,7 @@ struct Room {
 }
 
 impl Room {
-    /// A file system that does not count has no limit.
+    /// The percentage that is free; 100 if the file system does not count.
     fn percent(self) -> u64 {
         (u128::from(self.free) * 100)
             .checked_div(u128::from(self.all))
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(judge(gib(14), files(50)), Verdict::Warn);
         assert_eq!(judge(gib(50), files(1)), Verdict::Warn);
         assert_eq!(judge(gib(0), files(50)), Verdict::Fail);
-        // btrfs counts no inodes.
+        // btrfs does not count inodes.
         assert_eq!(judge(gib(50), Room { free: 0, all: 0 }), Verdict::Ok);
     }
 }

@@ -1,33 +1,32 @@
-//! What was found, as a table.
+//! The results of all checks, displayed as a table.
 
 use std::fmt;
 
-/// How a check ended.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// As it should be.
+    /// Everything is in order.
     Ok,
-    /// The shim works, with a disadvantage.
+    /// The shim works, but with a disadvantage.
     Warn,
     /// The shim does not work, or not for every pod.
     Fail,
 }
 
-/// One check, made.
+/// A completed check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
-    /// What was looked at.
+    /// What was checked.
     pub name: &'static str,
-    /// How it ended.
+    /// The result.
     pub verdict: Verdict,
     /// What was found.
     pub detail: String,
-    /// What to do about it; with every verdict but [`Verdict::Ok`].
+    /// A suggested remedy; set unless the result is [`Verdict::Ok`].
     pub remedy: Option<String>,
 }
 
-/// Every check that was made, in the order in which things depend on each other.
-/// Displayed, it is a table for people.
+/// All completed checks, in the order in which they depend on each other. Displays as a table.
 #[derive(Clone, Debug)]
 pub struct Report {
     checks: Vec<Check>,
@@ -44,7 +43,7 @@ impl Verdict {
 }
 
 impl Check {
-    /// A check that found what it wanted.
+    /// Creates a successful check.
     pub fn ok(name: &'static str, detail: impl Into<String>) -> Self {
         Self {
             name,
@@ -54,7 +53,7 @@ impl Check {
         }
     }
 
-    /// A check that found a disadvantage.
+    /// Creates a check that found a disadvantage.
     pub fn warn(name: &'static str, detail: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self {
             verdict: Verdict::Warn,
@@ -63,7 +62,7 @@ impl Check {
         }
     }
 
-    /// A check that found an obstacle.
+    /// Creates a check that found a failure.
     pub fn fail(name: &'static str, detail: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self {
             verdict: Verdict::Fail,
@@ -73,12 +72,12 @@ impl Check {
 }
 
 impl Report {
-    /// Of these.
+    /// Creates a report of these checks.
     pub fn new(checks: Vec<Check>) -> Self {
         Self { checks }
     }
 
-    /// Every check.
+    /// All checks.
     pub fn checks(&self) -> &[Check] {
         &self.checks
     }

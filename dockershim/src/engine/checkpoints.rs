@@ -1,4 +1,4 @@
-//! Checkpoints of running containers, which the engine makes with CRIU.
+//! Checkpoints of running containers, which the engine creates with CRIU.
 
 use std::{path::Path, time::Duration};
 
@@ -7,12 +7,12 @@ use bollard::container::{CreateCheckpointOptions, DeleteCheckpointOptions};
 use super::{CHANGE, Engine, EngineError};
 
 impl Engine {
-    /// Makes the checkpoint `name` of a container, which runs on, in a directory of that
+    /// Creates the checkpoint `name` of a container, which keeps running, in a directory of that
     /// name in `directory`.
     ///
     /// # Errors
-    /// Any [`Cause`](super::Cause); `Refused` with status 501 when the engine's experimental
-    /// features are off.
+    /// Any [`Cause`](super::Cause); `Refused` with status 501 if the engine's experimental features
+    /// are disabled.
     pub async fn create_checkpoint(
         &self,
         container: &str,
@@ -30,7 +30,7 @@ impl Engine {
         call.run(docker.create_checkpoint(container, options)).await
     }
 
-    /// Removes what [`Engine::create_checkpoint`] made.
+    /// Removes a checkpoint of [`Engine::create_checkpoint`].
     ///
     /// # Errors
     /// Any [`Cause`](super::Cause).

@@ -1,4 +1,4 @@
-//! Calls on containers.
+//! Engine calls for containers.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -16,20 +16,20 @@ use bollard::{
 use super::{CHANGE, Engine, EngineError, READ};
 use crate::labels;
 
-/// What the engine needs beyond the grace period: the kill, and its own bookkeeping.
+/// The time beyond the grace period that the engine needs for the kill and its bookkeeping.
 const STOP_MARGIN: Duration = Duration::from_secs(30);
 
 /// A container to create.
 #[derive(Debug, Clone)]
 pub struct NewContainer {
-    /// Its Docker name.
+    /// The Docker name.
     pub name: String,
-    /// Everything else.
+    /// The engine's request.
     pub body: ContainerCreateBody,
 }
 
 impl Engine {
-    /// Every container, running or not, that carries the label key `label`.
+    /// Lists all containers, running or not, that have the label key `label`.
     ///
     /// # Errors
     /// Any [`Cause`](super::Cause).
@@ -44,8 +44,8 @@ impl Engine {
         call.run(docker.list_containers(Some(options))).await
     }
 
-    /// Every container, running or not and whoever made it, that is made from the image with this
-    /// full id, or from one that is built on it.
+    /// Lists all containers, running or not and regardless of who created them, that use the image
+    /// with this full id or an image built on it.
     ///
     /// # Errors
     /// Any [`Cause`](super::Cause).
@@ -63,10 +63,10 @@ impl Engine {
         call.run(docker.list_containers(Some(options))).await
     }
 
-    /// Everything about one container, by id or name.
+    /// Inspects a container by id or name.
     ///
     /// # Errors
-    /// Any [`Cause`](super::Cause); `NotFound` when there is none.
+    /// Any [`Cause`](super::Cause); `NotFound` if there is no such container.
     pub async fn inspect_container(
         &self,
         id: &str,
@@ -77,11 +77,11 @@ impl Engine {
             .await
     }
 
-    /// Creates a container, signed as the shim's, and returns its id.
+    /// Creates a container, marked as the shim's, and returns its id.
     ///
     /// # Errors
-    /// Any [`Cause`](super::Cause); `NotFound` when its image does not exist,
-    /// `Conflict` when its name is taken.
+    /// Any [`Cause`](super::Cause); `NotFound` if its image does not exist, `Conflict` if its name
+    /// is in use.
     pub async fn create_container(&self, mut new: NewContainer) -> Result<String, EngineError> {
         labels::sign(&new.name, &mut new.body);
         let name = new.name.clone();
@@ -100,12 +100,12 @@ impl Engine {
         Ok(created.id)
     }
 
-    /// Whether there is something at `path` in a container, whose mounts the engine makes
-    /// for the look where it does not run.
+    /// Checks that `path` exists in a container. If the container is not running, the engine mounts
+    /// its mounts for the check.
     ///
     /// # Errors
-    /// Any [`Cause`](super::Cause), without the engine's words; `NotFound` when nothing is
-    /// there, `Refused` when a mount cannot be made.
+    /// Any [`Cause`](super::Cause), without the engine's message; `NotFound` if the path does not
+    /// exist, `Refused` if a mount fails.
     pub async fn stat_in_container(&self, id: &str, path: &str) -> Result<(), EngineError> {
         let call = self.call("look into container", id, CHANGE);
         let docker = call.docker(self)?;
@@ -128,7 +128,7 @@ impl Engine {
             .await
     }
 
-    /// Sends the stop signal, after `grace` SIGKILL, and waits for the end.
+    /// Sends the stop signal, then SIGKILL after `grace`, and waits for the exit.
     ///
     /// # Errors
     /// Any [`Cause`](super::Cause).
@@ -146,7 +146,7 @@ impl Engine {
     /// Sends SIGKILL.
     ///
     /// # Errors
-    /// Any [`Cause`](super::Cause); `Conflict` when it does not run.
+    /// Any [`Cause`](super::Cause); `Conflict` if it is not running.
     pub async fn kill_container(&self, id: &str) -> Result<(), EngineError> {
         let call = self.call("kill container", id, STOP_MARGIN);
         let docker = call.docker(self)?;
@@ -156,10 +156,10 @@ impl Engine {
         call.run(docker.kill_container(id, Some(options))).await
     }
 
-    /// Removes a container with its anonymous volumes; one that runs only by `force`.
+    /// Removes a container and its anonymous volumes; a running one only with `force`.
     ///
     /// # Errors
-    /// Any [`Cause`](super::Cause); `Conflict` when it runs or is being removed.
+    /// Any [`Cause`](super::Cause); `Conflict` if it is running or being removed.
     pub async fn remove_container(&self, id: &str, force: bool) -> Result<(), EngineError> {
         let call = self.call("remove container", id, CHANGE);
         let docker = call.docker(self)?;
@@ -171,7 +171,7 @@ impl Engine {
         call.run(docker.remove_container(id, Some(options))).await
     }
 
-    /// Changes limits of a container; what is `None` stays.
+    /// Changes a container's limits; `None` leaves a limit unchanged.
     ///
     /// # Errors
     /// Any [`Cause`](super::Cause).

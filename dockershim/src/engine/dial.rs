@@ -1,5 +1,5 @@
-//! Connections to the engine; every call is made through this module. Each call has a
-//! connection of its own, so none meets one that broke when the engine was restarted.
+//! Connections to the engine, used by every call. Each call has its own connection, so that no call
+//! gets one that broke when the engine was restarted.
 
 use std::{error::Error, io, path::Path, sync::Arc, time::Duration};
 
@@ -19,45 +19,45 @@ use tokio::{
 
 use super::{Cause, Endpoint, error::root, tls::Tls};
 
-/// A connection to another machine that is silent for this long is probed, and again.
+/// The idle time before TCP keepalive probes, and the interval between them.
 const KEEPALIVE: Duration = Duration::from_secs(15);
-/// It is given up when this many probes had no answer.
+/// The number of unanswered probes after which the connection is closed.
 const PROBES: u32 = 4;
 
-/// What [`Endpoint::Tcp`] may be wrong about.
+/// A hint for errors of [`Endpoint::Tcp`] that may be caused by an engine that serves TLS.
 pub(super) const TLS_HINT: &str = "; an engine that serves TLS needs --docker-cert-path";
 
 /// A connection over any transport.
 trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
-/// Makes connections to an engine.
+/// Opens connections to an engine.
 #[derive(Debug, Clone)]
 pub(super) struct Dialer {
     endpoint: Arc<Endpoint>,
     tls: Option<Tls>,
 }
 
-/// A connection that was made.
+/// An open connection.
 pub(super) struct Dialled {
     io: Box<dyn Io>,
-    /// The process behind the socket, where the transport tells and it is visible from here.
+    /// The peer process, if the transport reports it and it is visible in this pid namespace.
     pub(super) peer: Option<Pid>,
 }
 
-/// Why there is no answer.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
-    /// No connection.
+    /// The connection could not be opened.
     #[error("{0}")]
     Connect(#[from] io::Error),
-    /// The connection broke, or does not speak HTTP.
+    /// The connection broke, or the peer does not speak HTTP.
     #[error("{}", root(.0))]
     Http(#[from] hyper::Error),
-    /// The same, where [`Endpoint::Tcp`] may be an engine that serves TLS.
+    /// Like [`DialError::Http`], but the engine at an [`Endpoint::Tcp`] may serve TLS.
     #[error("{}{TLS_HINT}", root(.0))]
     NoHttp(hyper::Error),
-    /// The certificates, or what both sides are to agree on by them.
+    /// The certificates are unusable, or the TLS handshake failed.
     #[error("TLS: {0}")]
     Tls(String),
 }
@@ -65,7 +65,7 @@ pub enum DialError {
 // === impl Dialer ===
 
 impl Dialer {
-    /// Reads the certificates, where there are any.
+    /// Reads the certificates, if any.
     pub(super) async fn new(endpoint: &Endpoint) -> Result<Self, DialError> {
         let tls = match endpoint.clone() {
             Endpoint::Unix(_) | Endpoint::Tcp(_) => None,
@@ -106,7 +106,7 @@ impl Dialer {
         Ok(Dialled { io, peer })
     }
 
-    /// Sends a request over a connection of its own.
+    /// Sends a request over a new connection.
     pub(super) async fn send<B>(&self, request: Request<B>) -> Result<Response<Incoming>, DialError>
     where
         B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
@@ -114,7 +114,7 @@ impl Dialer {
         self.send_over(self.dial().await?, request).await
     }
 
-    /// Sends a request over a connection that was made for it.
+    /// Sends a request over a connection opened for it.
     pub(super) async fn send_over<B>(
         &self,
         dialled: Dialled,
@@ -123,14 +123,14 @@ impl Dialer {
     where
         B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
     {
-        // The connection says whose host it is.
+        // The connection determines the host, so the request has only the path.
         if let Some(path) = request.uri().path_and_query() {
             *request.uri_mut() = path.clone().into();
         }
         let headers = request.headers_mut();
         headers.insert(HOST, HeaderValue::from_static("docker"));
         let (mut sender, connection) = http1::handshake(TokioIo::new(dialled.io)).await?;
-        // Ends with the answer, or hands the connection over.
+        // Ends with the response, or when the connection is upgraded.
         tokio::spawn(connection.with_upgrades());
         let answer = sender.send_request(request).await;
         answer.map_err(|error| self.explain(error))
@@ -145,7 +145,7 @@ impl Dialer {
         }
     }
 
-    /// [`Dialer::send`] as bollard calls it.
+    /// [`Dialer::send`] with bollard's signature.
     pub(super) async fn send_by_bollard(
         self,
         request: BollardRequest,
@@ -160,7 +160,7 @@ async fn connect(address: &str) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Without keepalive nothing tells that the other machine is gone.
+/// Without keepalive, a dead peer is not detected.
 fn keep_alive(stream: &TcpStream) -> rustix::io::Result<()> {
     sockopt::set_socket_keepalive(stream, true)?;
     sockopt::set_tcp_keepidle(stream, KEEPALIVE)?;
@@ -168,7 +168,7 @@ fn keep_alive(stream: &TcpStream) -> rustix::io::Result<()> {
     sockopt::set_tcp_keepcnt(stream, PROBES)
 }
 
-/// The process behind the socket. The kernel tells 0 where the process is not visible here.
+/// The peer process. The kernel reports 0 if it is not visible in this pid namespace.
 fn peer(stream: &UnixStream, path: &Path) -> Option<Pid> {
     let pid = stream
         .peer_cred()

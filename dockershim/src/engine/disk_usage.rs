@@ -1,5 +1,5 @@
-//! The disk usage of the engine's images. The shim asks without bollard, whose request makes the
-//! engine count everything else too.
+//! The disk usage of the engine's images. The request bypasses bollard, whose version makes the
+//! engine measure everything else too.
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Empty, Limited};
@@ -8,16 +8,16 @@ use serde::Deserialize;
 
 use super::{CHANGE, Cause, Engine, EngineError, hijack::refusal};
 
-/// The answer has a line for each image.
+/// The size limit of the response, which has an entry for each image.
 const LARGEST_ANSWER: usize = 16 << 20;
 
-/// The answer, as far as it is of use.
+/// The fields of the response that are used.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Usage {
     /// Up to API 1.51.
     layers_size: Option<u64>,
-    /// From API 1.52 on.
+    /// From API 1.52.
     image_usage: Option<ImageUsage>,
 }
 
@@ -28,8 +28,8 @@ struct ImageUsage {
 }
 
 impl Engine {
-    /// The bytes of all layers of images, those that several share counted once. For API 1.42
-    /// and newer: an older one counts containers and volumes too. May take long.
+    /// The bytes of all image layers, with shared layers counted once. For API 1.42 and newer,
+    /// because older engines also measure containers and volumes. May take long.
     ///
     /// # Errors
     /// Any [`Cause`].

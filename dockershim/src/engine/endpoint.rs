@@ -1,4 +1,4 @@
-//! Where the engine listens.
+//! The engine's address.
 
 use std::{
     fmt,
@@ -19,17 +19,17 @@ pub enum Endpoint {
     Tls {
         /// `<host>:<port>`
         address: String,
-        /// The directory of the certificates.
+        /// The directory with the certificates.
         certificates: PathBuf,
     },
 }
 
 impl Endpoint {
-    /// The same over TLS, by the certificates in `directory`, which are read to see that they
-    /// can be used.
+    /// The same address over TLS, with the certificates in `directory`, which are read to validate
+    /// them.
     ///
     /// # Errors
-    /// What is wrong, with the file's name.
+    /// A human-readable reason that names the file.
     pub fn over_tls(self, directory: &Path) -> Result<Self, String> {
         match self {
             Self::Unix(_) => Err(format!(

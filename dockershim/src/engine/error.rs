@@ -1,68 +1,68 @@
-//! What a call to the engine can fail with.
+//! Errors of calls to the engine.
 
 use std::time::Duration;
 
 use bollard::errors::Error as BollardError;
 
-/// A call to the engine that failed: what was attempted, on which object, and why.
+/// A failed call to the engine: the operation, the object, and the cause.
 #[derive(Debug, thiserror::Error)]
 #[error("{action} {object}: {cause}")]
 pub struct EngineError {
-    /// What was attempted, as a verb phrase.
+    /// The operation, as a verb phrase.
     pub action: &'static str,
-    /// The container, image or exec it was attempted on; empty for the engine itself.
+    /// The container, image or exec; empty for the engine itself.
     pub object: String,
-    /// Why it failed.
+    /// The cause.
     pub cause: Cause,
 }
 
 /// Why a call to the engine failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Cause {
-    /// No connection, or one that broke.
+    /// There is no connection, or it broke.
     #[error("the Docker engine cannot be reached: {0}")]
     Unreachable(String),
-    /// No answer in time; what the engine did with the call is unknown.
+    /// The engine did not answer in time; whether it performed the operation is unknown.
     #[error("the Docker engine did not answer within {0:?}")]
     Deadline(Duration),
-    /// HTTP 404: the object, or something that the call names, does not exist.
+    /// HTTP 404: the object, or another object named in the request, does not exist.
     #[error("{0}")]
     NotFound(String),
-    /// HTTP 409: the object is in use, or in the wrong state.
+    /// HTTP 409: the object is in use or in the wrong state.
     #[error("{0}")]
     Conflict(String),
-    /// Any other refusal.
+    /// Any other error response.
     #[error("{message}")]
     Refused {
-        /// HTTP status; 0 when the refusal came inside a progress stream.
+        /// The HTTP status; 0 if the error came inside a progress stream.
         status: u16,
-        /// The engine's words.
+        /// The engine's message.
         message: String,
     },
-    /// An answer that is not what the API promises.
+    /// The response does not conform to the API.
     #[error("unexpected answer: {0}")]
     Protocol(String),
 }
 
 impl EngineError {
-    /// The object does not exist.
+    /// Whether the object does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(self.cause, Cause::NotFound(_))
     }
 
-    /// The engine cannot do that, as it or the object is set up.
+    /// Whether the engine does not support the operation, given its or the object's configuration.
     pub fn is_not_implemented(&self) -> bool {
         matches!(self.cause, Cause::Refused { status: 501, .. })
     }
 
-    /// The object is in use, or in the wrong state.
+    /// Whether the object is in use or in the wrong state.
     pub fn is_conflict(&self) -> bool {
         matches!(self.cause, Cause::Conflict(_))
     }
 }
 
 impl Cause {
-    /// Its kind in a word, for metrics.
+    /// The kind's name in metrics.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Unreachable(_) => "unreachable",
@@ -74,7 +74,7 @@ impl Cause {
         }
     }
 
-    /// Of an HTTP status and the engine's words.
+    /// The cause for an HTTP status and the engine's message.
     pub(super) fn refused(status: u16, message: String) -> Self {
         match status {
             404 => Self::NotFound(message),
@@ -103,7 +103,7 @@ impl From<BollardError> for Cause {
     }
 }
 
-/// The innermost reason: hyper wraps "connection refused" in two layers of "client error".
+/// The innermost error message: hyper wraps "connection refused" in two layers of "client error".
 pub(super) fn root(error: &dyn std::error::Error) -> String {
     let mut innermost = error;
     while let Some(source) = innermost.source() {

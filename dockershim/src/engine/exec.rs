@@ -1,4 +1,4 @@
-//! Commands inside a running container.
+//! Engine calls for commands in running containers.
 
 use bollard::{
     exec::ResizeExecOptions,
@@ -12,21 +12,21 @@ use super::{CHANGE, Engine, EngineError, READ, hijack::DETACH_KEYS};
 pub struct NewExec {
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// Whether it has input; without, it reads nothing.
+    /// Whether stdin is attached.
     pub stdin: bool,
-    /// Whether its output is sent.
+    /// Whether stdout is attached.
     pub stdout: bool,
-    /// Whether its error output is sent.
+    /// Whether stderr is attached.
     pub stderr: bool,
     /// Whether it has a terminal.
     pub tty: bool,
 }
 
 impl Engine {
-    /// Prepares a command in the container and returns the exec's id.
+    /// Creates an exec in the container and returns its id.
     ///
     /// # Errors
-    /// Any [`Cause`](super::Cause); `Conflict` when the container does not run.
+    /// Any [`Cause`](super::Cause); `Conflict` if the container is not running.
     pub async fn create_exec(&self, container: &str, exec: NewExec) -> Result<String, EngineError> {
         let call = self.call("create a command in container", container, CHANGE);
         let docker = call.docker(self)?;
@@ -42,7 +42,7 @@ impl Engine {
         Ok(call.run(docker.create_exec(container, config)).await?.id)
     }
 
-    /// Whether the command still runs, its process and its exit code.
+    /// Inspects an exec: whether it is running, its pid and its exit code.
     ///
     /// # Errors
     /// Any [`Cause`](super::Cause).
@@ -55,7 +55,7 @@ impl Engine {
     /// Sets the size of the command's terminal, in characters.
     ///
     /// # Errors
-    /// Any [`Cause`](super::Cause); also when the command does not run yet.
+    /// Any [`Cause`](super::Cause), also if the command is not running yet.
     pub async fn resize_exec(
         &self,
         exec: &str,

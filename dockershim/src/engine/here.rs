@@ -1,5 +1,5 @@
-//! Whether an engine's processes are those that `/proc` shows here. A number that an engine
-//! elsewhere tells is some other process's on this machine.
+//! Whether the engine shares this process's `/proc`. A pid from an engine elsewhere refers to some
+//! unrelated process here.
 
 use std::{
     fs, io,
@@ -12,12 +12,12 @@ use std::{
 
 use rustix::process::Pid;
 
-/// What was found out at the last connect; it holds on while the engine is away.
+/// The result of the check at the last connect, kept while the engine is away.
 #[derive(Debug, Clone, Default)]
 pub struct Here(Arc<AtomicBool>);
 
 impl Here {
-    /// Whether the engine is here. Not before it was reached once.
+    /// Whether the engine is local; false until it was reached once.
     pub fn get(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
@@ -27,9 +27,9 @@ impl Here {
     }
 }
 
-/// Whether the engine whose socket `peer` serves, and which says that it runs on `kernel`, is
-/// here. The peer may only pass on what another machine says, as `ssh -L` does, so the kernel
-/// has to be this one too. An engine that is reached by TCP has no peer.
+/// Checks whether the engine whose socket `peer` serves, and which reports `kernel` as its kernel
+/// release, is local. The peer may be a tunnel to another machine, as with `ssh -L`, so the kernel
+/// release must match too. An engine reached over TCP has no peer.
 pub async fn is_here(peer: Option<Pid>, kernel: Option<String>) -> bool {
     let judged = tokio::task::spawn_blocking(move || {
         let this = rustix::system::uname();
@@ -39,7 +39,7 @@ pub async fn is_here(peer: Option<Pid>, kernel: Option<String>) -> bool {
     judged.await.unwrap_or_default()
 }
 
-/// Whether a process counts processes as this one does.
+/// Whether a process is in the same pid namespace as this one.
 fn shares_processes(peer: Pid) -> io::Result<bool> {
     let namespace =
         |process: &str| -> io::Result<PathBuf> { fs::read_link(format!("/proc/{process}/ns/pid")) };
@@ -68,7 +68,7 @@ mod tests {
         let release = || Some(this.release().to_string_lossy().into_owned());
         assert!(is_here(own, release()).await);
         assert!(is_here(own, None).await);
-        // Behind a tunnel, and by TCP or seen from another namespace.
+        // Behind a tunnel; over TCP or in another namespace.
         assert!(!is_here(own, Some("5.10.0-other".into())).await);
         assert!(!is_here(None, release()).await);
     }

@@ -1,5 +1,5 @@
-//! Connections that the engine hands over after HTTP, for the streams of commands and
-//! containers. Made without bollard, whose reader guesses at what a terminal says.
+//! Connections upgraded from HTTP for the streams of commands and containers. They bypass bollard,
+//! whose reader guesses the format of terminal output.
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -14,33 +14,34 @@ use tokio::io::{BufReader, ReadHalf, WriteHalf};
 
 use super::{CHANGE, Call, Cause, DialError, Engine, EngineError};
 
-/// Between the engine and whoever takes the output.
+/// The read buffer's size.
 const BUFFER: usize = 64 * 1024;
-/// What of a refusal is read.
+/// The size limit of an error response.
 const LONGEST_REFUSAL: usize = 64 * 1024;
 
-/// What a process writes, as the engine sends it: see [`super::output`].
+/// The process's output in the engine's format: see [`super::output`].
 pub type HijackedReader = BufReader<ReadHalf<TokioIo<Upgraded>>>;
-/// What a process reads. Shut down, it is the end of its input.
+/// The process's input; shutting it down ends the input.
 pub type HijackedWriter = WriteHalf<TokioIo<Upgraded>>;
 
-/// Which streams of a container are joined.
+/// The streams of a container to attach.
 #[derive(Clone, Copy, Debug)]
 pub struct AttachTo {
-    /// Its input.
+    /// Whether to attach stdin.
     pub stdin: bool,
-    /// Its output.
+    /// Whether to attach stdout.
     pub stdout: bool,
-    /// Its error output.
+    /// Whether to attach stderr.
     pub stderr: bool,
 }
 
-/// Keys that detach from a terminal. The engine's own, ctrl-P first, would keep every
-/// ctrl-P from the program until the next key; these nobody presses.
+/// The key sequence that detaches from a terminal, chosen because no user types it. With the
+/// engine's default, which starts with Ctrl-P, the program would get each Ctrl-P only after the
+/// next key.
 pub(super) const DETACH_KEYS: &str = "ctrl-^,ctrl-@,ctrl-^,ctrl-@,ctrl-_,ctrl-^";
 
 impl Engine {
-    /// Starts a prepared command and takes over its streams.
+    /// Starts an exec and returns its streams.
     ///
     /// # Errors
     /// Any [`Cause`].
@@ -56,10 +57,10 @@ impl Engine {
             .await
     }
 
-    /// Joins the streams of a running container.
+    /// Attaches to the streams of a running container.
     ///
     /// # Errors
-    /// Any [`Cause`]; `Conflict` when it does not run.
+    /// Any [`Cause`]; `Conflict` if it is not running.
     pub async fn attach_container(
         &self,
         id: &str,

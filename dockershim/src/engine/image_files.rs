@@ -1,5 +1,5 @@
-//! Single files of images. The engine reads files of containers alone, so one is made of
-//! the image for as long as that takes, and never started.
+//! Reads single files of images. The engine can read files only from containers, so a container is
+//! created from the image for the read, and never started.
 
 use std::{
     collections::HashMap,
@@ -17,24 +17,24 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use super::{Cause, Engine, EngineError, NewContainer, READ};
 use crate::labels;
 
-/// What the names of the containers that are made for this begin with.
+/// The name prefix of the containers created for reading.
 const NAME_PREFIX: &str = "dockershim-scratch-";
-/// What is read of a file at most.
+/// The size limit of a file's archive, in bytes.
 const LIMIT: usize = 4 * 1024 * 1024;
-/// Links that are followed to a file.
+/// The number of symlinks followed to a file.
 const LINKS: usize = 8;
 const REMOVAL: Duration = Duration::from_secs(30);
-/// Left-overs that are removed at the same time.
+/// The number of leftover containers removed concurrently.
 const REMOVALS: usize = 8;
 
-/// Who has such a container now: reads that began, and that ended.
+/// Tracks whether such containers are in use: the number of reads that began and that ended.
 #[derive(Debug, Default)]
 pub(super) struct ScratchUse {
     began: AtomicU64,
     ended: AtomicU64,
 }
 
-/// A read that is under way; it has ended when this is dropped.
+/// A read in progress; dropping it ends the read.
 struct Reading<'a>(&'a ScratchUse);
 
 impl ScratchUse {
@@ -43,7 +43,7 @@ impl ScratchUse {
         Reading(self)
     }
 
-    /// How many there were, when none is under way.
+    /// The number of reads so far, if none is in progress.
     fn none_since(&self) -> Option<u64> {
         let ended = self.ended.load(Ordering::SeqCst);
         (self.began.load(Ordering::SeqCst) == ended).then_some(ended)
@@ -57,10 +57,10 @@ impl Drop for Reading<'_> {
 }
 
 impl Engine {
-    /// The contents of files of the image with this id; empty where there is none.
+    /// The contents of files in the image with this id; empty for a missing file.
     ///
     /// # Errors
-    /// Any [`Cause`]; `NotFound` when there is no such image.
+    /// Any [`Cause`]; `NotFound` if there is no such image.
     pub async fn read_image_files<const N: usize>(
         &self,
         image: &str,
@@ -99,8 +99,8 @@ impl Engine {
         read.map(|()| files)
     }
 
-    /// Removes containers that were made for this and that a crash, of this process or the
-    /// engine, left over. Leaves all alone while any is in use.
+    /// Removes containers created for reading that were left over by a crash of this process or the
+    /// engine. Does nothing while any read is in progress.
     ///
     /// # Errors
     /// Any [`Cause`].
@@ -114,7 +114,8 @@ impl Engine {
         futures::stream::iter(scratch.filter_map(|summary| summary.id))
             .map(Ok)
             .try_for_each_concurrent(REMOVALS, async |id| {
-                // Images and people write labels and names too; only the shim signs.
+                // Images and users can set labels and names too; only the shim's own containers
+                // have its mark.
                 let ours = match self.inspect_container(&id).await {
                     Ok(inspect) => labels::made_here(inspect.host_config.as_ref()),
                     Err(error) if error.is_not_found() => false,
@@ -170,7 +171,7 @@ impl Engine {
     }
 }
 
-/// Whether the engine's list has this for a container that was made to read files.
+/// Whether an entry of the engine's list may be a container created for reading.
 pub fn may_be_scratch(summary: &ContainerSummary) -> bool {
     let labels = summary.labels.as_ref();
     let kind = labels.and_then(|labels| labels.get(labels::TYPE));
@@ -178,7 +179,7 @@ pub fn may_be_scratch(summary: &ContainerSummary) -> bool {
         && summary.state == Some(ContainerSummaryStateEnum::CREATED)
 }
 
-/// What the engine found at a path.
+/// The file at a path.
 enum Entry {
     File(Vec<u8>),
     Link(String),

@@ -1,4 +1,4 @@
-//! Calls on images.
+//! Engine calls for images.
 
 use std::time::Duration;
 
@@ -15,37 +15,37 @@ use futures::StreamExt as _;
 
 use super::{CHANGE, Cause, Engine, EngineError, READ};
 
-/// Who pulls, in the engine's own form.
+/// Registry credentials in the engine's format.
 pub type Credentials = DockerCredentials;
 
 impl Engine {
-    /// Every tagged or top-level image.
+    /// Lists all tagged or top-level images.
     ///
     /// # Errors
     /// Any [`Cause`].
     pub async fn list_images(&self) -> Result<Vec<ImageSummary>, EngineError> {
-        // An engine with many layers takes long, and nothing but the list waits for it.
+        // Takes long with many layers, and only the image list waits for it.
         let call = self.call("list images", "of the engine", CHANGE);
         let docker = call.docker(self)?;
         call.run(docker.list_images(None::<ListImagesOptions>))
             .await
     }
 
-    /// Everything about one image, by id or reference.
+    /// Inspects an image by id or reference.
     ///
     /// # Errors
-    /// Any [`Cause`]; `NotFound` when there is none.
+    /// Any [`Cause`]; `NotFound` if there is no such image.
     pub async fn inspect_image(&self, reference: &str) -> Result<ImageInspect, EngineError> {
         let call = self.call("inspect image", reference, READ);
         let docker = call.docker(self)?;
         call.run(docker.inspect_image(reference)).await
     }
 
-    /// Pulls `repository` at `tag_or_digest`, for as long as the pull makes progress
-    /// at least once per `progress`.
+    /// Pulls `repository` at `tag_or_digest`. The pull may take any time, but must make progress at
+    /// least once per `progress`.
     ///
     /// # Errors
-    /// Any [`Cause`]; what the registry refuses comes as [`Cause::Refused`].
+    /// Any [`Cause`]; the registry's errors are [`Cause::Refused`].
     pub async fn pull_image(
         &self,
         repository: &str,
@@ -95,10 +95,10 @@ impl Engine {
         .await
     }
 
-    /// Removes one reference, and with the last one the image.
+    /// Removes a reference, and the image with its last one.
     ///
     /// # Errors
-    /// Any [`Cause`]; `Conflict` when a container uses it.
+    /// Any [`Cause`]; `Conflict` if a container uses the image.
     pub async fn remove_image(&self, reference: &str) -> Result<(), EngineError> {
         let call = self.call("remove image", reference, CHANGE);
         let docker = call.docker(self)?;

@@ -1,28 +1,28 @@
-//! What the engine says of itself, as far as the shim needs it.
+//! The parts of the engine's description that the shim needs.
 
 use bollard::models::{SystemInfo, SystemInfoCgroupDriverEnum};
 use cri_proto::runtime::v1::CgroupDriver;
 
-/// The engine's own description, read at every connect.
+/// The engine's description of itself, read at every connect.
 #[derive(Debug, Clone)]
 pub struct EngineInfo {
     /// The engine's version, such as `28.3.0`.
     pub version: String,
-    /// The release of the kernel that it runs on.
+    /// The release of the engine's kernel.
     pub kernel: Option<String>,
-    /// Who makes the containers' cgroups.
+    /// The driver that creates the containers' cgroups.
     pub cgroup_driver: CgroupDriver,
-    /// Where the engine keeps images and containers.
+    /// The engine's data directory.
     pub root_dir: String,
-    /// What keeps their layers, such as `overlay2`.
+    /// The storage driver, such as `overlay2`.
     pub storage_driver: String,
-    /// The low-level runtimes that a sandbox may ask for by name.
+    /// The low-level runtimes that a sandbox can request by name.
     pub runtimes: Vec<String>,
-    /// The security features that are on: `seccomp`, `apparmor`, `selinux`, ...
+    /// The enabled security features: `seccomp`, `apparmor`, `selinux`, ...
     pub security: Vec<String>,
     /// The engine's clock, as Unix time in nanoseconds.
     pub time: i128,
-    /// Whether containers outlive the engine.
+    /// Whether containers keep running while the engine is restarted.
     pub live_restore: bool,
 }
 

@@ -1,5 +1,5 @@
-//! What containers wrote, from the engine's log API. Made without bollard, whose reader
-//! cannot tell the pieces of a terminal's output from each other over TCP.
+//! Container output from the engine's log API. It bypasses bollard, whose reader cannot separate
+//! the lines of terminal output over TCP.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use tokio::time::{Instant, timeout_at};
 use super::{Cause, Engine, EngineError, READ, hijack::refusal};
 
 const ACTION: &str = "read the log of container";
-/// In front of each piece, but for a terminal's: the stream, three zeros, the length.
+/// The length of a frame's header, absent with a terminal: the stream, three zeros, the length.
 const HEADER: usize = 8;
 const STDERR: u8 = 2;
-/// The engine cuts lines that are longer into pieces of this length.
+/// The length of the pieces into which the engine splits longer lines.
 const LONGEST_PIECE: usize = 16 * 1024;
-/// The length of a time with nine digits of a second, and of what follows it.
+/// The length of a timestamp with nine fractional digits.
 const TIME: usize = "2006-01-02T15:04:05.000000000Z".len();
-/// What comes in this time after a first piece is taken together with it.
+/// How long to wait for more output after the first piece, to return it together.
 const GATHER: Duration = Duration::from_millis(10);
-/// Or as soon as it is this much.
+/// The amount of output at which the wait ends early.
 const ENOUGH: usize = 256 * 1024;
 
 /// A line of a container's output, or a piece of a long one.
@@ -30,32 +30,32 @@ const ENOUGH: usize = 256 * 1024;
 pub struct LogPiece {
     /// When the engine read it.
     pub time: Timestamp,
-    /// The same in the engine's words: RFC 3339.
+    /// The timestamp as the engine wrote it: RFC 3339.
     pub stamp: String,
     /// `stdout` or `stderr`.
     pub stream: &'static str,
-    /// The output. With a line feed at its end it ends a line.
+    /// The output. A line feed at the end completes a line.
     pub output: Bytes,
 }
 
-/// The pieces of a container's output as they come.
+/// A stream of a container's output.
 #[derive(Debug)]
 pub struct LogPieces {
     body: BodyDataStream<Incoming>,
     container: String,
     tty: bool,
     buffer: BytesMut,
-    /// Until when more is waited for.
+    /// The deadline for gathering more output.
     gathering: Option<Instant>,
     ended: bool,
 }
 
 impl Engine {
-    /// What the container wrote from `since` on, in whole seconds since 1970, or from the
-    /// beginning with 0; with `follow` also what it will write.
+    /// The container's output from `since`, in whole seconds since 1970, or from the beginning if
+    /// 0; with `follow`, future output too.
     ///
     /// # Errors
-    /// Any [`Cause`]; `NotFound` when there is no such container.
+    /// Any [`Cause`]; `NotFound` if there is no such container.
     pub async fn container_logs(
         &self,
         id: &str,
@@ -92,10 +92,10 @@ impl Engine {
 }
 
 impl LogPieces {
-    /// What came next; empty at the end. Nothing is lost when this is dropped early.
+    /// The next pieces; empty at the end. Cancel-safe.
     ///
     /// # Errors
-    /// `Unreachable` when the connection broke, `Protocol` when it holds something else.
+    /// `Unreachable` if the connection broke, `Protocol` for invalid data.
     pub async fn next(&mut self) -> Result<Vec<LogPiece>, EngineError> {
         loop {
             self.gather().await?;
@@ -139,7 +139,7 @@ impl LogPieces {
         Ok(())
     }
 
-    /// Takes the first piece off the buffer, if it is whole.
+    /// Takes the first piece from the buffer, if it is complete.
     fn cut(&mut self) -> Result<Option<LogPiece>, EngineError> {
         let (stream, length) = if self.tty {
             match raw_length(&self.buffer, self.ended) {
@@ -156,7 +156,7 @@ impl LogPieces {
             let stream = match *stream {
                 STDERR => "stderr",
                 0..STDERR => "stdout",
-                // The engine's own words, when it cannot go on.
+                // The engine's error message if it cannot continue.
                 _ => {
                     let words = String::from_utf8_lossy(&rest[..length.min(rest.len())]);
                     let words = words.into_owned();
@@ -173,7 +173,7 @@ impl LogPieces {
         let text = output.split(|byte| *byte == b' ').next();
         let stamp = String::from_utf8_lossy(text.unwrap_or_default()).into_owned();
         let Ok(time) = stamp.parse() else {
-            // Among the output stands what the engine could not read.
+            // The engine writes read errors into the output.
             return Err(self.broken(String::from_utf8_lossy(&output).into_owned()));
         };
         output.advance(output.len().min(stamp.len() + 1));
@@ -198,8 +198,8 @@ impl LogPieces {
     }
 }
 
-/// The length of the first piece of a terminal's output: it ends with a line feed or, when
-/// the line is longer than a piece, where the next one's time begins.
+/// The length of the first piece of terminal output. It ends with a line feed or, if the line is
+/// longer than a piece, where the next piece's timestamp begins.
 fn raw_length(bytes: &[u8], ended: bool) -> Option<usize> {
     let longest = TIME + 1 + LONGEST_PIECE;
     for (at, byte) in bytes.iter().enumerate() {
@@ -234,7 +234,7 @@ mod tests {
         assert_eq!(raw_length(rest, false), None);
         assert_eq!(raw_length(rest, true), Some(rest.len()));
         assert_eq!(raw_length(b"", true), None);
-        // A time inside a line is output.
+        // A timestamp inside a line is output.
         let inside = format!("{stamp}at {stamp}\n");
         assert_eq!(raw_length(inside.as_bytes(), false), Some(inside.len()));
     }

@@ -1,8 +1,8 @@
-//! The Docker engine: a thin client around bollard. Every call has a deadline by its
-//! kind, and an error that says what was attempted on which object.
+//! The Docker engine client, a thin layer around bollard. Every call has a deadline that fits its
+//! kind, and an error that names the operation and the object.
 //!
-//! The engine may be away, at start or at any time later: a call then fails at once,
-//! and [`model::sync`](crate::model::sync) is the one that keeps trying.
+//! The engine may be unavailable at startup or at any later time. Calls then fail immediately;
+//! [`model::sync`](crate::model::sync) reconnects.
 
 mod checkpoints;
 mod containers;
@@ -54,54 +54,54 @@ use dial::Dialer;
 use observe::Watch;
 use probe::probe_by;
 
-/// For calls that only read.
+/// The deadline of calls that only read.
 const READ: Duration = Duration::from_secs(15);
-/// For calls that change something and are not bound by a grace period.
+/// The deadline of calls that change something without a grace period.
 const CHANGE: Duration = Duration::from_secs(120);
-/// bollard's own limit is the same for all calls, so it must exceed the longest
-/// grace period; the limits that matter are the ones per call.
+/// bollard has one limit for all calls, so it must exceed the longest grace period; the per-call
+/// deadlines are the effective limits.
 const CLIENT_LIMIT_SECONDS: u64 = 7 * 24 * 3600;
-/// bollard wants a whole URL; only its path is sent.
+/// bollard requires a complete URL, but sends only its path.
 const ANY_HOST: &str = "http://docker";
 
-/// A connection to the engine that is live or was lost.
+/// The connection to the engine.
 #[derive(Debug)]
 pub struct Engine {
     endpoint: Endpoint,
     state: ArcSwap<State>,
-    /// What the engine last said of itself; it holds on while the engine is away.
+    /// The engine's last description of itself, kept while the engine is away.
     info: ArcSwapOption<EngineInfo>,
     observer: Option<Arc<dyn Observe>>,
     scratch: ScratchUse,
     here: Here,
 }
 
-/// What is known of the engine.
+/// The state of the connection.
 #[derive(Debug)]
 pub enum State {
-    /// It does not answer; the reason is for people.
+    /// The engine does not answer; the reason is human-readable.
     Away(String),
-    /// It answers.
+    /// The engine answers.
     Connected(Arc<Connection>),
 }
 
-/// An engine that answers.
+/// A live connection.
 #[derive(Debug)]
 pub struct Connection {
     docker: Docker,
-    /// The dialer of calls that are made without bollard.
+    /// The dialer for calls that bypass bollard.
     dialer: Dialer,
-    /// The API version that both sides speak.
+    /// The negotiated API version.
     pub api: (usize, usize),
-    /// What the engine says of itself.
+    /// The engine's description of itself.
     pub info: Arc<EngineInfo>,
-    /// Whether the engine's processes are those of `/proc` here.
+    /// Whether the engine runs in this process's pid namespace, so that its pids are valid here.
     pub here: bool,
-    /// The engine's process, where it is here and can be told.
+    /// The engine's process, if it is local and known.
     pub pid: Option<Pid>,
 }
 
-/// One call: what is attempted, on what, and for how long at most.
+/// One call: the operation, the object, and the deadline.
 struct Call<'a> {
     action: &'static str,
     object: &'a str,
@@ -112,7 +112,7 @@ struct Call<'a> {
 // === impl Engine ===
 
 impl Engine {
-    /// An engine that has not been reached yet.
+    /// Creates a client that is not connected yet.
     pub fn new(endpoint: Endpoint) -> Self {
         Self {
             endpoint,
@@ -124,7 +124,7 @@ impl Engine {
         }
     }
 
-    /// Tells `observer` of every call from now on.
+    /// Reports every call to `observer` from now on.
     #[must_use]
     pub fn observed_by(self, observer: Arc<dyn Observe>) -> Self {
         Self {
@@ -138,20 +138,20 @@ impl Engine {
         &self.endpoint
     }
 
-    /// Whether the engine's processes are those of `/proc` here.
+    /// Whether the engine's pids are valid on this machine.
     pub fn here(&self) -> Here {
         self.here.clone()
     }
 
-    /// What is known of the engine now.
+    /// The current state of the connection.
     pub fn state(&self) -> Arc<State> {
         self.state.load_full()
     }
 
-    /// What the engine last said of itself, even if it is away by now.
+    /// The engine's last description of itself, even if the engine is away now.
     ///
     /// # Errors
-    /// [`Cause::Unreachable`] when it was never reached.
+    /// [`Cause::Unreachable`] if the engine was never reached.
     pub fn info(&self) -> Result<Arc<EngineInfo>, EngineError> {
         match self.info.load_full() {
             Some(info) => Ok(info),
@@ -162,21 +162,21 @@ impl Engine {
     /// The live connection.
     ///
     /// # Errors
-    /// [`Cause::Unreachable`] at once when there is none.
+    /// [`Cause::Unreachable`] immediately if there is none.
     pub fn connection(&self) -> Result<Arc<Connection>, EngineError> {
         self.call("use", "the engine", READ).connection(self)
     }
 
-    /// Reaches the engine, negotiates the API version and asks it about itself.
+    /// Connects to the engine, negotiates the API version and reads the engine's description.
     ///
     /// # Errors
-    /// Any [`Cause`]; the state is left as it was.
+    /// Any [`Cause`]; the state is unchanged.
     pub async fn connect(&self) -> Result<Arc<Connection>, EngineError> {
         let address = self.endpoint.to_string();
         let call = self.call("connect to", &address, READ);
         let (dialer, probe) = call
             .limited(async {
-                // Certificates are replaced as time goes by.
+                // The certificates may have been renewed, so read them for every connect.
                 let dialer = Dialer::new(&self.endpoint).await?;
                 match probe_by(&dialer, &self.endpoint).await {
                     Ok(probe) => Ok((dialer, probe)),
@@ -222,12 +222,12 @@ impl Engine {
         Ok(connection)
     }
 
-    /// Marks the engine as away; calls fail at once until [`Engine::connect`] succeeds.
+    /// Marks the engine as away; calls fail immediately until [`Engine::connect`] succeeds.
     pub fn set_away(&self, reason: String) {
         self.state.store(Arc::new(State::Away(reason)));
     }
 
-    /// All that the engine says of itself, beyond what [`EngineInfo`] keeps.
+    /// The engine's full description of itself; [`EngineInfo`] has only a part.
     ///
     /// # Errors
     /// Any [`Cause`].
@@ -241,7 +241,7 @@ impl Engine {
         call.run(docker.info()).await
     }
 
-    /// Whether the engine answers at all.
+    /// Checks that the engine answers.
     ///
     /// # Errors
     /// Any [`Cause`].
@@ -251,10 +251,10 @@ impl Engine {
         call.run(docker.ping()).await.map(drop)
     }
 
-    /// The engine's events that pass `options`; ends with the first error.
+    /// The engine's events that match `options`; the stream ends with the first error.
     ///
     /// # Errors
-    /// [`Cause::Unreachable`] when there is no connection.
+    /// [`Cause::Unreachable`] if there is no connection.
     pub fn events(
         &self,
         options: EventsOptions,
@@ -279,14 +279,14 @@ fn async_events(
     docker: Docker,
     options: EventsOptions,
 ) -> impl Stream<Item = Result<EventMessage, BollardError>> {
-    // bollard's stream borrows nothing at run time but says so in its type; the
-    // client moves along to satisfy it.
+    // bollard's stream borrows nothing, but its type says so; the client is moved into the stream
+    // to satisfy the compiler.
     use futures::StreamExt as _;
     futures::stream::once(async move { docker.events(Some(options)).boxed() }).flatten()
 }
 
-/// bollard encodes `X-Registry-Auth` in standard base64, the engine decodes base64url
-/// and takes what it cannot decode for "no credentials".
+/// bollard encodes `X-Registry-Auth` in standard base64, but the engine decodes base64url and
+/// treats an undecodable value as missing credentials.
 fn url_safe_registry_auth(mut request: BollardRequest) -> BollardRequest {
     if let Some(value) = request.headers_mut().get_mut("x-registry-auth") {
         let safe: Vec<u8> = value
@@ -309,12 +309,12 @@ fn url_safe_registry_auth(mut request: BollardRequest) -> BollardRequest {
 // === impl Connection ===
 
 impl Connection {
-    /// Whether the negotiated API is at least `major.minor`.
+    /// Checks that the negotiated API is at least `major.minor`.
     pub fn serves(&self, major: usize, minor: usize) -> bool {
         self.api >= (major, minor)
     }
 
-    /// The path with the API's version in front.
+    /// Prefixes the path with the API version.
     fn versioned(&self, path: &str) -> String {
         let (major, minor) = self.api;
         format!("/v{major}.{minor}{path}")
@@ -346,13 +346,13 @@ impl Call<'_> {
         &self,
         call: impl Future<Output = Result<T, Cause>> + Send,
     ) -> impl Future<Output = Result<T, EngineError>> + Send {
-        // Boxed, or each future that awaits a call would be as large as several of them.
+        // Boxed, because the callers' futures would otherwise contain several copies of this one.
         let call = tokio::time::timeout(self.deadline, Box::pin(call));
         let deadline = self.deadline;
         self.observed(call.map(move |answer| answer.unwrap_or(Err(Cause::Deadline(deadline)))))
     }
 
-    /// Without the deadline: for a call that has one of another kind.
+    /// Runs the call without the call's deadline, for calls that have their own.
     async fn observed<T>(
         &self,
         call: impl Future<Output = Result<T, Cause>>,

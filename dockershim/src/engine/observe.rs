@@ -1,4 +1,4 @@
-//! Who hears of the calls to the engine.
+//! Observation of calls to the engine.
 
 use std::{fmt, time::Duration};
 
@@ -6,23 +6,23 @@ use tokio::time::Instant;
 
 use super::Cause;
 
-/// The outcome of a call that succeeded.
+/// The outcome of a successful call.
 const OK: &str = "ok";
-/// The outcome of a call whose caller went away before the answer.
+/// The outcome of a call whose caller stopped waiting.
 const ABANDONED: &str = "abandoned";
 
-/// Hears of every call to the engine when it ends.
+/// Observes every call to the engine when it ends.
 pub trait Observe: fmt::Debug + Send + Sync {
-    /// A call ended. `action` is what was attempted, as in
-    /// [`EngineError`](super::EngineError); `outcome` is `ok`, the [`Cause::kind`], or
-    /// `abandoned` when the caller did not wait for the end.
+    /// Called when a call ends. `action` is the operation, as in
+    /// [`EngineError`](super::EngineError); `outcome` is `ok`, the [`Cause::kind`], or `abandoned`
+    /// if the caller stopped waiting.
     fn called(&self, action: &'static str, outcome: &'static str, took: Duration);
 
-    /// The engine was reached again after it had been away.
+    /// Called when the engine has been reached again after it was away.
     fn reconnected(&self);
 }
 
-/// One call under way. Dropped before its end, the call was abandoned.
+/// A call in progress; dropping it before its end means that it was abandoned.
 pub(super) struct Watch<'a> {
     observer: Option<(&'a dyn Observe, Instant)>,
     action: &'static str,

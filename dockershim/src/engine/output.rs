@@ -1,5 +1,5 @@
-//! What a process writes, as the engine sends it: bytes as they are from a terminal,
-//! otherwise pieces, each with its stream and length in front.
+//! The engine's format of process output: raw bytes from a terminal, otherwise frames, each with a
+//! header of stream and length.
 
 use std::io;
 
@@ -7,23 +7,23 @@ use tokio::io::{
     AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _,
 };
 
-/// In front of each piece: the stream, three zeros, the length.
+/// The length of a frame's header: the stream, three zeros, the length.
 const HEADER: usize = 8;
 const STDIN: u8 = 0;
 const STDERR: u8 = 2;
 
-/// Why output was not carried to its end.
+/// Why the output could not be copied to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum OutputError {
-    /// The engine's connection broke, or holds something else.
+    /// The engine's connection broke or sent invalid data.
     #[error("the Docker engine dropped the connection: {0}")]
     Engine(io::Error),
-    /// Whoever takes the output takes no more.
+    /// The receiver failed.
     #[error("nobody takes the output: {0}")]
     Taker(io::Error),
 }
 
-/// Carries all output to where it belongs.
+/// Copies all output to its streams.
 ///
 /// # Errors
 /// [`OutputError`].
@@ -62,7 +62,7 @@ pub async fn carry(
     }
 }
 
-/// Carries `length` bytes, or all without one.
+/// Copies `length` bytes, or everything if `None`.
 async fn copy(
     from: &mut (impl AsyncBufRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
@@ -124,7 +124,7 @@ mod tests {
             let (done, has_out, has_err) = run(false, &wire, step);
             prop_assert!(done.is_ok());
             prop_assert_eq!((has_out, has_err), (out, err));
-            // From a terminal the same bytes are just bytes.
+            // From a terminal, the same bytes are raw output.
             let (done, has_out, _) = run(true, &wire, step);
             prop_assert!(done.is_ok());
             prop_assert_eq!(has_out, wire);

@@ -1,6 +1,6 @@
-//! The first contact with an engine: which API version it speaks, and which process
-//! it is. Made without bollard, whose every path carries a version, and an engine
-//! refuses a version outside its own range before it can be asked for that range.
+//! The first contact with an engine, which determines its API version and its process. It bypasses
+//! bollard, which puts a version into every path: an engine refuses versions outside its range, so
+//! the range could not be queried.
 
 use bytes::Bytes;
 use http_body_util::Empty;
@@ -12,40 +12,40 @@ use super::{
     endpoint::Endpoint,
 };
 
-/// The oldest API that this shim works with (Docker 20.10).
+/// The oldest supported API version (Docker 20.10).
 pub const OLDEST_API: (usize, usize) = (1, 41);
 
-/// What the first contact tells.
+/// The result of the first contact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Probe {
     /// The newest API version that the engine serves: major, minor.
     pub api: (usize, usize),
-    /// The process behind the socket, where the transport tells and it is visible from here.
-    /// Under socket activation the kernel tells the process that made the socket (systemd),
-    /// not the one that serves it.
+    /// The peer process, if the transport reports it and it is visible in this pid namespace. With
+    /// socket activation, the kernel reports the process that created the socket (systemd), not the
+    /// one that serves it.
     pub peer: Option<Pid>,
 }
 
 /// Why the first contact failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
-    /// No answer.
+    /// The engine did not answer.
     #[error(transparent)]
     Dial(#[from] DialError),
-    /// The answer has no usable `Api-Version`.
+    /// The response has no usable `Api-Version` header.
     #[error("{endpoint} does not answer like a Docker engine: {reason}")]
     NoVersion {
         /// The engine's address.
         endpoint: String,
-        /// What came instead.
+        /// What the response had instead.
         reason: String,
     },
-    /// Older than [`OLDEST_API`].
+    /// The engine is older than [`OLDEST_API`].
     #[error("{endpoint} serves API {}.{}, but {}.{} or newer is needed", api.0, api.1, OLDEST_API.0, OLDEST_API.1)]
     TooOld {
         /// The engine's address.
         endpoint: String,
-        /// What it serves.
+        /// The engine's API version.
         api: (usize, usize),
     },
 }
@@ -71,7 +71,7 @@ pub(super) async fn probe_by(dialer: &Dialer, endpoint: &Endpoint) -> Result<Pro
     let response = dialer.send_over(dialled, request).await?;
     let header = response.headers().get("api-version").ok_or_else(|| {
         let status = response.status();
-        // Go's answer to plain HTTP where it serves TLS.
+        // Go's TLS server answers plain HTTP with this status.
         let hint = match endpoint {
             Endpoint::Tcp(_) if status == StatusCode::BAD_REQUEST => TLS_HINT,
             _ => "",

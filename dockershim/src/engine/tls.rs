@@ -1,6 +1,6 @@
-//! TLS to an engine by certificates, in a directory as Docker's own client has it: the
-//! engine's authority in `ca.pem`, the client's certificate in `cert.pem`, its key in
-//! `key.pem`. The engine is always verified.
+//! TLS to the engine, with certificates in a directory laid out as for the Docker CLI: the engine's
+//! CA in `ca.pem`, the client's certificate in `cert.pem` and its key in `key.pem`. The engine is
+//! always verified.
 
 use std::{
     error::Error,
@@ -26,10 +26,10 @@ use crate::bounded_file;
 const AUTHORITY: &str = "ca.pem";
 const CERTIFICATE: &str = "cert.pem";
 const KEY: &str = "key.pem";
-/// Each file may have this many bytes.
+/// The size limit of each file, in bytes.
 const LARGEST_FILE: u64 = 1 << 20;
 
-/// A file of the certificates that cannot be used.
+/// A certificate file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {reason}", path.display())]
 pub struct CertificateError {
@@ -37,7 +37,7 @@ pub struct CertificateError {
     reason: String,
 }
 
-/// What makes a connection to one engine a private one.
+/// The TLS configuration for one engine.
 #[derive(Clone)]
 pub(super) struct Tls {
     connector: TlsConnector,
@@ -53,8 +53,8 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// Reads the certificates in `directory`, for the engine at `<host>:<port>`. Blocks as
-    /// long as the disk does.
+    /// Reads the certificates in `directory` for the engine at `<host>:<port>`. Blocks for disk
+    /// I/O.
     pub(super) fn read(address: &str, directory: &Path) -> Result<Self, CertificateError> {
         let file = |name| directory.join(name);
         let authorities: Vec<CertificateDer<'_>> = read_all(file(AUTHORITY))?;
@@ -91,10 +91,10 @@ impl Tls {
         })
     }
 
-    /// Agrees on keys with the engine, and sees that it is the engine.
+    /// Performs the TLS handshake, which verifies the engine.
     ///
     /// # Errors
-    /// What is wrong, for people.
+    /// A human-readable reason.
     pub(super) async fn secure(&self, stream: TcpStream) -> Result<TlsStream<TcpStream>, String> {
         let agreed = self.connector.connect(self.engine.clone(), stream);
         match tokio::time::timeout(READ, agreed).await {
@@ -104,8 +104,8 @@ impl Tls {
         }
     }
 
-    /// What a failed call says of the certificates, if anything. In TLS 1.3 the engine looks
-    /// at the client's after the client has all that it needs to go on.
+    /// The certificate error in a failed call, if any. In TLS 1.3, the engine checks the client's
+    /// certificate only after the client considers the handshake complete.
     pub(super) fn explain(&self, error: &(dyn Error + 'static)) -> Option<String> {
         use AlertDescription as Alert;
         let error = cause(error)?;
@@ -140,7 +140,7 @@ impl Tls {
     }
 }
 
-/// TLS's own error among the causes of another.
+/// Finds the rustls error in an error's chain of causes.
 fn cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
     let mut next = Some(error);
     while let Some(error) = next {

@@ -1,5 +1,4 @@
-//! The users and groups that an image's own files name, as `passwd(5)` and `group(5)`
-//! have them.
+//! The users and groups in an image's `passwd(5)` and `group(5)` files.
 
 use std::{collections::HashMap, path::Path, sync::Arc};
 
@@ -21,11 +20,11 @@ pub struct Accounts {
 /// A line of `/etc/passwd`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct User {
-    /// Its name.
+    /// The user name.
     pub name: String,
-    /// Its number.
+    /// The uid.
     pub uid: i64,
-    /// The number of its primary group.
+    /// The gid of the primary group.
     pub gid: i64,
 }
 
@@ -37,17 +36,17 @@ struct Group {
     members: Vec<String>,
 }
 
-/// The accounts of images. They are read once from each, and kept on disk for as long as the
-/// engine has the image: what an id stands for never changes.
+/// The accounts of images. Read once per image and kept on disk while the engine has the image,
+/// because the content of an image id never changes.
 #[derive(Debug)]
 pub struct AccountsByImage {
     kept: Arc<Checkpoints<Accounts>>,
-    /// Images that are looked for on disk or read now; one that asks meanwhile waits.
+    /// Reads in progress, by image; concurrent requests for the same image wait.
     reading: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 impl Accounts {
-    /// Reads both files; a line that is none is passed over, as everyone does.
+    /// Parses both files; invalid lines are skipped, as is common practice.
     pub fn parse(passwd: &str, group: &str) -> Self {
         let user = |line: &str| {
             let mut fields = line.split(':');
@@ -76,23 +75,23 @@ impl Accounts {
         }
     }
 
-    /// The user of this name.
+    /// The user with this name.
     pub fn by_name(&self, name: &str) -> Option<&User> {
         self.users.iter().find(|user| user.name == name)
     }
 
-    /// The user of this number.
+    /// The user with this uid.
     pub fn by_uid(&self, uid: i64) -> Option<&User> {
         self.users.iter().find(|user| user.uid == uid)
     }
 
-    /// The number of the group of this name.
+    /// The gid of the group with this name.
     pub fn gid(&self, group: &str) -> Option<i64> {
         let found = self.groups.iter().find(|g| g.name == group);
         found.map(|group| group.gid)
     }
 
-    /// The numbers of the groups that name `user` as a member.
+    /// The gids of the groups that list `user` as a member.
     pub fn groups_of(&self, user: &str) -> impl Iterator<Item = i64> {
         self.groups
             .iter()
@@ -102,7 +101,7 @@ impl Accounts {
 }
 
 impl AccountsByImage {
-    /// Those that are kept below `root_directory`.
+    /// Creates the store below `root_directory`.
     pub fn new(root_directory: &Path) -> Self {
         Self {
             kept: Arc::new(Checkpoints::new(root_directory.join("accounts"))),
@@ -110,8 +109,7 @@ impl AccountsByImage {
         }
     }
 
-    /// The accounts of the image with this full id, one of `images`; empty where it has no
-    /// such files.
+    /// The accounts of the image with this full id, one of `images`; empty if it has no such files.
     ///
     /// # Errors
     /// The engine's.
@@ -126,7 +124,7 @@ impl AccountsByImage {
             let _mine = turn.lock().await;
             self.find(engine, images, image).await
         };
-        // The map's and this one: nobody else waits.
+        // Two references, the map's and this one, mean that no other request waits.
         let mut reading = self.reading.lock();
         if Arc::strong_count(&turn) == 2 {
             reading.remove(image);
@@ -146,7 +144,7 @@ impl AccountsByImage {
             &String::from_utf8_lossy(&passwd),
             &String::from_utf8_lossy(&group),
         );
-        // Before the first list it is not known which images are gone.
+        // Before the first list, it is unknown which images are gone.
         let images = images.require_list().ok().map(|()| images.snapshot());
         let (kept, saved) = (Arc::clone(&self.kept), accounts.clone());
         let save = move || {
@@ -157,14 +155,13 @@ impl AccountsByImage {
                 kept.retain(|kept| images.iter().any(|image| file_name(&image.id) == kept));
             }
         };
-        // It is read again where this came to nothing.
+        // If saving fails, the image is read again next time.
         let _ = tokio::task::spawn_blocking(save).await;
         Ok(accounts)
     }
 }
 
-/// The part of an image's id that is a file name: what the engine gives out is
-/// `<algorithm>:<hexadecimal digits>`.
+/// The part of an image id that is a valid file name; ids are `<algorithm>:<hexadecimal digits>`.
 fn file_name(image: &str) -> &str {
     image.rsplit([':', '/']).next().unwrap_or_default()
 }

@@ -1,31 +1,31 @@
-//! The engine's images in CRI's terms.
+//! Conversion of the engine's images to CRI's types.
 
 use bollard::models::{ImageInspect, ImageSummary};
 use cri_proto::runtime::v1::Int64Value;
 
 use super::Image;
 
-/// What the engine writes where a name is missing.
+/// The engine's placeholder for a missing name.
 const NONE: &str = "<none>";
 
-/// The user that an image runs as, when it says so.
+/// An image's configured user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum User {
-    /// Nothing said: root.
+    /// Not set, which means root.
     Unset,
-    /// By number.
+    /// A uid.
     Uid(i64),
-    /// By name, to be looked up in the image.
+    /// A name, to be looked up in the image.
     Name(String),
 }
 
 impl User {
-    /// Reads `user[:group]` where it is known; an unknown user is reported as none.
+    /// Parses `user[:group]`; an unknown value is reported as not set.
     pub fn parse_known(text: Option<&str>) -> Self {
         text.map_or(Self::Unset, Self::parse)
     }
 
-    /// Reads `user[:group]`.
+    /// Parses `user[:group]`.
     pub fn parse(text: &str) -> Self {
         let user = text.split(':').next().unwrap_or_default();
         match user.parse() {
@@ -36,19 +36,19 @@ impl User {
     }
 }
 
-/// The user that an inspected image is configured with, as it has it.
+/// The user in an inspected image's configuration.
 pub fn configured_user(inspect: &ImageInspect) -> &str {
     let config = inspect.config.as_ref();
     config.and_then(|c| c.user.as_deref()).unwrap_or_default()
 }
 
-/// A line of the engine's list, in CRI's terms.
+/// Converts an entry of the engine's list.
 pub fn from_summary(summary: ImageSummary, user: User) -> Image {
     let (tags, digests) = (summary.repo_tags, summary.repo_digests);
     image(summary.id, tags, digests, summary.size, user)
 }
 
-/// An inspected image, in CRI's terms; `None` when the answer has no id.
+/// Converts an inspect; `None` if it has no id.
 pub fn from_inspect(inspect: ImageInspect, user: User) -> Option<Image> {
     let tags = inspect.repo_tags.unwrap_or_default();
     let digests = inspect.repo_digests.unwrap_or_default();
@@ -66,7 +66,7 @@ fn image(id: String, tags: Vec<String>, digests: Vec<String>, size: i64, user: U
     };
     Image {
         id,
-        // With containerd's image store the engine lists what was pulled by digest as a tag.
+        // With containerd's image store, the engine lists images pulled by digest as tags.
         repo_tags: named(tags).filter(|tag| !tag.contains('@')).collect(),
         repo_digests: named(digests).collect(),
         size: u64::try_from(size).unwrap_or_default(),
@@ -77,8 +77,8 @@ fn image(id: String, tags: Vec<String>, digests: Vec<String>, size: i64, user: U
     }
 }
 
-/// The identifier under which a container reports its image: by digest where the
-/// image came from a registry, else its id.
+/// The `image_ref` that containers report: the digest if the image came from a registry, else the
+/// id.
 pub fn image_ref(image: &Image) -> &str {
     image.repo_digests.first().unwrap_or(&image.id)
 }

@@ -8,19 +8,19 @@ use cri_proto::runtime::v1::{
 
 use crate::{Error, Shim};
 
-/// A file system that does not answer in this time hangs.
+/// The time after which a file system is considered hung.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// What the images, and the writable layers of the containers, use of the file system that
-/// the engine keeps both on.
+/// The usage of images and of containers' writable layers on the engine's file system.
 ///
-/// The images' bytes are those of their layers ([`super::LayersSize`]). Until these were counted,
-/// and where nobody can count them, the bytes are the sum over the images in memory, which counts a
-/// shared layer once for each image. The images' inodes are those in use on the file system. The
-/// writable layers have what was measured ([`crate::stats::writable_layer`]).
+/// The images' bytes are the size of their layers ([`super::LayersSize`]). Until the layers have
+/// been counted, and if they cannot be counted, it is the sum over the images in the cache, which
+/// counts a shared layer once per image. The images' inodes are all inodes in use on the file
+/// system. The writable layers' usage is as last measured ([`crate::stats::writable_layer`]).
 ///
 /// # Errors
-/// `Unavailable` before the images were listed once, `DeadlineExceeded` when the file system hangs.
+/// `Unavailable` before the images have been listed once, `DeadlineExceeded` if the file system
+/// hangs.
 pub async fn fs_info(shim: &Shim) -> Result<ImageFsInfoResponse, Error> {
     shim.images.require_list()?;
     let mountpoint = shim.root_dir()?;

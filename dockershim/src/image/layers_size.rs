@@ -1,9 +1,8 @@
-//! What the layers of all images have on the disk, each counted once however many images
-//! share it.
+//! The disk usage of all image layers, with shared layers counted once.
 //!
-//! Where the layers of the engine can be seen from here, their sizes are read as it notes them
-//! down; else an engine of API 1.42 or newer counts them, which may take it long. So it is done
-//! in the background, and again only when there are other images.
+//! If the engine's layer directories are accessible, the sizes are read from the engine's metadata.
+//! Otherwise an engine with API 1.42 or newer counts them, which may take long, so it happens in
+//! the background and only when the set of images has changed.
 
 use std::{
     collections::hash_map::DefaultHasher,
@@ -27,14 +26,14 @@ use crate::{
     engine::{Engine, EngineError},
 };
 
-/// Images that change are not counted more often than this ...
+/// The minimum pause between two counts ...
 const REST: Duration = Duration::from_secs(60);
-/// ... and this many times as long as it took.
+/// ... and the minimum as a multiple of the last count's duration.
 const SHARE: u32 = 9;
-/// The size file of a layer holds a number and may have this many bytes.
+/// The size limit of a layer's size file, in bytes; it holds a number.
 const NUMBER: u64 = 32;
 
-/// The size of all layers, as of the last count.
+/// The size of all layers at the last count.
 #[derive(Debug)]
 pub struct LayersSize {
     counted: watch::Sender<Option<Counted>>,
@@ -42,17 +41,17 @@ pub struct LayersSize {
     first_asked: OnceLock<Instant>,
 }
 
-/// One count.
+/// The result of one count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Counted {
-    /// [`identity`] of the images that were counted.
+    /// The [`identity`] of the counted images.
     images: u64,
-    /// `None` where nobody tells.
+    /// `None` if the layers cannot be counted.
     bytes: Option<u64>,
 }
 
 impl LayersSize {
-    /// Starts the task that counts; it ends with `stop`.
+    /// Starts the counting task, which runs until `stop`.
     pub fn start(engine: Arc<Engine>, images: Arc<Images>, stop: CancellationToken) -> Arc<Self> {
         let sizes = Arc::new(Self {
             counted: watch::Sender::default(),
@@ -64,8 +63,8 @@ impl LayersSize {
         sizes
     }
 
-    /// Bytes as of the last count, which may be a minute ago or more. The first is waited for
-    /// until `limit` after the first question. `None` where there is none.
+    /// The bytes at the last count, which may be a minute old or older. Waits for the first count
+    /// until `limit` after the first call; `None` if there is no result.
     pub async fn get(&self, limit: Duration) -> Option<u64> {
         self.asked.notify_one();
         let mut counted = self.counted.subscribe();
@@ -102,7 +101,7 @@ impl LayersSize {
     }
 }
 
-/// A hash of the ids of all images.
+/// A hash of all image ids.
 fn identity(images: &ImageSnapshot) -> u64 {
     let mut hasher = DefaultHasher::new();
     for image in images.iter() {
@@ -116,7 +115,7 @@ async fn count(engine: &Engine) -> Result<Option<u64>, EngineError> {
         let info = engine.info()?;
         let layers = layers_of(&info.root_dir, &info.storage_driver);
         let counted = tokio::task::spawn_blocking(move || sum(&layers)).await;
-        // containerd's image store has none.
+        // containerd's image store has no such directory.
         if let Ok(Ok(bytes)) = counted {
             return Ok(Some(bytes));
         }
@@ -127,7 +126,7 @@ async fn count(engine: &Engine) -> Result<Option<u64>, EngineError> {
     engine.layers_size().await.map(Some)
 }
 
-/// Where the engine keeps a directory for each layer of an image.
+/// The engine's directory with one subdirectory per image layer.
 fn layers_of(root_dir: &str, storage_driver: &str) -> PathBuf {
     let images = Path::new(root_dir).join("image").join(storage_driver);
     images.join("layerdb/sha256")
@@ -138,7 +137,7 @@ fn sum(layers: &Path) -> io::Result<u64> {
     for layer in fs::read_dir(layers)? {
         let number = match bounded_file::read(&layer?.path().join("size"), NUMBER) {
             Ok(number) => number,
-            // It was removed meanwhile.
+            // Removed meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
         };
@@ -162,7 +161,7 @@ mod tests {
             fs::create_dir_all(layers.join(layer)).unwrap();
             fs::write(layers.join(layer).join("size"), size).unwrap();
         }
-        // One that is being removed.
+        // A layer that is being removed.
         fs::create_dir(layers.join("dd")).unwrap();
         assert_eq!(sum(&layers).unwrap(), 1024);
         fs::write(layers.join("dd/size"), "many").unwrap();

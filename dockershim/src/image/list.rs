@@ -5,10 +5,10 @@ use cri_proto::runtime::v1::{ListImagesRequest, ListImagesResponse};
 use super::Image;
 use crate::{Error, Shim};
 
-/// The images in memory, all or the one that the filter names.
+/// The images in the cache: all, or the one in the filter.
 ///
 /// # Errors
-/// `Unavailable` before the images were listed once.
+/// `Unavailable` before the images have been listed once.
 pub fn list(shim: &Shim, request: ListImagesRequest) -> Result<ListImagesResponse, Error> {
     shim.images.require_list()?;
     let snapshot = shim.images.snapshot();

@@ -1,4 +1,4 @@
-//! Images: one file per CRI verb, and the memory that answers lists and statuses.
+//! Image verbs, one file per CRI verb, and the cache that answers lists and statuses.
 
 mod accounts;
 pub mod convert;

@@ -1,6 +1,6 @@
-//! Images as read-only directories of the node, for mounts of images where the engine has
-//! none of its own: the image's layers, overlaid. One that is mounted for several
-//! containers is mounted once, and unmounted with the last of them.
+//! Images mounted as read-only directories on the node, used for image mounts if the engine does
+//! not support them: an overlay of the image's layers. An image is mounted once for all its
+//! containers, and unmounted with the last of them.
 
 use std::{
     io,
@@ -18,23 +18,23 @@ use tokio::sync::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::Error;
 
-/// Where they are, under the shim's root.
+/// The directory of the mounts, below the shim's root directory.
 const DIRECTORY: &str = "images";
-/// The kernel takes a page of options.
+/// The kernel's limit on mount options is one page.
 const LONGEST_OPTIONS: usize = 4096;
 
-/// The images that are mounted.
+/// The mounted images.
 #[derive(Debug)]
 pub struct ImageMounts {
     directory: PathBuf,
-    /// Held for writing while those that nobody uses are unmounted.
+    /// Held for writing while unused images are unmounted.
     held: RwLock<()>,
-    /// Held while one is mounted.
+    /// Held while an image is being mounted.
     mounting: Mutex<()>,
 }
 
 impl ImageMounts {
-    /// Those under `root`.
+    /// Creates the manager of the mounts below `root`.
     pub fn new(root: &Path) -> Self {
         Self {
             directory: root.join(DIRECTORY),
@@ -43,17 +43,17 @@ impl ImageMounts {
         }
     }
 
-    /// Keeps every image mounted until the answer is dropped: for a container that is being
-    /// made, of which nobody else knows yet.
+    /// Prevents unmounts until the guard is dropped, for a container that is being created and is
+    /// not in the model yet.
     pub async fn hold(&self) -> RwLockReadGuard<'_, ()> {
         self.held.read().await
     }
 
-    /// Mounts an image, unless it is mounted; returns the directory of `sub_path` in it.
+    /// Mounts an image if it is not mounted; returns the directory of `sub_path` in it.
     ///
     /// # Errors
-    /// `Unsupported` naming `field` when the engine's storage driver has no directories of
-    /// layers here; `InvalidArgument` when the image has no such `sub_path`; `File`.
+    /// `Unsupported` naming `field` if the engine's storage driver has no layer directories on this
+    /// machine; `InvalidArgument` if the image does not have `sub_path`; `File`.
     pub async fn mount(
         &self,
         inspect: ImageInspect,
@@ -90,7 +90,7 @@ impl ImageMounts {
         done.unwrap_or(Err(Error::Panicked("CreateContainer")))
     }
 
-    /// Unmounts every image but those that `is_used` knows by their directories.
+    /// Unmounts all images whose directories are not `is_used`.
     pub async fn retain(&self, is_used: impl Fn(&Path) -> bool + Send + 'static) {
         let _alone = self.held.write().await;
         let directory = self.directory.clone();
@@ -110,13 +110,12 @@ impl ImageMounts {
                 }
             }
         };
-        // What stays mounted is unmounted the next time.
+        // Failed unmounts are retried next time.
         let _ = tokio::task::spawn_blocking(work).await;
     }
 }
 
-/// The directories of an image's layers, topmost first, in the shortest form that the
-/// engine has for them.
+/// The directories of an image's layers, topmost first, by the engine's shortest paths.
 fn layers(driver: Option<&DriverData>) -> Option<Vec<PathBuf>> {
     let driver = driver?;
     match driver.name.as_str() {
@@ -136,7 +135,7 @@ fn layers(driver: Option<&DriverData>) -> Option<Vec<PathBuf>> {
     }
 }
 
-/// `<root>/<layer>/diff` by the link that the engine keeps to it for this purpose.
+/// The short path for `<root>/<layer>/diff`: the symlink that the engine keeps for this purpose.
 fn short(diff: &str) -> PathBuf {
     let long = PathBuf::from(diff);
     let layer = long.parent();
@@ -150,11 +149,11 @@ fn short(diff: &str) -> PathBuf {
 fn mount_layers(layers: &[PathBuf], target: &Path) -> io::Result<()> {
     let read_only = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
     if let [only] = layers {
-        // An overlay takes two layers or more.
+        // An overlay needs at least two layers.
         rustix::mount::mount_bind(only, target)?;
         let remounted = rustix::mount::mount_remount(target, MountFlags::BIND | read_only, "");
         return remounted.map_err(|error| {
-            // It could be written to, and would be taken for what is asked next time.
+            // It is writable, and the next request would treat it as mounted.
             let _ = unmount(target, UnmountFlags::empty());
             error.into()
         });
@@ -172,7 +171,7 @@ fn mount_layers(layers: &[PathBuf], target: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The path of `sub_path` in the directory `root`, whose links do not lead out of it.
+/// The path of `sub_path` inside the directory `root`, without following symlinks out of it.
 fn inside(root: &Path, sub_path: &str) -> io::Result<PathBuf> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let root = openat(CWD, root, flags | OFlags::DIRECTORY, Mode::empty())?;
@@ -182,7 +181,7 @@ fn inside(root: &Path, sub_path: &str) -> io::Result<PathBuf> {
     std::fs::read_link(format!("/proc/self/fd/{}", found.as_raw_fd()))
 }
 
-/// Whether something is mounted at `path`, which the kernel tells without links.
+/// Whether `path` is a mount point; the kernel's table has paths without symlinks.
 fn is_mounted(path: &Path) -> bool {
     let Ok(path) = path.canonicalize() else {
         return false;
@@ -194,7 +193,7 @@ fn is_mounted(path: &Path) -> bool {
     points.any(|point| unescaped(point) == path.as_os_str().as_bytes())
 }
 
-/// What the kernel's tables have in place of blanks: a backslash and three octal digits.
+/// Decodes the kernel's escapes for blanks: a backslash and three octal digits.
 fn unescaped(text: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(text.len());
     let mut rest = text;

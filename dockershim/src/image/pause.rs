@@ -1,5 +1,5 @@
-//! The image that sandboxes run: the built-in one, loaded into the engine when it is
-//! missing, or another that is pulled.
+//! The sandbox image: the built-in one, loaded into the engine if missing, or another one that is
+//! pulled.
 
 use std::io;
 
@@ -11,20 +11,20 @@ use crate::{
     engine::{Cause, EngineError},
 };
 
-/// The name of the built-in image. Its tag goes up when its content changes, so that an
-/// older shim's image is not taken for it.
+/// The name of the built-in image. Its tag is incremented when its content changes, so that an
+/// older shim's image is not used instead.
 pub const BUILT_IN: &str = "dockershim.local/pause:1";
 
 /// The pause program, built by `build.rs` from `pause/pause.rs`.
 const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pause"));
-/// As the upstream pause image: no user of the host has it.
+/// The uid and gid of the upstream pause image; no user of the host has them.
 const USER: &str = "65535:65535";
 
-/// Returns the id of the pause image, after loading or pulling it if it is missing:
-/// someone may have pruned it at any time.
+/// Returns the id of the sandbox image. Loads or pulls it first if it is missing, because it may be
+/// pruned at any time.
 ///
 /// # Errors
-/// What the engine or the registry says.
+/// The error of the engine or the registry.
 pub async fn ensure(shim: &std::sync::Arc<Shim>) -> Result<String, Error> {
     let name = &shim.config.pod_infra_container_image;
     match shim.images.learn(&shim.engine, name).await {
@@ -61,8 +61,8 @@ pub async fn ensure(shim: &std::sync::Arc<Shim>) -> Result<String, Error> {
     Ok(id)
 }
 
-/// A `docker save` archive of an image that holds `program` alone. The same input gives
-/// the same bytes, and so the same image id, on every machine.
+/// A `docker save` archive of an image that contains only `program`. The archive is reproducible,
+/// so the image id is the same on every machine.
 fn archive(name: &str, program: &[u8]) -> io::Result<Vec<u8>> {
     let layer = tar([("pause", program, 0o755)])?;
     let config = serde_json::json!({
@@ -109,7 +109,7 @@ fn hex(content: &[u8]) -> String {
     format!("{:x}", Sha256::digest(content))
 }
 
-/// This machine's, by Go's name for it.
+/// This machine's architecture, by Go's name.
 fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",

@@ -17,7 +17,7 @@ use crate::{
     engine::{Cause, Credentials, EngineError},
 };
 
-/// Pulls that are under way: who asks for the same with the same credentials joins.
+/// The pulls in progress. Requests for the same image with the same credentials share one pull.
 #[derive(Debug, Default)]
 pub struct Pulls(Mutex<HashMap<PullKey, Pull>>);
 
@@ -25,7 +25,7 @@ type PullKey = (Reference, AuthKey);
 type AuthKey = Option<[String; 6]>;
 type Pull = Shared<BoxFuture<'static, Result<String, PullFailure>>>;
 
-/// A failure that several requests can be told of.
+/// A failure that can be reported to several requests.
 #[derive(Debug, Clone)]
 struct PullFailure {
     code: Code,
@@ -35,8 +35,8 @@ struct PullFailure {
 /// Pulls the image by tag or digest and returns its id.
 ///
 /// # Errors
-/// `InvalidArgument` for a reference or credentials that cannot be read, else what the
-/// registry or the engine said, with the gRPC code that fits.
+/// `InvalidArgument` for an invalid reference or credentials, else the error of the registry or the
+/// engine, with the matching gRPC code.
 pub async fn pull(shim: &Arc<Shim>, request: PullImageRequest) -> Result<PullImageResponse, Error> {
     shim.require_sync()?;
     let name = named(request.image, "image.image")?;
@@ -71,8 +71,7 @@ pub async fn by_name(
     })
 }
 
-/// In a task of its own, so that it ends, and its result is known, even when nobody
-/// waits for it any more.
+/// Runs the pull in its own task, so that it completes even if every client stops waiting.
 fn start(shim: Arc<Shim>, key: PullKey, credentials: Option<Credentials>) -> Pull {
     let tasks = shim.tasks.clone();
     let task = tasks.spawn(async move {
@@ -104,7 +103,7 @@ async fn run(
     shim.engine
         .pull_image(&repository, target, credentials, progress)
         .await?;
-    // The tag may have been another image's until now.
+    // The tag may have referred to another image before.
     let name = reference.to_string();
     let learned = shim.images.learn_anew(&shim.engine, &name).await;
     let known = learned.map_err(|error| match error {
@@ -133,8 +132,8 @@ impl From<EngineError> for PullFailure {
     }
 }
 
-/// The engine passes on what the registry said as text, whatever the engine's version
-/// or image store; these are the words that both use.
+/// The engine returns the registry's errors as text; these phrases occur with all engine versions
+/// and image stores.
 fn code_of(message: &str) -> Code {
     let message = message.to_ascii_lowercase();
     let says = |words: &[&str]| words.iter().any(|word| message.contains(word));
@@ -187,12 +186,12 @@ fn auth_key(auth: AuthConfig) -> [String; 6] {
     ]
 }
 
-/// CRI's credentials in the engine's form. The engine ignores `auth`, which holds
-/// `username:password` in base64, so it is taken apart here.
+/// Converts CRI's credentials to the engine's format. The engine ignores `auth`, which is the
+/// base64 of `username:password`, so it is decoded here.
 fn credentials(auth: AuthConfig) -> Result<Credentials, Error> {
     let (mut username, mut password) = (auth.username, auth.password);
     if username.is_empty() && !auth.auth.is_empty() {
-        // What is wrong with it is said without showing it: it is a secret.
+        // The error must not contain the value, which is a secret.
         let bad = || Error::invalid("auth.auth", "is not <username>:<password> in base64");
         let plain = STANDARD.decode(auth.auth.trim()).map_err(|_| bad())?;
         let plain = String::from_utf8(plain).map_err(|_| bad())?;

@@ -1,7 +1,6 @@
-//! Image references, as people write them and as the engine and registries name them.
-//! The grammar is the distribution project's: `[domain/]path[:tag][@digest]`, where a
-//! missing domain is `docker.io`, a one-part path there is in `library/`, and a missing
-//! tag is `latest`.
+//! Image references as written by users, and normalised for the engine and registries. The grammar
+//! is the distribution project's: `[domain/]path[:tag][@digest]`. The default domain is
+//! `docker.io`, where a single-component path is in `library/`, and the default tag is `latest`.
 
 use std::{fmt, str::FromStr};
 
@@ -12,7 +11,7 @@ const DEFAULT_TAG: &str = "latest";
 const MAX_NAME: usize = 255;
 const MAX_TAG: usize = 128;
 
-/// A normalised reference: the same image has the same one however it was written.
+/// A normalised reference: all spellings of the same image are equal.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Reference {
     domain: String,
@@ -23,11 +22,11 @@ pub struct Reference {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Target {
     Tag(String),
-    /// A digest pins the content, so that a tag beside it means nothing.
+    /// A digest identifies the content, so a tag next to it is ignored.
     Digest(String),
 }
 
-/// What is wrong with a reference.
+/// Why a reference is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is no image reference: {reason}")]
 pub struct ReferenceError {
@@ -41,7 +40,7 @@ impl Reference {
         format!("{}/{}", self.domain, self.path)
     }
 
-    /// The tag or the digest, as the engine takes either in one place.
+    /// The tag or the digest; the engine takes either in the same parameter.
     pub fn tag_or_digest(&self) -> &str {
         match &self.target {
             Target::Tag(text) | Target::Digest(text) => text,
@@ -71,7 +70,7 @@ impl FromStr for Reference {
             Some((rest, digest)) => (rest, Some(digest)),
             None => (text, None),
         };
-        // A colon after the last slash parts the tag; one before it, the port.
+        // A colon after the last slash separates the tag; an earlier one separates the port.
         let (name, tag) = match name_and_tag.rsplit_once(':') {
             Some((name, tag)) if !tag.contains('/') => (name, Some(tag)),
             _ => (name_and_tag, None),
@@ -129,7 +128,7 @@ impl FromStr for Reference {
     }
 }
 
-/// What is before the first slash is a registry only when it cannot be a user's name.
+/// The part before the first slash is a registry only if it cannot be a user name.
 fn looks_like_domain(first: &str) -> bool {
     first == "localhost"
         || first.contains(['.', ':'])

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use super::{Image, status::named};
 use crate::{Error, Shim, container::image_mounts};
 
-/// Removals under way, by image: who asks for the same waits for it.
+/// The removals in progress, by image; requests for the same image wait for each other.
 #[derive(Debug, Default)]
 pub struct Removals(Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>);
 
@@ -29,10 +29,10 @@ impl Removals {
     }
 }
 
-/// Removes the image under all its names. One that is not there is removed.
+/// Removes the image with all its names. Succeeds if the image does not exist.
 ///
 /// # Errors
-/// `FailedPrecondition` when a container uses or mounts it; `Unavailable` before the first sync.
+/// `FailedPrecondition` if a container uses or mounts it; `Unavailable` before the first sync.
 pub async fn remove(
     shim: &Shim,
     request: RemoveImageRequest,
@@ -45,20 +45,21 @@ pub async fn remove(
         Err(error) => return Err(error),
     };
     if let Some(user) = image_mounts::user_of(&image.id, &shim.model.snapshot()) {
-        // The engine may know of no mount, and would remove the files under the container.
+        // The engine may not know about the mount, and would remove the files that the container
+        // uses.
         return Err(Error::FailedPrecondition(format!(
             "image {} is mounted in container {}",
             image.id,
             user.id()
         )));
     }
-    // The engine fails the second of two removals at once, while the first goes on.
+    // With two concurrent removals, the engine fails the second while the first continues.
     let removal = shim.removals.of(&image.id);
     let _one_at_a_time = removal.lock().await;
     if shim.images.snapshot().by_id(&image.id).is_none() {
         return Ok(RemoveImageResponse {});
     }
-    // The engine refuses only the last name, when all others are gone.
+    // The engine refuses only the removal of the last name, when the others are already gone.
     let users = shim.engine.list_containers_of_image(&image.id).await?;
     let is_user = |user: &&ContainerSummary| user.image_id.as_ref() == Some(&image.id);
     if let Some(user) = users.iter().find(is_user) {
@@ -70,7 +71,7 @@ pub async fn remove(
     }
     let result = remove_names(shim, &image).await;
     shim.images.refresh(&shim.engine).await?;
-    // Someone else may have removed it from the engine meanwhile.
+    // Another client may have removed it meanwhile.
     if shim.images.snapshot().by_id(&image.id).is_some() {
         result?;
     }
@@ -78,7 +79,7 @@ pub async fn remove(
     Ok(RemoveImageResponse {})
 }
 
-/// The engine removes the image with its last name, so whatever follows may be gone.
+/// The engine removes the image with its last name, so later names may be gone already.
 async fn remove_names(shim: &Shim, image: &Image) -> Result<(), Error> {
     let names = image.repo_tags.iter().chain(&image.repo_digests);
     for name in names.chain([&image.id]) {

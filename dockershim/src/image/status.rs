@@ -6,11 +6,11 @@ use cri_proto::runtime::v1::{ImageSpec, ImageStatusRequest, ImageStatusResponse}
 
 use crate::{Error, Shim};
 
-/// The image that the request names; no image, and no error, when there is none.
+/// The requested image; an empty response, not an error, if it does not exist.
 ///
 /// # Errors
-/// `InvalidArgument` without a name, or with a short id that fits several images;
-/// what the engine says where it has to be asked.
+/// `InvalidArgument` without a name, or for a short id that matches several images; the engine's
+/// error if it has to be queried.
 pub async fn status(
     shim: &Shim,
     request: ImageStatusRequest,
@@ -36,7 +36,7 @@ pub async fn status(
 /// The name in an image spec.
 ///
 /// # Errors
-/// `InvalidArgument` naming `field` when it is empty.
+/// `InvalidArgument` naming `field` if it is empty.
 pub fn named(spec: Option<ImageSpec>, field: &str) -> Result<String, Error> {
     spec.map(|spec| spec.image)
         .filter(|name| !name.is_empty())

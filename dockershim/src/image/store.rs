@@ -1,9 +1,9 @@
-//! The engine's images in memory. Images change seldom, so every change is answered
-//! by one list; what a list does not tell (the user that an image runs as) is asked for
-//! once per image id, because what an id stands for never changes.
+//! The cache of the engine's images. Images rarely change, so every change triggers a full list.
+//! What a list does not include (the user that an image runs as) is inspected once per image id,
+//! because the content of an id never changes.
 //!
-//! A list may take long, and an inspect of one image may fail: neither holds up anything but
-//! itself. A verb that misses an image asks for that one ([`Images::learn`]).
+//! A list may take long, and an inspect of an image may fail; neither blocks other operations. A
+//! verb that misses an image queries it directly ([`Images::learn`]).
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -24,31 +24,30 @@ use crate::{
     model::LookupError,
 };
 
-/// An image, as CRI has it.
+/// CRI's image.
 pub type Image = cri_proto::runtime::v1::Image;
 
 const ID_PREFIX: &str = "sha256:";
-/// Inspects in flight at most.
+/// The number of concurrent inspects.
 const CONCURRENCY: usize = 4;
-/// How often the images are listed though no event told of a change: events do get lost.
+/// How often images are listed without an event, as events may be lost.
 const PERIOD: Duration = Duration::from_secs(120);
-/// When a list that failed is tried again.
+/// The back-off of a failed list.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_secs(30);
 
-/// What is known of an image.
+/// A cached image.
 #[derive(Debug)]
 pub struct Known {
-    /// As CRI has it. Without its user where that is not known.
+    /// The CRI image, without its user if that is unknown.
     pub image: Image,
-    /// The user that it is configured with, as it has it: `user[:group]`, or nothing;
-    /// `None` when the engine does not tell.
+    /// The configured user: `user[:group]`, or empty; `None` if the engine has not reported it.
     pub user: Option<Box<str>>,
     /// The keys of its labels.
     pub label_keys: Box<[String]>,
 }
 
-/// All images at one moment.
+/// All images at one point in time.
 #[derive(Debug, Default, Clone)]
 pub struct ImageSnapshot {
     by_id: BTreeMap<String, Arc<Known>>,
@@ -59,7 +58,7 @@ pub struct ImageSnapshot {
 #[derive(Debug)]
 pub struct Images {
     current: ArcSwap<ImageSnapshot>,
-    /// Never to be removed by the kubelet's garbage collection.
+    /// Never removed by the kubelet's garbage collection.
     pinned: Reference,
     listed: OnceLock<()>,
     refreshing: Mutex<()>,
@@ -67,7 +66,7 @@ pub struct Images {
     learned: parking_lot::Mutex<Learned>,
 }
 
-/// Images that were asked for one by one. A list that began before that may lack them.
+/// Images that were inspected individually; a list that began before the inspect may not have them.
 #[derive(Debug, Default)]
 struct Learned {
     clock: u64,
@@ -97,8 +96,8 @@ impl ImageSnapshot {
         self.by_id.get(id)
     }
 
-    /// The image that `name` means: an id with or without `sha256:`, whole or a prefix
-    /// that fits only one, or a reference by tag or digest.
+    /// Finds the image by `name`: an id with or without `sha256:`, complete or a unique prefix, or
+    /// a reference by tag or digest.
     ///
     /// # Errors
     /// See [`LookupError`].
@@ -136,7 +135,7 @@ impl ImageSnapshot {
 // === impl Images ===
 
 impl Images {
-    /// No images yet; the one named `pinned` will be marked so.
+    /// Creates an empty cache; the image named `pinned` will be reported as pinned.
     pub fn new(pinned: Reference) -> Self {
         Self {
             current: ArcSwap::default(),
@@ -148,13 +147,13 @@ impl Images {
         }
     }
 
-    /// What is known now.
+    /// The current state.
     pub fn snapshot(&self) -> Arc<ImageSnapshot> {
         self.current.load_full()
     }
 
-    /// Fails until the images were listed once: an empty list that is not true would have the
-    /// kubelet pull what is there.
+    /// Fails until the images have been listed once: an incorrect empty list would make the kubelet
+    /// pull existing images again.
     ///
     /// # Errors
     /// [`Error::NotSynced`].
@@ -167,10 +166,10 @@ impl Images {
         }
     }
 
-    /// Lists the images anew. When it returns, what was so before the call is known.
+    /// Lists the images again. On return, all changes made before the call are visible.
     ///
     /// # Errors
-    /// Any [`Cause`](crate::engine::Cause); what was known stays.
+    /// Any [`Cause`](crate::engine::Cause); the cache is unchanged.
     pub async fn refresh(&self, engine: &Engine) -> Result<(), EngineError> {
         let _one_at_a_time = self.refreshing.lock().await;
         let before = self.snapshot();
@@ -195,13 +194,13 @@ impl Images {
             snapshot.insert(Arc::clone(known));
         }
         self.current.store(Arc::new(snapshot));
-        // A later list changes nothing: the first is the one that counts.
+        // Only the first list counts; later ones change nothing.
         let _ = self.listed.set(());
         Ok(())
     }
 
-    /// A line of the engine's list, with what an inspect has to tell of it; `None` when the
-    /// image is gone. An inspect that fails leaves the user unknown until the next list.
+    /// Completes an entry of the engine's list with an inspect; `None` if the image is gone. If the
+    /// inspect fails, the user remains unknown until the next list.
     async fn describe(
         &self,
         engine: &Engine,
@@ -237,11 +236,10 @@ impl Images {
         }
     }
 
-    /// The image that `name` means: from memory, or from the engine where it is not there or
-    /// its user is not known.
+    /// Finds the image by `name` in the cache, or queries the engine if it or its user is unknown.
     ///
     /// # Errors
-    /// `NotFound` when there is none, `Ambiguous`, or what the engine says.
+    /// `NotFound` if there is no such image, `Ambiguous`, or the engine's error.
     pub async fn learn(&self, engine: &Engine, name: &str) -> Result<Arc<Known>, Error> {
         match self.snapshot().find(name) {
             Ok(known) if known.user.is_some() => return Ok(Arc::clone(known)),
@@ -251,13 +249,13 @@ impl Images {
         self.learn_anew(engine, name).await
     }
 
-    /// The image that the engine has under `name` now.
+    /// Queries the engine for the image that `name` refers to now.
     ///
     /// # Errors
     /// As [`Images::learn`].
     pub async fn learn_anew(&self, engine: &Engine, name: &str) -> Result<Arc<Known>, Error> {
         let missing = || LookupError::Missing.of("image", name);
-        // What is no name of an image could be another call of the engine's API.
+        // Anything else could address another call of the engine's API.
         if !is_name(name) {
             return Err(missing());
         }
@@ -287,12 +285,12 @@ impl Images {
         Ok(known)
     }
 
-    /// Wishes for a refresh soon; several wishes at once are one.
+    /// Requests a refresh; several pending requests cause one refresh.
     pub fn wish_refresh(&self) {
         self.wish.notify_one();
     }
 
-    /// Lists the images whenever it is wished for, and every two minutes, until `stop`.
+    /// Lists the images on request, and every two minutes, until `stop`.
     pub async fn run(self: Arc<Self>, engine: Arc<Engine>, stop: CancellationToken) {
         let work = async {
             let mut retry = FIRST_RETRY;
@@ -318,7 +316,7 @@ impl Images {
     }
 }
 
-/// Whether `name` is a reference or an id, whole or the beginning of one.
+/// Whether `name` is a reference or an id, complete or a prefix.
 fn is_name(name: &str) -> bool {
     let hex = name.strip_prefix(ID_PREFIX).unwrap_or(name);
     let is_id = !hex.is_empty() && hex.bytes().all(|byte| byte.is_ascii_hexdigit());

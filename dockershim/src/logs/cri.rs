@@ -1,12 +1,12 @@
-//! CRI's log format: `<time> <stream> <tag> <content>`, a line each. The tag is `F` for
-//! the end of a line of output, `P` for a piece that others follow.
+//! CRI's log format: one `<time> <stream> <tag> <content>` per line. The tag is `F` for the end of
+//! a line of output, and `P` for a piece that is continued.
 
 use memchr::memchr;
 
 const FULL: &[u8] = b" F ";
 const PARTIAL: &[u8] = b" P ";
 
-/// Appends to `log` what was written to `stream` at `time` (RFC 3339).
+/// Appends `output` of `stream` at `time` (RFC 3339) to `log`.
 pub fn append(log: &mut Vec<u8>, time: &str, stream: &str, output: &[u8]) {
     match output.strip_suffix(b"\n") {
         Some(content) => append_piece(log, time, stream, content, true),
@@ -14,13 +14,13 @@ pub fn append(log: &mut Vec<u8>, time: &str, stream: &str, output: &[u8]) {
     }
 }
 
-/// [`append`], of output that `ends_line` or does not, without the line feed.
+/// Like [`append`], for output without its line feed; `ends_line` tells whether it had one.
 pub fn append_piece(log: &mut Vec<u8>, time: &str, stream: &str, content: &[u8], ends_line: bool) {
     let tag = if ends_line { FULL } else { PARTIAL };
     for part in [time.as_bytes(), b" ", stream.as_bytes(), tag] {
         log.extend_from_slice(part);
     }
-    // A piece with line feeds inside would read as several; the engine writes none.
+    // A line feed inside would split the entry; the engine writes none.
     let mut rest = content;
     while let Some(at) = memchr(b'\n', rest) {
         log.extend_from_slice(&rest[..at]);
@@ -31,7 +31,7 @@ pub fn append_piece(log: &mut Vec<u8>, time: &str, stream: &str, content: &[u8],
     log.push(b'\n');
 }
 
-/// The time of a line.
+/// The timestamp of a line.
 pub fn time(line: &str) -> Option<jiff::Timestamp> {
     line.split(' ').next()?.parse().ok()
 }

@@ -1,5 +1,5 @@
-//! The files that the engine logs a container to: `<id>-json.log`, and what it rotated,
-//! `<id>-json.log.1` and on. Each is told by its inode, as its name moves on.
+//! The engine's log files of a container: `<id>-json.log`, and the rotated `<id>-json.log.1` and so
+//! on. Files are identified by inode, because rotation changes their names.
 
 use std::{
     fs::{self, File, Metadata},
@@ -12,30 +12,30 @@ use std::{
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// Bytes that are read at once, at most.
+/// The maximum number of bytes per read.
 const CHUNK: usize = 128 * 1024;
-/// Files that are kept for other readers when all was taken.
+/// The number of converted files that are kept for other readers.
 const KEPT: usize = 3;
-/// Of the beginning of a file, what tells it from a later one with the same inode.
+/// The length of a file's beginning that distinguishes it from a later file with the same inode.
 const BEGINNING: usize = 256;
 
-/// Identifies a file whatever its name is. The system reuses the inode of a file that is gone.
+/// Identifies a file regardless of its name. The inode of a removed file may be reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct Identity {
     inode: u64,
-    /// When it was made, in nanoseconds since 1970; not every file system says.
+    /// The creation time, in nanoseconds since 1970; not available on every file system.
     #[serde(default)]
     born: Option<u64>,
 }
 
-/// A place in the engine's files.
+/// A position in the engine's files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourcePosition {
     #[serde(flatten)]
     file: Identity,
-    /// The file's first bytes: how many, and their SHA-256.
+    /// The file's first bytes: their number and SHA-256.
     beginning: (usize, String),
-    /// Where the first line begins that has not been taken, in bytes.
+    /// The byte offset of the first line that has not been converted.
     offset: u64,
 }
 
@@ -49,8 +49,8 @@ impl Identity {
         }
     }
 
-    /// Whether this, as noted down, may be `file`. Earlier versions did not note down when it was
-    /// made.
+    /// Whether `file` may be the file with this saved identity. Earlier versions did not save the
+    /// creation time.
     fn may_be(&self, file: &Self) -> bool {
         self.inode == file.inode && (self.born.is_none() || self.born == file.born)
     }
@@ -63,15 +63,15 @@ pub struct EngineFile {
     file: File,
     identity: Identity,
     offset: u64,
-    /// Lines that were lost because the engine removed a file before it was read.
+    /// Whether lines were lost because the engine removed a file before it was read.
     pub lost: bool,
 }
 
 impl EngineFile {
-    /// Opens at `position`, or at the oldest line that there is.
+    /// Opens at `position`, or at the oldest available line.
     ///
     /// # Errors
-    /// There is no file, or it cannot be read.
+    /// The file does not exist or cannot be read.
     pub fn open(path: &Path, position: Option<&SourcePosition>) -> io::Result<Self> {
         let files = files(path)?;
         let mut lost = false;
@@ -108,7 +108,7 @@ impl EngineFile {
         })
     }
 
-    /// Where it is.
+    /// The current position.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -121,14 +121,14 @@ impl EngineFile {
         })
     }
 
-    /// Appends to `buffer` what follows it in the file: 0 bytes at its end.
+    /// Appends to `buffer` the bytes that follow it in the file; returns 0 at the end.
     ///
     /// # Errors
     /// The file cannot be read.
     pub fn read(&mut self, buffer: &mut Vec<u8>) -> io::Result<usize> {
         let held = buffer.len();
         let from = self.offset + held as u64;
-        // Each thread that reads has memory of its own, which it keeps: no more than is needed.
+        // Every reading thread keeps its buffer, so allocate no more than needed.
         let rest = self.file.metadata()?.len().saturating_sub(from);
         let length = usize::try_from(rest).map_or(CHUNK, |rest| rest.min(CHUNK));
         buffer.resize(held + length, 0);
@@ -137,34 +137,34 @@ impl EngineFile {
         read
     }
 
-    /// Goes on by `bytes`, which were taken.
+    /// Advances by `bytes`, which have been converted.
     pub fn take(&mut self, bytes: usize) {
         self.offset += bytes as u64;
     }
 
-    /// Whether the engine has begun another file, and so writes no more to this one.
+    /// Whether the engine has started another file, so that it no longer writes to this one.
     pub fn is_rotated(&self) -> bool {
         fs::metadata(&self.path).is_ok_and(|found| found.ino() != self.identity.inode)
     }
 
-    /// Whether the file became shorter under its reader, as by a truncation.
+    /// Whether the file has become shorter, for example by a truncation.
     ///
     /// # Errors
-    /// The file cannot be looked at.
+    /// The file's metadata cannot be read.
     pub fn is_truncated(&self) -> io::Result<bool> {
         Ok(self.file.metadata()?.len() < self.offset)
     }
 
-    /// Begins the file anew, after a truncation.
+    /// Restarts at the file's beginning, after a truncation.
     pub fn rewind(&mut self) {
         self.offset = 0;
     }
 
-    /// Goes on to the file that the engine began after this one. Returns whether none in
+    /// Advances to the file that the engine started after this one. Returns whether no file in
     /// between was missed.
     ///
     /// # Errors
-    /// There is none, or it cannot be read.
+    /// There is no such file, or it cannot be read.
     pub fn next_file(&mut self) -> io::Result<bool> {
         let files = files(&self.path)?;
         let own = files.iter().position(|(file, _)| *file == self.identity);
@@ -185,20 +185,20 @@ impl EngineFile {
     }
 }
 
-/// Removes the oldest of the files that were taken completely: the shim's log has everything up to
-/// `taken` on disk. The newest stay for other readers of the engine's log; the engine does not mind
-/// missing files.
+/// Removes the oldest files that have been converted completely: the shim's log is on disk up to
+/// `taken`. The newest are kept for other readers of the engine's log; the engine tolerates missing
+/// files.
 ///
 /// # Errors
-/// A file cannot be looked at or removed.
+/// A file cannot be examined or removed.
 pub fn trim(path: &Path, taken: &SourcePosition) -> io::Result<()> {
     let files = files(path)?;
-    // Without a time of birth another file may have the inode by now.
+    // Without a creation time, another file may have the same inode.
     let is_own = |file: &Identity| file.born.is_some() && *file == taken.file;
     let Some(own) = files.iter().position(|(file, _)| is_own(file)) else {
         return Ok(());
     };
-    // The engine may rotate now: each name then has the file of the name before it.
+    // The engine may be rotating, in which case each name refers to the next newer file.
     let kept = KEPT.max(own + 2);
     for (_, file) in files.iter().skip(kept).rev() {
         fs::remove_file(file)?;
@@ -206,8 +206,8 @@ pub fn trim(path: &Path, taken: &SourcePosition) -> io::Result<()> {
     Ok(())
 }
 
-/// The files that there are, newest first. The engine may be renaming
-/// them: they are looked at until two looks see the same.
+/// The existing files, newest first. The engine may be renaming them, so the list is read until two
+/// reads agree.
 fn files(path: &Path) -> io::Result<Vec<(Identity, PathBuf)>> {
     let look = || {
         let older = (1..).map(|n| PathBuf::from(format!("{}.{n}", path.display())));

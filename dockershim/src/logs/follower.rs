@@ -1,4 +1,4 @@
-//! The task that keeps one container's log up to date.
+//! The task that converts one container's log from the engine's files.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,28 +18,28 @@ use super::{
     watch::Watch,
 };
 
-/// After a look at a log that had something new it is left alone for this long: a
-/// container that writes a lot is read in large pieces.
+/// The pause after a read that found new entries, so that a busy container's log is read in large
+/// pieces.
 const REST: Duration = Duration::from_millis(10);
 pub(super) const FIRST_RETRY: Duration = Duration::from_millis(500);
 pub(super) const LAST_RETRY: Duration = Duration::from_secs(30);
-/// A log that cannot be watched is looked at this often.
+/// The polling interval for a log that cannot be watched.
 const POLL: Duration = Duration::from_millis(500);
 
-/// What a follower is asked.
+/// Requests to a follower.
 #[derive(Debug)]
 pub(super) enum Order {
-    /// Go on with a new file at the log's path.
+    /// Continue in a new file at the log's path.
     Reopen(oneshot::Sender<Result<(), LogError>>),
-    /// The container has ended: take what is left, and end. Answered when all is taken.
+    /// The container has exited: convert the rest, reply, and end.
     Finish(oneshot::Sender<()>),
-    /// Note down how far it has come, and end: the shim ends.
+    /// The shim is stopping: save the position and end.
     Leave,
-    /// The container was removed: take what is left, and end.
+    /// The container was removed: convert the rest and end.
     Remove,
 }
 
-/// One container's log, being followed.
+/// The follower of one container's log.
 pub(super) struct Follower {
     id: String,
     paths: Paths,
@@ -145,13 +145,14 @@ impl Follower {
         Some(self.shared.watcher.as_ref()?.of(directory.to_owned()))
     }
 
-    /// Notes down where a new log begins, before anything is in it: what a crash leaves
-    /// there is told by its length then, and not by its times, which lines may share.
+    /// Saves the beginning of a new log before anything is written. After a crash, the lines
+    /// written are then known by the log's length instead of by their timestamps, which several
+    /// lines may share.
     async fn begin(&mut self) {
         let (id, paths) = (self.id.clone(), self.paths.clone());
         let noting = Arc::clone(&self.shared);
         let begun = self.shared.blocking(&mut self.tail, move |tail| {
-            // What cannot be opened is told of by the first look.
+            // The first read reports a log that cannot be opened.
             let open = Tail::open(&paths, None).ok()?;
             let beginning = open.beginning().ok()?;
             *tail = Some(open);
@@ -164,8 +165,8 @@ impl Follower {
         self.position = begun.await.flatten();
     }
 
-    /// Converts the end of a log that is removed: the engine's file is still there for who
-    /// has it open.
+    /// Converts the rest of a removed container's log: the engine's file is still readable while it
+    /// is open.
     async fn take_the_rest(&mut self) {
         while self.tail.is_some() && matches!(self.look().await, Ok(Drained::Piece)) {}
         if self.tail.is_none() {
@@ -173,7 +174,7 @@ impl Follower {
         }
     }
 
-    /// Converts what there is, up to a piece of it.
+    /// Converts new entries, up to a limit.
     async fn look(&mut self) -> Result<Drained, LogError> {
         let (paths, position) = (self.paths.clone(), self.position.clone());
         let counter = Arc::clone(&self.shared);
@@ -198,7 +199,7 @@ impl Follower {
             None => return Ok(Drained::Nothing),
         };
         if lost_its_place {
-            // It is not to be missed again.
+            // The loss must not be reported again.
             self.position = None;
         }
         let (drained, position) = looked?;
@@ -226,13 +227,13 @@ impl Follower {
         Ok(())
     }
 
-    /// Has it noted down how far it has come.
+    /// Starts saving the position.
     fn save(&mut self) {
         let log = self.tail.as_ref().map(Tail::file);
         self.saver.save(self.position.as_ref(), log);
     }
 
-    /// [`Follower::save`], and waits for it. `complete`: nothing more comes.
+    /// Saves the position and waits. With `complete`, nothing more follows.
     async fn save_now(&mut self, complete: bool) {
         let log = self.tail.as_ref().map(Tail::file);
         let position = self.position.as_ref();

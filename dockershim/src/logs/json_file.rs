@@ -1,4 +1,4 @@
-//! A line of the engine's json-file log.
+//! Lines of the engine's json-file log.
 
 use std::borrow::Cow;
 
@@ -7,17 +7,17 @@ use serde::Deserialize;
 
 use super::cri;
 
-/// What the engine noted down of one piece of output.
+/// An entry of the engine's log: one piece of output.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// When it was written, in RFC 3339 with up to nine digits of a second.
+    /// The timestamp, in RFC 3339 with up to nine fractional digits.
     pub time: Cow<'a, str>,
     /// `stdout` or `stderr`.
     pub stream: &'static str,
-    /// The output, without the line feed at its end.
+    /// The output, without a line feed at its end.
     pub content: Cow<'a, [u8]>,
-    /// Whether there was one, which ends a line; the engine cuts longer lines into pieces of
-    /// 16 KiB.
+    /// Whether the output ended with a line feed; the engine splits longer lines into pieces of 16
+    /// KiB.
     pub ends_line: bool,
 }
 
@@ -31,8 +31,8 @@ struct Json<'a> {
     time: Cow<'a, str>,
 }
 
-/// The lines of a log; `None` for one that is no entry, such as one that a crash of the engine
-/// tore.
+/// The entries of a log; `None` for an invalid line, such as one left incomplete by an engine
+/// crash.
 pub(super) fn entries(mut log: &[u8]) -> impl Iterator<Item = Option<Entry<'_>>> {
     std::iter::from_fn(move || {
         let end = memchr(b'\n', log).map_or(log.len(), |end| end + 1);
@@ -42,7 +42,7 @@ pub(super) fn entries(mut log: &[u8]) -> impl Iterator<Item = Option<Entry<'_>>>
     })
 }
 
-/// The log in CRI's format. What is no entry is left out.
+/// Converts a log to CRI's format. Invalid lines are omitted.
 pub fn to_cri(log: &[u8]) -> Vec<u8> {
     let mut lines = Vec::new();
     for entry in entries(log).flatten() {
@@ -52,20 +52,20 @@ pub fn to_cri(log: &[u8]) -> Vec<u8> {
 }
 
 impl Entry<'_> {
-    /// Adds it to a log of CRI's format.
+    /// Appends the entry to a log in CRI's format.
     pub(super) fn append_to(&self, log: &mut Vec<u8>) {
         let content = &self.content;
         cri::append_piece(log, &self.time, self.stream, content, self.ends_line);
     }
 }
 
-/// Reads a line; `None` when it is none.
+/// Parses a line; `None` if it is invalid.
 pub(super) fn parse(line: &[u8]) -> Option<Entry<'_>> {
     as_the_engine_writes(line).or_else(|| as_json(line))
 }
 
-/// Reads a line as the engine writes them when no further attributes are configured; any JSON
-/// is read by [`as_json`], which takes more than ten times as long.
+/// Parses a line in the exact format that the engine writes without additional attributes. Other
+/// JSON is parsed by [`as_json`], which takes more than ten times as long.
 fn as_the_engine_writes(line: &[u8]) -> Option<Entry<'_>> {
     let text = line.strip_prefix(br#"{"log":""#)?;
     let first_escape = memchr2(b'\\', b'"', text)?;
@@ -116,7 +116,7 @@ fn without_line_feed<'a>(mut output: Vec<u8>) -> (Cow<'a, [u8]>, bool) {
     (Cow::Owned(output), ends_line)
 }
 
-/// A string of JSON without its escapes; `None` with some that the engine does not write.
+/// Decodes a JSON string's escapes; `None` for escapes that the engine does not write.
 fn unescaped(mut text: &[u8]) -> Option<Vec<u8>> {
     let mut plain = Vec::with_capacity(text.len());
     while let Some(at) = memchr(b'\\', text) {
@@ -148,7 +148,7 @@ fn unescaped(mut text: &[u8]) -> Option<Vec<u8>> {
     Some(plain)
 }
 
-/// Whether a text has the form of a time: it stands in a log before what others read.
+/// Whether a text looks like a timestamp, as it precedes content that other programs parse.
 fn is_time(text: &str) -> bool {
     let is_part = |byte: u8| matches!(byte, b'0'..=b'9' | b'T' | b':' | b'.' | b'Z' | b'+' | b'-');
     (20..=35).contains(&text.len()) && text.bytes().all(is_part)
@@ -162,7 +162,7 @@ mod tests {
 
     const TIME: &str = "2026-01-02T03:04:05.6Z";
 
-    /// A line as the engine writes it: Go escapes what HTML needs, and what is no UTF-8.
+    /// A line as the engine writes it: Go escapes HTML characters and invalid UTF-8.
     fn line(output: &str, stream: &str) -> String {
         let text = serde_json::json!(output).to_string();
         let text = text
@@ -206,7 +206,7 @@ mod tests {
         }
     }
 
-    /// Output with much of what is escaped.
+    /// Output with many characters that need escapes.
     fn output() -> impl Strategy<Value = String> {
         let part = prop_oneof![
             ".{0,8}",

@@ -12,17 +12,17 @@ use serde::{Deserialize, Serialize};
 
 use super::{cri, place::Place};
 
-/// What of the end of a file is searched for its last line.
+/// How much of the end of a file is searched for its last line, in bytes.
 const TAIL: u64 = 256 * 1024;
 
-/// A place in a container's log.
+/// A position in a container's log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogPosition {
     inode: u64,
     size: u64,
 }
 
-/// A log that is appended to.
+/// A log file opened for appending.
 #[derive(Debug)]
 pub struct LogFile {
     file: Arc<File>,
@@ -31,11 +31,11 @@ pub struct LogFile {
 }
 
 impl LogFile {
-    /// Opens the log at `path`, made with its directory if it is missing; a link that was
-    /// there, as to the engine's own log, gives way.
+    /// Opens the log at `path`, and creates it and its directory if missing; replaces a symlink,
+    /// such as one to the engine's own log.
     ///
     /// # Errors
-    /// It cannot be opened or made.
+    /// It cannot be opened or created.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = Place::make(path)?.append()?;
         let metadata = file.metadata()?;
@@ -46,7 +46,7 @@ impl LogFile {
         })
     }
 
-    /// Where it ends.
+    /// The file's end.
     pub fn position(&self) -> LogPosition {
         LogPosition {
             inode: self.inode,
@@ -54,7 +54,7 @@ impl LogFile {
         }
     }
 
-    /// Appends whole lines.
+    /// Appends complete lines.
     ///
     /// # Errors
     /// The system's; part of `lines` may have been written.
@@ -69,8 +69,8 @@ impl LogFile {
         Arc::clone(&self.file)
     }
 
-    /// How many bytes were written after `position` was saved: to this log, which may be
-    /// the one of `position`, and to that one, which may have been renamed since.
+    /// The number of bytes written after `position` was saved: to this file, and to the file of
+    /// `position` if that is another one, which may have been renamed since.
     pub fn written_since(&self, path: &Path, position: LogPosition) -> u64 {
         if self.inode == position.inode {
             return self.size.saturating_sub(position.size);
@@ -81,7 +81,7 @@ impl LogFile {
         before + self.size
     }
 
-    /// Removes a line that was not finished, and returns the time of the last one that was.
+    /// Removes an incomplete last line, and returns the timestamp of the last complete one.
     ///
     /// # Errors
     /// The system's.
@@ -104,18 +104,18 @@ impl LogFile {
     }
 }
 
-/// Where a container's log is, and where the engine logs it.
+/// The paths of a container's log and of the engine's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Paths {
-    /// The engine's file; empty when it has none.
+    /// The engine's file; empty if there is none.
     pub engine_log: PathBuf,
-    /// The container's log, as CRI has it.
+    /// The container's CRI log.
     pub log: PathBuf,
 }
 
 impl Paths {
-    /// Whether the engine's file is, or will be, where it can be seen from here: the engine
-    /// may be on another machine, or have other mounts.
+    /// Whether the engine's file is accessible, now or later: the engine may run on another
+    /// machine, or in another mount namespace.
     pub fn are_visible(&self) -> bool {
         self.engine_log.parent().is_some_and(Path::is_dir)
     }

@@ -1,4 +1,4 @@
-//! Counts output of containers that did not reach their logs.
+//! Counts container output that did not reach the logs.
 
 use std::{
     fmt,
@@ -6,21 +6,21 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// Why output of a container is not in its log.
+/// Why output is missing in a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loss {
-    /// The engine removed a file before it was read. How much was in it nobody knows.
+    /// The engine removed a file before it was read. The amount is unknown.
     Rotated,
-    /// The engine's file was cut; what was not read before is gone, if there was any.
+    /// The engine's file was truncated; output that had not been read is lost, if any.
     Truncated,
-    /// A line of the engine's file is no entry, as one that a crash of the engine tore.
+    /// A line of the engine's file is invalid, for example after a crash of the engine.
     Unreadable,
     /// The container was removed before its log was complete.
     Removed,
 }
 
 impl Loss {
-    /// Each.
+    /// All variants.
     pub const ALL: [Self; 4] = [
         Self::Rotated,
         Self::Truncated,
@@ -28,7 +28,7 @@ impl Loss {
         Self::Removed,
     ];
 
-    /// A word for it.
+    /// The name in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Rotated => "rotated",
@@ -50,7 +50,7 @@ impl fmt::Display for Loss {
     }
 }
 
-/// How often each was.
+/// The number of losses of each kind.
 #[derive(Debug, Default)]
 pub(super) struct Losses([AtomicU64; Loss::ALL.len()]);
 
@@ -64,7 +64,7 @@ impl Losses {
     }
 }
 
-/// The losses of one log, each kind told once until it has caught up.
+/// The losses of one log. Each kind is logged once until the log has caught up.
 #[derive(Debug, Default)]
 pub(super) struct Episode {
     counts: [u64; Loss::ALL.len()],
@@ -72,25 +72,25 @@ pub(super) struct Episode {
 }
 
 impl Episode {
-    /// Counts one, and tells the first.
+    /// Counts a loss, and logs the first of its kind.
     pub(super) fn count(&mut self, loss: Loss, log: &Path) {
         if self.is_first(loss) {
             tracing::warn!(log = %log.display(), reason = loss.name(), "output is lost: {loss}");
         }
     }
 
-    /// Counts one; whether it is the first of its kind.
+    /// Counts a loss; returns whether it is the first of its kind.
     pub(super) fn is_first(&mut self, loss: Loss) -> bool {
         self.counts[loss as usize] += 1;
         !std::mem::replace(&mut self.told[loss as usize], true)
     }
 
-    /// The log has caught up.
+    /// Records that the log has caught up.
     pub(super) fn end(&mut self) {
         self.told = Default::default();
     }
 
-    /// Adds what was counted to `all`.
+    /// Adds the counts to `all`.
     pub(super) fn hand_on(&mut self, all: &Losses) {
         for loss in Loss::ALL {
             let count = std::mem::take(&mut self.counts[loss as usize]);

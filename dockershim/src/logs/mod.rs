@@ -1,10 +1,10 @@
-//! Containers' logs, where the kubelet finds them.
+//! Container logs at the paths where the kubelet expects them.
 //!
-//! The engine logs to json-files of bounded size. Each running container has a
-//! [`Follower`] that converts what comes to CRI's format, at the path that CRI asked for;
-//! where there are no such files, or they cannot be seen from here, it is a [`Streamed`] that
-//! has them from the engine's API. A container is reported as exited when its log is complete. How far it
-//! has come is a checkpoint, so that a restart repeats and loses nothing.
+//! The engine logs to json-files of bounded size. Each running container has a [`Follower`] that
+//! converts new entries to CRI's format, at the path in the CRI request. If there are no such files
+//! or they are not accessible, a [`Streamed`] reads the log from the engine's API instead. A
+//! container is reported as exited when its log is complete. The position of each log is saved as a
+//! checkpoint, so that a restart neither repeats nor loses entries.
 
 mod cri;
 mod engine_file;
@@ -51,13 +51,13 @@ use streamed::Streamed;
 pub use tail::{Drained, Tail};
 use watch::Watcher;
 
-/// Logs that are read or written at the same time.
+/// The number of logs read or written concurrently.
 const AT_ONCE: usize = 4;
-/// Logs that are brought to disk at the same time, beside those.
+/// The number of logs synced to disk concurrently, in addition to those.
 const SYNCS: usize = 2;
-/// A container's end is reported this late at most when its log cannot be completed.
+/// How long a container's exit may be delayed if its log cannot be completed.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The directory of the checkpoints, under the shim's root.
+/// The checkpoints' directory, below the shim's root directory.
 const DIRECTORY: &str = "logs";
 
 /// The logs of all containers.
@@ -68,11 +68,11 @@ pub struct Logs {
     followers: Mutex<HashMap<String, Handle>>,
 }
 
-/// What followers share.
+/// State shared by the followers.
 #[derive(Debug)]
 pub(crate) struct Shared {
     checkpoints: Checkpoints<Position>,
-    /// Whether the engine's files are the shim's to remove when they were taken.
+    /// Whether the shim removes the engine's files that have been converted.
     trims: bool,
     watcher: Option<Arc<Watcher>>,
     permits: Semaphore,
@@ -90,8 +90,8 @@ struct Handle {
 }
 
 impl Logs {
-    /// No logs yet of the containers of `engine`, which logs by `driver`; checkpoints are kept
-    /// under `root`.
+    /// Creates the logs of `engine`'s containers, which the engine logs with `driver`; checkpoints
+    /// are stored below `root`.
     pub fn new(root: &Path, engine: Arc<Engine>, driver: LogDriver) -> Self {
         let watcher = Watcher::start()
             .inspect_err(|error| {
@@ -115,9 +115,10 @@ impl Logs {
         }
     }
 
-    /// Makes the file of a container's log, which clients expect when it has started.
+    /// Creates a container's log file, which clients expect to exist once the container has
+    /// started.
     pub async fn create(&self, container: &Container) {
-        // The engine names its own file only once the container starts.
+        // The engine reports its own log file only once the container has started.
         let Some(log) = cri_path(container) else {
             return;
         };
@@ -127,7 +128,7 @@ impl Logs {
         }
     }
 
-    /// Follows the log of a container that runs, if it has one and is not followed yet.
+    /// Follows the log of a running container, if it has one that is not followed yet.
     pub fn follow(&self, container: &Container) {
         let Some(paths) = paths(container) else {
             return;
@@ -156,8 +157,8 @@ impl Logs {
         followers.insert(id, Handle { orders, task });
     }
 
-    /// Completes the log of a container that has ended. Returns when it is complete, or
-    /// after a while when it cannot be completed: it is still tried then.
+    /// Completes the log of an exited container. Returns when it is complete, or after a timeout;
+    /// the follower then keeps trying.
     pub async fn finish(&self, container: &Container) {
         let Some(paths) = paths(container) else {
             return;
@@ -172,7 +173,7 @@ impl Logs {
             }
             let (done, finished) = oneshot::channel();
             self.order(id, Order::Finish(done));
-            // A follower that ended drops it, which is an answer.
+            // A follower that has ended drops the sender, which also ends the wait.
             let _ = finished.await;
         };
         if tokio::time::timeout(PATIENCE, completed).await.is_err() {
@@ -187,17 +188,16 @@ impl Logs {
             .retain(|other, handle| other != id || !handle.task.is_finished());
     }
 
-    /// Has the log of a container that has ended completed, if it is followed yet.
+    /// Requests the completion of an exited container's log, if it is followed.
     pub fn end(&self, id: &str) {
         let (done, _) = oneshot::channel();
         self.order(id, Order::Finish(done));
     }
 
-    /// `ReopenContainerLog`: goes on with a new file at the path of the log.
+    /// `ReopenContainerLog`: continues in a new file at the log's path.
     ///
     /// # Errors
-    /// `FailedPrecondition` when the container has no log that is followed, else
-    /// [`Error::Log`].
+    /// `FailedPrecondition` if the container's log is not followed, else [`Error::Log`].
     pub async fn reopen(&self, id: &str) -> Result<(), Error> {
         let (done, reopened) = oneshot::channel();
         self.order(id, Order::Reopen(done));
@@ -209,16 +209,17 @@ impl Logs {
         }
     }
 
-    /// Forgets a container that was removed.
+    /// Forgets a removed container.
     pub fn forget(&self, id: &str) {
         let follower = self.followers.lock().remove(id);
         if let Some(handle) = &follower {
-            // One that has ended has taken all.
+            // A follower that has ended has already converted everything.
             let _ = handle.orders.send(Order::Remove);
         }
         let (id, shared) = (id.to_owned(), Arc::clone(&self.shared));
         tokio::spawn(async move {
-            // It may be at its end for another reason, and note that down last.
+            // The follower may be ending for another reason and save a last checkpoint, so wait for
+            // it.
             if let Some(handle) = follower {
                 let _ = handle.task.await;
             }
@@ -226,7 +227,7 @@ impl Logs {
         });
     }
 
-    /// Removes what is remembered of containers that are no more.
+    /// Removes the checkpoints of containers that are not `is_live`.
     pub async fn retain(&self, is_live: impl Fn(&str) -> bool + Send + 'static) {
         let shared = Arc::clone(&self.shared);
         let mut nothing = None::<()>;
@@ -234,11 +235,11 @@ impl Logs {
         self.shared.blocking(&mut nothing, work).await;
     }
 
-    /// Notes down how far each log has come, and follows none any more.
+    /// Saves the position of each log and stops following.
     pub async fn close(&self) {
         let handles: Vec<_> = self.followers.lock().drain().collect();
         for (_, handle) in &handles {
-            // One that has ended has nothing left to note down.
+            // A follower that has ended has nothing left to save.
             let _ = handle.orders.send(Order::Leave);
         }
         for (_, handle) in handles {
@@ -251,7 +252,8 @@ impl Logs {
         self.shared.bytes.load(Ordering::Relaxed)
     }
 
-    /// How long after the engine noted it down the last line was in its log, in seconds.
+    /// The delay, in seconds, between the engine's timestamp of the last line and its arrival in
+    /// the log.
     pub fn lag_seconds(&self) -> f64 {
         self.shared.lag_nanos.load(Ordering::Relaxed) as f64 / 1e9
     }
@@ -261,7 +263,7 @@ impl Logs {
         self.shared.losses.get(loss)
     }
 
-    /// How often a position was to be noted down while the disk was still at the last one.
+    /// How often a save was due while the previous one was still in progress.
     pub fn late_saves(&self) -> u64 {
         self.shared.late.load(Ordering::Relaxed)
     }
@@ -275,14 +277,14 @@ impl Logs {
 
     fn order(&self, id: &str, order: Order) {
         if let Some(handle) = self.followers.lock().get(id) {
-            // One that has ended drops the order, which is an answer.
+            // A follower that has ended drops the order, which also ends the caller's wait.
             let _ = handle.orders.send(order);
         }
     }
 }
 
 impl Shared {
-    /// How far a log had come.
+    /// Loads the saved position of a log.
     async fn load(self: &Arc<Self>, id: &str) -> Option<Position> {
         let (id, shared) = (id.to_owned(), Arc::clone(self));
         let mut nothing = None::<()>;
@@ -290,8 +292,8 @@ impl Shared {
         load.await.flatten()
     }
 
-    /// Whether nothing is left to be taken of a log that is not followed: it is complete, or
-    /// the engine's is gone.
+    /// Whether nothing is left to convert of a log that is not followed: it is complete, or the
+    /// engine's file is gone.
     async fn is_done(self: &Arc<Self>, id: &str, paths: Paths) -> bool {
         let (id, shared) = (id.to_owned(), Arc::clone(self));
         let mut nothing = None::<()>;
@@ -303,7 +305,7 @@ impl Shared {
         look.await.unwrap_or_default()
     }
 
-    /// Whether the engine's files of a log can be seen from here.
+    /// Whether the engine's log files are accessible.
     async fn sees(&self, paths: &Paths) -> bool {
         let paths = paths.clone();
         let mut nothing = None::<()>;
@@ -311,7 +313,7 @@ impl Shared {
         look.await.unwrap_or_default()
     }
 
-    /// Forgets how far a log had come.
+    /// Removes the saved position of a log.
     async fn forget(self: &Arc<Self>, id: &str) {
         let (id, shared) = (id.to_owned(), Arc::clone(self));
         let mut nothing = None::<()>;
@@ -319,7 +321,7 @@ impl Shared {
             .await;
     }
 
-    /// Counts what was lost of a log, and tells of it.
+    /// Counts and logs a loss.
     fn lose(&self, loss: Loss, log: &Path) {
         let mut episode = Episode::default();
         episode.count(loss, log);
@@ -330,7 +332,7 @@ impl Shared {
         self.late.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Runs what may block on a thread for that, a few at a time for all logs.
+    /// Runs blocking `work` on the thread pool; only a few at a time for all logs.
     async fn blocking<S: Send + 'static, T: Send + 'static>(
         &self,
         open: &mut Option<S>,
@@ -342,7 +344,7 @@ impl Shared {
             let result = work(&mut taken);
             (taken, result)
         });
-        // A panic is a bug, and was logged; the log is opened again.
+        // A panic is a bug and has been logged; the log is opened again.
         let (taken, result) = task.await.ok()?;
         *open = taken;
         Some(result)
@@ -361,7 +363,7 @@ impl Shared {
     }
 }
 
-/// Where a container's log and the engine's are; `None` without one of CRI's format.
+/// The paths of a container's log and of the engine's; `None` if the log is not in CRI's format.
 fn paths(container: &Container) -> Option<Paths> {
     let log = cri_path(container)?;
     Some(Paths {
@@ -370,7 +372,7 @@ fn paths(container: &Container) -> Option<Paths> {
     })
 }
 
-/// Where a container's log of CRI's format is.
+/// The path of a container's log in CRI's format.
 fn cri_path(container: &Container) -> Option<PathBuf> {
     let log = &container.status.log_path;
     (container.cri_log && !log.is_empty()).then(|| PathBuf::from(log))

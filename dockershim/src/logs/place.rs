@@ -1,8 +1,8 @@
-//! Where a container's log is, opened without following links.
+//! The location of a container's log, opened without following symlinks.
 //!
-//! Whoever can write into the directory of all logs, as a pod that mounts the node's
-//! `/var/log`, can put a link in the place of a pod's directory, a container's, or a log. The
-//! shim works as root, and would make and write files wherever such a link leads.
+//! A process that can write to the directory of all logs, such as a pod that mounts the node's
+//! `/var/log`, can replace a pod's directory, a container's directory or a log with a symlink. The
+//! shim runs as root, and would create and write files wherever the symlink points.
 
 use std::{fs::File, io, path::Path};
 
@@ -11,44 +11,44 @@ use rustix::{
     io::Errno,
 };
 
-/// The directories of a path that are a pod's: its own, and the container's. Those before are
-/// the node's, which may be links: `/var/log` is one on some.
+/// The number of directories in a path that are checked: the pod's and the container's. Those
+/// before are the node's and may be symlinks, as `/var/log` is on some nodes.
 const OF_THE_POD: usize = 2;
-/// The mode of a directory that the shim makes.
+/// The mode of directories that the shim creates.
 const DIRECTORY_MODE: Mode = Mode::from_raw_mode(0o755);
-/// The mode of a log that the shim makes, as the other runtimes have it: only root and the
-/// log's group read what containers print.
+/// The mode of logs that the shim creates, as with other runtimes: only root and the log's group
+/// can read container output.
 const LOG_MODE: Mode = Mode::from_raw_mode(0o640);
 const OTHERS: Mode = Mode::from_raw_mode(0o007);
 
-/// The directory of a container's log, reached without following links, and the log's name.
+/// The directory of a container's log, opened without following symlinks, and the log's name.
 #[derive(Debug)]
 pub(super) struct Place(tree_walk::Place);
 
 impl Place {
-    /// The place of a log whose directory exists.
+    /// Opens the location of a log whose directory exists.
     ///
     /// # Errors
-    /// `NotFound` without the directory; a link is named.
+    /// `NotFound` if the directory is missing; a symlink is named.
     pub(super) fn open(log: &Path) -> io::Result<Self> {
         tree_walk::Place::open(log, OF_THE_POD).map(Self)
     }
 
-    /// The place of a log whose directory is made where it is missing.
+    /// Opens the location of a log and creates missing directories.
     ///
     /// # Errors
-    /// A directory cannot be made; a link is named.
+    /// A directory cannot be created; a symlink is named.
     pub(super) fn make(log: &Path) -> io::Result<Self> {
         tree_walk::Place::make(log, OF_THE_POD, DIRECTORY_MODE).map(Self)
     }
 
-    /// Opens the log to be appended to, made if it is missing and not for others than its owner
-    /// and group; a link in its place, as one to the engine's own log, gives way.
+    /// Opens the log for appending and creates it if it is missing. Removes access for others than
+    /// its owner and group; replaces a symlink, such as one to the engine's own log.
     ///
     /// # Errors
-    /// It cannot be opened or made, or there is something that is no file.
+    /// It cannot be opened or created, or is not a regular file.
     pub(super) fn append(&self) -> io::Result<File> {
-        // Without waiting for whoever would read from a pipe.
+        // Non-blocking, so that opening a FIFO does not wait for a reader.
         let flags = OFlags::RDWR
             | OFlags::APPEND
             | OFlags::CREATE
@@ -74,16 +74,16 @@ impl Place {
         Ok(opened.into())
     }
 
-    /// Links to `target`, in place of whatever link was there.
+    /// Creates a symlink to `target`, replacing any symlink there.
     ///
     /// # Errors
-    /// The system's; there is something else.
+    /// The system's; there is something other than a symlink.
     pub(super) fn link(&self, target: &Path) -> io::Result<()> {
         self.remove_link()?;
         Ok(symlinkat(target, self.0.directory(), self.0.name())?)
     }
 
-    /// Removes a link; what is no link is left alone.
+    /// Removes a symlink; anything else is left in place.
     ///
     /// # Errors
     /// The system's.
@@ -97,8 +97,8 @@ impl Place {
         }
     }
 
-    /// The size of the log with this inode, which whoever rotates it has renamed: to a name
-    /// that begins with the old one.
+    /// The size of the log with this inode after it was renamed for rotation, to a name that starts
+    /// with the old one.
     pub(super) fn renamed(&self, inode: u64) -> Option<u64> {
         let mut entries = rustix::fs::Dir::read_from(self.0.directory()).ok()?;
         entries.find_map(|entry| {
@@ -141,7 +141,7 @@ mod tests {
         let place = Place::make(&log).unwrap();
         place.append().unwrap().write_all(b"one\n").unwrap();
         assert_eq!(mode(&log), 0o640);
-        // As earlier versions made it.
+        // The mode of earlier versions.
         fs::set_permissions(&log, fs::Permissions::from_mode(0o644)).unwrap();
         let again = Place::open(&log).unwrap().append();
         again.unwrap().write_all(b"two\n").unwrap();
@@ -155,7 +155,7 @@ mod tests {
         let outside = dir.path().join("outside");
         fs::create_dir_all(outside.join("app")).unwrap();
         fs::write(outside.join("kept"), "kept").unwrap();
-        // The directory of all logs may be a link.
+        // The directory of all logs may be a symlink.
         fs::create_dir(dir.path().join("disk")).unwrap();
         symlink(dir.path().join("disk"), dir.path().join("pods")).unwrap();
         let log = dir.path().join("pods/web/app/0.log");

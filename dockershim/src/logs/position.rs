@@ -1,25 +1,25 @@
-//! How far a log has come, as it is noted down.
+//! The saved position of a log.
 
 use serde::{Deserialize, Serialize};
 
 use super::{engine_file::SourcePosition, log_file::LogPosition, since::Since};
 
-/// How far the conversion has come: all before `source` is before `log`.
+/// The position of the conversion: everything before `source` is in the log before `log`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
     pub(super) source: Source,
     pub(super) log: LogPosition,
-    /// Whether the container has ended and all it wrote is in the log.
+    /// Whether the container has exited and all of its output is in the log.
     pub complete: bool,
 }
 
-/// A place in what the engine has of a container's output.
+/// A position in the engine's output of a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Source {
-    /// In its files.
+    /// In the engine's files.
     File(SourcePosition),
-    /// In the stream that its API gives.
+    /// In the stream of the engine's API.
     Stream(Since),
 }
 

@@ -1,4 +1,4 @@
-//! Notes down how far a log has come, beside the work on it: a disk may take its time.
+//! Saves the position of a log in the background, because a disk may be slow.
 
 use std::{error::Error, fs::File, path::PathBuf, sync::Arc, time::Duration};
 
@@ -9,21 +9,21 @@ use super::{
     position::{Position, Source},
 };
 
-/// What a crash has to make again is at most what came in this time.
+/// The save interval, which bounds how much is converted again after a crash.
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// Notes down how far one log has come.
+/// Saves the position of one log.
 pub(super) struct Saver {
     id: String,
-    /// The engine's file, where what was taken of it and is on disk may go.
+    /// The engine's log; its converted files that are on disk may be removed.
     engine_log: Option<PathBuf>,
     shared: Arc<Shared>,
-    /// Since when the position on disk is old.
+    /// Since when the saved position is outdated.
     old_since: Option<Instant>,
-    /// What has to be on disk before the log itself: what was renamed.
+    /// Renamed files that must be synced before the log itself.
     before: Vec<Arc<File>>,
     under_way: Option<JoinHandle<()>>,
-    /// The disk does not keep up, which was told.
+    /// Whether the disk is too slow, which has been logged.
     late: bool,
 }
 
@@ -40,23 +40,23 @@ impl Saver {
         }
     }
 
-    /// The log has come further.
+    /// Records that the log has advanced.
     pub(super) fn advanced(&mut self) {
         self.old_since.get_or_insert_with(Instant::now);
     }
 
-    /// The log goes on in another file than this one.
+    /// Records that the log continues in another file than this one.
     pub(super) fn renamed(&mut self, file: Arc<File>) {
         self.before.push(file);
     }
 
-    /// When it is time for [`Saver::save`].
+    /// When the next [`Saver::save`] is due.
     pub(super) fn due(&self) -> Option<Instant> {
         self.old_since.map(|since| since + PERIOD)
     }
 
-    /// Begins to bring the log to disk, and then the position; unless it is still at it, in
-    /// which case it is due again.
+    /// Starts syncing the log to disk and then saving the position. If the previous save is still
+    /// in progress, the save becomes due again later.
     pub(super) fn save(&mut self, position: Option<&Position>, log: Option<Arc<File>>) {
         let Some(position) = position else {
             return;
@@ -76,8 +76,8 @@ impl Saver {
         self.begin(position.clone(), log);
     }
 
-    /// Returns when the position is on disk, and nothing else is under way. `complete`: nothing
-    /// more comes.
+    /// Returns when the position is on disk and no save is in progress. With `complete`, nothing
+    /// more follows.
     pub(super) async fn save_now(
         &mut self,
         position: Option<&Position>,
@@ -95,10 +95,10 @@ impl Saver {
         }
     }
 
-    /// Returns when nothing is under way.
+    /// Waits for the save in progress.
     pub(super) async fn wait(&mut self) {
         if let Some(under_way) = &mut self.under_way {
-            // A panic is a bug, and was logged.
+            // A panic is a bug and has been logged.
             let _ = under_way.await;
             self.under_way = None;
         }
@@ -123,23 +123,23 @@ impl Saver {
     }
 }
 
-/// A position that is being noted down.
+/// A save in progress.
 struct Save {
     id: String,
     engine_log: Option<PathBuf>,
     position: Position,
-    /// What has to be on disk first.
+    /// The files to sync first.
     files: Vec<Arc<File>>,
 }
 
 impl Save {
-    /// Whoever waits for a disk here takes no thread from those who read and write.
+    /// Runs with its own permits, so that waiting for a disk does not block reads and writes.
     async fn run(self, shared: Arc<Shared>) {
         let Ok(_permit) = shared.syncs.acquire().await else {
             return;
         };
         let noting = Arc::clone(&shared);
-        // A panic is a bug, and was logged.
+        // A panic is a bug and has been logged.
         let _ = tokio::task::spawn_blocking(move || self.run_blocking(&noting)).await;
     }
 

@@ -1,50 +1,50 @@
-//! A place in the stream of entries that the engine's API gives.
+//! A position in the stream of entries from the engine's API.
 //!
-//! The API gives entries from a whole second on, and the clocks of a container's two
-//! streams may run past each other by a little. So a place is a second and how many of the
-//! entries since then were taken; the second is always one that is over.
+//! The API returns entries from a whole second on, and the timestamps of a container's two streams
+//! may be slightly out of order. So a position is a second and the number of entries since then
+//! that were taken; the second is always in the past.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// Entries of one second.
+/// The entries of one second.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Second {
     taken: u64,
-    /// The time of the first that came, in nanoseconds since 1970.
+    /// The timestamp of the first entry, in nanoseconds since 1970.
     first: Option<i64>,
 }
 
-/// Which entries were taken.
+/// The entries that were taken.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Since {
-    /// The API is to be asked from here on, in seconds since 1970; 0: from the beginning.
+    /// The second from which to request entries, since 1970; 0 means from the beginning.
     second: i64,
-    /// The entries of that second, and those of the next.
+    /// The entries of that second and of the next.
     of: [Second; 2],
 }
 
-/// What is given again after a break, and is known.
+/// The entries that the API repeats after an interruption.
 #[derive(Debug)]
 pub(super) struct Replay {
     left: u64,
     first: [Option<i64>; 2],
-    /// What was given again until now.
+    /// The entries that were repeated so far.
     given: Since,
 }
 
-/// What an entry is after a break.
+/// Whether an entry was taken before an interruption.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Known {
-    /// It was taken before.
+    /// It was taken.
     Yes,
-    /// It was not.
+    /// It was not taken.
     No,
-    /// What was taken before is not given again: the engine has removed it, and maybe more.
+    /// Entries that were taken are not repeated: the engine has removed them, and possibly more.
     Lost,
 }
 
-/// Since 1970; enough until the year 2262.
+/// Nanoseconds since 1970; sufficient until the year 2262.
 fn nanoseconds(time: Timestamp) -> i64 {
     i64::try_from(time.as_nanosecond()).unwrap_or(i64::MAX)
 }
@@ -54,11 +54,11 @@ impl Since {
         self.second
     }
 
-    /// An entry of this time was taken.
+    /// Records that an entry with this timestamp was taken.
     pub(super) fn take(&mut self, time: Timestamp) {
         let second = time.as_second();
         match second - self.second {
-            // The clock was set back, or ran past the other stream's by more than that.
+            // The clock was set back, or the two streams' timestamps differ by more than a second.
             ..0 => return,
             0 | 1 => {}
             2 => {
@@ -83,7 +83,7 @@ impl Since {
         self.of.iter().map(|second| second.taken).sum()
     }
 
-    /// What the API will give that was taken before.
+    /// The entries that the API will repeat.
     pub(super) fn replay(&self) -> Replay {
         let [this, next] = &self.of;
         Replay {
@@ -95,7 +95,7 @@ impl Since {
 }
 
 impl Replay {
-    /// Whether the next entry, of this time, was taken before.
+    /// Whether the next entry, with this timestamp, was taken before.
     pub(super) fn knows(&mut self, time: Timestamp) -> Known {
         if self.left == 0 {
             return Known::No;
@@ -112,8 +112,8 @@ impl Replay {
         Known::Yes
     }
 
-    /// Where the engine has less than was taken: what it has. That is where its own log
-    /// was cut, and what comes is counted from there.
+    /// If the engine has fewer entries than were taken, the position after those that it has. Its
+    /// log was truncated there, and new entries are counted from there.
     pub(super) fn give_up(&mut self) -> Option<Since> {
         (std::mem::take(&mut self.left) > 0).then(|| self.given.clone())
     }
@@ -129,8 +129,8 @@ mod tests {
         Timestamp::from_millisecond(1_700_000_000_000 + millis).unwrap()
     }
 
-    /// What the engine gives from a second on: newer ones look for the first entry of it
-    /// and give all after that, older ones look at each.
+    /// The entries that the engine returns from a second on. Newer engines search for the first
+    /// entry and return everything after it; older engines check each entry.
     fn given(entries: &[Timestamp], second: i64, each: bool) -> Vec<Timestamp> {
         let is_old = |time: &&Timestamp| time.as_second() < second;
         if each {

@@ -1,8 +1,8 @@
-//! The log of a container while it is being written, wherever its entries come from.
+//! The log of a container while it is written, independent of the source of its entries.
 //!
-//! What comes is a function of what the engine has, so what a crash left written but not
-//! noted down is made again and skipped by its length. The log is never cut or written
-//! twice under its readers.
+//! The entries depend only on the engine's output. Lines that were written but whose position was
+//! not saved before a crash are produced again, and skipped by their length. The log is never
+//! truncated or rewritten while others read it.
 
 use std::{
     fs::File,
@@ -27,17 +27,16 @@ pub struct LogError {
 pub struct Sink {
     path: PathBuf,
     file: LogFile,
-    /// Bytes that the log has already and that are made once more.
+    /// The number of bytes that are in the log already and will be produced again.
     skip: u64,
-    /// Entries up to this time are in the log already; only where no position says it
-    /// better.
+    /// Entries up to this time are in the log already; used only without a position.
     after: Option<jiff::Timestamp>,
     /// Bytes written to the log since it was opened.
     pub written: u64,
 }
 
 impl Sink {
-    /// Opens the log at `path`; what comes is what came after `position`, or without one
+    /// Opens the log at `path`. The entries to append are those after `position`, or without one,
     /// all that the engine still has.
     ///
     /// # Errors
@@ -58,8 +57,8 @@ impl Sink {
         })
     }
 
-    /// What comes is not what came after a position, as that was thought: from now on
-    /// entries are told by their time.
+    /// Handles entries that do not continue from the position: from now on, entries already in the
+    /// log are recognised by their timestamps.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -70,7 +69,7 @@ impl Sink {
         Ok(())
     }
 
-    /// Whether the log lacks what was written at `time`.
+    /// Whether the log lacks an entry with this timestamp.
     pub fn wants(&self, time: &str) -> bool {
         let Some(after) = self.after else {
             return true;
@@ -79,10 +78,10 @@ impl Sink {
         time.map_or(true, |time| time > after)
     }
 
-    /// Appends lines, but for those that are made once more.
+    /// Appends lines, except for those that are in the log already.
     ///
     /// # Errors
-    /// The system's; part of them may have been written.
+    /// The system's; some of the lines may have been written.
     pub fn append(&mut self, lines: &[u8]) -> Result<(), LogError> {
         let known = usize::try_from(self.skip)
             .unwrap_or(usize::MAX)
@@ -98,18 +97,18 @@ impl Sink {
             .map_err(failed("write the log", &self.path))
     }
 
-    /// Whether the log has nothing of what comes.
+    /// Whether the log has none of the entries to come.
     pub fn is_exact(&self) -> bool {
         self.skip == 0 && self.after.is_none()
     }
 
-    /// Whether what comes after an entry of the time `last` is new, so that a position says
-    /// how far it has come.
+    /// Whether all entries after one with the timestamp `last` are new, so that a position is
+    /// exact.
     pub fn has_caught_up(&self, last: Option<jiff::Timestamp>) -> bool {
         self.skip == 0 && self.after.is_none_or(|after| last > Some(after))
     }
 
-    /// The engine has given all that the log may have: from here on what comes is new.
+    /// Ends the recovery: the engine has returned everything that the log may already have.
     pub fn settle(&mut self) {
         if self.skip > 0 {
             tracing::warn!(log = %self.path.display(), bytes = self.skip, "the log has more than the engine gave");
@@ -118,7 +117,7 @@ impl Sink {
         self.after = None;
     }
 
-    /// Where it ends.
+    /// The log's end.
     pub fn position(&self) -> LogPosition {
         self.file.position()
     }
@@ -128,11 +127,11 @@ impl Sink {
         self.file.file()
     }
 
-    /// Goes on with a new file at the log's path, where the old one was renamed. Returns the
-    /// old one.
+    /// Continues in a new file at the log's path after the old one was renamed. Returns the old
+    /// file.
     ///
     /// # Errors
-    /// It cannot be opened.
+    /// The new file cannot be opened.
     pub fn reopen(&mut self) -> Result<Arc<File>, LogError> {
         let file = LogFile::open(&self.path);
         let file = file.map_err(failed("open the log", &self.path))?;

@@ -1,9 +1,10 @@
-//! The task that keeps one container's log up to date from the engine's API, where the
-//! engine's own files cannot be seen, or its log driver is another. What that driver has cannot
-//! always be read back: the log says so then.
+//! The task that converts one container's log from the engine's API, used if the engine's files are
+//! not accessible or it uses another log driver. Some log drivers cannot be read back; the log then
+//! has a message that says so.
 //!
-//! After a break the API gives again what [`Since`] knows; what a crash left written but not
-//! noted down is made again, and [`Sink`] skips it.
+//! After an interruption, the API repeats entries that [`Since`] recognises. Entries that were
+//! written but whose position was not saved before a crash are converted again, and [`Sink`] skips
+//! them.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -23,7 +24,7 @@ use super::{
 };
 use crate::engine::{Engine, EngineError, LogPiece, LogPieces};
 
-/// One container's log, being followed.
+/// The follower of one container's log.
 pub(super) struct Streamed {
     id: String,
     log: PathBuf,
@@ -32,18 +33,18 @@ pub(super) struct Streamed {
     sink: Option<Sink>,
     position: Option<Position>,
     saver: Saver,
-    /// All that the engine had at some time is in the log: it can be followed.
+    /// Whether the log has caught up with the engine once, so that the stream can be followed.
     caught_up: bool,
-    /// The engine's log driver cannot be read.
+    /// Whether the engine's log driver cannot be read.
     unreadable: bool,
-    /// The container has ended; who waits for the log to be complete.
+    /// The container has exited; the senders of those who wait for the complete log.
     finishing: Vec<oneshot::Sender<()>>,
     retry: Duration,
 }
 
 /// The stream of entries.
 enum Entries {
-    /// It is asked for at this time.
+    /// Opened at this time.
     Closed(Instant),
     Open(Box<Open>),
 }
@@ -51,7 +52,7 @@ enum Entries {
 struct Open {
     pieces: LogPieces,
     replay: Replay,
-    /// Whether it goes on when all was given.
+    /// Whether the stream continues after the existing entries.
     follow: bool,
 }
 
@@ -94,8 +95,8 @@ impl Streamed {
                     }
                     Some(Order::Finish(done)) => {
                         self.finishing.push(done);
-                        // What is followed may end with the engine; what is asked for now
-                        // ends when it is complete.
+                        // A followed stream may end because the engine stops; a new request without
+                        // `follow` ends only when the log is complete.
                         entries = Entries::Closed(Instant::now());
                         continue;
                     }
@@ -138,7 +139,7 @@ impl Streamed {
                 Err(error) => {
                     let gone = matches!(&error, Behind::Engine(error) if error.is_not_found());
                     if gone && !self.finishing.is_empty() {
-                        // Nobody has what is missing.
+                        // What is missing is lost.
                         self.shared.lose(Loss::Removed, &self.log);
                         return;
                     }
@@ -150,13 +151,13 @@ impl Streamed {
         }
     }
 
-    /// What comes next, of a stream that is opened when it is time; empty at its end.
+    /// The next entries; opens the stream when it is due. Empty at the end.
     async fn next(&self, entries: &mut Entries) -> Result<Vec<LogPiece>, EngineError> {
         if self.unreadable {
             if self.finishing.is_empty() {
                 return std::future::pending().await;
             }
-            // All that there can be is there.
+            // The log is as complete as it can be.
             return Ok(Vec::new());
         }
         if let Entries::Closed(until) = entries {
@@ -176,7 +177,7 @@ impl Streamed {
         }
     }
 
-    /// Takes what came. Returns whether the log is complete.
+    /// Handles new entries. Returns whether the log is complete.
     async fn handle(
         &mut self,
         came: Result<Vec<LogPiece>, EngineError>,
@@ -195,7 +196,7 @@ impl Streamed {
             return Ok(false);
         }
         if open.follow {
-            // The container has ended, which will be told, or the engine.
+            // Either the container has exited, which will be reported, or the engine has stopped.
             self.pause(entries);
             return Ok(false);
         }
@@ -205,14 +206,14 @@ impl Streamed {
         Ok(!self.finishing.is_empty())
     }
 
-    /// Says in the log where the container's output is, unless it says so already.
+    /// Writes a message to the log that says where the container's output is, unless it has one.
     async fn explain(&mut self) -> Result<(), Behind> {
         if self.position.is_some() {
             return Ok(());
         }
         let container = self.engine.inspect_container(&self.id).await?;
-        // The line has the time of the container's create, so that the log tells whether it has
-        // the line already: a crash may come before the position is saved.
+        // The line has the container's creation time, so that after a crash before the position is
+        // saved, the log shows whether it already has the line.
         let created = container.created.and_then(|time| time.parse().ok());
         let created: jiff::Timestamp = created.unwrap_or_else(jiff::Timestamp::now);
         let created = format!("{created:.9}");
@@ -301,9 +302,8 @@ impl Streamed {
         write.await.map(drop)
     }
 
-    /// Does `work` on the log, which is opened when it is not open; when that fails it is
-    /// opened again, from the position that was had last. After it all until `since` is in
-    /// the log.
+    /// Runs `work` on the log and advances the position to `since`. Opens the log if it is not
+    /// open; after a failure, it is opened again from the last position.
     async fn write<T: Send + 'static>(
         &mut self,
         since: Since,
@@ -346,13 +346,13 @@ impl Streamed {
         Ok(())
     }
 
-    /// Has it noted down how far it has come.
+    /// Starts saving the position.
     fn save(&mut self) {
         let log = self.sink.as_ref().map(Sink::file);
         self.saver.save(self.position.as_ref(), log);
     }
 
-    /// [`Streamed::save`], and waits for it. `complete`: nothing more comes.
+    /// Saves the position and waits. With `complete`, nothing more follows.
     async fn save_now(&mut self, complete: bool) {
         let log = self.sink.as_ref().map(Sink::file);
         let position = self.position.as_ref();

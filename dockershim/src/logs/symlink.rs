@@ -1,24 +1,24 @@
-//! A link from where CRI expects a container's log to the file that the engine writes.
+//! The symlink from CRI's log path to the engine's log file.
 
 use std::{io, path::Path};
 
 use super::place::Place;
 use crate::Error;
 
-/// Links `log_path` to `engine_log`, in place of whatever link was there.
+/// Links `log_path` to `engine_log`, replacing any symlink there.
 ///
 /// # Errors
-/// [`Error::File`] naming the link.
+/// [`Error::File`] naming the symlink.
 pub async fn create(log_path: &Path, engine_log: &Path) -> Result<(), Error> {
     let (log, target) = (log_path.to_owned(), engine_log.to_owned());
     let made = blocking(move || Place::make(&log)?.link(&target)).await;
     made.map_err(failed("link the log", log_path))
 }
 
-/// Removes the link; what is no link is left alone.
+/// Removes the symlink; anything else is left in place.
 ///
 /// # Errors
-/// [`Error::File`] naming the link.
+/// [`Error::File`] naming the symlink.
 pub async fn remove(log_path: &Path) -> Result<(), Error> {
     let log = log_path.to_owned();
     let removed = blocking(move || match Place::open(&log) {

@@ -1,7 +1,8 @@
-//! Converts the engine's log of a container to CRI's, exactly once.
+//! Converts the engine's log of a container to CRI's format, exactly once.
 //!
-//! The conversion is a function of the engine's bytes, so what a crash left written but
-//! not noted down is made again from the last [`Position`], and [`Sink`] skips it.
+//! The output depends only on the engine's bytes. Lines that were written but whose position was
+//! not saved before a crash are converted again from the last [`Position`], and [`Sink`] skips
+//! them.
 
 use std::{fs::File, sync::Arc};
 
@@ -14,38 +15,39 @@ use super::{
     sink::{LogError, Sink, failed},
 };
 
-/// A line of the engine's is at most six times its 16 KiB, and what goes with them.
+/// Exceeds any line of the engine's log: an entry has at most 16 KiB, each byte escaped to at most
+/// six, plus metadata.
 const LONGEST_LINE: usize = 1024 * 1024;
-/// What is converted in one go, about. A container that writes all the time is never at its
-/// end, and must not keep its follower from everything else.
+/// The approximate limit per drain. A container that writes constantly would otherwise keep its
+/// follower from doing anything else.
 const PIECE: usize = 4 * 1024 * 1024;
 
-/// What a drain found.
+/// The result of a drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Drained {
-    /// Nothing that is new.
+    /// There was nothing new.
     Nothing,
-    /// All that there was.
+    /// Everything was converted.
     All,
-    /// A piece; there is more.
+    /// The limit was reached; there is more.
     Piece,
 }
 
-/// A conversion that is open.
+/// A conversion in progress.
 #[derive(Debug)]
 pub struct Tail {
     paths: Paths,
     source: EngineFile,
     sink: Sink,
-    /// The engine's time of the last entry.
+    /// The engine's timestamp of the last entry.
     pub last: Option<jiff::Timestamp>,
-    /// Whether the position that it went on from is gone.
+    /// Whether the file of the starting position no longer exists.
     pub lost_its_place: bool,
     losses: Episode,
 }
 
 impl Tail {
-    /// Goes on from `position`, or begins with the oldest line that there is.
+    /// Continues from `position`, or starts with the oldest available line.
     ///
     /// # Errors
     /// A file cannot be opened.
@@ -72,8 +74,8 @@ impl Tail {
         })
     }
 
-    /// Where it begins, before the first drain; `None` where what the log has already is told
-    /// by time alone.
+    /// The position before the first drain; `None` if only timestamps show what the log already
+    /// has.
     ///
     /// # Errors
     /// The engine's file cannot be read.
@@ -82,23 +84,24 @@ impl Tail {
         exact.then(|| self.position(false)).transpose()
     }
 
-    /// Converts what there is, up to a piece of it.
+    /// Converts the available entries, up to a limit.
     ///
     /// # Errors
-    /// A file cannot be read or written; the conversion is to be opened again then, from
-    /// the position that was had last.
+    /// A file cannot be read or written; the caller must then open the conversion again from the
+    /// last position.
     pub fn drain(&mut self) -> Result<Drained, LogError> {
         let Paths { engine_log, log } = self.paths.clone();
         let (mut buffer, mut lines) = (Vec::new(), Vec::new());
         let mut taken = 0;
         let unread = || failed("read the engine's log", &engine_log);
         loop {
-            // Looked at before the end is seen: what comes to a file comes before the next.
+            // Checked before reading to the end: the engine writes to a file only before it starts
+            // the next one.
             let rotated = self.source.is_rotated();
             let read = self.source.read(&mut buffer).map_err(unread())?;
             let whole = match buffer.iter().rposition(|byte| *byte == b'\n') {
                 Some(end) => end + 1,
-                // It ends nowhere: it is no log.
+                // Too long for a log line.
                 None if buffer.len() > LONGEST_LINE => buffer.len(),
                 None => 0,
             };
@@ -119,7 +122,7 @@ impl Tail {
             }
             if rotated {
                 if !buffer.is_empty() {
-                    // A crash tore a line that has no end in its file.
+                    // A crash left an incomplete line at the end of the file.
                     self.losses.count(Loss::Unreadable, &log);
                     buffer.clear();
                 }
@@ -159,7 +162,7 @@ impl Tail {
         }
     }
 
-    /// Adds to `all` what was lost since this was called last.
+    /// Adds the losses since the last call to `all`.
     pub(super) fn hand_on_losses(&mut self, all: &Losses) {
         self.losses.hand_on(all);
     }
@@ -169,7 +172,7 @@ impl Tail {
         self.sink.written
     }
 
-    /// How far it has come; to be asked between two drains.
+    /// The current position; valid only between two drains.
     ///
     /// # Errors
     /// The engine's file cannot be read.
@@ -188,11 +191,11 @@ impl Tail {
         self.sink.file()
     }
 
-    /// Goes on with a new file at the log's path, where the old one was renamed. Returns the
-    /// old one.
+    /// Continues in a new file at the log's path after the old one was renamed. Returns the old
+    /// file.
     ///
     /// # Errors
-    /// It cannot be opened.
+    /// The new file cannot be opened.
     pub fn reopen(&mut self) -> Result<Arc<File>, LogError> {
         self.sink.reopen()
     }

@@ -9,7 +9,7 @@ use cri_proto::runtime::v1::ContainerStatus;
 use super::*;
 use crate::engine::Engine;
 
-/// A container that the engine logs.
+/// A container and its engine log.
 struct World {
     dir: tempfile::TempDir,
     container: Container,
@@ -44,7 +44,7 @@ impl World {
         self.dir.path().join("root")
     }
 
-    /// Logs of an engine that is away: its files are all that is read.
+    /// Logs of an engine that is away, so that only its files are read.
     fn logs(&self) -> Logs {
         let endpoint = "unix:///nonexistent/docker.sock".parse().unwrap();
         let engine = Arc::new(Engine::new(endpoint));
@@ -67,7 +67,7 @@ impl World {
     }
 }
 
-/// Appends lines, all of one time.
+/// Appends lines with the same timestamp.
 fn write(engine_log: &str, lines: usize) {
     let line = r#"{"log":"text\n","stream":"stdout","time":"2026-01-01T00:00:00Z"}"#;
     let mut file = OpenOptions::new().append(true).open(engine_log).unwrap();
@@ -76,7 +76,7 @@ fn write(engine_log: &str, lines: usize) {
     }
 }
 
-/// Appends lines of a later time, to a file that is made if it is not there.
+/// Appends lines with a later timestamp; creates the file if it is missing.
 fn write_later(engine_log: &str, lines: usize) {
     let line = r#"{"log":"later\n","stream":"stdout","time":"2026-01-02T00:00:00Z"}"#;
     let mut file = OpenOptions::new();
@@ -117,7 +117,7 @@ async fn a_crash_soon_after_the_start_loses_no_lines_of_one_time() {
     let logs = world.logs();
     logs.follow(&world.container);
     world.until("lines come", || world.lines() == 3).await;
-    // What a crash would leave now.
+    // The state that a crash would leave now.
     let note = "root/logs/c.json";
     let crashed = fs::read(world.dir.path().join(note)).unwrap();
     logs.close().await;
@@ -152,7 +152,7 @@ async fn nothing_is_left_of_what_is_removed_as_it_ends() {
     logs.follow(&world.container);
     let noted = || logs.shared.checkpoints.load("c").is_some();
     world.until("it is begun", noted).await;
-    // The follower is asked for the second while it is at the first, after which it ends.
+    // The second order reaches the follower while it handles the first, after which it ends.
     logs.end("c");
     logs.forget("c");
     world.until("nothing is left", || !noted()).await;
@@ -165,7 +165,7 @@ async fn a_log_that_is_followed_after_its_end_is_left_again() {
     write(&world.container.engine_log, 2);
     let logs = world.logs();
     logs.finish(&world.container).await;
-    // As an inspect from before the end has it.
+    // The state of an inspect from before the exit.
     logs.follow(&world.container);
     assert!(logs.is_followed("c"));
     logs.end("c");
@@ -176,7 +176,7 @@ async fn a_log_that_is_followed_after_its_end_is_left_again() {
 #[tokio::test]
 async fn a_log_is_there_before_the_engine_has_its_own() {
     let mut world = World::new();
-    // As the engine tells of it before it has started.
+    // The engine reports no log file before the start.
     world.container.engine_log.clear();
     let logs = world.logs();
     let log = PathBuf::from(&world.container.status.log_path);
@@ -192,7 +192,7 @@ async fn a_log_is_there_before_the_engine_has_its_own() {
 async fn a_disk_that_syncs_slowly_holds_up_no_log() {
     let world = World::new();
     let logs = world.logs();
-    // As many logs as there are threads for it are being brought to disk, which takes long.
+    // All sync permits are taken by slow syncs.
     let threads = u32::try_from(SYNCS).unwrap();
     let busy = logs.shared.syncs.acquire_many(threads).await.unwrap();
     write(&world.container.engine_log, 3);
@@ -204,7 +204,7 @@ async fn a_disk_that_syncs_slowly_holds_up_no_log() {
     write(&world.container.engine_log, 2);
     world.until("more lines come", || world.lines() == 2).await;
 
-    // What has ended is not said to be complete before that is on disk.
+    // The log of an exited container is reported as complete only once that is on disk.
     let finish = logs.finish(&world.container);
     tokio::pin!(finish);
     let early = tokio::time::timeout(Duration::from_millis(200), &mut finish).await;
@@ -231,7 +231,7 @@ async fn what_the_engine_removed_before_it_was_read_is_counted() {
     write_later(&numbered(1), 2);
     write_later(engine_log, 2);
 
-    // A log that cannot be written yet has lost no more for that.
+    // A log that cannot be written yet causes no further loss.
     let log = world.container.status.log_path.clone();
     fs::rename(&log, format!("{log}.1")).unwrap();
     fs::create_dir(&log).unwrap();
@@ -240,11 +240,11 @@ async fn what_the_engine_removed_before_it_was_read_is_counted() {
     tokio::time::sleep(Duration::from_millis(700)).await;
     fs::remove_dir(&log).unwrap();
     world.until("later lines come", || world.lines() == 4).await;
-    // Counted after the lines are written.
+    // Counted after the lines have been written.
     world.until("it is counted", || lost(&logs) != [0; 4]).await;
     assert_eq!(lost(&logs), [1, 0, 0, 0]);
 
-    // What is no entry.
+    // An invalid line.
     let mut file = OpenOptions::new().append(true).open(engine_log).unwrap();
     file.write_all(b"{\"log\":\"torn\n\0\0\n").unwrap();
     write_later(engine_log, 1);
@@ -261,7 +261,7 @@ async fn what_the_engine_removed_before_it_was_read_is_counted() {
         .until("it was cut", || lost(&logs) == [1, 1, 2, 0])
         .await;
 
-    // Removed while nothing can be written.
+    // Removed while the log cannot be written.
     logs.close().await;
     fs::rename(&log, format!("{log}.2")).unwrap();
     fs::create_dir(&log).unwrap();

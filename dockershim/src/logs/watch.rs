@@ -1,7 +1,8 @@
-//! Tells when the engine wrote to a container's log: one inotify instance for all.
+//! Notifies followers when the engine writes to a container's log, with one inotify instance for
+//! all.
 //!
-//! The kernel reports one write and then ends the watch. Otherwise a container that writes a lot
-//! would wake the shim for every line, which costs the engine more than writing it.
+//! The watches are one-shot. Otherwise a container that writes a lot would wake the shim for every
+//! line, which costs the engine more than writing the line.
 
 use std::{
     collections::HashMap,
@@ -24,7 +25,7 @@ pub struct Watcher {
     woken: Arc<Mutex<HashMap<WatchDescriptor, Weak<Notify>>>>,
 }
 
-/// A directory that can be watched, until this is dropped.
+/// A watch on a directory; dropping it removes the watch.
 #[derive(Debug)]
 pub struct Watch {
     watcher: Arc<Watcher>,
@@ -34,10 +35,10 @@ pub struct Watch {
 }
 
 impl Watcher {
-    /// Starts watching; the task ends with the last user.
+    /// Starts the watcher; its task ends with the last user.
     ///
     /// # Errors
-    /// The system's: the user's limit of inotify instances is reached.
+    /// The system's: the user's limit on inotify instances is reached.
     pub fn start() -> io::Result<Arc<Self>> {
         let inotify = Inotify::init()?;
         let woken = Arc::default();
@@ -50,7 +51,7 @@ impl Watcher {
         Ok(watcher)
     }
 
-    /// A watch on the files in `directory`, not armed yet.
+    /// Creates a watch on the files in `directory`, which is not armed yet.
     pub fn of(self: &Arc<Self>, directory: PathBuf) -> Watch {
         Watch {
             watcher: Arc::clone(self),
@@ -68,7 +69,7 @@ async fn wake(mut events: EventStream<Vec<u8>>, watcher: Weak<Watcher>) {
         };
         let mut woken = watcher.woken.lock();
         match event {
-            // Events were dropped: anyone may have missed one.
+            // The queue overflowed, so any watch may have missed an event.
             Ok(event) if event.mask.contains(EventMask::Q_OVERFLOW) => {
                 woken
                     .drain()
@@ -89,13 +90,13 @@ async fn wake(mut events: EventStream<Vec<u8>>, watcher: Weak<Watcher>) {
 }
 
 impl Watch {
-    /// Begins to watch, unless it already does: writes are reported from now on.
+    /// Arms the watch if it is not armed: writes are reported from now on.
     ///
     /// # Errors
-    /// The system's: the directory is not there, or the user's limit of watches is reached.
+    /// The system's: the directory does not exist, or the user's limit on watches is reached.
     pub fn arm(&mut self) -> io::Result<()> {
         let events = WatchMask::MODIFY | WatchMask::CREATE | WatchMask::MOVED_TO;
-        // Locked before the watch is there, so that its event finds the waiter.
+        // Locked before the watch is added, so that its event finds the waiter.
         let mut woken = self.watcher.woken.lock();
         let armed = self.descriptor.as_ref();
         if armed.is_some_and(|descriptor| woken.contains_key(descriptor)) {
@@ -108,7 +109,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Waits until something was written since [`Watch::arm`].
+    /// Waits for a write since [`Watch::arm`].
     pub async fn changed(&self) {
         self.changed.notified().await;
     }
@@ -120,7 +121,7 @@ impl Drop for Watch {
             return;
         };
         if self.watcher.woken.lock().remove(&descriptor).is_some() {
-            // The kernel ends it by itself when the directory is removed.
+            // The kernel removes the watch itself when the directory is removed.
             let _ = self.watcher.watches.lock().remove(descriptor);
         }
     }
@@ -154,7 +155,7 @@ mod tests {
                 fs::write(&file, format!("{text} {n}")).unwrap();
             }
             timeout(SOON, watch.changed()).await.unwrap();
-            // The other writes are not reported.
+            // Further writes are not reported.
             timeout(A_WHILE, watch.changed()).await.unwrap_err();
         }
         timeout(A_WHILE, beside.changed()).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! Bounds on what clients can take.
+//! Metrics of the bounds on client resources.
 
 use std::{fmt, sync::Arc};
 

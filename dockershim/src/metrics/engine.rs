@@ -1,4 +1,4 @@
-//! The calls to the engine, by action and outcome.
+//! Metrics of calls to the engine, by action and outcome.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::engine::Observe;
 type Action = [(&'static str, &'static str); 1];
 type ActionAndOutcome = [(&'static str, &'static str); 2];
 
-/// What is counted of the calls to the engine. A clone counts the same.
+/// The metrics of calls to the engine. Clones share the same counters.
 #[derive(Clone, Debug)]
 pub struct EngineMetrics {
     calls: Family<ActionAndOutcome, Counter>,

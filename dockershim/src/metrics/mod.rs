@@ -1,9 +1,9 @@
-//! What is counted, for Prometheus. Kept only while somebody can ask for it: without
-//! `--metrics-bind-addr` there is no [`Metrics`].
+//! Prometheus metrics of the shim. Without `--metrics-bind-addr`, there is no [`Metrics`] and
+//! nothing is recorded.
 //!
-//! Families that change with the work are fed as it is done ([`RequestMetrics`],
-//! [`EngineMetrics`]); what the shim knows anyway, such as the model's size, is read when
-//! it is asked for. Another part of the shim adds its own by [`Metrics::register`].
+//! [`RequestMetrics`] and [`EngineMetrics`] are updated as requests and calls happen; state that
+//! the shim has anyway, such as the model's size, is read at every scrape. Other parts of the shim
+//! add their own metrics with [`Metrics::register`].
 
 mod bounds;
 mod engine;
@@ -25,15 +25,15 @@ pub use engine::EngineMetrics;
 pub use model::ModelMetrics;
 pub use requests::{InFlight, RequestMetrics};
 
-/// Of the text that [`Metrics::encode`] makes.
+/// The content type of [`Metrics::encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// Before every name.
+/// The prefix of all names.
 const PREFIX: &str = "dockershim";
-/// Upper ends of a duration's classes, in seconds: from an answer out of memory to a stop
-/// with a long grace period.
+/// The upper bounds of duration buckets, in seconds: from an answer from memory to a stop with a
+/// long grace period.
 const BUCKETS: [f64; 10] = [0.0005, 0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0];
 
-/// Everything that is counted.
+/// All metrics.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Mutex<Registry>,
@@ -44,7 +44,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Metrics of nothing yet.
+    /// Creates empty metrics.
     #[expect(
         clippy::new_without_default,
         reason = "a registry that somebody serves is no default value"
@@ -68,27 +68,27 @@ impl Metrics {
         metrics
     }
 
-    /// Adds a metric or a family under `name`, without the prefix and, for a counter,
-    /// without `_total`. The caller keeps a clone, which it counts with.
+    /// Adds a metric or family as `name`, without the prefix and, for a counter, without `_total`.
+    /// The caller keeps a clone to update.
     pub fn register(&self, name: &str, help: &str, metric: impl Metric) {
         self.registry.lock().register(name, help, metric);
     }
 
-    /// As [`Metrics::register`], for a duration in seconds; its name ends in `_seconds`.
+    /// Like [`Metrics::register`], for a duration in seconds; its name gets the suffix `_seconds`.
     pub fn register_seconds(&self, name: &str, help: &str, metric: impl Metric) {
         let mut registry = self.registry.lock();
         registry.register_with_unit(name, help, Unit::Seconds, metric);
     }
 
-    /// Adds what is read only when it is asked for.
+    /// Adds a collector that is read at every scrape.
     pub fn register_collector(&self, collector: impl Collector) {
         self.registry.lock().register_collector(Box::new(collector));
     }
 
-    /// Everything, in the text format of [`CONTENT_TYPE`].
+    /// Encodes everything in the format of [`CONTENT_TYPE`].
     ///
     /// # Errors
-    /// When a collector fails.
+    /// A collector failed.
     pub fn encode(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         text::encode(&mut text, &self.registry.lock())?;

@@ -1,4 +1,4 @@
-//! What the shim knows anyway, counted when it is asked for.
+//! Metrics read from the shim's state at every scrape.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -18,7 +18,7 @@ use crate::{
     model::Model,
 };
 
-/// The size of the model, whether the engine is there, and how logs and events keep up.
+/// The size of the model, the connection to the engine, and the progress of logs and events.
 #[derive(Debug)]
 pub struct ModelMetrics {
     engine: Arc<Engine>,
@@ -29,7 +29,7 @@ pub struct ModelMetrics {
 }
 
 impl ModelMetrics {
-    /// Of these.
+    /// Creates a collector for these parts.
     pub fn new(
         engine: Arc<Engine>,
         model: Arc<Model>,

@@ -1,4 +1,4 @@
-//! The requests of CRI clients, by verb and code.
+//! Metrics of CRI requests, by verb and code.
 
 use prometheus_client::metrics::{
     counter::Counter, family::Family, gauge::Gauge, histogram::Histogram,
@@ -11,7 +11,7 @@ use super::{Metrics, durations};
 type Verb = [(&'static str, &'static str); 1];
 type VerbAndCode = [(&'static str, &'static str); 2];
 
-/// What is counted of requests. A clone counts the same.
+/// The metrics of requests. Clones share the same counters.
 #[derive(Clone, Debug)]
 pub struct RequestMetrics {
     ended: Family<VerbAndCode, Counter>,
@@ -19,8 +19,8 @@ pub struct RequestMetrics {
     in_flight: Gauge,
 }
 
-/// A request that is being served. Dropped, it has ended: with the code that was noted
-/// last, or, with none noted, because its client went away.
+/// A request in progress. Dropping it records its end, with the last code noted, or as cancelled by
+/// the client if there was none.
 #[derive(Debug)]
 pub struct InFlight {
     metrics: RequestMetrics,
@@ -60,7 +60,7 @@ impl RequestMetrics {
         );
     }
 
-    /// A request for `verb` begins.
+    /// Records the start of a request for `verb`.
     pub fn begin(&self, verb: &'static str) -> InFlight {
         self.in_flight.inc();
         InFlight {
@@ -75,7 +75,7 @@ impl RequestMetrics {
 // === impl InFlight ===
 
 impl InFlight {
-    /// The answer's code has become known.
+    /// Records the response's code.
     pub fn note(&mut self, code: Code) {
         self.code = code;
     }
@@ -97,7 +97,7 @@ impl Drop for InFlight {
     }
 }
 
-/// A code as Kubernetes' own components write it in their metrics.
+/// A code's name in the metrics of Kubernetes components.
 fn name(code: Code) -> &'static str {
     match code {
         Code::Ok => "OK",

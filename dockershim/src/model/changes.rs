@@ -1,5 +1,5 @@
-//! The change feed: what happened to sandboxes and containers, in order, to any number of
-//! listeners. One that does not keep up is told so, and holds nobody up.
+//! The change feed: events of sandboxes and containers, in order, for any number of listeners. A
+//! listener that falls behind receives an error and does not block the others.
 
 use std::sync::{
     Arc,
@@ -13,25 +13,25 @@ use tokio::sync::broadcast;
 
 use super::{Container, Id, Sandbox, Snapshot};
 
-/// Changes that a listener may be behind.
+/// The number of changes that a listener may fall behind.
 const BACKLOG: usize = 1024;
 
-/// Something that happened to a sandbox or container.
+/// An event of a sandbox or container.
 #[derive(Debug, Clone)]
 pub struct Change {
-    /// What happened.
+    /// The kind of event.
     pub kind: Kind,
-    /// To which sandbox or container.
+    /// The sandbox's or container's id.
     pub id: Id,
-    /// When it was seen, as Unix time in nanoseconds.
+    /// When the change was seen, as Unix time in nanoseconds.
     pub seen_at: i64,
-    /// The sandbox that it is, or is in; as it last was, if it was removed.
+    /// The sandbox itself, or the container's sandbox; its last state if it was removed.
     pub sandbox: Option<Arc<Sandbox>>,
     /// The sandbox's containers after the change.
     pub containers: Vec<Arc<Container>>,
 }
 
-/// Who listens to changes.
+/// The change feed's sender and its counters.
 #[derive(Debug)]
 pub struct Changes {
     sender: broadcast::Sender<Arc<Change>>,
@@ -46,27 +46,27 @@ impl Changes {
         }
     }
 
-    /// The changes from now on.
+    /// Subscribes to changes from now on.
     pub fn listen(&self) -> broadcast::Receiver<Arc<Change>> {
         self.sender.subscribe()
     }
 
-    /// How many listen.
+    /// The number of listeners.
     pub fn listeners(&self) -> usize {
         self.sender.receiver_count()
     }
 
-    /// Counts changes that a listener did not read in time.
+    /// Counts changes that a listener missed because it fell behind.
     pub fn miss(&self, changes: u64) {
         self.missed.fetch_add(changes, Ordering::Relaxed);
     }
 
-    /// How many changes listeners did not read in time.
+    /// The number of changes that listeners missed because they fell behind.
     pub fn missed(&self) -> u64 {
         self.missed.load(Ordering::Relaxed)
     }
 
-    /// Tells what turns `before` into `after`.
+    /// Sends the events that lead from `before` to `after`.
     pub(super) fn tell(&self, id: &Id, before: &Snapshot, after: &Snapshot) {
         if self.listeners() == 0 {
             return;
@@ -83,7 +83,7 @@ impl Changes {
                 Some(sandbox) => after.containers_of(sandbox.id()).cloned().collect(),
                 None => Vec::new(),
             };
-            // Without a listener nobody misses it.
+            // Fails only if there is no listener.
             let _ = self.sender.send(Arc::new(Change {
                 kind,
                 id: Arc::clone(id),
@@ -95,13 +95,13 @@ impl Changes {
     }
 }
 
-/// Where something is in its life.
+/// A stage in a container's or sandbox's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     Missing,
     Created,
     Running,
-    /// Ended; whether it ever ran.
+    /// Ended; true if it ever ran.
     Ended(bool),
 }
 
@@ -129,7 +129,7 @@ impl Stage {
     }
 }
 
-/// What happened between two stages: what was not seen happened all the same.
+/// The events between two stages, including those of stages that were not observed.
 fn kinds(before: Stage, after: Stage) -> Vec<Kind> {
     use Kind::{
         ContainerCreatedEvent as Created, ContainerDeletedEvent as Deleted,
@@ -153,7 +153,7 @@ fn kinds(before: Stage, after: Stage) -> Vec<Kind> {
             }
         }
         Stage::Ended(_) if before <= Stage::Running => kinds.push(Stopped),
-        // Someone started it again, behind CRI's back.
+        // A user restarted it directly with the engine.
         Stage::Running if before > Stage::Running => kinds.push(Started),
         _ => {}
     }

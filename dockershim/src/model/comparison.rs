@@ -1,4 +1,4 @@
-//! Differences between the engine's own list and the model: events do get lost.
+//! Differences between the engine's list and the model, which occur when events are lost.
 
 use std::{
     collections::HashSet,
@@ -10,18 +10,18 @@ use cri_proto::runtime::v1::{ContainerState, PodSandboxState};
 
 use super::{Id, Record, Sandbox, Snapshot};
 
-/// A kind of difference between the model and what the engine has.
+/// A kind of difference between the model and the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Difference {
-    /// A container that the engine has and the model does not.
+    /// The engine has a container that the model does not.
     Unknown,
-    /// A container that the model has and the engine does not.
+    /// The model has a container that the engine does not.
     Gone,
-    /// Another state.
+    /// The states differ.
     State,
-    /// Another Docker name.
+    /// The Docker names differ.
     Name,
-    /// Another first process.
+    /// The first process has changed.
     Process,
 }
 
@@ -40,7 +40,7 @@ impl Difference {
         Self::Process,
     ];
 
-    /// The kind as a word, for metrics and logs.
+    /// The kind's name in metrics and logs.
     pub const fn kind(self) -> &'static str {
         match self {
             Self::Unknown => "unknown",
@@ -68,7 +68,7 @@ impl Differences {
     }
 }
 
-/// The differences between `snapshot` and what the engine has listed.
+/// The differences between `snapshot` and the engine's list.
 pub(super) fn differences(
     snapshot: &Snapshot,
     listed: &[ContainerSummary],
@@ -108,7 +108,7 @@ pub(super) fn differences(
 fn fits_sandbox(listed: Option<Listed>, known: &Sandbox) -> bool {
     let ready = known.status.state() == PodSandboxState::SandboxReady;
     match listed {
-        // A sandbox that runs may be not ready: its network may be another by now.
+        // A running sandbox may be not ready because it has lost its network.
         Some(Listed::RUNNING | Listed::PAUSED | Listed::RESTARTING) => ready || known.pid != 0,
         Some(Listed::CREATED | Listed::EXITED | Listed::DEAD) => !ready,
         _ => true,
@@ -120,7 +120,7 @@ fn fits_container(listed: Option<Listed>, known: ContainerState) -> bool {
         Some(Listed::RUNNING | Listed::PAUSED | Listed::RESTARTING) => {
             known == ContainerState::ContainerRunning
         }
-        // A container that the engine failed to start is listed as created, and has ended.
+        // A container that the engine failed to start is listed as created, but has exited.
         Some(Listed::CREATED) => known != ContainerState::ContainerRunning,
         Some(Listed::EXITED | Listed::DEAD) => known == ContainerState::ContainerExited,
         // The container is being removed, and an inspect may report either state.

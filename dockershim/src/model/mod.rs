@@ -1,11 +1,10 @@
-//! The live model: what the engine runs, as immutable records.
+//! The live model of the engine's containers, as immutable records.
 //!
-//! A reader takes a [`Snapshot`] and is never blocked by a writer nor by the engine.
-//! A writer is either [`sync`], which follows the engine's events, or a verb, which
-//! updates the record of what it changed before it returns. Both put what an inspect
-//! told under a [`Ticket`] that was drawn before the inspect began; a record never
-//! gives way to one with an older ticket, so a slow inspect can neither undo a later
-//! change nor bring back what was removed.
+//! A reader takes a [`Snapshot`] and is never blocked by a writer or by the engine. Writers are
+//! [`sync`], which follows the engine's events, and the CRI verbs, which update the record of what
+//! they changed before they return. Both store the result of an inspect under a [`Ticket`] drawn
+//! before the inspect began. A record is never replaced by one with an older ticket, so a slow
+//! inspect can neither undo a later change nor restore a removed container.
 
 mod changes;
 mod comparison;
@@ -32,7 +31,7 @@ pub use snapshot::{Id, LookupError, Snapshot};
 
 /// The reason of a container that the engine failed to start.
 pub(crate) const CANNOT_RUN: &str = "ContainerCannotRun";
-/// The reason of a container that has lost a process to the kernel's OOM killer.
+/// The reason of a container that lost a process to the kernel's OOM killer.
 pub(crate) const OOM_KILLED: &str = "OOMKilled";
 
 /// The live model of the engine's sandboxes and containers.
@@ -41,27 +40,27 @@ pub struct Model {
     current: ArcSwap<Snapshot>,
     writer: Mutex<Writer>,
     revision: watch::Sender<u64>,
-    /// Tells listeners what happens.
+    /// The change feed.
     pub changes: Changes,
-    /// What comparisons with the engine's own list found.
+    /// The differences found by comparisons with the engine's list.
     pub differences: Differences,
     synced: OnceLock<()>,
-    /// Whether the engine's list was seen since the last connect.
+    /// Whether the engine's list has been read since the last connect.
     in_step: watch::Sender<bool>,
 }
 
-/// What orders the writes. The clock is a counter; it has nothing to do with time.
+/// Orders the writes. `clock` is a logical clock, unrelated to time.
 #[derive(Debug, Default)]
 struct Writer {
     clock: u64,
-    /// Tickets that are still out: what they learn may arrive yet.
+    /// Tickets in use: their results may still arrive.
     open: BTreeSet<u64>,
-    /// For each id the ticket of the newest word on it, kept after a removal for as
-    /// long as an older ticket is out.
+    /// The ticket of the newest information on each id. Kept after a removal for as long as an
+    /// older ticket is in use.
     as_of: HashMap<Id, u64>,
 }
 
-/// The moment at which a look at the engine began.
+/// The time at which an inspect or list of the engine began.
 #[derive(Debug)]
 pub struct Ticket<'a> {
     model: &'a Model,
@@ -71,7 +70,7 @@ pub struct Ticket<'a> {
 // === impl Model ===
 
 impl Model {
-    /// An empty model that has not been synced.
+    /// Creates an empty model that has not been synced.
     #[expect(
         clippy::new_without_default,
         reason = "an unsynced model is no default value"
@@ -88,30 +87,30 @@ impl Model {
         }
     }
 
-    /// What is known now.
+    /// The current state.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         self.current.load_full()
     }
 
-    /// Whether the engine's containers were seen at least once since the start.
+    /// Whether the engine's containers have been read at least once since the start.
     pub fn synced(&self) -> bool {
         self.synced.get().is_some()
     }
 
     fn set_synced(&self) {
-        // A later resync changes nothing: the first is the one that counts.
+        // Only the first sync counts; later ones change nothing.
         let _ = self.synced.set(());
     }
 
-    /// Whether the engine's list was seen since the last connect: before, the model may be
-    /// what the engine was before it went away.
+    /// Whether the engine's list has been read since the last connect. Until then, the model may
+    /// show the engine's state from before the disconnect.
     pub fn in_step(&self) -> bool {
         *self.in_step.borrow()
     }
 
     /// Waits until [`Model::in_step`].
     pub async fn wait_in_step(&self) {
-        // The sender lives in `self`, so it cannot be gone.
+        // `self` owns the sender, so it cannot be dropped.
         let _ = self.in_step.subscribe().wait_for(|in_step| *in_step).await;
     }
 
@@ -119,7 +118,7 @@ impl Model {
         self.in_step.send_replace(in_step);
     }
 
-    /// Whether nothing is known of `id` that is newer than `ticket`.
+    /// Checks that the model has nothing about `id` that is newer than `ticket`.
     fn nothing_newer(&self, ticket: &Ticket<'_>, id: &str) -> bool {
         let writer = self.writer.lock();
         writer
@@ -128,7 +127,7 @@ impl Model {
             .is_none_or(|newest| *newest < ticket.began)
     }
 
-    /// Draws a ticket. To be drawn before the engine is asked.
+    /// Draws a ticket; must be called before the request to the engine.
     pub fn ticket(&self) -> Ticket<'_> {
         let mut writer = self.writer.lock();
         writer.clock += 1;
@@ -137,8 +136,9 @@ impl Model {
         Ticket { model: self, began }
     }
 
-    /// Puts what an inspect under `ticket` told of `id`; `None` when it does not exist.
-    /// Returns whether it was news: an older ticket than the record's changes nothing.
+    /// Stores the result of an inspect of `id` under `ticket`; `None` if the container does not
+    /// exist. Returns whether the result was accepted: one with a ticket older than the record's is
+    /// ignored.
     pub fn put(&self, ticket: &Ticket<'_>, id: &str, record: Option<Record>) -> bool {
         let mut writer = self.writer.lock();
         if writer
@@ -154,7 +154,7 @@ impl Model {
         true
     }
 
-    /// Like [`Model::put`], but only where nothing is known of `id` yet.
+    /// Like [`Model::put`], but only if nothing is known about `id` yet.
     pub fn put_if_absent(&self, ticket: &Ticket<'_>, id: &str, record: Record) -> bool {
         let known = self.writer.lock().as_of.contains_key(id);
         !known && self.put(ticket, id, Some(record))
@@ -165,8 +165,7 @@ impl Model {
         self.put(&self.ticket(), id, None);
     }
 
-    /// Changes what is known of a container, as of now: for a change that was made but
-    /// could not be looked at.
+    /// Changes a container's record, as of now; for changes whose result could not be inspected.
     pub fn amend_container(&self, id: &str, change: impl FnOnce(&mut Container)) {
         let ticket = self.ticket();
         if let Ok(container) = self.snapshot().container(id) {
@@ -180,14 +179,14 @@ impl Model {
     pub async fn wait_for(&self, mut condition: impl FnMut(&Snapshot) -> bool) {
         let mut revision = self.revision.subscribe();
         while !condition(&self.snapshot()) {
-            // The sender lives in `self`, so it cannot be gone.
+            // `self` owns the sender, so it cannot be dropped.
             if revision.changed().await.is_err() {
                 return;
             }
         }
     }
 
-    /// With the writer's lock held, which is what makes read-copy-update safe.
+    /// Read-copy-update; the caller must hold the writer's lock.
     fn write(&self, id: &Id, record: Option<Record>) {
         let current = self.current.load();
         if current.holds(id, record.as_ref()) {
@@ -197,9 +196,9 @@ impl Model {
         log_change(&current, id, record.as_ref());
         next.set(id, record);
         let next = Arc::new(next);
-        // Stored before it is told: who hears of a change finds it.
+        // Stored before listeners are told, so that they see the change in the snapshot.
         self.current.store(Arc::clone(&next));
-        // What there was before the first sync did not happen now.
+        // Containers found by the first sync are not new, so they cause no events.
         if self.synced() {
             self.changes.tell(id, &current, &next);
         }

@@ -1,4 +1,4 @@
-//! Records: what the engine told of one container, already in CRI's terms.
+//! Records of single containers, converted from the engine's answers to CRI's types.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -15,68 +15,68 @@ use crate::{
     sandbox,
 };
 
-/// What the engine told of one of our Docker containers.
+/// The engine's answer about one of the shim's Docker containers.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Record {
-    /// It is a sandbox.
+    /// A sandbox.
     Sandbox(Arc<Sandbox>),
-    /// It is a container in one.
+    /// A container in a sandbox.
     Container(Arc<Container>),
 }
 
 /// A sandbox.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sandbox {
-    /// As CRI has it.
+    /// The CRI status.
     pub status: PodSandboxStatus,
-    /// Its Docker name.
+    /// The Docker name.
     pub docker_name: String,
-    /// Its first process; 0 when it does not run.
+    /// The pid of the first process; 0 if not running.
     pub pid: i64,
     /// Whether it was ever started.
     pub started: bool,
-    /// Whether its network is CNI's: the engine gave it none.
+    /// Whether CNI provides the network, so that the engine gave it none.
     pub cni: bool,
-    /// The low-level runtime that its containers must share.
+    /// The low-level runtime, which its containers must also use.
     pub runtime: String,
-    /// The cgroup that it and its containers are in, as the engine names it; empty for the
-    /// engine's own.
+    /// The cgroup parent of the sandbox and its containers, in the engine's notation; empty for the
+    /// engine's default.
     pub cgroup_parent: String,
-    /// Known from the engine's list only, which says less than an inspect.
+    /// Read only from the engine's list, which has fewer fields than an inspect.
     pub provisional: bool,
 }
 
 /// A container in a sandbox.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Container {
-    /// As CRI has it, but for what depends on the images: `image` is what the
-    /// container was created from, `image_ref` is empty.
+    /// The CRI status, except for the fields that depend on the images: `image` is the image that
+    /// the container was created from, and `image_ref` is empty.
     pub status: ContainerStatus,
-    /// Its sandbox.
+    /// The sandbox's id.
     pub sandbox_id: String,
-    /// Its Docker name.
+    /// The Docker name.
     pub docker_name: String,
-    /// Its first process; 0 when it does not run.
+    /// The pid of the first process; 0 if not running.
     pub pid: i64,
-    /// The file that the engine logs to; empty when it has none, and before the start.
+    /// The engine's log file; empty if there is none, and before the start.
     pub engine_log: String,
-    /// Whether its log is in CRI's format, and not a link to the engine's.
+    /// Whether the log is in CRI's format, not a symlink to the engine's.
     pub cri_log: bool,
-    /// Files of its cgroup v2 that are to be written when it starts.
+    /// The cgroup v2 files to write at start.
     pub unified: BTreeMap<String, String>,
-    /// The images that it has mounted.
+    /// The image mounts.
     pub image_mounts: ImageMountsByPath,
-    /// Where the storage driver keeps what it writes; empty when the driver is no overlay
-    /// or the engine does not say.
+    /// The storage driver's directory of the writable layer; empty if the driver is not an overlay
+    /// or the engine does not report it.
     pub upper_dir: String,
-    /// Known from the engine's list only, which says less than an inspect.
+    /// Read only from the engine's list, which has fewer fields than an inspect.
     pub provisional: bool,
 }
 
 impl Record {
-    /// Reads an inspect of what `author` made; `None` when it is no pod's. Where the author
-    /// has not said what it is, its name does, but for those that are `known`: they may
-    /// have been renamed.
+    /// Converts an inspect of a container that `author` created; `None` if it does not belong to a
+    /// pod. Without a trusted name label, the metadata comes from the Docker name, or from `known`
+    /// if it has the container, as that may have been renamed.
     pub fn from_inspect(
         inspect: ContainerInspectResponse,
         author: Author<'_>,
@@ -99,8 +99,8 @@ impl Record {
         }
     }
 
-    /// Reads a line of the engine's list, which does not tell who made what; `None` when it
-    /// is no pod's.
+    /// Converts an entry of the engine's list, which does not show who created the container;
+    /// `None` if it does not belong to a pod.
     pub fn from_summary(summary: ContainerSummary) -> Option<Self> {
         match kind(summary.labels.as_ref()?)? {
             labels::TYPE_SANDBOX => sandbox::convert::from_summary(summary)
@@ -120,7 +120,7 @@ fn kind(labels: &HashMap<String, String>) -> Option<&'static str> {
 }
 
 impl Sandbox {
-    /// Whether there is a process to stop: also of one that is not ready.
+    /// Whether there is a process to stop, even if the sandbox is not ready.
     pub fn runs(&self) -> bool {
         self.pid != 0 || self.status.state() == PodSandboxState::SandboxReady
     }

@@ -1,4 +1,4 @@
-//! Looks at single containers and puts what they are into the model.
+//! Inspects single containers and stores the results in the model.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -20,12 +20,12 @@ use crate::{
     oom_kills::OomKills,
 };
 
-/// Inspects in flight at most.
+/// The number of concurrent inspects.
 const CONCURRENCY: usize = 16;
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_secs(30);
 
-/// Looks at the engine's containers for the model.
+/// Inspects the engine's containers for the model.
 #[derive(Debug)]
 pub struct Looker {
     engine: Arc<Engine>,
@@ -33,13 +33,13 @@ pub struct Looker {
     logs: Arc<Logs>,
     images: Arc<Images>,
     image_mounts: Arc<ImageMounts>,
-    /// What the engine may have lost of its containers' ends.
+    /// Detects OOM kills that the engine may have missed.
     pub(super) oom_kills: OomKills,
-    /// How many looks there are at each id now.
+    /// The number of inspects in progress for each id.
     looks: Mutex<HashMap<Id, usize>>,
 }
 
-/// What an inspect told, before it is in the model.
+/// The result of an inspect that is not in the model yet.
 #[derive(Debug)]
 pub(super) struct Looked<'a> {
     ticket: Ticket<'a>,
@@ -47,7 +47,7 @@ pub(super) struct Looked<'a> {
     _look: Look<'a>,
 }
 
-/// A look at an id; it ends when this is dropped.
+/// An inspect in progress; it ends when this is dropped.
 #[derive(Debug)]
 struct Look<'a> {
     looker: &'a Looker,
@@ -67,7 +67,8 @@ impl Drop for Look<'_> {
 }
 
 impl Looker {
-    /// Looks at `engine` for `model`, and keeps `logs` going by what it sees.
+    /// Creates a looker that inspects `engine`'s containers for `model`, and starts and ends their
+    /// `logs`.
     pub fn new(
         engine: Arc<Engine>,
         model: Arc<Model>,
@@ -87,7 +88,7 @@ impl Looker {
         }
     }
 
-    /// Whether somebody looks at `id` now: what is found is not in the model yet.
+    /// Whether an inspect of `id` is in progress, whose result is not in the model yet.
     pub(super) fn is_looking_at(&self, id: &str) -> bool {
         self.looks.lock().contains_key(id)
     }
@@ -98,18 +99,18 @@ impl Looker {
         Look { looker: self, id }
     }
 
-    /// Inspects `id` and puts what it is, or that it is gone, into the model. The end of a
-    /// container is put there when its log is complete.
+    /// Inspects `id` and stores the result, or the removal, in the model. A container's exit is
+    /// stored only after its log is complete.
     ///
     /// # Errors
-    /// Any [`Cause`](crate::engine::Cause) but `NotFound`, which is an answer.
+    /// Any [`Cause`](crate::engine::Cause) but `NotFound`, which is a valid answer.
     pub async fn refresh(&self, id: &str) -> Result<(), EngineError> {
         let looked = self.inspect(id).await?;
         self.settle(id, looked).await;
         Ok(())
     }
 
-    /// The first half of [`Looker::refresh`], which asks the engine.
+    /// The first half of [`Looker::refresh`]: the request to the engine.
     ///
     /// # Errors
     /// As [`Looker::refresh`].
@@ -136,14 +137,14 @@ impl Looker {
         })
     }
 
-    /// The keys of the labels of the image with this full id; `None` when it cannot be asked.
+    /// The label keys of the image with this full id; `None` if it cannot be inspected.
     async fn label_keys(&self, image: &str) -> Option<Vec<String>> {
         let known = self.images.learn(&self.engine, image).await.ok()?;
         Some(known.label_keys.to_vec())
     }
 
-    /// The second half of [`Looker::refresh`]: may wait for a log, and asks the engine
-    /// nothing, so that nobody else should wait for it.
+    /// The second half of [`Looker::refresh`]. It makes no request to the engine, but may wait for
+    /// a log to complete, so callers should not hold a permit meanwhile.
     pub(super) async fn settle(&self, id: &str, looked: Looked<'_>) {
         let Looked {
             ticket,
@@ -163,8 +164,8 @@ impl Looker {
             self.logs.finish(container).await;
         }
         self.model.put(&ticket, id, Some(record));
-        // Something newer may be known by now, and be all that was looked at since: the log
-        // goes by that.
+        // The model may have newer information by now, and its inspect may have been the last one,
+        // so use the model's state for the log.
         let snapshot = self.model.snapshot();
         match snapshot.container(id) {
             Ok(container) => match container.status.state() {
@@ -177,9 +178,10 @@ impl Looker {
         }
     }
 
-    /// Removes what is remembered of containers that are no more.
+    /// Removes the saved state of containers that are gone.
     pub(super) async fn tidy(&self) {
-        // As it is when each is looked at: what is new by then has its checkpoint already.
+        // Looks each id up in the current snapshot, so that a container created meanwhile keeps its
+        // checkpoint.
         let model = Arc::clone(&self.model);
         self.logs
             .retain(move |id| model.snapshot().contains(id))
@@ -198,7 +200,7 @@ impl Looker {
         self.forget(id, container);
     }
 
-    /// Records that `id` was not there any more when `ticket` was drawn.
+    /// Records that `id` no longer existed when `ticket` was drawn.
     pub(super) fn removed_as_of(&self, ticket: &Ticket<'_>, id: &str) {
         let container = self.model.snapshot().container(id).ok();
         if self.model.put(ticket, id, None) {
@@ -206,7 +208,7 @@ impl Looker {
         }
     }
 
-    /// Lets go of what is kept of `id`, which was `container` if it was one.
+    /// Drops the state kept for `id`, and unmounts the images of `container` if it had any.
     fn forget(&self, id: &str, container: Option<Arc<Container>>) {
         self.logs.forget(id);
         if container.is_some_and(|container| !container.image_mounts.is_empty()) {
@@ -216,32 +218,31 @@ impl Looker {
     }
 }
 
-/// Where ids are handed in to be looked at soon. Several wishes for one id while it
-/// waits, or is being looked at, make one more look; an inspect that hangs holds up
-/// its own id alone.
+/// Queues ids for an inspect. Several requests for one id while it is queued or being inspected
+/// cause one more inspect; an inspect that hangs delays only its own id.
 #[derive(Debug, Clone)]
 pub struct Refresher {
     wishes: mpsc::UnboundedSender<Id>,
 }
 
 impl Refresher {
-    /// Starts the task that does the work; it ends with `stop`.
+    /// Starts the worker task, which runs until `stop`.
     pub fn start(looker: Arc<Looker>, stop: CancellationToken) -> Self {
         let (wishes, inbox) = mpsc::unbounded_channel();
         tokio::spawn(stop.run_until_cancelled_owned(work(looker, inbox)));
         Self { wishes }
     }
 
-    /// Wishes for a look at `id`.
+    /// Requests an inspect of `id`.
     pub fn wish(&self, id: Id) {
-        // The task ends only with the process; a wish after that is of no use.
+        // The task ends only at shutdown, when a request has no effect.
         let _ = self.wishes.send(id);
     }
 }
 
 async fn work(looker: Arc<Looker>, mut inbox: mpsc::UnboundedReceiver<Id>) {
     let permits = Arc::new(Semaphore::new(CONCURRENCY));
-    // True: wished for again since the look began.
+    // True if another request arrived since the inspect began.
     let mut busy: HashMap<Id, bool> = HashMap::new();
     let mut failures: HashMap<Id, u32> = HashMap::new();
     let mut looks = JoinSet::new();
@@ -275,7 +276,7 @@ async fn work(looker: Arc<Looker>, mut inbox: mpsc::UnboundedReceiver<Id>) {
                 }
             }
             Some(done) = looks.join_next() => {
-                // A look that panicked leaves its id busy: it is a bug, and was logged.
+                // An inspect that panicked, which is a bug and has been logged, leaves its id busy.
                 let Ok((id, result)) = done else { continue };
                 let again = busy.remove(&id).unwrap_or_default();
                 let delay = match result {

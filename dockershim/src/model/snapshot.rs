@@ -1,4 +1,4 @@
-//! One state of the model, immutable once it is published.
+//! An immutable state of the model.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,21 +12,21 @@ use crate::Error;
 /// A Docker container id: 64 hexadecimal digits.
 pub type Id = Arc<str>;
 
-/// All sandboxes and containers at one moment. Cloning copies pointers.
+/// All sandboxes and containers at one point in time. Cloning copies only pointers.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
     sandboxes: BTreeMap<Id, Arc<Sandbox>>,
     containers: BTreeMap<Id, Arc<Container>>,
-    /// Sandbox id, container id.
+    /// Pairs of sandbox id and container id.
     by_sandbox: BTreeSet<(Id, Id)>,
 }
 
-/// Why an id led to nothing.
+/// Why an id lookup failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LookupError {
-    /// Nothing has it.
+    /// Nothing has this id.
     Missing,
-    /// It is short, and more than one id begins with it.
+    /// More than one id starts with this prefix.
     Ambiguous,
 }
 
@@ -51,7 +51,7 @@ impl Snapshot {
             .filter_map(|(_, id)| self.containers.get(id))
     }
 
-    /// The sandbox with this id, or the only one whose id begins with it.
+    /// The sandbox with this id, or the only one whose id starts with it.
     ///
     /// # Errors
     /// See [`LookupError`].
@@ -59,7 +59,7 @@ impl Snapshot {
         find(&self.sandboxes, id).cloned()
     }
 
-    /// The container with this id, or the only one whose id begins with it.
+    /// The container with this id, or the only one whose id starts with it.
     ///
     /// # Errors
     /// See [`LookupError`].
@@ -67,17 +67,17 @@ impl Snapshot {
         find(&self.containers, id).cloned()
     }
 
-    /// Every full id.
+    /// All full ids.
     pub fn ids(&self) -> impl Iterator<Item = &Id> {
         self.sandboxes.keys().chain(self.containers.keys())
     }
 
-    /// Whether there is a record with this full id.
+    /// Checks whether there is a record with this full id.
     pub fn contains(&self, id: &str) -> bool {
         self.sandboxes.contains_key(id) || self.containers.contains_key(id)
     }
 
-    /// Whether the record of `id` is `record` already.
+    /// Checks whether the record of `id` already equals `record`.
     pub(super) fn holds(&self, id: &str, record: Option<&Record>) -> bool {
         match record {
             Some(Record::Sandbox(new)) => self.sandboxes.get(id).is_some_and(|old| old == new),
@@ -125,7 +125,7 @@ fn find<'a, T>(map: &'a BTreeMap<Id, T>, id: &str) -> Result<&'a T, LookupError>
 }
 
 impl LookupError {
-    /// The error for a request that named `id`.
+    /// The error for a request for `id`.
     pub fn of(self, kind: &'static str, id: &str) -> Error {
         let id = id.to_owned();
         match self {

@@ -1,5 +1,5 @@
-//! Keeps the model equal to what the engine has: connects, follows its events, looks at
-//! everything again after each connect, and compares with the engine's own list in rounds.
+//! Keeps the model in sync with the engine: connects, follows the engine's events, inspects every
+//! container again after each connect, and periodically compares the model with the engine's list.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -30,22 +30,22 @@ use crate::{
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const LAST_BACKOFF: Duration = Duration::from_secs(5);
-/// How often a quiet engine is asked whether it is still there.
+/// How often an idle connection to the engine is checked.
 const HEARTBEAT: Duration = Duration::from_secs(10);
-/// Calls in flight at most while everything is looked at.
+/// The number of concurrent calls during a full resync.
 const CONCURRENCY: usize = 8;
-/// How long a sync waits for looks that hang, whose records stay what they are, and the first sync
-/// for removals.
+/// How long a sync waits for slow inspects, whose records stay provisional or stale, and the first
+/// sync for removals.
 const SYNC_PATIENCE: Duration = Duration::from_secs(5);
-/// The time from one comparison with the engine's list to the next.
+/// The interval between comparisons with the engine's list.
 const ROUND: Duration = Duration::from_secs(30);
-/// The time from a connect to the first comparison: earlier requests may take effect late.
+/// The delay of the first comparison after a connect, as earlier requests may take effect late.
 const FIRST_ROUND: Duration = Duration::from_secs(10);
-/// How long an event that explains a difference may be under way.
+/// How long to wait for an event that may explain a difference.
 const EVENT_LAG: Duration = Duration::from_secs(2);
 
-/// What changes a container's record. `exec_*` and `health_status` do not, and would
-/// make an inspect out of every probe.
+/// The events that change a container's record. `exec_*` and `health_status` do not, and would
+/// cause an inspect for every probe.
 const CONTAINER_EVENTS: &[&str] = &[
     "create", "start", "restart", "die", "oom", "pause", "unpause", "rename", "update", "destroy",
 ];
@@ -54,23 +54,23 @@ const IMAGE_EVENTS: &[&str] = &["pull", "load", "import", "tag", "untag", "delet
 /// Keeps the model in sync with the engine.
 #[derive(Debug)]
 pub struct Sync {
-    /// The engine that is followed.
+    /// The engine.
     pub engine: Arc<Engine>,
-    /// The model that is kept equal to it.
+    /// The model to keep in sync.
     pub model: Arc<Model>,
-    /// The images, listed again when they changed.
+    /// The images, listed again when they change.
     pub images: Arc<Images>,
-    /// What inspects single containers.
+    /// Inspects single containers.
     pub looker: Arc<Looker>,
     /// The queue of containers to inspect.
     pub refresher: Refresher,
-    /// The pod network, which knows the sandboxes that lack theirs.
+    /// The CNI plugins, which know the sandboxes without a network.
     pub cni: Option<Arc<Cni>>,
-    /// What knows whether processes are still those of their containers.
+    /// Checks whether pids still belong to their containers.
     pub processes: Arc<Processes>,
-    /// The settings that containers' cgroups are to hold.
+    /// The cgroup settings to write.
     pub cgroup_settings: Arc<CgroupSettings>,
-    /// What is being made now.
+    /// The names of containers that are being created.
     pub names: Arc<Names>,
 }
 
@@ -86,7 +86,7 @@ enum Disconnect {
 }
 
 impl Sync {
-    /// Runs until `stop`, connecting anew with back-off whenever the connection ends.
+    /// Runs until `stop`; reconnects with back-off when the connection ends.
     pub async fn run(self, stop: CancellationToken) {
         let mut backoff = FIRST_BACKOFF;
         let work = async {
@@ -113,7 +113,7 @@ impl Sync {
         stop.run_until_cancelled(work).await;
     }
 
-    /// One connection: from connect to the first failure.
+    /// Follows one connection until its first failure.
     async fn follow_engine(&self) -> Result<Infallible, Disconnect> {
         let connection = self.engine.connect().await?;
         let (major, minor) = connection.api;
@@ -124,8 +124,7 @@ impl Sync {
             cgroup_driver = connection.info.cgroup_driver.as_str_name(),
             "connected to the engine"
         );
-        // Events since the engine's own now: nothing is lost between this line and the
-        // moment at which the engine begins to send.
+        // Events since the engine's current time, so that none are lost before the stream begins.
         let events = self.engine.events(subscription(connection.info.time))?;
         tokio::select! {
             end = self.follow(events) => end,
@@ -176,8 +175,8 @@ impl Sync {
         }
     }
 
-    /// Looks at everything once, then compares in rounds: only a failure of the former ends
-    /// the connection. Events and health checks tell that the engine is gone.
+    /// Inspects all containers once, then compares periodically. Only a failure of the initial
+    /// resync ends the connection; events and health checks detect that the engine is gone.
     async fn stay_equal(&self) -> Result<Infallible, Disconnect> {
         self.images.wish_refresh();
         self.resync().await?;
@@ -203,7 +202,7 @@ impl Sync {
         }
     }
 
-    /// Looks at everything once.
+    /// Inspects every container once.
     async fn resync(&self) -> Result<(), EngineError> {
         let ticket = self.model.ticket();
         let listed = self.engine.list_containers(labels::TYPE).await?;
@@ -213,7 +212,7 @@ impl Sync {
                 continue;
             };
             ids.insert(id.as_str().into());
-            // Until its inspect has answered, what the list says has to do.
+            // The list's summary serves until the inspect completes.
             if let Some(record) = Record::from_summary(summary) {
                 self.model.put_if_absent(&ticket, &id, record);
             }
@@ -257,9 +256,9 @@ impl Sync {
         Ok(())
     }
 
-    /// Compares the model with the engine's list and looks again at what differs, unless something
-    /// newer is heard while an event may be under way. `doubted` are processes that the engine has
-    /// confirmed although they cannot be found. Returns the list.
+    /// Compares the model with the engine's list and inspects the containers that differ, unless
+    /// newer information arrives within [`EVENT_LAG`]. `doubted` holds the processes that the
+    /// engine has confirmed although they cannot be found. Returns the list.
     ///
     /// # Errors
     /// Any [`Cause`].
@@ -307,7 +306,8 @@ impl Sync {
         Ok(listed)
     }
 
-    /// What is said to run, but has a first process that is gone: it may have been restarted.
+    /// Containers and sandboxes recorded as running whose first process is gone; they may have been
+    /// restarted.
     async fn lost_processes(&self) -> Vec<(Id, i64)> {
         let (processes, snapshot) = (Arc::clone(&self.processes), self.model.snapshot());
         let lost = tokio::task::spawn_blocking(move || {
@@ -330,8 +330,9 @@ impl Sync {
         lost.await.unwrap_or_default()
     }
 
-    /// Removes what the engine failed to remove, and what it made when nobody waited any more:
-    /// requests from before a crash, the engine's or the shim's, may take effect after it.
+    /// Removes sandboxes that the engine failed to remove, and those created after their request
+    /// was given up: requests from before a crash of the engine or the shim may take effect after
+    /// it.
     async fn remove_left_overs(&self) {
         self.remove_never_started().await;
         self.remove_failed().await;
@@ -342,16 +343,16 @@ impl Sync {
         self.cgroup_settings.write_missing(&snapshot).await;
     }
 
-    /// Removes containers that were made to read an image's files.
+    /// Removes containers that were created only to read an image's files.
     async fn remove_scratch(&self) {
         if let Err(error) = self.engine.remove_scratch().await {
             tracing::warn!(%error, "a container that was never started is left over");
         }
     }
 
-    /// A sandbox that was created but never started, or not attached to its network, was
-    /// being made when the shim last ended; nobody knows its id. To be called before any
-    /// verb may make one.
+    /// Removes sandboxes that were never started, or not attached to their network. They were being
+    /// created when the shim last stopped, and no client knows their ids. Must be called before any
+    /// verb can create a sandbox.
     async fn remove_half_made(&self) {
         let snapshot = self.model.snapshot();
         let half_made = snapshot
@@ -360,7 +361,7 @@ impl Sync {
         self.remove_sandboxes(half_made).await;
     }
 
-    /// Sandboxes that were created and not started, but for those that are being made.
+    /// Removes sandboxes that were never started, except those that are being created.
     async fn remove_never_started(&self) {
         let snapshot = self.model.snapshot();
         let is_being_made = |sandbox: &Sandbox| {
@@ -374,7 +375,8 @@ impl Sync {
         self.remove_sandboxes(never_started).await;
     }
 
-    /// What failed while it was made, and could not be removed then, whether it runs or not.
+    /// Removes sandboxes and containers whose creation failed and that could not be removed then,
+    /// running or not.
     async fn remove_failed(&self) {
         for id in self.names.take_failed() {
             match self.engine.remove_container(&id, true).await {
@@ -390,7 +392,7 @@ impl Sync {
     async fn remove_sandboxes<'a>(&self, sandboxes: impl Iterator<Item = &'a Arc<Sandbox>>) {
         let removals = futures::stream::iter(sandboxes);
         let remove = async |sandbox: &Arc<Sandbox>| {
-            // What was begun of its network is detached once it is gone.
+            // CNI detaches a partly attached network once the sandbox is gone.
             match self
                 .engine
                 .remove_container(sandbox.id(), sandbox.started)
@@ -413,7 +415,7 @@ impl Sync {
         removals.for_each_concurrent(CONCURRENCY, remove).await;
     }
 
-    /// Whether a sandbox runs without a network, and nothing in it.
+    /// Whether a sandbox runs without a network and has no containers.
     fn is_half_attached(&self, sandbox: &Sandbox) -> bool {
         let lacks = self
             .cni

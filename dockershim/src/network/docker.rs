@@ -1,4 +1,5 @@
-//! The engine's own bridge: it gives the sandbox its address and publishes host ports.
+//! Networking by the engine's own bridge, which assigns the sandbox's address and publishes host
+//! ports.
 
 use std::collections::HashMap;
 
@@ -13,13 +14,13 @@ use crate::Error;
 const HOST: &str = "host";
 /// The engine's default network, a bridge on Linux.
 const DEFAULT: &str = "default";
-/// What the engine takes for "no search domains"; an empty list means the host's.
+/// The engine's value for "no search domains"; an empty list means the host's.
 const NO_SEARCH: &str = ".";
 
-/// Puts the sandbox's network into what the engine is asked to create.
+/// Sets the sandbox's network in the engine's create request.
 ///
 /// # Errors
-/// `InvalidArgument` naming the port mapping that cannot be.
+/// `InvalidArgument` naming the invalid port mapping.
 pub fn apply(
     mode: NamespaceMode,
     hostname: String,
@@ -32,7 +33,7 @@ pub fn apply(
         apply_dns(dns, host);
     }
     if mode == NamespaceMode::Node {
-        // The node's host name and all its ports come with its network.
+        // With the host network, the sandbox has the node's hostname and all its ports.
         host.network_mode = Some(HOST.into());
         return Ok(());
     }
@@ -41,7 +42,7 @@ pub fn apply(
     publish(ports, body, host)
 }
 
-/// Puts name servers into it; nothing, when there is nothing to say.
+/// Sets the DNS configuration; leaves the engine's default if it is empty.
 pub(super) fn apply_dns(dns: DnsConfig, host: &mut HostConfig) {
     if dns.servers.is_empty() && dns.searches.is_empty() && dns.options.is_empty() {
         return;
@@ -82,8 +83,8 @@ fn publish(
     Ok(())
 }
 
-/// The sandbox's addresses, IPv4 first. None on the host's network: they are the
-/// node's, and the kubelet knows those.
+/// The sandbox's addresses, IPv4 first. Empty with the host network: the addresses are the node's,
+/// which the kubelet knows.
 pub fn status(mode: NamespaceMode, settings: Option<NetworkSettings>) -> PodSandboxNetworkStatus {
     if mode == NamespaceMode::Node {
         return PodSandboxNetworkStatus::default();

@@ -1,5 +1,5 @@
-//! Hairpins on the engine's own bridge: a pod that reaches itself through an address of a
-//! service needs its packets back on the port that they came from.
+//! Hairpin mode on the engine's own bridge. When a pod reaches itself through a Service address,
+//! the bridge must send its packets back to the port that they came from.
 
 use std::{
     fmt, fs, io,
@@ -14,26 +14,26 @@ use std::{
 
 use crate::process::{ProcessError, Processes};
 
-/// The node's network devices, where the shim is in the node's network namespace.
+/// The network devices of the shim's network namespace, which must be the engine's.
 const DEVICES: &str = "/sys/class/net";
-/// A sandbox's own, below the `/proc/<pid>` of its process.
+/// A sandbox's network devices, below the `/proc/<pid>` of its process.
 const DEVICES_INSIDE: &str = "root/sys/class/net";
 const LOOPBACK: &str = "lo";
-/// Flag of a device that takes packets for others (`netdevice(7)`).
+/// The promiscuous flag of a device (`netdevice(7)`).
 const PROMISCUOUS: u32 = 0x100;
 
-/// How a pod's packets to itself come back: the flag `--hairpin-mode`.
+/// How a pod's packets to itself are returned: the flag `--hairpin-mode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HairpinMode {
-    /// Each sandbox's port of the bridge sends back what came from it.
+    /// The sandbox's bridge port sends packets back to where they came from.
     HairpinVeth,
-    /// The bridge takes all packets, and with them those.
+    /// The bridge is promiscuous, so it also accepts these packets.
     PromiscuousBridge,
-    /// They do not, unless the engine sees to it.
+    /// Not set up by the shim.
     None,
 }
 
-/// Sets up hairpins.
+/// Sets up hairpin mode.
 #[derive(Debug)]
 pub struct Hairpin {
     mode: HairpinMode,
@@ -41,10 +41,10 @@ pub struct Hairpin {
     warned: AtomicBool,
 }
 
-/// Why a sandbox has no hairpin.
+/// Why hairpin mode could not be set up.
 #[derive(Debug, thiserror::Error)]
 enum HairpinError {
-    /// The namespace that the shim is in has another end for none of its devices.
+    /// No device in the shim's network namespace is a peer of the sandbox's devices.
     #[error(
         "no bridge's port here leads to the sandbox: the shim must be in the engine's network \
          namespace, with its /sys"
@@ -84,7 +84,7 @@ impl fmt::Display for HairpinMode {
 }
 
 impl Hairpin {
-    /// By `mode`.
+    /// Creates the setup for `mode`.
     pub fn new(mode: HairpinMode, processes: Arc<Processes>) -> Self {
         Self {
             mode,
@@ -93,8 +93,8 @@ impl Hairpin {
         }
     }
 
-    /// Sets the hairpin of a sandbox whose first process is `pid`. A sandbox without one is
-    /// better than none: what hinders costs a warning, once.
+    /// Sets up hairpin mode for a sandbox whose first process is `pid`. The sandbox can run without
+    /// it, so a failure is only logged as a warning, once.
     pub async fn set(&self, sandbox_id: &str, pid: i64) {
         let mode = self.mode;
         if mode == HairpinMode::None {
@@ -143,7 +143,7 @@ fn promiscuous_bridge(inside: &Path, here: &Path) -> Result<(), HairpinError> {
     write(&path, &format!("{:#x}", flags | PROMISCUOUS))
 }
 
-/// The bridge's port whose other end is in the sandbox: each names the other's index.
+/// The bridge port whose peer is in the sandbox: each device has the other's index in `iflink`.
 fn port(inside: &Path, here: &Path) -> Result<PathBuf, HairpinError> {
     let ends = devices(inside)?;
     let ends = ends.iter().filter(|device| !device.ends_with(LOOPBACK));
@@ -164,7 +164,7 @@ fn devices(directory: &Path) -> Result<Vec<PathBuf>, HairpinError> {
     Ok(entries.flatten().map(|entry| entry.path()).collect())
 }
 
-/// The index of a device, and of its other end.
+/// The index of a device and of its peer.
 fn indexes(device: &Path) -> Option<(u32, u32)> {
     let number = |name| read(&device.join(name)).ok()?.parse().ok();
     Some((number("ifindex")?, number("iflink")?))
@@ -203,7 +203,7 @@ mod tests {
         let (inside, here) = (dir.path().join("inside"), dir.path().join("here"));
         device(&inside, "lo", 1, 1);
         device(&inside, "eth0", 2, 7);
-        // Another sandbox's device has the same index on its side.
+        // A device of another sandbox whose peer has the same index.
         let other = device(&here, "veth5", 5, 2);
         let own = device(&here, "veth7", 7, 2);
         device(&here, "lo", 1, 1);

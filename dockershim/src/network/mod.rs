@@ -1,4 +1,4 @@
-//! The network of a sandbox.
+//! Sandbox networking.
 
 pub mod cni;
 pub mod docker;

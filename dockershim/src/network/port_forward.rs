@@ -1,5 +1,5 @@
-//! Connections to a sandbox's loopback: a socket that is made inside its network
-//! namespace stays there, whichever thread then uses it.
+//! Connections to a sandbox's loopback interface. A socket created in the sandbox's network
+//! namespace remains in it, whichever thread uses it.
 
 use std::{
     fmt, io,
@@ -22,12 +22,12 @@ use tokio::{
 
 use crate::{Error, process::Processes};
 
-/// What a listener on the sandbox's own loopback gets to take a connection.
+/// The connect timeout.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// What is carried at once towards the client.
+/// The buffer size towards the client.
 const BUFFER: usize = 128 * 1024;
 
-/// Nobody took the connection.
+/// Nothing accepted the connection.
 #[derive(Debug)]
 struct Refused {
     port: u16,
@@ -47,11 +47,11 @@ impl fmt::Display for Refused {
     }
 }
 
-/// Connects to a port of the loopback that process `pid` of the sandbox has.
+/// Connects to a port on the loopback interface of the sandbox's process `pid`.
 ///
 /// # Errors
-/// `FailedPrecondition` when nobody listens, or the sandbox has no such process here; `File` when
-/// the namespace cannot be entered.
+/// `FailedPrecondition` if nothing listens, or the sandbox has no such process on this machine;
+/// `File` if the namespace cannot be entered.
 pub async fn connect(
     processes: &Arc<Processes>,
     sandbox_id: &str,
@@ -71,8 +71,8 @@ pub async fn connect(
         .network_namespace()
         .map_err(failed("open the sandbox's network namespace"))?;
     let (answer, answered) = oneshot::channel();
-    // A thread of its own, as the namespace is the thread's; it makes two sockets and ends,
-    // and nothing else ever runs on it.
+    // In its own thread, as the namespace is a property of the thread. The thread only creates two
+    // sockets and exits.
     std::thread::Builder::new()
         .name("port-forward".into())
         .spawn(move || drop(answer.send(sockets_inside(&namespace))))
@@ -100,7 +100,7 @@ async fn reach(socket: io::Result<OwnedFd>, ip: IpAddr, port: u16) -> io::Result
     connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
-/// An IPv4 and an IPv6 socket, either of which the kernel may not have.
+/// An IPv4 and an IPv6 socket; the kernel may not support one of them.
 type Sockets = (io::Result<OwnedFd>, io::Result<OwnedFd>);
 
 fn sockets_inside(namespace: &OwnedFd) -> io::Result<Sockets> {
@@ -110,10 +110,10 @@ fn sockets_inside(namespace: &OwnedFd) -> io::Result<Sockets> {
     Ok((make(AddressFamily::INET), make(AddressFamily::INET6)))
 }
 
-/// Carries bytes both ways until both directions have ended, or the client has left.
+/// Copies data in both directions until both have ended, or the client disconnects.
 ///
 /// # Errors
-/// The connection into the sandbox broke.
+/// The connection to the sandbox failed.
 pub async fn carry(socket: TcpStream, connection: Connection) -> io::Result<()> {
     let Connection {
         mut reader,
@@ -123,11 +123,11 @@ pub async fn carry(socket: TcpStream, connection: Connection) -> io::Result<()> 
     let _ = socket.set_nodelay(true);
     let (from_pod, mut to_pod) = socket.into_split();
     let mut from_pod = BufReader::with_capacity(BUFFER, from_pod);
-    // The reader goes with it: what the client sends to a pod that takes no more is dropped.
+    // Owns the reader, so what the client sends after the pod stops reading is dropped.
     let inward = async move {
         loop {
             let bytes = reader.fill_buf().await.map_err(Broken::Client)?;
-            // A pod that takes no more may still have something to say.
+            // A pod that no longer reads may still write.
             let Ok(length) = to_pod.write(bytes).await else {
                 return Ok(to_pod);
             };
@@ -162,7 +162,7 @@ pub async fn carry(socket: TcpStream, connection: Connection) -> io::Result<()> 
     }
 }
 
-/// Whose side of a forwarded connection broke.
+/// The side of a forwarded connection that failed.
 enum Broken {
     Client(io::Error),
     Pod(io::Error),

@@ -1,26 +1,26 @@
-//! Ports of the node that a sandbox asks for.
+//! Host ports of a sandbox.
 
 use cri_proto::runtime::v1::{PortMapping, Protocol};
 
 use crate::Error;
 
-/// A port of the node that leads to a port of the sandbox.
+/// A host port that is mapped to a port of the sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PublishedPort<'a> {
     /// The sandbox's port.
     pub container_port: u16,
-    /// The node's port.
+    /// The host port.
     pub host_port: u16,
     /// `tcp`, `udp` or `sctp`.
     pub protocol: &'static str,
-    /// The node's address; empty for all.
+    /// The host address; empty for all.
     pub host_ip: &'a str,
 }
 
-/// Those of the port mappings that name a port of the node.
+/// The port mappings that have a host port.
 ///
 /// # Errors
-/// `InvalidArgument` naming the port mapping that cannot be.
+/// `InvalidArgument` naming the invalid port mapping.
 pub fn published(mappings: &[PortMapping]) -> Result<Vec<PublishedPort<'_>>, Error> {
     let mut published = Vec::new();
     for (index, mapping) in mappings.iter().enumerate() {

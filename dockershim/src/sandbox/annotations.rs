@@ -1,16 +1,16 @@
-//! The pod's annotations as those of the OCI specification, which configure runtimes such as
-//! gVisor and Kata Containers.
+//! Passes the pod's annotations on as OCI annotations, which configure runtimes such as gVisor and
+//! Kata Containers.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::engine::Connection;
 
-/// The prefix of annotations that crun obeys in each container, whoever has written them.
+/// The prefix of annotations that crun honours in every container, whoever set them.
 const CRUN: &str = "run.oci.";
 
-/// The engine's `Annotations` for the sandbox and the containers of a pod with these annotations,
-/// if the pod asks for a runtime by name and the engine takes annotations (API 1.43). The node
-/// alone configures the runtime that is everybody's.
+/// The engine's `Annotations` for the sandbox and the containers of a pod with these annotations.
+/// `None` unless the pod names a runtime handler and the engine supports annotations (API 1.43).
+/// The default runtime is configured only by the node.
 pub fn annotations(
     engine: &Connection,
     handler: &str,

@@ -1,4 +1,4 @@
-//! The pod's cgroup as the engine wants it named.
+//! The pod's cgroup parent in the engine's notation.
 
 use cri_proto::runtime::v1::CgroupDriver;
 
@@ -6,12 +6,12 @@ use crate::Error;
 
 const SLICE: &str = ".slice";
 
-/// The engine's `CgroupParent` for CRI's `cgroup_parent`: under cgroupfs the path as it
-/// is, under systemd the name of the last slice, which implies those above it.
+/// The engine's `CgroupParent` for CRI's `cgroup_parent`: the unchanged path with the cgroupfs
+/// driver; with the systemd driver, the name of the last slice, which implies those above it.
 ///
 /// # Errors
-/// `InvalidArgument` when the engine's driver is systemd and the path ends in no slice:
-/// the kubelet runs with another driver than the engine then.
+/// `InvalidArgument` if the engine's driver is systemd and the path does not end in a slice, which
+/// means that the kubelet and the engine use different cgroup drivers.
 pub fn cgroup_parent(driver: CgroupDriver, parent: &str) -> Result<Option<String>, Error> {
     let last = parent
         .trim_end_matches('/')

@@ -1,4 +1,4 @@
-//! The engine's sandboxes in CRI's terms.
+//! Conversion of the engine's sandboxes to CRI's types.
 
 use bollard::models::{
     ContainerInspectResponse, ContainerState, ContainerSummary, ContainerSummaryStateEnum,
@@ -17,8 +17,8 @@ use crate::{
     security::namespace_options,
 };
 
-/// A sandbox out of an inspect of what `author` made; `None` when its name is no sandbox's.
-/// One that is `known` stays what it is, whatever name somebody gives it.
+/// Converts an inspect of a sandbox that `author` created; `None` if its name is not a sandbox's. A
+/// `known` sandbox keeps its metadata even if a user renames it.
 pub fn from_inspect(
     inspect: ContainerInspectResponse,
     author: Author<'_>,
@@ -63,7 +63,7 @@ pub fn from_inspect(
     })
 }
 
-/// A sandbox out of the engine's list; `None` when its name is no sandbox's.
+/// Converts an entry of the engine's list; `None` if its name is not a sandbox's.
 pub fn from_summary(summary: ContainerSummary) -> Option<Sandbox> {
     let docker_name = summary.names?.into_iter().next()?;
     let metadata = naming::parse_sandbox_name(&docker_name)?;
@@ -95,12 +95,12 @@ pub fn from_summary(summary: ContainerSummary) -> Option<Sandbox> {
     })
 }
 
-/// Whether a sandbox that runs has ended before: it has lost its namespaces, and with them its
-/// network, which its containers are in.
+/// Whether a running sandbox has exited before. Its namespaces were lost then, including the
+/// network namespace that its containers share.
 fn was_started_again(state: &ContainerState) -> bool {
     let started = nanoseconds(state.started_at.as_deref());
     let ended = nanoseconds(state.finished_at.as_deref());
-    // The end of one that runs is never later, but in an engine's mistake.
+    // A running sandbox with an end after its start comes from an engine bug.
     ended.is_some() && ended <= started
 }
 
@@ -112,7 +112,7 @@ fn ready_state(ready: bool) -> PodSandboxState {
     }
 }
 
-/// The line of a list for a sandbox.
+/// A sandbox's entry in `ListPodSandbox`.
 pub fn list_item(sandbox: &Sandbox) -> PodSandbox {
     let status = &sandbox.status;
     PodSandbox {
@@ -138,7 +138,7 @@ mod tests {
             (at(1), ZERO.to_owned(), false),
             (at(3), at(2), true),
             (at(2), at(2), true),
-            // It never ended; the engine thought so for a while.
+            // It never exited; the engine wrongly recorded an exit.
             (at(1), at(2), false),
         ] {
             let state = ContainerState {

@@ -5,7 +5,7 @@ use cri_proto::runtime::v1::{ListPodSandboxRequest, ListPodSandboxResponse, PodS
 use super::convert::list_item;
 use crate::{Error, Shim, labels, model::Sandbox};
 
-/// The sandboxes in memory that pass the filter.
+/// The sandboxes in the model that match the filter.
 ///
 /// # Errors
 /// `Unavailable` before the first sync.

@@ -4,10 +4,10 @@ use cri_proto::runtime::v1::{PodSandboxState, PodSandboxStats, PodSandboxStatsFi
 
 use crate::{Error, Shim, labels, model::Sandbox, stats};
 
-/// What each sandbox that is ready and passes the filter uses. Others use nothing.
+/// The usage of each ready sandbox that matches the filter.
 ///
 /// # Errors
-/// `Unavailable` before the first sync, `DeadlineExceeded` when the kernel does not answer.
+/// `Unavailable` before the first sync, `DeadlineExceeded` if the kernel does not answer.
 pub async fn list(
     shim: &Shim,
     filter: Option<PodSandboxStatsFilter>,

@@ -1,5 +1,4 @@
-//! `ListPodSandboxMetrics`, and `StreamPodSandboxMetrics`, which sends the same list in
-//! parts.
+//! `ListPodSandboxMetrics`, and `StreamPodSandboxMetrics`, which sends the same list in parts.
 
 use std::time::Duration;
 
@@ -7,13 +6,13 @@ use cri_proto::runtime::v1::{PodSandboxMetrics, PodSandboxState};
 
 use crate::{Error, Shim, stats};
 
-/// A scrape waits this long at most for what was never measured, as of new containers.
+/// How long a scrape waits for the first measurement of new containers.
 const FIRST_MEASUREMENT: Duration = Duration::from_millis(300);
 
-/// The metrics of each sandbox that is ready.
+/// The metrics of each ready sandbox.
 ///
 /// # Errors
-/// `Unavailable` before the first sync, `DeadlineExceeded` when the kernel does not answer.
+/// `Unavailable` before the first sync, `DeadlineExceeded` if the kernel does not answer.
 pub async fn list(shim: &Shim) -> Result<Vec<PodSandboxMetrics>, Error> {
     shim.require_sync()?;
     let layers = &shim.stats.layers;

@@ -1,4 +1,4 @@
-//! Sandboxes: one file per CRI verb.
+//! Sandbox verbs, one file per CRI verb.
 
 mod annotations;
 mod cgroup_parent;

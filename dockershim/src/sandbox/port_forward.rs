@@ -1,4 +1,4 @@
-//! `PortForward`: prepares to forward ports of a sandbox, and carries each connection.
+//! `PortForward`: prepares port forwarding to a sandbox, and forwards each connection.
 
 use cri_proto::runtime::v1::{PodSandboxState, PortForwardRequest, PortForwardResponse};
 use cri_streaming::Connection;
@@ -6,11 +6,11 @@ use cri_streaming::Connection;
 use super::status::find;
 use crate::{Error, Shim, Streaming, model::Sandbox, network::port_forward};
 
-/// Returns the URL at which a client forwards ports of the sandbox.
+/// Returns the URL for port forwarding to the sandbox.
 ///
 /// # Errors
-/// `InvalidArgument`; `NotFound`; `FailedPrecondition` when the sandbox is not ready;
-/// `ResourceExhausted` when too many URLs were not used.
+/// `InvalidArgument`; `NotFound`; `FailedPrecondition` if the sandbox is not ready;
+/// `ResourceExhausted` if too many URLs are unused.
 pub async fn port_forward(
     shim: &Shim,
     streaming: &Streaming,
@@ -46,11 +46,11 @@ fn require_ready(sandbox: &Sandbox) -> Result<(), Error> {
     )))
 }
 
-/// Carries a connection to a port of the sandbox's loopback until both directions have
+/// Forwards a connection to a port on the sandbox's loopback interface until both directions have
 /// ended.
 ///
 /// # Errors
-/// The sandbox is not ready any more, nobody listens, or the connection broke.
+/// The sandbox is no longer ready, nothing listens on the port, or the connection failed.
 pub async fn run(
     shim: &Shim,
     sandbox_id: &str,

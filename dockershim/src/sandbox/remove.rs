@@ -11,11 +11,11 @@ use crate::{
     model::LookupError,
 };
 
-/// Removes the sandbox and what is left of its containers, stopping what runs. One that
-/// is not there is removed.
+/// Removes the sandbox and its remaining containers, and stops those that are running. Succeeds if
+/// the sandbox does not exist.
 ///
 /// # Errors
-/// What the engine or a network plugin said; `Unavailable` while the engine is away.
+/// The error of the engine or a CNI plugin; `Unavailable` while the engine is away.
 pub async fn remove(
     shim: &Arc<Shim>,
     request: RemovePodSandboxRequest,

@@ -23,25 +23,25 @@ use crate::{
     security,
 };
 
-/// What the plugins of a network are told, by capability.
+/// Arguments for the CNI plugins, by capability.
 type Arguments = serde_json::Map<String, serde_json::Value>;
 
-/// The score of a sandbox: the last that the kernel should kill in its pod.
+/// The sandbox's `oom_score_adj`, so that it is the last process of its pod to be OOM-killed.
 const OOM_SCORE_ADJ: i64 = -998;
-/// Shares of a sandbox: as few as there are.
+/// The sandbox's CPU shares, the minimum.
 const CPU_SHARES: i64 = 2;
-/// The engine's default runtime, as cri-dockerd has it in runtime classes.
+/// The handler name of the engine's default runtime in runtime classes, as in cri-dockerd.
 const DEFAULT_HANDLER: &str = "docker";
 const SHIM_PREFIX: &str = "io.containerd.";
-/// The longest host name that Linux takes.
+/// The maximum length of a Linux hostname.
 const MAX_HOSTNAME: usize = 64;
 
-/// Makes and starts a sandbox; on any failure nothing of it is left.
+/// Creates and starts a sandbox; removes it again on failure.
 ///
 /// # Errors
-/// `InvalidArgument` or `Unsupported` naming the field, `AlreadyExists` when a sandbox
-/// of this name runs, `FailedPrecondition` while there is no pod network, or what the
-/// engine or a network plugin said.
+/// `InvalidArgument` or `Unsupported` naming the field, `AlreadyExists` if a sandbox with this name
+/// is running, `FailedPrecondition` while there is no pod network, or the error of the engine or a
+/// CNI plugin.
 pub async fn run(
     shim: &Arc<Shim>,
     request: RunPodSandboxRequest,
@@ -68,7 +68,7 @@ pub async fn run(
     if let Err(Error::Engine(error)) = &started
         && error.is_not_found()
     {
-        // Somebody has pruned the images, and that was not seen yet.
+        // The image was pruned, and the image list does not reflect that yet.
         shim.images.refresh(&shim.engine).await?;
         take_image(shim, &mut new).await?;
         started = create_and_start(shim, new.clone()).await;
@@ -92,14 +92,14 @@ pub async fn run(
     Ok(RunPodSandboxResponse { pod_sandbox_id })
 }
 
-/// Has the sandbox made from the pause image, which is loaded or pulled if it is missing.
+/// Sets the pause image, which is loaded or pulled if it is missing.
 async fn take_image(shim: &Arc<Shim>, new: &mut NewContainer) -> Result<(), Error> {
     new.body.image = Some(pause::ensure(shim).await?);
     Ok(())
 }
 
-/// Who attaches a sandbox with this configuration to its network, and with which arguments
-/// by capability; `None` when that is for the engine, or the network is the node's.
+/// The CNI plugins and their arguments by capability for a sandbox with this configuration; `None`
+/// if the engine provides the network, or the pod uses the host network.
 async fn plan_network<'a>(
     shim: &'a Shim,
     config: &PodSandboxConfig,
@@ -180,8 +180,8 @@ fn create_body(
         labels::to_docker(labels::TYPE_SANDBOX, &config.labels, &config.annotations);
     docker_labels.insert(labels::RUNTIME_HANDLER.into(), runtime_handler.into());
     let network = network_mode(&config);
-    // `linux.overhead` and `linux.resources` tell a runtime that makes a virtual machine
-    // of the pod how big to make it; they limit nothing.
+    // `linux.overhead` and `linux.resources` size the virtual machine of VM-based runtimes; they
+    // are not limits.
     let linux = config.linux.unwrap_or_default();
     let context = linux.security_context.unwrap_or_default();
     let mut body = ContainerCreateBody {
@@ -198,7 +198,7 @@ fn create_body(
             name: Some(RestartPolicyNameEnum::NO),
             maximum_retry_count: None,
         }),
-        // The pause program writes nothing.
+        // The pause program writes no output.
         log_config: Some(HostConfigLogConfig {
             typ: Some("none".into()),
             config: None,
@@ -226,7 +226,7 @@ fn runtime(handler: &str, engine: &Connection) -> Result<Option<String>, Error> 
     if handler.is_empty() || handler == DEFAULT_HANDLER {
         return Ok(None);
     }
-    // containerd's shims are found by their names, which the engine does not list.
+    // The engine does not list containerd shims, which are found by name.
     let is_shim = handler.starts_with(SHIM_PREFIX);
     if is_shim || engine.info.runtimes.iter().any(|name| name == handler) {
         return Ok(Some(handler.to_owned()));

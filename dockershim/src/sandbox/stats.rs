@@ -5,11 +5,11 @@ use cri_proto::runtime::v1::{PodSandboxStatsRequest, PodSandboxStatsResponse};
 use super::status::find;
 use crate::{Error, Shim, stats};
 
-/// What one sandbox and its containers use; one that is not ready uses nothing.
+/// The usage of one sandbox and its containers; zero if it is not ready.
 ///
 /// # Errors
-/// `NotFound` when there is none, `Unavailable` before the first sync, `DeadlineExceeded`
-/// when the kernel does not answer.
+/// `NotFound` if there is no such sandbox, `Unavailable` before the first sync, `DeadlineExceeded`
+/// if the kernel does not answer.
 pub async fn stats(
     shim: &Shim,
     request: PodSandboxStatsRequest,

@@ -11,10 +11,10 @@ use crate::{
     network::cni::{Cni, NetNs},
 };
 
-/// The sandbox in memory.
+/// Answers from the model.
 ///
 /// # Errors
-/// `NotFound` when there is none, `Unavailable` before the first sync.
+/// `NotFound` if there is no such sandbox, `Unavailable` before the first sync.
 pub async fn status(
     shim: &Shim,
     request: PodSandboxStatusRequest,
@@ -43,7 +43,7 @@ pub async fn status(
     })
 }
 
-/// The status of a sandbox, with the addresses that it has now.
+/// The sandbox's status, with its current addresses.
 pub fn current(cni: Option<&Cni>, sandbox: &Sandbox) -> PodSandboxStatus {
     let mut status = sandbox.status.clone();
     if let Some(cni) = cni
@@ -54,10 +54,10 @@ pub fn current(cni: Option<&Cni>, sandbox: &Sandbox) -> PodSandboxStatus {
     status
 }
 
-/// The sandbox with this id or unique prefix, fully known.
+/// Finds the sandbox with this id or unique prefix; inspects it if its record is provisional.
 ///
 /// # Errors
-/// `NotFound` when there is none, `Unavailable` before the first sync.
+/// `NotFound` if there is no such sandbox, `Unavailable` before the first sync.
 pub async fn find(shim: &Shim, id: &str) -> Result<Arc<Sandbox>, Error> {
     shim.require_sync()?;
     let look = || {

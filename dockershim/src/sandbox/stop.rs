@@ -12,19 +12,19 @@ use crate::{
     network::cni::{NetNs, Pod},
 };
 
-/// What a container gets when its sandbox is stopped under it; a client that cares
-/// stops the containers first.
+/// The grace period of containers that are still running when their sandbox is stopped. Clients
+/// that need more stop the containers first.
 const CONTAINER_GRACE: Duration = Duration::from_secs(2);
-/// The pause program ends at once.
+/// The grace period of the pause program, which exits at once.
 const SANDBOX_GRACE: Duration = Duration::from_secs(2);
-/// Containers stopped at the same time.
+/// The number of containers stopped concurrently.
 const CONCURRENCY: usize = 8;
 
-/// Stops every container of the sandbox, detaches it from its network, then stops itself. One that is not there, or
-/// does not run, is stopped.
+/// Stops the sandbox's containers, detaches the sandbox from its network, and stops it. Succeeds if
+/// the sandbox does not exist or is not running.
 ///
 /// # Errors
-/// What the engine or a network plugin said; `Unavailable` while the engine is away.
+/// The error of the engine or a CNI plugin; `Unavailable` while the engine is away.
 pub async fn stop(
     shim: &Arc<Shim>,
     request: StopPodSandboxRequest,
@@ -32,7 +32,7 @@ pub async fn stop(
     match shim.model.snapshot().sandbox(&request.pod_sandbox_id) {
         Ok(sandbox) => stop_whole(shim, &sandbox).await?,
         Err(LookupError::Missing) => {
-            // Someone else removed it; its network may be there yet.
+            // Another client removed the sandbox, but its network may still exist.
             if let Some(cni) = &shim.cni {
                 cni.detach_known(&request.pod_sandbox_id, None).await?;
             }
@@ -42,7 +42,7 @@ pub async fn stop(
     Ok(StopPodSandboxResponse {})
 }
 
-/// Stops the containers of `sandbox`, detaches it from its network, and stops itself.
+/// Stops the containers of `sandbox`, detaches it from its network, and stops it.
 pub(super) async fn stop_whole(shim: &Shim, sandbox: &Sandbox) -> Result<(), Error> {
     let running: Vec<String> = shim
         .model
@@ -57,7 +57,8 @@ pub(super) async fn stop_whole(shim: &Shim, sandbox: &Sandbox) -> Result<(), Err
             stop_running(shim, &id, CONTAINER_GRACE).await
         })
         .await?;
-    // While its namespace is still there, and what is in it can be taken out.
+    // Before the sandbox stops, while the plugins can still remove its interfaces from the network
+    // namespace.
     if let Some(cni) = shim.cni.as_ref().filter(|_| sandbox.cni) {
         let netns = NetNs::of(&shim.processes, sandbox).await.ok();
         cni.detach(&Pod::of(sandbox), netns).await?;

@@ -7,11 +7,11 @@ use cri_proto::runtime::v1::{
 use super::status::find;
 use crate::{Error, Shim};
 
-/// Takes note of a pod's new size. There is nothing to do for it: the pod's cgroup is the
-/// kubelet's, and there is no virtual machine around the pod that had to grow.
+/// Accepts a pod's new size and does nothing: the kubelet manages the pod's cgroup, and there is no
+/// virtual machine to resize.
 ///
 /// # Errors
-/// `NotFound`; `FailedPrecondition` when the sandbox is not ready.
+/// `NotFound`; `FailedPrecondition` if the sandbox is not ready.
 pub async fn update_resources(
     shim: &Shim,
     request: UpdatePodSandboxResourcesRequest,

@@ -6,8 +6,8 @@ use crate::Error;
 
 const LOCALHOST_PREFIX: &str = "localhost/";
 
-/// The option for a profile; `None` leaves the engine's default, which is CRI's
-/// `RuntimeDefault`. `legacy` is the string that `profile` took the place of.
+/// The option for a profile; `None` keeps the engine's default, which is CRI's `RuntimeDefault`.
+/// `legacy` is the deprecated string that `profile` replaces.
 ///
 /// # Errors
 /// `InvalidArgument` for a local profile without a name.

@@ -1,4 +1,4 @@
-//! Capabilities as the engine has them.
+//! Capabilities in the engine's terms.
 
 use bollard::models::HostConfig;
 use cri_proto::runtime::v1::Capability;
@@ -9,10 +9,10 @@ use crate::{Error, engine::Connection};
 const FIELD: &str = "config.linux.security_context.capabilities";
 const ALL: &str = "ALL";
 const PREFIX: &str = "CAP_";
-/// The engine knows `PERFMON` and what came with and after it since Docker 23.
+/// The bit of `PERFMON`, the first of the capabilities that the engine knows only since Docker 23.
 const FIRST_UNKNOWN_TO_OLD: u32 = 38;
 
-/// By the number of their bit, as `capabilities(7)` and the kernel's headers have them.
+/// Capability names by bit number, as in `capabilities(7)` and the kernel's headers.
 const NAMES: [&str; 41] = [
     "CHOWN",
     "DAC_OVERRIDE",
@@ -57,9 +57,9 @@ const NAMES: [&str; 41] = [
     "CHECKPOINT_RESTORE",
 ];
 
-/// Puts adds and drops into what the engine is asked to create. `ALL` comes before single
-/// names, and drops after adds. Adding `ALL` adds what is [`available`]: the engine cannot
-/// give what it lacks, and would fail the start.
+/// Sets the capabilities in the engine's create request. `ALL` is applied before single names, and
+/// drops after adds. Adding `ALL` adds only what is [`available`]: the engine cannot grant
+/// capabilities that it lacks, and would fail the start.
 ///
 /// # Errors
 /// `InvalidArgument` for an unknown name, `Unsupported` for ambient capabilities.
@@ -110,7 +110,8 @@ pub fn apply(
     Ok(())
 }
 
-/// What an engine can give, a bit each: what it has itself, and knows by name.
+/// The capabilities that an engine can grant, as a bit set: those that it has itself and knows by
+/// name.
 pub fn available(engine: &Connection) -> u64 {
     let known = if engine.serves(1, 42) {
         u64::MAX
@@ -130,7 +131,7 @@ fn normal(name: &str) -> Option<&'static str> {
         .copied()
 }
 
-/// The capabilities that a process has, a bit each.
+/// A process's effective capabilities, as a bit set.
 pub(crate) fn effective(pid: Pid) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).ok()?;
     let set = status

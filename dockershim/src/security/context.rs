@@ -1,4 +1,4 @@
-//! A security context as a whole.
+//! Security contexts.
 
 use bollard::models::{ContainerCreateBody, HostConfig};
 use cri_proto::runtime::v1::{
@@ -11,8 +11,8 @@ use crate::Error;
 const FIELD: &str = "linux.security_context";
 const NO_NEW_PRIVILEGES: &str = "no-new-privileges";
 
-/// Puts a sandbox's security context into what the engine is asked to create. The
-/// sandbox runs the pause program alone, under the engine's default profiles.
+/// Sets a sandbox's security context in the engine's create request. The sandbox runs only the
+/// pause program, with the engine's default profiles.
 ///
 /// # Errors
 /// `InvalidArgument` or `Unsupported`, naming the field.
@@ -21,8 +21,8 @@ pub fn apply_to_sandbox(
     body: &mut ContainerCreateBody,
     host: &mut HostConfig,
 ) -> Result<(), Error> {
-    // The image's own user otherwise. It has no files that put a user into groups, so that
-    // both policies for supplemental groups are the same.
+    // Without a user, the image's. The image has no group file, so both supplemental groups
+    // policies have the same result.
     body.user = user(context.run_as_user, context.run_as_group)?;
     let groups = context.supplemental_groups.iter().map(i64::to_string);
     host.group_add = Some(groups.collect());
@@ -33,18 +33,18 @@ pub fn apply_to_sandbox(
     namespaces::of_sandbox(&context.namespace_options.unwrap_or_default(), host)
 }
 
-/// What a container's security context refers to.
+/// The objects that a container's security context refers to.
 pub struct Surroundings<'a> {
-    /// The full id of its sandbox.
+    /// The sandbox's full id.
     pub sandbox: &'a str,
-    /// The full id of the container that `namespace_options.target_id` names.
+    /// The full id of the container in `namespace_options.target_id`.
     pub target: Option<&'a str>,
-    /// The capabilities that the engine can give, a bit each.
+    /// The capabilities that the engine can grant, as a bit set.
     pub capabilities: u64,
 }
 
-/// Puts a container's security context into what the engine is asked to create, but for
-/// who it runs as, which is [`Identity`](super::Identity)'s.
+/// Sets a container's security context in the engine's create request, except for its user, which
+/// is handled by [`Identity`](super::Identity).
 ///
 /// # Errors
 /// `InvalidArgument` or `Unsupported`, naming the field.
@@ -59,7 +59,7 @@ pub async fn apply_to_container(
         capabilities: available,
     } = around;
     let Some(context) = context else {
-        // Nothing said: the engine's defaults, in the sandbox's namespaces.
+        // Without a context: the engine's defaults, in the sandbox's namespaces.
         return namespaces::of_container(&NamespaceOption::default(), sandbox, target, host);
     };
     if !context.seccomp_profile_path.is_empty() && context.seccomp.is_none() {
@@ -77,8 +77,8 @@ pub async fn apply_to_container(
         context.apparmor.as_ref(),
         &context.apparmor_profile,
     )?);
-    // CRI has a privileged container run without a profile; newer engines apply one that
-    // is given all the same.
+    // CRI specifies that privileged containers run without a seccomp profile, but newer engines
+    // apply one if it is set.
     let profile = context.seccomp.as_ref().filter(|_| !context.privileged);
     options.extend(seccomp::option(profile).await?);
     if context.no_new_privs {
@@ -86,7 +86,7 @@ pub async fn apply_to_container(
     }
     host.security_opt = Some(options);
     if !context.privileged {
-        // Exactly what is asked: none means unmasked, as a pod's `procMount` may want.
+        // Exactly what was requested: an empty list means unmasked, as for a pod's `procMount`.
         host.masked_paths = Some(context.masked_paths);
         host.readonly_paths = Some(context.readonly_paths);
     }

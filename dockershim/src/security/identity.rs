@@ -1,6 +1,6 @@
-//! Who a container runs as. It is worked out here, from the image's own files, and given
-//! to the engine by number: the engine alone knows no Strict groups, and does not tell
-//! what it made of a name.
+//! The user and groups that a container runs as. They are resolved here, from the image's files,
+//! and passed to the engine as numbers: the engine does not support the Strict policy for
+//! supplemental groups, and does not report how it resolved a name.
 
 use cri_proto::runtime::v1::{
     ContainerUser, LinuxContainerSecurityContext, LinuxContainerUser, SupplementalGroupsPolicy,
@@ -14,7 +14,7 @@ use crate::{
 
 const FIELD: &str = "config.linux.security_context";
 
-/// A user, a group and more groups, by number.
+/// A uid, a gid and supplemental groups.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     uid: i64,
@@ -23,8 +23,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Whether what [`Identity::resolve`] finds depends on the accounts of the image: on a name,
-    /// on the primary group of a user without another, or on the groups that are merged.
+    /// Whether [`Identity::resolve`] needs the image's accounts: for a name, for the primary group
+    /// of a user without an explicit group, or for merged groups.
     pub fn needs_accounts(context: &LinuxContainerSecurityContext, image_user: &str) -> bool {
         let (image_user, image_group) = split(image_user);
         let is_number = |text: &str| text.parse::<i64>().is_ok();
@@ -38,8 +38,8 @@ impl Identity {
         !(by_number && group_by_number && strict)
     }
 
-    /// Of a container with `context`, made of an image that is configured with
-    /// `image_user` (`user[:group]`, or nothing) and has `accounts`.
+    /// Resolves the identity of a container with `context`, whose image has the configured user
+    /// `image_user` (`user[:group]`, or empty) and `accounts`.
     ///
     /// # Errors
     /// `InvalidArgument` naming the field.
@@ -99,17 +99,17 @@ impl Identity {
         Ok(Self { uid, gid, groups })
     }
 
-    /// As the engine takes a user.
+    /// The user in the engine's notation.
     pub fn user(&self) -> String {
         format!("{}:{}", self.uid, self.gid)
     }
 
-    /// As the engine takes further groups.
+    /// The supplemental groups in the engine's notation.
     pub fn groups(&self) -> Vec<String> {
         self.groups.iter().map(i64::to_string).collect()
     }
 
-    /// As CRI reports it.
+    /// The user as CRI reports it.
     pub fn status(self) -> ContainerUser {
         ContainerUser {
             linux: Some(LinuxContainerUser {
@@ -121,7 +121,7 @@ impl Identity {
     }
 }
 
-/// `user[:group]`; no group where it is empty.
+/// Splits `user[:group]`; an empty group is `None`.
 fn split(image_user: &str) -> (&str, Option<&str>) {
     match image_user.split_once(':') {
         Some((user, group)) => (user, Some(group).filter(|group| !group.is_empty())),
@@ -129,9 +129,9 @@ fn split(image_user: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// A user that is given by name or number, or not at all: the number, and the account, which
-/// is the one of that name where several have the number. A number is never a name: the
-/// kubelet takes it for the uid when it checks `runAsNonRoot`.
+/// Resolves a name or a number, or root if empty, to the uid and the account; for a name, the
+/// account is that name's even if several share the uid. A number is never treated as a name,
+/// because the kubelet treats it as the uid when it checks `runAsNonRoot`.
 fn user<'a>(
     text: &str,
     field: &str,

@@ -1,4 +1,4 @@
-//! CRI's security contexts in the engine's terms.
+//! Conversion of CRI's security contexts to the engine's options.
 
 mod apparmor;
 mod capabilities;

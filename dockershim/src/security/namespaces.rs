@@ -1,4 +1,4 @@
-//! Namespaces: which a sandbox or container has of its own, and which it shares.
+//! The namespaces of sandboxes and containers: private or shared.
 
 use bollard::models::HostConfig;
 use cri_proto::runtime::v1::{NamespaceMode, NamespaceOption, UserNamespace};
@@ -8,8 +8,8 @@ use crate::Error;
 const FIELD: &str = "linux.security_context.namespace_options";
 const HOST: &str = "host";
 
-/// The sandbox's namespaces. Its IPC namespace can be shared by its containers, and
-/// its UTS namespace is the node's where its network is.
+/// Sets a sandbox's namespaces. Its containers can share its IPC namespace, and it has the host's
+/// UTS namespace if it has the host's network.
 ///
 /// # Errors
 /// `InvalidArgument` or `Unsupported`, naming the option.
@@ -37,8 +37,8 @@ pub fn of_sandbox(options: &NamespaceOption, host: &mut HostConfig) -> Result<()
     Ok(())
 }
 
-/// A container's namespaces: network and IPC are its sandbox's, PID as it asks.
-/// `target` is the full id of the container that `target_id` names.
+/// Sets a container's namespaces: its sandbox's network and IPC, and the requested PID namespace.
+/// `target` is the full id of the container in `target_id`.
 ///
 /// # Errors
 /// `InvalidArgument` or `Unsupported`, naming the option.
@@ -89,7 +89,7 @@ fn check(options: &NamespaceOption) -> Result<(), Error> {
     }
 }
 
-/// What a running sandbox or container has, out of its engine configuration.
+/// The namespaces of an existing sandbox or container, from its engine configuration.
 pub fn namespace_options(host: &HostConfig) -> NamespaceOption {
     let mode = |text: &Option<String>, own| match text.as_deref() {
         Some(HOST) => NamespaceMode::Node,

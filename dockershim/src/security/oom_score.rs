@@ -1,8 +1,8 @@
-//! `oom_score_adj` on a host whose engine may not lower it.
+//! `oom_score_adj` with an engine that may not lower it.
 //!
-//! Without CAP_SYS_RESOURCE a process cannot set a score below its own, and the engine
-//! then fails the start of every container that asks for it, which is each sandbox
-//! (-998). Such a score is raised to the engine's own, with one warning.
+//! Without CAP_SYS_RESOURCE, a process cannot set a score below its own. The engine then fails the
+//! start of every container with a lower score, which includes every sandbox (-998). Such a score
+//! is raised to the engine's own, with one warning.
 
 use std::{fs, str::FromStr};
 
@@ -12,28 +12,28 @@ use rustix::process::Pid;
 use super::capabilities;
 use crate::engine::{Connection, EngineError};
 
-/// Bit of CAP_SYS_RESOURCE in a capability set (`capabilities(7)`).
+/// The bit of CAP_SYS_RESOURCE in a capability set (`capabilities(7)`).
 pub(crate) const CAP_SYS_RESOURCE: u64 = 1 << 24;
-/// The engine's own score where it is unknown: what a process has that nobody adjusted.
+/// The assumed score of the engine if it is unknown: the default of a process.
 const UNADJUSTED: i64 = 0;
 
-/// When scores are clamped: the flag `--clamp-oom-score-adj`.
+/// When scores are raised: the flag `--clamp-oom-score-adj`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Clamp {
-    /// When the engine lacks the capability.
+    /// If the engine lacks the capability.
     #[default]
     Auto,
-    /// To what the engine may set without the capability.
+    /// Always, to the score that the engine may set without the capability.
     Always,
     /// Never.
     Never,
 }
 
-/// What the engine may set.
+/// Decides which scores the engine may set.
 #[derive(Debug)]
 pub struct OomScorePolicy {
     clamp: Clamp,
-    /// The lowest score that can be set, once it is known that there is one.
+    /// The lowest score that can be set, once a limit is known.
     floor: Mutex<Option<i64>>,
 }
 
@@ -51,7 +51,7 @@ impl FromStr for Clamp {
 }
 
 impl OomScorePolicy {
-    /// A policy that knows nothing of the engine yet.
+    /// Creates a policy that knows nothing about the engine yet.
     pub fn new(clamp: Clamp) -> Self {
         Self {
             clamp,
@@ -59,7 +59,7 @@ impl OomScorePolicy {
         }
     }
 
-    /// The score to ask the engine for in place of `wanted`.
+    /// The score to request from the engine instead of `wanted`.
     pub fn fit(&self, wanted: i64, engine: &Connection) -> i64 {
         if wanted >= 0 || self.clamp == Clamp::Never {
             return wanted;
@@ -76,8 +76,8 @@ impl OomScorePolicy {
         floor.map_or(wanted, |floor| wanted.max(floor))
     }
 
-    /// Learns from a start that failed: returns whether it failed for the score, and
-    /// with another one may succeed.
+    /// Learns from a failed start. Returns whether the score caused the failure, so that a retry
+    /// with another score may succeed.
     pub fn learn(&self, error: &EngineError) -> bool {
         let about_score = error.cause.to_string().contains("oom_score_adj");
         let mut floor = self.floor.lock();

@@ -6,15 +6,15 @@ use crate::{Error, bounded_file};
 
 const FIELD: &str = "linux.security_context.seccomp";
 const LOCALHOST_PREFIX: &str = "localhost/";
-/// Bytes of the largest profile; the engine's own has 12 KiB.
+/// The size limit of a profile, in bytes; the engine's own is 12 KiB.
 const LARGEST_PROFILE: u64 = 1 << 20;
 
-/// The option for a profile; `None` leaves the engine's default, which is CRI's
-/// `RuntimeDefault`. No profile at all means unconfined, as Kubernetes has it.
+/// The option for a profile; `None` keeps the engine's default, which is CRI's `RuntimeDefault`. No
+/// profile means unconfined, as in Kubernetes.
 ///
 /// # Errors
-/// `InvalidArgument` for a local profile that is not named by an absolute path, cannot
-/// be read, is larger than 1 MiB, or is no JSON object.
+/// `InvalidArgument` for a local profile that is not an absolute path or not a JSON object; `File`
+/// if it cannot be read or is larger than 1 MiB.
 pub async fn option(profile: Option<&SecurityProfile>) -> Result<Option<String>, Error> {
     let unconfined = Ok(Some("seccomp=unconfined".to_owned()));
     let Some(profile) = profile else {
@@ -38,7 +38,7 @@ pub async fn option(profile: Option<&SecurityProfile>) -> Result<Option<String>,
                 path: path.into(),
                 source,
             })?;
-            // The engine takes the profile itself, on one line.
+            // The engine takes the profile's content, on one line.
             let json: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(&text)
                 .map_err(|error| {
                     Error::invalid(format!("{FIELD}.localhost_ref"), format!("{path}: {error}"))

@@ -1,5 +1,5 @@
-//! The deadline that a client gives its request (`grpc-timeout`). tonic keeps it too, but
-//! tells of it as `CANCELLED`; a client that asks by code must see `DEADLINE_EXCEEDED`.
+//! Enforces the client's deadline (`grpc-timeout`). tonic enforces it too, but reports `CANCELLED`,
+//! while clients that check the code expect `DEADLINE_EXCEEDED`.
 
 use std::{
     future::Future,
@@ -18,15 +18,15 @@ use tonic::{
 };
 
 const HEADER: &str = "grpc-timeout";
-/// What this is ahead of tonic's own timer, which counts in milliseconds.
+/// How much earlier this timer fires than tonic's, which has millisecond precision.
 const MARGIN: Duration = Duration::from_millis(2);
 
-/// Ends each request at its deadline.
+/// A layer that ends each request at its deadline.
 #[derive(Debug, Clone)]
 pub struct Deadline<S>(S);
 
 impl<S> Deadline<S> {
-    /// In front of `inner`.
+    /// Wraps `inner`.
     pub fn new(inner: S) -> Self {
         Self(inner)
     }
@@ -62,7 +62,7 @@ where
     }
 }
 
-/// At most eight digits and a unit, as gRPC over HTTP/2 has it.
+/// Parses the header: at most eight digits and a unit, as specified by gRPC over HTTP/2.
 fn limit(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(HEADER)?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;

@@ -1,5 +1,5 @@
-//! Measures every request from its head to the end of its answer: a layer around the
-//! services, which is not there at all while nothing is measured.
+//! Measures every request from its headers to the end of its response. The layer is omitted if
+//! metrics are not served.
 
 use std::{
     convert::Infallible,
@@ -18,7 +18,7 @@ use tower::{Layer, Service};
 
 use crate::metrics::{InFlight, RequestMetrics};
 
-/// Every verb of CRI. A name that a client makes up must not become a series of its own.
+/// All CRI verbs, so that a name made up by a client does not become a new time series.
 const VERBS: &[&str] = &[
     "Version",
     "RunPodSandbox",
@@ -64,33 +64,33 @@ const VERBS: &[&str] = &[
     "RemoveImage",
     "ImageFsInfo",
 ];
-/// Of anything else.
+/// The label for all other names.
 const NO_VERB: &str = "unknown";
 
-/// Measures the requests to the services that it is laid around.
+/// The layer that measures requests to the services it wraps.
 #[derive(Clone, Debug)]
 pub struct Measure {
     metrics: RequestMetrics,
 }
 
-/// Services whose requests are measured.
+/// Services with measured requests.
 #[derive(Clone, Debug)]
 pub struct Measured<S> {
     services: S,
     metrics: RequestMetrics,
 }
 
-/// An answer that is on its way. Its code comes with its trailers.
+/// A response in progress; its gRPC code arrives in the trailers.
 struct Answer {
     body: Body,
-    /// Until its end is known.
+    /// `Some` until the response has ended.
     request: Option<InFlight>,
 }
 
 // === impl Measure ===
 
 impl Measure {
-    /// Counts in `metrics`.
+    /// Records in `metrics`.
     pub fn new(metrics: RequestMetrics) -> Self {
         Self { metrics }
     }
@@ -127,7 +127,7 @@ where
         let answer = self.services.call(request);
         Box::pin(async move {
             let (head, body) = answer.await?.into_parts();
-            // An error before the first message comes with the head, and nothing after it.
+            // An error before the first message is in the headers; no trailers follow.
             if let Some(status) = Status::from_header_map(&head.headers) {
                 in_flight.note(status.code());
             }
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
     use crate::metrics::Metrics;
 
-    /// What is counted after a request to `path` whose answer was read to its end.
+    /// The recorded metrics after a request to `path` whose response was read to its end.
     async fn counted(path: &str, answer: fn() -> Response<Body>) -> String {
         let metrics = Metrics::new();
         let services = service_fn(move |_: Request<()>| std::future::ready(Ok(answer())));

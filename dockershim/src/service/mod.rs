@@ -1,5 +1,5 @@
-//! The tonic services: each rpc calls its verb; [`Error`](crate::Error) becomes a gRPC
-//! status by the one mapping there.
+//! The tonic services: each RPC calls its verb, and [`Error`](crate::Error) is converted to a gRPC
+//! status.
 
 mod deadline;
 mod image;
@@ -18,24 +18,24 @@ use crate::{Shim, Streaming};
 pub use deadline::Deadline;
 pub use measure::{Measure, Measured};
 
-/// What a CRI client talks to; implements both of CRI's services.
+/// Implements both of CRI's services.
 #[derive(Debug, Clone)]
 pub struct Service {
     shim: Arc<Shim>,
     streaming: Arc<Streaming>,
 }
 
-/// The answer of a verb that streams.
+/// The response of a streaming verb.
 type Parts<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl Service {
-    /// The services of `shim`, which prepare streams with `streaming`.
+    /// Creates the services of `shim`; `streaming` prepares the streams.
     pub fn new(shim: Arc<Shim>, streaming: Arc<Streaming>) -> Self {
         Self { shim, streaming }
     }
 }
 
-/// The answer for a verb that is not built.
+/// The error of a verb that is not implemented.
 fn unimplemented(verb: &str) -> Status {
     Status::unimplemented(format!(
         "{verb} is not implemented by this version of dockershim"

@@ -1,4 +1,4 @@
-//! The verbs about the runtime itself: `Version`, `Status`, `RuntimeConfig`,
+//! The verbs about the runtime itself: `Version`, `Status`, `RuntimeConfig` and
 //! `UpdateRuntimeConfig`.
 
 use std::collections::BTreeMap;
@@ -13,17 +13,17 @@ use crate::{
     Error, Shim, container::can_be_recursively_read_only, engine::State, network::cni::pod_cidr,
 };
 
-/// The version of the kubelet's side of the interface that this answers.
+/// The kubelet API version in the response to `Version`.
 const KUBELET_API: &str = "0.1.0";
 const CRI_API: &str = "v1";
-/// The runtime is Docker; what stands between is of no interest to who asks.
+/// The reported runtime name is Docker's, not the shim's.
 const RUNTIME_NAME: &str = "docker";
 const NETWORK_READY: &str = "NetworkReady";
-/// Of an engine that was never reached. Clients take nothing but a version here.
+/// The version of an engine that was never reached. Clients require a valid version.
 const UNKNOWN_VERSION: &str = "0.0.0";
 
-/// `Version`: never an error, as clients ask it first to see whether anyone is there, and
-/// then `Status` whether all is well.
+/// `Version`. Never fails, because clients call it first to check whether the runtime answers, and
+/// then `Status` to check its health.
 pub fn version(shim: &Shim) -> VersionResponse {
     let info = shim.engine.info();
     VersionResponse {
@@ -34,7 +34,7 @@ pub fn version(shim: &Shim) -> VersionResponse {
     }
 }
 
-/// `Status`: never an error, as what is wrong is the answer.
+/// `Status`. Never fails, because problems are reported in the response.
 pub async fn status(shim: &Shim, verbose: bool) -> StatusResponse {
     let state = shim.engine.state();
     let (ready, reason, message) = match &*state {
@@ -56,7 +56,7 @@ pub async fn status(shim: &Shim, verbose: bool) -> StatusResponse {
         None => None,
     };
     let network_ready = match cni_ready {
-        // The engine's own bridge is there whenever the engine is.
+        // The engine's own bridge is ready whenever the engine is.
         None => RuntimeCondition {
             r#type: NETWORK_READY.into(),
             ..runtime_ready.clone()
@@ -115,8 +115,8 @@ fn condition(kind: &str, status: bool, reason: &str, message: String) -> Runtime
     }
 }
 
-/// `UpdateRuntimeConfig`: the range of the node's pods. The engine's own bridge has a range
-/// of its own.
+/// `UpdateRuntimeConfig`: sets the node's pod CIDRs. Has no effect on the engine's own bridge,
+/// which has its own range.
 ///
 /// # Errors
 /// `InvalidArgument` naming the field.
@@ -138,7 +138,7 @@ pub async fn update_runtime_config(
 /// `RuntimeConfig`.
 ///
 /// # Errors
-/// `Unavailable` until the engine was reached once.
+/// `Unavailable` until the engine has been reached once.
 pub fn runtime_config(shim: &Shim) -> Result<RuntimeConfigResponse, Error> {
     let driver = shim.engine.info()?.cgroup_driver;
     Ok(RuntimeConfigResponse {

@@ -1,13 +1,13 @@
-//! Long lists as streams of short ones.
+//! Splits long lists into streams of short ones.
 
 use tonic::Status;
 
 use super::Parts;
 
-/// Items in one message, small enough for every client's limit on a message.
+/// The number of items per message, small enough for every client's message size limit.
 const ITEMS: usize = 50;
 
-/// A stream of `items`, a few in each message; of an empty list there is no message.
+/// A stream of `items`, in messages of up to 50; an empty list yields no message.
 pub fn in_parts<T, M>(items: Vec<T>, message: fn(Vec<T>) -> M) -> Parts<M>
 where
     T: Send + 'static,

@@ -155,7 +155,7 @@ impl RuntimeService for Service {
 
     async fn exec_sync(&self, request: Request<ExecSyncRequest>) -> Answer<ExecSyncResponse> {
         let (shim, request) = (self.shim.clone(), request.into_inner());
-        // The work goes on when the client hangs up; the guard does not.
+        // The work continues when the client disconnects, but the guard is dropped.
         let gone = CancellationToken::new();
         let _waiting = gone.clone().drop_guard();
         let work = async move { container::exec_sync::exec_sync(&shim, request, gone).await };

@@ -1,8 +1,8 @@
-//! What a cgroup has read from and written to devices.
+//! A cgroup's block device I/O.
 
 use super::{cgroup::Cgroup, usage::Reader};
 
-/// What was read from and written to one device.
+/// The I/O on one device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeviceIo {
     /// `major:minor`.
@@ -11,14 +11,14 @@ pub struct DeviceIo {
     pub read_bytes: u64,
     /// Bytes written.
     pub write_bytes: u64,
-    /// Reads.
+    /// Read operations.
     pub reads: u64,
-    /// Writes.
+    /// Write operations.
     pub writes: u64,
 }
 
 impl Reader {
-    /// What was read and written, by device.
+    /// The I/O by device.
     pub fn io(&mut self, cgroup: &Cgroup) -> Vec<DeviceIo> {
         let mut devices: Vec<DeviceIo> = Vec::new();
         let Some(v1) = cgroup.v1("blkio") else {
@@ -62,7 +62,7 @@ impl Reader {
     }
 }
 
-/// `8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=5 dios=6`.
+/// Parses `8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=5 dios=6`.
 fn io_v2(line: &str) -> Option<DeviceIo> {
     let (device, values) = line.split_once(' ')?;
     let mut io = DeviceIo {

@@ -1,5 +1,5 @@
-//! Where a container's cgroups are: found out of `/proc/<pid>/cgroup` and the mounts of
-//! the hierarchies (`cgroups(7)`), once for each process.
+//! Finds a container's cgroups from `/proc/<pid>/cgroup` and the mounts of the hierarchies
+//! (`cgroups(7)`), once per process.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -15,17 +15,17 @@ use crate::{
     process::{Processes, bears},
 };
 
-/// The directories of one cgroup. A controller has a directory of its own under v1 only.
+/// The directories of a cgroup. Only in v1 does each controller have its own directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cgroup {
     v1: BTreeMap<String, PathBuf>,
     unified: Option<PathBuf>,
 }
 
-/// Where a hierarchy is mounted.
+/// A mount of a hierarchy.
 #[derive(Debug, PartialEq, Eq)]
 struct Mount {
-    /// The cgroup that the mount shows as its root.
+    /// The cgroup that is the root of the mount.
     root: String,
     point: PathBuf,
 }
@@ -37,19 +37,19 @@ struct Mounts {
     unified: Option<Mount>,
 }
 
-/// Finds cgroups, and remembers them.
+/// Finds and caches cgroups.
 #[derive(Debug)]
 pub struct Finder {
     processes: Arc<Processes>,
     mounts: Mutex<Option<Arc<Mounts>>>,
-    /// By container, with the process that they were found for.
+    /// The cached cgroups by container, with the pid that they were found for.
     known: Mutex<HashMap<Id, (i64, Arc<Cgroup>)>>,
 }
 
 // === impl Finder ===
 
 impl Finder {
-    /// A finder that knows nothing yet.
+    /// Creates an empty cache.
     pub fn new(processes: Arc<Processes>) -> Self {
         Self {
             processes,
@@ -58,8 +58,8 @@ impl Finder {
         }
     }
 
-    /// The cgroup of the Docker container `id`, whose first process is `pid`. `None` when
-    /// the process is gone, or is another's.
+    /// The cgroup of the Docker container `id`, whose first process is `pid`. `None` if the process
+    /// has exited or the pid belongs to another one.
     pub fn find(&self, id: &str, pid: i64) -> Option<Arc<Cgroup>> {
         if let Some((of, cgroup)) = self.known.lock().get(id)
             && *of == pid
@@ -73,7 +73,7 @@ impl Finder {
         Some(cgroup)
     }
 
-    /// Forgets all but those that `keep` wants.
+    /// Removes all entries that are not to `keep`.
     pub fn retain(&self, keep: impl Fn(&str) -> bool) {
         self.known.lock().retain(|id, _| keep(id));
     }
@@ -91,7 +91,7 @@ impl Finder {
 // === impl Mounts ===
 
 impl Mounts {
-    /// Reads `/proc/self/mountinfo`.
+    /// Parses `/proc/self/mountinfo`.
     fn parse(table: &str) -> Self {
         let mut mounts = Self::default();
         for line in table.lines() {
@@ -108,7 +108,7 @@ impl Mounts {
                 root: root.to_owned(),
                 point: point.into(),
             };
-            // Of a hierarchy that is mounted more than once, the first will do.
+            // If a hierarchy is mounted several times, use the first mount.
             match kind {
                 Some("cgroup2") => {
                     mounts.unified.get_or_insert_with(mount);
@@ -125,7 +125,7 @@ impl Mounts {
         mounts
     }
 
-    /// The cgroup that bears `id` out of a process's `/proc/<pid>/cgroup`.
+    /// The cgroup of the container `id` from a process's `/proc/<pid>/cgroup`.
     fn locate(&self, table: &str, id: &str) -> Option<Cgroup> {
         let mut cgroup = Cgroup::default();
         for line in table.lines() {
@@ -151,8 +151,8 @@ impl Mounts {
 // === impl Mount ===
 
 impl Mount {
-    /// The directory of the cgroup `path`, cut after the part that bears `id`: a process
-    /// such as systemd moves itself into a cgroup below its container's.
+    /// The directory of the cgroup `path`, truncated after the component for `id`: a process such
+    /// as systemd moves itself to a cgroup below its container's.
     fn directory(&self, path: &str, id: &str) -> Option<PathBuf> {
         let below = Path::new(path)
             .strip_prefix(&self.root)
@@ -182,13 +182,13 @@ impl Cgroup {
         self.v1.get(controller).map(PathBuf::as_path)
     }
 
-    /// The directory in the v2 hierarchy. On a hybrid node it has the pressures only, as
-    /// the controllers are v1's.
+    /// The directory in the v2 hierarchy. On a hybrid node, it has only the pressure files, as the
+    /// controllers are in v1.
     pub fn unified(&self) -> Option<&Path> {
         self.unified.as_deref()
     }
 
-    /// The cgroup above: of a sandbox with a cgroup parent, the pod's.
+    /// The parent cgroup; for a sandbox with a cgroup parent, the pod's.
     #[must_use]
     pub fn parent(&self) -> Self {
         let up = |path: &PathBuf| path.parent().map(Path::to_owned);

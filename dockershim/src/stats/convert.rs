@@ -1,4 +1,4 @@
-//! What was read in CRI's terms.
+//! Conversion of usage values to CRI's types.
 
 use cri_proto::runtime::v1::{
     ContainerAttributes, FilesystemIdentifier, FilesystemUsage, MemoryUsage, PodSandboxAttributes,
@@ -11,17 +11,17 @@ use super::{
 };
 use crate::model::{Container, Sandbox};
 
-/// A number as CRI has those that may be missing.
+/// Wraps a number in CRI's optional type.
 pub fn value(value: u64) -> Option<UInt64Value> {
     Some(UInt64Value { value })
 }
 
-/// Now, as Unix time in nanoseconds.
+/// The current Unix time in nanoseconds.
 pub fn now() -> i64 {
     jiff::Timestamp::now().as_nanosecond() as i64
 }
 
-/// Who a container is.
+/// The identity of a container.
 pub fn container_attributes(container: &Container) -> ContainerAttributes {
     let status = &container.status;
     ContainerAttributes {
@@ -32,7 +32,7 @@ pub fn container_attributes(container: &Container) -> ContainerAttributes {
     }
 }
 
-/// Who a sandbox is.
+/// The identity of a sandbox.
 pub fn sandbox_attributes(sandbox: &Sandbox) -> PodSandboxAttributes {
     let status = &sandbox.status;
     PodSandboxAttributes {
@@ -43,7 +43,7 @@ pub fn sandbox_attributes(sandbox: &Sandbox) -> PodSandboxAttributes {
     }
 }
 
-/// Memory without swap.
+/// Memory usage without swap.
 pub fn memory_usage(memory: &Memory, psi: Option<PsiStats>, timestamp: i64) -> MemoryUsage {
     MemoryUsage {
         timestamp,
@@ -57,7 +57,7 @@ pub fn memory_usage(memory: &Memory, psi: Option<PsiStats>, timestamp: i64) -> M
     }
 }
 
-/// Swap.
+/// Swap usage.
 pub fn swap_usage(swap: Swap, timestamp: i64) -> SwapUsage {
     SwapUsage {
         timestamp,
@@ -66,7 +66,7 @@ pub fn swap_usage(swap: Swap, timestamp: i64) -> SwapUsage {
     }
 }
 
-/// A writable layer on the engine's file system, as of when it was measured.
+/// A writable layer's usage of the engine's file system, at the time of the measurement.
 pub fn filesystem_usage(measured: &Measurement, mountpoint: &str) -> FilesystemUsage {
     FilesystemUsage {
         timestamp: measured.timestamp,

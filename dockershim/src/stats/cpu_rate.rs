@@ -1,5 +1,5 @@
-//! `usageNanoCores`: how many billionths of a core were in use, over the time between
-//! two looks at a counter. A look is made when somebody asks, never by a timer.
+//! `usageNanoCores`: the CPU usage in billionths of a core, averaged between two reads of a
+//! counter. Reads happen only on request, never by a timer.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -8,10 +8,10 @@ use tokio::time::Instant;
 
 use crate::model::Id;
 
-/// Over less than this a rate is mostly noise.
+/// The minimum interval; rates over shorter intervals are mostly noise.
 const LEAST: Duration = Duration::from_secs(1);
 
-/// The last looks at the CPU counters of containers and pods.
+/// The last reads of the CPU counters of containers and pods.
 #[derive(Debug, Default)]
 pub struct CpuRates {
     known: Mutex<HashMap<Id, Rate>>,
@@ -20,14 +20,14 @@ pub struct CpuRates {
 #[derive(Debug, Clone, Copy)]
 struct Rate {
     at: Instant,
-    /// Nanoseconds of CPU time that were used by then.
+    /// The CPU time used so far, in nanoseconds.
     used: u64,
     nano_cores: Option<u64>,
 }
 
 impl CpuRates {
-    /// Takes note that `id` has used `used` nanoseconds of CPU time at `at`, and tells its
-    /// rate; `None` until it was looked at twice.
+    /// Records that `id` had used `used` nanoseconds of CPU time at `at`, and returns its rate;
+    /// `None` before the second read.
     pub fn observe(&self, id: &str, at: Instant, used: u64) -> Option<u64> {
         let mut known = self.known.lock();
         let Some(rate) = known.get_mut(id) else {
@@ -42,7 +42,7 @@ impl CpuRates {
             );
             return None;
         };
-        // Less than before is the counter of another run.
+        // A smaller value means that the counter is from a new run.
         let Some(more) = used.checked_sub(rate.used) else {
             let nano_cores = None;
             *rate = Rate {
@@ -64,7 +64,7 @@ impl CpuRates {
         rate.nano_cores
     }
 
-    /// Forgets all but those that `keep` wants.
+    /// Removes all entries that are not to `keep`.
     pub fn retain(&self, keep: impl Fn(&str) -> bool) {
         self.known.lock().retain(|id, _| keep(id));
     }
@@ -82,7 +82,7 @@ mod tests {
         let second = 1_000_000_000;
         assert_eq!(rates.observe("a", at(0), 5 * second), None);
         assert_eq!(rates.observe("a", at(500), 6 * second), None);
-        // 3 s of CPU in 2 s, since the first look and not the one in between.
+        // 3 s of CPU time in 2 s, counted from the first read, not the intermediate one.
         assert_eq!(
             rates.observe("a", at(2000), 8 * second),
             Some(1_500_000_000)

@@ -1,23 +1,23 @@
-//! File descriptors of processes: `proc_pid_fd(5)`.
+//! Open file descriptors of processes: `proc_pid_fd(5)`.
 
 use rustix::fs::{Dir, readlinkat};
 
 use crate::process::{Process, Processes};
 
-/// How the kernel names a socket, with its inode behind.
+/// The kernel's prefix for a socket, followed by its inode.
 const SOCKET: &[u8] = b"socket:";
 
-/// Open file descriptors.
+/// The number of open file descriptors.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Descriptors {
-    /// Of any kind.
+    /// All descriptors.
     pub all: u64,
-    /// Of sockets.
+    /// Sockets.
     pub sockets: u64,
 }
 
-/// Those of the processes `pids` of a container together. A process that has ended has none;
-/// `None` when no process can be looked at.
+/// The total for the processes `pids` of a container. Exited processes are skipped; `None` if no
+/// process can be examined.
 pub fn count(processes: &Processes, container: &str, pids: &[u32]) -> Option<Descriptors> {
     let each = pids
         .iter()
@@ -38,7 +38,7 @@ fn of(process: &Process) -> Option<Descriptors> {
             continue;
         }
         found.all += 1;
-        // One that was closed meanwhile is of no kind.
+        // A descriptor closed meanwhile has no type.
         if let Ok(link) = readlinkat(&opened, name, target) {
             found.sockets += u64::from(link.to_bytes().starts_with(SOCKET));
             target = link.into_bytes();
@@ -70,7 +70,7 @@ mod tests {
                 symlink(target, directory.join(number.to_string())).unwrap();
             }
         }
-        // The last one has ended meanwhile.
+        // The last process has exited meanwhile.
         let processes = Processes::in_procfs(proc.path());
         let found = count(&processes, "0123", &[7, 8, 9]);
         assert_eq!(found, Some(Descriptors { all: 6, sockets: 3 }));

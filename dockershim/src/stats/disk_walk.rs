@@ -5,18 +5,18 @@ use std::{collections::HashSet, io, path::Path};
 use rustix::fs::{AtFlags, FileType, Stat, fstat, statat};
 use tree_walk::Step;
 
-/// What `st_blocks` counts.
+/// The unit of `st_blocks`, in bytes.
 const BLOCK: u64 = 512;
 
-/// Files with several names that are remembered at most: a container must not fill the
-/// shim's memory by what it writes.
+/// The limit on remembered hard-linked files, so that a container cannot exhaust the shim's memory
+/// by creating them.
 const MAX_LINKED: usize = 1 << 17;
 
-/// A walk that can be interrupted.
+/// An interruptible walk.
 #[derive(Debug)]
 pub struct Walk {
     walk: tree_walk::Walk,
-    /// Files with several names, which count once.
+    /// Files with several hard links, which are counted once.
     linked: HashSet<(u64, u64)>,
     bytes: u64,
     inodes: u64,
@@ -28,7 +28,7 @@ impl Walk {
     /// Opens a directory, and counts it.
     ///
     /// # Errors
-    /// When it is not there or no directory.
+    /// It does not exist or is not a directory.
     pub fn start(directory: &Path) -> io::Result<Self> {
         let mut walk = Self {
             walk: tree_walk::Walk::open(directory)?,
@@ -43,8 +43,8 @@ impl Walk {
         Ok(walk)
     }
 
-    /// Goes on while `may`; returns whether there is more. What goes away meanwhile, or
-    /// cannot be read, is not counted.
+    /// Continues while `may` is true; returns whether there is more. Files that are removed
+    /// meanwhile or cannot be read are not counted.
     pub fn go_on(&mut self, may: impl Fn() -> bool) -> bool {
         while may() {
             match self.walk.step() {
@@ -74,8 +74,8 @@ impl Walk {
         Ok(statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    /// Whether there are more nested directories, or files with several names, than can be
-    /// remembered. There is at least what was counted.
+    /// Whether the counts are lower bounds, because there are more nested directories or
+    /// hard-linked files than the limits.
     pub fn is_partial(&self) -> bool {
         self.is_partial
     }
@@ -99,12 +99,12 @@ impl Walk {
         self.inodes += 1;
     }
 
-    /// Bytes on the disk so far.
+    /// The bytes on disk so far.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Inodes so far.
+    /// The inodes so far.
     pub fn inodes(&self) -> u64 {
         self.inodes
     }
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn what_is_deeper_than_a_path_is_long_counts() {
-        // In memory: the disk would take most of the time.
+        // In memory, because a disk would take most of the time.
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
         let mut at = rustix::fs::open(dir.path(), flags, Mode::empty()).unwrap();
@@ -176,7 +176,7 @@ mod tests {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
         let mut walk = Walk::start(dir.path()).unwrap();
-        // The walk is interrupted when both have been seen and one was entered.
+        // The walk is interrupted after both were seen and one was entered.
         let steps = std::cell::Cell::new(0);
         assert!(walk.go_on(|| steps.replace(steps.get() + 1) == 0));
         assert_eq!(walk.inodes(), 2);
@@ -200,7 +200,7 @@ mod tests {
         let mut walk = Walk::start(dir.path()).unwrap();
         walk.max_linked = 10;
         while walk.go_on(|| true) {}
-        // The root, and the first ten.
+        // The root and the first ten files.
         assert_eq!((walk.inodes(), walk.linked.len()), (11, 10));
         assert!(walk.is_partial());
     }

@@ -1,19 +1,19 @@
-//! The metrics of `ListPodSandboxMetrics`: names, and labels, as cAdvisor has them. Times
-//! are in whole seconds, as CRI carries integers only.
+//! The metrics of `ListPodSandboxMetrics`, with cAdvisor's names and labels. Times are in whole
+//! seconds, as CRI supports only integers.
 
 use cri_proto::runtime::v1::{MetricDescriptor, MetricType};
 
 /// The labels of every metric.
 const BASE: [&str; BASE_LABELS] = ["id", "name", "image", "container", "pod", "namespace"];
-/// How many those are.
+/// The number of base labels.
 pub const BASE_LABELS: usize = 6;
 
-/// Metrics of one name, with `N` labels beside those that all have.
+/// The metrics with one name, with `N` labels in addition to the base labels.
 #[derive(Debug)]
 pub struct Family<const N: usize> {
     /// The name.
     pub name: &'static str,
-    /// Whether it can go down.
+    /// Counter or gauge.
     pub kind: MetricType,
     help: &'static str,
     labels: [&'static str; N],
@@ -56,7 +56,7 @@ macro_rules! families {
                 &Family::$kind($name, [$($label),*], $help);
         )*
 
-        /// Every family that is served.
+        /// The descriptors of all families.
         pub fn descriptors() -> Vec<MetricDescriptor> {
             vec![$($constant.descriptor()),*]
         }

@@ -1,4 +1,4 @@
-//! One look at what sandboxes and containers use.
+//! A look at the resource usage of sandboxes and containers.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -21,17 +21,17 @@ use super::{
 };
 use crate::model::{Container, Sandbox, Snapshot};
 
-/// One look; its reads may block.
+/// A look at the current usage; its reads may block.
 #[derive(Debug)]
 pub struct Look {
     pub(super) stats: Arc<Stats>,
     pub(super) root_dir: String,
     pub(super) reader: Reader,
-    /// Names of devices, by `major:minor`.
+    /// Device paths by `major:minor`.
     pub(super) devices: HashMap<String, String>,
 }
 
-/// What a cgroup uses; nothing where it is gone.
+/// The usage of a cgroup; empty if it is gone.
 #[derive(Debug, Default)]
 struct Usage {
     cpu: Option<CpuUsage>,
@@ -50,7 +50,7 @@ impl Look {
         }
     }
 
-    /// A container. One that does not run uses nothing but its writable layer.
+    /// The usage of a container. One that is not running has only its writable layer.
     pub fn container(&mut self, container: &Container) -> ContainerStats {
         let id = container.id();
         let mut usage = match self.stats.cgroups.find(id, container.pid) {
@@ -69,11 +69,11 @@ impl Look {
         }
     }
 
-    /// A sandbox with its containers. One that is not ready uses nothing.
+    /// The usage of a sandbox and its containers. One that is not ready has none of its own.
     ///
-    /// With a cgroup parent, that cgroup is the pod's and tells its numbers; without, they
-    /// are sums over the containers and the sandbox's own process. Shares of time under
-    /// pressure, and limits, cannot be summed.
+    /// With a cgroup parent, the values are those of that cgroup, which is the pod's. Otherwise
+    /// they are sums over the containers and the sandbox's own process; pressure and limits cannot
+    /// be summed.
     pub fn pod(&mut self, snapshot: &Snapshot, sandbox: &Sandbox) -> PodSandboxStats {
         let id = sandbox.id();
         let members: Vec<_> = snapshot.containers_of(id).collect();
@@ -122,8 +122,8 @@ impl Look {
         }
     }
 
-    /// The interfaces of a sandbox; none on the node's network, whose counters are nobody's
-    /// in particular.
+    /// The interfaces of a sandbox; empty with the host network, whose counters belong to the whole
+    /// node.
     pub(super) fn interfaces(&mut self, sandbox: &Sandbox) -> Vec<Interface> {
         let namespaces = sandbox.status.linux.as_ref().and_then(|linux| {
             let namespaces = linux.namespaces.as_ref()?;
@@ -173,7 +173,7 @@ impl Look {
     }
 }
 
-/// Adds what a container uses to what its pod does.
+/// Adds a container's usage to its pod's.
 fn add(pod: &mut Usage, container: &ContainerStats) {
     let sum = |to: &mut Option<_>, from: &Option<_>| {
         *to = add_values(to.take(), *from);

@@ -19,13 +19,13 @@ use crate::{
 };
 
 const NANOSECONDS: u64 = 1_000_000_000;
-/// What the sandbox itself is called among a pod's containers.
+/// The container name of the sandbox itself.
 const SANDBOX_CONTAINER: &str = "POD";
-/// What the engine's zero stands for, as the kernel has it.
+/// The kernel's defaults, which the engine reports as 0.
 const DEFAULT_CPU_PERIOD: i64 = 100_000;
 const DEFAULT_CPU_SHARES: i64 = 1024;
 
-/// Metrics that have their base labels in common.
+/// Metrics with the same base labels.
 struct Metrics {
     base: [String; BASE_LABELS],
     timestamp: i64,
@@ -60,7 +60,7 @@ impl Metrics {
 }
 
 impl Look {
-    /// The metrics of a sandbox that is ready, and of its containers that run.
+    /// The metrics of a ready sandbox and of its running containers.
     pub fn pod_metrics(&mut self, snapshot: &Snapshot, sandbox: &Sandbox) -> PodSandboxMetrics {
         let pod = sandbox.status.metadata.clone().unwrap_or_default();
         let name = naming::sandbox_name(&pod).unwrap_or_default();
@@ -185,8 +185,7 @@ impl Look {
             ("pgfault", memory.page_faults),
             ("pgmajfault", memory.major_page_faults),
         ] {
-            // The kernel's counters are those of the cgroup with all below, and a container
-            // has seldom any below.
+            // The kernel's counters include cgroups below, but a container rarely has any.
             for scope in ["container", "hierarchy"] {
                 metrics.add(family::MEMORY_FAILURES, [kind, scope], number);
             }
@@ -269,7 +268,7 @@ impl Look {
         }
     }
 
-    /// The path of the device `major:minor`; the numbers where it has none.
+    /// The path of the device `major:minor`, or the numbers if it has none.
     fn device(&mut self, numbers: &str) -> String {
         if let Some(known) = self.devices.get(numbers) {
             return known.clone();

@@ -1,9 +1,9 @@
-//! What sandboxes and containers use, read from the kernel when somebody asks: the engine
-//! is not asked, and nothing runs when nobody does.
+//! The resource usage of sandboxes and containers, read from the kernel on request: the engine is
+//! not queried, and nothing runs without requests.
 //!
-//! A verb takes one [`Look`] for all that it lists, on a thread that may block. Only the
-//! size of writable layers, which takes a walk through their files, is measured in the
-//! background ([`writable_layer`]).
+//! A verb uses one [`Look`] for everything that it lists, on a blocking thread. Only the size of
+//! writable layers, which requires walking through their files, is measured in the background
+//! ([`writable_layer`]).
 
 pub mod block_io;
 pub mod cgroup;
@@ -37,12 +37,12 @@ use cpu_rate::CpuRates;
 use network::Namespaces;
 use writable_layer::WritableLayers;
 
-/// Files of the kernel that are not read by then hang.
+/// The time after which reads of kernel files are considered hung.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Looks under way at most: those that hang do not use up all threads.
+/// The number of concurrent looks, so that hanging ones do not use up all threads.
 const CONCURRENCY: usize = 4;
 
-/// What is remembered between two looks.
+/// State kept between looks.
 #[derive(Debug)]
 pub struct Stats {
     processes: Arc<Processes>,
@@ -50,12 +50,12 @@ pub struct Stats {
     namespaces: Namespaces,
     cpu_rates: CpuRates,
     permits: Arc<Semaphore>,
-    /// What the containers have written.
+    /// The sizes of the containers' writable layers.
     pub layers: Arc<WritableLayers>,
 }
 
 impl Stats {
-    /// Starts what measures writable layers, until `stop`.
+    /// Starts the measurement of writable layers, until `stop`.
     pub fn start(
         model: Arc<Model>,
         processes: Arc<Processes>,
@@ -71,7 +71,7 @@ impl Stats {
         })
     }
 
-    /// Forgets what `snapshot` does not have.
+    /// Forgets sandboxes and containers that are not in `snapshot`.
     fn retain(&self, snapshot: &Snapshot) {
         self.cgroups.retain(|id| snapshot.contains(id));
         self.namespaces.retain(|id| snapshot.contains(id));
@@ -79,10 +79,10 @@ impl Stats {
     }
 }
 
-/// Takes a look for `verb` on a thread that may block.
+/// Takes a look for `verb` on a blocking thread.
 ///
 /// # Errors
-/// `DeadlineExceeded` when the kernel does not answer; `Unavailable` until the engine was
+/// `DeadlineExceeded` if the kernel does not answer; `Unavailable` until the engine has been
 /// reached once.
 pub async fn look<T: Send + 'static>(
     shim: &Shim,

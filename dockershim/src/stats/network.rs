@@ -1,5 +1,5 @@
-//! Counters of a sandbox's network interfaces, out of `/proc/<pid>/net/dev` of its first
-//! process: no namespace has to be entered for them.
+//! Counters of a sandbox's network interfaces, from `/proc/<pid>/net/dev` of its first process,
+//! which does not require entering the namespace.
 
 use std::{collections::HashMap, fs::File, sync::Arc};
 
@@ -12,35 +12,35 @@ use crate::{
     process::{Process, Processes},
 };
 
-/// The interface that every network plugin gives a pod.
+/// The interface that every CNI plugin creates for a pod.
 const DEFAULT: &str = "eth0";
 const LOOPBACK: &str = "lo";
 
-/// Counters of one interface.
+/// The counters of one interface.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Interface {
-    /// Its name in the sandbox.
+    /// The name in the sandbox.
     pub name: String,
-    /// What came in.
+    /// The received traffic.
     pub receive: Direction,
-    /// What went out.
+    /// The sent traffic.
     pub transmit: Direction,
 }
 
-/// Counters of one direction.
+/// The counters of one direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Direction {
     /// Bytes.
     pub bytes: u64,
     /// Packets.
     pub packets: u64,
-    /// Packets that were broken.
+    /// Packets with errors.
     pub errors: u64,
-    /// Packets that were dropped.
+    /// Dropped packets.
     pub dropped: u64,
 }
 
-/// The first processes of sandboxes, held from one look to the next.
+/// The first processes of sandboxes, kept open between looks.
 #[derive(Debug)]
 pub struct Namespaces {
     processes: Arc<Processes>,
@@ -51,7 +51,7 @@ pub struct Namespaces {
 // === impl Namespaces ===
 
 impl Namespaces {
-    /// A set that holds none yet.
+    /// Creates an empty set.
     pub fn new(processes: Arc<Processes>) -> Self {
         Self {
             processes,
@@ -59,8 +59,8 @@ impl Namespaces {
         }
     }
 
-    /// The interfaces of the sandbox `id`, whose first process is `pid`, without its loopback,
-    /// the default one first. Empty when the process is gone, or is another's.
+    /// The interfaces of the sandbox `id`, whose first process is `pid`: without loopback, the
+    /// default one first. Empty if the process has exited or the pid belongs to another one.
     pub fn interfaces(&self, reader: &mut Reader, id: &str, pid: i64) -> Vec<Interface> {
         let Some(process) = self.process(id, pid) else {
             return Vec::new();
@@ -84,7 +84,7 @@ impl Namespaces {
         Some(process)
     }
 
-    /// Lets go of all but those that `keep` wants.
+    /// Closes all processes that are not to `keep`.
     pub fn retain(&self, keep: impl Fn(&str) -> bool) {
         self.held.lock().retain(|id, _| keep(id));
     }
@@ -96,8 +96,8 @@ fn interfaces(table: &str) -> Vec<Interface> {
     found
 }
 
-/// `eth0: <bytes> <packets> <errs> <drop> <fifo> <frame> <compressed> <multicast>`, and
-/// the same again for what went out.
+/// Parses `eth0: <bytes> <packets> <errs> <drop> <fifo> <frame> <compressed> <multicast>`, followed
+/// by the same fields for sent traffic.
 fn interface(line: &str) -> Option<Interface> {
     let (name, counters) = line.split_once(':')?;
     let name = name.trim();
@@ -122,7 +122,7 @@ fn interface(line: &str) -> Option<Interface> {
     })
 }
 
-/// `interfaces` in CRI's terms; the first is the default one.
+/// Converts `interfaces` to CRI's format; the first is the default one.
 pub fn usage(interfaces: &[Interface], timestamp: i64) -> Option<NetworkUsage> {
     let (default, others) = interfaces.split_first()?;
     Some(NetworkUsage {
@@ -196,7 +196,7 @@ Inter-|   Receive                                                |  Transmit
         let mut reader = Reader::default();
         let mut count = |pid| namespaces.interfaces(&mut reader, "0123", pid).len();
         assert_eq!(count(7), 2);
-        // Its pid passes to a process of another container.
+        // The pid is reused by a process of another container.
         let moved = proc.path().join("gone");
         std::fs::rename(proc.path().join("7"), &moved).unwrap();
         make("7", "0::/docker/4567");

@@ -1,17 +1,17 @@
-//! Pressure stall information: how long tasks have waited for a resource (`psi.rst`).
+//! Pressure stall information: the time that tasks waited for a resource (`psi.rst`).
 
 use cri_proto::runtime::v1::{PsiData, PsiStats};
 
 use super::{cgroup::Cgroup, usage::Reader};
 
-/// What can be under pressure.
+/// A resource with pressure information.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resource {
     /// CPU time.
     Cpu,
     /// Memory.
     Memory,
-    /// Disks.
+    /// Disk I/O.
     Io,
 }
 
@@ -26,8 +26,8 @@ impl Resource {
 }
 
 impl Reader {
-    /// What waits for `resource`: `cpu`, `memory` or `io`. Only the v2 hierarchy tells,
-    /// and only when the kernel measures it.
+    /// The pressure on `resource`. Available only in the v2 hierarchy, and only if the kernel
+    /// measures it.
     pub fn pressure(&mut self, cgroup: &Cgroup, resource: Resource) -> Option<PsiStats> {
         let text = self.text(cgroup.unified()?, resource.file())?;
         let mut stats = PsiStats::default();
@@ -45,8 +45,8 @@ impl Reader {
     }
 }
 
-/// `avg10=0.00 avg60=0.00 avg300=0.00 total=0`; the total is in microseconds there, and
-/// in nanoseconds in CRI.
+/// Parses `avg10=0.00 avg60=0.00 avg300=0.00 total=0`. The total is in microseconds; CRI's is in
+/// nanoseconds.
 fn psi(values: &str) -> PsiData {
     let mut data = PsiData::default();
     for pair in values.split(' ') {

@@ -1,13 +1,13 @@
-//! Where a running container's root overlay keeps what is written to it, as the kernel
-//! has it (`proc_pid_mountinfo(5)`): an engine with containerd's image store does not say.
+//! The upper directory of a running container's root overlay, from `proc_pid_mountinfo(5)`. An
+//! engine with containerd's image store does not report it.
 
 use std::{fs::File, io, path::PathBuf};
 
 use crate::process::Processes;
 
-/// The upper directory of the root file system of the Docker container `id`, whose first
-/// process is `pid`. `None` when the process is gone or another's by now, or when its root is
-/// no overlay.
+/// The upper directory of the root file system of the Docker container `id`, whose first process is
+/// `pid`. `None` if the process has exited, the pid belongs to another one, or the root is not an
+/// overlay.
 pub fn find(processes: &Processes, id: &str, pid: i64) -> Option<PathBuf> {
     let process = processes.open(id, pid).ok()?;
     let table = File::from(process.open("mountinfo").ok()?);
@@ -24,7 +24,7 @@ fn upper_dir_of_root(table: &str) -> Option<PathBuf> {
     let upper = options
         .split(',')
         .find_map(|option| option.strip_prefix("upperdir="))?;
-    // Characters are escaped twice over, by the overlay and by the table.
+    // Special characters are escaped twice, by the overlay and by the table.
     (kind == "overlay" && upper.starts_with('/') && !upper.contains('\\'))
         .then(|| PathBuf::from(upper))
 }

@@ -1,42 +1,42 @@
-//! What a cgroup uses, out of its files: the kernel's `cgroup-v1/*.rst` and
-//! `cgroup-v2.rst`. A file that is not there, or says something else, is no value.
+//! A cgroup's usage, from its files: see the kernel's `cgroup-v1/*.rst` and `cgroup-v2.rst`.
+//! Missing or unexpected files have no value.
 
 use std::{fs::File, io::Read as _, path::Path, path::PathBuf};
 
 use super::cgroup::Cgroup;
 
-/// A v1 limit above this is none: the kernel rounds "unlimited" to pages.
+/// v1 limits above this mean "unlimited", which the kernel rounds to pages.
 const UNLIMITED: u64 = 1 << 62;
-/// v1 tells CPU times of user and system in these (`USER_HZ`).
+/// The unit of v1's user and system CPU times (`USER_HZ`).
 const NANOSECONDS_PER_TICK: u64 = 10_000_000;
-/// What is read at once, more than any file in one piece has.
+/// The read size, larger than any file that the kernel returns in one piece.
 const PIECE: usize = 16 * 1024;
 
-/// CPU time, in nanoseconds over all cores.
+/// CPU time, in nanoseconds across all cores.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CpuTimes {
     /// In user mode.
     pub user: u64,
-    /// In the kernel.
+    /// In kernel mode.
     pub system: u64,
-    /// Periods that have passed under a quota.
+    /// Elapsed quota periods.
     pub periods: u64,
-    /// Periods in which the quota ran out.
+    /// Periods in which the quota was exhausted.
     pub throttled_periods: u64,
-    /// How long it was held back.
+    /// The time throttled.
     pub throttled: u64,
 }
 
 /// Memory, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// All that is charged.
+    /// All charged memory.
     pub usage: u64,
-    /// At most; `None` without a limit.
+    /// The limit, if any.
     pub limit: Option<u64>,
-    /// Page cache that was not used lately.
+    /// Page cache that was not used recently.
     pub inactive_file: u64,
-    /// Page cache that was used lately.
+    /// Page cache that was used recently.
     pub active_file: u64,
     /// Anonymous memory.
     pub rss: u64,
@@ -44,48 +44,48 @@ pub struct Memory {
     pub cache: u64,
     /// Mapped files.
     pub mapped_file: u64,
-    /// Page faults so far.
+    /// Page faults since the start.
     pub page_faults: u64,
-    /// Page faults so far that had to wait for a disk.
+    /// Page faults since the start that required disk I/O.
     pub major_page_faults: u64,
-    /// Swap; `None` where the kernel does not count it.
+    /// Swap; `None` if the kernel does not account for it.
     pub swap: Option<Swap>,
 }
 
 /// Swap, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Swap {
-    /// In use.
+    /// Swap in use.
     pub usage: u64,
-    /// What may be used yet; `None` without a limit.
+    /// Swap still available; `None` without a limit.
     pub available: Option<u64>,
 }
 
-/// What is told of memory for metrics alone.
+/// Memory values that are only used for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MemoryEvents {
     /// How often the limit was hit.
     pub failures: Option<u64>,
-    /// The most that was ever charged, in bytes.
+    /// The peak usage, in bytes.
     pub max_usage: Option<u64>,
     /// Kernel memory, in bytes.
     pub kernel: Option<u64>,
-    /// Processes that were killed for lack of memory.
+    /// The number of OOM-killed processes.
     pub oom_kills: Option<u64>,
 }
 
-/// Tasks of a cgroup.
+/// A cgroup's tasks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tasks {
-    /// Ids of the processes of this cgroup itself.
+    /// The pids in this cgroup itself.
     pub processes: Option<Vec<u32>>,
-    /// Threads, also of the cgroups below.
+    /// The number of threads, including cgroups below.
     pub threads: Option<u64>,
-    /// Threads at most; `None` without a limit.
+    /// The limit on threads, if any.
     pub threads_max: Option<u64>,
 }
 
-/// Reads files of cgroups into one buffer.
+/// Reads cgroup files into one buffer.
 #[derive(Debug, Default)]
 pub struct Reader {
     buffer: Vec<u8>,
@@ -95,12 +95,12 @@ pub struct Reader {
 // === impl Memory ===
 
 impl Memory {
-    /// What cannot be had back without harm: the usage without the inactive page cache.
+    /// The working set: the usage without inactive page cache.
     pub fn working_set(&self) -> u64 {
         self.usage.saturating_sub(self.inactive_file)
     }
 
-    /// What may be used yet; `None` without a limit.
+    /// Memory still available; `None` without a limit.
     pub fn available(&self) -> Option<u64> {
         Some(self.limit?.saturating_sub(self.working_set()))
     }
@@ -109,14 +109,14 @@ impl Memory {
 // === impl Reader ===
 
 impl Reader {
-    /// The text of a file that the kernel shows in one piece, as it does numbers and
-    /// tables of keys; `None` when it is not there. Most of a look's time goes into calls
-    /// to the kernel, so there is none to see whether there is more.
+    /// The text of a file that the kernel returns in one piece, such as a number or a key table;
+    /// `None` if it does not exist. Most of a look's time is spent in system calls, so this avoids
+    /// a second read to detect the end.
     pub(super) fn text(&mut self, directory: &Path, file: &str) -> Option<&str> {
         self.read(directory, file, true)
     }
 
-    /// The text of a file that the kernel may show piece by piece, as it does lists.
+    /// The text of a file that the kernel may return in several pieces, such as a list.
     pub fn list(&mut self, directory: &Path, file: &str) -> Option<&str> {
         self.read(directory, file, false)
     }
@@ -129,7 +129,7 @@ impl Reader {
         self.read_from(&mut file, one_piece)
     }
 
-    /// The text of an open file that the kernel may show piece by piece.
+    /// The text of an open file that the kernel may return in several pieces.
     pub fn whole(&mut self, file: &mut File) -> Option<&str> {
         self.read_from(file, false)
     }
@@ -152,7 +152,7 @@ impl Reader {
         self.text(directory, file)?.trim().parse().ok()
     }
 
-    /// CPU time used so far, in nanoseconds.
+    /// The total CPU time, in nanoseconds.
     pub fn cpu(&mut self, cgroup: &Cgroup) -> Option<u64> {
         if let Some(v1) = cgroup.v1("cpuacct") {
             return self.number(v1, "cpuacct.usage");
@@ -162,7 +162,7 @@ impl Reader {
         Some(usec.saturating_mul(1000))
     }
 
-    /// Where the CPU time went, and how long it was held back.
+    /// User and system CPU time, and throttling.
     pub fn cpu_times(&mut self, cgroup: &Cgroup) -> CpuTimes {
         let mut times = CpuTimes::default();
         if let Some(v1) = cgroup.v1("cpuacct") {
@@ -218,10 +218,10 @@ impl Reader {
                 "total_mapped_file" => memory.mapped_file = value,
                 "total_pgfault" => memory.page_faults = value,
                 "total_pgmajfault" => memory.major_page_faults = value,
-                // The least of its own limit and all above.
+                // The minimum of its own limit and those above.
                 "hierarchical_memory_limit" => limited = value < UNLIMITED,
-                // Only there when swap is counted. The difference of memory.memsw.usage
-                // and memory.usage is the same, but of two moments.
+                // Only present if swap is accounted for. The difference between memory.memsw.usage
+                // and memory.usage would be the same value, but read at two times.
                 "total_swap" => swapped = Some(value),
                 _ => {}
             }
@@ -229,7 +229,7 @@ impl Reader {
         if limited {
             memory.limit = self.limit(directory, "memory.limit_in_bytes");
         }
-        // A limit on both together can only be under a limit on memory.
+        // The limit on memory and swap cannot be set below the memory limit.
         memory.swap = swapped.map(|usage| Swap {
             usage,
             available: memory.limit.and_then(|limit| {
@@ -247,7 +247,7 @@ impl Reader {
     fn memory_v2(&mut self, directory: &Path) -> Option<Memory> {
         let mut memory = Memory {
             usage: self.number(directory, "memory.current")?,
-            // Without a limit it says "max".
+            // Without a limit, the file has "max".
             limit: self.number(directory, "memory.max"),
             ..Memory::default()
         };
@@ -275,7 +275,7 @@ impl Reader {
         Some(memory)
     }
 
-    /// What metrics tell of memory beside [`Memory`].
+    /// The memory values for metrics that are not in [`Memory`].
     pub fn memory_events(&mut self, cgroup: &Cgroup) -> MemoryEvents {
         if let Some(v1) = cgroup.v1("memory") {
             return MemoryEvents {
@@ -301,7 +301,7 @@ impl Reader {
         Some(pairs(text).find(|(found, _)| *found == key)?.1)
     }
 
-    /// Tasks in this cgroup and those below, as the pids controller counts them.
+    /// The number of tasks in this cgroup and below, from the pids controller.
     pub fn threads(&mut self, cgroup: &Cgroup) -> Option<u64> {
         let directory = cgroup.v1("pids").or(cgroup.unified())?;
         self.number(directory, "pids.current")
@@ -322,7 +322,7 @@ impl Reader {
     }
 }
 
-/// Lines of a key and a number.
+/// Parses lines of a key and a number.
 fn pairs(text: &str) -> impl Iterator<Item = (&str, u64)> {
     text.lines().filter_map(|line| {
         let (key, value) = line.split_once(' ')?;

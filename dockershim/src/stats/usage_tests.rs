@@ -13,13 +13,13 @@ const ID: &str = "0123456789abcdef";
 const PSI: &str = "some avg10=1.50 avg60=0.25 avg300=0.00 total=12\n\
                    full avg10=0.00 avg60=0.00 avg300=0.00 total=3\n";
 
-/// A node with one container: its hierarchies, each with the container's files.
+/// A node with one container and its files in each hierarchy.
 struct Node {
     dir: TempDir,
 }
 
 impl Node {
-    /// `v1` are controllers with a hierarchy of their own.
+    /// `v1` lists the controllers with their own hierarchy.
     fn new(v1: &[&str], unified: bool) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (mut mounts, mut table) = (String::new(), String::new());
@@ -48,7 +48,7 @@ impl Node {
         fs::write(path, content).unwrap();
     }
 
-    /// Writes files `hierarchy/file` of the container.
+    /// Writes the container's files, given as `hierarchy/file`.
     fn files(self, files: &[(&str, &str)]) -> Self {
         for (path, content) in files {
             let (hierarchy, file) = path.split_once('/').unwrap();
@@ -258,7 +258,7 @@ fn pressures_come_from_the_unified_hierarchy() {
         ("unified/cpu.pressure", PSI),
     ]);
     let (cgroup, mut reader) = (hybrid.cgroup(), Reader::default());
-    // A controller of v1 goes before what the unified hierarchy counts beside it.
+    // A v1 controller takes precedence over the unified hierarchy.
     assert_eq!(reader.cpu(&cgroup), Some(42));
     let memory = reader.memory(&cgroup).unwrap();
     assert_eq!((memory.usage, memory.swap), (9, None));

@@ -1,9 +1,9 @@
-//! How much the containers have written to their root file systems: what is in the upper
-//! directory of each overlay. Storage drivers without one are not measured, and where the
-//! engine does not tell the directory, a container is only while it runs.
+//! The size of the containers' writable layers: the content of each overlay's upper directory.
+//! Other storage drivers are not measured. If the engine does not report the directory, a container
+//! is measured only while it is running.
 //!
-//! It takes a walk through every file, so it is done in the background: one directory at a
-//! time, for a fixed share of the time at most, and only while somebody asks for stats.
+//! A measurement walks through all files, so it happens in the background: one directory at a time,
+//! for at most a fixed share of the time, and only while stats are being requested.
 
 use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
 
@@ -19,25 +19,25 @@ use crate::{
     process::Processes,
 };
 
-/// A container is measured again after this, at the earliest.
+/// The minimum interval between measurements of a container.
 const INTERVAL: Duration = Duration::from_secs(120);
-/// Nobody who asked longer ago than this is still interested.
+/// How long after a request measurements continue.
 const INTEREST: Duration = Duration::from_secs(300);
-/// A walk goes on for this long at once ...
+/// How long a walk runs without a pause ...
 const SLICE: Duration = Duration::from_millis(20);
-/// ... and then rests this many times as long as it went.
+/// ... and the pause, as a multiple of that time.
 const REST: u32 = 9;
 
-/// What one container has written.
+/// The size of one container's writable layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Measurement {
-    /// When it was measured, as Unix time in nanoseconds.
+    /// The time of the measurement, as Unix time in nanoseconds.
     pub timestamp: i64,
-    /// Bytes on the disk.
+    /// The bytes on disk.
     pub bytes: u64,
-    /// Files and directories.
+    /// The number of files and directories.
     pub inodes: u64,
-    /// There is more of both than this: the walk would have had to remember too much.
+    /// Whether both are lower bounds, because the walk exceeded its memory limits.
     pub is_partial: bool,
 }
 
@@ -46,22 +46,22 @@ pub struct Measurement {
 pub struct WritableLayers {
     measured: Mutex<HashMap<Id, Outcome>>,
     asked: Notify,
-    /// One more was measured.
+    /// Notifies when another container has been measured.
     advanced: Notify,
     last_asked: Mutex<Option<Instant>>,
-    /// Measurements of a part.
+    /// The number of partial measurements.
     pub in_part: Counter,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Outcome {
     at: Instant,
-    /// `None` when there is nothing to measure, or no more.
+    /// `None` if there was nothing to measure, or it is gone.
     found: Option<Measurement>,
 }
 
 impl WritableLayers {
-    /// Starts the task that measures; it ends with `stop`.
+    /// Starts the measuring task, which runs until `stop`.
     pub fn start(
         model: Arc<Model>,
         processes: Arc<Processes>,
@@ -73,14 +73,14 @@ impl WritableLayers {
         layers
     }
 
-    /// Says that somebody is interested.
+    /// Requests measurements.
     pub fn ask(&self) {
         *self.last_asked.lock() = Some(Instant::now());
         self.asked.notify_one();
     }
 
-    /// Asks, and waits until each container that runs has been measured at least once,
-    /// for `limit` at most.
+    /// Requests measurements, and waits for at most `limit` until every running container has been
+    /// measured at least once.
     pub async fn first(&self, model: &Model, limit: Duration) {
         self.ask();
         let measured = async {
@@ -94,7 +94,7 @@ impl WritableLayers {
                 advanced.await;
             }
         };
-        // What is missing then is told next time.
+        // Missing measurements are reported next time.
         let _ = tokio::time::timeout(limit, measured).await;
     }
 
@@ -104,15 +104,14 @@ impl WritableLayers {
             && !self.measured.lock().contains_key(container.id())
     }
 
-    /// The last measurement of a container, of a part where it [is partial]; `None` until there
-    /// is one.
+    /// The last measurement of a container, which may be [partial]; `None` if there is none.
     ///
-    /// [is partial]: Measurement::is_partial
+    /// [partial]: Measurement::is_partial
     pub fn of(&self, id: &str) -> Option<Measurement> {
         self.measured.lock().get(id)?.found
     }
 
-    /// Bytes and inodes of all that was measured.
+    /// The total bytes and inodes of all measured layers.
     pub fn total(&self) -> (u64, u64) {
         let measured = self.measured.lock();
         let found = measured.values().filter_map(|outcome| outcome.found);
@@ -148,13 +147,13 @@ impl WritableLayers {
                     }
                     self.advanced.notify_waiters();
                 }
-                // What falls due meanwhile is found by whoever asks next.
+                // Containers that become due meanwhile are measured at the next request.
                 _ => self.asked.notified().await,
             }
         }
     }
 
-    /// The container whose measurement is the most overdue.
+    /// The container whose measurement is most overdue.
     fn next(&self, model: &Model) -> Option<Arc<Container>> {
         let snapshot = model.snapshot();
         let mut measured = self.measured.lock();
@@ -183,12 +182,12 @@ fn is_measurable(container: &Container) -> bool {
 fn is_due(container: &Container, last: &Outcome) -> bool {
     let status = &container.status;
     let ended = status.state() == ContainerState::ContainerExited;
-    // What has ended writes no more.
+    // An exited container writes no more.
     let settled = ended && last.found.is_some_and(|m| m.timestamp > status.finished_at);
     !settled && last.at.elapsed() >= INTERVAL
 }
 
-/// Walks through what a container has written, in slices.
+/// Measures a container's writable layer in slices.
 async fn measure(container: Arc<Container>, processes: &Arc<Processes>) -> Option<Measurement> {
     let mut walk = None;
     loop {

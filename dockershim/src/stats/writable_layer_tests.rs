@@ -4,7 +4,7 @@ use rustix::fs::{Mode, OFlags};
 use super::*;
 use crate::{engine::Here, model::Record};
 
-/// Those of an engine that was not reached.
+/// The processes of an engine that was not reached.
 fn processes() -> Arc<Processes> {
     Arc::new(Processes::new(Here::default()))
 }
@@ -57,7 +57,7 @@ async fn layers_are_measured_only_when_somebody_asks() {
     assert!(found.bytes >= 64 << 10 && found.inodes == 2, "{found:?}");
     assert_eq!(layers.total(), (found.bytes, found.inodes));
     assert_eq!((layers.of("none"), layers.of("gone")), (None, None));
-    // What is removed is forgotten.
+    // A removed container is forgotten.
     model.remove("a");
     layers.ask();
     for _ in 0..500 {
@@ -84,7 +84,7 @@ async fn a_first_measurement_can_be_waited_for() {
     let layers = WritableLayers::start(Arc::clone(&model), processes(), stop.clone());
     layers.first(&model, Duration::from_secs(60)).await;
     assert!(layers.of("a").is_some() && layers.of("b").is_some());
-    // Nothing measures any more: it is not waited for without end.
+    // No task measures any more, so the wait ends at the limit.
     stop.cancel();
     put(&model, "c", ContainerState::ContainerRunning, upper);
     layers.first(&model, Duration::from_millis(10)).await;
@@ -113,7 +113,7 @@ async fn a_container_is_measured_again_after_minutes_unless_it_ended() {
     assert_eq!(layers.next(&model).unwrap().id(), "run");
     layers.measured.lock().insert("run".into(), outcome(5));
     assert!(layers.next(&model).is_none());
-    // One that nobody measured yet goes first.
+    // A container that was never measured comes first.
     tokio::time::advance(INTERVAL).await;
     put(&model, "new", ContainerState::ContainerRunning, "/upper");
     assert_eq!(layers.next(&model).unwrap().id(), "new");
@@ -127,7 +127,7 @@ async fn a_measurement_of_a_part_is_told_and_counted() {
             tree_walk::remove_all(self.0.path()).unwrap();
         }
     }
-    // The disk would take most of the time.
+    // In memory, because a disk would take most of the time.
     let dir = InMemory(tempfile::tempdir_in("/dev/shm").unwrap());
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mut at = rustix::fs::open(dir.0.path(), flags, Mode::empty()).unwrap();

@@ -9,18 +9,18 @@ use proptest::prelude::*;
 use super::*;
 use crate::logs::engine_file;
 
-/// Files that the engine keeps.
+/// The number of files that the engine keeps.
 const KEPT: usize = 6;
 
-/// An engine that logs, and a conversion of what it logs.
+/// An engine log and its conversion.
 struct World {
     dir: tempfile::TempDir,
     paths: Paths,
     count: usize,
-    /// Of an entry that is in the engine's file in part.
+    /// The rest of an entry that is partly in the engine's file.
     rest: String,
     tail: Option<Tail>,
-    /// What is on disk, as a crash would find it.
+    /// The position on disk, as after a crash.
     saved: Option<Position>,
     rotations: usize,
 }
@@ -28,11 +28,11 @@ struct World {
 #[derive(Debug, Clone)]
 enum Act {
     Log(usize),
-    /// An entry up to a place in it. The rest comes with what is written next.
+    /// Writes an entry up to this place. The rest comes with the next write.
     LogInPart(prop::sample::Index),
     Tear,
-    /// As often as there are numbers: each is of lines that come before. The last one may be
-    /// torn in each file.
+    /// One rotation per number; each number of lines is written first. With `true`, the last entry
+    /// of each file is incomplete.
     EngineRotates(Vec<usize>, bool),
     Drain,
     Save,
@@ -61,7 +61,7 @@ impl World {
         }
     }
 
-    /// Appends to the engine's file, behind the rest of what is there in part.
+    /// Appends to the engine's file, after the rest of an entry that is there in part.
     fn write(&mut self, text: &str) {
         let text = std::mem::take(&mut self.rest) + text;
         let mut file = OpenOptions::new()
@@ -71,7 +71,7 @@ impl World {
         file.write_all(text.as_bytes()).unwrap();
     }
 
-    /// The next entry, as the engine writes it.
+    /// The next entry, in the engine's format.
     fn entry(&mut self) -> String {
         let n = self.count;
         self.count += 1;
@@ -114,7 +114,7 @@ impl World {
         while self.tail().drain().unwrap() == Drained::Piece {}
     }
 
-    /// Removes the engine's files that the saved position is past.
+    /// Removes the engine's files before the saved position.
     fn trim(&self) {
         if let Some(Source::File(taken)) = self.saved.as_ref().map(|saved| &saved.source) {
             engine_file::trim(&self.paths.engine_log, taken).unwrap();
@@ -127,7 +127,7 @@ impl World {
         entries.filter(|entry| entry.path().is_file()).count()
     }
 
-    /// As the kubelet does it: a new name that begins with the old one.
+    /// Rotates the log like the kubelet: the new name starts with the old one.
     fn log_rotates(&mut self) {
         self.drain();
         self.rotations += 1;
@@ -143,7 +143,7 @@ impl World {
             .map(|entry| entry.unwrap().path())
             .collect();
         files.sort();
-        // The one without a suffix is the newest.
+        // The file without a suffix is the newest.
         files.rotate_left(1);
         files
             .iter()
@@ -155,7 +155,7 @@ impl World {
     }
 }
 
-/// The stream of a line: both have some, also in a row.
+/// The stream of a line: both streams occur, also several times in a row.
 fn stream(n: usize) -> &'static str {
     if n % 5 < 3 { "stdout" } else { "stderr" }
 }
@@ -186,7 +186,7 @@ proptest! {
                 Act::Log(lines) => world.log(lines),
                 Act::LogInPart(end) => world.log_in_part(end),
                 Act::Tear => world.write("{\"log\":\"torn\n"),
-                // An engine that removes what was not read loses lines, as it must.
+                // An engine that removes unread files loses lines, which is unavoidable.
                 Act::EngineRotates(all, torn) => for lines in all {
                     if unread_rotations + 2 < KEPT {
                         world.log(lines);
@@ -206,7 +206,7 @@ proptest! {
                 Act::Trim => world.trim(),
                 Act::Crash => world.tail = None,
                 Act::LosePosition => {
-                    // With the log rotated since, its last line alone cannot tell.
+                    // If the log was rotated since, its last line alone is not sufficient.
                     world.drain();
                     if fs::metadata(&world.paths.log).unwrap().len() > 0 {
                         (world.tail, world.saved) = (None, None);
@@ -243,7 +243,7 @@ fn the_engine_keeps_what_was_not_noted_down_and_its_newest_files() {
             assert_eq!(world.engine_files(), 3);
         }
     }
-    // The file that was read last is kept, behind those that were not read, and so is one more.
+    // The last file read is kept behind the unread ones, and so is one more.
     let files = world.engine_files();
     world.trim();
     assert_eq!(world.engine_files(), files);
@@ -264,7 +264,7 @@ fn a_new_file_with_the_inode_of_one_that_is_gone_is_not_taken_for_it() {
     world.tail = None;
     let file = &world.paths.engine_log;
     fs::remove_file(file).unwrap();
-    // Most file systems give its inode away at once.
+    // Most file systems reuse the inode at once.
     fs::write(file, "").unwrap();
     world.log(5);
     world.drain();
@@ -357,7 +357,7 @@ fn a_line_that_never_ends_is_given_up_and_the_next_one_read() {
     let losses = Losses::default();
     for times in 1..4 {
         world.write(&endless);
-        // It is not held, or read again and again, until its end comes.
+        // It is not kept, or read repeatedly, until it ends.
         assert_eq!(world.tail().drain().unwrap(), Drained::All);
         assert_eq!(world.tail().drain().unwrap(), Drained::Nothing);
         world.tail().hand_on_losses(&losses);

@@ -1,7 +1,7 @@
-//! Attaches sandboxes to their network, and tells what they are attached to.
+//! Attaches sandboxes to their network, and reports their attachments.
 //!
-//! What is to be attached is remembered before the first plugin runs: a crash in the middle
-//! leaves a file by which it is detached.
+//! An attachment is cached before the first plugin runs, so that it can be detached after a crash
+//! in the middle.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -27,18 +27,18 @@ const LOOPBACK_CONFIG: &str =
     r#"{"cniVersion":"0.3.1","name":"cni-loopback","plugins":[{"type":"loopback"}]}"#;
 
 impl Cni {
-    /// The addresses of a sandbox; `None` when it is not attached.
+    /// The addresses of a sandbox; `None` if it is not attached.
     pub fn network_status(&self, sandbox_id: &str) -> Option<PodSandboxNetworkStatus> {
         self.attachments.get(sandbox_id)?.network.lock().clone()
     }
 
-    /// Whether a sandbox that runs has no network: it was being attached when the shim
-    /// last ended.
+    /// Whether a running sandbox has no network, because it was being attached when the shim last
+    /// stopped.
     pub fn lacks_network(&self, sandbox: &Sandbox) -> bool {
         sandbox.cni && sandbox.pid != 0 && self.network_status(sandbox.id()).is_none()
     }
 
-    /// Attaches a sandbox that has just been started; on any failure it is detached again.
+    /// Attaches a newly started sandbox; detaches it again on failure.
     ///
     /// # Errors
     /// See [`CniError`].
@@ -65,7 +65,8 @@ impl Cni {
             let _no_garbage_is_collected = self.cache.lock(Lock::Attach).await?;
             self.former.end(NO_SANDBOX).await?;
             let mut attached = slot.attached.lock().await;
-            // Locked before others can see it: nobody detaches it before it is attached.
+            // Locked before it is visible to others, so that it cannot be detached before it is
+            // attached.
             self.attachments.insert(pod.id, &slot);
             slot.own.store(true, Ordering::Relaxed);
             attached.netns = Some(netns.clone());
@@ -105,7 +106,7 @@ impl Cni {
         network: &NetworkConfig,
         capability_args: Map<String, Value>,
     ) -> Result<PodSandboxNetworkStatus, CniError> {
-        // Without the plugin it is up anyhow: the engine sees to that.
+        // If the plugin is missing, the interface is up anyway, because the engine sets it up.
         if self.source.plugins.find(LOOPBACK).await.is_ok()
             && let Ok(loopback) = NetworkConfig::from_list(LOOPBACK_CONFIG.as_bytes())
         {
@@ -141,8 +142,8 @@ impl Cni {
         Ok(result)
     }
 
-    /// What each attachment of a sandbox has, and whether its plugins find it in order;
-    /// `netns` is none when it does not run.
+    /// The attachments of a sandbox, and the result of `CHECK` for each; `netns` is `None` if it is
+    /// not running.
     pub async fn describe(&self, sandbox_id: &str, netns: Option<&NetNs>) -> Value {
         let Some(slot) = self.attachments.get(sandbox_id) else {
             return Value::Array(Vec::new());

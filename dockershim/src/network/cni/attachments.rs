@@ -1,4 +1,4 @@
-//! Which sandboxes are attached to what.
+//! The attachments of sandboxes.
 
 use std::{
     collections::HashMap,
@@ -14,41 +14,40 @@ use super::{
     result,
 };
 
-/// The interface of every sandbox on the pod network.
+/// The name of every sandbox's pod network interface.
 pub(super) const INTERFACE: &str = "eth0";
-/// The name that every runtime has for it.
+/// The loopback network's name in all runtimes.
 pub(super) const LOOPBACK_NETWORK: &str = "cni-loopback";
 
-/// What is attached.
+/// The attachments of all sandboxes.
 #[derive(Debug, Default)]
 pub(super) struct Attachments {
     sandboxes: Mutex<HashMap<String, Arc<Slot>>>,
 }
 
-/// A sandbox that was attached; one that is not any more stays known until it is gone, so
-/// that it is not detached twice.
+/// A sandbox's attachments. A detached sandbox stays in the map until it is removed, so that it is
+/// not detached twice.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
-    /// Whether the sandbox is known to be this engine's: others may remember theirs in the
-    /// same place.
+    /// Whether the sandbox is known to be this engine's, as others may share the cache.
     pub(super) own: AtomicBool,
     /// Locked while a plugin runs for the sandbox.
     pub(super) attached: tokio::sync::Mutex<Attached>,
-    /// Its addresses, while it has any.
+    /// The sandbox's addresses, while it is attached.
     pub(super) network: Mutex<Option<PodSandboxNetworkStatus>>,
 }
 
-/// What a sandbox is attached to.
+/// The attachments of a sandbox.
 #[derive(Debug, Default)]
 pub(super) struct Attached {
-    /// In the order of the `ADD`s.
+    /// The cached attachments, in the order of `ADD`.
     pub(super) keys: Vec<Key>,
-    /// The network namespace that it is attached in; none where an earlier shim attached it.
+    /// The network namespace that it was attached in; `None` if an earlier shim attached it.
     pub(super) netns: Option<NetNs>,
 }
 
 impl Attachments {
-    /// The sandboxes of Docker engines that `cache` remembers; those of `owner` are this engine's.
+    /// Loads the attachments of Docker sandboxes from `cache`; those of `owner` are this engine's.
     pub(super) fn remembered(cache: &Cache, owner: Option<&str>) -> Self {
         let mut sandboxes: HashMap<String, Slot> = HashMap::new();
         cache.remove_unfinished();
@@ -66,7 +65,7 @@ impl Attachments {
             {
                 *slot.network.get_mut() = Some(result::to_status(&addresses));
             }
-            // `DEL` goes the other way round, and the loopback is last.
+            // `DEL` runs in reverse order, so put the loopback first.
             let keys = &mut slot.attached.get_mut().keys;
             let at = if cached.network_name == LOOPBACK_NETWORK {
                 0
@@ -82,23 +81,23 @@ impl Attachments {
         }
     }
 
-    /// Has a sandbox known that is about to be attached.
+    /// Adds a sandbox that is about to be attached.
     pub(super) fn insert(&self, id: &str, slot: &Arc<Slot>) {
         let mut sandboxes = self.sandboxes.lock();
         sandboxes.insert(id.to_owned(), Arc::clone(slot));
     }
 
-    /// Forgets a sandbox.
+    /// Removes a sandbox.
     pub(super) fn remove(&self, id: &str) {
         self.sandboxes.lock().remove(id);
     }
 
-    /// The ids of the sandboxes that are known.
+    /// The ids of all sandboxes.
     pub(super) fn ids(&self) -> Vec<String> {
         self.sandboxes.lock().keys().cloned().collect()
     }
 
-    /// Whether a sandbox is known that `wanted` accepts.
+    /// Whether any sandbox is `wanted`.
     pub(super) fn any(&self, wanted: impl FnMut(&String) -> bool) -> bool {
         self.sandboxes.lock().keys().any(wanted)
     }

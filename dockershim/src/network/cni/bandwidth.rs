@@ -1,4 +1,4 @@
-//! The bandwidth that a pod's annotations give it.
+//! Bandwidth limits from a pod's annotations.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,11 @@ use serde_json::{Map, Value};
 
 use crate::Error;
 
-/// What is as good as no limit of a burst, in bits: 2 Gbit.
+/// The burst, in bits: effectively unlimited (2 Gbit).
 const BURST: i32 = i32::MAX;
-/// What a rate may be, in bits a second.
+/// The allowed rates, in bits per second.
 const RATES: std::ops::RangeInclusive<u64> = 1_000..=1_000_000_000_000_000;
-/// Digits that are read of a quantity: more are no rate.
+/// The maximum number of digits in a quantity.
 const MAX_DIGITS: usize = 24;
 
 const DIRECTIONS: [(&str, &str, &str); 2] = [
@@ -26,7 +26,7 @@ const DIRECTIONS: [(&str, &str, &str); 2] = [
     ),
 ];
 
-/// The `bandwidth` capability's argument; `None` when the pod has no limit.
+/// The argument of the `bandwidth` capability; `None` if the pod has no limit.
 ///
 /// # Errors
 /// `InvalidArgument` naming the annotation.
@@ -47,7 +47,7 @@ pub fn of(annotations: &BTreeMap<String, String>) -> Result<Option<Value>, Error
         .map(Value::Object))
 }
 
-/// A resource quantity as Kubernetes writes them, `10M` or `1.5Gi`, rounded up.
+/// Parses a Kubernetes resource quantity, such as `10M` or `1.5Gi`, rounding up.
 fn bits(text: &str) -> Result<u64, String> {
     let bad = || format!("{text:?} is no quantity, such as 10M");
     let end = text
@@ -74,7 +74,7 @@ fn bits(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("{text:?} is no reasonable rate; allowed: 1k to 1P bits per second"))
 }
 
-/// A factor, and a power of ten.
+/// The suffix as a factor and a power of ten.
 fn scale(suffix: &str) -> Option<(u128, i32)> {
     let binary = |power: u32| Some((1_u128 << (10 * power), 0));
     match suffix {

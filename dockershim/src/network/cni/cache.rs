@@ -1,6 +1,6 @@
-//! What is remembered of attachments, in libcni's place and format: a file for each, so
-//! that what was attached is detached as it was attached, whatever has changed since, and
-//! so that libcni's other users find it.
+//! The cache of attachments, in libcni's location and format. Each attachment has a file, so that
+//! it is detached with the configuration that it was attached with, and so that other users of
+//! libcni find it.
 
 use std::{
     fs, io,
@@ -20,14 +20,14 @@ use tokio::time::Instant;
 use super::{chain::Attachment, error::CniError, pod::NetNs};
 
 const KIND: &str = "cniCacheV1";
-/// Begins the name of a file that is being written.
+/// The name prefix of files that are being written.
 const UNFINISHED: &str = ".unfinished-";
 const LOCK: &str = "dockershim.lock";
-/// How long the lock is waited for: longer than a plugin gets to collect garbage.
+/// How long to wait for the lock; longer than a plugin's garbage collection may take.
 const LOCK_PATIENCE: Duration = Duration::from_secs(150);
 const LOCK_PAUSE: Duration = Duration::from_millis(100);
 
-/// What identifies an attachment.
+/// Identifies an attachment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Key {
     /// The network's name.
@@ -38,21 +38,21 @@ pub struct Key {
     pub ifname: String,
 }
 
-/// What is remembered of an attachment.
+/// A cached attachment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Cached {
     kind: String,
     /// The sandbox's id.
     pub container_id: String,
-    /// The network's configuration as a `.conflist` has it.
+    /// The network's configuration in `.conflist` format.
     #[serde(with = "base64_bytes")]
     pub config: Vec<u8>,
     /// The interface.
     pub if_name: String,
     /// The network's name.
     pub network_name: String,
-    /// The path of the network namespace at the time.
+    /// The path of the network namespace at attach time.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub netns: String,
     /// `CNI_ARGS`.
@@ -61,10 +61,11 @@ pub struct Cached {
     /// Arguments by capability.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capability_args: Option<Map<String, Value>>,
-    /// What `ADD` resulted in; none when it did not end.
+    /// The result of `ADD`; `None` if it did not complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Value>,
-    /// Who has made it, of the shims that share a directory; other runtimes do not say.
+    /// The shim that created it, among those that share the directory; other runtimes do not set
+    /// this.
     #[serde(
         rename = "dockershim",
         default,
@@ -73,7 +74,7 @@ pub struct Cached {
     pub owner: Option<String>,
 }
 
-/// Go's JSON has bytes in base64.
+/// Go's JSON encodes bytes as base64.
 mod base64_bytes {
     use base64::{Engine as _, prelude::BASE64_STANDARD};
     use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
@@ -88,31 +89,30 @@ mod base64_bytes {
     }
 }
 
-/// The directory of what is remembered. Other engines' shims, and other runtimes, may
-/// remember theirs in it.
+/// The cache directory, which may be shared with shims of other engines and with other runtimes.
 #[derive(Debug, Clone)]
 pub struct Cache {
     directory: PathBuf,
     lock: PathBuf,
 }
 
-/// The purpose that the lock of a directory is held for.
+/// What a directory's lock is held for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lock {
-    /// An attachment, which any number of shims may make at once.
+    /// An attachment; shared, so that several shims can attach at once.
     Attach,
-    /// The removal of what belongs to no attachment; nothing is being attached meanwhile.
+    /// Garbage collection; exclusive, so that nothing is attached meanwhile.
     CollectGarbage,
 }
 
-/// The lock of a directory, until it is dropped.
+/// A held lock; dropping it releases the lock.
 #[derive(Debug)]
 pub struct Locked(#[expect(dead_code, reason = "the lock is the file's")] fs::File);
 
 // === impl Cached ===
 
 impl Cached {
-    /// What is to be remembered of an attachment to the network `network_name`.
+    /// Creates the entry for an attachment to the network `network_name`.
     pub fn new(network_name: &str, config: &[u8], attachment: &Attachment) -> Self {
         let capability_args = Some(attachment.capability_args.clone());
         Self {
@@ -129,7 +129,7 @@ impl Cached {
         }
     }
 
-    /// What identifies the attachment.
+    /// The attachment's key.
     pub fn key(&self) -> Key {
         Key {
             network: self.network_name.clone(),
@@ -138,12 +138,11 @@ impl Cached {
         }
     }
 
-    /// The attachment and its result, with the path that its network namespace has now, if
-    /// it has one.
+    /// The attachment and its result, with the current path of its network namespace, if it exists.
     pub fn of(&self, netns: Option<&NetNs>) -> (Attachment, Option<Value>) {
         let path = netns.map(NetNs::path).unwrap_or_default();
         let mut result = self.result.clone();
-        // Plugins compare the two.
+        // Plugins compare the path in the result with the attachment's.
         let interfaces = result.as_mut().and_then(|r| r.get_mut("interfaces"));
         let interfaces = interfaces.and_then(Value::as_array_mut).into_iter();
         for sandbox in interfaces.flatten().filter_map(|i| i.get_mut("sandbox")) {
@@ -173,7 +172,7 @@ impl Cached {
 // === impl Cache ===
 
 impl Cache {
-    /// What is remembered under `directory`, which need not exist.
+    /// Creates a cache in `directory`, which need not exist.
     pub fn new(directory: &Path) -> Self {
         Self {
             directory: directory.join("results"),
@@ -181,10 +180,10 @@ impl Cache {
         }
     }
 
-    /// Takes the directory's lock, and waits for it.
+    /// Takes the directory's lock, waiting if necessary.
     ///
     /// # Errors
-    /// [`CniError::Locked`] when others have it for long, or [`CniError::Cache`].
+    /// [`CniError::Locked`] if it is held for too long, or [`CniError::Cache`].
     pub async fn lock(&self, what: Lock) -> Result<Locked, CniError> {
         let began = Instant::now();
         loop {
@@ -208,7 +207,7 @@ impl Cache {
         }
     }
 
-    /// Takes the directory's lock if it is free. Blocks, but not for others to let it go.
+    /// Takes the directory's lock if it is free. Blocks for I/O, but not for the lock.
     fn try_lock(&self, what: Lock) -> io::Result<Option<Locked>> {
         if let Some(directory) = self.lock.parent() {
             fs::create_dir_all(directory)?;
@@ -231,7 +230,7 @@ impl Cache {
         self.directory.join(file_name(key))
     }
 
-    /// Remembers an attachment, all of it or nothing.
+    /// Stores an attachment atomically.
     ///
     /// # Errors
     /// [`CniError::Cache`].
@@ -258,8 +257,8 @@ impl Cache {
         })
     }
 
-    /// Removes what an earlier shim was writing when it was killed, unless another one may be
-    /// writing. To be called before this one writes. Blocks.
+    /// Removes temporary files of an earlier shim that was killed, unless another shim may be
+    /// writing. Must be called before this one writes. Blocks.
     pub fn remove_unfinished(&self) {
         let Ok(Some(_nobody_writes)) = self.try_lock(Lock::CollectGarbage) else {
             return;
@@ -275,7 +274,7 @@ impl Cache {
         }
     }
 
-    /// What is remembered of an attachment; `None` when it is nothing that can be read.
+    /// The cached attachment; `None` if it cannot be read.
     pub async fn get(&self, key: &Key) -> Option<Cached> {
         let path = self.path(key);
         let bytes = tokio::fs::read(&path).await;
@@ -289,7 +288,7 @@ impl Cache {
         }
     }
 
-    /// Forgets an attachment, if it is remembered.
+    /// Removes a cached attachment, if it exists.
     ///
     /// # Errors
     /// [`CniError::Cache`].
@@ -305,7 +304,7 @@ impl Cache {
         }
     }
 
-    /// Everything that is remembered, and can be read. Blocks.
+    /// All cached attachments that can be read. Blocks.
     pub fn load(&self) -> Vec<Cached> {
         let Ok(entries) = fs::read_dir(&self.directory) else {
             return Vec::new();
@@ -319,7 +318,7 @@ impl Cache {
             }
             let bytes = fs::read(entry.path()).map_err(|error| error.to_string());
             match bytes.and_then(|bytes| Cached::read(&bytes)) {
-                // What says that it is another is not to be trusted.
+                // An entry whose content does not match its name is not trusted.
                 Ok(cached) if *file_name(&cached.key()) == *name => found.push(cached),
                 Ok(_) => {}
                 Err(reason) => {

@@ -1,5 +1,5 @@
-//! What CRI asks for a sandbox's network, as arguments by capability. A capability that
-//! there is nothing to say for is left out.
+//! CRI's network settings of a sandbox as CNI capability arguments. A capability without settings
+//! is omitted.
 
 use cri_proto::runtime::v1::{DnsConfig, PodSandboxConfig};
 use serde_json::{Map, Value, json};
@@ -7,14 +7,14 @@ use serde_json::{Map, Value, json};
 use super::bandwidth;
 use crate::{Error, network::ports};
 
-/// Ports of the node that lead to the sandbox.
+/// Host ports of the sandbox.
 pub const PORT_MAPPINGS: &str = "portMappings";
-/// Ranges that the sandbox's addresses are from.
+/// The ranges of the sandbox's addresses.
 pub const IP_RANGES: &str = "ipRanges";
 const BANDWIDTH: &str = "bandwidth";
 const DNS: &str = "dns";
 
-/// The arguments for a sandbox on a node whose pods' ranges are `pod_cidrs`.
+/// The arguments for a sandbox on a node with the pod CIDRs `pod_cidrs`.
 ///
 /// # Errors
 /// `InvalidArgument` naming the field.
@@ -36,7 +36,7 @@ pub fn of(config: &PodSandboxConfig, pod_cidrs: &[String]) -> Result<Map<String,
         arguments.insert(BANDWIDTH.into(), limits);
     }
     if !pod_cidrs.is_empty() {
-        // A set of ranges for each family: the sandbox gets an address from every set.
+        // One set of ranges per address family: the sandbox gets an address from each set.
         let sets = pod_cidrs.iter().map(|cidr| json!([{ "subnet": cidr }]));
         arguments.insert(IP_RANGES.into(), sets.collect());
     }

@@ -1,4 +1,4 @@
-//! A network's plugins, run one after the other.
+//! Runs a network's plugins in order.
 
 use serde_json::{Map, Value};
 
@@ -9,22 +9,22 @@ use super::{
     version::Version,
 };
 
-/// One interface of one sandbox, on one network.
+/// One interface of a sandbox on a network.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Attachment {
     /// The sandbox's id.
     pub container_id: String,
-    /// The path of its network namespace; empty when there is none any more.
+    /// The path of the network namespace; empty if it no longer exists.
     pub netns: String,
-    /// The interface.
+    /// The interface's name.
     pub ifname: String,
     /// `CNI_ARGS`.
     pub args: Vec<(String, String)>,
-    /// Arguments by capability; a plugin gets those that it wants.
+    /// Arguments by capability; each plugin gets those that it declares.
     pub capability_args: Map<String, Value>,
 }
 
-/// The plugins of a network.
+/// A network's plugins.
 #[derive(Debug, Clone, Copy)]
 pub struct Chain<'a> {
     plugins: &'a Plugins,
@@ -32,13 +32,13 @@ pub struct Chain<'a> {
 }
 
 impl<'a> Chain<'a> {
-    /// The chain of `config`, whose binaries are among `plugins`.
+    /// Creates the chain of `config`, with binaries from `plugins`.
     pub fn new(plugins: &'a Plugins, config: &'a NetworkConfig) -> Self {
         Self { plugins, config }
     }
 
-    /// `ADD` in order, each with the result of the one before. Returns the last one's. What
-    /// a failure leaves behind is for [`Chain::del`].
+    /// Runs `ADD` in order, each with the previous plugin's result, and returns the last result.
+    /// After a failure, the caller cleans up with [`Chain::del`].
     ///
     /// # Errors
     /// [`CniError::Plugin`].
@@ -53,10 +53,10 @@ impl<'a> Chain<'a> {
         Ok(result.unwrap_or_default())
     }
 
-    /// `DEL` in reverse order, each with the result of the `ADD`.
+    /// Runs `DEL` in reverse order, each with the result of `ADD`.
     ///
     /// # Errors
-    /// [`CniError::Plugin`]; the plugins after the one that failed were not asked.
+    /// [`CniError::Plugin`]; the plugins after the failed one were not run.
     pub async fn del(
         self,
         attachment: &Attachment,
@@ -72,7 +72,7 @@ impl<'a> Chain<'a> {
         Ok(())
     }
 
-    /// `CHECK` in order. Returns whether the network allows it.
+    /// Runs `CHECK` in order. Returns whether the network supports and allows it.
     ///
     /// # Errors
     /// [`CniError::Plugin`].
@@ -93,10 +93,10 @@ impl<'a> Chain<'a> {
         Ok(true)
     }
 
-    /// `STATUS` in order, where the network's version has it.
+    /// Runs `STATUS` in order, if the network's version supports it.
     ///
     /// # Errors
-    /// [`CniError::Plugin`]: an `ADD` would fail, or its sandbox reach little.
+    /// [`CniError::Plugin`]: an `ADD` would fail or give only limited connectivity.
     pub async fn status(self) -> Result<(), CniError> {
         if self.config.version < Version::STATUS {
             return Ok(());
@@ -110,15 +110,16 @@ impl<'a> Chain<'a> {
         Ok(())
     }
 
-    /// `GC`, for a network that allows it: removes what belongs to no attachment in `valid`, pairs
-    /// of sandbox id and interface. Asks every plugin; returns what failed.
+    /// Runs `GC` for a network that allows it: removes everything that belongs to no attachment in
+    /// `valid`, which are pairs of sandbox id and interface. Runs all plugins; returns the
+    /// failures.
     pub async fn gc(self, valid: &[(String, String)]) -> Vec<CniError> {
         let pair = |(id, ifname): &(String, String)| serde_json::json!({ "containerID": id, "ifname": ifname });
         let valid: Value = valid.iter().map(pair).collect();
         let mut failed = Vec::new();
         for plugin in &self.config.plugins {
             let mut request = self.named(plugin);
-            // The first as the specification has it, the second as its first edition had.
+            // The key of the specification, and the key of its first edition.
             request.insert("cni.dev/valid-attachments".into(), valid.clone());
             request.insert("cni.dev/attachments".into(), valid.clone());
             let stdin = Value::Object(request).to_string();
@@ -172,7 +173,7 @@ impl<'a> Chain<'a> {
         Value::Object(request).to_string().into_bytes()
     }
 
-    /// A result has a version; where the plugin left it out, it is the configuration's.
+    /// Reads a result; a missing version is set to the configuration's.
     fn read_result(self, stdout: &[u8]) -> Result<Value, PluginError> {
         let read: Option<Map<String, Value>> = serde_json::from_slice(stdout)
             .map_err(|error| PluginError::Answer(error.to_string()))?;

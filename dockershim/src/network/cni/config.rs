@@ -1,5 +1,5 @@
-//! Network configurations: the files in the configuration directory, read as libcni
-//! reads them, and what the cache keeps of them.
+//! Network configurations: the files in the configuration directory, read like libcni, and the
+//! copies in the cache.
 
 use std::{
     collections::BTreeMap,
@@ -13,42 +13,42 @@ use serde_json::{Map, Value};
 
 use super::version::Version;
 
-/// A network: plugins that are run one after the other.
+/// A network: a list of plugins that run in order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NetworkConfig {
-    /// Its name; the cache and the plugins keep what they know under it.
+    /// The network's name, under which the cache and the plugins store their state.
     pub name: String,
-    /// The version that every plugin is told, as it was written.
+    /// The version that is passed to every plugin, as written.
     pub cni_version: String,
-    /// The same, to compare.
+    /// The parsed version.
     pub version: Version,
-    /// Whether `CHECK` must not be run.
+    /// Whether `CHECK` is disabled.
     pub disable_check: bool,
-    /// Whether `GC` must not be run.
+    /// Whether `GC` is disabled.
     pub disable_gc: bool,
-    /// At least one.
+    /// The plugins, at least one.
     pub plugins: Vec<PluginConfig>,
-    /// The whole as a `.conflist` has it; [`NetworkConfig::from_list`] reads it.
+    /// The whole configuration in `.conflist` format, readable by [`NetworkConfig::from_list`].
     pub bytes: Vec<u8>,
 }
 
-/// What one plugin of a network is configured with.
+/// The configuration of one plugin.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PluginConfig {
-    /// The name of its binary.
+    /// The name of the plugin's binary.
     pub kind: String,
-    /// Capabilities that it wants arguments for.
+    /// The capabilities that it wants arguments for.
     pub capabilities: Vec<String>,
-    /// Its configuration as it was written.
+    /// The configuration as written.
     pub raw: Map<String, Value>,
 }
 
-/// A configuration that cannot be used.
+/// An invalid configuration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ConfigError(String);
 
-/// A `.conflist`.
+/// The format of a `.conflist`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct List {
@@ -62,7 +62,7 @@ struct List {
     plugins: Option<Vec<Map<String, Value>>>,
 }
 
-/// What is read of a plugin's configuration.
+/// The fields read from a plugin's configuration.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Plugin {
@@ -73,7 +73,7 @@ struct Plugin {
     capabilities: Option<BTreeMap<String, Option<bool>>>,
 }
 
-/// `true`, or the word.
+/// A boolean, or a string with its name.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Flag {
@@ -84,19 +84,19 @@ enum Flag {
 // === impl NetworkConfig ===
 
 impl NetworkConfig {
-    /// Reads a `.conflist`.
+    /// Parses a `.conflist`.
     ///
     /// # Errors
-    /// What is wrong, with the field.
+    /// A message that names the field.
     pub fn from_list(bytes: &[u8]) -> Result<Self, ConfigError> {
         let (config, _) = read_list(bytes)?;
         config.with_plugins()
     }
 
-    /// Reads a `.conf`, the configuration of a single plugin, as a list of one.
+    /// Parses a `.conf`, the configuration of a single plugin, as a list of one.
     ///
     /// # Errors
-    /// What is wrong, with the field.
+    /// A message that names the field.
     pub fn from_single(bytes: &[u8]) -> Result<Self, ConfigError> {
         let raw: Map<String, Value> = serde_json::from_slice(bytes).map_err(unread)?;
         if !raw.contains_key("type") && raw.contains_key("plugins") {
@@ -112,10 +112,10 @@ impl NetworkConfig {
         Self::from_list(list.to_string().as_bytes())
     }
 
-    /// Reads the file of a network, by the ending of its name.
+    /// Reads a network's file in the format given by its extension.
     ///
     /// # Errors
-    /// What is wrong, with the field.
+    /// A message that names the field.
     pub fn from_file(path: &Path) -> Result<Self, ConfigError> {
         let bytes = read(path)?;
         if path.extension() != Some(OsStr::new("conflist")) {
@@ -128,7 +128,7 @@ impl NetworkConfig {
         config.with_plugins()
     }
 
-    /// Adds the plugins whose configurations are files of their own.
+    /// Adds the plugins with their own configuration files.
     fn add_plugins_of(&mut self, directory: &Path) -> Result<(), ConfigError> {
         let files = files_of(directory, &["conf"])
             .map_err(|error| ConfigError(format!("{}: {error}", directory.display())))?;
@@ -138,7 +138,7 @@ impl NetworkConfig {
             self.plugins.push(PluginConfig::new(raw).map_err(named)?);
         }
         if !files.is_empty() {
-            // What is kept of the network has to be whole, wherever it is read.
+            // The cached copy must be complete, because it is read without these files.
             let mut whole: Map<String, Value> =
                 serde_json::from_slice(&self.bytes).map_err(unread)?;
             let plugins = self.plugins.iter().map(|p| Value::Object(p.raw.clone()));
@@ -156,19 +156,19 @@ impl NetworkConfig {
         Ok(self)
     }
 
-    /// Whether its plugins are asked to remove what belongs to no attachment.
+    /// Whether `GC` is run for this network.
     pub fn collects_garbage(&self) -> bool {
         self.version >= Version::STATUS && !self.disable_gc
     }
 
-    /// Whether one of the plugins wants arguments for `capability`.
+    /// Whether any plugin wants arguments for `capability`.
     pub fn wants(&self, capability: &str) -> bool {
         let mut all = self.plugins.iter().flat_map(|plugin| &plugin.capabilities);
         all.any(|wanted| wanted == capability)
     }
 }
 
-/// A list that may be without plugins, and whether it wants none from other files.
+/// Parses a list that may have no plugins, and whether it excludes plugins from other files.
 fn read_list(bytes: &[u8]) -> Result<(NetworkConfig, bool), ConfigError> {
     let list: List = serde_json::from_slice(bytes).map_err(unread)?;
     let name = list.name.unwrap_or_default();
@@ -199,7 +199,7 @@ fn read_list(bytes: &[u8]) -> Result<(NetworkConfig, bool), ConfigError> {
     Ok((config, only_inlined))
 }
 
-/// The newest of the versions that the shim speaks too.
+/// The newest of the versions that the shim supports.
 fn newest(single: String, several: Vec<String>) -> Result<String, ConfigError> {
     if several.is_empty() {
         return Ok(single);
@@ -230,7 +230,7 @@ fn flag(field: &str, flag: Option<Flag>) -> Result<bool, ConfigError> {
     }
 }
 
-/// The name becomes part of file names, here and in plugins.
+/// The name becomes part of file names, in the cache and in plugins.
 fn check_name(name: &str) -> Result<(), ConfigError> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
     if name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(fits) {
@@ -268,11 +268,11 @@ fn read(path: &Path) -> Result<Vec<u8>, ConfigError> {
     fs::read(path).map_err(|error| ConfigError(error.to_string()))
 }
 
-/// The first valid configuration in `directory`, with its file; what is not valid before
-/// it is told to `broken`.
+/// The first valid configuration in `directory`, with its file; invalid ones before it are passed
+/// to `broken`.
 ///
 /// # Errors
-/// The directory cannot be read; one that does not exist has no configuration.
+/// The directory cannot be read; a missing directory has no configuration.
 pub fn first_valid(
     directory: &Path,
     mut broken: impl FnMut(&Path, ConfigError),
@@ -286,7 +286,7 @@ pub fn first_valid(
     Ok(None)
 }
 
-/// The files of `directory` that end so, in lexical order.
+/// The files in `directory` with one of these extensions, in lexical order.
 pub(super) fn files_of(directory: &Path, endings: &[&str]) -> io::Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -1,6 +1,5 @@
-//! Detaches sandboxes from their network: as they were attached, whatever has changed
-//! since. What a sandbox is attached to is forgotten when its `DEL` has succeeded, not
-//! before.
+//! Detaches sandboxes from their network, with the configuration that they were attached with. A
+//! cached attachment is removed only after its `DEL` has succeeded.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -20,17 +19,17 @@ use super::{
 use crate::model::Model;
 
 impl Cni {
-    /// Detaches a sandbox from all that it is attached to. One that is attached to nothing
-    /// is detached. `netns` is none when it does not run.
+    /// Detaches a sandbox from all its networks. Succeeds if it is not attached. `netns` is `None`
+    /// if it is not running.
     ///
     /// # Errors
-    /// See [`CniError`]; to be tried again.
+    /// See [`CniError`]; the caller should retry.
     pub async fn detach(&self, pod: &Pod<'_>, netns: Option<NetNs>) -> Result<(), CniError> {
         if self.attachments.get(pod.id).is_some() {
             return self.detach_known(pod.id, netns).await;
         }
-        // It runs, and nothing is remembered: someone has emptied the cache. A `DEL` of what
-        // is not there does nothing.
+        // The sandbox is running but not in the cache, so someone emptied the cache. `DEL` of a
+        // missing attachment does nothing.
         self.former.end(pod.id).await?;
         match (self.network().await, netns) {
             (Ok(network), Some(netns)) => {
@@ -45,11 +44,11 @@ impl Cni {
         }
     }
 
-    /// Detaches a sandbox from all that it is known to be attached to; `netns` is its namespace,
-    /// for when nobody holds the one that it was attached in.
+    /// Detaches a sandbox from all its cached attachments. `netns` is its namespace, used if the
+    /// one that it was attached in is not held.
     ///
     /// # Errors
-    /// See [`CniError`]; to be tried again.
+    /// See [`CniError`]; the caller should retry.
     pub async fn detach_known(
         &self,
         sandbox_id: &str,
@@ -69,7 +68,7 @@ impl Cni {
         let netns = held.clone().or(netns);
         while let Some(key) = keys.last() {
             match self.del(key, netns.as_ref()).await {
-                // There is nothing in a loopback that would outlive its namespace.
+                // A loopback interface leaves nothing behind when its namespace is gone.
                 Err(error) if key.network == LOOPBACK_NETWORK => {
                     tracing::warn!(sandbox_id, %error, "the loopback is not taken down");
                 }
@@ -120,8 +119,8 @@ impl Cni {
         chain.del(&attachment, result.as_ref()).await
     }
 
-    /// Detaches what is left of this engine's sandboxes that are gone. Returns those that it
-    /// could not.
+    /// Detaches this engine's sandboxes that were removed. Returns those that could not be
+    /// detached.
     pub(super) async fn sweep(&self, model: &Model) -> HashSet<String> {
         let mut left = HashSet::new();
         for id in self.attachments.ids() {
@@ -144,7 +143,7 @@ impl Cni {
         left
     }
 
-    /// What others have attached is theirs to detach.
+    /// Detaches a sandbox only if it is this engine's; other runtimes detach their own.
     async fn detach_own(&self, sandbox_id: &str) -> Result<(), CniError> {
         let Some(slot) = self.attachments.get(sandbox_id) else {
             return Ok(());
@@ -155,7 +154,8 @@ impl Cni {
         self.detach_known(sandbox_id, None).await
     }
 
-    /// Has a sandbox of this engine known as its own when it is gone, whoever attached it.
+    /// Records that a sandbox is this engine's, whoever attached it, so that it is detached after
+    /// its removal.
     async fn adopt(&self, sandbox_id: &str) {
         let Some(slot) = self.attachments.get(sandbox_id) else {
             return;
@@ -174,8 +174,8 @@ impl Cni {
         }
     }
 
-    /// Has the plugins remove what belongs to no attachment: neither to one that anyone remembers,
-    /// nor to a sandbox of this engine.
+    /// Runs `GC`, which removes everything that belongs neither to a cached attachment nor to a
+    /// sandbox of this engine.
     pub(super) async fn collect_garbage(&self, model: &Model) {
         let Ok(network) = self.network().await else {
             return;
@@ -193,7 +193,7 @@ impl Cni {
         }
     }
 
-    /// The attachments to a network, by sandbox and interface, that are not garbage.
+    /// The attachments to a network that are in use, as pairs of sandbox id and interface.
     async fn valid(&self, network: &NetworkConfig, model: &Model) -> BTreeSet<(String, String)> {
         let cache = self.cache.clone();
         let remembered = tokio::task::spawn_blocking(move || cache.load()).await;

@@ -1,4 +1,4 @@
-//! What CNI can fail with.
+//! CNI errors.
 
 use std::{io, path::PathBuf};
 
@@ -7,33 +7,33 @@ use tonic::Code;
 use super::plugin::{PluginError, Verb};
 use crate::process::ProcessError;
 
-/// CNI's own code for "try again later".
+/// CNI's error code for "try again later".
 const TRY_AGAIN_LATER: u32 = 11;
-/// CNI's own codes for "the plugin is not available" and "limited connectivity".
+/// CNI's error codes for "the plugin is not available" and "limited connectivity".
 const NOT_AVAILABLE: std::ops::RangeInclusive<u32> = 50..=51;
 
-/// Why a sandbox was not attached to its network, or not detached from it.
+/// Why a sandbox could not be attached to its network or detached from it.
 #[derive(Debug, thiserror::Error)]
 pub enum CniError {
-    /// There is no network that a sandbox could be attached to.
+    /// The network is not ready.
     #[error("network plugin is not ready: {0}")]
     NotReady(String),
-    /// The sandbox's network namespace cannot be had.
+    /// The sandbox's network namespace cannot be opened.
     #[error("network namespace of the sandbox: {0}")]
     Process(#[from] ProcessError),
     /// A plugin failed.
     #[error("{verb} by plugin {plugin:?} of network {network:?}: {source}")]
     Plugin {
-        /// What it was asked.
+        /// The operation.
         verb: Verb,
-        /// Its name.
+        /// The plugin's name.
         plugin: String,
         /// The network's name.
         network: String,
-        /// What became of it.
+        /// The cause.
         source: PluginError,
     },
-    /// What the plugins answered gives the sandbox no address.
+    /// The plugins' result has no usable address for the sandbox.
     #[error("ADD to network {network:?}: {reason}")]
     Result {
         /// The network's name.
@@ -41,26 +41,26 @@ pub enum CniError {
         /// What is wrong.
         reason: String,
     },
-    /// A plugin that an earlier shim left running does not end.
+    /// A plugin left running by an earlier shim does not exit.
     #[error("a plugin that was left running for the sandbox does not end")]
     LeftRunning,
-    /// Another shim has the cache's lock for too long.
+    /// Another shim holds the lock of the cache for too long.
     #[error("{} is locked by another runtime that has plugins collect garbage", .0.display())]
     Locked(PathBuf),
-    /// A file of the cache could not be read or written.
+    /// A cache file could not be read or written.
     #[error("{action} {}: {source}", path.display())]
     Cache {
-        /// What was attempted.
+        /// The operation.
         action: &'static str,
-        /// On which file.
+        /// The file.
         path: PathBuf,
-        /// Why it failed.
+        /// The cause.
         source: io::Error,
     },
 }
 
 impl CniError {
-    /// The gRPC code that a CRI client should see.
+    /// The gRPC code for CRI clients.
     pub fn code(&self) -> Code {
         match self {
             Self::NotReady(_) | Self::Process(_) => Code::FailedPrecondition,

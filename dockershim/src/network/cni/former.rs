@@ -1,8 +1,8 @@
-//! Plugins that an earlier shim left running when it was killed: `ADD` and `DEL` of one sandbox
-//! must not run at the same time, so they end before anything is undone; nor may a `GC` run
-//! that does not know what is being attached.
+//! Plugins left running by an earlier shim that was killed. `ADD` and `DEL` of one sandbox must not
+//! run concurrently, so these plugins must exit before anything is undone; nor may a `GC` run that
+//! does not know about an attachment in progress.
 //!
-//! They, and the processes that they run themselves, are found by their environments.
+//! The plugins and their child processes are identified by their environments.
 
 use std::{
     collections::HashSet,
@@ -23,33 +23,34 @@ use tokio::{sync::OnceCell, time::Instant};
 
 use super::error::CniError;
 
-/// How long a plugin may go on when nobody waits for it any more.
+/// How long a leftover plugin may continue before it is killed.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long the kernel may take to end a killed plugin.
+/// How long a killed plugin may take to exit.
 const KILL: Duration = Duration::from_secs(10);
-/// The time between looks whether they have ended.
+/// The polling interval.
 const PAUSE: Duration = Duration::from_millis(50);
-/// The variables in a plugin's environment that tell its verb and its sandbox.
+/// The environment variables of a plugin with its verb and its sandbox.
 const VERB: &str = "CNI_COMMAND";
 const SANDBOX: &str = "CNI_CONTAINERID";
-/// The variable that tells which shim runs a plugin for no sandbox in particular.
+/// The environment variable with the shim that runs the plugin, needed for plugins without a
+/// sandbox.
 pub(super) const OWNER: &str = "DOCKERSHIM_OWNER";
-/// The sandbox of a plugin that collects garbage for an earlier run of this shim.
+/// The sandbox id of a plugin that runs `GC`.
 pub(super) const NO_SANDBOX: &str = "";
 const GARBAGE_COLLECTION: &str = "GC";
-/// Bytes to read of an environment: a plugin's is the shim's own with a few more variables.
+/// The limit on bytes read from an environment. A plugin's is the shim's own plus a few variables.
 const MAX_ENVIRONMENT: u64 = 256 * 1024;
-/// How often to look for the environments of processes that begin to run another program, and the
-/// time between.
+/// How often to retry reading the environments of processes in the middle of an `execve(2)`, and
+/// the interval.
 const LOOKS: usize = 100;
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// The plugins that an earlier shim left running.
+/// The plugins left running by an earlier shim.
 #[derive(Debug)]
 pub(super) struct Former {
     owner: Option<String>,
     killed: Counter,
-    /// The sandboxes that had a running plugin when this shim looked first; there are never more.
+    /// The sandboxes with a running plugin when first checked; the set can only shrink.
     sandboxes: OnceCell<HashSet<String>>,
 }
 
@@ -61,8 +62,8 @@ struct Plugin {
 }
 
 impl Former {
-    /// The plugins before the first look; `owner` is this shim, and `killed` counts those that did
-    /// not end by themselves.
+    /// Creates an unchecked instance; `owner` is this shim, and `killed` counts the plugins that
+    /// had to be killed.
     pub(super) fn new(owner: Option<String>, killed: Counter) -> Self {
         Self {
             owner,
@@ -71,11 +72,11 @@ impl Former {
         }
     }
 
-    /// Returns when no plugin of an earlier shim runs for the sandbox, or, with [`NO_SANDBOX`],
-    /// to collect garbage; one that goes on is killed.
+    /// Returns when no plugin of an earlier shim is running for the sandbox or, with
+    /// [`NO_SANDBOX`], for `GC`. Kills plugins that take too long.
     ///
     /// # Errors
-    /// [`CniError::LeftRunning`] when it does not end even then.
+    /// [`CniError::LeftRunning`] if one does not exit even then.
     pub(super) async fn end(&self, sandbox_id: &str) -> Result<(), CniError> {
         let look = async || {
             let plugins = self.running().await.into_iter();
@@ -109,7 +110,7 @@ impl Former {
                     tracing::warn!(sandbox_id, "a CNI plugin that was left running is killed");
                 }
                 for plugin in plugins {
-                    // The plugin may have ended meanwhile.
+                    // The plugin may have exited meanwhile.
                     let _ = pidfd_send_signal(&plugin.directory, Signal::KILL);
                 }
             }
@@ -117,7 +118,7 @@ impl Former {
         }
     }
 
-    /// The plugins that run, and the processes that they run themselves.
+    /// The running plugins and their child processes.
     async fn running(&self) -> Vec<Plugin> {
         let owner = self.owner.clone();
         let look = tokio::task::spawn_blocking(move || {
@@ -134,7 +135,7 @@ impl Former {
     }
 }
 
-/// The plugins among the processes with these `/proc/<pid>`. Blocks.
+/// The plugins among the processes with these `/proc/<pid>` paths. Blocks.
 #[expect(clippy::disallowed_methods, reason = "blocks its thread anyway")]
 fn plugins(mut paths: Vec<PathBuf>, own: Option<&Path>, owner: Option<&str>) -> Vec<Plugin> {
     let mut plugins = Vec::new();
@@ -155,15 +156,16 @@ fn plugins(mut paths: Vec<PathBuf>, own: Option<&Path>, owner: Option<&str>) -> 
     plugins
 }
 
-/// What a process is, if it may be a plugin.
+/// The kind of a process that may be a plugin.
 enum Look {
     Plugin(Plugin),
-    /// Its environment is not there, or not all of it: it begins to run a program, or has none.
+    /// Its environment is missing or incomplete: it is in the middle of an `execve(2)`, or has
+    /// none.
     BeginsProgram,
 }
 
-/// The process with this `/proc/<pid>`. A process in a container is no plugin, whatever its
-/// environment; nor is a server that a plugin has started, which is in a session of its own.
+/// Examines the process with this `/proc/<pid>`. A process in a container is not a plugin, whatever
+/// its environment; neither is a daemon that a plugin has started, which has its own session.
 fn look(path: &Path, namespace: Option<&Path>, owner: Option<&str>) -> Option<Look> {
     if fs::metadata(path).ok()?.uid() != geteuid().as_raw() {
         return None;
@@ -189,8 +191,8 @@ fn look(path: &Path, namespace: Option<&Path>, owner: Option<&str>) -> Option<Lo
     (!stat.has_own_session).then_some(Look::Plugin(Plugin { directory, sandbox }))
 }
 
-/// The sandbox of the plugin with this environment, or [`NO_SANDBOX`] where it collects garbage
-/// for the shim `owner`; `None` if it is no plugin's.
+/// The sandbox of the plugin with this environment, or [`NO_SANDBOX`] if it runs `GC` for the shim
+/// `owner`; `None` if it is not a plugin's environment.
 fn sandbox_of(environment: &str, owner: Option<&str>) -> Option<String> {
     let value = |name| {
         let mut variables = environment.split('\0').filter_map(|v| v.split_once('='));
@@ -201,19 +203,19 @@ fn sandbox_of(environment: &str, owner: Option<&str>) -> Option<String> {
     (sandbox != NO_SANDBOX || collects).then(|| sandbox.to_owned())
 }
 
-/// What `/proc/<pid>/stat` tells; see proc(5).
+/// Fields of `/proc/<pid>/stat`; see proc(5).
 struct Stat {
-    /// It is in a session that its own process group began (`setsid(2)`).
+    /// Whether its session was started by its own process group (`setsid(2)`).
     has_own_session: bool,
-    /// Threads of the kernel and processes that end have none.
+    /// Whether it has memory; kernel threads and exiting processes have none.
     has_memory: bool,
-    /// Bytes of its environment that are read; 0 while it begins to run a program (`execve(2)`).
+    /// The size of its environment that is read, in bytes; 0 in the middle of an `execve(2)`.
     environment: u64,
 }
 
 impl Stat {
     fn of(text: &str) -> Self {
-        // What comes before is the program's name, which may be anything.
+        // The program name before it may contain anything.
         let fields = text.rsplit_once(") ").map_or("", |(_, fields)| fields);
         let number = |field: usize| fields.split(' ').nth(field - 3)?.parse::<u64>().ok();
         let environment = number(51).zip(number(50));
@@ -235,10 +237,10 @@ mod tests {
 
     use super::*;
 
-    /// A shell with the environment of a plugin; ends with the test.
+    /// A shell with a plugin's environment; killed at the end of the test.
     struct Left(Child);
 
-    /// A sandbox's id that is not met by a test of another process.
+    /// A sandbox id that is unique across test processes.
     fn id(name: &str) -> String {
         format!("former-{name}-{}", std::process::id())
     }
@@ -257,7 +259,7 @@ mod tests {
             self.0.try_wait().unwrap().is_none()
         }
 
-        /// Waits for its end, which is a moment after its environment is gone.
+        /// Waits for its exit, which is shortly after its environment has gone.
         #[expect(clippy::disallowed_methods, reason = "the test's time is paused")]
         fn has_ended(&mut self) -> bool {
             (0..1000).any(|_| {

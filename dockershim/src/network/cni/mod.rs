@@ -1,9 +1,9 @@
-//! The Container Network Interface: plugins that other people write give each sandbox its
-//! network, as a configuration says that an add-on drops into a directory.
+//! The Container Network Interface. CNI plugins, which are installed by the network add-on, attach
+//! each sandbox to the network described by the add-on's configuration file.
 //!
-//! [`config`] reads configurations, [`plugin`] runs one plugin, [`chain`] runs those of a
-//! network, and [`cache`] remembers what was attached. [`Cni`] is the whole: it attaches
-//! sandboxes and detaches them, and follows what changes by itself.
+//! [`config`] reads configurations, [`plugin`] runs one plugin, [`chain`] runs a network's plugins,
+//! and [`cache`] stores the attachments. [`Cni`] combines them: it attaches and detaches sandboxes,
+//! and watches for changes.
 
 mod attach;
 mod attachments;
@@ -47,21 +47,21 @@ use plugin::Plugins;
 use remembered::Remembered;
 use source::Source;
 
-/// The engine's network of a sandbox that gets its own from plugins: a loopback alone.
+/// The engine's network mode for a CNI sandbox: only a loopback interface.
 pub const ENGINE_NETWORK: &str = "none";
 
-/// Where CNI keeps what.
+/// CNI's directories.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Directories {
-    /// With plugins; the first that has one is taken.
+    /// The directories of plugins, searched in order.
     pub bin: Vec<PathBuf>,
-    /// With configurations.
+    /// The directory of network configurations.
     pub conf: PathBuf,
-    /// For what is remembered of attachments.
+    /// The directory of cached attachments.
     pub cache: PathBuf,
 }
 
-/// The network of a node's sandboxes.
+/// The pod network of the node.
 #[derive(Debug)]
 pub struct Cni {
     source: Arc<Source>,
@@ -73,8 +73,8 @@ pub struct Cni {
 }
 
 impl Cni {
-    /// Reads the configuration, and what is remembered, of earlier attachments and under the
-    /// shim's `root`; `pod_cidrs` are those that the flag gives. Blocks.
+    /// Reads the configuration, cached attachments and the state saved below the shim's `root`;
+    /// `pod_cidrs` is from the flag. Blocks.
     pub fn new(directories: Directories, pod_cidrs: Vec<String>, root: &Path) -> Self {
         let cache = Cache::new(&directories.cache);
         let remembered = Remembered::new(root, pod_cidrs);
@@ -92,7 +92,7 @@ impl Cni {
         }
     }
 
-    /// Whether a sandbox that is made now would get a network.
+    /// Checks whether a new sandbox would get a network.
     ///
     /// # Errors
     /// [`CniError::NotReady`] with the reason.
@@ -104,14 +104,14 @@ impl Cni {
         }
     }
 
-    /// The network that a sandbox is attached to now.
+    /// The network for new sandboxes.
     ///
     /// # Errors
     /// [`CniError::NotReady`] with the reason.
     pub async fn network(&self) -> Result<Arc<NetworkConfig>, CniError> {
         let mut loaded = self.source.loaded();
         if loaded.network.is_err() || loaded.missing.is_some() {
-            // An add-on may have dropped it just now.
+            // An add-on may have installed it just now.
             loaded = self.source.refresh().await;
         }
         let network = loaded.network.clone();
@@ -127,24 +127,24 @@ impl Cni {
         }
     }
 
-    /// The ranges that the node's pods get their addresses from; empty until they are known.
+    /// The node's pod CIDRs; empty until they are known.
     pub fn pod_cidrs(&self) -> Arc<Vec<String>> {
         self.pod_cidrs.load_full()
     }
 
-    /// Sets the ranges that later sandboxes get their addresses from, also after a restart.
+    /// Sets and saves the pod CIDRs for later sandboxes.
     pub async fn set_pod_cidrs(&self, cidrs: Vec<String>) {
         if **self.pod_cidrs.load() != cidrs {
             tracing::info!(cidrs = cidrs.join(","), "pod CIDR");
             self.pod_cidrs.store(Arc::new(cidrs.clone()));
             let remembered = Arc::clone(&self.remembered);
             let task = tokio::task::spawn_blocking(move || remembered.set_pod_cidrs(cidrs));
-            // A panic is a bug, and was logged.
+            // A panic is a bug and has been logged.
             let _ = task.await;
         }
     }
 
-    /// Counts the plugins that were killed because they took too long.
+    /// The number of plugins that were killed because they took too long.
     pub fn killed_plugins(&self) -> Counter {
         self.source.plugins.killed.clone()
     }
@@ -154,8 +154,8 @@ impl Cni {
     }
 }
 
-/// Puts into what the engine is asked to create that the sandbox's network is none of the
-/// engine's. Names and their servers are still.
+/// Disables the engine's network in its create request, but sets the hostname and the DNS
+/// configuration.
 pub fn apply(
     hostname: String,
     dns: Option<DnsConfig>,

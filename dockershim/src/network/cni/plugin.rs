@@ -1,5 +1,5 @@
-//! Runs plugins: programs that take their request in environment variables and on the
-//! standard input, and answer on the standard output.
+//! Runs plugins. A plugin reads its request from environment variables and standard input, and
+//! writes its result to standard output.
 
 use std::{
     fmt, io,
@@ -19,28 +19,28 @@ use tokio::{
 
 use super::{chain::Attachment, former::OWNER};
 
-/// What a plugin gets for one request.
+/// The time limit of a request.
 const DEADLINE: Duration = Duration::from_secs(120);
-/// How long a killed plugin may take to be gone.
+/// How long a killed plugin may take to exit.
 const KILL: Duration = Duration::from_secs(10);
-/// How long a binary that is just being written is waited for.
+/// How long to wait for a binary that is being written.
 const BUSY_PATIENCE: Duration = Duration::from_secs(5);
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
-/// What an error message carries of a plugin's standard error at most, in bytes.
+/// The length limit, in bytes, for a plugin's standard error in an error message.
 const MAX_STDERR: usize = 2048;
 
-/// What a plugin is asked to do.
+/// A plugin operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
     /// Attach a sandbox to the network.
     Add,
-    /// Undo that.
+    /// Detach it.
     Del,
-    /// See whether it is still attached.
+    /// Check that it is still attached.
     Check,
-    /// See whether `ADD` would do.
+    /// Check whether `ADD` would succeed.
     Status,
-    /// Remove what is of no attachment.
+    /// Remove what belongs to no attachment.
     Gc,
 }
 
@@ -56,35 +56,35 @@ impl fmt::Display for Verb {
     }
 }
 
-/// Why a plugin did not do what it was asked.
+/// Why a plugin failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PluginError {
-    /// There is no such binary.
+    /// The binary does not exist.
     #[error("is not in {0}")]
     Missing(String),
-    /// The system did not run it.
+    /// The binary could not be executed.
     #[error("cannot be run: {0}")]
     Start(#[from] io::Error),
-    /// It took too long, and was killed.
+    /// It took too long and was killed.
     #[error("did not end within {DEADLINE:?}")]
     Deadline,
-    /// It said why in CNI's words.
+    /// It returned a CNI error.
     #[error("{message} (code {code})")]
     Refused {
-        /// CNI's error code; from 100 on it is the plugin's own.
+        /// CNI's error code; codes from 100 are plugin-specific.
         code: u32,
-        /// Message, details, and what was on the standard error.
+        /// The message, the details, and the standard error.
         message: String,
     },
-    /// It ended badly without an error object.
+    /// It failed without a CNI error.
     #[error("{0}")]
     Failed(String),
-    /// Its answer cannot be read.
+    /// Its result is invalid.
     #[error("answered what is no result: {0}")]
     Answer(String),
 }
 
-/// What a plugin prints when it fails.
+/// The error object that a plugin prints.
 #[derive(Deserialize)]
 struct Refusal {
     #[serde(default)]
@@ -95,18 +95,18 @@ struct Refusal {
     details: String,
 }
 
-/// The plugins that are installed.
+/// The installed plugins.
 #[derive(Debug, Clone)]
 pub struct Plugins {
     directories: Vec<PathBuf>,
-    /// The shim that runs them.
+    /// The id of the shim that runs them.
     owner: Option<String>,
-    /// Counts those that took too long.
+    /// The number of plugins killed because they took too long.
     pub killed: Counter,
 }
 
 impl Plugins {
-    /// The plugins for the shim `owner`; the first of these directories that has a plugin gives it.
+    /// Creates the plugins for the shim `owner`; the directories are searched in order.
     pub fn new(directories: Vec<PathBuf>, owner: Option<String>) -> Self {
         Self {
             directories,
@@ -115,7 +115,7 @@ impl Plugins {
         }
     }
 
-    /// Finds the binary of a plugin. Blocks.
+    /// Finds a plugin's binary. Blocks.
     ///
     /// # Errors
     /// [`PluginError::Missing`], with the directories.
@@ -129,7 +129,7 @@ impl Plugins {
             .ok_or_else(|| PluginError::Missing(self.list(", ")))
     }
 
-    /// As [`Plugins::look_up`], on a thread that may block.
+    /// [`Plugins::look_up`] on the blocking thread pool.
     ///
     /// # Errors
     /// As [`Plugins::look_up`].
@@ -139,8 +139,8 @@ impl Plugins {
         task.await.map_err(io::Error::other)?
     }
 
-    /// Runs a plugin and returns what it printed. `attachment` is `None` for what is
-    /// about the network as a whole.
+    /// Runs a plugin and returns its output. `attachment` is `None` for operations on the whole
+    /// network.
     ///
     /// # Errors
     /// See [`PluginError`].
@@ -199,7 +199,7 @@ async fn run_to_end(mut command: Command, stdin: &[u8]) -> Result<Output, Plugin
     let began = tokio::time::Instant::now();
     let mut child = loop {
         match command.spawn() {
-            // An add-on is just installing it.
+            // An add-on is installing it.
             Err(error)
                 if error.kind() == io::ErrorKind::ExecutableFileBusy
                     && began.elapsed() < BUSY_PATIENCE =>
@@ -214,7 +214,7 @@ async fn run_to_end(mut command: Command, stdin: &[u8]) -> Result<Output, Plugin
         (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let feed = async {
         if let Some(mut input) = input {
-            // A plugin that does not read its input says more by what it answers.
+            // The answer of a plugin that does not read its input says more than this error.
             let _ = input.write_all(stdin).await;
         }
     };
@@ -237,7 +237,7 @@ async fn run_to_end(mut command: Command, stdin: &[u8]) -> Result<Output, Plugin
         return output;
     }
     group.kill();
-    // Nothing that the plugin began is undone while it still runs.
+    // Wait for the exit, so that nothing is undone while the plugin still runs.
     if tokio::time::timeout(KILL, work).await.is_err() {
         tracing::warn!("a CNI plugin that was killed does not end");
     }
@@ -252,7 +252,7 @@ async fn read(from: &mut Option<impl AsyncRead + Unpin>) -> io::Result<Vec<u8>> 
     Ok(bytes)
 }
 
-/// A plugin and the processes it runs, which all have to end when nobody waits for it any more.
+/// A plugin and its child processes, which are killed when the request is dropped.
 struct Group(Mutex<Option<Pid>>);
 
 impl Group {
@@ -261,14 +261,14 @@ impl Group {
         Self(Mutex::new(pid))
     }
 
-    /// Notes that the plugin has ended: its pid may be another's now.
+    /// Records that the plugin has exited, as its pid may be reused.
     fn ended(&self) {
         self.0.lock().take();
     }
 
     fn kill(&self) {
         if let Some(group) = *self.0.lock() {
-            // The plugin may have ended this moment.
+            // The plugin may just have exited.
             let _ = kill_process_group(group, Signal::KILL);
         }
     }
@@ -300,7 +300,7 @@ fn join(parts: [&str; 3]) -> String {
     said.collect::<Vec<_>>().join("; ")
 }
 
-/// The end of what a program printed: there the reason is.
+/// The end of a program's output, which usually has the reason.
 fn tail(bytes: &[u8]) -> String {
     let start = bytes.len().saturating_sub(MAX_STDERR);
     let end = bytes.get(start..).unwrap_or_default();
@@ -372,7 +372,7 @@ mod tests {
         let number = || fs::read_to_string(dir.path().join("pid")).unwrap_or_default();
         eventually("it runs", &|| !number().is_empty()).await;
         run.abort();
-        // It has ended, though perhaps it was not reaped yet.
+        // It has exited, but may not have been reaped yet.
         let stat = format!("/proc/{}/stat", number().trim());
         let ended = || fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z "));
         eventually("what it runs has ended", &ended).await;

@@ -1,4 +1,4 @@
-//! A sandbox, as plugins are told of it.
+//! The sandbox data that is passed to plugins.
 
 use std::{
     fs, io,
@@ -18,13 +18,13 @@ use crate::{
     process::{ProcessError, Processes},
 };
 
-/// Says in `CNI_ARGS` which sandbox an attachment is of.
+/// The key in `CNI_ARGS` that identifies the sandbox.
 pub(super) const SANDBOX_ARG: &str = "K8S_POD_INFRA_CONTAINER_ID";
-/// Where the namespaces of processes are; other runtimes keep theirs elsewhere.
+/// The prefix of this shim's namespace paths; other runtimes use different ones.
 pub(super) const PROCESSES: &str = "/proc/";
 const OWN: &str = "/proc/self/ns/net";
 
-/// A sandbox, as plugins are told of it.
+/// The sandbox data that is passed to plugins.
 #[derive(Debug, Clone)]
 pub struct Pod<'a> {
     pub(super) id: &'a str,
@@ -33,13 +33,13 @@ pub struct Pod<'a> {
     pub(super) uid: &'a str,
 }
 
-/// The network namespace of a sandbox, held: it is there until nobody holds it any more,
-/// whatever becomes of the sandbox and of the number of its process.
+/// An open network namespace of a sandbox. It exists as long as it is held, even if the sandbox
+/// exits and its pid is reused.
 #[derive(Debug, Clone)]
 pub struct NetNs(Arc<OwnedFd>);
 
 impl<'a> Pod<'a> {
-    /// The pod of a sandbox.
+    /// The data of a sandbox.
     pub fn of(sandbox: &'a Sandbox) -> Self {
         Self {
             id: sandbox.id(),
@@ -49,7 +49,7 @@ impl<'a> Pod<'a> {
         }
     }
 
-    /// The pod's interface `ifname`.
+    /// The attachment of the interface `ifname`.
     pub(super) fn attachment(
         &self,
         netns: &NetNs,
@@ -74,10 +74,10 @@ impl<'a> Pod<'a> {
 }
 
 impl NetNs {
-    /// The network namespace of a sandbox that is ready.
+    /// Opens the network namespace of a ready sandbox.
     ///
     /// # Errors
-    /// [`CniError::Process`] when it has none, or none that can be had here.
+    /// [`CniError::Process`] if the sandbox is not ready or its namespace cannot be opened.
     pub async fn of(processes: &Arc<Processes>, sandbox: &Sandbox) -> Result<Self, CniError> {
         let (id, pid) = (sandbox.id().to_owned(), sandbox.pid);
         if sandbox.status.state() != PodSandboxState::SandboxReady {
@@ -89,7 +89,7 @@ impl NetNs {
             let failed = |source| ProcessError::File { pid, source };
             let netns = process.network_namespace().map_err(failed)?;
             if is_own(&netns).map_err(failed)? {
-                // Plugins would do to the node what they do to the sandbox.
+                // Plugins would reconfigure the node's network instead of the sandbox's.
                 return Err(ProcessError::Foreign { pid, container: id });
             }
             Ok(Self(Arc::new(netns)))
@@ -101,20 +101,20 @@ impl NetNs {
         Ok(task.await.map_err(failed)??)
     }
 
-    /// A namespace that no plugin enters.
+    /// A namespace that no plugin enters, for tests.
     #[cfg(test)]
     pub(super) fn own() -> Self {
         Self(Arc::new(fs::File::open(OWN).unwrap().into()))
     }
 
-    /// A path to it that is good for every process, as long as it is held.
+    /// The namespace's path, valid for every process while it is held.
     pub(super) fn path(&self) -> String {
         let (shim, number) = (std::process::id(), self.0.as_raw_fd());
         format!("{PROCESSES}{shim}/fd/{number}")
     }
 }
 
-/// Whether a network namespace is the one that the shim is in.
+/// Whether a network namespace is the shim's own.
 fn is_own(netns: &OwnedFd) -> io::Result<bool> {
     let theirs = rustix::fs::fstat(netns)?;
     let own = fs::metadata(OWN)?;

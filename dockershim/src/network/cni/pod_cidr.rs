@@ -1,12 +1,12 @@
-//! The ranges that a node's pods get their addresses from.
+//! The node's pod CIDRs.
 
 use std::net::IpAddr;
 
-/// Reads ranges as Kubernetes has them: one, or one of each family, separated by a comma.
-/// An empty text has none.
+/// Parses ranges in Kubernetes' format: one range, or one per address family, comma-separated. An
+/// empty text has none.
 ///
 /// # Errors
-/// What is wrong, and what is allowed.
+/// A message with the allowed format.
 pub fn parse(text: &str) -> Result<Vec<String>, String> {
     let parts = text
         .split(',')
@@ -26,7 +26,7 @@ pub fn parse(text: &str) -> Result<Vec<String>, String> {
     Ok(ranges)
 }
 
-/// A range's number of address bits, and the range without bits of a host.
+/// The number of address bits of a range, and the range with its host bits cleared.
 fn range(text: &str) -> Option<(u32, String)> {
     let (address, length) = text.split_once('/')?;
     let length: u32 = length.parse().ok()?;

@@ -1,5 +1,5 @@
-//! What is remembered of the pod network as a whole: which ranges the kubelet has told, and
-//! who this shim is among those that remember their attachments in one directory.
+//! Saved state of the pod network: the pod CIDRs set by the kubelet, and this shim's id among those
+//! that share a cache directory.
 
 use std::{fs, io, path::Path};
 
@@ -7,32 +7,32 @@ use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::Checkpoints;
 
-/// The directory of the checkpoints, under the shim's root.
+/// The checkpoints' directory, below the shim's root directory.
 const DIRECTORY: &str = "network";
 const OWNER: &str = "owner";
 const POD_CIDRS: &str = "pod-cidr";
-/// The kernel makes a new one for each reader.
+/// The kernel generates a new UUID for each read.
 const RANDOM_ID: &str = "/proc/sys/kernel/random/uuid";
 
-/// The checkpoints of the pod network.
+/// The pod network's checkpoints.
 #[derive(Debug)]
 pub(super) struct Remembered {
     owner: Option<String>,
     pod_cidrs: Checkpoints<PodCidrs>,
-    /// The ranges that the flag gives.
+    /// The pod CIDRs of the flag.
     flag: Vec<String>,
 }
 
-/// The ranges of the node's pods.
+/// The node's pod CIDRs.
 #[derive(Debug, Serialize, Deserialize)]
 struct PodCidrs {
     told: Vec<String>,
-    /// What the flag gave then: when it has changed since, it is the newer word.
+    /// The flag's value at that time. If the flag has changed since, it takes precedence.
     flag: Vec<String>,
 }
 
 impl Remembered {
-    /// What is remembered under `root`, where the flag gives the ranges `flag`. Blocks.
+    /// Loads the state saved below `root`; `flag` has the flag's pod CIDRs. Blocks.
     pub(super) fn new(root: &Path, flag: Vec<String>) -> Self {
         let directory = root.join(DIRECTORY);
         let owners = Checkpoints::new(directory.clone());
@@ -49,12 +49,12 @@ impl Remembered {
         }
     }
 
-    /// Who this shim is; `None` when that could not be remembered.
+    /// This shim's id; `None` if it could not be saved.
     pub(super) fn owner(&self) -> Option<&str> {
         self.owner.as_deref()
     }
 
-    /// The ranges that the kubelet told last, or those of the flag. Blocks.
+    /// The pod CIDRs last set by the kubelet, or the flag's. Blocks.
     pub(super) fn pod_cidrs(&self) -> Vec<String> {
         let remembered = self.pod_cidrs.load(POD_CIDRS);
         match remembered.filter(|remembered| remembered.flag == self.flag) {
@@ -63,7 +63,7 @@ impl Remembered {
         }
     }
 
-    /// Remembers the ranges that the kubelet told. Blocks.
+    /// Saves the pod CIDRs set by the kubelet. Blocks.
     pub(super) fn set_pod_cidrs(&self, told: Vec<String>) {
         let flag = self.flag.clone();
         if let Err(error) = self.pod_cidrs.save(POD_CIDRS, &PodCidrs { told, flag }) {

@@ -1,4 +1,4 @@
-//! What a network's `ADD` results in, in every version that plugins answer with.
+//! The result of `ADD`, in all versions that plugins may return.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,7 @@ use cri_proto::runtime::v1::{PodIp, PodSandboxNetworkStatus};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// The versions 0.3.0 to 1.1.0, and the two fields that 0.1.0 and 0.2.0 had instead.
+/// The result in versions 0.3.0 to 1.1.0, plus the two fields of 0.1.0 and 0.2.0.
 #[derive(Deserialize)]
 struct AddResult {
     interfaces: Option<Vec<Interface>>,
@@ -34,7 +34,7 @@ struct OldIp {
     ip: String,
 }
 
-/// The addresses that the sandbox's interface `ifname` got, IPv4 first.
+/// The addresses of the sandbox's interface `ifname`, IPv4 first.
 ///
 /// # Errors
 /// What is wrong with the result.
@@ -68,7 +68,7 @@ pub fn addresses(result: &Value, ifname: &str) -> Result<Vec<IpAddr>, String> {
     Ok(found)
 }
 
-/// An address, of which the result gives the prefix too.
+/// Parses an address; its prefix length is ignored.
 fn address(field: &str, text: &str) -> Result<IpAddr, String> {
     let (address, _) = text.split_once('/').unwrap_or((text, ""));
     address
@@ -76,7 +76,7 @@ fn address(field: &str, text: &str) -> Result<IpAddr, String> {
         .map_err(|_| format!("{field}: {text:?} is no address"))
 }
 
-/// The addresses in CRI's terms.
+/// The addresses in CRI's format.
 pub fn to_status(addresses: &[IpAddr]) -> PodSandboxNetworkStatus {
     let mut ips = addresses.iter().map(ToString::to_string);
     PodSandboxNetworkStatus {

@@ -1,6 +1,5 @@
-//! Where the network comes from: the configuration directory, and the plugins that the
-//! configuration names. It is looked at on threads that may block; everyone else goes by what
-//! was seen last.
+//! The network's configuration directory and plugins. They are read on blocking threads; everything
+//! else uses the last result.
 
 use std::{
     ffi::OsString,
@@ -20,40 +19,40 @@ use super::{
     version::Version,
 };
 
-/// How long a look is waited for.
+/// How long to wait for a read.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The configuration directory, and the plugins.
+/// The configuration directory and the plugins.
 #[derive(Debug)]
 pub(super) struct Source {
     conf_dir: PathBuf,
     pub(super) plugins: Plugins,
     loaded: ArcSwap<Loaded>,
-    /// Held while somebody looks.
+    /// Held during a read.
     looking: Arc<Mutex<()>>,
-    /// Wakes the task that asks the plugins for their status when the configuration has changed.
+    /// Wakes the status task when the configuration has changed.
     pub(super) reloaded: Notify,
-    /// The problem that the plugins' `STATUS` reported last, if any.
+    /// The last problem reported by the plugins' `STATUS`, if any.
     problem: ArcSwap<Option<String>>,
 }
 
-/// The network as it was seen.
+/// The result of a read.
 #[derive(Debug)]
 pub(super) struct Loaded {
     fingerprint: Option<Fingerprint>,
     /// The network, or why there is none.
     pub(super) network: Result<Arc<NetworkConfig>, String>,
-    /// The first of its plugins that is not installed, if any.
+    /// Describes the first plugin that is not installed, if any.
     pub(super) missing: Option<String>,
 }
 
-/// The files of the directory: names, inodes, sizes, times of change.
+/// The directory's files: names, inodes, sizes and modification times.
 type Fingerprint = Vec<(OsString, u64, u64, (i64, i64))>;
 
 // === impl Source ===
 
 impl Source {
-    /// A source before the first look.
+    /// Creates a source that has not been read yet.
     pub(super) fn new(conf_dir: PathBuf, plugins: Plugins) -> Self {
         let loaded = Loaded {
             fingerprint: None,
@@ -70,17 +69,17 @@ impl Source {
         }
     }
 
-    /// The network as it was seen last.
+    /// The result of the last read.
     pub(super) fn loaded(&self) -> Arc<Loaded> {
         self.loaded.load_full()
     }
 
-    /// The problem that the plugins' `STATUS` reported last, if any.
+    /// The last problem reported by the plugins' `STATUS`, if any.
     pub(super) fn problem(&self) -> Arc<Option<String>> {
         self.problem.load_full()
     }
 
-    /// Takes in the problem that the plugins' `STATUS` reported, if any.
+    /// Sets the problem reported by the plugins' `STATUS`, if any.
     pub(super) fn set_problem(&self, problem: Option<String>) {
         if **self.problem.load() == problem {
             return;
@@ -92,8 +91,8 @@ impl Source {
         self.problem.store(Arc::new(problem));
     }
 
-    /// Looks again on a thread that may block, one at a time. What was seen before stays when
-    /// that takes long.
+    /// Reads again on a blocking thread, one read at a time. Returns the previous result if that
+    /// takes too long.
     pub(super) async fn refresh(self: &Arc<Self>) -> Arc<Loaded> {
         let look = async {
             let one_at_a_time = Arc::clone(&self.looking).lock_owned().await;
@@ -102,15 +101,15 @@ impl Source {
                 this.look();
                 drop(one_at_a_time);
             });
-            // A panic is a bug, and was logged.
+            // A panic is a bug and has been logged.
             let _ = task.await;
         };
         let _ = tokio::time::timeout(PATIENCE, look).await;
         self.loaded()
     }
 
-    /// Reads the configuration directory if it has changed, and sees whether the plugins are
-    /// installed. Blocks; only one may look at a time.
+    /// Reads the configuration directory if it has changed, and checks whether the plugins are
+    /// installed. Blocks; only one read at a time.
     pub(super) fn look(&self) {
         let fingerprint = fingerprint(&self.conf_dir).ok();
         let before = self.loaded.load();
@@ -126,7 +125,7 @@ impl Source {
         }
         match &network {
             Ok(new) if before.network.as_ref() != Ok(new) => {
-                // The plugins are not ready until they have said so.
+                // Not ready until the plugins have reported their status.
                 let asked = new.version >= Version::STATUS;
                 let unknown = || format!("STATUS of network {:?} is being asked", new.name);
                 self.problem.store(Arc::new(asked.then(unknown)));
@@ -173,8 +172,8 @@ impl Source {
     }
 }
 
-/// The fingerprint of the files in `directory` and one level below, where plugins may have files
-/// of their own.
+/// The fingerprint of the files in `directory` and one level below, where plugin configurations may
+/// be.
 fn fingerprint(directory: &Path) -> io::Result<Fingerprint> {
     let mut found = Vec::new();
     add_to(&mut found, directory, true)?;
@@ -189,7 +188,7 @@ fn add_to(found: &mut Fingerprint, directory: &Path, go_down: bool) -> io::Resul
     };
     for entry in entries {
         let path = entry?.path();
-        // The target of a link counts.
+        // Symlinks are followed.
         let Ok(metadata) = fs::metadata(&path) else {
             continue;
         };

@@ -1,4 +1,4 @@
-//! Networks of scripts that write down what they are asked.
+//! Tests with scripts as plugins that record their requests.
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::model::{Model, Record, Sandbox};
 
-/// Fails when a file `fail-<verb>-<plugin>` lies beside it.
+/// Fails if a file `fail-<verb>-<plugin>` exists next to it.
 const SCRIPT: &str = r#"#!/bin/sh
 dir=$(dirname "$0") name=$(basename "$0")
 printf '{"verb":"%s","plugin":"%s","netns":"%s","args":"%s","config":%s}\n' \
@@ -60,7 +60,7 @@ impl Node {
         self.cni_of("root", &[])
     }
 
-    /// That of a shim with this root directory, and these ranges for pods.
+    /// The network of a shim with this root directory and these pod CIDRs.
     fn cni_of(&self, root: &str, pod_cidrs: &[&str]) -> Cni {
         let directories = Directories {
             bin: vec![self.path("bin")],
@@ -80,7 +80,7 @@ impl Node {
         }
     }
 
-    /// What the plugins were asked since the last look.
+    /// The plugins' requests since the last call.
     fn calls(&self) -> Vec<Value> {
         let path = self.path("bin/calls");
         let text = fs::read_to_string(&path).unwrap_or_default();
@@ -90,7 +90,7 @@ impl Node {
             .collect()
     }
 
-    /// The same, in short.
+    /// The same requests in short form.
     fn asked(&self) -> Vec<String> {
         let word = |value: &Value| value.as_str().unwrap().to_owned();
         let short = |call: &Value| format!("{} {}", word(&call["verb"]), word(&call["plugin"]));
@@ -122,7 +122,7 @@ fn pod() -> Pod<'static> {
     }
 }
 
-/// Attaches the pod; the namespace is held only by what it is attached to.
+/// Attaches the pod; only the attachment holds the namespace.
 async fn attach(cni: &Cni, arguments: Map<String, Value>) -> Result<(), CniError> {
     cni.attach(&pod(), &NetNs::own(), arguments).await
 }
@@ -164,7 +164,7 @@ async fn plugins_are_added_in_order_and_deleted_in_reverse() {
     );
     assert_eq!(cni.network_status(ID).unwrap().ip, "10.1.0.2");
 
-    // The namespace that it was attached in is held, whatever has become of the sandbox.
+    // The namespace that it was attached in is held, even if the sandbox is gone.
     let netns = &calls[0]["netns"];
     let inode = |path: &str| fs::metadata(path).unwrap().ino();
     assert_eq!(
@@ -219,7 +219,7 @@ async fn what_was_attached_is_detached_as_it_was_attached() {
     let cni = node.cni();
     assert_eq!(cni.network_status(ID).unwrap().ip, "10.1.0.2");
     node.calls();
-    // The sandbox has ended by itself, and the first try fails.
+    // The sandbox has exited, and the first attempt fails.
     node.fail("DEL", "one", true);
     cni.detach_known(ID, None).await.unwrap_err();
     assert_eq!(
@@ -244,12 +244,12 @@ async fn what_a_crash_left_behind_is_swept() {
     let model = Model::new();
     let cni = node.cni();
     attach(&cni, Map::new()).await.unwrap();
-    // As in the middle of an `ADD`: remembered, without a result.
+    // As in the middle of an `ADD`: cached, without a result.
     let file = node.path(&format!("cache/results/net-{ID}-eth0"));
     let mut cached: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
     cached.as_object_mut().unwrap().remove("result");
     fs::write(&file, cached.to_string()).unwrap();
-    // Another runtime's, in the same directory.
+    // An attachment of another runtime in the same directory.
     cached["containerId"] = "other".into();
     cached["netns"] = "/run/netns/cni-1".into();
     fs::write(
@@ -273,7 +273,7 @@ async fn what_a_crash_left_behind_is_swept() {
     assert_eq!(calls[0]["config"]["cni.dev/valid-attachments"], valid);
 }
 
-/// A sandbox whose network is CNI's, as the model has it.
+/// Adds a CNI sandbox to the model.
 fn put_sandbox(model: &Model, id: &str) {
     let sandbox = Sandbox {
         status: PodSandboxStatus {
@@ -300,7 +300,7 @@ async fn no_live_sandbox_is_garbage_whatever_is_remembered() {
     let model = Model::new();
     put_sandbox(&model, ID);
     attach(&cni, Map::new()).await.unwrap();
-    // Someone has emptied the cache, and another is just being attached.
+    // The cache has been emptied, and another sandbox is being attached.
     fs::remove_dir_all(node.path("cache/results")).unwrap();
     put_sandbox(&model, "fedcba9876543210");
     node.calls();
@@ -323,8 +323,8 @@ async fn what_another_engines_shim_attached_is_its_own() {
     let other = node.cni_of("other-root", &[]);
     other.sweep(&model).await;
     assert_eq!((node.asked(), node.remembered()), (vec![], 1));
-    // Its sandbox is this engine's after all, as when the shim's own files were lost: from
-    // then on it is known.
+    // The sandbox is this engine's after all, as if the shim's own files were lost; from then on it
+    // is known to be.
     put_sandbox(&model, ID);
     node.cni_of("new-root", &[]).sweep(&model).await;
     model.remove(ID);
@@ -344,7 +344,7 @@ async fn the_pod_cidr_that_was_told_survives_a_restart() {
     let before = node.cni_of("root", &["10.1.0.0/24"]);
     before.set_pod_cidrs(told.clone()).await;
     assert_eq!(cidrs(&["10.1.0.0/24"]), told);
-    // The newer word is the flag's.
+    // The flag has changed, so it takes precedence.
     assert_eq!(cidrs(&["10.3.0.0/24"]), ["10.3.0.0/24"]);
 }
 
@@ -436,7 +436,7 @@ async fn readiness_follows_configuration_plugins_and_ranges() {
 fn a_configuration_that_cannot_be_read_holds_up_nobody_else() {
     let node = Node::new(&["one"]);
     let cni = node.cni();
-    // Whoever reads it waits until somebody writes.
+    // A reader blocks until something writes.
     let fifo = node.path("net.d/10-net.conf");
     let made = std::process::Command::new("mkfifo").arg(&fifo).status();
     assert!(made.unwrap().success());
@@ -448,7 +448,7 @@ fn a_configuration_that_cannot_be_read_holds_up_nobody_else() {
             let asked = tokio::spawn(async move { cni.ready().await.unwrap_err().to_string() });
             tokio::task::yield_now().await;
             done.send("others go on".to_owned()).unwrap();
-            // And who asked goes by what was seen before.
+            // The request gets the previous result.
             done.send(asked.await.unwrap()).unwrap();
         });
         runtime.shutdown_background();
@@ -456,7 +456,7 @@ fn a_configuration_that_cannot_be_read_holds_up_nobody_else() {
     let told = || finished.recv_timeout(std::time::Duration::from_secs(20));
     assert_eq!(told().unwrap(), "others go on");
     assert!(told().unwrap().contains("no CNI configuration"));
-    // Lets the reader go.
+    // Unblocks the reader.
     drop(fs::OpenOptions::new().write(true).open(&fifo).unwrap());
 }
 
@@ -484,7 +484,7 @@ async fn plugins_that_tell_their_status_are_asked() {
     let broken = |error: &CniError| error.to_string().contains("broken");
     until(&|ready| ready.as_ref().is_err_and(broken)).await;
     node.fail("STATUS", "two", false);
-    // A change of the directory has them asked at once.
+    // A change of the directory triggers a status request at once.
     let mut changed = net("1.1.0");
     changed["disableGC"] = true.into();
     node.configure(&changed);

@@ -2,18 +2,18 @@
 
 use std::str::FromStr;
 
-/// A version of the CNI specification, as configurations and results carry it.
+/// A version of the CNI specification, as in configurations and results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version(u32, u32, u32);
 
 impl Version {
-    /// What a configuration without a version means.
+    /// The version of a configuration that does not set one.
     pub const UNDECLARED: Self = Self(0, 1, 0);
-    /// `CHECK`, and `prevResult` on `DEL`, came with it.
+    /// The first version with `CHECK`, and with `prevResult` for `DEL`.
     pub const CHECK: Self = Self(0, 4, 0);
-    /// `STATUS` and `GC` came with it.
+    /// The first version with `STATUS` and `GC`.
     pub const STATUS: Self = Self(1, 1, 0);
-    /// The newest that this shim speaks.
+    /// The newest version that this shim supports.
     pub const NEWEST: Self = Self(1, 1, 0);
 }
 

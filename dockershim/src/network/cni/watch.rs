@@ -1,5 +1,5 @@
-//! Follows what changes by itself: the configuration directory, the plugins' status, and
-//! sandboxes that are removed by others.
+//! Watches for changes: of the configuration directory, of the plugins' status, and of sandboxes
+//! removed by other clients.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -8,17 +8,17 @@ use tokio_util::sync::CancellationToken;
 use super::Cni;
 use crate::model::Model;
 
-/// How often the configuration directory is looked at.
+/// The polling interval of the configuration directory.
 const POLL: Duration = Duration::from_secs(2);
-/// How often the plugins are asked for their status.
+/// The interval of `STATUS` requests to the plugins.
 const STATUS: Duration = Duration::from_secs(10);
-/// The time between attempts to detach sandboxes that are gone.
+/// The interval between attempts to detach removed sandboxes.
 const SWEEP: Duration = Duration::from_secs(60);
-/// How often it is looked whether the engine's sandboxes are known.
+/// How often to check whether the engine's sandboxes are known.
 const AWAIT_SYNC: Duration = Duration::from_millis(200);
 
 impl Cni {
-    /// Follows what changes until `stop`.
+    /// Watches for changes until `stop`.
     pub async fn run(self: Arc<Self>, model: Arc<Model>, stop: CancellationToken) {
         let work = async {
             tokio::join!(self.poll(), self.ask_status(), self.sweep_gone(&model));
@@ -41,7 +41,8 @@ impl Cni {
             };
             let problem = answer.err().map(|error| error.to_string());
             self.source.set_problem(problem);
-            // What it said of a configuration that is out of use says nothing of the next.
+            // Ask again at once when the configuration changes, as the old status does not apply to
+            // it.
             let _ = tokio::time::timeout(STATUS, self.source.reloaded.notified()).await;
         }
     }
@@ -53,7 +54,7 @@ impl Cni {
         let mut left: HashSet<String> = self.sweep(model).await;
         self.collect_garbage(model).await;
         loop {
-            // What was not detached is not tried again at once.
+            // Do not immediately retry the sandboxes that could not be detached.
             let gone = model.wait_for(|snapshot| {
                 let attachments = &self.attachments;
                 attachments.any(|id| !snapshot.contains(id) && !left.contains(id))
