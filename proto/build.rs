@@ -1,19 +1,19 @@
-//! Compiles the `.proto` files with protox, so that no protoc is needed, and
-//! lists every message for the round-trip test.
+//! Compiles the `.proto` files with protox, which needs no protoc, and generates a list of all
+//! messages for the round-trip test.
 
 use std::{env, fmt::Write as _, fs, path::PathBuf};
 
 use prost::Message as _;
 use prost_types::{DescriptorProto, FileDescriptorSet};
 
-/// Every `.proto` file, relative to `proto/`.
+/// All `.proto` files, relative to `proto/`.
 const FILES: &[&str] = &[
     "cri/runtime_v1.proto",
     "csi/v1.proto",
     "grpc/health_v1.proto",
     "pluginregistration/v1.proto",
 ];
-/// Of its messages prost has types of its own.
+/// The package of the well-known types, for which prost has its own Rust types.
 const WELL_KNOWN: &str = "google.protobuf";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -28,8 +28,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// A Rust expression: an array of (full proto name, re-encoding function), one
-/// for each message of each file.
+/// Returns a Rust expression: an array of (full proto name, re-encoding function) for each message
+/// of each file.
 fn messages(descriptors: &FileDescriptorSet) -> Result<String, std::fmt::Error> {
     let mut list = String::from("[\n");
     for file in &descriptors.file {
@@ -59,7 +59,7 @@ fn is_map_entry(message: &DescriptorProto) -> bool {
     message.options.as_ref().is_some_and(|o| o.map_entry())
 }
 
-/// The name that prost gives a message: upper camel case, runs of capitals folded.
+/// Returns prost's name of a message: upper camel case, with runs of capitals folded.
 fn rust_name(name: &str) -> String {
     let chars: Vec<char> = name.chars().collect();
     let mut out = String::with_capacity(name.len());

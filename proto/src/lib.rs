@@ -1,11 +1,11 @@
-//! The gRPC APIs of a Kubernetes node, as generated from the `.proto` files of
-//! this crate: messages, clients and servers.
+//! The gRPC APIs of a Kubernetes node: messages, clients and servers, generated from this crate's
+//! `.proto` files.
 
 #![forbid(unsafe_code)]
 
 pub mod server;
 
-/// CRI: between the kubelet and a container runtime.
+/// CRI, the interface between the kubelet and a container runtime.
 pub mod runtime {
     /// The Container Runtime Interface, v1.
     #[allow(
@@ -19,9 +19,9 @@ pub mod runtime {
     }
 }
 
-/// CSI: between the kubelet and storage drivers.
+/// CSI, the interface between the kubelet and storage drivers.
 pub mod csi {
-    /// The Container Storage Interface, v1: its Identity and Node services.
+    /// The Container Storage Interface, v1: the Identity and Node services.
     #[allow(
         missing_docs,
         clippy::all,
@@ -33,7 +33,7 @@ pub mod csi {
     }
 }
 
-/// Plugin registration, v1: between the kubelet and its plugins.
+/// Plugin registration, v1, the interface between the kubelet and its plugins.
 #[allow(
     missing_docs,
     clippy::all,
@@ -44,11 +44,11 @@ pub mod pluginregistration {
     tonic::include_proto!("pluginregistration");
 }
 
-/// Protocols of gRPC itself.
+/// The protocols of gRPC itself.
 pub mod grpc {
-    /// Health checking: between probes of containers and what they ask.
+    /// Health checking, for gRPC probes of containers.
     pub mod health {
-        /// The protocol, v1.
+        /// The protocol's version 1.
         #[allow(
             missing_docs,
             clippy::all,

@@ -1,4 +1,4 @@
-//! What the gRPC servers of both binaries listen with.
+//! The listener of the gRPC servers of both binaries.
 
 mod authority;
 
@@ -18,17 +18,17 @@ use tonic::{
     transport::server::{Connected, UdsConnectInfo},
 };
 
-/// The connections that a unix socket takes, for
+/// The accepted connections of a unix socket, for
 /// [`serve_with_incoming`](tonic::transport::server::Router::serve_with_incoming).
 ///
-/// HTTP/2 names the server by `:authority`. A unix socket has no name, and what clients send
-/// in its place is not always what URIs allow: gRPC's C core (Python, C++, Ruby) sends the
-/// percent-encoded path, Java the path. Servers of gRPC take it; h2 resets the stream. Nobody
-/// here reads it, so each is made one that h2 takes.
+/// HTTP/2 names the server by `:authority`. A unix socket has no host name, and some clients send
+/// values that are invalid in URIs: gRPC's C core (Python, C++, Ruby) sends the percent-encoded
+/// path, Java the path. Other gRPC servers accept that, but h2 resets the stream. These servers do
+/// not use the authority, so invalid values are replaced by valid ones.
 #[derive(Debug)]
 pub struct Incoming(UnixListener);
 
-/// A connection that [`Incoming`] took.
+/// A connection that [`Incoming`] accepted.
 pub struct Accepted {
     stream: UnixStream,
     authorities: Authorities,

@@ -1,4 +1,4 @@
-//! What gRPC's clients send as `:authority` over a unix socket, in their own encodings, to a
+//! The `:authority` headers that gRPC clients send over a unix socket, in their own encodings, to a
 //! server on [`Incoming`].
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
@@ -26,7 +26,7 @@ fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
     [&[0, 0, length, kind, flags, 0, 0, 0, stream], payload].concat()
 }
 
-/// The kind of the frame that answers a stream.
+/// Returns the type of the frame that answers a stream.
 async fn answer(connection: &mut UnixStream, stream: u8) -> u8 {
     loop {
         let mut head = [0; 9];
@@ -79,7 +79,7 @@ async fn requests_are_answered_whatever_their_authority() {
         let settings = frame(SETTINGS, 0, 0, &[]);
         connection.write_all(&settings).await.unwrap();
         let first = fields.concat();
-        // The next request takes the authority from the table, where it was left.
+        // The second request takes the authority from the dynamic table, if the first has added it.
         let kept = first.contains(&0x40) || first.contains(&0x41);
         let second = if kept {
             [POST, HTTP, PATH, b"\xbe"].concat()

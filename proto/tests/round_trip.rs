@@ -1,6 +1,6 @@
-//! Every message survives decoding and encoding: for each one, a message with
-//! every field set is built from the descriptors alone, decoded into the
-//! generated type, encoded again and compared byte for byte.
+//! Every message survives decoding and encoding. For each, the test builds a message with every
+//! field set from the descriptors alone, decodes it into the generated type, encodes it again and
+//! compares the bytes.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -15,7 +15,7 @@ use prost_types::{
     field_descriptor_proto::{Label, Type},
 };
 
-/// Of its messages prost has types of its own.
+/// The package of the well-known types, for which prost has its own Rust types.
 const WELL_KNOWN: &str = "google.protobuf";
 
 type Reencode = fn(&[u8]) -> Result<Vec<u8>, DecodeError>;
@@ -64,8 +64,8 @@ fn collect<'a>(
     into.insert(name, message);
 }
 
-/// Encodes `message` with every field set to something other than its default; of the
-/// fields that exclude each other, the last.
+/// Encodes `message` with every field set to a value other than its default. Of a oneof, only the
+/// last field is set.
 fn fill(message: &DescriptorProto, messages: &BTreeMap<String, &DescriptorProto>) -> Vec<u8> {
     let mut fields: Vec<&FieldDescriptorProto> = message.field.iter().collect();
     fields.sort_by_key(|field| field.number());
@@ -86,7 +86,7 @@ fn fill(message: &DescriptorProto, messages: &BTreeMap<String, &DescriptorProto>
                 put_bytes(field, &value, &mut out);
             }
             Type::String | Type::Bytes => put_bytes(field, field.name().as_bytes(), &mut out),
-            // Repeated numbers are packed in proto3.
+            // proto3 packs repeated numbers.
             _ if repeated => put_bytes(field, &number(field), &mut out),
             _ => {
                 encode_key(field.number() as u32, wire_type(field), &mut out);

@@ -1,5 +1,5 @@
-//! The `.proto` files say exactly what the table of wire facts says: no name,
-//! number, type or label more or less.
+//! The `.proto` files match the table of wire facts exactly: no name, number, type or label is
+//! missing, added or different.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -23,7 +23,7 @@ fn pluginregistration_v1_matches_the_wire_table() {
     compare(&table, &describe("pluginregistration"));
 }
 
-/// A kubelet calls two of the services; it does not need the rest of the table.
+/// The kubelet calls only two of the services and does not need the rest of the table.
 #[test]
 fn csi_v1_matches_the_wire_table() {
     let table = rows(include_str!("csi-v1.tsv"));
@@ -47,7 +47,7 @@ fn compare(table: &BTreeSet<String>, described: &BTreeSet<String>) {
     );
 }
 
-/// The rows of some services, and of the types that they lead to.
+/// Returns the rows of some services, and of all types that they refer to.
 fn of_services(table: &BTreeSet<String>, services: &[&str]) -> BTreeSet<String> {
     let split = |row: &str| row.split('\t').map(str::to_owned).collect::<Vec<_>>();
     let table: Vec<(&String, Vec<String>)> = table.iter().map(|row| (row, split(row))).collect();
@@ -65,7 +65,7 @@ fn of_services(table: &BTreeSet<String>, services: &[&str]) -> BTreeSet<String> 
                 continue;
             }
             if cells[0] == "field" {
-                // A type is named from within the message that has the field.
+                // The type's name is relative to the message that contains the field.
                 let kind = &cells[4];
                 types.extend([kind.clone(), format!("{name}.{kind}")]);
             }
@@ -91,7 +91,7 @@ fn health_v1_is_what_grpc_servers_speak() {
     );
 }
 
-/// The rows of the table that a compiled package amounts to.
+/// Returns the table rows of a compiled package.
 fn describe(package: &str) -> BTreeSet<String> {
     let set = FileDescriptorSet::decode(cri_proto::DESCRIPTORS).unwrap();
     let file = set

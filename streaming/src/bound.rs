@@ -1,4 +1,4 @@
-//! Bounds: how often each was reached, and when that is worth a line in the log.
+//! Limits of a server, with a counter and a log message for each time that one is reached.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -8,10 +8,10 @@ use std::{
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// A bound that was not reached for so long is reached anew.
+/// The time without reaching a limit after which reaching it is logged again.
 const EPISODE: Duration = Duration::from_secs(60);
 
-/// A bound on what others can take of a server.
+/// A limit on a resource of a server that its clients use up.
 #[derive(Debug)]
 pub struct Bound {
     server: &'static str,
@@ -22,7 +22,7 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// `most` of what `name` says, on a server.
+    /// Creates a limit of `most` on the resource `name` of a server.
     pub const fn new(server: &'static str, name: &'static str, most: usize) -> Self {
         Self {
             server,
@@ -33,27 +33,27 @@ impl Bound {
         }
     }
 
-    /// The server that has the bound, for metrics.
+    /// The name of the server, for metrics.
     pub const fn server(&self) -> &'static str {
         self.server
     }
 
-    /// What is bounded, for metrics.
+    /// The name of the limited resource, for metrics.
     pub const fn name(&self) -> &'static str {
         self.name
     }
 
-    /// How many there may be.
+    /// The limit.
     pub const fn most(&self) -> usize {
         self.most
     }
 
-    /// How often there would have been more.
+    /// How often the limit was reached.
     pub fn reached(&self) -> u64 {
         self.reached.load(Ordering::Relaxed)
     }
 
-    /// There would have been one more. Says so in the log when an episode of that begins.
+    /// Counts that the limit was reached, and logs it at the start of an episode.
     pub fn reach(&self) {
         self.reached.fetch_add(1, Ordering::Relaxed);
         if self.begins() {
@@ -66,7 +66,7 @@ impl Bound {
         }
     }
 
-    /// Whether an episode begins now.
+    /// Checks whether a new episode starts now.
     fn begins(&self) -> bool {
         let now = Instant::now();
         let last = self.last.lock().replace(now);

@@ -14,10 +14,10 @@ use tokio_rustls::{
 };
 use tower::Service as _;
 
-/// Why there is no connection.
+/// The reason why a connection failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DialError {
-    /// What is wrong with the URL.
+    /// The URL is not usable; the text describes the problem.
     #[error("the address {0}")]
     Address(&'static str),
     #[error("connect: {0}")]
@@ -35,7 +35,7 @@ pub(crate) enum DialError {
 pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
-/// Connects to where [`parse_url`](crate::parse_url) says; over TLS as `tls` has it.
+/// Connects to a URL of [`parse_url`](crate::parse_url); `https` requires a `tls` configuration.
 pub(crate) async fn dial(
     uri: &Uri,
     tls: Option<&Arc<ClientConfig>>,
@@ -61,7 +61,7 @@ pub(crate) async fn dial(
     let socket = TcpStream::connect((host, uri.port_u16().unwrap_or(port)))
         .await
         .map_err(DialError::Connect)?;
-    // Keystrokes must not wait for more.
+    // Keystrokes must not be delayed by Nagle's algorithm.
     let _ = socket.set_nodelay(true);
     let Some(tls) = tls else {
         return Ok(Box::new(socket));

@@ -1,4 +1,4 @@
-//! What is agreed on over HTTP before a connection changes its protocol.
+//! The HTTP handshake: negotiates the protocol before a connection is upgraded.
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -12,19 +12,20 @@ use hyper::{
 };
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
-/// What a SPDY client may speak, and what was chosen.
+/// The header with the subprotocols that a SPDY client supports; in the answer, the chosen one.
 pub(crate) const STREAM_PROTOCOL: HeaderName = HeaderName::from_static("x-stream-protocol-version");
-/// What a SPDY client could have spoken.
+/// The header with the subprotocols that the server supports, sent if the client supports none of
+/// them.
 const ACCEPTED_PROTOCOLS: HeaderName =
     HeaderName::from_static("x-accepted-stream-protocol-versions");
-/// The name under which HTTP knows SPDY.
+/// The name of SPDY in the `Upgrade` header.
 pub(crate) const SPDY: &str = "SPDY/3.1";
 const WEBSOCKET: &str = "websocket";
 
-/// What the server answers before or instead of an upgrade.
+/// The server's answer before or instead of an upgrade.
 pub(crate) type Answer = Response<Full<Bytes>>;
 
-/// Whether the client wants a WebSocket; otherwise it is taken for a SPDY client.
+/// Checks whether the client requests a WebSocket. Other clients are treated as SPDY clients.
 pub(crate) fn is_websocket(headers: &HeaderMap) -> bool {
     wants_upgrade(headers)
         && values(headers, &UPGRADE).any(|name| name.eq_ignore_ascii_case(WEBSOCKET))
@@ -37,7 +38,7 @@ fn wants_upgrade(headers: &HeaderMap) -> bool {
     })
 }
 
-/// The non-empty, comma-separated values of a header.
+/// Returns the non-empty, comma-separated values of a header.
 fn values<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
     headers
         .get_all(name)
@@ -48,7 +49,8 @@ fn values<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item =
         .filter(|value| !value.is_empty())
 }
 
-/// Agrees on one of `supported` in the client's order of preference, and on SPDY.
+/// Negotiates an upgrade to SPDY with one of the `supported` subprotocols, in the client's order of
+/// preference.
 pub(crate) fn spdy<'p>(
     request: &Parts,
     supported: &[&'p str],
@@ -101,8 +103,8 @@ pub(crate) fn spdy<'p>(
     Ok((chosen, answer))
 }
 
-/// Agrees on a subprotocol that `parse` knows, in the client's order of preference, and
-/// on WebSocket. A client that names none gets what `parse` makes of "".
+/// Negotiates an upgrade to WebSocket with a subprotocol that `parse` accepts, in the client's
+/// order of preference. For a client that requests none, `parse` is called with "".
 pub(crate) fn websocket<P>(
     request: &Parts,
     parse: impl Fn(&str) -> Option<P>,
@@ -163,7 +165,7 @@ fn switching(protocol: &'static str) -> Answer {
     answer
 }
 
-/// An error as Go's `http.Error` writes it.
+/// Builds an error response in the form of Go's `http.Error`.
 pub(crate) fn refuse(status: StatusCode, message: String) -> Box<Answer> {
     let mut answer = Response::new(Full::from(message + "\n"));
     *answer.status_mut() = status;
@@ -173,7 +175,7 @@ pub(crate) fn refuse(status: StatusCode, message: String) -> Box<Answer> {
         HeaderValue::from_static("text/plain; charset=utf-8"),
     );
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    // There is one token a connection.
+    // A connection is used for one request only.
     headers.insert(CONNECTION, HeaderValue::from_static("close"));
     Box::new(answer)
 }

@@ -1,4 +1,4 @@
-//! The idle timeout: a session in which no data moved for long is cut off.
+//! The idle timeout: a session that transfers no data for that long is closed.
 
 use std::{
     sync::{
@@ -10,11 +10,11 @@ use std::{
 
 use tokio::time::Instant;
 
-/// When data last moved, in either direction.
+/// The time of the last data transfer, in either direction.
 #[derive(Clone, Debug)]
 pub(crate) struct Activity {
     start: Instant,
-    /// Milliseconds after the start.
+    /// Milliseconds since the start.
     last: Arc<AtomicU64>,
 }
 
@@ -26,13 +26,13 @@ impl Activity {
         }
     }
 
-    /// Data moved just now.
+    /// Records a transfer of data.
     pub(crate) fn touch(&self) {
         let now = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last.store(now, Ordering::Relaxed);
     }
 
-    /// Resolves when nothing moved for `timeout`.
+    /// Resolves when no data was transferred for `timeout`.
     pub(crate) async fn idle(&self, timeout: Duration) {
         loop {
             let last = Duration::from_millis(self.last.load(Ordering::Relaxed));

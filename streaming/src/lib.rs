@@ -1,10 +1,10 @@
-//! The streaming server of a container runtime: exec, attach and port-forward
-//! as Kubernetes clients speak them, over SPDY/3.1 and WebSocket.
+//! The streaming server of a container runtime: exec, attach and port-forward over SPDY/3.1 and
+//! WebSocket, for Kubernetes clients.
 //!
-//! A container runtime implements [`Runtime`] and gives it to a [`Server`]. When CRI's
-//! `Exec`, `Attach` or `PortForward` is called, the server returns a URL with a token; a
-//! client that comes with it within a minute, once, gets the streams, and the server
-//! calls the runtime with them:
+//! A container runtime implements [`Runtime`] and passes it to a [`Server`]. For CRI's `Exec`,
+//! `Attach` and `PortForward` the server returns a URL with a token. The token is valid once and
+//! for one minute. When a client presents it, the server calls the runtime with the client's
+//! streams:
 //!
 //! ```text
 //! CRI Exec -> Server::exec -> URL with token
@@ -12,11 +12,11 @@
 //!                                                     status  <- exit code
 //! ```
 //!
-//! [`client`] is the other end, and [`Proxy`] stands between the two. [`spdy`] is the
-//! protocol by itself, both ends. What each peer can make this side keep in memory is
-//! bounded: connections and tokens by their number, requests and messages by their size,
-//! streams by their number and by what is kept for their readers. [`places`] says who keeps
-//! a connection when there are too many, for other servers as well.
+//! [`client`] is the client side, [`Proxy`] forwards between client and server, and [`spdy`]
+//! implements both ends of the SPDY protocol. The memory that a peer can claim is bounded: by the
+//! number of connections and tokens, the size of requests and messages, the number of streams and
+//! the unread data of each. [`places`] limits a server's connections and chooses the one to close
+//! at the limit; other servers use it as well.
 
 #![forbid(unsafe_code)]
 
@@ -37,7 +37,8 @@ mod token;
 mod url;
 mod websocket;
 
-/// While nothing is read from a client, it is asked this often whether it is there.
+/// The interval of the probes that are sent while this side does not read from a connection, to
+/// detect that the peer is gone.
 const PROBE_PAUSE: std::time::Duration = std::time::Duration::from_secs(15);
 
 pub use proxy::{Proxy, ProxyTimeouts};
@@ -48,6 +49,6 @@ pub use runtime::{
 pub use server::{CREATION_TIMEOUT, Config, IDLE_TIMEOUT, MOST_CONNECTIONS, Server, ServerError};
 pub use status::{Cause, Details, Status};
 pub use token::TokenError;
-/// For [`Config::tls`], [`client::Client::with_tls`] and [`Proxy::with_tls`].
+/// The TLS library of [`Config::tls`], [`client::Client::with_tls`] and [`Proxy::with_tls`].
 pub use tokio_rustls::rustls;
 pub use url::{UrlError, parse_url};

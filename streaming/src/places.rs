@@ -1,12 +1,12 @@
 //! The limit on a server's connections, and which connection is closed when it is reached.
 //!
-//! A connection is unauthenticated until a request on it was let in. Unauthenticated connections
-//! have a share of the places, and those of one address a share of that. A new connection is never
-//! refused: the oldest unauthenticated one is closed for it, from the same address when that
-//! has used up its share, otherwise from the address with the most. So a client that holds
-//! connections without authenticating loses them to clients that do, which takes only a moment.
-//! Without unauthenticated connections, idle ones are closed; without idle ones, new connections
-//! wait in the listener's backlog.
+//! A connection is unauthenticated (a stranger) until a request on it is accepted. Unauthenticated
+//! connections have a share of the places, and those of one address have a share of that. A new
+//! connection is never refused: the oldest unauthenticated one is closed for it, from the same
+//! address if that has used up its share, otherwise from the address with the most. So a client
+//! that holds connections without authenticating loses them to clients that authenticate, which
+//! takes only a moment. If there are no unauthenticated connections, idle ones are closed; if there
+//! are no idle ones, new connections wait in the listener's backlog.
 
 use std::{
     cmp::Reverse,
@@ -25,22 +25,22 @@ use tokio::{sync::Notify, time::Instant};
 
 use crate::bound::Bound;
 
-/// What a server has room for.
+/// The limits on a server's connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// Connections at the same time.
+    /// Concurrent connections.
     pub connections: usize,
-    /// Connections of strangers.
+    /// Unauthenticated connections.
     pub strangers: usize,
-    /// Connections of strangers from one address.
+    /// Unauthenticated connections from one address.
     pub strangers_of_address: usize,
 }
 
-/// The places of a server.
+/// The connections of a server, up to its limits.
 #[derive(Debug)]
 pub struct Places {
     taken: Mutex<Taken>,
-    /// Somebody left, or can be asked to.
+    /// Notified when a connection ends or becomes idle.
     freed: Notify,
     connections: Arc<Bound>,
     strangers: Arc<Bound>,
@@ -52,7 +52,7 @@ struct Taken {
     next: u64,
     clients: BTreeMap<u64, Client>,
     strangers: usize,
-    /// The number of strangers by their address.
+    /// The number of unauthenticated connections by address.
     by_address: BTreeMap<IpAddr, usize>,
 }
 
@@ -60,22 +60,22 @@ struct Taken {
 struct Client {
     address: Option<IpAddr>,
     standing: Standing,
-    /// When it got that standing.
+    /// The time of the last change of the standing.
     since: Instant,
     leave: Arc<Notify>,
 }
 
-/// What a client is to the server.
+/// The authentication and activity of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     Stranger,
-    /// A client that was let in, and asks for nothing.
+    /// An authenticated client without a request in progress.
     Idle,
-    /// A client that was let in, and is being answered.
+    /// An authenticated client with a request in progress.
     Busy,
 }
 
-/// The place of one connection, until it is dropped.
+/// The place of one connection. Dropping it frees the place.
 #[derive(Debug)]
 pub struct Place {
     places: Arc<Places>,
@@ -86,15 +86,15 @@ pub struct Place {
     was_let_in: AtomicBool,
 }
 
-/// Somebody who was let in is being answered, until this is dropped.
+/// A guard for a request in progress of an authenticated client. Dropping it makes the client idle.
 #[derive(Debug)]
 pub struct Busy(Arc<Place>);
 
 // === impl Room ===
 
 impl Room {
-    /// Room for at most `connections`: a quarter of them for strangers, half of that for those of
-    /// an address.
+    /// Limits for at most `connections`: a quarter may be unauthenticated, an eighth may be
+    /// unauthenticated and from one address.
     pub const fn new(connections: usize) -> Self {
         Self {
             connections,
@@ -103,8 +103,9 @@ impl Room {
         }
     }
 
-    /// As [`Self::new`], but no more than one connection for every `files` that this
-    /// process may have open: the rest is for what connections lead to.
+    /// Returns limits as [`Self::new`], but with at most one connection for every `files` file
+    /// descriptors that this process may open (RLIMIT_NOFILE), and never less than 8. The other
+    /// descriptors are for the resources that a connection uses.
     pub fn within_open_files(connections: usize, files: usize) -> Self {
         let limit = getrlimit(Resource::Nofile).current;
         let limit = limit.and_then(|limit| usize::try_from(limit).ok());
@@ -112,7 +113,8 @@ impl Room {
         Self::new(connections.min(most).max(8))
     }
 
-    /// Room where everybody may be let in: strangers and those of one address can take all.
+    /// Limits of a server that authenticates no clients: unauthenticated connections, and those of
+    /// one address, may use all places.
     pub const fn open(connections: usize) -> Self {
         Self {
             connections,
@@ -125,7 +127,7 @@ impl Room {
 // === impl Places ===
 
 impl Places {
-    /// The places of a server of that name, all of them free.
+    /// Creates the places of the server `server`; all are free.
     pub fn new(server: &'static str, room: Room) -> Arc<Self> {
         let bound = |name, most| Arc::new(Bound::new(server, name, most));
         Arc::new(Self {
@@ -137,7 +139,7 @@ impl Places {
         })
     }
 
-    /// The bounds on connections.
+    /// The limits on connections.
     pub fn bounds(&self) -> [Arc<Bound>; 3] {
         let bounds = [
             &self.connections,
@@ -147,8 +149,8 @@ impl Places {
         bounds.map(Arc::clone)
     }
 
-    /// Waits until there is a place, or somebody who would make room. Only one caller may wait: the
-    /// task that accepts connections.
+    /// Waits until there is a free place, or a connection that can be closed for a new one. Only
+    /// one task may wait: the one that accepts connections.
     pub async fn room(&self) {
         loop {
             if self.taken.lock().has_room(self.connections.most()) {
@@ -159,7 +161,8 @@ impl Places {
         }
     }
 
-    /// A stranger's place for a connection from `address`.
+    /// Takes a place for an unauthenticated connection from `address`. Closes another connection if
+    /// a limit is reached.
     pub fn enter(self: &Arc<Self>, address: Option<IpAddr>) -> Place {
         let address = address.map(shared);
         let leave = Arc::<Notify>::default();
@@ -190,7 +193,8 @@ impl Places {
         }
     }
 
-    /// The bound that another stranger would break, and who is to make room.
+    /// Returns the limit that another unauthenticated connection would exceed, and the connection
+    /// to close.
     fn reached(&self, taken: &Taken, address: Option<IpAddr>) -> Option<(&Bound, Option<u64>)> {
         let of_address = address.map_or(0, |address| taken.of_address(address));
         if of_address >= self.strangers_of_address.most() {
@@ -220,7 +224,8 @@ impl Taken {
         self.clients.len() < most || self.strangers > 0 || !self.clients.values().all(is_busy)
     }
 
-    /// The stranger that has been there longest, among those of the address with the most.
+    /// Returns the oldest matching unauthenticated connection, from the address with the most of
+    /// them.
     fn stranger(&self, of: impl Fn(&Client) -> bool) -> Option<u64> {
         let strangers = self.clients.iter().filter(|(_, client)| {
             let is_stranger = client.standing == Standing::Stranger;
@@ -233,7 +238,7 @@ impl Taken {
         last.map(|(number, _)| *number)
     }
 
-    /// The client that was let in and has asked for nothing for the longest time.
+    /// Returns the authenticated client that has been idle the longest.
     fn idle(&self) -> Option<u64> {
         let clients = self.clients.iter();
         let idle = clients.filter(|(_, client)| client.standing == Standing::Idle);
@@ -241,7 +246,7 @@ impl Taken {
         first.map(|(number, _)| *number)
     }
 
-    /// Counts another stranger.
+    /// Counts a new unauthenticated connection.
     fn count(&mut self, address: Option<IpAddr>) {
         self.strangers += 1;
         if let Some(address) = address {
@@ -249,7 +254,7 @@ impl Taken {
         }
     }
 
-    /// Counts one stranger less.
+    /// Uncounts an unauthenticated connection.
     fn discount(&mut self, address: Option<IpAddr>) {
         self.strangers -= 1;
         let Some(address) = address else {
@@ -286,17 +291,19 @@ impl Taken {
 // === impl Place ===
 
 impl Place {
-    /// The address of the connection; addresses that one machine may have many of count as one.
+    /// The address of the connection. It is the /64 network for IPv6, since one machine may have
+    /// many addresses of it.
     pub const fn address(&self) -> Option<IpAddr> {
         self.address
     }
 
-    /// Notes that a request of the client was heard.
+    /// Records that the client has sent a request.
     pub fn asks(&self) {
         self.has_asked.store(true, Ordering::Relaxed);
     }
 
-    /// Returns after `patience` if no request of the client was heard by then, and else never.
+    /// Resolves after `patience` if the client has sent no request by then; otherwise never
+    /// resolves.
     pub async fn stays_silent(&self, patience: Duration) {
         tokio::time::sleep(patience).await;
         if self.has_asked.load(Ordering::Relaxed) {
@@ -304,20 +311,20 @@ impl Place {
         }
     }
 
-    /// Whether no request of it was let in so far.
+    /// Checks whether the connection is unauthenticated: no request on it was accepted yet.
     pub fn is_strangers(&self) -> bool {
         !self.was_let_in.load(Ordering::Relaxed)
     }
 
-    /// Lets the client in: its place is no stranger's, and is not given up before what is returned
-    /// is dropped.
+    /// Marks the client as authenticated and busy. Its place is not given to another client until
+    /// the returned guard is dropped.
     pub fn let_in(self: &Arc<Self>) -> Busy {
         self.was_let_in.store(true, Ordering::Relaxed);
         self.places.taken.lock().set(self.number, Standing::Busy);
         Busy(Arc::clone(self))
     }
 
-    /// Returns when the place is for somebody else: the connection is to be cut off.
+    /// Resolves when the place is given to another connection. The caller must close this one.
     pub async fn given_up(&self) {
         self.leave.notified().await;
     }
@@ -338,7 +345,8 @@ impl Drop for Busy {
     }
 }
 
-/// The address, or its network where one machine may have many addresses.
+/// Returns the address, or the /64 network of an IPv6 address, since one machine may have many
+/// addresses of it.
 fn shared(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(ip) => {

@@ -1,9 +1,9 @@
-//! The upgrade proxy: hands a request to exec, attach or port-forward on to the
-//! streaming server of a container runtime, and then carries bytes.
+//! The upgrade proxy: forwards an exec, attach or port-forward request to the streaming server of a
+//! container runtime, and then copies bytes.
 //!
-//! What crosses it is never read, so it serves every protocol and every runtime. It does
-//! as upstream's `UpgradeAwareHandler` does with `UpgradeRequired` set, save that
-//! connections end by halves.
+//! The proxy does not parse the forwarded bytes, so it works with every protocol and every runtime.
+//! It behaves as upstream's `UpgradeAwareHandler` with `UpgradeRequired` set, except that it
+//! supports half-closed connections.
 
 mod carry;
 
@@ -30,12 +30,12 @@ use crate::{
     url,
 };
 
-/// What is read of a refusal; those of streaming servers are a line of text.
+/// The maximum size of a refusal's body. Streaming servers send one line of text.
 const REFUSAL_LIMIT: usize = 64 * 1024;
 /// A proxy for requests that upgrade their connection.
 ///
-/// Every connection that it carries is a task of its tracker, and ends with both of its
-/// ends or with the cancellation token.
+/// Every forwarded connection is a task of the tracker. It ends when both of its directions have
+/// ended, or when the token is cancelled.
 #[derive(Clone, Debug)]
 pub struct Proxy {
     timeouts: ProxyTimeouts,
@@ -44,18 +44,18 @@ pub struct Proxy {
     stop: CancellationToken,
 }
 
-/// How long a [`Proxy`] waits for a backend, before it carries bytes.
+/// The timeouts of a [`Proxy`] for a backend, up to the upgrade.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProxyTimeouts {
-    /// For the connection, and the handshake of TLS.
+    /// For the connection and the TLS handshake.
     pub connect: Duration,
-    /// For the head of the answer.
+    /// For the response's head.
     pub answer: Duration,
-    /// For the body of an answer that refuses the upgrade.
+    /// For the body of a response that refuses the upgrade.
     pub refusal: Duration,
 }
 
-/// Why a request was not handed on, or its answer not handed back.
+/// The reason why a request failed in the proxy.
 #[derive(Debug, thiserror::Error)]
 enum ProxyError {
     #[error("Upgrade request required")]
@@ -89,12 +89,12 @@ enum ProxyError {
     },
 }
 
-/// The host and port of a streaming server, for errors and logs. The rest of a URL holds
-/// a token, and stays out of both.
+/// The host and port of a streaming server, for errors and logs. The rest of the URL contains a
+/// token, which must appear in neither.
 #[derive(Clone, Debug)]
 struct Backend(String);
 
-/// What a backend said to an upgrade request.
+/// The response of a backend to an upgrade request.
 enum Answer {
     Upgraded(HeaderMap, Upgraded),
     Refused(StatusCode, HeaderMap, Bytes),
@@ -103,7 +103,7 @@ enum Answer {
 // === impl Proxy ===
 
 impl Proxy {
-    /// A proxy whose connections are tasks of `tasks`, until `stop`.
+    /// Creates a proxy. Its connections are tasks of `tasks`; cancelling `stop` closes them.
     pub fn new(timeouts: ProxyTimeouts, tasks: TaskTracker, stop: CancellationToken) -> Self {
         Self {
             timeouts,
@@ -113,23 +113,23 @@ impl Proxy {
         }
     }
 
-    /// The same proxy, which can reach https backends as well.
+    /// Adds a TLS configuration, for https backends.
     pub fn with_tls(mut self, tls: Arc<rustls::ClientConfig>) -> Self {
         self.tls = Some(tls);
         self
     }
 
-    /// Sends a request to `backend`, a URL as [`parse_url`](crate::parse_url) has it, and
-    /// gives the answer for its client.
+    /// Sends a request to `backend`, a URL in the form of [`parse_url`](crate::parse_url), and
+    /// returns the response for the client.
     ///
-    /// Headers go along as they are, the client's `Host` included, but for
-    /// `Authorization`, which is for the server that let the request in. After a 101 the
-    /// connection is carried in a task of its own, until both directions have ended. A
-    /// refusal (400 and above) is handed through, with what came of its body in time,
-    /// 64 KiB at most. A backend that cannot be reached, gives no answer or another one
-    /// makes a 502 with a text that names it.
+    /// Headers are forwarded unchanged, including the client's `Host`, except for `Authorization`,
+    /// which is meant for the server that authorized the request. After a 101 response a separate
+    /// task forwards the connection until both directions have ended. A refusal (400 and above) is
+    /// passed on with the part of its body that arrives in time, up to 64 KiB. If the backend is
+    /// unreachable, does not respond or responds with another status, the client gets a 502 with a
+    /// message that names the backend.
     ///
-    /// The HTTP server of the request has to serve it with upgrades enabled.
+    /// The HTTP server of the request must be run with upgrades enabled.
     pub async fn forward<B: Body>(
         &self,
         request: Request<B>,
@@ -138,8 +138,7 @@ impl Proxy {
         self.forward_with(request, backend, ()).await
     }
 
-    /// As [`Self::forward`]. What is `kept` is dropped when the connection has ended, or is
-    /// not upgraded.
+    /// As [`Self::forward`]. `kept` is dropped when the connection ends or is not upgraded.
     pub async fn forward_with<B: Body>(
         &self,
         request: Request<B>,
@@ -226,7 +225,7 @@ impl Proxy {
         let mut exchange = pin!(exchange);
         tokio::select! {
             answer = &mut exchange => return answer,
-            // Whatever became of the connection, the exchange learns of it.
+            // The exchange reports the error if the connection failed.
             _ = connection.with_upgrades() => {}
         }
         exchange.await
@@ -247,7 +246,7 @@ impl Proxy {
     }
 }
 
-/// The client's side of an upgrade, and the request as it goes to `backend`.
+/// Returns the client's side of the upgrade, and the request for `backend`.
 fn upgrade_request<B: Body>(
     request: Request<B>,
     backend: &Uri,
@@ -288,7 +287,7 @@ fn rewrite(head: request::Parts, backend: &Uri) -> Request<Empty<Bytes>> {
     let headers = request.headers_mut();
     for name in [
         header::AUTHORIZATION,
-        // There is no body for them to be about.
+        // These describe a body, and the request has none.
         header::TRANSFER_ENCODING,
         header::TRAILER,
     ] {
@@ -302,7 +301,7 @@ fn rewrite(head: request::Parts, backend: &Uri) -> Request<Empty<Bytes>> {
     request
 }
 
-/// What comes of a body until `deadline`, up to its limit.
+/// Reads a body until `deadline`, up to the size limit.
 async fn refusal(mut body: Incoming, deadline: Instant) -> Bytes {
     let mut text = Vec::new();
     while text.len() < REFUSAL_LIMIT {
@@ -319,7 +318,7 @@ async fn refusal(mut body: Incoming, deadline: Instant) -> Bytes {
     text.into()
 }
 
-/// Takes out what is between the backend and this proxy alone.
+/// Removes the headers that are only for the connection between the backend and this proxy.
 fn remove_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
@@ -332,7 +331,7 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
         header::CONNECTION,
         header::TRANSFER_ENCODING,
         header::TRAILER,
-        // What was read of the body is measured anew.
+        // The body may be truncated, so its length is set anew.
         header::CONTENT_LENGTH,
         HeaderName::from_static("keep-alive"),
         HeaderName::from_static("proxy-connection"),
@@ -348,8 +347,8 @@ fn answer_with(status: StatusCode, headers: HeaderMap, body: Bytes) -> Response<
     response
 }
 
-/// The client may have sent bytes of the protocol it asked for behind its request, and
-/// they must not be taken for the next request.
+/// Closes the connection after the response: the client may have sent bytes of the requested
+/// protocol after its request, and they must not be parsed as the next request.
 fn close_after(mut response: Response<Full<Bytes>>) -> Response<Full<Bytes>> {
     response
         .headers_mut()
@@ -413,7 +412,7 @@ impl ProxyError {
     }
 }
 
-/// hyper keeps what happened behind its own words.
+/// Formats an error with its cause, which hyper's own message omits.
 fn reason(error: &hyper::Error) -> String {
     match error.source() {
         Some(source) => format!("{error}: {source}"),
@@ -429,7 +428,7 @@ impl From<&Uri> for Backend {
             return Self(format!("unix://{socket}"));
         }
         let authority = uri.authority().map_or("", |authority| authority.as_str());
-        // Without the user and password that may stand before the host.
+        // The authority may start with a user and password, which are left out.
         let host = authority.rsplit('@').next().unwrap_or_default();
         match (uri.scheme_str(), host) {
             (_, "") => Self("an address without a host".into()),

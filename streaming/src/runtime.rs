@@ -1,4 +1,4 @@
-//! What a container runtime does for the streaming server.
+//! The interface between the streaming server and a container runtime.
 
 use std::future::Future;
 
@@ -8,47 +8,47 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// A byte stream from the client. Its end is the client's half-close, or its leaving, which
-/// may also come as an error; `gone` tells.
+/// A byte stream from the client. It ends, possibly with an error, when the client half-closes it
+/// or disconnects; `gone` tells these apart.
 pub type Reader = Box<dyn AsyncBufRead + Send + Unpin>;
 
-/// A byte stream to the client. `shutdown` ends it; an error says that the client is gone.
+/// A byte stream to the client. `shutdown` ends it; an error means that the client is gone.
 pub type Writer = Box<dyn AsyncWrite + Send + Unpin>;
 
-/// Why a runtime could not do what it was asked; the text goes to the client.
+/// The reason why an operation of the runtime failed. The text is sent to the client.
 pub type RuntimeError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A container runtime, as the streaming server sees it.
+/// A container runtime, as the streaming server uses it.
 ///
-/// A method runs until its command or connection has ended and everything it wrote was
-/// taken over. When [`Streams::gone`] is cancelled, nobody is left to talk to: the
-/// method ends what it began, as soon as it can, and returns.
+/// A method returns once its command or connection has ended and all of its output is written. When
+/// [`Streams::gone`] is cancelled, the client is gone: the method must stop what it started as soon
+/// as possible, and return.
 pub trait Runtime: Send + Sync + 'static {
-    /// Runs a command in a running container to its end.
+    /// Runs a command in a running container and waits for its end.
     ///
     /// # Errors
-    /// The command could not be followed.
+    /// Running the command failed, or its result is unknown.
     fn exec(
         &self,
         exec: Exec,
         streams: Streams,
     ) -> impl Future<Output = Result<Exit, RuntimeError>> + Send;
 
-    /// Joins the streams of a running container's own process, until it or the client ends.
+    /// Attaches to the main process of a running container, until the process or the client ends.
     ///
     /// # Errors
-    /// The container could not be joined.
+    /// Attaching to the container failed.
     fn attach(
         &self,
         attach: Attach,
         streams: Streams,
     ) -> impl Future<Output = Result<(), RuntimeError>> + Send;
 
-    /// Carries bytes between the client and a port of a sandbox's loopback, until both
+    /// Forwards bytes between the client and a port on the sandbox's loopback interface, until both
     /// directions have ended.
     ///
     /// # Errors
-    /// Nobody listens at the port, or the sandbox does not run.
+    /// No process listens on the port, or the sandbox is not running.
     fn port_forward(
         &self,
         sandbox_id: &str,
@@ -60,73 +60,73 @@ pub trait Runtime: Send + Sync + 'static {
 /// A command to run in a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exec {
-    /// The container.
+    /// The container's ID.
     pub container_id: String,
-    /// The program and its arguments; not run by a shell.
+    /// The program and its arguments. No shell is involved.
     pub command: Vec<String>,
-    /// Which streams the client takes.
+    /// The streams that the client requests.
     pub wants: Wants,
 }
 
-/// How a command ended.
+/// The result of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// With this exit code: 128 plus the signal's number when a signal ended it.
+    /// The command exited with this code; 128 plus the signal number if a signal killed it.
     Code(i32),
-    /// It was not started.
+    /// The command failed to start.
     NotStarted {
-        /// 126 or 127, as shells have it.
+        /// 126 or 127, as in shells.
         code: i32,
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
-/// A container to join.
+/// A container to attach to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attach {
-    /// The container.
+    /// The container's ID.
     pub container_id: String,
-    /// Which streams the client takes.
+    /// The streams that the client requests.
     pub wants: Wants,
 }
 
-/// Which streams a client takes. At least one of the first three; never both `stderr`
-/// and `tty`, since a terminal has one output.
+/// The streams that a client requests: at least one of the first three, and never both `stderr` and
+/// `tty`, since a terminal has only one output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wants {
-    /// Input.
+    /// Standard input.
     pub stdin: bool,
-    /// Output.
+    /// Standard output.
     pub stdout: bool,
-    /// Error output.
+    /// Standard error.
     pub stderr: bool,
     /// A terminal.
     pub tty: bool,
 }
 
-/// The client's end of a command. A stream that it did not ask for is `None`.
+/// The client's streams of a command. A stream that was not requested is `None`.
 pub struct Streams {
-    /// Input for the command.
+    /// The command's standard input.
     pub stdin: Option<Reader>,
-    /// Output of the command.
+    /// The command's standard output.
     pub stdout: Option<Writer>,
-    /// Error output of the command.
+    /// The command's standard error.
     pub stderr: Option<Writer>,
-    /// Sizes of the client's terminal, the first as soon as it is known; `None` without
-    /// a terminal or when the protocol cannot tell.
+    /// The sizes of the client's terminal, starting with the initial one; `None` without a terminal
+    /// or if the protocol version does not support resizing.
     pub resize: Option<mpsc::Receiver<TerminalSize>>,
-    /// Cancelled when the client is gone or was cut off.
+    /// Cancelled when the client has disconnected or was disconnected.
     pub gone: CancellationToken,
 }
 
-/// The client's end of a forwarded connection.
+/// The client's side of a forwarded connection.
 pub struct Connection {
-    /// What the client sends.
+    /// The data from the client.
     pub reader: Reader,
-    /// What the client receives.
+    /// The data to the client.
     pub writer: Writer,
-    /// Cancelled when the client is gone or was cut off.
+    /// Cancelled when the client has disconnected or was disconnected.
     pub gone: CancellationToken,
 }
 

@@ -1,4 +1,4 @@
-//! The streaming server: HTTP until a connection is upgraded, and what then runs on it.
+//! The streaming server: serves HTTP until a connection is upgraded, then runs its session.
 
 use std::{
     convert::Infallible,
@@ -37,64 +37,67 @@ use crate::{
     websocket,
 };
 
-/// How long a connection may be silent, as upstream.
+/// The default idle timeout of a connection, as upstream.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(4 * 3600);
-/// What a client gets to send its request, and then to open its streams, as upstream.
+/// The default deadline for a client's request, and then for the creation of its streams, as
+/// upstream.
 pub const CREATION_TIMEOUT: Duration = Duration::from_secs(30);
-/// Between the system's own questions whether a silent client is there.
+/// The interval of TCP keep-alive probes.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// What a client gets at most to send its request, the handshake of TLS included: it has
-/// shown nothing before.
+/// The upper limit of the deadline for a client's request, including the TLS handshake. The client
+/// is not authenticated yet.
 const FIRST_REQUEST: Duration = Duration::from_secs(10);
-/// Connections at once, where nothing else is said.
+/// The default limit on concurrent connections.
 pub const MOST_CONNECTIONS: usize = 4096;
-/// Files that a connection may lead to, itself among them: the engine's side of a command,
-/// a connection for each forwarded port.
+/// File descriptors that a connection may use, including its own: the engine's side of a command, a
+/// connection for each forwarded port.
 const FILES: usize = 4;
-/// A request with all its headers.
+/// The maximum size of a request, including all headers.
 const LONGEST_REQUEST: usize = 64 * 1024;
-/// After the listener failed, as it does when there are no more descriptors.
+/// The delay after a failed accept, for example when the process has no free file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Where and how to serve.
+/// The configuration of a [`Server`].
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The address to listen on. With port 0 the system chooses one.
+    /// The address to listen on. With port 0 the system chooses a port.
     pub bind: SocketAddr,
-    /// In front of every path: "/" or such as "/cri/".
+    /// The prefix of every path, such as "/" or "/cri/".
     pub base_path: String,
-    /// How long a connection may be silent before it is cut off.
+    /// The time without data after which a connection is closed.
     pub idle_timeout: Duration,
-    /// What a client gets to send its request (10 s at most), and then to open its streams.
+    /// The deadline for a client's request (at most 10 s), and then for the creation of its
+    /// streams.
     pub creation_timeout: Duration,
-    /// Serves TLS.
+    /// The TLS configuration; without one, the server speaks plain HTTP.
     pub tls: Option<Arc<rustls::ServerConfig>>,
-    /// Connections at once, sessions among them; fewer where the process may not have files
-    /// open for as many. See [`crate::places`].
+    /// The limit on concurrent connections, including running sessions. It is lowered if the
+    /// process may not open enough files for it. See [`crate::places`].
     pub connections: usize,
 }
 
-/// Why the server cannot be started.
+/// The reason why the server failed to start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// The address cannot be listened on.
+    /// Listening on the address failed.
     #[error("listen for streams on {address}: {source}")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// Why it failed.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// Serves a runtime's streams to clients with a token.
+/// A server of a runtime's streams. Clients authenticate with a token.
 #[derive(Debug)]
 pub struct Server<R> {
     runtime: Arc<R>,
     config: Config,
-    /// Until it is served.
+    /// `None` once the server is running.
     listener: parking_lot::Mutex<Option<TcpListener>>,
-    /// As clients on this machine reach it, with the base path, without a final slash.
+    /// The URL for clients on this machine: scheme, address and base path, without a trailing
+    /// slash.
     base_url: String,
     requests: TokenCache<Prepared>,
     places: Arc<Places>,
@@ -102,7 +105,7 @@ pub struct Server<R> {
     stop: CancellationToken,
 }
 
-/// What a token stands for.
+/// The request that a token stands for.
 #[derive(Debug)]
 enum Prepared {
     Exec(Exec),
@@ -110,7 +113,7 @@ enum Prepared {
     PortForward(String, Vec<u16>),
 }
 
-/// How a command ends, by what it is.
+/// A command; its kind decides on the status at its end.
 enum Command {
     Exec(Exec),
     Attach(Attach),
@@ -119,7 +122,7 @@ enum Command {
 // === impl Config ===
 
 impl Config {
-    /// Serves on `bind` with the defaults of upstream, without TLS.
+    /// Creates a configuration for `bind` with upstream's defaults, without TLS.
     pub fn new(bind: SocketAddr) -> Self {
         Self {
             bind,
@@ -135,7 +138,7 @@ impl Config {
 // === impl Server ===
 
 impl<R: Runtime> Server<R> {
-    /// Listens. Tokens can be given out from now on; [`Server::serve`] serves them.
+    /// Starts to listen. Tokens can be issued from now on; [`Server::serve`] serves them.
     ///
     /// # Errors
     /// [`ServerError::Listen`].
@@ -169,25 +172,25 @@ impl<R: Runtime> Server<R> {
         })
     }
 
-    /// Where the server is reached from this machine: scheme, address and base path,
-    /// without a final slash.
+    /// The URL of the server for clients on this machine: scheme, address and base path, without a
+    /// trailing slash.
     pub fn base_url(&self) -> &str {
         &self.base_url
     }
 
-    /// How many clients' sessions run.
+    /// The number of running client sessions.
     pub fn sessions(&self) -> usize {
         self.sessions.len()
     }
 
-    /// The bounds on its connections, and on the streams that were prepared.
+    /// The limits on connections and on unused tokens.
     pub fn bounds(&self) -> [Arc<Bound>; 4] {
         let [connections, strangers, of_address] = self.places.bounds();
         [connections, strangers, of_address, self.requests.bound()]
     }
 
-    /// Prepares a command; returns the URL at which a client gets its streams, once and
-    /// within a minute.
+    /// Prepares a command. A client gets its streams from the returned URL, once and within a
+    /// minute.
     ///
     /// # Errors
     /// [`TokenError`].
@@ -195,7 +198,7 @@ impl<R: Runtime> Server<R> {
         self.prepare("exec", Prepared::Exec(exec))
     }
 
-    /// Prepares to join a container; otherwise as [`Server::exec`].
+    /// Prepares to attach to a container; otherwise as [`Server::exec`].
     ///
     /// # Errors
     /// [`TokenError`].
@@ -203,8 +206,8 @@ impl<R: Runtime> Server<R> {
         self.prepare("attach", Prepared::Attach(attach))
     }
 
-    /// Prepares to forward ports; otherwise as [`Server::exec`]. Only clients of the
-    /// older WebSocket form need `ports`; the others name them later.
+    /// Prepares a port-forward; otherwise as [`Server::exec`]. `ports` is only for clients of the
+    /// older WebSocket protocol; other clients send the ports later.
     ///
     /// # Errors
     /// [`TokenError`].
@@ -217,8 +220,8 @@ impl<R: Runtime> Server<R> {
         Ok(format!("{}/{verb}/{token}", self.base_url))
     }
 
-    /// Serves until `stop`, the first time it is called; then cuts off what runs and waits for the runtime to have
-    /// ended it.
+    /// Serves until `stop` is cancelled, then closes all sessions and waits for the runtime to
+    /// finish them. A second call returns immediately.
     pub async fn serve(self: Arc<Self>, stop: CancellationToken) {
         let Some(listener) = self.listener.lock().take() else {
             return;
@@ -262,14 +265,14 @@ impl<R: Runtime> Server<R> {
         self.sessions.wait().await;
     }
 
-    /// Serves one request, and the session that it may become.
+    /// Serves one connection: its request, and the session after the upgrade.
     async fn connection(
         self: Arc<Self>,
         socket: TcpStream,
         tls: Option<TlsAcceptor>,
         place: &Arc<Place>,
     ) {
-        // Keystrokes must not wait for more.
+        // Keystrokes must not be delayed by Nagle's algorithm.
         let _ = socket.set_nodelay(true);
         keep_alive(&socket);
         match tls {
@@ -319,7 +322,7 @@ impl<R: Runtime> Server<R> {
         }
     }
 
-    /// What is answered to a request, and what then runs on the connection.
+    /// Handles a request: returns the answer, the upgrade and the negotiated session.
     fn answer(
         &self,
         mut request: hyper::Request<Incoming>,
@@ -403,7 +406,7 @@ impl<R: Runtime> Server<R> {
     }
 }
 
-/// What client and server agreed on.
+/// The negotiated protocol and its request.
 enum Agreed {
     CommandSpdy(Version, Command),
     CommandWebSocket(Subprotocol, Command),
@@ -425,7 +428,7 @@ fn command(
     Ok((answer, Agreed::CommandSpdy(version, command)))
 }
 
-/// A client whose machine or network is gone is found out, as Go's servers do.
+/// Enables TCP keep-alive, as Go's servers do, to detect clients whose machine or network is gone.
 fn keep_alive(socket: &TcpStream) {
     let set = set_socket_keepalive(socket, true)
         .and_then(|()| set_tcp_keepidle(socket, KEEP_ALIVE))
@@ -442,7 +445,7 @@ where
     WebSocketStream::from_raw_socket(io, Role::Server, Some(websocket::config())).await
 }
 
-/// An address of this machine's own for one that means all of them.
+/// Replaces an unspecified address with the loopback address.
 fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

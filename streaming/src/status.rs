@@ -1,4 +1,4 @@
-//! How a command ended, as Kubernetes' clients read it from the error stream.
+//! The result of a command, in the format that Kubernetes clients read from the error stream.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,32 +10,32 @@ const NON_ZERO_EXIT_CODE: &str = "NonZeroExitCode";
 const EXIT_CODE: &str = "ExitCode";
 const INTERNAL_ERROR: &str = "InternalError";
 
-/// The fields of `metav1.Status` that go over the error stream.
+/// The fields of `metav1.Status` that are sent on the error stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Status {
     /// "Success" or "Failure".
     #[serde(skip_serializing_if = "String::is_empty")]
     pub status: String,
-    /// For people.
+    /// A human-readable description.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// For programs, one word.
+    /// A machine-readable reason, one word.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// More on the reason.
+    /// Details of the reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub details: Option<Details>,
-    /// As an HTTP status; 0 when it says nothing.
+    /// An HTTP status code; 0 if not set.
     #[serde(skip_serializing_if = "is_zero")]
     pub code: i32,
 }
 
-/// More on a status' reason.
+/// Details of a status' reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Details {
-    /// One at most: the exit code.
+    /// The causes; at most one, the exit code.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub causes: Vec<Cause>,
 }
@@ -70,7 +70,7 @@ impl Status {
         }
     }
 
-    /// The status of a command that ended by itself, or could not be started.
+    /// The status of a command that exited or failed to start.
     pub(crate) fn exited(exit: Exit) -> Self {
         let (code, message) = match exit {
             Exit::Code(0) => return Self::success(),
@@ -94,7 +94,7 @@ impl Status {
         }
     }
 
-    /// The status of what failed while `doing` was attempted.
+    /// The status of a failed operation; `doing` describes the operation.
     pub(crate) fn failed(doing: &str, error: &RuntimeError) -> Self {
         Self {
             status: FAILURE.into(),
@@ -105,12 +105,12 @@ impl Status {
         }
     }
 
-    /// Whether the command ended well.
+    /// Checks whether the command succeeded.
     pub fn is_success(&self) -> bool {
         self.status == SUCCESS
     }
 
-    /// The command's exit code, if it ran to its end.
+    /// Returns the command's exit code, if it ran to completion.
     pub fn exit_code(&self) -> Option<i32> {
         if self.is_success() {
             return Some(0);
@@ -123,7 +123,7 @@ impl Status {
         cause.message.parse().ok()
     }
 
-    /// What goes over the wire; `None` for nothing.
+    /// Encodes the status for the error stream; `None` if nothing is sent.
     pub(crate) fn encode(&self, format: StatusFormat) -> Option<Vec<u8>> {
         match format {
             StatusFormat::Json => serde_json::to_vec(self).ok(),
@@ -133,12 +133,12 @@ impl Status {
     }
 }
 
-/// How a protocol version tells a command's end.
+/// The encoding of a status in a protocol version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StatusFormat {
-    /// From v4 on.
+    /// JSON, from v4 on.
     Json,
-    /// Before v4: the message of a failure; nothing for success.
+    /// Text, before v4: the message of a failure, nothing for success.
     Text,
 }
 

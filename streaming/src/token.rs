@@ -1,4 +1,4 @@
-//! Tokens: what a client shows to get the stream that was prepared for it.
+//! Single-use tokens, by which clients get the streams prepared for them.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -12,25 +12,25 @@ use tokio::time::Instant;
 
 use crate::bound::Bound;
 
-/// How long a token is good for.
+/// The lifetime of a token.
 const LIFETIME: Duration = Duration::from_secs(60);
-/// How many unused tokens there are at most.
+/// The limit on unused tokens.
 pub(crate) const MOST: usize = 1000;
-/// Bytes of randomness, 8 characters of base64.
+/// Random bytes in a token; 8 characters in base64.
 const RANDOM_BYTES: usize = 6;
 
-/// Too many streams were prepared that nobody has come for.
+/// The reason why no token was created.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// As many tokens as there may be are unused; they expire after a minute.
+    /// The limit on unused tokens is reached. They expire after a minute.
     #[error("maximum number of in-flight requests exceeded")]
     TooMany,
-    /// The system gave no randomness.
+    /// The system provides no random bytes.
     #[error("make a token: {0}")]
     Random(getrandom::Error),
 }
 
-/// Requests under tokens that work once, for a minute.
+/// Requests by token. A token is valid once and for one minute.
 #[derive(Debug)]
 pub(crate) struct TokenCache<T> {
     entries: Mutex<Entries<T>>,
@@ -40,7 +40,7 @@ pub(crate) struct TokenCache<T> {
 #[derive(Debug)]
 struct Entries<T> {
     by_token: HashMap<String, (u64, T)>,
-    /// In the order in which they expire.
+    /// Expiry times, in order.
     by_age: BTreeMap<u64, (Instant, String)>,
     next: u64,
 }
@@ -57,12 +57,12 @@ impl<T> TokenCache<T> {
         }
     }
 
-    /// How many unused tokens there may be.
+    /// The limit on unused tokens.
     pub(crate) fn bound(&self) -> Arc<Bound> {
         Arc::clone(&self.bound)
     }
 
-    /// Keeps `request` under a new token.
+    /// Stores `request` under a new token.
     pub(crate) fn insert(&self, request: T) -> Result<String, TokenError> {
         let mut entries = self.entries.lock();
         let now = Instant::now();
@@ -88,7 +88,8 @@ impl<T> TokenCache<T> {
         Ok(token)
     }
 
-    /// Takes out what is kept under `token`; `None` if it was used, expired or never given.
+    /// Removes and returns the request of `token`; `None` if the token was used, has expired or
+    /// never existed.
     pub(crate) fn take(&self, token: &str) -> Option<T> {
         let mut entries = self.entries.lock();
         let now = Instant::now();

@@ -1,28 +1,28 @@
-//! Where the URL of a runtime says that its streaming server is.
+//! The URLs of streaming servers.
 
 use std::os::unix::fs::FileTypeExt as _;
 
 use hyper::{Uri, http::uri::PathAndQuery};
 
-/// In front of the path of a unix socket.
+/// The prefix of a unix socket's path.
 const UNIX: &str = "unix://";
 
-/// Why a URL leads to no streaming server.
+/// The reason why a URL does not name a streaming server.
 #[derive(Debug, thiserror::Error)]
 pub enum UrlError {
-    /// It cannot be read.
+    /// The URL cannot be parsed.
     #[error("is no URL")]
     Malformed,
-    /// It has the form of a unix socket's, and there is none.
+    /// The URL has the `unix` scheme, but no part of its path is a socket.
     #[error("has no unix socket of this machine in its path")]
     NoSocket,
 }
 
-/// Reads the URL of a streaming server: `http://` or `https://` with host and port,
-/// `unix://` with the socket's path in front of the request's (the socket is the first part
-/// that is one), or one without a host, such as `/exec/token`.
+/// Parses the URL of a streaming server. Supported are `http://` and `https://` with host and port,
+/// `unix://` with the socket's path followed by the request's path (the socket is the first prefix
+/// that is one), and URLs without a host, such as `/exec/token`.
 ///
-/// A unix socket comes back in the form of [`hyperlocal::Uri`], which is read as well.
+/// A unix socket is returned in the form of [`hyperlocal::Uri`], which is also accepted as input.
 ///
 /// # Errors
 /// [`UrlError`].
@@ -48,7 +48,7 @@ pub async fn parse_url(url: &str) -> Result<Uri, UrlError> {
     Err(UrlError::NoSocket)
 }
 
-/// The path of the unix socket in a [`hyperlocal::Uri`].
+/// Returns the path of the unix socket in a [`hyperlocal::Uri`].
 pub(crate) fn socket_of(uri: &Uri) -> Option<String> {
     let host = uri.host().filter(|_| uri.scheme_str() == Some("unix"))?;
     let byte = |at| u8::from_str_radix(host.get(at..at + 2)?, 16).ok();

@@ -1,4 +1,4 @@
-//! Exec and attach with our own client, over both transports.
+//! Exec and attach with this crate's client, over both transports.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

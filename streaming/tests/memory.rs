@@ -1,4 +1,4 @@
-//! What a session has in memory is given back with it.
+//! The memory of a session is freed when it ends.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 #![allow(
@@ -18,22 +18,22 @@ use cri_streaming::client::{Client, Transport};
 use support::{ALL, Served, pattern};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-/// Bytes that are allocated.
+/// Allocated bytes.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
 struct Counting;
 
-// SAFETY: the system's allocator does the work, with what it is given here.
+// SAFETY: the calls are forwarded to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         HELD.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         HELD.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.dealloc(memory, layout) }
     }
 }
@@ -42,10 +42,11 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 const SESSIONS: usize = 20;
-/// What the first session makes for all, in bytes: less than one leaves unread.
+/// Bytes that the first session allocates for all. This is less than one session leaves unread.
 const MADE_ONCE: usize = 25_000;
 
-/// Sessions that are left with so much unread on either side.
+/// Runs sessions that leave `unread` bytes unread, half of them at the server and half at the
+/// client, and drops them.
 async fn sessions(served: &Served, transport: Transport, unread: usize) {
     let mut sessions = Vec::new();
     for number in 0..SESSIONS {
@@ -62,7 +63,7 @@ async fn sessions(served: &Served, transport: Transport, unread: usize) {
             let stdin = command.stdin.as_mut().unwrap();
             stdin.write_all(&pattern(unread)).await.unwrap();
         } else {
-            // Of what is sent to the client something has come, and the rest with it.
+            // Once the first byte has arrived, the rest has been sent as well.
             let stdout = command.stdout.as_mut().unwrap();
             stdout.read_u8().await.unwrap();
         }
@@ -76,10 +77,10 @@ async fn sessions(served: &Served, transport: Transport, unread: usize) {
 async fn what_is_unread_goes_with_its_session() {
     let served = Served::new().await;
     let before = HELD.load(Ordering::Relaxed);
-    // What is kept of a stream at most is more than that: nobody is held up.
+    // These sizes are below the limit of a stream, so no writer blocks.
     for (transport, unread) in [(Transport::Spdy, 200_000), (Transport::WebSocket, 30_000)] {
         sessions(&served, transport, unread).await;
-        // The tasks of the last sessions may be about to end.
+        // Tasks of the last sessions may still be running.
         let given_back = async {
             while HELD.load(Ordering::Relaxed) > before + MADE_ONCE {
                 tokio::time::sleep(Duration::from_millis(5)).await;

@@ -1,5 +1,5 @@
-//! What older and other clients speak, and what happens to those that speak nothing: by
-//! hand and with tungstenite's own client, not with ours.
+//! The protocols of older and third-party clients, and invalid input. The tests use raw connections
+//! and tungstenite's client instead of this crate's client.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -50,7 +50,7 @@ async fn every_spdy_version_tells_the_end_in_its_way() {
         ("v4.channel.k8s.io", json, "{\"status\":\"Success\"}"),
         ("v3.channel.k8s.io", plain, ""),
         ("v2.channel.k8s.io", plain, ""),
-        // It resets its error stream, as it always did.
+        // Version 1 resets the error stream, as upstream did.
         ("channel.k8s.io", "", ""),
     ] {
         for (command, expected) in [("exit 42", failure), ("exit 0", success)] {
@@ -178,7 +178,7 @@ async fn a_client_that_is_too_slow_is_cut_off() {
         config.creation_timeout = Duration::from_millis(300);
     })
     .await;
-    // It says nothing, or not enough of a request, or opens too few streams.
+    // One sends nothing, one an incomplete request, and one opens too few streams.
     let mut silent = TcpStream::connect(address(served.server.base_url()))
         .await
         .unwrap();
@@ -213,7 +213,7 @@ async fn a_silent_session_is_cut_off() {
     assert_eq!(served.runtime.abandoned.load(Ordering::SeqCst), 2);
 }
 
-/// tungstenite's own client.
+/// Connects with tungstenite's client.
 async fn websocket(url: &str, protocol: &str) -> WebSocketStream<TcpStream> {
     let io = TcpStream::connect(address(url)).await.unwrap();
     let mut request = url
@@ -232,7 +232,7 @@ async fn websocket(url: &str, protocol: &str) -> WebSocketStream<TcpStream> {
     socket
 }
 
-/// All messages until the close, those of each channel put together.
+/// Reads all messages until the close; returns the joined data of each channel.
 async fn channels(socket: &mut WebSocketStream<TcpStream>, base64: bool) -> Vec<String> {
     let mut channels = vec![String::new(); 5];
     let mut first = true;
@@ -330,7 +330,7 @@ async fn input_over_websocket_ends_by_the_close_signal_or_with_the_client() {
 #[tokio::test]
 async fn ports_are_forwarded_in_all_forms() {
     let served = Served::new().await;
-    // Pairs of streams; old clients have no request ids.
+    // Stream pairs; old clients send no request IDs.
     for request_ids in [true, false] {
         let url = served.server.port_forward("s".into(), vec![]).unwrap();
         let (head, io) = upgrade_spdy(&url, &["portforward.k8s.io"]).await;
@@ -364,7 +364,7 @@ async fn ports_are_forwarded_in_all_forms() {
             assert_eq!(text(error).await, failure);
         }
     }
-    // Two channels a port.
+    // Two channels for each port.
     for (protocol, base64) in [
         ("v4.channel.k8s.io", false),
         ("v4.base64.channel.k8s.io", true),
@@ -382,7 +382,7 @@ async fn ports_are_forwarded_in_all_forms() {
                     channels[usize::from(number - b'0')].extend(STANDARD.decode(data).unwrap());
                 }
                 false if *number < 4 => channels[usize::from(*number)].extend(data),
-                // The close's code.
+                // The code of the close message.
                 _ => {}
             }
         }
@@ -423,7 +423,7 @@ async fn a_port_forward_stream_that_is_wrong_is_refused_alone() {
             "{kind} {port}"
         );
     }
-    // One of a pair alone is given up in time, and told.
+    // An incomplete pair times out, and the client is told.
     let lonely = connection.open(headers("error", "7")).await.unwrap();
     assert_eq!(
         timeout(SOON, text(lonely)).await.unwrap(),
@@ -437,7 +437,7 @@ async fn a_port_forward_stream_that_is_wrong_is_refused_alone() {
     assert_eq!(&back, b"fine");
 }
 
-/// What anybody could send after an upgrade ends that session at the worst.
+/// Arbitrary bytes after an upgrade end that session at most.
 #[tokio::test]
 async fn nonsense_ends_its_session_alone() {
     let served = Served::new().await;

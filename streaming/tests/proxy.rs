@@ -1,4 +1,4 @@
-//! The upgrade proxy in front of our server, and of backends that do not upgrade.
+//! The upgrade proxy in front of this crate's server, and of backends that do not upgrade.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -29,7 +29,7 @@ const BOTH: [Transport; 2] = [Transport::Spdy, Transport::WebSocket];
 const SOON: Duration = Duration::from_secs(20);
 const UPGRADE: [&str; 2] = ["Connection: Upgrade", "Upgrade: anything"];
 
-/// A front that hands every request on to one backend, as the kubelet does.
+/// An HTTP server that forwards every request to one backend, as the kubelet does.
 struct Front {
     address: String,
     tasks: TaskTracker,
@@ -72,13 +72,13 @@ impl Front {
         }
     }
 
-    /// The same request by way of the front.
+    /// Returns the URL of the same request through the proxy.
     fn url(&self, url: &str) -> String {
         format!("http://{}{}", self.address, path(url))
     }
 }
 
-/// A backend that accepts one connection, reads a request and does the rest by hand.
+/// Starts a backend that accepts one connection and reads a request; the test does the rest.
 async fn backend() -> (String, tokio::task::JoinHandle<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -96,14 +96,14 @@ async fn backend() -> (String, tokio::task::JoinHandle<TcpStream>) {
     (url, accepted)
 }
 
-/// A certificate for 127.0.0.1 that signed itself, and its key.
+/// Creates a self-signed certificate for 127.0.0.1, and its key.
 fn certificate() -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
     let own = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
     let key = PrivateKeyDer::try_from(own.signing_key.serialize_der()).unwrap();
     (own.cert.der().clone(), key)
 }
 
-/// Trusts one certificate.
+/// A client configuration that trusts one certificate.
 fn trusting(certificate: CertificateDer<'static>) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     roots.add(certificate).unwrap();
@@ -111,7 +111,7 @@ fn trusting(certificate: CertificateDer<'static>) -> Arc<ClientConfig> {
     Arc::new(config.with_no_client_auth())
 }
 
-/// A streaming server that serves TLS, and its certificate.
+/// Starts a streaming server with TLS; returns it and its certificate.
 async fn served_over_tls() -> (Served, CertificateDer<'static>) {
     let (own, key) = certificate();
     let config = ServerConfig::builder()
@@ -122,7 +122,7 @@ async fn served_over_tls() -> (Served, CertificateDer<'static>) {
     (served, own)
 }
 
-/// Carries what comes at a unix socket to a server.
+/// Forwards the connections of a unix socket to a server.
 fn listen_on(socket: &Path, server: &str) {
     let listener = UnixListener::bind(socket).unwrap();
     let address = server.trim_start_matches("http://").to_owned();
@@ -268,7 +268,7 @@ async fn bytes_that_come_early_and_ends_by_halves_are_carried() {
     let front = Front::of(&url).await;
     let backend = tokio::spawn(async move {
         let mut socket = accepted.await.unwrap();
-        // Behind the head, at once.
+        // Data directly after the head.
         let answer =
             "HTTP/1.1 101 x\r\nConnection: Upgrade\r\nUpgrade: anything\r\nX-Own: 1\r\n\r\nearly";
         socket.write_all(answer.as_bytes()).await.unwrap();
@@ -299,7 +299,7 @@ async fn bytes_that_come_early_and_ends_by_halves_are_carried() {
 
 #[tokio::test]
 async fn a_backend_that_is_not_there_or_goes_is_named() {
-    // A port on which nobody listens.
+    // A port on which no server listens.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     drop(listener);

@@ -1,4 +1,4 @@
-//! Clients that connect and show no token.
+//! Clients that connect without presenting a token.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -14,16 +14,16 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// How long a client with a token waits at most.
+/// The maximum time that a client with a token waits.
 const SOON: Duration = Duration::from_secs(5);
-/// Connections that the servers of these tests have room for.
+/// The limit on connections in these tests.
 const ROOM: usize = 32;
 
 async fn served() -> Served {
     Served::with(|config| config.connections = ROOM).await
 }
 
-/// Connects from an address of this machine, and says nothing.
+/// Connects from an address of this machine, and sends nothing.
 async fn connect(served: &Served, from: [u8; 4]) -> TcpStream {
     let to: SocketAddr = address(served.server.base_url()).parse().unwrap();
     let socket = TcpSocket::new_v4().unwrap();
@@ -31,12 +31,12 @@ async fn connect(served: &Served, from: [u8; 4]) -> TcpStream {
     socket.connect(to).await.unwrap()
 }
 
-/// Whether a connection was closed by the server.
+/// Checks whether the server has closed a connection.
 fn is_closed(stream: &TcpStream) -> bool {
     !matches!(stream.try_read(&mut [0]), Err(error) if error.kind() == ErrorKind::WouldBlock)
 }
 
-/// Waits until no more than `most` of the connections are left.
+/// Waits until at most `most` of the connections are left.
 async fn until_left(streams: &[TcpStream], most: usize) {
     let left = || streams.iter().filter(|stream| !is_closed(stream)).count();
     let waited = timeout(SOON, async {
@@ -79,7 +79,7 @@ async fn strangers_leave_room_for_those_with_a_token() {
         let last = u8::try_from(n + 1).unwrap();
         silent.push(connect(&served, [127, 0, 1, last]).await);
     }
-    // Each from an address of its own: nobody has more than his part.
+    // Each connection has its own address, so no address exceeds its share.
     let command = exec(&served, "exit 3").await;
     assert_eq!(command.status.wait().await.unwrap().exit_code(), Some(3));
     echoes(&mut session).await;

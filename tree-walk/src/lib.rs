@@ -1,11 +1,11 @@
-//! Walks through trees of directories that containers have made, and may be changing still.
+//! Walks through directory trees that containers created and may still be changing.
 //!
-//! Such a tree may be deeper than a process has descriptors or stack for, and than any path
-//! can say. So a [`Walk`] goes from directory to directory by descriptors. It keeps a few
-//! of them open, and finds the way back to the others by `..`, or from the root where a
-//! directory was moved meanwhile: each is known by its inode. It follows no link and enters
-//! no other mount. A [`Place`] is a name below directories that others may have replaced by
-//! links.
+//! Such a tree may be deeper than a process' descriptors or stack allow, and its paths may exceed
+//! the limit on a path's length. So a [`Walk`] moves between directories by descriptors. It keeps a
+//! few of them open and returns to the others by `..`, or from the root if a directory was moved in
+//! the meantime; inodes identify the directories. It follows no symbolic links and enters no other
+//! mounts. A [`Place`] is a name in a directory, for paths whose directories may have been replaced
+//! by links.
 
 #![forbid(unsafe_code)]
 
@@ -31,35 +31,35 @@ use rustix::{
     io::Errno,
 };
 
-/// Directories above the current one that stay open at most: few trees have more.
+/// The limit on open directories above the current one. Few trees are deeper.
 const OPEN: usize = 8;
-/// How deep a walk goes: each directory above the current one is remembered, in a hundred
-/// bytes or so.
+/// The maximum depth of a walk. Every directory above the current one takes about a hundred bytes
+/// of memory.
 pub const MAX_DEPTH: usize = 1 << 16;
-/// Names that are told of each end of a long path.
+/// The number of names at each end of a long path that [`Walk::path`] returns.
 const TOLD: usize = 8;
 
-/// What comes next in a [`Walk`]. A name is one in [`Walk::directory`].
+/// A step of a [`Walk`]. The name is relative to [`Walk::directory`].
 #[derive(Debug)]
 pub enum Step {
-    /// Anything but a directory.
+    /// A file of any type other than a directory.
     File(CString),
-    /// A directory, after everything in it.
+    /// A directory, after all of its contents.
     Directory(CString, Passed),
-    /// A directory that cannot be entered: [`Errno::XDEV`] when something is mounted on it,
-    /// [`Errno::NOTDIR`] or [`Errno::LOOP`] when something else has taken its place.
+    /// A directory that cannot be entered: [`Errno::XDEV`] if it is a mount point,
+    /// [`Errno::NOTDIR`] or [`Errno::LOOP`] if it was replaced by something else.
     Refused(CString, Errno),
-    /// A directory that is further from the root than can be remembered.
+    /// A directory below the maximum depth.
     TooDeep(CString),
     /// The rest of [`Walk::directory`] cannot be read.
     Unread(Errno),
 }
 
 impl Step {
-    /// Fails where this leaves something out, for walks that are to be complete.
+    /// Fails if this step skips something, for walks that must be complete.
     ///
     /// # Errors
-    /// Why this leaves something out.
+    /// The reason why this step skips something.
     pub fn ensure_passed(&self) -> io::Result<()> {
         match self {
             Self::File(_) | Self::Directory(..) => Ok(()),
@@ -71,7 +71,7 @@ impl Step {
         }
     }
 
-    /// The name that it is about.
+    /// The name of the file or directory.
     pub fn name(&self) -> Option<&CStr> {
         match self {
             Self::File(name)
@@ -83,12 +83,12 @@ impl Step {
     }
 }
 
-/// A directory that a walk has been through.
+/// A directory whose contents the walk has passed.
 #[derive(Debug)]
 pub struct Passed(Dir);
 
 impl Passed {
-    /// The directory itself, whatever has its name by now.
+    /// The directory itself, even if its name refers to something else by now.
     ///
     /// # Errors
     /// None on Linux.
@@ -97,41 +97,41 @@ impl Passed {
     }
 }
 
-/// A walk through everything below a directory. It can be interrupted at any step.
+/// A walk through everything below a directory. It may be stopped after any step.
 #[derive(Debug)]
 pub struct Walk {
     root: OwnedFd,
-    /// The directories from the root to the parent of the current one, each with its stream while
-    /// it is open.
+    /// The directories from the root to the parent of the current one, each with its stream if it
+    /// is open.
     above: Vec<(Level, Option<Dir>)>,
     current: Level,
     stream: Dir,
     max_depth: usize,
 }
 
-/// A directory from the root of a walk to where it is.
+/// A directory on the path from the root of a walk to its position.
 #[derive(Debug)]
 struct Level {
-    /// Its name in the one above it; empty for the root.
+    /// The name in the parent directory; empty for the root.
     name: CString,
     id: Id,
-    /// The position where reading it goes on.
+    /// The position at which reading continues.
     position: i64,
 }
 
 impl Walk {
-    /// A walk through what is below a directory, at a path whose last part is no link.
+    /// Starts a walk below the directory `path`. The last component must not be a symbolic link.
     ///
     /// # Errors
-    /// It cannot be opened, or is no directory.
+    /// The path cannot be opened, or is not a directory.
     pub fn open(path: &Path) -> io::Result<Self> {
         Ok(Self::of(open::root(path)?)?)
     }
 
-    /// A walk through what is below an open directory.
+    /// Starts a walk below an open directory.
     ///
     /// # Errors
-    /// It cannot be opened again, or is no directory.
+    /// The directory cannot be opened again, or is not a directory.
     pub fn of(root: OwnedFd) -> rustix::io::Result<Self> {
         let Opened { fd, id } = open::again(root.as_fd())?;
         Ok(Self {
@@ -147,7 +147,7 @@ impl Walk {
         })
     }
 
-    /// The directory that the name of the last step is in; the root once there are no more steps.
+    /// The directory that contains the name of the last step; the root at the end of the walk.
     ///
     /// # Errors
     /// None on Linux.
@@ -155,12 +155,11 @@ impl Walk {
         Ok(self.stream.fd()?)
     }
 
-    /// The next step; `None` when everything was passed. What is made or moved meanwhile
-    /// may be passed or not.
+    /// Returns the next step; `None` at the end of the walk. Files that are created or moved during
+    /// the walk may or may not be included.
     ///
     /// # Errors
-    /// The root cannot be opened any more, when that is the only way back. There are no more
-    /// steps then.
+    /// The root cannot be opened again, when that is the only way back. The walk ends then.
     pub fn step(&mut self) -> io::Result<Option<Step>> {
         loop {
             match self.stream.read() {
@@ -183,7 +182,7 @@ impl Walk {
         }
     }
 
-    /// Goes into a directory in the current one, also when it was passed already.
+    /// Enters a directory in the current one, even if the walk has passed it already.
     fn enter(&mut self, name: CString) -> rustix::io::Result<()> {
         let Opened { fd, id } = open::child(self.stream.fd()?, &name)?;
         let level = Level {
@@ -200,8 +199,8 @@ impl Walk {
         Ok(())
     }
 
-    /// The way from the root to a name in the current directory, or to that itself; where
-    /// it is long, its ends.
+    /// Returns the path from the root to a name in the current directory, or to that directory
+    /// itself. The middle of a long path is omitted.
     pub fn path(&self, name: Option<&CStr>) -> PathBuf {
         let above = self.above.iter().map(|(level, _)| level);
         let levels = above.chain([&self.current]).skip(1);
@@ -221,7 +220,7 @@ impl Walk {
         }
     }
 
-    /// Passes an entry of the current directory, or goes into it.
+    /// Returns the step for an entry of the current directory, or enters it.
     fn pass(&mut self, entry: DirEntry) -> io::Result<Option<Step>> {
         let name = entry.file_name();
         if matches!(name.to_bytes(), b"." | b"..") {
@@ -229,7 +228,7 @@ impl Walk {
         }
         let name = name.to_owned();
         let kind = match entry.file_type() {
-            // Not every file system tells.
+            // Not every file system reports the type.
             FileType::Unknown => {
                 match statat(self.stream.fd()?, &name, AtFlags::SYMLINK_NOFOLLOW) {
                     Ok(found) => FileType::from_raw_mode(found.st_mode),
@@ -248,7 +247,7 @@ impl Walk {
         Ok(entered.err().map(|error| Step::Refused(name, error)))
     }
 
-    /// Goes back to the parent of the current directory.
+    /// Returns to the parent of the current directory.
     fn leave(&mut self, parent: Level, stream: Option<Dir>) -> io::Result<Option<Step>> {
         let stream = match stream {
             Some(stream) => stream,
@@ -265,7 +264,8 @@ impl Walk {
         Ok(Some(Step::Directory(level.name, passed)))
     }
 
-    /// Goes on in the deepest directory that the way from the root to `moved` still reaches.
+    /// Continues in the deepest directory that can still be reached on the path from the root to
+    /// `moved`.
     fn find_again(&mut self, moved: Level) -> io::Result<()> {
         let mut levels = std::mem::take(&mut self.above);
         levels.push((moved, None));
@@ -289,7 +289,7 @@ impl Walk {
 }
 
 impl Level {
-    /// Opens its stream where reading it goes on.
+    /// Opens a stream at the position at which reading continues.
     fn read_on(&self, opened: Opened) -> io::Result<Dir> {
         let mut stream = Dir::new(opened.fd)?;
         stream.seek(self.position)?;

@@ -1,4 +1,4 @@
-//! Opens directories, never by way of a link or into another mount.
+//! Opens directories without following symbolic links or entering other mounts.
 
 use std::{
     ffi::CStr,
@@ -20,7 +20,7 @@ const FLAGS: OFlags = OFlags::RDONLY
 /// Device and inode.
 pub(crate) type Id = (u64, u64);
 
-/// A directory, opened.
+/// An open directory.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) fd: OwnedFd,
@@ -35,26 +35,26 @@ impl Opened {
     }
 }
 
-/// A directory at a path whose last part is no link.
+/// Opens the directory `path`. The last component must not be a symbolic link.
 pub(crate) fn root(path: &Path) -> Result<OwnedFd> {
     openat(CWD, path, FLAGS, Mode::empty())
 }
 
-/// The same directory, with a position of its own.
+/// Opens the same directory again, with a separate stream position.
 pub(crate) fn again(dir: BorrowedFd<'_>) -> Result<Opened> {
     Opened::new(openat(dir, c".", FLAGS, Mode::empty())?)
 }
 
-/// The directory above, wherever that is.
+/// Opens the current parent of a directory.
 pub(crate) fn parent(dir: BorrowedFd<'_>) -> Result<Opened> {
     Opened::new(openat(dir, c"..", FLAGS, Mode::empty())?)
 }
 
-/// A directory in another one: [`Errno::XDEV`] when something is mounted on it.
+/// Opens a directory in another one; fails with [`Errno::XDEV`] if it is a mount point.
 pub(crate) fn child(dir: BorrowedFd<'_>, name: &CStr) -> Result<Opened> {
     let resolve = ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
     match openat2(dir, name, FLAGS, Mode::empty(), resolve) {
-        // Before Linux 5.6, and under a seccomp profile of that time.
+        // Kernels before Linux 5.6, and seccomp profiles of that time, lack openat2.
         Err(Errno::NOSYS | Errno::PERM) => child_by_mount_id(dir, name),
         opened => Opened::new(opened?),
     }
@@ -68,7 +68,7 @@ fn child_by_mount_id(dir: BorrowedFd<'_>, name: &CStr) -> Result<Opened> {
     Opened::new(opened)
 }
 
-/// The mount that a descriptor is in (proc_pid_fdinfo(5)).
+/// Returns the ID of the mount that a descriptor is in (proc_pid_fdinfo(5)).
 fn mount_id(fd: BorrowedFd<'_>) -> Result<String> {
     let path = format!("/proc/self/fdinfo/{}", fd.as_raw_fd());
     let info = fs::read_to_string(path)

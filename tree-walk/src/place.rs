@@ -1,4 +1,4 @@
-//! A name in a directory, reached without following links that others may have made.
+//! A name in a directory, resolved without following symbolic links that others may have created.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -20,19 +20,19 @@ pub struct Place {
 }
 
 impl Place {
-    /// The place of an absolute path, whose directory exists. The last `guarded` directories
-    /// may not be links; those before may.
+    /// Resolves an absolute path, whose directory must exist. The last `guarded` directories must
+    /// not be symbolic links; those above may be.
     ///
     /// # Errors
-    /// `NotFound` without the directory; a link is named.
+    /// `NotFound` if the directory does not exist. The error for a symbolic link contains its name.
     pub fn open(path: &Path, guarded: usize) -> io::Result<Self> {
         Self::reach(path, guarded, |_, _| Ok(()))
     }
 
-    /// [`Place::open`], with directories that are missing made, those guarded with this mode.
+    /// As [`Place::open`], but creates missing directories; guarded ones get the mode `mode`.
     ///
     /// # Errors
-    /// A directory cannot be made; a link is named.
+    /// A directory cannot be created. The error for a symbolic link contains its name.
     pub fn make(path: &Path, guarded: usize, mode: Mode) -> io::Result<Self> {
         Self::reach(path, guarded, |parent, name| {
             let Some(parent) = parent else {
@@ -45,8 +45,8 @@ impl Place {
         })
     }
 
-    /// Opens one directory after the other, each after `prepare` for it: those before the
-    /// guarded ones all at once, without a parent.
+    /// Opens the directories of a path in order and calls `prepare` before each. The directories
+    /// above the guarded ones are opened at once, and `prepare` gets no parent for them.
     fn reach(
         path: &Path,
         guarded: usize,
@@ -62,7 +62,7 @@ impl Place {
             return Err(invalid());
         };
         let components: Vec<_> = directory.components().collect();
-        // The root exists and is no link.
+        // The root exists and is not a link.
         let before = components.len().saturating_sub(guarded).max(1);
         let (before, guarded) = components.split_at(before.min(components.len()));
         let before: PathBuf = before.iter().collect();
@@ -90,7 +90,7 @@ impl Place {
         })
     }
 
-    /// The directory.
+    /// The open directory.
     pub fn directory(&self) -> BorrowedFd<'_> {
         self.directory.as_fd()
     }
@@ -100,19 +100,19 @@ impl Place {
         &self.name
     }
 
-    /// What has the name, without following a link.
+    /// Returns the metadata of the name, without following a link.
     ///
     /// # Errors
-    /// `NotFound`, and the system's.
+    /// `NotFound` or another error of the system.
     pub fn stat(&self) -> io::Result<Stat> {
         let flags = AtFlags::SYMLINK_NOFOLLOW;
         Ok(statat(&self.directory, &self.name, flags)?)
     }
 
-    /// Whether a link has the name.
+    /// Checks whether the name is a symbolic link.
     ///
     /// # Errors
-    /// The system's.
+    /// An error of the system.
     pub fn is_link(&self) -> io::Result<bool> {
         is_link(&self.directory, &self.name)
     }

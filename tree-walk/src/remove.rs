@@ -1,4 +1,4 @@
-//! Removes trees.
+//! Removes directory trees.
 
 use std::{
     ffi::{CStr, CString},
@@ -17,34 +17,34 @@ use rustix::{
 
 use crate::{MAX_DEPTH, Step, Walk, open};
 
-/// What cannot be removed.
+/// A file or directory that cannot be removed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot remove {path:?}: {source}")]
 pub struct RemoveError {
-    /// Where it is; of a long way from the root, the ends.
+    /// The path. The middle of a long path below the tree's root is omitted.
     pub path: PathBuf,
-    /// Why not.
+    /// The cause.
     pub source: io::Error,
 }
 
-/// Removes a directory with everything in it. One that is not there is fine; a link in its
-/// place is removed itself. What is mounted on the directory or in it stays.
+/// Removes a directory with all of its contents. A missing directory is not an error; a symbolic
+/// link is removed itself. Mounts on the directory or in it are kept.
 ///
 /// # Errors
-/// What cannot be removed, or is mounted. Some of the rest may be gone.
+/// Something cannot be removed or is a mount point. Other parts of the tree may be removed already.
 pub fn remove_all(path: &Path) -> Result<(), RemoveError> {
     Removal::new(path, Files::Remove).run()
 }
 
-/// [`remove_all`] of directories alone.
+/// As [`remove_all`], but removes only directories.
 ///
 /// # Errors
-/// As [`remove_all`], and anything that is no directory: it stays.
+/// As [`remove_all`], and for any file that is not a directory, which is kept.
 pub fn remove_directories(path: &Path) -> Result<(), RemoveError> {
     Removal::new(path, Files::Keep).run()
 }
 
-/// What to do about everything but directories.
+/// The treatment of files other than directories.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Files {
     Remove,
@@ -54,7 +54,7 @@ enum Files {
 struct Removal<'a> {
     path: &'a Path,
     files: Files,
-    /// Something was removed since [`has_advanced`](Self::has_advanced) was asked.
+    /// Whether something was removed since the last call of [`has_advanced`](Self::has_advanced).
     advanced: bool,
     max_depth: usize,
 }
@@ -106,8 +106,8 @@ impl<'a> Removal<'a> {
         }
     }
 
-    /// Removes what is in a directory. What is too deep to be reached from there is removed
-    /// first, from where it was left off.
+    /// Removes the contents of a directory. Directories below the maximum depth are removed first,
+    /// by a walk that starts there.
     fn empty(&mut self, root: &OwnedFd) -> Result<(), RemoveError> {
         let mut deeper: Option<OwnedFd> = None;
         loop {
@@ -124,7 +124,8 @@ impl<'a> Removal<'a> {
         }
     }
 
-    /// Removes what a walk comes by; returns a directory that it is to go on from.
+    /// Removes everything that a walk passes; returns a directory below the maximum depth, from
+    /// which the next walk must start.
     fn pass(&mut self, mut walk: Walk) -> Result<Option<OwnedFd>, RemoveError> {
         walk.max_depth = self.max_depth;
         while let Some(step) = walk.step().map_err(|error| self.failed(error))? {
@@ -146,7 +147,7 @@ impl<'a> Removal<'a> {
             Step::File(name) => self.remove_file(directory, name)?,
             Step::Directory(name, _) => {
                 match self.unlink(directory, name, AtFlags::REMOVEDIR) {
-                    // Something was made meanwhile, or the stream was at another place.
+                    // Something was created in the meantime, or the stream's position was wrong.
                     Err(Errno::NOTEMPTY | Errno::EXIST) if self.has_advanced() => {
                         walk.enter(name.clone())?;
                     }
@@ -173,7 +174,8 @@ impl<'a> Removal<'a> {
             return Err(io::Error::other("it is no directory"));
         }
         match self.unlink(directory, name, AtFlags::empty()) {
-            // It has become a directory: the one that it is in is not empty.
+            // A directory has replaced the file. Its parent is not empty then, which leads to
+            // another pass.
             Err(Errno::ISDIR) => Ok(()),
             removed => Ok(removed?),
         }
@@ -194,8 +196,8 @@ impl<'a> Removal<'a> {
         }
     }
 
-    /// Whether something was removed since this was last asked, so that trying again may
-    /// come to an end.
+    /// Checks whether something was removed since the last call. Only then may another attempt
+    /// succeed in finite time.
     fn has_advanced(&mut self) -> bool {
         std::mem::take(&mut self.advanced)
     }

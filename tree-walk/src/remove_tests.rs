@@ -5,7 +5,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// A tree to be removed, beside something that is not.
+/// A tree to remove, next to a directory that must be kept.
 struct Place {
     dir: TempDir,
 }
@@ -47,7 +47,7 @@ fn everything_in_a_tree_goes_and_links_are_not_followed() {
     rustix::fs::mkfifoat(rustix::fs::CWD, tree.join("d/fifo"), 0o600.into()).unwrap();
     remove_all(&tree).unwrap();
     assert!(!tree.exists());
-    // Again, and where not even its parent is there.
+    // Removing a missing tree succeeds, even without its parent.
     remove_all(&tree).unwrap();
     remove_all(&tree.join("a/b")).unwrap();
 }
@@ -102,7 +102,7 @@ fn what_swaps_directories_and_links_meanwhile_gains_nothing() {
         fs::create_dir(tree.join(name)).unwrap();
     }
     let mut walk = Walk::open(&tree).unwrap();
-    // Both were read, and one was entered.
+    // The walk has read both and entered one.
     let Some(Step::Directory(first, _)) = walk.step().unwrap() else {
         panic!("no directory");
     };
@@ -112,7 +112,7 @@ fn what_swaps_directories_and_links_meanwhile_gains_nothing() {
     let mut removal = Removal::new(&tree, Files::Remove);
     assert!(removal.pass(walk).unwrap().is_none());
     assert!(!other.is_symlink());
-    // A file that has become a directory is left to the next pass.
+    // A file that was replaced by a directory is left to the next pass.
     fs::create_dir(&other).unwrap();
     let directory = open::root(&tree).unwrap();
     let name = CString::new(other.file_name().unwrap().as_bytes()).unwrap();
@@ -132,7 +132,7 @@ fn what_is_made_meanwhile_goes_too() {
     while let Some(step) = walk.step().unwrap() {
         assert!(removal.remove(&mut walk, &step).unwrap().is_none());
         if let Some(late) = late.take() {
-            // The stream of its parent is at its end.
+            // The stream of its parent is already at the end.
             fs::create_dir_all(late.join("c")).unwrap();
             removal.advanced = true;
         }

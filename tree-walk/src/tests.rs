@@ -2,7 +2,7 @@ use std::{collections::BTreeSet, fs, os::unix::fs::symlink};
 
 use super::*;
 
-/// Every step of a walk in words, sorted.
+/// The steps of a walk as text, sorted.
 fn steps(walk: &mut Walk) -> BTreeSet<String> {
     let mut steps = BTreeSet::new();
     while let Some(step) = walk.step().unwrap() {
@@ -22,7 +22,7 @@ fn set(steps: &[&str]) -> BTreeSet<String> {
     steps.iter().map(|step| (*step).to_owned()).collect()
 }
 
-/// Directories in each other, named by their depth from 0 on, each with a file.
+/// Creates nested directories named by depth from 0 on, each with a file.
 fn chain(dir: &Path, depth: usize) -> PathBuf {
     let mut path = dir.to_owned();
     for level in 0..depth {
@@ -44,7 +44,7 @@ fn a_walk_passes_everything_once_and_directories_last() {
     let mut walk = Walk::open(path).unwrap();
     let passed = steps(&mut walk);
     assert_eq!(passed, set(&["a/", "a/b/", "a/b/link", "a/file", "c/"]));
-    // It is at the root again.
+    // The walk is back at the root.
     let at = rustix::fs::fstat(walk.directory().unwrap()).unwrap();
     let root = rustix::fs::stat(path).unwrap();
     assert_eq!((at.st_dev, at.st_ino), (root.st_dev, root.st_ino));
@@ -97,7 +97,7 @@ fn a_directory_that_became_a_link_or_went_is_not_entered() {
         fs::create_dir(path.join(name)).unwrap();
     }
     let mut walk = Walk::open(path).unwrap();
-    // All were read, and one was entered.
+    // The walk has read all three and entered one.
     let first = walk.step().unwrap().unwrap();
     let first = first.name().unwrap().to_str().unwrap();
     let others: Vec<&str> = ["a", "b", "c"]
@@ -132,7 +132,7 @@ fn what_is_moved_out_of_a_tree_does_not_lead_out_of_it() {
             break;
         }
     }
-    // Above the directories that are open.
+    // The moved directory is above those that the walk keeps open.
     let moved: PathBuf = (0..10).map(|level| level.to_string()).collect();
     fs::rename(tree.join(&moved), outside.join("moved")).unwrap();
     let mut passed = BTreeSet::new();
@@ -142,7 +142,7 @@ fn what_is_moved_out_of_a_tree_does_not_lead_out_of_it() {
         }
         assert_ne!(step.name(), Some(c"precious"));
     }
-    // All but the one whose parent is another by now.
+    // All except the one whose parent has changed.
     let expected = (0..30).filter(|level| *level != 9).map(|l| l.to_string());
     assert_eq!(passed, expected.collect());
 }

@@ -1,5 +1,5 @@
-//! Trees that are deeper than the process has descriptors, than a thread has stack for one
-//! call a level, and than a path may be long.
+//! Trees that are deeper than the process' descriptors, a thread's stack (with recursion) or the
+//! limit on a path's length allow.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -12,7 +12,7 @@ use rustix::{
 use tree_walk::{Step, Walk, remove_all};
 
 const DEPTH: usize = 20_000;
-/// The limit of the whole process, with all its tests.
+/// The limit on open files of the test process, for all of its tests.
 const DESCRIPTORS: u64 = 128;
 
 fn few_descriptors() {
@@ -34,7 +34,7 @@ fn open(dir: &OwnedFd, name: &str) -> OwnedFd {
     .unwrap()
 }
 
-/// Makes directories in each other; every hundredth has two more, and a file.
+/// Creates nested directories; every hundredth contains two more and a file.
 fn nest(dir: &Path) {
     let mut at = openat(CWD, dir, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap();
     for level in 0..DEPTH {
@@ -53,7 +53,7 @@ fn nest(dir: &Path) {
 #[test]
 fn a_deep_tree_is_walked_through_and_removed_with_few_descriptors() {
     few_descriptors();
-    // In memory: the disk would take most of the time.
+    // Use a tmpfs: on a disk this would take most of the test's time.
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let tree = dir.path().join("tree");
     fs::create_dir(&tree).unwrap();

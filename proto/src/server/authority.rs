@@ -1,12 +1,13 @@
-//! Makes the `:authority` of each request one that h2 takes, while its bytes pass by.
+//! Replaces the `:authority` of each request by a value that h2 accepts, in the bytes of the
+//! connection.
 //!
-//! HPACK makes both ends keep the same table of headers, counted in bytes. So nothing is
-//! decoded and encoded again here: bytes of a value are replaced by as many others that decode to
-//! as many characters. Frames keep their lengths and the tables their sizes, nothing is held back,
-//! and what is not understood passes as it is, for h2 to refuse.
+//! HPACK keeps the same table of headers at both ends, with a size in bytes. So this module does
+//! not decode and re-encode the headers: it replaces bytes of a value by the same number of bytes
+//! that decode to the same number of characters. Frame lengths and table sizes stay the same, no
+//! bytes are held back, and bytes that are not understood pass unchanged, so that h2 refuses them.
 //!
-//! The name is recognized as its index in HPACK's static table, or spelled out. No encoder that
-//! is in use takes it from the dynamic table.
+//! The header's name is recognized by its index in HPACK's static table or as a literal. No encoder
+//! in use takes it from the dynamic table.
 
 #[cfg(test)]
 mod tests;
@@ -14,51 +15,52 @@ mod text;
 
 use text::Text;
 
-/// Bytes of the connection preface.
+/// The length of the connection preface.
 const PREFACE: usize = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
-/// Bytes of a frame header: the frame's length, kind, flags and stream.
+/// The length of a frame header: the frame's length, type, flags and stream ID.
 const HEAD: usize = 9;
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
-/// Bytes of the priority in a HEADERS frame.
+/// The length of the priority in a HEADERS frame.
 const PRIORITY_LENGTH: usize = 5;
 
-/// The index of `:authority` in HPACK's static table; it has no value there.
+/// The index of `:authority` in HPACK's static table, where its value is empty.
 const AUTHORITY: u32 = 1;
-/// The field that is that index alone, and one of another empty header, which nobody reads.
+/// The field of that index alone, and the field of another header with an empty value, which the
+/// servers do not use.
 const EMPTY_AUTHORITY: u8 = 0x80 | 1;
 const EMPTY_ACCEPT_CHARSET: u8 = 0x80 | 15;
 const NAME: &[u8] = b":authority";
 const NAME_HUFFMAN: &[u8] = &[0xb8, 0x3b, 0x53, 0x39, 0xec, 0x32, 0x7d, 0x7f];
 
-/// The requests' authorities on a connection, from its first byte on.
+/// The `:authority` headers on a connection, from its first byte on.
 #[derive(Debug, Default)]
 pub(super) struct Authorities {
     at: At,
-    /// The position in a request's headers, which may go on in the next frame.
+    /// The position in a request's headers, which may continue in the next frame.
     field: Field,
 }
 
 /// The position in a connection.
 #[derive(Clone, Copy, Debug)]
 enum At {
-    /// Skipping this many bytes of no interest.
+    /// Skipping this many bytes.
     Other(usize),
-    /// Reading a frame header: its bytes so far, and how many they are.
+    /// Reading a frame header: the bytes so far, and their number.
     Head([u8; HEAD], usize),
-    /// Reading the length of a HEADERS frame's padding.
+    /// Reading the padding length of a HEADERS frame.
     PadLength { left: usize, priority: usize },
     /// Skipping the priority of a HEADERS frame.
     Priority { skip: usize, headers: Headers },
     /// Reading a request's headers.
     Headers(Headers),
-    /// Passing on bytes that are not HTTP/2.
+    /// Passing on the rest of the connection, which is not valid HTTP/2.
     Lost,
 }
 
-/// The rest of a frame of headers.
+/// The remaining bytes of headers and padding in a frame.
 #[derive(Clone, Copy, Debug)]
 struct Headers {
     left: usize,
@@ -70,30 +72,30 @@ struct Headers {
 enum Field {
     #[default]
     Start,
-    /// Reading a number that is longer than its first byte.
+    /// Reading a number that continues after its first byte.
     Number { of: Number, value: u32, shift: u32 },
-    /// Reading the length of a name or a value.
+    /// Reading the length of a name or value.
     Length(String),
-    /// Reading a name, which so far is that of the authority or not.
+    /// Reading a name. `authority` is true while it matches `:authority`.
     Name {
         left: u32,
         huffman: bool,
         authority: bool,
     },
-    /// Reading the authority.
+    /// Reading the value of `:authority`.
     Authority { left: u32, text: Text },
-    /// Skipping another value.
+    /// Skipping the value of another header.
     Value { left: u32 },
-    /// Passing on bytes that are not HPACK.
+    /// Passing on the rest of the headers, which is not valid HPACK.
     Lost,
 }
 
 /// The meaning of a number.
 #[derive(Clone, Copy, Debug)]
 enum Number {
-    /// Nothing of interest.
+    /// A number that is not needed.
     Other,
-    /// The index of a literal field's name; 0 if it is spelled out.
+    /// The index of a literal field's name; 0 if the name is a literal as well.
     NameIndex,
     Length {
         of: String,
@@ -126,11 +128,11 @@ impl At {
         }
     }
 
-    /// The position in a frame with `left` bytes to come: `skip` of them before the headers, and
-    /// `padding` behind.
+    /// The position in a frame with `left` remaining bytes: `skip` bytes before the headers, and
+    /// `padding` bytes after them.
     fn headers(skip: usize, left: usize, padding: usize) -> Self {
         match left.checked_sub(skip + padding) {
-            // The frame is shorter than what it has to hold.
+            // The frame is too short for its contents.
             None => Self::Lost,
             Some(left) if skip == 0 => Headers { left, padding }.rest(),
             Some(left) => Self::Priority {
@@ -156,7 +158,7 @@ impl Headers {
 // === impl Authorities ===
 
 impl Authorities {
-    /// Makes each authority in the connection's next bytes one that h2 takes.
+    /// Processes the next bytes of the connection; replaces authorities that h2 refuses.
     pub(super) fn pass(&mut self, mut bytes: &mut [u8]) {
         while !bytes.is_empty() {
             let (taken, at) = self.step(bytes);
@@ -165,7 +167,8 @@ impl Authorities {
         }
     }
 
-    /// Takes at least one of the bytes; returns how many, and the position behind them.
+    /// Processes at least one byte; returns the number of processed bytes and the position after
+    /// them.
     fn step(&mut self, bytes: &mut [u8]) -> (usize, At) {
         match self.at {
             At::Head(mut head, have) => {
@@ -231,7 +234,7 @@ impl Authorities {
 // === impl Field ===
 
 impl Field {
-    /// Takes these bytes; returns the position behind them.
+    /// Processes bytes; returns the position after them.
     fn pass(mut self, mut bytes: &mut [u8]) -> Self {
         while !bytes.is_empty() {
             let (taken, next) = self.step(bytes);
@@ -241,7 +244,8 @@ impl Field {
         self
     }
 
-    /// Takes at least one of the bytes; returns how many, and the position behind them.
+    /// Processes at least one byte; returns the number of processed bytes and the position after
+    /// them.
     fn step(self, bytes: &mut [u8]) -> (usize, Self) {
         let part = |left: u32| bytes.len().min(left as usize);
         match self {
@@ -324,7 +328,7 @@ impl Field {
 // === impl Number ===
 
 impl Number {
-    /// The position behind a number's first byte, with the number in its lower `bits`.
+    /// The position after a number's first byte, whose lower `bits` contain the number.
     const fn begin(self, first: u8, bits: u32) -> Field {
         let most = (1 << bits) - 1;
         let value = first as u32 & most;
@@ -353,7 +357,7 @@ impl Number {
             } => {
                 let name = if huffman { NAME_HUFFMAN } else { NAME };
                 match value {
-                    // No header has an empty name.
+                    // Header names are never empty.
                     0 => Field::Lost,
                     left => Field::Name {
                         left,

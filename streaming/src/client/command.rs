@@ -1,4 +1,4 @@
-//! Exec and attach.
+//! The client side of exec and attach.
 
 use std::io;
 
@@ -15,34 +15,34 @@ use crate::{
 
 const SPDY_PROTOCOL: &str = "v4.channel.k8s.io";
 const WEBSOCKET_PROTOCOL: &str = "v5.channel.k8s.io";
-/// A status is some 200 bytes, and an error's text not much more.
+/// The maximum size of a status in bytes. A usual one has about 200 bytes plus the error text.
 const LONGEST_STATUS: u64 = 64 * 1024;
 
-/// A command's streams, those that were asked for. Shutting `stdin` down ends it; the
-/// outputs end with the command.
+/// The streams of a command, as requested. Shutting `stdin` down ends the input; the outputs end
+/// with the command.
 pub struct Command {
-    /// Input for the command.
+    /// The command's standard input.
     pub stdin: Option<Writer>,
-    /// Its output.
+    /// The command's standard output.
     pub stdout: Option<Reader>,
-    /// Its error output.
+    /// The command's standard error.
     pub stderr: Option<Reader>,
-    /// Tells it the size of the terminal.
+    /// Sends the size of the terminal.
     pub resizer: Option<Resizer>,
-    /// How it ended.
+    /// Receives the result of the command.
     pub status: StatusReader,
 }
 
-/// Tells a command the size of its terminal.
+/// Sends the size of a command's terminal.
 pub struct Resizer(Writer);
 
-/// Tells how a command ended. Dropping it leaves the command.
+/// Receives the result of a command. Dropping it closes the connection.
 pub struct StatusReader {
     stream: Reader,
     link: Link,
 }
 
-/// Holds the connection, and what must not end before it.
+/// The connection, and the streams that must not end before it.
 enum Link {
     Spdy {
         _connection: Connection,
@@ -55,8 +55,8 @@ enum Link {
 }
 
 impl Client {
-    /// Joins a command at the URL that a server's `exec` or `attach` returned; `wants`
-    /// must be what the server was told.
+    /// Connects to a command by the URL that a server's `exec` or `attach` returned. `wants` must
+    /// be the same as on the server.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -145,8 +145,8 @@ fn input(stream: Option<Stream>) -> Option<Writer> {
     stream.map(|stream| Box::new(stream.split().1) as Writer)
 }
 
-/// The sending side of an output is kept: an end of it could be taken for the client's
-/// leaving.
+/// Returns the reader of an output, and its unused write half, which the caller must keep: a server
+/// may take the end of the stream for a disconnect of the client.
 fn output(stream: Option<Stream>) -> (Option<Reader>, Option<Writer>) {
     match stream.map(Stream::split) {
         Some((reader, writer)) => (Some(Box::new(reader)), Some(Box::new(writer))),
@@ -157,10 +157,10 @@ fn output(stream: Option<Stream>) -> (Option<Reader>, Option<Writer>) {
 // === impl Resizer ===
 
 impl Resizer {
-    /// Tells the command that its terminal has this size now.
+    /// Sends the current size of the terminal.
     ///
     /// # Errors
-    /// The connection is gone.
+    /// The connection is closed.
     pub async fn resize(&mut self, size: TerminalSize) -> io::Result<()> {
         let TerminalSize { width, height } = size;
         let event = format!("{{\"Width\":{width},\"Height\":{height}}}\n");
@@ -172,10 +172,10 @@ impl Resizer {
 // === impl StatusReader ===
 
 impl StatusReader {
-    /// Waits for the command's end. The outputs have to be read meanwhile.
+    /// Waits for the end of the command. The outputs must be read concurrently.
     ///
     /// # Errors
-    /// The connection ended before the command, or said something else.
+    /// The connection ended before the command, or the server sent an invalid status.
     pub async fn wait(mut self) -> io::Result<Status> {
         let mut text = Vec::new();
         let mut limited = (&mut self.stream).take(LONGEST_STATUS);

@@ -1,5 +1,5 @@
-//! The client's side, over SPDY or WebSocket: what kubectl and crictl do with the URL
-//! that a runtime hands out.
+//! The client side over SPDY or WebSocket, as kubectl and crictl use it with the URL from a
+//! runtime.
 
 mod command;
 mod port_forward;
@@ -36,39 +36,39 @@ use crate::{
     websocket,
 };
 
-/// Bytes that are read of a refusal.
+/// The maximum size of a refusal's body in bytes.
 const LONGEST_REFUSAL: usize = 64 * 1024;
 
-/// Why there is no session.
+/// The reason why a session was not established.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The URL is not that of a streaming server.
+    /// The URL does not name a streaming server.
     #[error("{url:?}: {reason}")]
     Url {
         /// The URL.
         url: String,
-        /// What is wrong with it.
+        /// The problem with the URL.
         reason: String,
     },
-    /// The server cannot be reached, or the connection broke.
+    /// The server is unreachable, or the connection failed.
     #[error("{action} {authority}: {source}")]
     Io {
-        /// What was attempted.
+        /// The operation.
         action: &'static str,
         /// The server's host and port.
         authority: String,
-        /// Why it failed.
+        /// The cause.
         source: io::Error,
     },
-    /// The server answered, but did not upgrade.
+    /// The server refused the upgrade.
     #[error("{status}: {text}")]
     Refused {
         /// The HTTP status.
         status: StatusCode,
-        /// What the server says, the final newline left out.
+        /// The response's body, without trailing white space.
         text: String,
     },
-    /// The server upgraded to something else.
+    /// The server upgraded to an unexpected protocol.
     #[error("the server upgraded to something else: {0}")]
     Protocol(String),
     /// The SPDY connection failed.
@@ -76,13 +76,13 @@ pub enum ClientError {
     Spdy(#[from] spdy::Error),
 }
 
-/// How to reach servers.
+/// A client of streaming servers.
 #[derive(Clone, Debug, Default)]
 pub struct Client {
     tls: Option<Arc<rustls::ClientConfig>>,
 }
 
-/// What carries the streams.
+/// The protocol that carries the streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// SPDY/3.1.
@@ -94,12 +94,12 @@ pub enum Transport {
 // === impl Client ===
 
 impl Client {
-    /// A client that can use https as well.
+    /// Creates a client that supports https as well.
     pub fn with_tls(tls: Arc<rustls::ClientConfig>) -> Self {
         Self { tls: Some(tls) }
     }
 
-    /// Upgrades to SPDY; returns which of `protocols` the server chose.
+    /// Upgrades to SPDY; returns the one of `protocols` that the server chose.
     async fn spdy(
         &self,
         url: &str,
@@ -115,7 +115,7 @@ impl Client {
         Ok((io, chosen))
     }
 
-    /// Upgrades to WebSocket; returns which of `protocols` the server chose.
+    /// Upgrades to WebSocket; returns the one of `protocols` that the server chose.
     async fn websocket(
         &self,
         url: &str,

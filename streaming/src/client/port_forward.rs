@@ -1,4 +1,4 @@
-//! Port-forward: any number of connections over one.
+//! The client side of port-forward: any number of forwarded connections over one connection.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,7 +16,7 @@ use crate::{
 
 const TUNNEL_PROTOCOL: &str = "SPDY/3.1+portforward.k8s.io";
 
-/// Forwards connections to the ports of a pod. Dropping it ends them all.
+/// Forwards connections to the ports of a pod. Dropping it closes all of them.
 #[derive(Debug)]
 pub struct Forwarder {
     connection: Connection,
@@ -25,16 +25,16 @@ pub struct Forwarder {
 
 /// A connection to a port of a pod.
 pub struct Forwarded {
-    /// What the pod sends.
+    /// The data from the pod.
     pub reader: Reader,
-    /// What the pod receives.
+    /// The data to the pod.
     pub writer: Writer,
-    /// Why the connection failed, as text; nothing when it did not.
+    /// The error text if forwarding failed; empty otherwise.
     pub error: Reader,
 }
 
 impl Client {
-    /// Forwards ports by the URL that a server's `port_forward` returned.
+    /// Starts a port-forward by the URL that a server's `port_forward` returned.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -73,7 +73,7 @@ impl Forwarder {
         })
     }
 
-    /// Connects to a port. Whether anybody listens there shows by the streams.
+    /// Connects to a port. If no process listens on it, the returned error stream says so.
     ///
     /// # Errors
     /// [`ClientError::Spdy`].

@@ -5,7 +5,7 @@ use tokio::time::{advance, timeout};
 
 use super::*;
 
-/// Nine places, four for strangers, two for those of an address.
+/// Nine places: four for unauthenticated connections, two for those of one address.
 fn places() -> Arc<Places> {
     let room = Room {
         connections: 9,
@@ -32,7 +32,7 @@ async fn the_oldest_stranger_of_an_address_makes_room_for_the_next() {
     let places = places();
     let first = enter(&places, "192.0.2.1");
     let second = enter(&places, "::ffff:192.0.2.1");
-    // Others have parts of their own, one for the network of each machine.
+    // Other addresses have their own share, one per /64 network.
     let others = [
         enter(&places, "2001:db8::1"),
         enter(&places, "2001:db8:0:1::1"),
@@ -41,7 +41,7 @@ async fn the_oldest_stranger_of_an_address_makes_room_for_the_next() {
     assert!(is_given_up(&first) && !is_given_up(&second) && !is_given_up(&third));
     assert!(!others.iter().any(|other| is_given_up(other)));
     assert_eq!(reached(&places), [0, 0, 1]);
-    // Its place is another's by now, so dropping it changes nothing.
+    // Its place is already given to another connection, so dropping it has no effect.
     drop(first);
     let fourth = enter(&places, "192.0.2.1");
     assert!(is_given_up(&second) && !is_given_up(&fourth));
@@ -63,7 +63,7 @@ async fn strangers_of_many_addresses_make_room_among_themselves() {
     let alone = enter(&places, "192.0.2.1");
     let pair = [enter(&places, "192.0.2.2"), enter(&places, "192.0.2.2")];
     let last = enter(&places, "192.0.2.3");
-    // The oldest of the address with the most strangers makes room first.
+    // The oldest connection of the address with the most is closed first.
     let next = enter(&places, "192.0.2.4");
     assert!(is_given_up(&pair[0]) && !is_given_up(&pair[1]));
     let more = enter(&places, "192.0.2.5");
@@ -77,7 +77,7 @@ async fn strangers_of_many_addresses_make_room_among_themselves() {
 async fn who_is_let_in_gives_a_place_up_only_when_idle_and_strangers_before() {
     let places = places();
     let clients: Vec<_> = (0..9).map(|_| enter(&places, "192.0.2.1")).collect();
-    // The last two are still strangers: each of the others was let in as it came.
+    // Only the last two of one address keep their places.
     drop(clients);
     let mut busy: Vec<_> = (0..8)
         .map(|_| enter(&places, "192.0.2.1").let_in())
@@ -87,7 +87,7 @@ async fn who_is_let_in_gives_a_place_up_only_when_idle_and_strangers_before() {
     assert!(is_given_up(&stranger));
     let _ninth = next.let_in();
 
-    // Nobody would make room, so newcomers wait.
+    // All are busy, so new connections wait.
     let waiting = timeout(Duration::from_secs(1), places.room()).await;
     assert!(waiting.is_err());
     let clients: Vec<_> = busy.iter().map(|busy| Arc::clone(&busy.0)).collect();
@@ -102,7 +102,7 @@ async fn who_is_let_in_gives_a_place_up_only_when_idle_and_strangers_before() {
     let longest_idle = given_up.iter().position(|given_up| *given_up);
     assert_eq!(longest_idle, Some(3), "{given_up:?}");
     assert_eq!(given_up.iter().filter(|given_up| **given_up).count(), 1);
-    // An idle one that asks again is busy again.
+    // An idle client with a new request is busy again.
     let again = clients[0].let_in();
     assert!(!is_given_up(&again.0));
 }

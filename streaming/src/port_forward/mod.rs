@@ -1,5 +1,4 @@
-//! Port-forward: pairs of streams, one for data and one for errors, over SPDY or
-//! WebSocket.
+//! Port-forward over SPDY or WebSocket. Each connection has two streams, for data and errors.
 
 mod spdy;
 mod websocket;
@@ -14,7 +13,7 @@ use crate::{Connection, Runtime};
 /// The only version of the protocol.
 pub(crate) const PROTOCOL: &str = "portforward.k8s.io";
 
-/// Carries one connection; the error is the text for the client.
+/// Forwards one connection. The error is the text for the client.
 async fn forward<R: Runtime>(
     runtime: &Arc<R>,
     sandbox_id: &str,

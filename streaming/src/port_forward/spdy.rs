@@ -1,5 +1,5 @@
-//! Over SPDY: for each connection the client opens a pair of streams, which a request id
-//! holds together.
+//! Port-forward over SPDY. For each connection the client opens a pair of streams with the same
+//! request ID.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -20,9 +20,9 @@ use crate::{
     spdy::{self, NewStream, Stream, status},
 };
 
-/// The header with the port.
+/// The header with the port number.
 pub(crate) const PORT: &str = "port";
-/// The header that is the same for both streams of a pair.
+/// The header with the request ID, which is the same for both streams of a pair.
 pub(crate) const REQUEST_ID: &str = "requestid";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,18 +31,18 @@ enum Kind {
     Error,
 }
 
-/// A stream of a pair.
+/// One stream of a pair.
 struct Half {
     kind: Kind,
     port: u16,
     stream: Stream,
 }
 
-/// Pairs that lack one stream.
+/// Incomplete pairs by request ID, with their creation time.
 #[derive(Default)]
 struct Pairs(HashMap<String, (Instant, Half)>);
 
-/// Forwards connections until the client or the server ends it.
+/// Forwards connections until the client or the server ends the session.
 pub(crate) async fn over_spdy<T, R: Runtime>(
     io: T,
     runtime: Arc<R>,
@@ -103,7 +103,7 @@ async fn carry<R: Runtime>(
     let (port, id) = (data.port, data.stream.id());
     let (reader, writer) = data.stream.split();
     let (from_client, mut errors) = error.stream.split();
-    // A client says nothing on it.
+    // Clients send no data on the error stream.
     drop(from_client);
     let connection = Connection {
         reader: Box::new(reader),
@@ -134,8 +134,8 @@ fn describe(stream: &NewStream) -> Result<(Kind, u16), String> {
     }
 }
 
-/// Old clients have no request ids: they open the error stream first, and the data stream
-/// as the next.
+/// Returns the request ID of a stream. Old clients send none: they open the error stream first, and
+/// the data stream right after it.
 fn request_id(stream: &NewStream, kind: Kind) -> String {
     match stream.header(REQUEST_ID) {
         Some(id) if !id.is_empty() => id.to_owned(),
@@ -147,7 +147,7 @@ fn request_id(stream: &NewStream, kind: Kind) -> String {
 // === impl Pairs ===
 
 impl Pairs {
-    /// The pair's data and error streams, once both are there.
+    /// Adds a stream; returns the data and error streams once the pair is complete.
     fn add(&mut self, request: String, half: Half, tasks: &TaskTracker) -> Option<(Half, Half)> {
         match self.0.entry(request) {
             Entry::Vacant(entry) => {
@@ -192,7 +192,7 @@ impl Pairs {
 // === impl Half ===
 
 impl Half {
-    /// Tells the client, where this is the stream for it, and ends the stream.
+    /// Ends the stream. The text is sent to the client if this is the error stream.
     fn fail(self, text: &str, tasks: &TaskTracker) {
         tracing::debug!(port = self.port, text, "a port-forward stream is given up");
         if self.kind == Kind::Data {

@@ -1,5 +1,5 @@
-//! Over WebSocket in the older form: two channels for each port that was asked for, and
-//! one connection a port.
+//! Port-forward over the older WebSocket protocol: two channels and one connection for each
+//! requested port.
 
 use std::{
     io,
@@ -20,20 +20,20 @@ use crate::{
     websocket::{Channels, Codec},
 };
 
-/// What a client that forwards ports over WebSocket may speak.
+/// The WebSocket subprotocols of port-forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subprotocol {
-    /// Two channels a port.
+    /// Two channels for each port.
     Channels {
-        /// As text.
+        /// Whether the data is base64 in text messages.
         base64: bool,
     },
-    /// A SPDY connection in the WebSocket's messages.
+    /// A SPDY connection inside WebSocket messages.
     Tunnel,
 }
 
 impl Subprotocol {
-    /// Of its name; a client may name none.
+    /// Parses a subprotocol's name; the empty name, of clients that request none, is accepted.
     pub(crate) fn parse(name: &str) -> Option<Self> {
         match name {
             "" | "v4.channel.k8s.io" => Some(Self::Channels { base64: false }),
@@ -60,7 +60,7 @@ pub(crate) async fn over_websocket<T, R: Runtime>(
         base64,
         close_signal: false,
     };
-    // Data has the even channels, errors the odd ones.
+    // Even channels carry data, odd ones errors.
     let inputs: Vec<bool> = ports.iter().flat_map(|_| [true, false]).collect();
     let mut channels = Channels::open(socket, codec, &inputs, idle, gone.clone());
     let connections = (0_u8..)
@@ -94,8 +94,8 @@ pub(crate) async fn over_websocket<T, R: Runtime>(
     channels.finish().await;
 }
 
-/// The sending side of a connection that cannot be half-closed: when the pod ends its direction,
-/// the connection is over.
+/// The write half of a connection that does not support half-close: when the pod ends its
+/// direction, the connection is closed.
 struct EndsBoth {
     inner: Writer,
     connection: CancellationToken,

@@ -1,4 +1,4 @@
-//! Carries the bytes of an upgraded connection.
+//! Copies the bytes of an upgraded connection.
 
 use std::{future::Future, io, pin::pin, time::Duration};
 
@@ -8,13 +8,12 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Of a connection and direction.
+/// The buffer size of a connection, per direction.
 const BUFFER: usize = 16 * 1024;
-/// A client may hold a connection that the backend is done with for so long without
-/// a byte being moved.
+/// The time without data after which a client's connection is closed once the backend has ended.
 const LINGER: Duration = Duration::from_secs(60);
 
-/// Which of its ends broke a connection.
+/// The end whose failure broke a connection.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Lost {
     #[error("the client is gone: {0}")]
@@ -23,15 +22,15 @@ pub(super) enum Lost {
     Backend(io::Error),
 }
 
-/// Which side of a [`flow`] failed.
+/// The side of a [`flow`] that failed.
 #[derive(Debug)]
 enum Broken {
     Read(io::Error),
     Write(io::Error),
 }
 
-/// Carries bytes both ways until both directions have ended. What the backend sent before
-/// it went still reaches the client, since the exit code is in there.
+/// Copies bytes in both directions until both have ended. Data that the backend sent before it
+/// disconnected is still delivered to the client, since it includes the exit code.
 pub(super) async fn carry(
     client: impl AsyncRead + AsyncWrite,
     backend: impl AsyncRead + AsyncWrite,
@@ -65,7 +64,7 @@ pub(super) async fn carry(
     Ok(())
 }
 
-/// Carries bytes one way until their end, and passes the end on.
+/// Copies bytes in one direction until the end of the input, and then shuts the output down.
 async fn flow(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
@@ -90,8 +89,8 @@ async fn flow(
     }
 }
 
-/// Waits for `step`: without limit while the backend is there, [`LINGER`] at most once
-/// it is not.
+/// Waits for `step`: without a limit while the backend is connected, and for at most [`LINGER`]
+/// afterwards.
 async fn patient<T>(
     step: impl Future<Output = io::Result<T>>,
     backend_over: &CancellationToken,
@@ -120,7 +119,7 @@ mod tests {
 
     use super::*;
 
-    /// A carried connection: its client, its backend and the task that carries.
+    /// Starts to forward a connection; returns its client, its backend and the task.
     fn carried() -> (DuplexStream, DuplexStream, JoinHandle<Result<(), Lost>>) {
         let (client, near_client) = duplex(1024);
         let (backend, near_backend) = duplex(1024);
@@ -176,7 +175,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_a_backend_said_before_it_went_reaches_a_client_that_still_sends() {
-        // A stream whose writing side is gone while there is still something to read.
+        // A backend that cannot be written to any more, but has data left to read.
         let (mut client, near_client) = duplex(1024);
         let tail = tokio::io::join(&b"exit code 3"[..], Gone);
         let task = tokio::spawn(carry(near_client, tail));
@@ -187,7 +186,7 @@ mod tests {
         task.await.unwrap().unwrap();
     }
 
-    /// Refuses to be written to.
+    /// A writer that fails every write.
     struct Gone;
 
     impl AsyncWrite for Gone {

@@ -1,4 +1,4 @@
-//! Exec and attach: a command's streams over SPDY or WebSocket.
+//! Exec and attach: the streams of a command over SPDY or WebSocket.
 
 mod protocol;
 mod resize;

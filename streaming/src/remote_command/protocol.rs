@@ -2,7 +2,7 @@
 
 use crate::status::StatusFormat;
 
-/// Over SPDY, newest first.
+/// The subprotocols over SPDY, newest first.
 pub(crate) const SPDY_PROTOCOLS: [&str; 4] = [
     "v4.channel.k8s.io",
     "v3.channel.k8s.io",
@@ -10,23 +10,23 @@ pub(crate) const SPDY_PROTOCOLS: [&str; 4] = [
     "channel.k8s.io",
 ];
 
-/// A version: 1 to 5. What each brought: 2 mended half-close, 3 resizing, 4 exit codes
-/// as JSON, 5 the close signal, which SPDY has by itself.
+/// A version from 1 to 5. Version 2 fixed half-close, 3 added resizing, 4 exit codes as JSON, and 5
+/// the close signal for WebSocket (SPDY has one itself).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Version(u8);
 
-/// A subprotocol of WebSocket.
+/// A WebSocket subprotocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Subprotocol {
     pub(crate) version: Version,
-    /// Text messages: the channel as a digit, then base64.
+    /// Whether messages are text: the channel as a digit, followed by the data in base64.
     pub(crate) base64: bool,
 }
 
 impl Version {
     pub(crate) const V1: Self = Self(1);
 
-    /// Of a SPDY protocol; what is not known counts as the first.
+    /// Returns the version of a SPDY subprotocol; 1 for unknown names.
     pub(crate) fn of_spdy(name: &str) -> Self {
         match name {
             "v4.channel.k8s.io" => Self(4),
@@ -54,7 +54,7 @@ impl Version {
 }
 
 impl Subprotocol {
-    /// Of a WebSocket subprotocol's name; "" is the first version.
+    /// Parses the name of a WebSocket subprotocol; "" is version 1.
     pub(crate) fn parse(name: &str) -> Option<Self> {
         let (version, rest) = match name.split_once('.') {
             Some(("v2", rest)) => (2, rest),

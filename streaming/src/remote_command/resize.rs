@@ -1,4 +1,5 @@
-//! Sizes of the client's terminal: JSON values one after the other, however split.
+//! The resize stream: the sizes of the client's terminal, as consecutive JSON values that may be
+//! split at any byte.
 
 use serde::Deserialize;
 use tokio::{
@@ -8,7 +9,7 @@ use tokio::{
 
 use crate::TerminalSize;
 
-/// The longest event in bytes; a real one has some 30.
+/// The maximum size of an event in bytes; a usual one has about 30.
 const LONGEST: usize = 1024;
 
 #[derive(Deserialize)]
@@ -21,8 +22,8 @@ struct Event {
     height: u16,
 }
 
-/// Reads events off `stream` until it ends or holds something else; what follows then is
-/// read and dropped, so that the client's connection does not stall on it.
+/// Sends the sizes in `stream` to `sizes`, until the stream ends or contains invalid data. The rest
+/// is read and discarded, so that it does not stall the client's connection.
 pub(crate) async fn follow(stream: impl AsyncRead + Unpin, sizes: mpsc::Sender<TerminalSize>) {
     let mut stream = BufReader::with_capacity(LONGEST, stream);
     let mut sizes = Some(sizes);
@@ -55,11 +56,11 @@ pub(crate) async fn follow(stream: impl AsyncRead + Unpin, sizes: mpsc::Sender<T
     }
 }
 
-/// Bytes that are no resize event, nor the beginning of one.
+/// The data is not a resize event, nor the beginning of one.
 #[derive(Debug, PartialEq, Eq)]
 struct Malformed;
 
-/// Bytes that came and are not a whole event yet.
+/// Received bytes that do not form a complete event yet.
 #[derive(Default)]
 struct Events(Vec<u8>);
 

@@ -1,4 +1,5 @@
-//! A remote command's streams, whatever they go over, and its end.
+//! A session of exec or attach: the streams of a command and its connection, independent of the
+//! protocol.
 
 use tokio::io::AsyncWriteExt as _;
 
@@ -8,7 +9,7 @@ use crate::{
     websocket::Channels,
 };
 
-/// An upgraded connection with all streams that a command needs.
+/// An upgraded connection with all streams of a command.
 pub(crate) struct Session {
     pub(super) streams: Option<Streams>,
     pub(super) status: Option<Writer>,
@@ -16,26 +17,25 @@ pub(crate) struct Session {
     pub(super) link: Link,
 }
 
-/// What carries the streams.
+/// The connection that carries the streams.
 pub(super) enum Link {
-    /// With the sending side of stdin: nothing is ever sent on it, but its end would mean
-    /// something to clients.
+    /// The connection, and the write half of stdin. Nothing is sent on it, but it is kept open,
+    /// since clients react to its end.
     Spdy(spdy::Connection, Option<spdy::WriteHalf>),
     WebSocket(Channels),
 }
 
 impl Session {
-    /// The streams; there are some the first time.
+    /// Takes the streams; `None` after the first call.
     pub(crate) fn take_streams(&mut self) -> Option<Streams> {
         self.streams.take()
     }
 
-    /// Tells how the command ended, behind everything that it wrote, and closes the
-    /// connection.
+    /// Sends the command's status, after all of its output, and closes the connection.
     pub(crate) async fn finish(self, end: &Status) {
         if let Some(mut stream) = self.status {
             if let Some(text) = end.encode(self.format) {
-                // A client that is gone already does not want to know.
+                // An error means that the client is gone, and it needs no status then.
                 let _ = stream.write_all(&text).await;
             }
             let _ = stream.shutdown().await;

@@ -1,4 +1,4 @@
-//! The streams over SPDY: the client opens each and says by a header which it is.
+//! Exec and attach over SPDY. The client opens every stream; a header tells its kind.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use crate::{
     spdy::{Connection, Incoming, Stream, status},
 };
 
-/// Says which of a command's streams a stream is.
+/// The header with the kind of a stream.
 pub(crate) const STREAM_TYPE: &str = "streamtype";
 
-/// The client did not open what it has to.
+/// The reason why a client's streams are incomplete.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Incomplete {
     #[error("timed out waiting for client to create streams")]
@@ -26,7 +26,7 @@ pub(crate) enum Incomplete {
     Gone,
 }
 
-/// What the client opened so far.
+/// The streams that the client has opened so far.
 #[derive(Default)]
 struct Opened {
     error: Option<Stream>,
@@ -37,7 +37,7 @@ struct Opened {
 }
 
 impl Session {
-    /// Waits for the client to open the streams that it said it wants.
+    /// Waits until the client has opened all streams that it requested.
     pub(crate) async fn over_spdy<T>(
         io: T,
         version: Version,
@@ -54,11 +54,10 @@ impl Session {
         let opened = tokio::time::timeout(creation, Opened::all(&mut incoming, wants, resizes));
         let opened = opened.await.map_err(|_| Incomplete::TimedOut)?;
         let opened = opened.ok_or(Incomplete::Gone)?;
-        // A command has no more streams than those it begins with.
+        // Clients open all streams at the start; dropping this refuses later ones.
         drop(incoming);
 
-        // The first version gave clients no half-close and no error text, and they
-        // count on it.
+        // Version 1 had neither half-close nor error text, and its clients rely on that.
         let first = version == Version::V1;
         let status = opened.error.and_then(|stream| {
             if first {
@@ -97,7 +96,7 @@ impl Session {
 }
 
 impl Opened {
-    /// `None` when the connection ends before.
+    /// Waits for all streams; `None` if the connection ends before.
     async fn all(incoming: &mut Incoming, wants: Wants, resizes: bool) -> Option<Self> {
         let mut opened = Self::default();
         loop {

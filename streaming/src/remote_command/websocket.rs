@@ -1,4 +1,4 @@
-//! The streams over WebSocket: channels with fixed numbers.
+//! Exec and attach over WebSocket. Every stream is a channel with a fixed number.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::{
     websocket::{Channels, Codec},
 };
 
-/// The channels of a remote command.
+/// The channel numbers of exec and attach.
 pub(crate) mod channel {
     pub(crate) const STDIN: u8 = 0;
     pub(crate) const STDOUT: u8 = 1;
@@ -25,7 +25,7 @@ pub(crate) mod channel {
 }
 
 impl Session {
-    /// Opens the channels and tells the client that they are there.
+    /// Opens the channels and sends an empty message, by which the client knows that they are open.
     pub(crate) fn over_websocket<T>(
         socket: WebSocketStream<T>,
         protocol: Subprotocol,

@@ -1,4 +1,4 @@
-//! A connection: many streams over one transport.
+//! A connection with many streams over one transport.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,41 +14,41 @@ use super::{
     transport,
 };
 
-/// What the other side gets to accept a stream, as upstream's clients give it.
+/// The time that the peer has to accept a stream, as in upstream's clients.
 const ACCEPT_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Why a connection does not do what was asked.
+/// The reason why an operation on a connection failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The connection has ended, or takes no new streams.
+    /// The connection has ended, or the peer accepts no new streams.
     #[error("the connection is closed")]
     Closed,
-    /// The other side does not want the stream.
+    /// The peer refused the stream.
     #[error("the stream was refused")]
     Refused,
-    /// The other side did not answer.
+    /// The peer did not answer in time.
     #[error("no answer after {} s", .0.as_secs())]
     Timeout(Duration),
 }
 
-/// One end of a connection. Dropping it closes it, as [`Connection::close`] does.
+/// One end of a connection. Dropping it closes the connection, as [`Connection::close`] does.
 #[derive(Debug)]
 pub struct Connection {
     shared: Arc<Shared>,
     gone: CancellationToken,
 }
 
-/// The streams that the other side opens. When it is dropped, they are refused.
+/// The streams that the peer opens. Dropping it refuses them.
 #[derive(Debug)]
 pub struct Incoming {
     shared: Arc<Shared>,
 }
 
-/// A stream that the other side opened. It is refused unless it is accepted.
+/// A stream that the peer opened. Dropping it without accepting it refuses the stream.
 #[derive(Debug)]
 pub struct NewStream {
     shared: Arc<Shared>,
-    /// Taken when the stream is accepted.
+    /// `None` once the stream is accepted.
     offer: Option<Offer>,
 }
 
@@ -60,8 +60,8 @@ pub(super) struct Shared {
 // === impl Connection ===
 
 impl Connection {
-    /// The server's end over `io`. `gone` is cancelled when the transport has ended or no
-    /// frame moved for `idle`; cancelling it cuts the connection off.
+    /// Starts the server's end over `io`. `gone` is cancelled when the transport has ended or no
+    /// data was transferred for `idle`; cancelling it closes the connection.
     pub fn server<T>(io: T, idle: Duration, gone: CancellationToken) -> (Self, Incoming)
     where
         T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -69,7 +69,7 @@ impl Connection {
         Self::start(io, State::new(true), idle, gone)
     }
 
-    /// The client's end; otherwise as [`Connection::server`].
+    /// Starts the client's end; otherwise as [`Connection::server`].
     pub fn client<T>(io: T, idle: Duration, gone: CancellationToken) -> (Self, Incoming)
     where
         T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -91,14 +91,14 @@ impl Connection {
         (Self { shared, gone }, incoming)
     }
 
-    /// Opens a stream and waits until the other side accepts it.
+    /// Opens a stream and waits until the peer accepts it.
     ///
     /// # Errors
-    /// [`Error`]; the stream is reset then.
+    /// [`Error`]; the stream is reset in that case.
     pub async fn open(&self, headers: Headers) -> Result<Stream, Error> {
         let opened = self.shared.state.lock().open(headers);
         let (id, replied) = opened.ok_or(Error::Closed)?;
-        // Resets the stream if this future is dropped or fails.
+        // Dropping it resets the stream, also when this future is cancelled.
         let stream = Stream::new(Arc::clone(&self.shared), id, Headers::default());
         match tokio::time::timeout(ACCEPT_PATIENCE, replied).await {
             Ok(Ok(())) => Ok(stream),
@@ -111,16 +111,16 @@ impl Connection {
         }
     }
 
-    /// Sends a ping and returns how long its answer took.
+    /// Sends a ping and returns the round-trip time.
     ///
     /// # Errors
-    /// [`Error::Closed`], also when many pings wait for their answers.
+    /// [`Error::Closed`], also when too many pings are unanswered.
     pub async fn ping(&self) -> Result<Duration, Error> {
         let answered = self.shared.state.lock().ping().ok_or(Error::Closed)?;
         answered.await.map_err(|_| Error::Closed)
     }
 
-    /// Sends what is queued, resets streams that are still open and says good-bye.
+    /// Sends the queued data, resets the streams that are still open and sends GOAWAY.
     pub fn close(&self) {
         self.shared.state.lock().close();
     }
@@ -135,7 +135,7 @@ impl Connection {
         self.shared.state.lock().streams()
     }
 
-    /// Resolves when the transport has ended, by whichever side.
+    /// Resolves when the transport has ended, on either side.
     pub async fn closed(&self) {
         self.gone.cancelled().await;
     }
@@ -150,7 +150,7 @@ impl Drop for Connection {
 // === impl Incoming ===
 
 impl Incoming {
-    /// The next stream; `None` when the connection has ended.
+    /// Waits for the next stream; `None` when the connection has ended.
     pub async fn next(&mut self) -> Option<NewStream> {
         let offer = std::future::poll_fn(|cx| self.shared.state.lock().poll_offer(cx)).await?;
         Some(NewStream {
@@ -169,12 +169,12 @@ impl Drop for Incoming {
 // === impl NewStream ===
 
 impl NewStream {
-    /// The stream's number.
+    /// The stream's ID.
     pub fn id(&self) -> u32 {
         self.offer.as_ref().map_or(0, |offer| offer.id)
     }
 
-    /// What the other side says of the stream.
+    /// A header with which the peer opened the stream.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.offer.as_ref()?.headers.get(name)
     }

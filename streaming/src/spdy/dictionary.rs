@@ -1,5 +1,5 @@
-//! The preset dictionary of SPDY/3's header compression, as its specification gives it:
-//! words with their lengths in front, then text.
+//! The preset dictionary of SPDY/3's header compression, as in its specification: words prefixed
+//! with their lengths, then text.
 
 use std::sync::LazyLock;
 
@@ -95,7 +95,7 @@ pub(super) static DICTIONARY: LazyLock<Vec<u8>> = LazyLock::new(|| {
 mod tests {
     use super::*;
 
-    /// zlib names a dictionary by its Adler-32, which is thus part of what peers send.
+    /// zlib identifies a dictionary by its Adler-32, which peers therefore send.
     #[test]
     fn the_dictionary_is_the_one_that_peers_have() {
         let (mut low, mut high) = (1_u32, 0_u32);

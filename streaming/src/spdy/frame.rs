@@ -1,15 +1,15 @@
-//! Frames and their bytes.
+//! The encoding of frames.
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 
-/// The only version of SPDY's framing that is spoken.
+/// The supported version of SPDY's framing.
 const VERSION: u16 = 3;
 const CONTROL: u16 = 0x8000;
-/// Bytes in front of every frame.
+/// The length of a frame header.
 const HEADER: usize = 8;
-/// The longest control frame that is taken. Those of Kubernetes are below 1 KiB.
+/// The maximum length of a control frame. Those of Kubernetes are below 1 KiB.
 const LONGEST_CONTROL: usize = 32 * 1024;
-/// Stream ids, and the numbers of windows, have 31 bits.
+/// Stream IDs and window sizes have 31 bits.
 const MASK: u32 = 0x7fff_ffff;
 const FIN: u8 = 1;
 const UNIDIRECTIONAL: u8 = 2;
@@ -23,37 +23,37 @@ const GOAWAY: u16 = 7;
 const HEADERS: u16 = 8;
 const WINDOW_UPDATE: u16 = 9;
 
-/// The setting that gives the window every stream begins with.
+/// The ID of the setting for the initial window of streams.
 const INITIAL_WINDOW_SIZE: u32 = 7;
 
 /// Status codes of RST_STREAM.
 pub mod status {
-    /// Something that SPDY does not allow.
+    /// The peer violated the protocol.
     pub const PROTOCOL_ERROR: u32 = 1;
-    /// A frame for a stream that there is not.
+    /// The frame is for a stream that does not exist.
     pub const INVALID_STREAM: u32 = 2;
-    /// A stream that is not accepted, and on which nothing was done.
+    /// The stream is refused, and was not processed.
     pub const REFUSED_STREAM: u32 = 3;
-    /// The stream is not needed any more.
+    /// The stream is no longer needed.
     pub const CANCEL: u32 = 5;
-    /// A window was overrun or made too large.
+    /// The peer exceeded a window or made it too large.
     pub const FLOW_CONTROL_ERROR: u32 = 7;
 }
 
-/// A frame. Header blocks are compressed as they came.
+/// A frame. Header blocks are still compressed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
     /// Opens a stream.
     SynStream {
         /// The new stream.
         id: u32,
-        /// The stream it belongs to; 0 for none.
+        /// The associated stream; 0 for none.
         associated: u32,
-        /// 0, the most urgent, to 7.
+        /// The priority, from 0 (highest) to 7.
         priority: u8,
-        /// The sender will send nothing more on the stream.
+        /// Whether the sender sends nothing more on the stream.
         fin: bool,
-        /// The receiver must send nothing on the stream.
+        /// Whether the receiver must not send on the stream.
         unidirectional: bool,
         /// The compressed headers.
         block: Bytes,
@@ -62,7 +62,7 @@ pub enum Frame {
     SynReply {
         /// The stream.
         id: u32,
-        /// The sender will send nothing more on the stream.
+        /// Whether the sender sends nothing more on the stream.
         fin: bool,
         /// The compressed headers.
         block: Bytes,
@@ -71,75 +71,75 @@ pub enum Frame {
     RstStream {
         /// The stream.
         id: u32,
-        /// Why: see [`status`].
+        /// The reason, see [`status`].
         status: u32,
     },
-    /// Tells the sender's settings; of those the only one that matters here.
+    /// Announces the sender's settings. Only the initial window is used.
     Settings {
-        /// The window, in bytes, that every stream begins with.
+        /// The initial window of streams, in bytes.
         initial_window: Option<u32>,
     },
-    /// To be sent back as it is.
+    /// A ping, which the receiver sends back unchanged.
     Ping(u32),
-    /// The sender will take no new streams.
+    /// The sender accepts no new streams.
     GoAway {
-        /// The last stream it took.
+        /// The last stream that the sender accepted.
         last: u32,
-        /// Why; 0 for nothing in particular.
+        /// The reason; 0 for a normal end.
         status: u32,
     },
-    /// More headers of a stream.
+    /// Adds headers to a stream.
     Headers {
         /// The stream.
         id: u32,
-        /// The sender will send nothing more on the stream.
+        /// Whether the sender sends nothing more on the stream.
         fin: bool,
         /// The compressed headers.
         block: Bytes,
     },
-    /// More bytes may be sent.
+    /// Enlarges a window.
     WindowUpdate {
         /// The stream; 0 for the connection as a whole.
         id: u32,
-        /// How many bytes more.
+        /// The number of bytes to add.
         delta: u32,
     },
-    /// Data. One frame on the wire may come as several of these.
+    /// Data. A single frame on the wire may be decoded into several of these.
     Data {
         /// The stream.
         id: u32,
-        /// The sender will send nothing more on the stream.
+        /// Whether the sender sends nothing more on the stream.
         fin: bool,
         /// The data.
         data: Bytes,
     },
 }
 
-/// Bytes that are no frames of SPDY/3.
+/// The bytes are not valid SPDY/3 frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// Another version, or no SPDY at all.
+    /// The version is not supported, or the protocol is not SPDY.
     #[error("a control frame of version {0} instead of {VERSION}")]
     Version(u16),
-    /// A control frame of a length that its type does not have.
+    /// The length of a control frame is wrong for its type, or above the limit.
     #[error("a control frame of type {kind} with {length} bytes")]
     Length {
         /// The frame's type.
         kind: u16,
-        /// Its length in bytes, without the 8 in front.
+        /// The frame's length in bytes, without its 8-byte header.
         length: usize,
     },
-    /// A frame that needs a stream names none.
+    /// The frame must be for a stream, but the stream ID is 0.
     #[error("a frame of type {0} for stream 0")]
     NoStream(u16),
 }
 
-/// Takes frames off a stream of bytes.
+/// Decodes frames from a byte stream.
 #[derive(Debug, Default)]
 pub struct Decoder {
-    /// The data frame that is not all there yet.
+    /// The data frame that is not complete yet.
     partial: Option<Partial>,
-    /// Bytes left of a frame of an unknown type.
+    /// The remaining bytes of a frame of unknown type.
     skip: usize,
 }
 
@@ -153,11 +153,11 @@ struct Partial {
 // === impl Decoder ===
 
 impl Decoder {
-    /// The next frame, or `None` until more bytes are there. Data is handed on as it
-    /// comes: only control frames wait until they are whole.
+    /// Returns the next frame, or `None` if more bytes are needed. Data is returned as it arrives;
+    /// only control frames are buffered until they are complete.
     ///
     /// # Errors
-    /// [`FrameError`]; there is no going on after that.
+    /// [`FrameError`]; decoding cannot continue after that.
     pub fn decode(&mut self, bytes: &mut BytesMut) -> Result<Option<Frame>, FrameError> {
         loop {
             if self.skip > 0 {
@@ -305,8 +305,8 @@ fn control(kind: u16, flags: u8, mut body: Bytes) -> Result<Frame, FrameError> {
 // === impl Frame ===
 
 impl Frame {
-    /// Writes the frame's bytes; of a data frame only those in front of the data, for
-    /// the data to be sent from where it is. Data and blocks must be below 16 MiB.
+    /// Encodes the frame. For a data frame only the header is written, so that the data can be sent
+    /// without copying it. Data and header blocks must be below 16 MiB.
     pub fn encode_head(&self, into: &mut BytesMut) {
         match self {
             Self::SynStream {
@@ -441,8 +441,8 @@ mod tests {
         bytes.to_vec()
     }
 
-    /// Decodes pieces as they come in. Pieces of one data frame are put together again:
-    /// they are told by the end of the frame being known from `whole`.
+    /// Decodes pieces in order, and joins the parts of a data frame. A frame is complete when the
+    /// decoder has no partial frame.
     fn decode(pieces: &[&[u8]]) -> Result<Vec<Frame>, FrameError> {
         let mut decoder = Decoder::default();
         let mut buffer = BytesMut::new();

@@ -1,70 +1,70 @@
-//! Header blocks: names and values, compressed with zlib and SPDY's dictionary. Each
-//! direction of a connection is one zlib stream, so a block that cannot be read ends it.
+//! Header blocks: names and values, compressed by zlib with SPDY's dictionary. All blocks of a
+//! direction form one zlib stream, so the connection cannot continue after an invalid block.
 
 use bytes::{Buf as _, BufMut as _, Bytes};
 use flate2::{Decompress, FlushDecompress, Status};
 
 use super::dictionary::DICTIONARY;
 
-/// What a block may grow to; Kubernetes' are below 200 bytes.
+/// The maximum size of a decompressed block. Those of Kubernetes are below 200 bytes.
 const LONGEST: usize = 64 * 1024;
 const STEP: usize = 4 * 1024;
-/// What a zlib stream with SPDY's dictionary begins with: method, window and the flag of a
-/// preset dictionary, then the dictionary's Adler-32.
+/// The header of a zlib stream with SPDY's dictionary: method, window and the flag of a preset
+/// dictionary, then the dictionary's Adler-32.
 const ZLIB_HEAD: [u8; 6] = [0x78, 0x20, 0xe3, 0xc6, 0xa7, 0xc2];
 
-/// Names, in lower case, and their values.
+/// Headers: names in lower case, and their values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Headers(Vec<(String, String)>);
 
-/// A header block that cannot be read.
+/// The reason why a header block is invalid.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
-    /// Not zlib, not with SPDY's dictionary, or broken.
+    /// The block is not valid zlib data with SPDY's dictionary.
     #[error("a header block does not inflate: {0}")]
     Zlib(String),
-    /// Larger than any that is meant well.
+    /// The decompressed block is too large.
     #[error("a header block of more than {LONGEST} bytes")]
     TooLong,
-    /// The lengths do not fit the block.
+    /// The lengths in the block do not match its size.
     #[error("a header block whose lengths are wrong")]
     Lengths,
-    /// A name is empty, not in lower case, or there twice.
+    /// A name is empty, not in lower case, duplicate or not UTF-8.
     #[error("a header block with the name {0:?}")]
     Name(String),
-    /// No text.
+    /// A value is not UTF-8.
     #[error("a header block with a value that is no text for {0:?}")]
     Value(String),
 }
 
-/// Makes the blocks of one direction, in their order. They are stored, not compressed: they
-/// are of some dozen bytes, and a compressor holds 200 KiB a connection. To the other side
-/// it is a zlib stream as any other.
+/// Encodes the blocks of one direction, in order. They are stored without compression: a block has
+/// a few dozen bytes, and a compressor needs 200 KiB per connection. The result is a valid zlib
+/// stream.
 #[derive(Debug, Default)]
 pub struct Deflater {
     started: bool,
 }
 
-/// Inflates the blocks of one direction, in their order.
+/// Decompresses the blocks of one direction, in order.
 pub struct Inflater(Decompress);
 
 // === impl Headers ===
 
 impl Headers {
-    /// The value under `name`, which is compared without regard to case.
+    /// Returns the value of the header `name`, which is case-insensitive.
     pub fn get(&self, name: &str) -> Option<&str> {
         let found = self.0.iter().find(|(is, _)| is.eq_ignore_ascii_case(name));
         found.map(|(_, value)| value.as_str())
     }
 
-    /// With one more header.
+    /// Adds a header.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Into<String>) -> Self {
         self.0.push((name.to_ascii_lowercase(), value.into()));
         self
     }
 
-    /// The bytes of a block, not compressed.
+    /// Encodes the headers as an uncompressed block.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         put_length(&mut bytes, self.0.len());
@@ -77,10 +77,10 @@ impl Headers {
         bytes
     }
 
-    /// Reads a block that is not compressed any more.
+    /// Decodes an uncompressed block.
     ///
     /// # Errors
-    /// [`HeaderError`] for anything but one whole block.
+    /// [`HeaderError`] if the bytes are not exactly one block.
     pub fn decode(mut block: &[u8]) -> Result<Self, HeaderError> {
         let count = take_length(&mut block)?;
         let mut headers = Vec::new();
@@ -106,7 +106,7 @@ impl Headers {
 }
 
 fn put_length(bytes: &mut Vec<u8>, length: usize) {
-    // Headers are ours, and short.
+    // Only own headers are encoded, and they are short.
     bytes.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
 }
 
@@ -123,7 +123,7 @@ fn take<'a>(block: &mut &'a [u8]) -> Result<&'a [u8], HeaderError> {
 // === impl Deflater ===
 
 impl Deflater {
-    /// The block of `headers`, as a part of the direction's zlib stream.
+    /// Encodes `headers` as the next block of the zlib stream.
     pub fn deflate(&mut self, headers: &Headers) -> Bytes {
         let plain = headers.encode();
         let mut out = Vec::with_capacity(plain.len() + 32);
@@ -134,13 +134,14 @@ impl Deflater {
         for piece in plain.chunks(usize::from(u16::MAX)) {
             put_stored(&mut out, piece);
         }
-        // As a compressor flushes: Go's reader holds the last bytes back until then.
+        // An empty block, as after a compressor's flush: Go's reader withholds the last bytes
+        // without it.
         put_stored(&mut out, &[]);
         out.into()
     }
 }
 
-/// A block of deflate that is not compressed, of 64 KiB at most.
+/// Writes a stored deflate block, of at most 64 KiB.
 fn put_stored(out: &mut Vec<u8>, piece: &[u8]) {
     let length = u16::try_from(piece.len()).unwrap_or(u16::MAX);
     out.put_u8(0);
@@ -158,10 +159,10 @@ impl Default for Inflater {
 }
 
 impl Inflater {
-    /// The headers of a compressed block.
+    /// Decompresses a block.
     ///
     /// # Errors
-    /// [`HeaderError`]; later blocks of the direction cannot be read after that.
+    /// [`HeaderError`]; later blocks of the direction cannot be decompressed after that.
     pub fn inflate(&mut self, block: &[u8]) -> Result<Headers, HeaderError> {
         let mut out = Vec::with_capacity(STEP.min(4 * block.len() + 64));
         let before = self.0.total_in();

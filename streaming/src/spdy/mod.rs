@@ -1,22 +1,23 @@
-//! SPDY/3.1, both ends, as far as Kubernetes' clients and servers speak it: frames,
+//! SPDY/3.1, both ends, to the extent that Kubernetes clients and servers use it: frames,
 //! compressed header blocks, and streams over one connection.
 //!
 //! # Flow control
 //!
-//! SPDY/3.1 gives each stream and each connection a window. The Go library that every
-//! Kubernetes client and server is built on ignores them: it sends as much as it
-//! likes and never gives a window back. So both kinds of peer must be served:
+//! In SPDY/3.1 each stream and each connection has a window. The Go library that Kubernetes clients
+//! and servers use ignores windows: it sends without limit and never sends a WINDOW_UPDATE. This
+//! implementation supports peers with and without flow control:
 //!
-//! * A peer *shows* flow control by sending SETTINGS or a WINDOW_UPDATE; those that have
-//!   it do so at the start. From then on its windows are obeyed, and it is told ours and
-//!   given back what is read. Before, and for ever with the others, neither is done: the
-//!   transport's own back pressure is all there is. The connection's window is judged by
-//!   itself: when it is used up and nothing was ever given back, a ping goes out behind
-//!   the data; if still nothing was when its answer comes, that window does not count.
-//! * What was received and not read yet is bounded in any case: when a stream or the
-//!   connection holds too much, no more is read from the transport until its reader has
-//!   caught up. A peer that keeps to its windows never gets there; with one that does
-//!   not, a slow reader stops all streams of its connection, as with upstream's.
+//! * A peer *shows* flow control by sending SETTINGS or a WINDOW_UPDATE; a peer that implements it
+//!   does so at the start. From then on its windows are obeyed, and ours are announced and updated
+//!   as data is read. For other peers, only the transport's back-pressure limits the sender. The
+//!   connection's window is treated separately, since some peers never update it: when it is used
+//!   up and was never updated, a ping is sent after the data. If there is no update before the
+//!   ping's answer, the connection's window is ignored.
+//! * Received data that is not read yet is always bounded: when a stream or the connection holds
+//!   too much of it, reading from the transport stops until the reader has caught up. A peer that
+//!   obeys its windows does not reach that limit, except with many tiny pieces of data, since each
+//!   counts with an overhead. For other peers, a slow reader stalls all streams of the connection,
+//!   as in upstream.
 
 mod connection;
 mod dictionary;

@@ -1,7 +1,7 @@
-//! What both ends of a connection know: its streams, what waits to be sent, and windows.
+//! The state of one end of a connection: streams, send queues and windows.
 //!
-//! No input or output happens here: frames come in by [`State::receive`] and go out by
-//! [`State::poll_batch`]; streams and the transport's tasks wake each other through it.
+//! It does no I/O: received frames are passed to [`State::receive`], and frames to send come from
+//! [`State::poll_batch`]. Streams and the transport's tasks wake each other through the state.
 
 mod receiving;
 mod sending;
@@ -23,34 +23,35 @@ use super::{
     headers::Headers,
 };
 
-/// The window that streams and connections begin with unless settings say otherwise.
+/// The initial window of streams and connections without SETTINGS.
 const DEFAULT_WINDOW: i64 = 64 * 1024;
-/// What a stream may be sent ahead of its reader, and what is kept for it at most.
+/// The receive window of a stream in bytes.
 pub(super) const STREAM_WINDOW: u32 = 512 * 1024;
-/// The same for all streams of a connection together.
+/// The receive window of a connection, and the limit on unread data of all its streams.
 const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
-/// What is kept for a stream, with what its pieces cost, before no more is read.
+/// The limit on unread data of a stream, including the overhead per piece. Above it, reading from
+/// the transport stops.
 const STREAM_SHARE: usize = 2 * STREAM_WINDOW as usize;
 const LARGEST_WINDOW: i64 = 0x7fff_ffff;
-/// What a stream may have waiting to be sent.
+/// The limit on queued data of a stream.
 const STREAM_QUEUE: usize = 128 * 1024;
-/// What all streams together may; one that has nothing waiting may always add a frame.
+/// The limit on queued data of all streams. A stream without queued data may always add a frame.
 const CONNECTION_QUEUE: usize = 1024 * 1024;
-/// Data in one frame at most.
+/// The maximum size of data in a frame.
 const PIECE: usize = 64 * 1024;
-/// What goes to the transport at once.
+/// The amount of data that is passed to the transport at once.
 const BATCH: usize = 256 * 1024;
-/// Control frames that wait to be sent before no more is read.
+/// The limit on queued control frames. Above it, reading from the transport stops.
 const CONTROL_QUEUE: usize = 512;
-/// What a piece of data costs beside its bytes.
+/// The overhead of a piece of data.
 const PIECE_OVERHEAD: usize = 64;
-/// Streams that the other side may have open at once.
+/// The limit on open streams. Above it, the peer's new streams are refused.
 const MOST_STREAMS: usize = 2048;
-/// Pings of ours that were not answered.
+/// The limit on unanswered pings of this side.
 const MOST_PINGS: usize = 16;
 
-/// Something to send, in order. Blocks are compressed when they are sent, since their
-/// order on the wire is the order of the compression.
+/// An item to send. Header blocks are compressed when they are sent, since compression depends on
+/// their order on the wire.
 #[derive(Debug)]
 pub(super) enum Outgoing {
     Frame(Frame),
@@ -58,14 +59,14 @@ pub(super) enum Outgoing {
     Reply(u32),
 }
 
-/// A stream that the other side opened and that was not accepted yet.
+/// A stream that the peer opened and that is not accepted yet.
 #[derive(Debug)]
 pub(super) struct Offer {
     pub(super) id: u32,
     pub(super) headers: Headers,
 }
 
-/// What a frame's headers were inflated to.
+/// A received frame, with its header block decompressed.
 #[derive(Debug)]
 pub(super) enum Received {
     Syn {
@@ -81,7 +82,7 @@ pub(super) enum Received {
     Other(Frame),
 }
 
-/// Why the other side has to be cut off.
+/// A protocol violation, for which the peer is disconnected.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Violation {
     #[error("stream {0} is opened by the wrong side, or after a later one")]
@@ -92,77 +93,77 @@ pub(super) enum Violation {
 
 #[derive(Debug, Default)]
 struct StreamState {
-    // from the other side
+    // From the peer.
     received: VecDeque<Bytes>,
     received_cost: usize,
-    /// Read, and not given back as window yet.
+    /// Bytes that were read and not returned by a WINDOW_UPDATE yet.
     consumed: u32,
     received_fin: bool,
     reader: Option<Waker>,
     reader_gone: bool,
-    // to the other side
+    // To the peer.
     window: i64,
-    /// Bytes that wait to be sent.
+    /// Queued bytes.
     queued: usize,
     fin_queued: bool,
     writer: Option<Waker>,
     writer_gone: bool,
-    // both
+    // Both directions.
     reply: Option<oneshot::Sender<()>>,
-    /// The status it was reset with, by either side.
+    /// The status of the reset, by either side.
     reset: Option<u32>,
 }
 
-/// Whether the other side keeps a window for the connection. Some that have one for each
-/// stream, as SPDY/3 had it, never give anything back on this one.
+/// Whether the peer maintains the connection's window. Some peers have windows for streams only, as
+/// in SPDY/3, and never update the connection's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Counts {
-    /// It was not used up yet.
+    /// Unknown: the window was not used up yet.
     Unknown,
-    /// It is used up, and this ping was sent behind the data.
+    /// The window is used up, and this ping was sent after the data.
     Asked(u32),
-    /// Something was given back.
+    /// Yes: the peer has updated the window.
     Yes,
-    /// The ping was answered, and nothing given back.
+    /// No: the peer answered the ping without updating the window.
     No,
 }
 
-/// See the module.
+/// The state of one end of a connection. See the module's documentation.
 #[derive(Debug)]
 pub(super) struct State {
     server: bool,
     streams: HashMap<u32, StreamState>,
     offers: VecDeque<Offer>,
     offered: Option<Waker>,
-    /// What overtakes data: answers, settings, windows, new streams.
+    /// Items that overtake data: answers, settings, window updates, new streams.
     control: VecDeque<Outgoing>,
-    /// Data, and what must stay behind it: ends, resets, the farewell.
+    /// Data, and frames that must stay behind it: ends of streams, resets, GOAWAY.
     data: VecDeque<Frame>,
     data_queued: usize,
     sender: Option<Waker>,
     receiver: Option<Waker>,
-    /// The last stream that the other side opened.
+    /// The ID of the last stream that the peer opened.
     last_theirs: u32,
     next_ours: u32,
     next_ping: u32,
     pings: HashMap<u32, (Instant, oneshot::Sender<Duration>)>,
-    /// The other side does flow control.
+    /// Whether the peer implements flow control.
     windows: bool,
-    /// What may be sent on the connection.
+    /// The connection's send window.
     window: i64,
-    /// Whether that counts.
+    /// Whether the connection's send window is obeyed.
     window_counts: Counts,
-    /// What may be sent on a new stream.
+    /// The initial send window of a new stream.
     first_window: i64,
-    /// Read on the connection, and not given back yet.
+    /// Bytes that were read on the connection and not returned by a WINDOW_UPDATE yet.
     consumed: u32,
-    /// What is kept for all readers.
+    /// The unread data of all streams, including the overhead per piece.
     received_cost: usize,
-    /// The other side takes no new streams.
+    /// The peer accepts no new streams (GOAWAY).
     going: bool,
-    /// This side takes no new streams.
+    /// This side refuses new streams.
     refusing: bool,
-    /// What is queued is to be sent, and then nothing.
+    /// The connection ends when all queued items are sent.
     closing: bool,
     closed: bool,
 }
@@ -195,7 +196,7 @@ impl State {
             closed: false,
         };
         if !server {
-            // A server waits for the client to show flow control, so a client shows it.
+            // A server waits until the client shows flow control, so a client shows it first.
             state.announce_window();
         }
         state
@@ -221,7 +222,7 @@ impl State {
         self.send(Outgoing::Frame(Frame::RstStream { id, status }));
     }
 
-    /// Sends a ping; `None` when too many wait for their answer.
+    /// Sends a ping; `None` if too many are unanswered or the connection is closing.
     pub(super) fn ping(&mut self) -> Option<oneshot::Receiver<Duration>> {
         if self.closing || self.closed || self.pings.len() >= MOST_PINGS {
             return None;
@@ -233,7 +234,7 @@ impl State {
         Some(answered)
     }
 
-    /// Sends a ping without waiting for its answer.
+    /// Sends a ping and ignores the answer.
     pub(super) fn probe(&mut self) {
         let id = self.next_ping_id();
         self.send(Outgoing::Frame(Frame::Ping(id)));
@@ -245,7 +246,7 @@ impl State {
         id
     }
 
-    /// Sends what is queued, ends every stream and says good-bye.
+    /// Sends the queued data, resets the open streams and sends GOAWAY.
     pub(super) fn close(&mut self) {
         if self.closing || self.closed {
             return;
@@ -264,7 +265,7 @@ impl State {
         wake(&mut self.offered);
     }
 
-    /// The transport is gone.
+    /// Ends all streams, because the transport has ended.
     pub(super) fn closed(&mut self) {
         self.closed = true;
         self.control.clear();
@@ -286,7 +287,7 @@ impl State {
         self.closed
     }
 
-    /// Bytes that are kept for readers.
+    /// The number of unread bytes.
     #[cfg(test)]
     pub(super) fn kept(&self) -> usize {
         self.streams

@@ -1,4 +1,4 @@
-//! A stream: bytes in both directions, each with an end of its own.
+//! A stream: bytes in both directions. Each direction ends separately.
 
 use std::{
     io,
@@ -12,8 +12,8 @@ use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{connection::Shared, headers::Headers};
 
-/// A stream. When both halves are dropped before the other side has ended it, it is reset
-/// behind the last data.
+/// A stream. If both halves are dropped before the peer has ended its direction, the stream is
+/// reset after the last data.
 #[derive(Debug)]
 pub struct Stream {
     headers: Headers,
@@ -21,17 +21,17 @@ pub struct Stream {
     writer: WriteHalf,
 }
 
-/// What the other side sends. Dropping it drops what still comes.
+/// The data from the peer. Dropping it discards further data.
 #[derive(Debug)]
 pub struct ReadHalf {
     shared: Arc<Shared>,
     id: u32,
-    /// The piece that is being read.
+    /// The rest of the current piece of data.
     piece: Bytes,
 }
 
-/// What is sent to the other side; a shutdown ends it, and so does dropping it. What was
-/// written is sent as soon as the transport takes it, without a flush.
+/// The data to the peer. Shutting it down or dropping it ends the direction. Written data is sent
+/// as soon as the transport accepts it, without a flush.
 #[derive(Debug)]
 pub struct WriteHalf {
     shared: Arc<Shared>,
@@ -53,22 +53,22 @@ impl Stream {
         }
     }
 
-    /// The stream's number.
+    /// The stream's ID.
     pub fn id(&self) -> u32 {
         self.reader.id
     }
 
-    /// What the other side said when it opened the stream; nothing for a stream of ours.
+    /// A header with which the peer opened the stream; `None` for a stream that this side opened.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)
     }
 
-    /// Both directions.
+    /// Splits the stream into its directions.
     pub fn split(self) -> (ReadHalf, WriteHalf) {
         (self.reader, self.writer)
     }
 
-    /// Ends both directions at once; what waits to be sent is dropped.
+    /// Ends both directions immediately and discards queued data.
     pub fn reset(self, status: u32) {
         self.writer.reset(status);
     }
@@ -116,7 +116,7 @@ impl Drop for ReadHalf {
 // === impl WriteHalf ===
 
 impl WriteHalf {
-    /// Ends both directions of the stream at once; what waits to be sent is dropped.
+    /// Ends both directions of the stream immediately and discards queued data.
     pub fn reset(self, status: u32) {
         self.shared.state.lock().reset(self.id, status);
     }

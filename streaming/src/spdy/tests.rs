@@ -1,4 +1,4 @@
-//! Both ends against each other, and one end against bytes made by hand.
+//! Tests of both ends against each other, and of one end against hand-made frames.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -19,7 +19,7 @@ use super::{
 };
 
 const IDLE: Duration = Duration::from_secs(3600);
-/// Long enough to say that something does not happen; time is paused.
+/// Long enough to conclude that nothing more happens. Time is paused.
 const LONG: Duration = Duration::from_secs(600);
 
 fn pair(buffer: usize) -> (Connection, (Connection, Incoming)) {
@@ -35,7 +35,7 @@ fn named(name: &str) -> Headers {
     Headers::default().with("name", name)
 }
 
-/// A peer made by hand, such as the Go library, which knows no windows.
+/// A peer that sends hand-made frames. Like the Go library, it has no flow control by default.
 struct Peer {
     io: DuplexStream,
     decoder: Decoder,
@@ -87,7 +87,7 @@ impl Peer {
         .await;
     }
 
-    /// The next frame; `None` at the end.
+    /// Reads the next frame; `None` at the end.
     async fn next(&mut self) -> Option<Frame> {
         loop {
             if let Some(frame) = self.decoder.decode(&mut self.buffer).unwrap() {
@@ -102,7 +102,7 @@ impl Peer {
         }
     }
 
-    /// How much data comes before nothing more does.
+    /// Returns the amount of data until no more arrives.
     async fn data_until_silence(&mut self) -> usize {
         let mut sum = 0;
         while let Ok(Some(frame)) = timeout(LONG, self.next()).await {

@@ -1,5 +1,5 @@
-//! The two tasks of a connection: one reads frames, one writes them. They make progress
-//! independently, so that two sides which both write never wait for each other.
+//! The two tasks of a connection, one that reads frames and one that writes them. They are
+//! independent, so that two ends that both write do not deadlock.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -15,15 +15,16 @@ use super::{
 };
 use crate::{PROBE_PAUSE, idle::Activity};
 
-/// What is read at once, at first and when much comes in.
+/// The read size, at the start and while much data arrives.
 const SMALL_READ: usize = 4 * 1024;
 const LARGE_READ: usize = 256 * 1024;
-/// Pieces below this are copied, lest one byte keeps a whole read's buffer alive.
+/// Data below this size is copied, so that a single byte does not keep a whole read buffer
+/// allocated.
 const COPY_BELOW: usize = 8 * 1024;
-/// What the other side gets to close its end after ours, or to take our last bytes.
+/// The time that the peer has to close its side, or to receive the last data.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Why a connection ended.
+/// The reason why a connection ended.
 #[derive(Debug, thiserror::Error)]
 enum End {
     #[error("closed by the other side")]
@@ -38,7 +39,7 @@ enum End {
     Violation(#[from] Violation),
 }
 
-/// Runs a connection to its end. Ends at once when `gone` is cancelled, and cancels it.
+/// Runs a connection until it ends or `gone` is cancelled; cancels `gone` at the end.
 pub(super) async fn run<T>(io: T, shared: Arc<Shared>, idle: Duration, gone: CancellationToken)
 where
     T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -50,7 +51,7 @@ where
     tokio::pin!(reading, writing);
     tokio::select! {
         end = &mut reading => match end {
-            // What was sent before the other side closed may still be wanted by it.
+            // The peer may still read: send what is queued.
             End::Closed => {
                 shared.state.lock().close();
                 gone.cancel();
@@ -58,8 +59,8 @@ where
             }
             end => tracing::debug!(%end, "a SPDY connection ended"),
         },
-        // What the other side still sends is read, or its system may drop what it did
-        // not read yet of ours.
+        // Keep reading: if the socket is closed with unread data, the peer's kernel may discard
+        // data of ours that the peer has not read yet.
         () = &mut writing => {
             drop(tokio::time::timeout(CLOSE_PATIENCE, reading).await);
         }
@@ -89,7 +90,7 @@ async fn read_frames(
     loop {
         may_receive(shared).await;
         if buffer.is_empty() {
-            // A connection that waits for long holds no large buffer meanwhile.
+            // The old buffer may be larger than `size`: do not keep it while waiting.
             buffer = BytesMut::new();
         }
         buffer.reserve(size);
@@ -113,8 +114,8 @@ async fn read_frames(
     }
 }
 
-/// Waits until there is room for more. Nobody reads meanwhile, so nobody would see the
-/// other side leave; what is sent to it now and then fails when it has.
+/// Waits until more data may be received. Nothing is read from the connection in the meantime, so a
+/// ping is sent every [`PROBE_PAUSE`]: sending fails if the peer is gone.
 async fn may_receive(shared: &Shared) {
     let room = std::future::poll_fn(|cx| shared.state.lock().poll_may_receive(cx));
     tokio::pin!(room);
@@ -123,7 +124,8 @@ async fn may_receive(shared: &Shared) {
     }
 }
 
-/// Every block has to pass through the inflater, wanted or not.
+/// Decompresses the header block of a frame. No block may be skipped, since later blocks depend on
+/// it.
 fn inflate(frame: Frame, inflater: &mut Inflater) -> Result<Received, HeaderError> {
     Ok(match frame {
         Frame::SynStream {
@@ -210,10 +212,10 @@ fn encode(outgoing: Outgoing, deflater: &mut Deflater) -> Frame {
     }
 }
 
-/// Bytes to write, without copying data where the transport takes several pieces.
+/// The bytes to write. Data is not copied if the transport supports vectored writes.
 #[derive(Debug, Default)]
 struct Chunks {
-    /// What is not a chunk yet.
+    /// Bytes that are not in a chunk yet.
     head: BytesMut,
     chunks: std::collections::VecDeque<Bytes>,
 }

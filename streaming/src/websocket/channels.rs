@@ -1,8 +1,8 @@
-//! Numbered channels in one WebSocket: a message is a channel's number and data. With
-//! `base64.` subprotocols the number is a digit and the data is base64, as text.
+//! Numbered channels in one WebSocket. A message consists of a channel number and data. In
+//! `base64.` subprotocols, messages are text: the number is a digit and the data is base64.
 //!
-//! All channels share one connection, so a reader that does not read stops them all,
-//! as TCP would; upstream is the same.
+//! All channels share one connection, so a channel whose data is not read stalls all channels, by
+//! the back-pressure of TCP. Upstream behaves the same.
 
 use std::{
     io,
@@ -34,42 +34,43 @@ use tokio_util::{
 
 use crate::{PROBE_PAUSE, Reader, Writer, idle::Activity};
 
-/// Marks the message that ends a channel.
+/// The first byte of the message that closes a channel.
 const CLOSE_SIGNAL: u8 = 255;
-/// Messages that wait to be sent.
+/// The maximum number of queued outgoing messages.
 const QUEUE: usize = 8;
-/// Data in one message at most.
+/// The maximum size of data in a message.
 const PIECE: usize = 32 * 1024;
-/// What the other side gets to answer a close.
+/// The time that the peer has to answer a close.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How channels are put into messages.
+/// The encoding of channels in messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Codec {
     pub(crate) base64: bool,
-    /// Whether a channel can be closed by itself.
+    /// Whether single channels can be closed.
     pub(crate) close_signal: bool,
 }
 
-/// One WebSocket's channels.
+/// The channels of a WebSocket.
 pub(crate) struct Channels {
-    /// By number; `None` for a channel that was not asked for or was taken.
+    /// The readers by channel number; `None` for a channel that was not requested or is already
+    /// taken.
     inputs: Vec<Option<Reader>>,
     outgoing: mpsc::Sender<Message>,
     codec: Codec,
     driver: JoinHandle<()>,
 }
 
-/// The sending side of a channel.
+/// The writer of a channel.
 struct ChannelWriter {
     number: u8,
     codec: Codec,
     outgoing: PollSender<Message>,
-    /// Whether a shutdown is told to the other side and was not yet.
+    /// Whether shutdown has to send a close signal; false once it is sent.
     tells_end: bool,
 }
 
-/// What a message says.
+/// The meaning of a message.
 #[derive(Debug, PartialEq, Eq)]
 enum Said {
     Nothing,
@@ -77,7 +78,7 @@ enum Said {
     Close(u8),
 }
 
-/// Why a message cannot be understood.
+/// The reason why a message is invalid.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 enum Malformed {
     #[error("a close signal is followed by {0} bytes instead of one channel")]
@@ -89,9 +90,9 @@ enum Malformed {
 // === impl Channels ===
 
 impl Channels {
-    /// Serves channels over `socket`: data is taken for channels that are true in
-    /// `inputs`, and dropped for all others. `gone` is cancelled when the other side has
-    /// left or was silent for `idle`; cancelling it cuts the connection off.
+    /// Serves channels over `socket`. Data is received for the channels that are true in `inputs`,
+    /// and discarded for all others. `gone` is cancelled when the peer has disconnected or no data
+    /// was transferred for `idle`; cancelling it closes the connection.
     pub(crate) fn open<T>(
         socket: WebSocketStream<T>,
         codec: Codec,
@@ -117,18 +118,18 @@ impl Channels {
         }
     }
 
-    /// What comes in on a channel; the first call for each gets it.
+    /// Takes the reader of a channel; `None` after the first call.
     pub(crate) fn reader(&mut self, number: u8) -> Option<Reader> {
         self.inputs.get_mut(usize::from(number))?.take()
     }
 
-    /// Sends on a channel. Only a client tells the other side of a channel's end: a server
-    /// closes the connection.
+    /// Returns a writer of a channel. Shutting it down sends nothing: a server closes the whole
+    /// connection instead of single channels.
     pub(crate) fn writer(&self, number: u8) -> Writer {
         self.channel(number, false)
     }
 
-    /// The same, telling its end where the protocol can.
+    /// As [`Self::writer`], but shutting it down closes the channel if the protocol supports it.
     pub(crate) fn client_writer(&self, number: u8) -> Writer {
         self.channel(number, self.codec.close_signal)
     }
@@ -142,13 +143,14 @@ impl Channels {
         })
     }
 
-    /// Sends a message without data, before anything else.
+    /// Sends an empty message on a channel. Must be called before anything else is sent.
     pub(crate) fn announce(&self, number: u8) {
-        // There is room at the start; when nobody is there, `gone` says so.
+        // The queue is empty at the start. An error means that the connection has ended, and `gone`
+        // is cancelled then.
         let _ = self.outgoing.try_send(self.codec.data(number, &[]));
     }
 
-    /// Closes the connection when all writers are gone and everything they wrote is sent.
+    /// Closes the connection once all writers are dropped and everything they wrote is sent.
     pub(crate) async fn finish(self) {
         let Self {
             inputs,
@@ -167,7 +169,7 @@ impl Channels {
     }
 }
 
-/// One message at most waits for its reader.
+/// Creates the queue of a channel's input, for at most one message.
 fn input() -> (mpsc::Sender<Bytes>, Reader) {
     let (sender, receiver) = mpsc::channel(1);
     let stream = ReceiverStream::new(receiver).map(Ok::<_, io::Error>);
@@ -194,8 +196,8 @@ async fn drive<T>(
         () = &mut reading => {}
         () = activity.idle(idle) => tracing::debug!("a WebSocket was silent for too long"),
         () = gone.cancelled() => {}
-        // What the other side still sends is read, or its system may drop what it did
-        // not read yet of ours.
+        // Keep reading: if the socket is closed with unread data, the peer's kernel may discard
+        // data of ours that the peer has not read yet.
         () = &mut writing => drop(tokio::time::timeout(CLOSE_PATIENCE, reading).await),
     }
     gone.cancel();
@@ -247,9 +249,9 @@ async fn read(
     }
 }
 
-/// Waits until there is room; false when nobody reads any more. Nothing else is read
-/// meanwhile, so nobody would see the other side leave; a ping now and then fails when
-/// it has.
+/// Passes data to a channel's reader once there is room; returns false if the reader was dropped.
+/// Nothing is read from the connection in the meantime, so a ping is sent every [`PROBE_PAUSE`]:
+/// sending fails if the peer is gone.
 async fn pass_on(
     reader: &mpsc::Sender<Bytes>,
     data: Bytes,
@@ -262,7 +264,7 @@ async fn pass_on(
             return sent.is_ok();
         }
         if let Some(outgoing) = probes.upgrade() {
-            // Where the queue is full, other messages find out.
+            // If the queue is full, sending its messages detects a lost peer.
             let _ = outgoing.try_send(Message::Ping(Bytes::new()));
         }
     }
@@ -336,7 +338,7 @@ impl AsyncWrite for ChannelWriter {
         Poll::Ready(Ok(length))
     }
 
-    /// Messages are sent as they are written, in their order.
+    /// Queued messages are sent in order, without a flush.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }

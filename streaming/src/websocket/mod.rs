@@ -1,4 +1,4 @@
-//! What Kubernetes puts into WebSockets: numbered channels, or one byte stream.
+//! Kubernetes' uses of WebSockets: numbered channels, or a single byte stream.
 
 mod channels;
 mod tunnel;
@@ -8,12 +8,12 @@ use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 pub(crate) use channels::{Channels, Codec};
 pub(crate) use tunnel::Tunnel;
 
-/// The longest message that is taken, as gRPC's in CRI. Clients' pieces are of 32 KiB,
-/// but some send a whole file as one message.
+/// The maximum size of a message, the same as for CRI's gRPC messages. Clients usually send 32 KiB
+/// per message, but some send a whole file as one.
 const LONGEST_MESSAGE: usize = 16 * 1024 * 1024;
 const READ_BUFFER: usize = 32 * 1024;
 
-/// The limits of each WebSocket.
+/// The limits of every WebSocket.
 pub(crate) fn config() -> WebSocketConfig {
     WebSocketConfig::default()
         .read_buffer_size(READ_BUFFER)

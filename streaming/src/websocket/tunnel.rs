@@ -1,4 +1,4 @@
-//! One byte stream inside a WebSocket's binary messages.
+//! A byte stream in the binary messages of a WebSocket.
 
 use std::{
     io,
@@ -14,14 +14,14 @@ use tokio_tungstenite::{
     tungstenite::{Error, Message},
 };
 
-/// Data in one message at most.
+/// The maximum size of data in a message.
 const PIECE: usize = 64 * 1024;
 
-/// A WebSocket as a byte stream; where messages begin and end means nothing.
+/// A byte stream over a WebSocket. Message boundaries are not significant.
 #[derive(Debug)]
 pub(crate) struct Tunnel<T> {
     socket: WebSocketStream<T>,
-    /// What came and was not read yet.
+    /// Received data that was not read yet.
     rest: Bytes,
 }
 

@@ -1,4 +1,4 @@
-//! A runtime in memory, and clients that speak by hand what ours does not.
+//! An in-memory runtime, and raw clients for requests that this crate's client does not send.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
@@ -21,12 +21,12 @@ use tokio::{
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// Runs what its commands' names say.
+/// A runtime that interprets the names of its commands.
 #[derive(Debug, Default)]
 pub struct Scripted {
-    /// Methods that run now.
+    /// The number of running methods.
     pub running: AtomicUsize,
-    /// Methods that ended because the client was gone.
+    /// The number of methods that ended because the client was gone.
     pub abandoned: AtomicUsize,
 }
 
@@ -108,7 +108,7 @@ impl Runtime for Scripted {
             .map(drop)
     }
 
-    /// Echoes on port 7, says "hello" and ends on port 13, and nobody listens elsewhere.
+    /// Echoes on port 7; sends "hello" and ends on port 13; other ports refuse connections.
     async fn port_forward(
         &self,
         _: &str,
@@ -132,7 +132,7 @@ impl Runtime for Scripted {
     }
 }
 
-/// A server on a port of its own, until it is dropped.
+/// A server on a port of its own. Dropping it stops the server.
 pub struct Served {
     pub runtime: Arc<Scripted>,
     pub server: Arc<Server<Scripted>>,
@@ -172,7 +172,7 @@ impl Served {
         self.server.exec(exec).unwrap()
     }
 
-    /// Waits until no session and no method of the runtime is left.
+    /// Waits until all sessions and runtime methods have ended.
     pub async fn settled(&self) {
         let left = async {
             while self.server.sessions() > 0 || self.runtime.running.load(Ordering::SeqCst) > 0 {
@@ -186,7 +186,7 @@ impl Served {
     }
 }
 
-/// All of a command's streams, without a terminal.
+/// All streams of a command, without a terminal.
 pub const ALL: Wants = Wants {
     stdin: true,
     stdout: true,
@@ -202,7 +202,7 @@ pub const TTY: Wants = Wants {
     tty: true,
 };
 
-/// Bytes in which no two pages are the same.
+/// Returns bytes in which no two pages are equal.
 pub fn pattern(size: usize) -> Vec<u8> {
     let mut state = 1_u32;
     let next = || {
@@ -222,7 +222,7 @@ pub fn path(url: &str) -> &str {
     &rest[address(url).len()..]
 }
 
-/// Sends a request by hand; returns the status line with the headers, and the connection.
+/// Sends a request; returns the status line with the headers, and the connection.
 pub async fn request(url: &str, method: &str, headers: &[&str]) -> (String, BufReader<TcpStream>) {
     let socket = TcpStream::connect(address(url)).await.unwrap();
     let mut socket = BufReader::new(socket);
@@ -242,7 +242,7 @@ pub async fn request(url: &str, method: &str, headers: &[&str]) -> (String, BufR
     (answer, socket)
 }
 
-/// What the server answers to a request that it does not upgrade: the head and the body.
+/// Sends a request that the server does not upgrade; returns the head and body of the answer.
 pub async fn refusal(url: &str, method: &str, headers: &[&str]) -> (String, String) {
     let (head, mut socket) = request(url, method, headers).await;
     let mut body = String::new();
@@ -250,7 +250,7 @@ pub async fn refusal(url: &str, method: &str, headers: &[&str]) -> (String, Stri
     (head, body)
 }
 
-/// Upgrades to SPDY with the given protocol versions, in a header each.
+/// Upgrades to SPDY with the given subprotocols, each in its own header.
 pub async fn upgrade_spdy(url: &str, protocols: &[&str]) -> (String, BufReader<TcpStream>) {
     let mut headers = vec![
         "Connection: Upgrade".to_owned(),

@@ -3,17 +3,17 @@ use tonic::codegen::http::uri;
 
 use super::*;
 
-/// The characters with the shortest codes, by length and in the order of their codes.
+/// The characters with the shortest codes, by length and in the order of the codes.
 const SHORT: [(usize, &str); 4] = [
     (5, "012aceiost"),
     (6, " %-./3456789=A_bdfghlmnpru"),
     (7, ":BCDEFGHIJKLMNOPQRSTUVWYjkqvwxyz"),
     (8, "&*,;XZ"),
 ];
-/// An authority of those of them that a client may send.
+/// Authorities of these characters that clients may send.
 const PATH: &str = "[a-zA-Z0-9 %./:=_&*,;-]{1,80}";
 
-/// The codes of [`SHORT`], as digits.
+/// The codes of [`SHORT`], as binary digits.
 fn codes() -> impl Iterator<Item = (char, std::string::String)> {
     let mut next = 0;
     SHORT.iter().flat_map(move |(length, characters)| {
@@ -74,12 +74,12 @@ fn string(text: &str, coded: bool) -> Vec<u8> {
     [number(flag, 7, text.len()), text].concat()
 }
 
-/// A client's way to write a field.
+/// The encoding of a field, as chosen by a client.
 #[derive(Clone, Copy, Debug)]
 struct Form {
-    /// 0x40: kept in the table; 0x10, 0: not.
+    /// 0x40: added to the dynamic table; 0x10 and 0: not added.
     kind: u8,
-    /// The static index of the name, if it is not spelled out.
+    /// The static index of the name; `None` for a literal name.
     index: Option<usize>,
     coded: bool,
 }
@@ -99,7 +99,7 @@ fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
     [&[a, b, c, kind, flags, 0, 0, 0, 1], payload].concat()
 }
 
-/// A connection with one request of these fields, cut into two frames; the first has `prefix` and
+/// A connection with one request of these fields, split into two frames; the first has `prefix` and
 /// `padding`.
 fn connection(block: &[u8], flags: u8, prefix: &[u8], padding: usize, cut: usize) -> Vec<u8> {
     let (first, rest) = block.split_at(cut);
@@ -128,7 +128,7 @@ fn passed(bytes: &[u8], cuts: &[usize]) -> Vec<u8> {
     bytes
 }
 
-/// The authority as it reaches h2.
+/// The authority that h2 receives.
 fn seen(authority: &str, form: Form) -> std::string::String {
     let bytes = field(":authority", authority, form);
     let before = connection(&bytes, 0, &[], 0, 0);
@@ -145,7 +145,7 @@ fn seen(authority: &str, form: Form) -> std::string::String {
         std::string::String::from_utf8(value[skip..].to_vec()).unwrap()
     };
     assert_eq!(text.len(), authority.len());
-    // All but the authority's text is as it was.
+    // Everything except the authority's value is unchanged.
     assert_eq!(after[..end - length], before[..end - length]);
     assert_eq!(after[end..], before[end..]);
     text
@@ -168,7 +168,7 @@ fn a_path_in_the_place_of_an_authority_becomes_a_name() {
         ("/run/cri.sock", "-run-cri.sock", "3run3cri.sock"),
         ("unix:///run/a:b", "unix:---run-a-b", "unix:333run3aBb"),
         ("a%20b c", "a-20b-c", "a.20b-c"),
-        // A valid authority stays as it is.
+        // A valid authority is unchanged.
         ("localhost", "localhost", "localhost"),
         (
             "runtime.local:1234",
@@ -213,7 +213,7 @@ fn the_connection_behind_a_malformed_frame_is_left_alone() {
             coded: false,
         },
     );
-    // Headers that are shorter than their padding length, padding and priority.
+    // Headers that are too short for their padding length, padding and priority.
     for (flags, payload) in [
         (PADDED, &[][..]),
         (PADDED, &[5, 0, 0]),
@@ -225,7 +225,7 @@ fn the_connection_behind_a_malformed_frame_is_left_alone() {
         bytes.extend(frame(HEADERS, 4, &path));
         assert_eq!(passed(&bytes, &[]), bytes, "{flags} {payload:?}");
     }
-    // Numbers that are too long, and a name that is empty.
+    // Numbers that are too long, and an empty name.
     for block in [
         &[0x7f, 0x80, 0x80, 0x80, 0x80, 0x80, 0x00][..],
         &[0x7f, 0xff, 0xff, 0xff, 0xff, 0x7f],
@@ -301,7 +301,7 @@ proptest! {
         let sent = connection(&block, flags, &prefix, padding, split);
         let got = passed(&sent, &cut(&cuts, sent.len()));
 
-        // Take the headers out of their frames again.
+        // Extract the headers from their frames.
         let start = PREFACE + 15 + HEAD + prefix.len();
         let headers = |bytes: &[u8]| {
             let second = start + split + padding + HEAD;
@@ -320,7 +320,7 @@ proptest! {
             std::string::String::from_utf8(value.to_vec()).unwrap()
         };
         prop_assert_eq!(value.len(), path.len());
-        // More than one colon in a row of characters that a host may have stays refused.
+        // h2 still refuses several colons in a part that is valid in a host name.
         let host = path.split(['/', '%', ' ']).next().unwrap_or_default();
         if host.matches(':').count() < 2 {
             prop_assert!(value.parse::<uri::Authority>().is_ok(), "{}", value);

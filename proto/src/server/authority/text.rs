@@ -1,33 +1,34 @@
-//! The text of an authority, plain or in HPACK's Huffman code.
+//! The value of an authority, as plain text or in HPACK's Huffman code.
 
-/// How many codes there are of each length (RFC 7541, Appendix B). The codes of a length are
-/// consecutive numbers, so that they need no table.
+/// The number of Huffman codes by length (RFC 7541, Appendix B). Codes of the same length are
+/// consecutive numbers, so no table of codes is needed.
 const CODES: [u32; 31] = [
     0, 0, 0, 0, 0, 10, 26, 32, 6, 0, 5, 3, 2, 6, 2, 3, 0, 0, 0, 3, 8, 13, 26, 29, 12, 4, 15, 19,
     29, 0, 4,
 ];
-/// The bits that the codes of `' '` and `'%'` begin with, and no others. With the last bit set,
-/// they are `'-'` and `'.'`.
+/// The prefix that the codes of `' '` and `'%'` share with no other code. With its last bit set,
+/// they become those of `'-'` and `'.'`.
 const SPACE_OR_PERCENT: (usize, u32) = (5, 0b01010);
-/// The code of `'/'`; with the last bit set, it is `'3'`.
+/// The code of `'/'`. With the last bit set, it becomes that of `'3'`.
 const SLASH: (usize, u32) = (6, 0b011000);
-/// The code of `':'`; with the last bit set, it is `'B'`.
+/// The code of `':'`. With the last bit set, it becomes that of `'B'`.
 const COLON: (usize, u32) = (7, 0b1011100);
 
-/// An authority, as far as it has passed. It is left alone up to the first character that is in no
-/// host's name; from there on it is a path, and loses what has a meaning in an authority.
+/// The state of an authority's processing. The authority is unchanged up to the first character
+/// that is invalid in a host name. The rest is taken for a path, in which the characters with a
+/// meaning in an authority are replaced.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Text {
     path: bool,
     huffman: Option<Code>,
 }
 
-/// A code, as far as its bits have passed.
+/// The state of a code's decoding.
 #[derive(Clone, Copy, Debug, Default)]
 struct Code {
     bits: u32,
     length: usize,
-    /// The first code of this length.
+    /// The first code of the current length.
     first: u32,
 }
 
@@ -46,7 +47,7 @@ impl Text {
         }
     }
 
-    /// Replaces those of the text's next bytes that h2 does not take.
+    /// Replaces the characters in the next bytes that h2 refuses.
     pub(super) fn pass(&mut self, bytes: &mut [u8]) {
         match self.huffman {
             None => bytes.iter_mut().for_each(|byte| self.character(byte)),
@@ -82,7 +83,7 @@ impl Text {
         }
     }
 
-    /// Whether the last bit of a code has to be set.
+    /// Checks whether the last bit of a code must be set.
     fn is_to_change(&mut self, code: &Code) -> bool {
         let code = (code.length, code.bits);
         self.path |= code == SPACE_OR_PERCENT || code == SLASH;

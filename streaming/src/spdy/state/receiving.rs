@@ -1,4 +1,4 @@
-//! What the other side says.
+//! The handling of received frames.
 
 use std::task::{Context, Poll};
 
@@ -15,7 +15,7 @@ use crate::spdy::{
 };
 
 impl State {
-    /// Takes a frame of the other side.
+    /// Handles a frame from the peer.
     pub(in crate::spdy) fn receive(&mut self, received: Received) -> Result<(), Violation> {
         match received {
             Received::Syn {
@@ -79,7 +79,7 @@ impl State {
             }
             Frame::RstStream { id, status } => self.was_reset(id, status),
             Frame::Ping(id) => {
-                // Odd numbers are a client's.
+                // Odd IDs are the client's.
                 if (id % 2 == 1) == self.server {
                     self.send(Outgoing::Frame(Frame::Ping(id)));
                 } else if self.window_counts == Counts::Asked(id) {
@@ -127,7 +127,7 @@ impl State {
         Ok(())
     }
 
-    /// From here on windows count, in both directions.
+    /// Enables flow control in both directions, because the peer has shown it.
     pub(super) fn shows_windows(&mut self) {
         if self.windows {
             return;
@@ -181,7 +181,7 @@ impl State {
         }
     }
 
-    /// Whether `id` is the id of a stream that has ended.
+    /// Checks whether `id` is the ID of a stream that has ended.
     pub(super) fn is_past(&self, id: u32) -> bool {
         if (id % 2 == 1) == self.server {
             id <= self.last_theirs
@@ -190,7 +190,7 @@ impl State {
         }
     }
 
-    /// Bytes were read, or dropped: the other side may send as many again.
+    /// Returns window to the peer for bytes that were read or discarded.
     pub(super) fn give_back(&mut self, id: u32, length: usize) {
         if !self.windows {
             return;
@@ -210,10 +210,11 @@ impl State {
         }
     }
 
-    /// Ready when more may be read from the transport.
+    /// Ready when more data may be read from the transport.
     pub(in crate::spdy) fn poll_may_receive(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let too_much = |it: &StreamState| it.received_cost > STREAM_SHARE;
-        // The sum is looked at first: below one stream's share no stream can be over its.
+        // The total is checked first: if it is below the share of one stream, no stream exceeds its
+        // share.
         let full = self.control.len() > CONTROL_QUEUE
             || self.received_cost > CONNECTION_WINDOW as usize
             || (self.received_cost > STREAM_SHARE && self.streams.values().any(too_much));

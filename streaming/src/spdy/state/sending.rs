@@ -1,4 +1,4 @@
-//! What is said to the other side.
+//! The sending of frames.
 
 use std::task::{Context, Poll};
 
@@ -10,7 +10,7 @@ use super::{
 use crate::spdy::frame::Frame;
 
 impl State {
-    /// Takes what is to be sent next: `None` when everything is sent and the connection
+    /// Returns the next items to send in `batch`; `None` when everything is sent and the connection
     /// is closing.
     pub(in crate::spdy) fn poll_batch(
         &mut self,
@@ -39,7 +39,7 @@ impl State {
         Poll::Pending
     }
 
-    /// Data of a batch is with the transport.
+    /// Uncounts queued data that the transport has accepted.
     pub(in crate::spdy) fn sent(&mut self, batch: impl Iterator<Item = (u32, usize)>) {
         let was_full = self.data_queued >= CONNECTION_QUEUE;
         for (id, length) in batch {
@@ -60,8 +60,8 @@ impl State {
         }
     }
 
-    /// What waits to be sent on a stream that is reset is dropped. What the stream itself
-    /// has waiting is not counted any more: nothing is queued on it again.
+    /// Discards the queued data of a stream that is reset. The stream's own count is not updated,
+    /// since nothing is queued on it again.
     pub(super) fn drop_queue(&mut self, id: u32) {
         let mut dropped = 0;
         self.data.retain(|frame| match frame {
@@ -78,8 +78,8 @@ impl State {
         self.wake_writers();
     }
 
-    /// Reserves room on a stream for as many of `wanted` bytes as may be queued now; an
-    /// error when none ever may. [`State::write`] must follow.
+    /// Reserves queue space on a stream for up to `wanted` bytes; fails if the stream is closed for
+    /// sending. [`State::write`] must follow.
     pub(in crate::spdy) fn poll_reserve(
         &mut self,
         id: u32,
@@ -113,14 +113,14 @@ impl State {
         let length = wanted.min(window).min(room).min(PIECE);
         stream.queued += length;
         self.data_queued += length;
-        // Kept from the beginning, for when the other side turns out to count it.
+        // The windows are counted from the start, since the peer may show flow control later.
         let counted = i64::try_from(length).unwrap_or(i64::MAX);
         stream.window -= counted;
         self.window -= counted;
         Poll::Ready(Ok(length))
     }
 
-    /// Queues data that room was reserved for.
+    /// Queues data for which space was reserved.
     pub(in crate::spdy) fn write(&mut self, id: u32, data: Bytes) {
         match self.streams.get_mut(&id) {
             Some(stream) if stream.reset.is_none() && !self.closed => {
@@ -135,7 +135,7 @@ impl State {
         }
     }
 
-    /// Ends what is sent on a stream.
+    /// Ends the sending direction of a stream.
     pub(in crate::spdy) fn finish(&mut self, id: u32) {
         let Some(stream) = self.streams.get_mut(&id) else {
             return;

@@ -1,4 +1,4 @@
-//! Streams from their beginning to their end.
+//! The life cycle of streams.
 
 use std::task::{Context, Poll};
 
@@ -12,7 +12,7 @@ use crate::spdy::{
 };
 
 impl State {
-    /// Opens a stream; the receiver resolves when the other side accepts it.
+    /// Opens a stream; the receiver resolves when the peer accepts it.
     pub(in crate::spdy) fn open(
         &mut self,
         headers: Headers,
@@ -44,7 +44,7 @@ impl State {
         Poll::Pending
     }
 
-    /// Refuses what the other side offers from now on, and what it has offered.
+    /// Refuses all new streams of the peer, including those not accepted yet.
     pub(in crate::spdy) fn refuse_new(&mut self) {
         self.refusing = true;
         for offer in std::mem::take(&mut self.offers) {
@@ -62,7 +62,7 @@ impl State {
         self.send(Outgoing::Reply(id));
     }
 
-    /// The next data of a stream; `None` at its end.
+    /// Returns the next data of a stream; `None` at its end.
     pub(in crate::spdy) fn poll_read(
         &mut self,
         id: u32,
@@ -92,7 +92,7 @@ impl State {
         Poll::Pending
     }
 
-    /// Ends a stream in both directions; what waits to be sent on it is dropped.
+    /// Ends a stream in both directions and discards its queued data.
     pub(in crate::spdy) fn reset(&mut self, id: u32, status: u32) {
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
@@ -128,8 +128,8 @@ impl State {
         }
     }
 
-    /// Forgets a stream whose halves are gone. One that the other side has not ended is
-    /// reset behind the last data: nobody will read what still comes.
+    /// Removes a stream when both of its halves are dropped. If the peer has not ended it, it is
+    /// reset after the last data, since further data would not be read.
     pub(super) fn forget_if_over(&mut self, id: u32) {
         let Some(stream) = self.streams.get(&id) else {
             return;

@@ -1,4 +1,5 @@
-//! One end without a transport: frames are given to it, and what it would send is taken.
+//! Tests of one end without a transport: frames are passed to it, and the frames that it would send
+//! are taken.
 
 mod receiving;
 mod sending;
@@ -22,7 +23,7 @@ use crate::spdy::{
 
 const KIB: usize = 1024;
 const MIB: usize = 1024 * KIB;
-/// What a piece costs beside its bytes.
+/// The overhead of a piece of data.
 const OVERHEAD: usize = 64;
 
 struct End(State);
@@ -32,7 +33,7 @@ impl End {
         Self(State::new(true))
     }
 
-    /// A client that has sent its settings.
+    /// Creates a client that has sent its settings.
     fn client() -> Self {
         let mut client = Self(State::new(false));
         client.says();
@@ -48,7 +49,7 @@ impl End {
         self.try_receive(frame).unwrap();
     }
 
-    /// The other side opens streams, which are accepted.
+    /// Opens streams as the peer, and accepts them.
     #[track_caller]
     fn accept(&mut self, ids: impl IntoIterator<Item = u32>) {
         for id in ids {
@@ -73,7 +74,7 @@ impl End {
         self.receive(end(id));
     }
 
-    /// The next piece that came in for a stream.
+    /// Reads the next piece of data from a stream.
     fn read(&mut self, id: u32) -> Poll<Result<Option<Bytes>, u32>> {
         self.0.poll_read(id, &mut idle())
     }
@@ -82,7 +83,7 @@ impl End {
         self.0.poll_may_receive(&mut idle()).is_ready()
     }
 
-    /// Queues data; whether there was room for all of it.
+    /// Queues data; returns whether there was space for all of it.
     fn queue(&mut self, id: u32, length: usize) -> bool {
         self.queue_or_wake(id, length, Waker::noop())
     }
@@ -103,14 +104,14 @@ impl End {
         self.0.drop_writer(id);
     }
 
-    /// What goes to the transport at once; `None` when nothing ever will again.
+    /// Takes the next batch for the transport; `None` when the connection has ended.
     fn batch(&mut self) -> Poll<Option<Vec<Frame>>> {
         let mut batch = Vec::new();
         let polled = self.0.poll_batch(&mut idle(), &mut batch);
         polled.map(|more| more.map(|()| batch.into_iter().map(frame).collect()))
     }
 
-    /// The transport took this.
+    /// Marks frames as accepted by the transport.
     fn carried(&mut self, frames: &[Frame]) {
         self.0.sent(frames.iter().filter_map(|frame| match frame {
             Frame::Data { id, data, .. } => Some((*id, data.len())),
@@ -118,7 +119,7 @@ impl End {
         }));
     }
 
-    /// All that waits to be sent, which the transport takes.
+    /// Takes all queued frames, as accepted by the transport.
     #[track_caller]
     fn says(&mut self) -> Vec<Frame> {
         let mut said = Vec::new();
@@ -133,12 +134,12 @@ impl End {
     }
 }
 
-/// A context of somebody whom nobody has to wake.
+/// A context that needs no waking.
 fn idle() -> Context<'static> {
     Context::from_waker(Waker::noop())
 }
 
-/// A frame without its headers, which are of no interest here.
+/// Converts an item to a frame without its headers, which are not compared here.
 fn frame(outgoing: Outgoing) -> Frame {
     let (fin, block) = (false, Bytes::new());
     match outgoing {
@@ -155,7 +156,7 @@ fn frame(outgoing: Outgoing) -> Frame {
     }
 }
 
-/// The end of what one side sends on a stream.
+/// The frame that ends the sending direction of a stream.
 fn end(id: u32) -> Frame {
     let (fin, data) = (true, Bytes::new());
     Frame::Data { id, fin, data }
@@ -178,7 +179,7 @@ fn good_bye(last: u32) -> Frame {
     Frame::GoAway { last, status: 0 }
 }
 
-/// The streams of the data in `frames`, in order.
+/// The stream IDs of the data in `frames`, in order.
 fn pieces(frames: &[Frame]) -> Vec<u32> {
     let piece = |frame: &Frame| match frame {
         Frame::Data { id, .. } => Some(*id),
@@ -187,7 +188,7 @@ fn pieces(frames: &[Frame]) -> Vec<u32> {
     frames.iter().filter_map(piece).collect()
 }
 
-/// Somebody who waits, and counts how often that was over.
+/// A waker that counts how often it was woken.
 #[derive(Default)]
 struct Waiting(AtomicUsize);
 

@@ -1,4 +1,4 @@
-//! Windows, and what stops a peer that knows none or does not keep to ours.
+//! Flow control, and the limits on peers that do not implement it or ignore our windows.
 
 use super::*;
 
@@ -28,11 +28,11 @@ async fn a_peer_without_windows_is_stopped_when_nobody_reads() {
     let mut sent = 0;
     while timeout(LONG, peer.data(1, 10_000)).await.is_ok() {
         sent += 10_000;
-        // What all streams together may have is more than twice as much.
+        // The limit of all streams together is more than twice this.
         assert!(sent < 3 * STREAM_WINDOW as usize, "it takes any amount");
     }
     assert!(sent > STREAM_WINDOW as usize);
-    // Reading on lets the peer go on, without a byte lost.
+    // Once the data is read, the peer can continue; no byte is lost.
     let mut data = vec![0; sent];
     reader.read_exact(&mut data).await.unwrap();
     assert!(data.iter().all(|byte| *byte == 7));
@@ -48,7 +48,7 @@ async fn a_peer_with_many_streams_is_stopped_by_what_all_have() {
         let id = 2 * number + 1;
         peer.open(id).await;
         unread.push(next(&mut incoming).await.accept());
-        // Less than one stream may have.
+        // Less than the limit of one stream.
         if timeout(LONG, peer.data(id, 500_000)).await.is_err() {
             break;
         }
@@ -96,7 +96,7 @@ async fn a_window_of_more_than_two_gibibytes_ends_what_it_is_of() {
     let settings = |window| Frame::Settings {
         initial_window: Some(window),
     };
-    // Of the connection: what went too far is the last frame.
+    // The connection's window: the last frame exceeds it.
     for frames in [
         [update(0, MOST - FIRST), update(0, 1)],
         [update(1, MOST - FIRST), settings(FIRST + 1)],
@@ -113,7 +113,7 @@ async fn a_window_of_more_than_two_gibibytes_ends_what_it_is_of() {
         timeout(LONG, server.closed()).await.unwrap();
     }
 
-    // Of a stream, which costs that stream alone.
+    // A stream's window: exceeding it ends only that stream.
     let (near, far) = duplex(4000);
     let (_server, mut incoming) = Connection::server(far, IDLE, CancellationToken::new());
     let mut peer = Peer::new(near);
@@ -198,7 +198,7 @@ async fn a_peer_with_windows_has_them_obeyed_and_learns_ours() {
     })
     .await;
     assert_eq!(peer.data_until_silence().await, 2000);
-    // The stream's window is larger now than what is left of the connection's 64 KiB.
+    // The stream's window is now larger than the rest of the connection's 64 KiB.
     peer.send(Frame::WindowUpdate {
         id: 1,
         delta: 1_000_000,
@@ -213,7 +213,7 @@ async fn a_peer_with_windows_has_them_obeyed_and_learns_ours() {
     assert_eq!(peer.data_until_silence().await, 200_000 - 64 * 1024);
     writing.await.unwrap();
 
-    // What is read is given back, what is not read is not.
+    // Only data that was read is returned as window.
     let half = STREAM_WINDOW / 2;
     for _ in 0..4 {
         peer.data(1, STREAM_WINDOW as usize / 8).await;

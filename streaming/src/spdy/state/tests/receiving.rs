@@ -1,4 +1,4 @@
-//! Received frames, and the window that is given back for them.
+//! Received frames, and the window updates for them.
 
 use super::*;
 
@@ -7,9 +7,9 @@ fn a_peer_that_shows_windows_is_told_ours_once() {
     let mut server = End::server();
     let mut client = End(State::new(false));
     assert_eq!(server.says(), []);
-    // A client shows that it has them; a server waits for that.
+    // A client shows flow control at once; a server waits for the client.
     assert_eq!(client.says(), [settings(512 * 1024)]);
-    // The connection's window is raised from SPDY's 64 KiB to 4 MiB.
+    // Raises the connection's window from SPDY's 64 KiB to 4 MiB.
     let raise = update(0, 4 * 1024 * 1024 - 64 * 1024);
     server.receive(settings(1000));
     client.receive(settings(1000));
@@ -32,14 +32,14 @@ fn half_a_window_is_given_back_when_it_was_read() {
         assert!(server.read(1).is_ready());
         given.extend(server.says());
     }
-    // Each time that a stream has read 256 KiB of its 512.
+    // An update for every 256 KiB that were read of the stream's 512 KiB.
     assert_eq!(given, vec![update(1, 256 * 1024); 7]);
     server.receive_data(1, 64 * KIB - 1);
     assert!(server.read(1).is_ready());
     assert_eq!(server.says(), []);
     server.receive_data(3, 1);
     assert_eq!(server.says(), [], "it was not read");
-    // All streams together have read 2 MiB of 4 now.
+    // 2 MiB of the connection's 4 MiB were read now.
     assert!(server.read(3).is_ready());
     assert_eq!(server.says(), [update(0, 2 * 1024 * 1024)]);
 }
@@ -144,11 +144,11 @@ fn a_window_may_be_exactly_what_31_bits_hold() {
 
 #[test]
 fn a_stream_may_have_one_mebibyte_and_all_together_four() {
-    // With what a piece costs beside its bytes.
+    // A piece also counts its overhead.
     let share = MIB - OVERHEAD;
     let mut server = End::server();
     server.accept([1, 3, 5, 7, 9]);
-    // Neither has too much, though both together have more than one may.
+    // Neither exceeds its share, although both together have more than one share.
     server.receive_data(1, 600_000);
     server.receive_data(3, 600_000);
     assert!(server.takes_more());
@@ -174,7 +174,7 @@ fn a_stream_may_have_one_mebibyte_and_all_together_four() {
     for id in [3, 5, 7, 9] {
         assert!(server.read(id).is_ready());
     }
-    // Nothing is kept, and the same fits again.
+    // Nothing is stored any more, and the same amount fits again.
     for id in [3, 5, 7] {
         server.receive_data(id, share);
     }

@@ -1,4 +1,4 @@
-//! What goes out, in which order, and how much of it may wait.
+//! The order of sent frames, and the limits on queued data.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn a_batch_has_256_kib() {
     server.accept([1, 3, 5]);
     for id in [1, 3, 5] {
         for _ in 0..2 {
-            // With what it costs beside its bytes, the fourth part of a batch.
+            // With its overhead, a quarter of a batch.
             assert!(server.queue(id, 64 * KIB - OVERHEAD));
         }
     }
@@ -25,7 +25,7 @@ fn a_batch_has_256_kib() {
     assert_eq!(server.batch(), Poll::Pending);
 }
 
-/// Eight streams that have what a stream may have waiting, which is what all may.
+/// Creates an end with eight full streams, which together use the connection's limit.
 fn crowded() -> End {
     let mut server = End::server();
     server.accept((1..=19).step_by(2));
@@ -44,7 +44,7 @@ fn one_mebibyte_waits_of_all_streams_and_a_piece_of_each_other() {
     let (waiting, waker) = Waiting::new();
     assert!(server.queue(17, 64 * KIB));
     assert!(!server.queue_or_wake(17, 10, &waker));
-    // Nobody is woken in vain: it is exactly 1 MiB still.
+    // Exactly 1 MiB is still queued, so no writer is woken.
     server.0.sent([(1, 64 * KIB)].into_iter());
     assert_eq!(waiting.wakes(), 0);
     assert!(!server.queue_or_wake(17, 10, &waker));
@@ -77,7 +77,7 @@ fn what_waits_of_a_reset_stream_is_dropped_and_its_room_is_free() {
     assert!(!server.queue_or_wake(17, 64 * KIB, &waker));
     server.receive(reset(1, status::CANCEL));
     assert_eq!(waiting.wakes(), 1);
-    // Of the 128 KiB 64 were more than all may have.
+    // 64 of its 128 KiB exceeded the connection's limit.
     assert!(server.queue(17, 64 * KIB));
     assert!(server.queue(19, 1));
     assert!(!server.queue(19, 1), "more is free than was dropped");
@@ -125,7 +125,7 @@ fn sixteen_pings_wait_for_their_answers() {
     let mut answers: Vec<_> = std::iter::from_fn(|| server.0.ping()).take(100).collect();
     assert_eq!(answers.len(), 16);
     let said = server.says();
-    // Even numbers are a server's.
+    // Even IDs are the server's.
     assert_eq!(
         said,
         (2..=32).step_by(2).map(Frame::Ping).collect::<Vec<_>>()

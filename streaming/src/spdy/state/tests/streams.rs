@@ -1,4 +1,4 @@
-//! Streams from their beginning to their end, and that of their connection.
+//! The life cycle of streams and of their connection.
 
 use super::*;
 
@@ -7,7 +7,7 @@ fn what_came_for_a_refused_stream_is_given_back_and_not_counted() {
     let mut server = End::server();
     server.receive(settings(1000));
     server.says();
-    // More than all streams of a connection together may have.
+    // More data than all streams of a connection may have unread.
     for id in (1..=21).step_by(2) {
         let syn = Received::Syn {
             id,
@@ -25,7 +25,7 @@ fn what_came_for_a_refused_stream_is_given_back_and_not_counted() {
         Frame::WindowUpdate { id: 0, delta } => Some(delta),
         _ => None,
     });
-    // Half a window each time.
+    // Half a window each.
     assert_eq!(back.collect::<Vec<_>>(), [2_500_000; 2]);
 }
 
@@ -35,7 +35,7 @@ fn no_stream_is_opened_when_the_other_side_says_good_bye() {
     let (id, _replied) = client.0.open(Headers::default()).unwrap();
     client.receive(good_bye(1));
     assert!(client.0.open(Headers::default()).is_none());
-    // One that is there goes on.
+    // Existing streams continue.
     client.says();
     assert!(client.queue(id, 10));
     assert_eq!(pieces(&client.says()), [1]);
